@@ -51,6 +51,12 @@ def _likely(above: Value, below: Value) -> tuple[float, float]:
     return (found.value, found.value) if found.low is None else (found.low, found.high)
 
 
+def clearly(above: Value, below: Value, more: Value, less: Value, neither: Value) -> Value:
+    """``more`` if ``above`` is clearly greater, ``less`` if it is clearly smaller."""
+    low, high = _likely(above, below)
+    return more if low > 1 else less if high < 1 else neither
+
+
 def _gamma(value: Value) -> int:
     gamma = number(value)
     if not 0 <= gamma <= MOST_GUESSES:
@@ -77,6 +83,10 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "highest_ratio": lambda above, below: max(_ratios(above, below)),
     "ratio_low": lambda above, below: _likely(above, below)[0],
     "ratio_high": lambda above, below: _likely(above, below)[1],
+    "clearly": clearly,
+    "ratios": _ratios,
+    "highest": lambda *values: max(values, key=number),
+    "lowest": lambda *values: min(values, key=number),
     "median": lambda values: statistics.median(_numbers(values)),
     "near": near,
     "tokens_per_round": lambda acceptance, gamma: tokens_per_round(number(acceptance), _gamma(gamma)),
@@ -84,7 +94,9 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
 }
 """What an expression may call. ``lowest_ratio``, ``highest_ratio``: for two lists, the least and the greatest ratio of
 all repeats. ``ratio_low``, ``ratio_high``: the ends of the mean ratio's 95% interval; a difference is clear if 1 is not
-between them. ``tokens_per_round`` and ``speedup``: equation 1 and theorem 3.8 of Leviathan et al. (2211.17192), of
+between them, and ``clearly`` chooses one of three texts by that. ``ratios``: those of all repeats, to be compared with
+others. ``highest``, ``lowest``: the one of several figures whose median is that, with all its repeats.
+``tokens_per_round`` and ``speedup``: equation 1 and theorem 3.8 of Leviathan et al. (2211.17192), of
 acceptance rate, gamma and (the latter) the draft's cost."""
 
 

@@ -55,7 +55,7 @@ class FrontMatter(Part):
     needs: list[int] = Field(default=[])
     preset: Preset
     predict: AnyQuestion
-    observe: list[AnyView] = Field(min_length=1, max_length=4)
+    observe: list[AnyView] = Field(min_length=1, max_length=5)
     change: Change = Field(alias="try")
     check: AnyQuestion
     pool: list[Pool] = Field(default=[])

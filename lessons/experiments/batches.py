@@ -38,7 +38,7 @@ OPENING_TOKENS = 8
 
 
 class Batch(Part):
-    """Requests that arrive all at once. Its other keys are those of EngineConfig.
+    """Requests that arrive together. Its other keys are those of EngineConfig.
 
     Attributes:
         requests: how many.
@@ -46,6 +46,7 @@ class Batch(Part):
             paragraph, which nobody knows in advance.
         system_tokens: length of a beginning that all prompts share.
         temperature: the seed is the request's number.
+        at_once: how many of them are decoded together; the others wait. All, unless it is given.
     """
 
     requests: int = Field(ge=1, le=64)
@@ -53,6 +54,7 @@ class Batch(Part):
     paragraph: bool = False
     system_tokens: int = Field(default=0, ge=0, le=400)
     temperature: float = Field(default=0.0, ge=0, le=2)
+    at_once: int | None = Field(default=None, ge=1, le=64)
     config: dict[str, Any] = Field(default={})
 
     @model_validator(mode="before")
@@ -107,7 +109,8 @@ class Batches(Experiment):
             def tell(share: float, number: int = number, said: str = f"{spoken(name)}, {doing}") -> None:
                 watch(f"{said}: {share:.0%} of its tokens", (number + share) / len(turns))
 
-            figures = serve(engine, jobs[name], EngineConfig(**batch.config), cancelled, tell)
+            config = EngineConfig(**batch.config)
+            figures = serve(engine, jobs[name], config, cancelled, tell, at_once=batch.at_once)
             if cancelled.is_set():
                 return Measured({})
             if repeat:
@@ -117,16 +120,23 @@ class Batches(Experiment):
 
 
 def serve(
-    engine: Engine, jobs: list[Job], config: EngineConfig, cancelled: threading.Event, tell: Callable[[float], None]
+    engine: Engine,
+    jobs: list[Job],
+    config: EngineConfig,
+    cancelled: threading.Event,
+    tell: Callable[[float], None],
+    *,
+    at_once: int | None = None,
 ) -> Figures:
-    """All jobs at once on an engine of their own, whose pool has room for all of them unless the setting limits it.
+    """All jobs at once on an engine of their own, whose pool has room for all of them unless the setting limits it; or
+    only so many ``at_once``.
 
     Setting ``cancelled`` ends it; then there are no figures. ``tell`` is called with the share of the tokens there are.
 
     Raises:
         LabError: a request failed, or gave up part of its setting; or none gave more than one token.
     """
-    fresh = engine.another(max_num_seqs=len(jobs))
+    fresh = engine.another(max_num_seqs=at_once or len(jobs))
     if config.kv_cache and config.num_blocks is None:
         config = replace(config, num_blocks=room(engine, jobs, config))
     requests = [fresh.submit(job.prompt, config, job.sampling) for job in jobs]

@@ -132,6 +132,16 @@ def test_an_answer_of_one_token_is_measured_with_the_others() -> None:
         serve(engine, exactly(prompts, [1, 1]), EngineConfig(), threading.Event(), lambda share: None)
 
 
+def test_the_same_requests_can_be_decoded_one_at_a_time() -> None:
+    engine = load_engine()
+    some = {"requests": 3, "output_tokens": 6, "paged": True}
+    batches = Batches.model_validate({"settings": {"one": some | {"at_once": 1}, "all": some}, "repeats": 1})
+    found = finished(batches.work(lambda pair: engine, threading.Event(), lambda words, share: None)).figures
+    assert (found["one"]["most_sequences"], found["all"]["most_sequences"]) == ([1], [3])
+    for figure in ("prompt_tokens", "output_tokens"):
+        assert found["one"][figure] == found["all"][figure]
+
+
 def test_requests_can_run_without_a_cache() -> None:
     engine = load_engine()
     settings = {"uncached": {"requests": 2, "output_tokens": 2, "kv_cache": False}}
@@ -155,6 +165,7 @@ def test_a_shared_prefix_is_found_in_the_cache() -> None:
     ("settings", "said"),
     [
         ({"a": {"requests": 0}}, "greater than or equal to 1"),
+        ({"a": {"requests": 2, "at_once": 0}}, "greater than or equal to 1"),
         ({"a": {"requests": 2, "pagd": True}}, "there is no 'pagd' here; there are requests, output_tokens"),
         ({"a": {"requests": 2, "block_size": 0}}, "block_size must be a whole number"),
         ({"a b": {"requests": 2}}, "cannot stand in an expression"),

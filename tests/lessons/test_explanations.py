@@ -11,6 +11,7 @@ import pytest
 
 from lab.bench.compare import Summary
 from lab.bench.interval import factor_interval
+from lab.bench.window import CODE
 from lessons.course import FOLDER, course
 from lessons.lesson import names
 
@@ -124,6 +125,62 @@ def test_the_text_calls_a_gain_clear_where_the_chart_of_speeds_does(factors: tup
     clear = replace(made_up, likely_speedup=factor_interval(factors)).clear
     text = explained(8, runs__draft__tokens_per_second=list(factors))
     assert ("it pays." in text or "it does not pay" in text) == clear
+
+
+@pytest.mark.parametrize(
+    ("adaptive", "fastest", "slowest"),
+    [
+        ([150.0, 149.0, 151.0], "0.75× as fast as the fastest of the three fixed ones (clearly slower)", "faster)"),
+        ([90.0, 40.0, 190.0], "0.45× as fast as the fastest of the three fixed ones (no clear", "no clear difference)"),
+        ([220.0, 219.0, 221.0], "1.10× as fast as the fastest of the three fixed ones (clearly faster)", "faster)"),
+    ],
+)
+def test_the_adaptive_window_is_set_beside_the_best_and_the_worst_fixed_one(
+    adaptive: list[float], fastest: str, slowest: str
+) -> None:
+    """``four`` has the fastest repeat of all and the slowest: medians choose."""
+    fixed = {"one": [100.0] * 3, "four": [300.0, 1.0, 120.0], "eight": [200.0] * 3}
+    rates = {f"runs__{name}__tokens_per_second": some for name, some in fixed.items()}
+    text = explained(10, **rates, runs__adaptive__tokens_per_second=adaptive)
+    assert fastest in text
+    times, _, clear = text.partition("× as fast as the slowest (")
+    assert float(times.rpartition(" ")[2]) == sorted(adaptive)[1] / 100
+    assert clear.partition(")")[0].endswith(slowest.rstrip(")"))
+
+
+LARGER, SMALLER, NOISY = "gain was clearly larger with sixteen", "gain was clearly smaller with sixteen", "is too noisy"
+
+
+@pytest.mark.parametrize(
+    ("one", "sixteen", "said", "pays"),
+    [
+        ([1.5, 1.6, 1.7], [0.82, 0.8, 0.78], SMALLER, "clearly slower"),
+        ([1.5, 1.6, 1.7], [1.4, 1.5, 1.6], SMALLER, "clearly faster"),
+        ([1.5, 0.9, 1.7], [0.9, 1.1, 0.7], NOISY, "no clear difference"),
+        ([0.5, 0.6, 0.7], [1.2, 1.15, 1.25], LARGER, "clearly faster"),
+    ],
+)
+def test_what_guessing_gains_is_told_for_one_and_for_sixteen(
+    one: list[float], sixteen: list[float], said: str, pays: str
+) -> None:
+    rates = {"one": [100.0] * 3, "sixteen": [400.0] * 3}
+    rates |= {"one_guessing": [100 * gain for gain in one], "sixteen_guessing": [400 * gain for gain in sixteen]}
+    text = explained(10, **{f"batches__{name}__tokens_per_second": some for name, some in rates.items()})
+    assert [each for each in (LARGER, SMALLER, NOISY) if each in text] == [said]
+    assert re.search(rf"sixteen at once, \S+× \({pays}\)", text)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [([1.1, 0.9, 1.2], ": every repeat gained less"), ([1.1, 0.9, 1.6], ": not every repeat gained less")],
+)
+def test_code_is_told_from_a_story(code: list[float], said: str) -> None:
+    lesson = course()[10]
+    assert lesson.front.preset.runs.prompts["code"] in CODE
+    assert {setting.prompt for setting in lesson.changed.runs.settings.values()} == {"code"}
+    before = measured(10, runs__four__tokens_per_second=[1.5, 1.6, 1.7])
+    after = measured(10, runs__four__tokens_per_second=code)
+    assert said in lesson.front.change.see.fill(after | {"before": before})
 
 
 def test_the_gain_of_all_levers_is_compared_with_their_gains_alone() -> None:

@@ -16,7 +16,7 @@ FIGURES = {
         "slow": {"ms": [8.0, 20.0, 9.0], "words": "slow"},
         "fast": {"ms": [2.0, 10.0, 3.0], "words": "fast"},
     },
-    "growth": {"lengths": [1.0, 2.0, 3.0, 4.0], "ms": [2.0, 8.0, 18.0, 32.0]},
+    "growth": {"spread": [2.0, 40.0, 3.0], "lengths": [1.0, 2.0, 3.0, 4.0], "ms": [2.0, 8.0, 18.0, 32.0]},
     "zero": 0.0,
     "x": 3,
 }
@@ -37,6 +37,13 @@ PIECES = [*FUNCTIONS, *"()+-*/<>=.,'0123x ", "runs", " if ", "not "]
         ("ratio_low(runs.slow.ms, runs.fast.ms)", pytest.approx(FACTOR.low)),
         ("ratio_high(runs.slow.ms, runs.fast.ms)", pytest.approx(FACTOR.high)),
         ("ratio_low(4, 2)", 2.0),  # once only: how sure that is cannot be told
+        ("ratios(runs.slow.ms, runs.fast.ms)", [4.0, 2.0, 3.0]),
+        ("highest(x, runs.slow.ms, runs.fast.ms)", [8.0, 20.0, 9.0]),  # by the medians 3, 9 and 3, and in its order
+        ("lowest(runs.fast.ms, 4)", [2.0, 10.0, 3.0]),  # though one repeat is above 4
+        ("clearly(runs.slow.ms, runs.fast.ms, 'more', 'less', 'neither')", "more"),
+        ("clearly(runs.fast.ms, runs.slow.ms, 'more', 'less', 'neither')", "less"),
+        ("clearly(runs.slow.ms, 9, 'more', 'less', 'neither')", "neither"),  # the medians are the same
+        ("clearly(runs.slow.ms, growth.spread, 'more', 'less', 'neither')", "neither"),  # 4, 0.5 and 3
         ("runs.slow.ms / runs.fast.ms", 3.0),
         ("near(growth.lengths, growth.ms, 2)", 13.0),  # with so few points, the nearest ten are all of them
         ("tokens_per_round(0.5, 2)", 1.75),
@@ -110,6 +117,8 @@ def test_anything_outside_the_language_is_refused_before_evaluation(text: str) -
         ("x if x else x", "neither true nor false"),
         ("median(x)", "several numbers are wanted"),
         ("ratio(x)", "missing"),
+        ("highest()", "cannot be computed"),
+        ("lowest(x, runs.slow.words)", "a word stands where a number is wanted"),
         ("near(growth.ms, runs.slow.ms, 1)", "cannot be computed"),
         ("near(growth.ms, growth.ms, 1) + x.y", "x.y was not measured"),
         ("1e308 * 1e308", "too large"),
