@@ -192,7 +192,7 @@ def test_an_adaptive_window_makes_gamma_a_maximum_and_formats_show_their_error(v
     assert link(lab) == {"adaptive_window": "1"}
     assert "Fewer bits" in lab.page.inner_text("#kv-format")
     lab.choose("kv-format", "INT4")
-    lab.page.wait_for_function("document.querySelector('#kv-format').innerText.includes('perplexity +')")
+    lab.page.wait_for_function("document.querySelector('#kv-format').innerText.includes('less likely')")
     lab.choose("kv-format", "Native")
     lab.page.wait_for_function("document.querySelector('#kv-format').innerText.includes('Fewer bits')")
 

@@ -79,6 +79,21 @@ def test_on_a_projector_no_control_needs_scrolling(visit: Visit) -> None:
         assert lab.page.evaluate(OVERFLOW) == [0, 0], name
 
 
+def test_on_a_projector_what_was_measured_is_said_in_one_line(visit: Visit) -> None:
+    lab = visit().open()
+    lines = """where => {
+      const text = document.createRange();
+      text.selectNodeContents(document.querySelector(where));
+      return new Set([...text.getClientRects()].map(({ top }) => top)).size;
+    }"""
+    for label in ("INT8", "INT4"):
+        lab.choose("kv-format", label)
+        lab.page.wait_for_selector("#kv-format :text('(on a CPU)')")
+        assert lab.page.evaluate(lines, "#kv-format .info-text") == 1, label
+    assert "(on a CPU)" in lab.page.inner_text("#toggle-distributions")
+    assert lab.page.evaluate(lines, "#toggle-distributions .info-text") == 1
+
+
 def test_on_a_projector_everything_is_in_view_and_nothing_jumps(visit: Visit) -> None:
     lab = visit().open(max_tokens=300)
     before = lab.page.evaluate(BOXES)

@@ -49,6 +49,11 @@ def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -
     for later in ("#explain .md", "#try section", "#check section", ".observe .found"):
         expect(page.locator(later)).to_be_hidden()
     assert "Llama 2 7B" not in page.content()  # the answer is not in the page
+    for does, why in {"again": "nothing done in this lesson yet", "export": "no progress yet"}.items():
+        expect(page.locator(f"[data-does={does}]")).to_be_disabled()
+        page.focus(f"[data-does={does}]")
+        expect(page.locator(".meaning")).to_contain_text(why)
+        page.keyboard.press("Enter")  # does nothing
 
     page.click("#predict .main")
     expect(page.locator("#predict .verdict")).to_have_text("Say what you expect first. A guess will do.")
@@ -112,6 +117,7 @@ def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -
     page.wait_for_selector("body[data-ready]")
     assert done(page, COSTS) == ["predict", "run", "try", "check"]
     expect(page.locator(".course summary")).to_have_text(re.compile(r"^1 of \d+ lessons done$"))
+    assert page.locator("[data-does][data-about], [data-does][aria-disabled=true]").count() == 0
     expect(outcome).to_contain_text("It is: The small one.")
     expect(page.locator(".observe .progress")).to_contain_text("This is your last run")
     page.wait_for_selector(".observe [data-chart] .main-svg")

@@ -192,6 +192,19 @@ def test_stop_works_from_the_moment_run_is_pressed(visit: Visit, path: str) -> N
     page.wait_for_selector("#stop[aria-disabled=true]")
 
 
+def test_a_run_that_is_stopped_while_it_waits_says_so_without_alarm(visit: Visit) -> None:
+    ahead, lab = visit().open(max_tokens=900, kernels="reference"), visit().open()
+    ahead.run()
+    ahead.wait_for_tokens(3)
+    lab.run()
+    lab.page.keyboard.press("Escape")
+    lab.page.wait_for_selector(".say:text-is('Stopped before it began.')")
+    lab.finish()
+    assert lab.page.query_selector(".say.problem") is None, "it is what was asked for"
+    ahead.page.keyboard.press("Escape")
+    ahead.finish()
+
+
 def test_run_pressed_again_after_an_early_stop_runs(visit: Visit) -> None:
     lab = visit().open(**ENDLESS)
     network = lab.page.context.new_cdp_session(lab.page)

@@ -93,6 +93,25 @@ def test_an_answer_can_be_stopped_and_an_empty_prompt_is_refused(visit: Visit, v
     assert "miller" in page.inner_text(".answer-text")
 
 
+NO_ROOM = """() => [...document.querySelectorAll(".readout .label")]
+  .filter((label) => label.scrollWidth > label.clientWidth).map((label) => label.textContent)"""
+
+
+def test_on_a_projector_no_label_is_cut_and_a_lost_server_moves_nothing(visit: Visit, vllm: ScriptedVLLM) -> None:
+    page = visit().at("server")
+    says(page, ".sheet-say", "serves")
+    page.wait_for_selector("[data-key=length] .was:not(:empty)")
+    assert page.evaluate(NO_ROOM) == []
+    charts = page.locator(".remote-charts")
+    before = charts.bounding_box()
+    vllm.wrong["/metrics"] = "html"
+    page.wait_for_selector(".sheet-say.problem")
+    assert charts.bounding_box() == before
+    vllm.wrong.clear()
+    page.wait_for_selector(".sheet-say:not(.problem)")
+    assert charts.bounding_box() == before
+
+
 def test_a_lost_server_is_reported_and_the_charts_resume_when_it_is_back(visit: Visit, vllm: ScriptedVLLM) -> None:
     page = visit().at("server")
     page.wait_for_function(f"({POINTS})('speed') >= 1")

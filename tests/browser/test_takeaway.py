@@ -83,6 +83,7 @@ def test_a_saved_run_is_reopened_and_a_bad_file_changes_nothing(visit: Visit, tm
         lab.reopen(damaged)
         lab.page.wait_for_selector(".say.problem")
         assert "not a run's file" in lab.seen()["say"]
+        assert "Save › Run" in lab.seen()["say"]
         assert lab.seen()["text"] == end["text"]
         lab.page.click("[data-do=first]")
         lab.page.click("[data-do=last]")

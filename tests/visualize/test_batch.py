@@ -20,6 +20,7 @@ from lab.trace.events import (
     BlockFreed,
     CacheDropped,
     Committed,
+    FellBack,
     Finished,
     Preempted,
     RunStarted,
@@ -119,9 +120,11 @@ def test_each_sequences_text_is_complete() -> None:
         assert "".join(t["text"] for t in shown.tokens if t["owner"] == owner) == Run(events).text
 
 
+JOINED = Admitted(t_ms=0, owner=3, running=1, waiting=0, cached_tokens=0, live_blocks=(), cached_blocks=())
+
+
 def test_what_became_of_a_sequence_is_in_its_row_whatever_its_number() -> None:
     begun = ran([job("ab", 1)])[0].entries[0].event
-    joined = Admitted(t_ms=0, owner=3, running=1, waiting=0, cached_tokens=0, live_blocks=(), cached_blocks=())
     became = {
         "waiting": CacheDropped(t_ms=0, reason="The weights have changed."),
         "failed": Finished(t_ms=0, reason="error", text="", message="The device ran out of memory."),
@@ -129,7 +132,7 @@ def test_what_became_of_a_sequence_is_in_its_row_whatever_its_number() -> None:
         "finished": Finished(t_ms=0, reason="length", text="", message=""),
     }
     sequences, columns, owners = Sequences(), Sequences.columns(), (9, 3, 5, 8)
-    for events in ([begun] * 4, [joined] * 4, became.values()):
+    for events in ([begun] * 4, [JOINED] * 4, became.values()):
         for owner, event in zip(owners, events, strict=True):
             sequences.take(owner, event)
         assert sequences.changed() == list(owners)
@@ -139,6 +142,18 @@ def test_what_became_of_a_sequence_is_in_its_row_whatever_its_number() -> None:
     assert columns[0]["wanted"] == [1] * 4
     assert columns[0]["state"] == list(became)
     assert sequences.counts() == dict.fromkeys(became, 1)
+
+
+def test_a_sequence_that_falls_back_to_another_kv_format_waits_until_it_is_admitted_again() -> None:
+    sequences = Sequences()
+    for event in (ran([job("ab", 1)])[0].entries[0].event, JOINED):
+        sequences.take(0, event)
+    sequences.take(0, FellBack(t_ms=0, part="kernel", reason="It does not compile."))
+    assert sequences.counts() == {"running": 1}, "it goes on where it is"
+    sequences.take(0, FellBack(t_ms=0, part="kv_format", reason="A step failed."))
+    assert sequences.counts() == {"waiting": 1}
+    sequences.take(0, JOINED)
+    assert sequences.counts() == {"running": 1}
 
 
 @pytest.mark.parametrize("longer", [0, 1])

@@ -240,7 +240,7 @@ def test_a_run_stopped_while_waiting_leaves_the_line() -> None:
     assert not second.events
     assert not first.done.is_set()
     text = whole(second)
-    assert records(text)[-1] == {"problem": "Stopped before it began."}
+    assert records(text)[-1] == {"stopped": "Stopped before it began."}
     first.cancelled.set()
     assert first.done.wait(10)
 

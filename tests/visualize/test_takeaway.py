@@ -204,6 +204,7 @@ def test_an_invalid_file_is_explained_and_loses_nothing(shelf: Shelf, tmp_path: 
     shelf.put("me", "one", script(CONFIGS["plain"], max_tokens=3))
     _, last = put(shelf, tmp_path, text)
     assert "run.json is" in last["problem"]
+    assert last["problem"].endswith(" Open the .json that this page's Save › Run wrote."), "what would be right is said"
     assert "text" in shelf.take_away(["one", "json"])
 
 

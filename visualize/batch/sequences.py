@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
-from lab.trace.events import Admitted, CacheDropped, Committed, Event, Finished, Preempted, RunStarted
+from lab.trace.events import Admitted, CacheDropped, Committed, Event, FellBack, Finished, Preempted, RunStarted
 from visualize.batch.rows import Rows
 from visualize.figures.base import Columns, Patch
 from visualize.text import visible
@@ -43,7 +43,7 @@ class Progress:
                 self.state, self.found = "running", event.cached_tokens
             case Preempted():
                 self.state, self.preempted = "waiting", self.preempted + 1
-            case CacheDropped():
+            case CacheDropped() | FellBack(part="kv_format"):  # it waits for a place in another pool
                 self.state = "waiting"
             case Committed():
                 self.tokens += len(event.token_ids)

@@ -20,7 +20,7 @@ def _missing_attention() -> str:
 
 
 def _recording_costs() -> str:
-    return f" Slower: {cost} elsewhere." if (cost := logprobs_cost()) else ""
+    return f" Slower: {cost} (on a CPU)." if (cost := logprobs_cost()) else ""
 
 
 SAYS = {
@@ -47,6 +47,8 @@ SAYS = {
     "seed": "The same seed and settings give the same text; empty: a new seed.",
     "max_tokens": "The run ends after this many at most.",
 }
+UNSURE_SEED = "The adaptive window follows measured times: the same seed may give another text; empty: a new seed."
+"""Of the seed, where the window decides how many draws a round uses."""
 SWITCHES = (
     "cache",
     "kv_format",
@@ -78,6 +80,7 @@ DEPENDENT = (
     "cache_priority",
     "cuda_graphs",
     "torch_compile",
+    "seed",
 )
 """The controls that depend on them."""
 OF_ONE_DRAFTER = {"early_exit_layer": "early_exit", "synthetic_rate": "synthetic"}
@@ -117,6 +120,8 @@ def state(settings: Settings, put_out: Mapping[str, Any]) -> tuple[dict[str, dic
     if "distributions" not in reasons and settings.pair not in EMBEDDED:
         updates["distributions"]["info"] = "Shows p and q. Slower."
     updates["speculation"]["info"] = DRAFTERS[settings.speculation].about
+    if settings.adaptive_window and settings.speculation != "off":
+        updates["seed"]["info"] = UNSURE_SEED
     updates["gamma"]["label"] = f"Max {LABELS['gamma'].lower()}" if settings.adaptive_window else LABELS["gamma"]
     models, other = settings.speculation == "draft" or settings.pair not in EMBEDDED, settings.pair == OTHER
     shown = {"pair": models, "target": other, "draft": other}

@@ -2,9 +2,9 @@
 
 The first line is ``{"run": its id}``. With ``"live": true`` the others arrive through the channel of
 that id (``visualize.server.channel``); ``"against"`` is the address of a comparison of the run's
-settings (``visualize.compare.against``). Then come frames (``visualize.run.frames``), and ``{"status": ...}`` or
-``{"problem": ...}``, a sentence each. The same script reads a run in progress, one from a file and
-one in an exported page.
+settings (``visualize.compare.against``). Then come frames (``visualize.run.frames``), and ``{"status": ...}``,
+``{"problem": ...}`` or, of a run that was stopped before it began, ``{"stopped": ...}``, a sentence each. The same
+script reads a run in progress, one from a file and one in an exported page.
 """
 
 from __future__ import annotations
@@ -54,5 +54,5 @@ def reduced(reducer: Reduces, events: Iterable[Any], id: str) -> str:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise RunFileError(
             f"This file's events contradict each other ({type(error).__name__}: {str(error)[:80]}), so they are not "
-            "what an engine recorded. Open a run that this lab saved."
+            "what an engine recorded."
         ) from error

@@ -159,8 +159,10 @@ def transcript(run: Live, reduce: Reduce) -> Iterator[str]:
         elif (status := run.status()) != shown:
             shown = status
             yield line({"status": status})
-    if run.problem or not run.events:
-        yield line({"problem": run.problem or "Stopped before it began."})
+    if run.problem:
+        yield line({"problem": run.problem})
+    elif not run.events:
+        yield line({"stopped": "Stopped before it began."})
 
 
 def _pool(engine: Streams, settings: Settings) -> int | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lab.config import LabError
-from lab.trace.recorder import Run, read_json
+from lab.trace.recorder import Run, RunFileError, read_json
 from visualize.run.takeaway import FORMATS
 from visualize.run.transcript import head, line, recorded
 
@@ -22,6 +22,8 @@ MOST_VISITORS = 500
 MOST_KEPT = 512 * 2**20
 """Most bytes of runs that are kept, roughly. 250 visitors with two runs of 160 tokens each take a quarter of it."""
 BUSY = "Many files are being opened and saved here now. Try again in a minute."
+RIGHT = "Open the .json that this page's Save › Run wrote."
+"""Said of a file that is not a run's."""
 AN_EVENT = 500
 """Bytes of memory per event, roughly; most take fewer."""
 
@@ -169,6 +171,8 @@ class Shelf:
                 document, size = read_json(path, self._kind.most_bytes, self._kind.most_values), path.stat().st_size
                 events = self._kind.load(document, path.name)
                 text = self._kind.told(events, id)
+        except RunFileError as error:
+            return head(id) + line({"problem": f"{str(error).removesuffix('.')}. {RIGHT}"})
         except LabError as error:
             return head(id) + line({"problem": str(error)})
         accepted()

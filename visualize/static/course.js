@@ -88,8 +88,15 @@ function draw() {
   relist($("ol"), setup.lessons.map((lesson) => entry(lesson, kept[lesson.number])));
   const finished = setup.lessons.filter((lesson) => doneOf(lesson, kept[lesson.number]).includes("check")).length;
   $("summary").textContent = `${finished} of ${setup.lessons.length} lessons done`;
-  $('[data-does="again"]').disabled = !kept[number];
-  $('[data-does="export"]').disabled = !Object.keys(kept).length;
+  works($('[data-does="again"]'), Boolean(kept[number]), "There is nothing done in this lesson yet.");
+  works($('[data-does="export"]'), Object.keys(kept).length > 0, "There is no progress yet: predict, run, try or check something.");
+}
+
+/** One that cannot be pressed keeps its place among the Tab stops, and says ``why``. */
+function works(button, does, why) {
+  button.ariaDisabled = does ? null : "true";
+  if (does) delete button.dataset.about;
+  else button.dataset.about = why;
 }
 
 const doneOf = ({ name }, kept) => (kept?.name === name ? kept.done : []);
@@ -115,14 +122,16 @@ function entry(lesson, kept) {
   return item;
 }
 
-$('[data-does="again"]').onclick = () => {
+$('[data-does="again"]').onclick = ({ currentTarget }) => {
+  if (currentTarget.ariaDisabled) return;
   const { [number]: _, ...rest } = load();
   save(rest);
   keep(runsOf(number), null);
   location.reload();
 };
 
-$('[data-does="export"]').onclick = () => {
+$('[data-does="export"]').onclick = ({ currentTarget }) => {
+  if (currentTarget.ariaDisabled) return;
   const text = JSON.stringify({ format: FORMAT, lessons: load() });
   const link = make("a");
   link.download = "decode-lab-progress.json";

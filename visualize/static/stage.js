@@ -81,9 +81,9 @@ function take(record) {
     sayNow(record.status);
     quietUntil = 0; // what follows is said at once
   }
-  if (record.problem) {
+  if (record.problem || record.stopped) {
     over();
-    sayNow(record.problem, true);
+    sayNow(record.problem ?? record.stopped, Boolean(record.problem));
   }
   if (record.seq === undefined) return;
   if (record.head) open(record.head);

@@ -20,7 +20,7 @@ ABOUT = {
     "waiting": ("waiting", "Requests that wait for room."),
     "speed": ("speed", "Tokens a second, all requests together, since the previous reading."),
     "hits": ("prefix hits", "Tokens found, of those looked up in the prefix cache: last minute."),
-    "length": ("tokens per round", "Mean acceptance length: 1 + accepted guesses / rounds, last minute."),
+    "length": ("tokens/round", "Mean acceptance length: 1 + accepted guesses / rounds, last minute."),
     "kept": ("guesses kept", "Draft acceptance rate: accepted / drafted tokens, last minute."),
     "preempted": ("preemptions", "How often a request lost its blocks, since the server was started."),
 }
@@ -68,7 +68,7 @@ class Reducer:
         """Why there was no reading, and a gap in every line."""
         self._readings.clear()
         gaps = {name: [None] * lines for name, lines in figures.LINES.items()}
-        say = f"{visible(problem)} Asking again every second."
+        say = f"{visible(problem)} Asking again."
         return self._at(at, gaps, 0.0, 0.0) | {"say": say, "problem": True}
 
     def _at(self, at: float, lines: dict[str, list[float | None]], requests: float, speed: float) -> Message:

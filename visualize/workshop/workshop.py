@@ -33,15 +33,16 @@ class Workshop:
         return self._doors.routes()
 
     def announcement(self, address: str) -> str:
-        """What whoever started the server has to know. A key that they chose is not repeated."""
+        """What whoever started the server has to know. A key that they chose is not repeated. A line ends with its
+        address: a full stop would be copied with it."""
         address = here(address.rstrip("/") + "/")
         try:
-            how = f"others join at {joining(address, self.access.code, self._host)}"
+            how = f"Others join at {joining(address, self.access.code, self._host)}"
         except AccessError as error:
-            how = str(error).removesuffix(".")
-        key, whose = (self.access.key, "") if self._made_up else ("KEY", ", KEY being the one that you chose")
+            how = str(error)
+        key, whose = (self.access.key, "") if self._made_up else ("KEY", ", with the key that you chose for KEY")
         return (
-            f"Workshop: {how}. The code is {self.access.code}.\n"
-            f"Workshop: lead from {address}room#lead={key}{whose}. Anyone with that address can lead: keep it to "
-            f"yourself.{'' if self._made_up or len(self.access.key) >= SAFE else SHORT}"
+            f"Workshop: the code is {self.access.code}. {how}\n"
+            f"Workshop: whoever has this address can lead{whose}, so keep it to yourself: lead from "
+            f"{address}room#lead={key}{'' if self._made_up or len(self.access.key) >= SAFE else SHORT}"
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from visualize.server.work import Line
@@ -71,6 +73,9 @@ def test_the_console_shows_the_same_address_as_the_qr_code(monkeypatch: pytest.M
     assert joining(address, workshop.access.code, "0.0.0.0") in told
     assert f"http://10.1.2.3:7860/?join={workshop.access.code}" in told
     assert "http://localhost:7860/room#lead=KEY" in told
+    assert [line for line in told.splitlines() if "http" in line and not re.search(r"https?://\S*\w$", line)] == [], (
+        "a full stop after an address would be copied with it"
+    )
     everywhere = Workshop(Line(together=True), "::", "KEY").announcement("http://[::]:7860/")
     assert "http://[::1]:7860/room#lead=KEY" in everywhere
     assert "fewer than 12 characters" in everywhere
