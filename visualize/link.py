@@ -40,8 +40,9 @@ class Link:
         """A copy with other ``choices`` for some settings."""
         return replace(self, choices={**self.choices, **choices})
 
-    def read(self, query: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-        """The settings a link names, and a sentence for each value that was left out."""
+    def read(self, query: Mapping[str, str], of: str = "link") -> tuple[dict[str, Any], list[str]]:
+        """The settings a link names, or what ``of`` says instead of one, and a sentence for each value that was left
+        out."""
         settings: dict[str, Any] = {}
         notices = []
         for name in self.defaults:
@@ -49,7 +50,7 @@ class Link:
                 try:
                     settings[name] = self._value(name, str(query[name]))
                 except ValueError as error:
-                    notices.append(f"The link's {name.replace('_', ' ')} was left out: {error}.")
+                    notices.append(f"The {of}'s {name.replace('_', ' ')} was left out: {error}.")
         return settings, notices
 
     def controls(self, values: Sequence[Any]) -> dict[str, Any]:

@@ -52,8 +52,10 @@ def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -
     for does, why in {"again": "nothing done in this lesson yet", "export": "no progress yet"}.items():
         expect(page.locator(f"[data-does={does}]")).to_be_disabled()
         page.focus(f"[data-does={does}]")
-        expect(page.locator(".meaning")).to_contain_text(why)
+        page.wait_for_selector(f".meaning:visible:has-text('{why}')")
         page.keyboard.press("Enter")  # does nothing
+        page.wait_for_timeout(100)
+        assert page.is_visible(".meaning"), "scrolling to it does not hide it"
 
     page.click("#predict .main")
     expect(page.locator("#predict .verdict")).to_have_text("Say what you expect first. A guess will do.")

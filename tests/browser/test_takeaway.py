@@ -68,6 +68,31 @@ def test_an_exported_page_opens_from_disk_without_a_network_and_plays(
     assert [text for text in complaints if not text.startswith(("data:", "blob:"))] == []
 
 
+def test_a_run_from_a_file_can_be_made_again(visit: Visit, tmp_path: Path) -> None:
+    made = visit().open(speculation="off", kv_format="int8", max_tokens=20, seed=3)
+    made.run()
+    made.finish()
+    assert made.page.is_hidden(".use"), "one's own settings are on the controls"
+    end, file = made.seen(), made.save("json", tmp_path)
+
+    lab = visit().open()
+    lab.reopen(file)
+    lab.page.wait_for_selector(".use")
+    shown = lab.page.get_attribute(".stage", "data-run")
+    settings = "KV format INT8, paged blocks on, speculation Off, blocks in the pool 128, temperature 0.8, seed 3"
+    assert lab.page.inner_text(".compared") == settings
+    lab.page.click(".use")
+    lab.page.wait_for_selector("#speculation label.selected:has-text('Off')")
+    lab.page.wait_for_selector("#kv-format label.selected:has-text('INT8')")
+    lab.page.wait_for_function("location.search.includes('max_tokens=20')")
+    assert lab.page.get_attribute(".stage", "data-run") == shown
+    lab.run()
+    lab.finish()
+    assert lab.page.is_hidden(".use")
+    assert lab.seen()["text"] == end["text"]
+    assert Run.load(lab.save("json", tmp_path)).config == Run.load(file).config
+
+
 def test_a_saved_run_is_reopened_and_a_bad_file_changes_nothing(visit: Visit, tmp_path: Path) -> None:
     lab = visit().open(max_tokens=40, seed=3)
     lab.run()

@@ -89,7 +89,7 @@ def test_a_recorded_run_shows_the_same_and_says_where_it_was_recorded(events: li
     assert "recorded on cuda:0" in unnamed.notice, "as by an earlier version"
     assert "recorded" not in live.notice
     assert picture.head["recorded"]
-    assert "seed 3" in picture.compared
+    assert "seed 3" in picture.head["described"]
     for name in ("tokens", "columns", "readouts", "say"):
         assert getattr(picture, name) == getattr(live, name)
 

@@ -56,10 +56,10 @@ def stops(pages: gr.Blocks, pressed: Callable[..., Dependency], visitors: Stoppa
     pages.unload(leave)
 
 
-def warn(notices: Iterable[str]) -> None:
-    """Say what a link asked for and did not get."""
+def warn(notices: Iterable[str], of: str = "link") -> None:
+    """Say what a link, or what ``of`` names instead, asked for and did not get."""
     for notice in notices:
-        gr.Warning(notice, title="About this link")
+        gr.Warning(notice, title=f"About this {of}")
 
 
 def turned(controls: Iterable[Any]) -> list[Any]:

@@ -15,6 +15,7 @@ from visualize.assets import TITLE
 from visualize.compare.against import against
 from visualize.panels import controls, header, room, stage
 from visualize.panels.events import QUIET, begins, keep_address, ready, warn
+from visualize.run.again import again
 from visualize.run.settings import LINK, OTHER, from_link
 from visualize.server.live import LiveRun
 from visualize.server.sent import CHECKED_S, STORED_S
@@ -61,6 +62,15 @@ def build(
     def take_away(wanted: list[str]) -> dict[str, str]:
         return shelf.take_away(wanted)
 
+    def use(given: gr.EventData) -> list[Any]:
+        """The controls as those of the run on the stage."""
+        started = next(iter(shelf.events(str(getattr(given, "run", "")))), None)
+        if started is None:
+            raise gr.Error("The server no longer has this run. Open its file again.", print_exception=False)
+        settings, notices = again(started, pairs, link)
+        warn(notices, "run")
+        return controls.show(settings)
+
     def leave(request: gr.Request) -> None:
         visitors.leave(request.session_hash)
         if workshop:
@@ -85,6 +95,7 @@ def build(
         begins(panel.run.click(run, panel.values, view, **QUIET))
         panel.stop.click(stop, queue=False, **QUIET)
         panel.open.upload(reopened, panel.open, view, **QUIET)
+        view.submit(use, None, [panel.put_out, *panel.values], **QUIET)
         keep_address(panel.values, link)
         ready(page.load(opened, outputs=[panel.put_out, *panel.values], **QUIET))
         page.unload(leave)

@@ -8,7 +8,8 @@ catch up. A frame is a JSON-able dict:
 
     seq, t_ms, step        its place in the run: the latest step (-1: none yet, or the run is over)
     head                   first frame only: prompt pieces, configuration, models, the sentence for each state,
-                           and whether the run is ``recorded``: read from a file, so perhaps another machine's
+                           the settings in words (``described``), and whether the run is ``recorded``: read from a
+                           file, so perhaps another machine's
     tokens                 [{text, origin, p, q?, u?, rejected?, note?}], to append
     columns                first frame only: {chart: initial columns}
     verdicts               [{title, say, columns, layout}], by position, if the run recorded distributions
@@ -144,19 +145,15 @@ class Reducer:
         about = {name: getattr(run, name) for name in ("config", "sampling", "target", "draft", "accelerator", "dtype")}
         prompt = [visible(piece) for piece in run.prompt_pieces]
         said = sentences(speculative, greedy=run.sampling["temperature"] == 0)
+        words = {"sentences": said, "described": described(run.config, run.sampling)}
         return {
-            "head": {**about, "prompt": prompt, "sentences": said, "recorded": self._recorded},
+            "head": {**about, "prompt": prompt, **words, "recorded": self._recorded},
             "say": self._narrator.asked(),
-            "compared": self._compared(run),
+            "compared": difference(self._before.started, run) if self._before and not self._recorded else "",
             "columns": {"blocks": blocks.columns(run.num_blocks)},
             "layout": {"rounds": rounds.rows(guesses), "blocks": blocks.layout(run.num_blocks)},
             "captions": {"rounds": rounds.caption(1), "timing": ""},
         }
-
-    def _compared(self, run: RunStarted) -> str:
-        if self._recorded:
-            return described(run.config, run.sampling)
-        return difference(self._before.started, run) if self._before else ""
 
     def _closed(self, timed: StepTimed) -> dict[str, Any]:
         step, self._step = self._step, Step()

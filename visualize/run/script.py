@@ -12,7 +12,7 @@ PARTS = ("picture", "stage", "text", "charts", "verdict", "player", "page", "lab
 
 
 def script() -> str:
-    """The body of a function of (element, props, server, watch) that brings ``stage.html`` to life.
+    """The body of a function of (element, props, trigger, server, watch) that brings ``stage.html`` to life.
 
     Colours and empty figures are part of the script and not a prop, because Gradio copies and compares
     every prop at every update.

@@ -172,20 +172,21 @@ LINK = Link(
 
 
 def from_link(
-    query: Mapping[str, str], link: Link = LINK, pairs: Mapping[str, Pair] = EMBEDDED
+    query: Mapping[str, str], link: Link = LINK, pairs: Mapping[str, Pair] = EMBEDDED, of: str = "link"
 ) -> tuple[Settings, list[str]]:
-    """The settings a link asks for, and a sentence for each value that was left out.
+    """The settings a link asks for, or what ``of`` says instead of one, and a sentence for each value that was left
+    out.
 
     ``pairs``: the model pairs that this server offers; ``link``: one with them. Where the link does not say who
     guesses and its pair has no draft, prompt lookup does.
     """
-    settings, notices = link.read(query)
+    settings, notices = link.read(query, of)
     pair = pairs.get(settings.get("pair", DEFAULTS["pair"]))
     if pair and not pair.has_draft:
         settings.setdefault("speculation", "ngram")
     for name, reason in senseless(Settings(**settings)).items():
         if name in settings and settings[name] != NEUTRAL[name]:
-            notices.append(f"The link's {name.replace('_', ' ')} was left out: it {reason}.")
+            notices.append(f"The {of}'s {name.replace('_', ' ')} was left out: it {reason}.")
         settings[name] = NEUTRAL[name]
     return Settings(**settings), notices
 

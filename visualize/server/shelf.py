@@ -137,6 +137,11 @@ class Shelf:
         with self._lock:
             self._runs.pop(visitor, None)
 
+    def events(self, id: str) -> Sequence[Any]:
+        """A run's events so far; none if it is not kept (any more)."""
+        with self._lock:
+            return next((runs[id].events for runs in self._runs.values() if id in runs), ())
+
     def take_away(self, wanted: list[str]) -> dict[str, str]:
         """A file of a run.
 
@@ -151,9 +156,7 @@ class Shelf:
             media, write = self._kind.formats[form]
         except (KeyError, TypeError, ValueError):
             return {"problem": f"A run can be saved as {', '.join(self._kind.formats)}."}
-        with self._lock:
-            events = next((runs[id].events for runs in self._runs.values() if id in runs), None)
-        if not events:
+        if not (events := self.events(id)):
             return {"problem": "The server no longer has this run. Run it again, then save it."}
         try:
             name = f"{self._kind.name}-{id[:8]}.{form}"

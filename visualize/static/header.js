@@ -108,6 +108,7 @@ const meaning = document.createElement("div");
 Object.assign(meaning, { id: "meaning", className: "meaning", role: "tooltip", hidden: true });
 body.append(meaning);
 let meant = null; // the word whose meaning is shown
+let meantAt; // its place: the browser tells late of a scroll that brought a word into view
 function isCut(node) {
   if (!node || node.title || getComputedStyle(node).textOverflow !== "ellipsis") return false;
   return node.scrollWidth > node.clientWidth || node.scrollHeight > node.clientHeight;
@@ -128,13 +129,14 @@ function tellMeaning({ target }) {
   meaning.textContent = `${about} ${more}`.trim();
   meaning.hidden = false;
   const [at, box] = [word.getBoundingClientRect(), meaning.getBoundingClientRect()];
+  meantAt = at.top;
   const below = at.bottom + 6 + box.height < innerHeight;
   meaning.style.left = `${Math.max(8, Math.min(at.left, innerWidth - box.width - 8))}px`;
   meaning.style.top = `${below ? at.bottom + 6 : at.top - box.height - 6}px`;
 }
 for (const how of ["pointerover", "focusin", "click"]) document.addEventListener(how, tellMeaning);
 document.addEventListener("focusout", hideMeaning, true);
-document.addEventListener("scroll", ({ target }) => meant && target.contains(meant) && hideMeaning(), true); // it moves away
+document.addEventListener("scroll", () => meant && meant.getBoundingClientRect().top !== meantAt && hideMeaning(), true); // it moves away
 
 // What the address says, or is about to: Safari lets a page rewrite its own a hundred times in ten seconds, and a slider
 // that is dragged changes more often.

@@ -4,6 +4,7 @@
 function drawOwn(picture) {
   $(".parts").classList.toggle("alone", picture.head.config.speculative === "off"); // nobody drafts
   drawAgainst(picture.head.config.speculative !== "off");
+  $(".use").hidden = picture.own || !server || inLesson(); // one's own settings are on the controls
   drawPlace(picture.head.config.kv_cache);
   const follows = held || atEnd();
   drawText(picture);
@@ -66,6 +67,7 @@ function drawParts() {
 
 if (server) invite();
 drawParts();
+$(".use").onclick = () => trigger("submit", { run: picture.id });
 $(".stage").classList.toggle("cacheless", window.decodeLab.asked.get("chart") === "recomputed");
 choose(charts[0]);
 plotOf("rounds").addEventListener("drawn", ({ target }) => {

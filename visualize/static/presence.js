@@ -9,6 +9,7 @@
   window.fetch = (request, options) => {
     const address = new URL(request.url ?? request, location);
     if (!/\/heartbeat\/\w+$/.test(address.pathname)) return fetch(request, options);
+    document.body.dataset.session = address.pathname.split("/").at(-1);
     attend(address);
     return new Promise(() => {}); // Gradio only waits for its end
   };

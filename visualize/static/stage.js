@@ -1,6 +1,6 @@
 // The stage: reads a run's transcript (visualize/run/transcript.py) and shows the picture of one instant of it.
 // What anything means was decided in Python. The files of this folder are parts of one function of
-// (element, props, server, watch), in the order given by the page that shows it (visualize/run/script.py,
+// (element, props, trigger, server, watch), in the order given by the page that shows it (visualize/run/script.py,
 // visualize/panels/pool.py), with ``setup`` and elements.js before them.
 // The Lab's stage and the Pool's share all but these functions, which each has in lab.js or pool.js:
 //   drawOwn(picture)  draw what is neither a chart nor a number
@@ -157,12 +157,13 @@ function draw() {
 }
 
 /** The numbers and remarks; a readout without a row does not matter to this run. */
-function drawNumbers({ readouts: rows, notice, compared }) {
+function drawNumbers({ head, own, readouts: rows, notice, compared }) {
   for (const card of element.querySelectorAll(".readout")) card.hidden = !(card.dataset.key in rows);
   for (const [key, row] of Object.entries(rows)) fillReadout($(`[data-key=${key}]`), row);
   write($(".notice"), notice);
-  write($(".compared"), compared);
-  $(".compared").title = compared;
+  const told = [own ? "" : head.described, compared].filter(Boolean).join(". "); // one's own settings are on the controls
+  write($(".compared"), told);
+  $(".compared").title = told;
 }
 
 const HEARD = 2000; // milliseconds between sentences for screen readers, of a live run and of one that is led

@@ -23,12 +23,13 @@ let followers = 0;
 
 const SAYS = {
   out: () => "Join with the code on the presenter's screen, and see every step as it is shown.",
-  following: () => `You follow the presenter${shown.run ? ": what you see is what is shown." : seen ? ". Nothing is shown now: the last run stays here." : ". Nothing is shown yet."}`,
+  following: () => (shown.left ? `The presenter has left${seen ? ": the last run stays here" : ""}. It goes on when one comes back.` : `You follow the presenter${shows()}`),
   alone: () => "You are on your own: try what you like. Your runs share the engine with everybody's.",
   leading: () => `You lead: ${follow()} what this page shows, step by step. Code: ${code}`,
   ready: () => (ousted ? OTHER : `You can lead. ${follow()} when you do. Code: ${code}`),
 };
 const ACTS = { out: [], following: ["alone", "room", "out"], alone: ["follow", "settings", "room", "out"], leading: ["rest", "room"], ready: ["lead", "room"] };
+const shows = () => (shown.run ? ": what you see is what is shown." : seen ? ". Nothing is shown now: the last run stays here." : ". Nothing is shown yet.");
 const follow = () => (followers === 1 ? "1 person follows" : `${followers} follow`);
 
 function become(next, problem = "") {
@@ -108,7 +109,7 @@ async function sendNow() {
   unsent = taking = false;
   const { shown: { run = null, at = null } = {}, guess = null } = window.decodeLab;
   const began = performance.now();
-  const answer = await ask("lead", { key, run, at, guess, query: settings(), who: WHO, take });
+  const answer = await ask("lead", { key, run, at, guess, query: settings(), who: WHO, session: body.dataset.session, take });
   if (state !== "leading") return;
   taking ||= take && Boolean(answer.lost);
   if (answer.leader) return giveWay();

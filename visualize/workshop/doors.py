@@ -73,14 +73,16 @@ class Doors:
         return answer | {"link": link, "picture": qr_code(link)}
 
     def _show(self, body: Body) -> Body:
-        """{key, run, at, guess, query, who, take, rest}. Shows that to all followers (``Lead``); with ``run`` null,
-        nothing; with ``rest``, ``who`` also stops leading. Answers with {followers}, and with {leader} if nothing was
-        changed because another page than ``who`` leads and was not to be replaced."""
+        """{key, run, at, guess, query, who, session, take, rest}. Shows that to all followers (``Lead``); with ``run``
+        null, nothing; with ``rest``, ``who`` also stops leading, as it does when its ``session`` ends. Answers with
+        {followers}, and with {leader} if nothing was changed because another page than ``who`` leads and was not to be
+        replaced."""
         self._access.lead(body.get("key"))
         run, at, guess, query = (body.get(name) for name in ("run", "at", "guess", "query"))
         if not (at is None or _is_number(at)) or not (guess is None or _is_guess(guess)):
             return {"followers": self._lead.followers, "problem": NO_FRAME}
-        if not self._lead.leads(str(body.get("who")), take=body.get("take") is True):
+        who, session = str(body.get("who")), str(body.get("session") or "") or None
+        if not self._lead.leads(who, session, take=body.get("take") is True):
             return {"followers": self._lead.followers, "leader": self._lead.leader}
         if body.get("rest") is True:
             self._lead.rest()

@@ -15,7 +15,8 @@ MOST_OPENED = 32_000_000
 class Lead:
     """What is shown, as messages {run, at, guess} in ``channel``, of which only the newest counts. ``run``: the id of
     the run's channel; None: nothing is shown. ``at``: the frame; None: the newest. ``guess``: the guess whose verdict
-    is open, as the frame and the place in its round; None: none.
+    is open, as the frame and the place in its round; None: none. ``left`` is added, as true, when the page that leads
+    was closed: what it showed stays.
 
     Attributes:
         query: the presenter's settings, as in the Lab's address.
@@ -27,6 +28,7 @@ class Lead:
         self.query = ""
         self.leader: str | None = None
         self._lock = threading.Lock()
+        self._session: str | None = None  # the leader's
         self._shown: Channel | None = None  # kept alive as long as somebody may want to read it
         self._opened: dict[str | None, tuple[Channel, int]] = {}  # by visitor, the last run from a file, and its length
         self.stop()
@@ -44,15 +46,16 @@ class Lead:
         self._tell(run, at, guess)
         return True
 
-    def leads(self, page: str, *, take: bool) -> bool:
-        """Whether this presenter's page leads. It does if no page led so far, or if it is to ``take`` over."""
+    def leads(self, page: str, session: str | None, *, take: bool) -> bool:
+        """Whether this presenter's page leads. It does if no page led so far, or if it is to ``take`` over.
+        ``session``: the page's visitor."""
         if take or self.leader is None:
-            self.leader = page
+            self.leader, self._session = page, session
         return self.leader == page
 
     def rest(self) -> None:
         """Show nothing, and let any of the presenter's pages lead."""
-        self.leader = None
+        self.leader = self._session = None
         self.stop()
 
     def stop(self) -> None:
@@ -76,9 +79,13 @@ class Lead:
                 del self._opened[next(iter(self._opened))]
 
     def left(self, visitor: str | None) -> None:
-        """Forget the run of a visitor who has closed the page."""
+        """Forget the run of a visitor who has closed the page. If that page led, any of the presenter's may."""
         with self._lock:
             self._opened.pop(visitor, None)
+        if visitor is not None and visitor == self._session:
+            self.leader = self._session = None
+            self.channel.put(as_line(self._told | {"left": True}))
 
     def _tell(self, run: str | None, at: int | None, guess: list[int] | None) -> None:
-        self.channel.put(as_line({"run": run, "at": at, "guess": guess}))
+        self._told = {"run": run, "at": at, "guess": guess}
+        self.channel.put(as_line(self._told))

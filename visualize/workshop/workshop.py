@@ -40,9 +40,9 @@ class Workshop:
             how = f"Others join at {joining(address, self.access.code, self._host)}"
         except AccessError as error:
             how = str(error)
-        key, whose = (self.access.key, "") if self._made_up else ("KEY", ", with the key that you chose for KEY")
+        key, whose = (self.access.key, "") if self._made_up else ("KEY", " (KEY stands for the key that you chose)")
         return (
             f"Workshop: the code is {self.access.code}. {how}\n"
-            f"Workshop: whoever has this address can lead{whose}, so keep it to yourself: lead from "
+            f"Workshop: anyone with your address can lead, so keep it to yourself{whose}: lead from "
             f"{address}room#lead={key}{'' if self._made_up or len(self.access.key) >= SAFE else SHORT}"
         )

@@ -32,6 +32,12 @@ def test_followers_see_what_is_shown_until_they_go_their_own_way(visit: Visit, l
     sees(lab.page, end)
     assert lab.seen()["text"] == leading.seen()["text"]
     assert not lab.running, "the follower's own Run stays available"
+    settings = "KV format Native, paged blocks on, speculation Lookup, guesses a round 4, blocks in the pool 128, "
+    assert lab.page.inner_text(".compared") == f"{settings}temperature 0.8, seed 3"
+    assert leading.page.inner_text(".compared") == ""
+    lab.page.click(".use")
+    lab.page.wait_for_selector("#speculation label.selected:has-text('Lookup')")
+    state(lab.page, "following")
 
     for key in ("Home", "ArrowRight", "ArrowRight"):  # as the presenter scrubs
         leading.page.keyboard.press(key)
@@ -66,8 +72,8 @@ def test_followers_see_what_is_shown_until_they_go_their_own_way(visit: Visit, l
     leading.page.wait_for_function("location.search.includes('prefix_caching=1')")
     leading.page.wait_for_timeout(500)
     lab.page.click("[data-act=settings]")
-    lab.page.wait_for_url("**speculation=ngram**")
-    assert "prefix_caching=1" in lab.page.url
+    lab.page.wait_for_url("**prefix_caching=1**")
+    assert "speculation=ngram" in lab.page.url
     lab.ready()
     state(lab.page, "alone")
     lab.page.wait_for_selector("#speculation label.selected:has-text('Lookup')")

@@ -53,6 +53,33 @@ def test_of_two_presenters_the_last_to_press_lead_leads(
     other.page.close()
 
 
+def test_followers_are_told_when_the_presenter_closes_the_page_and_when_one_is_back(
+    visit: Visit, presenter: BrowserContext, server: str, code: str
+) -> None:
+    follower = visit().open(join=code)
+    says = "words => document.querySelector('.strip-say').textContent.includes(words)"
+    for left in ("The presenter has left. It goes on when one comes back.", "has left: the last run stays here."):
+        lab = Lab(presenter.new_page(), server).open(max_tokens=12)
+        state(lab.page, "ready")
+        lab.page.click("[data-act=lead]")
+        state(lab.page, "leading")
+        if "last run" in left:
+            lab.run()
+            lab.finish()
+            sees(follower.page, lab.instant)
+        follower.page.wait_for_function(f"!({says})('has left')")
+        lab.page.close(run_before_unload=True)
+        follower.page.wait_for_function(says, arg=left)
+        state(follower.page, "following")
+    lab = Lab(presenter.new_page(), server).open()
+    state(lab.page, "ready")
+    for act, then in (("lead", "leading"), ("rest", "ready")):
+        lab.page.click(f"[data-act={act}]")
+        state(lab.page, then)
+        follower.page.wait_for_function(f"!({says})('has left')")
+    lab.page.close()
+
+
 def test_the_last_to_press_lead_leads_even_before_any_run(presenter: BrowserContext, server: str) -> None:
     one, other = (Lab(presenter.new_page(), server).open() for _ in range(2))
     for lab in (one, other):

@@ -185,6 +185,24 @@ def test_of_several_presenters_the_last_to_take_over_leads(room: Room) -> None:
     assert room.shown() == {"run": one.id, "at": 1, "guess": None}
 
 
+def test_followers_are_told_that_the_page_that_leads_has_closed(room: Room) -> None:
+    run = Channel()
+    sound = {"key": KEY, "run": run.id, "at": 1, "who": "ann", "session": "ann's", "query": "?gamma=3"}
+    room.ask("lead", **sound)
+    for visitor in (None, "somebody's"):
+        room.workshop.lead.left(visitor)
+        assert room.shown() == {"run": run.id, "at": 1, "guess": None}
+    room.workshop.lead.left("ann's")
+    assert room.shown() == {"run": run.id, "at": 1, "guess": None, "left": True}, "what was shown stays"
+    assert room.ask("join", code=room.workshop.access.code)[1]["query"] == "?gamma=3"
+    assert room.ask("presenter", key=KEY, page="https://lab.example/")[1]["leader"] is None
+    room.ask("lead", **sound | {"at": 2})  # its connection was only lost
+    assert room.shown() == {"run": run.id, "at": 2, "guess": None}
+    room.ask("lead", **sound | {"run": None, "rest": True})
+    room.workshop.lead.left("ann's")
+    assert room.shown() == {"run": None, "at": None, "guess": None}
+
+
 def test_the_last_to_take_over_leads_even_with_nothing_to_show_yet(room: Room) -> None:
     for who in ("ann", "ben"):
         assert room.ask("lead", key=KEY, run=None, who=who, take=True)[1] == {"followers": 0}
