@@ -194,16 +194,16 @@ def test_a_link_to_a_saved_page_opens_each_frame_of_a_step(alone: Page, tmp_path
     file.write_text(as_page(Run(events)), "utf-8")
     alone.goto(f"{file.as_uri()}?step=5")
     lab.wait_for_instant(first)
-    for seq, step in ((2, "0"), (later[0], "5.1"), (later[1], "5.2"), (later[1] + 1, "6")):
+    places = ((0, "start"), (1, "start.1"), (2, "0"), (later[0], "5.1"), (later[1], "5.2"), (later[1] + 1, "6"))
+    for seq, step in places:
         alone.locator(".bar").fill(str(seq))
         lab.wait_for_instant(seq)
         expect(alone).to_have_url(re.compile(rf"\?step={re.escape(step)}$"))
+        expect(alone.locator(".place")).to_contain_text("start / " if seq < 2 else f"pass {step.split('.')[0]} / ")
         alone.reload()
         lab.wait_for_instant(seq)
-    for seq in (0, 1):  # no pass has been made
-        alone.locator(".bar").fill(str(seq))
-        expect(alone.locator(".place")).to_contain_text("start / ")
-        expect(alone).to_have_url(file.as_uri())
+    alone.locator(".bar").fill(str(len(frames) - 1))
+    expect(alone).to_have_url(file.as_uri())
     for step, seq in (("5.9", later[1]), ("999", len(frames) - 2)):  # of another run
         alone.goto(f"{file.as_uri()}?step={step}")
         lab.wait_for_instant(seq)

@@ -117,7 +117,7 @@ def test_shares_are_shown_side_by_side_and_equal_numbers_as_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "said"), [(0.0312, "×0.031"), (0.996, "×1"), (7.04, "×7"), (31.2, "×31"), (99.7, "×100"), (1234, "×1234")]
+    ("times", "said"), [(0.0312, "×0.03"), (0.996, "×1"), (7.04, "×7"), (31.2, "×31"), (99.7, "×100"), (1234, "×1234")]
 )
 def test_a_ratio_has_two_digits_and_no_power_of_ten(times: float, said: str) -> None:
     assert beside(Reading("", "", 10 * times), Reading("10", "", 10), over=True) == f"{said} of 10"

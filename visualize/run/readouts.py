@@ -191,7 +191,7 @@ def beside(now: Reading, was: Reading, *, over: bool) -> str:
     value = was.value if was.unit == now.unit else f"{was.value} {was.unit}"
     if over and now.size and was.size and now.unit != "%":
         ratio = now.size / was.size
-        times = f"×{ratio:.2g}" if ratio < 99.5 else f"×{ratio:.0f}"
+        times = f"×{ratio:.1g}" if ratio < 0.1 else f"×{ratio:.2g}" if ratio < 99.5 else f"×{ratio:.0f}"
         return f"{now.of} {times} of {value}".lstrip()
     return f"was {value}"
 
