@@ -87,7 +87,8 @@ def test_each_toggle_takes_visible_effect(visit: Visit, toggle: str | None, toke
 AHEAD = """() => {
   window.ahead = [];
   const passOf = (name) => {
-    const { data = [] } = document.querySelector(`[data-chart=${name}] .plot`);
+    const plot = document.querySelector(`[data-chart=${name}] .plot`);
+    const data = getComputedStyle(plot).visibility === "hidden" ? [] : (plot.data ?? []);
     return Math.max(...data.filter(({ yaxis }) => yaxis !== "y3").map(({ x }) => x?.at(-1) ?? -1));
   };
   const look = () => {
@@ -109,27 +110,6 @@ def test_when_a_run_begins_no_chart_shows_the_one_before(visit: Visit) -> None:
     lab.run()
     lab.finish()
     assert lab.page.evaluate("ahead") == []
-
-
-DRAWN = """() => {
-  window.drawn = {};
-  Plotly.react = (plot, traces) => { // takes no time
-    plot.data = traces;
-    (drawn[plot.parentElement.dataset.chart] ??= []).push(document.querySelector(".stage").dataset.at);
-  };
-}"""
-
-
-def test_charts_that_take_little_time_are_drawn_together(visit: Visit) -> None:
-    """Else each would show another pass."""
-    lab = visit().open(max_tokens=600)
-    lab.page.evaluate(DRAWN)
-    lab.run()
-    lab.finish()
-    drawn = lab.page.evaluate("drawn")
-    assert len(drawn["rounds"]) > 1
-    assert drawn["rounds"] == drawn["timing"]
-    assert set(drawn["blocks"]) <= set(drawn["rounds"])
 
 
 STOP = """() => new Promise((stopped) => {

@@ -26,29 +26,36 @@ function choose(name) {
 }
 
 const REST = { following: 5, playing: 1 }; // in multiples of a chart's time: while a run is followed, the engine may be here
-const TOGETHER = 100; // milliseconds: charts that take less are drawn in one picture, so that they show the same pass
 let chartsDue = 0;
 const drawnOf = new Map(); // by chart: the run that it was last drawn from
 
-/** Redraw what is dirty. While the picture moves, the charts that have waited longest, and then none for a while: they
-    take longer than all else in a picture. One that shows another run is drawn at once. */
+/** Redraw what is dirty. While the picture moves, only the chart that has waited longest, and then none for a while: a
+    chart takes longer than all else in a picture. Until its turn comes, one of another run is hidden. */
 function drawCharts({ columns, layouts, captions }) {
   const began = performance.now();
   let due = !moving() || began >= chartsDue;
   for (const name of [...dirty]) {
     if (inSight(name) && !unveil(name)) {
-      if (!window.Plotly || !(due || drawnOf.get(name) !== picture)) continue;
+      if (!due || !window.Plotly) {
+        if (drawnOf.has(name) && drawnOf.get(name) !== picture) hide(name);
+        continue;
+      }
       if (rolls(name)) layOut(name);
       else plotChart(plotOf(name), shells[name][look()], columns[name], layouts[name], rolling.includes(name) && moving());
       plotOf(name).dispatchEvent(new Event("drawn"));
+      plotOf(name).classList.remove("older");
       drawnOf.set(name, picture);
-      const spent = performance.now() - began;
-      due &&= !moving() || (live() && spent < TOGETHER);
-      chartsDue = performance.now() + (live() ? REST.following : REST.playing) * spent;
+      due = !moving();
+      chartsDue = performance.now() + (live() ? REST.following : REST.playing) * (performance.now() - began);
     }
     if (captions[name] !== undefined) caption($(`[data-chart=${name}] .caption`), captions[name]);
     dirty.delete(name);
   }
+}
+
+function hide(name) {
+  plotOf(name).classList.add("older");
+  caption($(`[data-chart=${name}] .caption`), "");
 }
 
 /** Set a chart's caption; where it is cut off, all of it is shown on hover. */
