@@ -1,4 +1,4 @@
-"""Copies from the host to the device, without making either wait for the other."""
+"""Copies between the host and the device, without making either wait for the other."""
 
 from __future__ import annotations
 
@@ -18,3 +18,25 @@ def several_on_device(lists: list[list[int]], device: torch.device) -> list[torc
     """Lists of integers as int64 tensors on ``device``, all in one copy."""
     flat = torch.tensor([number for numbers in lists for number in numbers], dtype=torch.long)
     return list(on_device(flat, device).split([len(numbers) for numbers in lists]))
+
+
+class Fetched:
+    """A device tensor on its way to the host. What the device is given to do after this does not delay it."""
+
+    def __init__(self, numbers: torch.Tensor) -> None:
+        self._event = None
+        self._numbers = numbers
+        if numbers.device.type == "cuda":
+            self._numbers = numbers.to("cpu", non_blocking=True)
+            self._event = torch.cuda.current_stream(numbers.device).record_event()
+
+    def tolist(self) -> list:
+        """The numbers. Waits until they have arrived."""
+        if self._event:
+            self._event.synchronize()
+        return self._numbers.tolist()
+
+
+def joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    """``torch.cat``, which copies even a single tensor, if there are several."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -17,10 +17,11 @@ class StepClock:
     copied to the host, when there is nothing left to wait for.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, since: float | None = None) -> None:
+        """``since``: when the step began, by ``time.perf_counter``; None: now."""
         self._cuda = device.type == "cuda"
-        self._began = time.perf_counter()
+        self._stream = torch.cuda.current_stream(device) if self._cuda else None
+        self._began = time.perf_counter() if since is None else since
         self._marks: list[tuple[Hashable, float | torch.cuda.Event]] = [("", self._now())]
 
     def mark(self, part: Hashable) -> None:
@@ -39,5 +40,5 @@ class StepClock:
         if not self._cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._device))
+        event.record(self._stream)
         return event

@@ -21,7 +21,7 @@ from lab.decode.work import PassWork, Span
 from lab.kv.storage import KVStorage
 from lab.pair.models import LanguageModel
 from lab.trace.roofline import Work
-from lab.transfer import on_device, several_on_device
+from lab.transfer import joined, on_device, several_on_device
 
 
 class Proposals(NamedTuple):
@@ -102,7 +102,9 @@ class ModelDrafter(Drafter):
             ahead = native.decode_ahead(batch, self._model.layers, self._storage, windows, samplings, u)
             made = [Proposals(t[:w], q[:w]) for t, q, w in zip(*ahead, windows, strict=True)]
         else:
-            made = self._one_by_one(batch, windows, samplings, on_device(torch.cat(draws), device).split(windows))
+            greedy = all(sampling.greedy for sampling in samplings)
+            u = None if greedy else on_device(joined(draws), device).split(windows)
+            made = self._one_by_one(batch, windows, samplings, u)
         if not self._early_exit:
             for sequence, new, window in zip(sequences, batch, windows, strict=True):
                 sequence.draft_length = new.stop + window - 1 if sequence.table else 0
@@ -129,9 +131,10 @@ class ModelDrafter(Drafter):
         batch: list[NewTokens],
         windows: list[int],
         samplings: list[SamplingParams],
-        draws: tuple[torch.Tensor, ...],
+        draws: tuple[torch.Tensor, ...] | None,
     ) -> list[Proposals]:
-        """One forward pass per token of the longest window. ``draws``: [window] float64 for each sequence."""
+        """One forward pass per token of the longest window. ``draws``: [window] float64 for each sequence; None if all
+        are greedy."""
         batch = list(batch)
         tokens: list[list[torch.Tensor]] = [[] for _ in batch]
         rows: list[list[torch.Tensor]] = [[] for _ in batch]
@@ -139,7 +142,7 @@ class ModelDrafter(Drafter):
         for i in range(max(windows)):
             active = [k for k, window in enumerate(windows) if window > i]
             logits = forward(self._model, [batch[k] for k in active], self._storage)
-            u = torch.stack([draws[k][i] for k in active])
+            u = None if draws is None else torch.stack([draws[k][i] for k in active])
             q, chosen = sample(logits, [samplings[k] for k in active], u, native=native)
             for row, k in enumerate(active):
                 token, new = chosen[row : row + 1], batch[k]

@@ -78,6 +78,8 @@ class Engine:
             (``FellBack``).
         fuse_layers: with Triton's kernels, compute Llama-like layers in few launches (``lab.fused``). False: compute
             them as transformers does, for comparison.
+        async_scheduling: with CUDA graphs, launch the next step of plain decoding before this one's token is read
+            (``lab.decode.ahead``). False: afterwards, for comparison.
         watch: called with every event of every request's sequence, in order, by the thread that emits it; the engine
             waits for it to return. If it raises, the error is logged and the engine goes on. Left out is what prepares
             a synthetic run, the same request decoded plainly: of the blocks that this takes, evicts and gives back
@@ -104,12 +106,13 @@ class Engine:
         kv_bytes: int | None = None,
         kernels: KernelChoice = "auto",
         fuse_layers: bool = True,
+        async_scheduling: bool = True,
         watch: Watch | None = None,
     ) -> None:
         refuse_limits(max_num_seqs, max_num_batched_tokens, kv_bytes)
         tokens = batched_tokens(target) if max_num_batched_tokens is None else max_num_batched_tokens
-        self._how = {"kernels": kernels, "fuse_layers": fuse_layers}
-        self._backends = backends = Backends(target, draft, **self._how)
+        self._how = {"kernels": kernels, "fuse_layers": fuse_layers, "async_scheduling": async_scheduling}
+        self._backends = backends = Backends(target, draft, kernels, fuse_layers=fuse_layers)
         self.target, self.draft, self.tokenizer = backends.target, backends.draft, tokenizer
         self.kernels, self.cuda_graphs = backends.kernels, backends.cuda_graphs
         self._budget = Budget(self.target, self.draft, kv_bytes)
@@ -121,6 +124,7 @@ class Engine:
             tokenizer,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=tokens,
+            async_scheduling=async_scheduling,
         )
         self._driving = Driving(self._pools.take_in, self._pools.forget)
 

@@ -16,7 +16,7 @@ from lab.kv.plan import Group, SdpaChoice, StepPlan
 from lab.kv.storage import KVStorage
 from lab.kv.table import BlockTable, side_by_side
 from lab.pair.models import LanguageModel
-from lab.transfer import on_device
+from lab.transfer import joined, on_device
 
 log = logging.getLogger(__name__)
 
@@ -68,12 +68,19 @@ def forward(
     return _by_reference(model, batch, storage, sdpa)
 
 
+def is_captured(model: LanguageModel, batch: list[NewTokens], storage: KVStorage) -> bool:
+    """Whether ``forward`` would replay a CUDA graph that is there already, for a batch whose logits are all wanted."""
+    graphs = storage.graphs
+    bucket = Bucket.of(len(batch), max(len(new.token_ids) for new in batch), max(new.stop for new in batch))
+    return storage.kernels.on and bool(graphs and graphs.on) and bucket is not None and graphs.has(model, bucket)
+
+
 def _by_kernels(model: LanguageModel, batch: list[NewTokens], storage: KVStorage) -> torch.Tensor:
     counts = [len(new.token_ids) for new in batch]  # only once: asking a tensor costs more than using the number
     starts, keep = [new.start for new in batch], [new.keep for new in batch]
     longest_new, longest, kept = max(counts), max(map(add, starts, counts)), sum(keep)
     step, size = (counts, starts, keep, [new.table.blocks for new in batch]), batch[0].table.pool.block_size
-    token_ids = torch.cat([new.token_ids for new in batch])
+    token_ids = joined([new.token_ids for new in batch])
     graphs = storage.graphs
     # A prompt's chunk (few of its logits are wanted) is not captured: a step of its shape hardly comes again.
     if graphs and graphs.on and all(count - wanted <= 1 for count, wanted in zip(counts, keep, strict=True)):

@@ -17,7 +17,7 @@ from lab.decode.sampling import sample
 from lab.decode.sequence import CHOOSE, JUDGE, Sequence
 from lab.native import judging as in_c
 from lab.trace.events import Bonus, Committed, Distributions, Judged, Proposed, Recovered
-from lab.transfer import on_device
+from lab.transfer import Fetched, joined, on_device
 
 
 class Round(NamedTuple):
@@ -54,8 +54,20 @@ class Outcome:
     around: list[Around]
 
 
-def judge(logits: torch.Tensor, rounds: list[Round], *, native: bool = False) -> list[Outcome]:
-    """Judge on the device, then copy everything the host needs at once. In C if the step is.
+class Judging(NamedTuple):
+    """Rounds that the device judges while the host goes on.
+
+    Attributes:
+        outcomes: waits for them.
+        own: [rows of the logits] int64, the target's own tokens, on the device. None if C judges.
+    """
+
+    outcomes: Callable[[], list[Outcome]]
+    own: torch.Tensor | None
+
+
+def judge(logits: torch.Tensor, rounds: list[Round], *, native: bool = False) -> Judging:
+    """Judge on the device, and have everything the host needs copied at once. In C if the step is.
 
     Args:
         logits: [sum of (window + 1), vocabulary] float32, the target's, round by round.
@@ -63,12 +75,14 @@ def judge(logits: torch.Tensor, rounds: list[Round], *, native: bool = False) ->
     """
     draws = [_draws(round) for round in rounds]
     if native:
-        return _judge_in_c(logits, rounds, draws)
+        outcomes = _judge_in_c(logits, rounds, draws)
+        return Judging(lambda: outcomes, None)
     samplings = [round.sequence.sampling for round in rounds for _ in range(round.window + 1)]
-    u = on_device(torch.cat(draws), logits.device)  # [rows, 3]
     kinds = [(it.window, _drawn(it), _has_q(it), it.sequence.sampling.logprobs) for it in rounds]
+    # [rows, 3]; where all are greedy, nothing is drawn.
+    u = None if all(one.greedy for one in samplings) else on_device(joined(draws), logits.device)
     # Where every verdict is drawn, the target's own tokens are not needed.
-    p, own = sample(logits, samplings, None if all(kind[1] for kind in kinds) else u[:, CHOOSE])
+    p, own = sample(logits, samplings, None if u is None or all(kind[1] for kind in kinds) else u[:, CHOOSE])
 
     first_row, rows = [], 0
     for window, *_ in kinds:
@@ -79,22 +93,24 @@ def judge(logits: torch.Tensor, rounds: list[Round], *, native: bool = False) ->
     for (window, drawn, _, logprobs), members in groupby(order, key=kinds.__getitem__):
         indices = list(members)
         if len(indices) == len(rounds):  # all alike: their rows are already in order
-            its = [every.unflatten(0, (len(rounds), window + 1)) for every in (p, u, own)]
+            its = [every if every is None else every.unflatten(0, (len(rounds), window + 1)) for every in (p, u, own)]
         else:
             index = on_device(torch.tensor([first_row[i] for i in indices]), logits.device)[:, None]
             index = index + torch.arange(window + 1, device=logits.device)  # [S, window + 1]
-            its = [every[index] for every in (p, u, own)]
+            its = [every if every is None else every[index] for every in (p, u, own)]
         judged = _judge_alike(*its, [rounds[i].proposals for i in indices], drawn, logprobs)
         packed.append(judged.flatten())
         sizes += [judged.shape[1]] * len(indices)
-    # One tensor, one copy; float32 holds every token id exactly.
-    numbers = iter(torch.cat(packed).tolist())
+    fetched = Fetched(joined(packed))  # one tensor, one copy; float32 holds every token id exactly
 
-    outcomes: dict[int, Outcome] = {}
-    for i, size in zip(order, sizes, strict=True):
-        u = draws[i][:, JUDGE].tolist() if kinds[i][1] else None
-        outcomes[i] = _outcome(list(islice(numbers, size)), rounds[i], u)
-    return [outcomes[i] for i in range(len(rounds))]
+    def outcomes() -> list[Outcome]:
+        numbers, found = iter(fetched.tolist()), {}
+        for i, size in zip(order, sizes, strict=True):
+            u = draws[i][:, JUDGE].tolist() if kinds[i][1] else None
+            found[i] = _outcome(list(islice(numbers, size)), rounds[i], u)
+        return [found[i] for i in range(len(rounds))]
+
+    return Judging(outcomes, own)
 
 
 def _judge_in_c(logits: torch.Tensor, rounds: list[Round], draws: list[torch.Tensor]) -> list[Outcome]:
@@ -124,7 +140,12 @@ def _has_q(round: Round) -> bool:
 
 
 def _judge_alike(
-    p: torch.Tensor, u: torch.Tensor, own: torch.Tensor, proposals: list[Proposals | None], drawn: bool, logprobs: int
+    p: torch.Tensor,
+    u: torch.Tensor | None,
+    own: torch.Tensor,
+    proposals: list[Proposals | None],
+    drawn: bool,
+    logprobs: int,
 ) -> torch.Tensor:
     """Judge S rounds with the same window g. Returns [S, numbers per round].
 
@@ -133,7 +154,7 @@ def _judge_alike(
 
     Args:
         p: [S, g + 1, vocabulary].
-        u: [S, g + 1, 3].
+        u: [S, g + 1, 3]; None where nothing is drawn.
         own: [S, g + 1] int64, the target's tokens.
     """
     window = own.shape[1] - 1

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from lab.config import LabError
+from lab.decode.ahead import Ahead, launch_ahead
 from lab.decode.clock import StepClock
 from lab.decode.drafting import Drafted, Drafters, give_up
 from lab.decode.failure import NOT_FINITE, explain
@@ -72,6 +74,7 @@ class Pool:
         max_num_batched_tokens: int,
         kernels: bool = False,
         cuda_graphs: bool = False,
+        async_scheduling: bool = True,
     ) -> None:
         self.setting = setting
         self.cache = None
@@ -93,6 +96,8 @@ class Pool:
         self._token_bytes = functools.cache(budget.token_bytes)  # a pool is dropped when its models change
         self._costs = Costs()
         self._passes = PassWork(target, self.cache.target if self.cache else None)
+        self._async_scheduling = async_scheduling
+        self._ahead: Ahead | None = None
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence, with the drafter it asks for."""
@@ -124,28 +129,49 @@ class Pool:
     @torch.inference_mode()
     def step(self) -> None:
         """Compute one batch. Raises what the target's forward pass raises; then nothing is committed."""
-        clock = StepClock(self._target.device)
-        turns = self.scheduler.schedule()
+        ahead, self._ahead = self._ahead, None
+        clock = StepClock(self._target.device, ahead and ahead.since)
+        turns = self.scheduler.schedule(admit=ahead is None)
         clock.mark("rest")
         drafted = self._drafters.propose(turns, clock)
         rounds = [Round(turn.sequence, drafted.proposals.get(turn.sequence)) for turn in turns]
-        batch = self._new_tokens(turns, rounds)
-        sdpa = self.setting.prefill_attention if any(turn.count > 1 for turn in turns) else "auto"
-        logits = forward(self._target, batch, self.cache.target if self.cache else None, sdpa)
+        logits = ahead and ahead.logits_of(turns)
+        if logits is None:
+            ahead = None
+            sdpa = self.setting.prefill_attention if any(turn.count > 1 for turn in turns) else "auto"
+            storage = self.cache.target if self.cache else None
+            logits = forward(self._target, self._new_tokens(turns, rounds), storage, sdpa)
         self._tell_failures(turns)
         clock.mark("verify")
-        known = self._known(turns, batch)
+        known = self._known(turns, rounds)
         clock.mark("rest")
         complete = [round for turn, round in zip(turns, rounds, strict=True) if turn.complete]
-        judged = judge(logits, complete, native=self._target.native.model is not None) if complete else []
-        outcomes = dict(zip((round.sequence for round in complete), judged, strict=True))
+        judging = judge(logits, complete, native=self._target.native.model is not None) if complete else None
         clock.mark("sample")
+        if judging and len(complete) == len(turns):
+            self._launch_ahead(rounds, judging.own)
+        judged = judging.outcomes() if judging else []
+        outcomes = dict(zip((round.sequence for round in complete), judged, strict=True))
 
         told = [self._tell(turn, round, outcomes.get(turn.sequence)) for turn, round in zip(turns, rounds, strict=True)]
-        self._close(clock, turns, told, drafted, known)
+        self._close(clock, turns, told, drafted, known, ahead)
 
-    def _known(self, turns: list[Turn], batch: list[NewTokens]) -> Known:
-        spans = [Span(new.start, new.stop, new.keep) for new in batch]
+    def _launch_ahead(self, rounds: list[Round], own: torch.Tensor) -> None:
+        """Launch the next step's pass, if that will be another token of each of these sequences.
+
+        ``own``: [rounds] int64, on the device, if none of them has a window.
+        """
+        graphs, scheduler = self.cache and self.cache.graphs, self.scheduler
+        if not (self._async_scheduling and graphs and graphs.on) or scheduler.waiting:
+            return
+        if len(rounds) == len(scheduler.running) and not any(round.window for round in rounds):
+            self._ahead = launch_ahead(self._target, self.cache.target, [round.sequence for round in rounds], own)
+
+    def _known(self, turns: list[Turn], rounds: list[Round]) -> Known:
+        spans = []
+        for turn, round in zip(turns, rounds, strict=True):
+            start = turn.sequence.computed
+            spans.append(Span(start, start + turn.count + round.window, round.window + 1 if turn.complete else 0))
         reserved = [turn.sequence.table.capacity if turn.sequence.table else 0 for turn in turns]
         return Known(spans, self._passes.of(spans), reserved, memory_in_use(self._devices))
 
@@ -217,9 +243,13 @@ class Pool:
         kinds: list[str],
         drafted: Drafted,
         known: Known,
+        ahead: Ahead | None,
     ) -> None:
-        """Report the step's time to every sequence in it, and finish those that are done."""
+        """Report the step's time to every sequence in it, and finish those that are done. ``ahead``: its pass, if that
+        had been launched before."""
         parts, total = clock.read()
+        if ahead:
+            parts["verify"] += ahead.clock.read()[0]["verify"]
         total = max(total, sum(parts.values()))
         draft_ms = parts["draft"] + sum(parts[drafter] for drafter in drafted.windows)
         around = total - parts["verify"] - draft_ms
@@ -262,6 +292,10 @@ class Pool:
             if sequence.reason:
                 self.scheduler.remove(sequence)
                 sequence.finish(sequence.reason)
+        if not self.scheduler.running:
+            self._ahead = None  # in vain, and holds memory
+        elif self._ahead:
+            self._ahead.since = time.perf_counter()
 
     def _tell_failures(self, turns: list[Turn]) -> None:
         """Tell every sequence once which parts its steps go on without, even one that joins later."""

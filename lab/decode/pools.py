@@ -35,6 +35,7 @@ class Pools:
     Args:
         max_num_seqs: most sequences in one step of a pool.
         max_num_batched_tokens: most tokens in one step.
+        async_scheduling: see ``Engine``.
 
     Attributes:
         inbox: new sequences, which any thread may add.
@@ -50,6 +51,7 @@ class Pools:
         *,
         max_num_seqs: int,
         max_num_batched_tokens: int,
+        async_scheduling: bool = True,
     ) -> None:
         self._backends = backends
         self._intake = intake
@@ -57,6 +59,7 @@ class Pools:
         self._tokenizer = tokenizer
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
+        self._async_scheduling = async_scheduling
         self._known_identity = backends.weights_identity()
         self._pools: OrderedDict[PoolSetting, Pool] = OrderedDict()  # the longest wait for a turn first
         self.inbox: deque[Sequence] = deque()
@@ -206,6 +209,7 @@ class Pools:
             max_num_batched_tokens=self._max_num_batched_tokens,
             kernels=self._backends.by_triton(setting),
             cuda_graphs=self._backends.captures(setting),
+            async_scheduling=self._async_scheduling,
         )
 
     def _drop_idle(self) -> bool:

@@ -82,8 +82,9 @@ class Scheduler:
         sequence.release()
         (self.running if sequence in self.running else self.waiting).remove(sequence)
 
-    def schedule(self) -> list[Turn]:
-        """The next step's turns; empty only if nothing is waiting or running."""
+    def schedule(self, *, admit: bool = True) -> list[Turn]:
+        """The next step's turns; empty only if nothing is waiting or running. ``admit`` False: nobody joins yet, unless
+        nothing is running."""
         turns: list[Turn] = []
         budget = self._max_num_batched_tokens
         preempted = False
@@ -99,7 +100,8 @@ class Scheduler:
             if sequence in self.running:
                 turns.append(turn)
                 budget -= turn.count + turn.window
-        while self.waiting and not preempted and len(self.running) < self._seats:
+        admits = (admit or not self.running) and not preempted
+        while self.waiting and admits and len(self.running) < self._seats:
             turn = self._admit(self.waiting[0], budget, alone=not turns)
             if turn is None:
                 break

@@ -28,7 +28,7 @@ from lab.fused.kernels import rms_norm, swiglu
 from lab.kv.attend_kernel import INTERPRETED
 
 MOST_ROWS = 16
-OUTPUTS, MOST_INPUTS = 16, 256
+OUTPUTS, MOST_INPUTS, MOST_INPUTS_ADDED = 16, 256, 512
 """The size of a program's tile of the matrix. Two such tiles are on their way while one is multiplied, and three or
 four programs run at once on a multiprocessor, if there are that many. Keeping an H200's memory busy takes 29 KB on
 their way to each multiprocessor, if a byte arrives after 0.8 microseconds."""
@@ -106,9 +106,10 @@ def _launch(
         DTYPE=tl.float32 if INTERPRETED else tl.bfloat16,
         ROWS=MOST_ROWS,
         OUTPUTS=OUTPUTS,
-        INPUTS=min(MOST_INPUTS, inputs & -inputs),  # the largest power of two that divides it
-        num_warps=2 if gated else 1,  # a second warp would compute the same squares again
-        num_stages=4,
+        # The largest power of two that divides them.
+        INPUTS=min(MOST_INPUTS_ADDED if added else MOST_INPUTS, inputs & -inputs),
+        num_warps=2 if gated or added else 1,  # a second warp would compute the same squares again
+        num_stages=3 if added else 4,
     )
 
 

@@ -115,10 +115,14 @@ class Graphs:
         self._captured.clear()
         self._place = None
 
+    def has(self, model: LanguageModel, bucket: Bucket) -> bool:
+        """Whether a bucket has been captured."""
+        return (model, bucket) in self._captured
+
     def capture(self, model: LanguageModel, bucket: Bucket, block_size: int, storage: KVStorage) -> Captured | None:
         """The graph of a bucket, captured now if need be. None: capturing failed, and graphs are given up."""
         try:
-            if (model, bucket) not in self._captured:
+            if not self.has(model, bucket):
                 self.capturing = f"{model.name}, {bucket}"
                 self._captured[model, bucket] = self._capture(model, bucket, block_size, storage)
             return self._captured[model, bucket]

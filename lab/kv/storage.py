@@ -78,7 +78,10 @@ class QuantisedLayer:
         self._dtype = dtype
         # A slot's key and value lie side by side, so that both are quantised in one go.
         numbers, scale = self.quantise(torch.zeros(2, kv_heads, head_dim, device=device))
-        self.tensors = numbers.new_empty(slots, *numbers.shape), scale.new_empty(slots, *scale.shape)
+        # A head's scales lie side by side, token by token. With those of the other heads between them, each of the few
+        # bytes that a GPU's attention wants would cost a whole sector of 32.
+        scales = scale.new_empty(2, kv_heads, slots, scale.shape[-1]).permute(2, 0, 1, 3)
+        self.tensors = numbers.new_empty(slots, *numbers.shape), scales
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         for kept, new in zip(self.tensors, self.quantise(torch.stack((key, value), 1)), strict=True):

@@ -28,6 +28,9 @@ SEALED_NAME = f"{NAME}_sealed"
 """The lab's attention as compiled layers call it: torch.compile looks neither inside it nor into the plan."""
 
 
+ADAPTED = "active_adapters", "disable_adapters"
+
+
 class Sealed:
     """Carries a step's plan through compiled layers: torch.compile would guard every field of a dataclass, and
     recompile for a step with another plan.
@@ -251,17 +254,19 @@ class LanguageModel:
         It looks at addresses and version counters, not at the numbers themselves. An adapter that is
         switched on or off in some other way may escape it, and so may a change of offloaded weights.
         """
-        weights = tuple(
-            (name, part.dtype, part.data_ptr(), 0 if part.is_inference() or part.is_meta else part._version)
-            for name, weight in self.model.named_parameters()
-            for part in stored_tensors(weight)
-        )
-        adapters = tuple(
-            (name, str(getattr(module, "active_adapters", None)), getattr(module, "disable_adapters", None))
-            for name, module in self.model.named_modules()
-            if hasattr(module, "active_adapters") and hasattr(module, "disable_adapters")
-        )
-        return hash((weights, adapters))
+        weights, adapters = [], []
+        for module in self.model.modules():  # once, and no names: this is asked of every request
+            weights += [
+                (part.dtype, part.data_ptr(), 0 if part.is_inference() or part.is_meta else part._version)
+                for weight in module._parameters.values()
+                if weight is not None
+                for part in stored_tensors(weight)
+            ]
+            # Properties of peft's layers, looked for in the class: a module takes long to say that it has no such
+            # attribute. (A model of transformers has methods of these names.)
+            if all(isinstance(getattr(type(module), name, None), property) for name in ADAPTED):
+                adapters.append((tuple(module.active_adapters), module.disable_adapters))
+        return hash((*weights, None, *adapters))
 
     @contextlib.contextmanager
     def stock_attention(self) -> Iterator[PreTrainedModel]:

@@ -228,9 +228,9 @@ def test_a_request_that_failed_in_a_step_out_of_memory_ends_at_once(lab, monkeyp
     judge, read, steps = pool.judge, pool.StepClock.read, []
 
     def one_not_finite(logits, rounds, **how):
-        return [
-            replace(judged, finite=len(steps) != 2 or i != 1) for i, judged in enumerate(judge(logits, rounds, **how))
-        ]
+        judging = judge(logits, rounds, **how)
+        judged = [replace(one, finite=len(steps) != 2 or i != 1) for i, one in enumerate(judging.outcomes())]
+        return judging._replace(outcomes=lambda: judged)
 
     def short_once(clock):
         steps.append(clock)

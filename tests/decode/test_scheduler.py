@@ -431,8 +431,8 @@ def test_what_is_read_again_after_a_preemption_does_not_shorten_the_next_window(
     pool.scheduler.shrink()
     known = len(again.tokens)
 
-    def watched():
-        made = schedule()
+    def watched(**how):
+        made = schedule(**how)
         turns.extend((turn.count, turn.window) for turn in made if turn.sequence is again)
         return made
 
@@ -489,8 +489,8 @@ def test_a_step_stays_within_its_token_budget_with_speculation():
     [pool] = lab._pools
     scheduler, schedule = pool.scheduler, pool.scheduler.schedule
 
-    def watched():
-        turns = schedule()
+    def watched(**how):
+        turns = schedule(**how)
         steps.append(sum(turn.count + turn.window for turn in turns))
         return turns
 

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -27,64 +28,27 @@ pytest.importorskip("triton", reason="the package triton is not installed (requi
 from lab import EngineConfig, SamplingParams, load_engine
 from lab.bench import measuring
 from lab.bench.workload import exactly
-from lab.decode import backends
 from lab.fused import product
 from lab.kv import graphs
 from lab.kv.graphs import MOST_ROWS, Bucket
 from lab.kv.packed import Layout
 from lab.trace.events import FellBack, StepTimed
 from tests import tiny_models
+from tests.captured import SMALL, Again, captured_engine
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, about the NaN of padding
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA captures here: see the tests marked gpu")
 PROMPT = "Once"
-SMALL = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
-"""Small, since the interpreter runs one program per layer and KV head; an early exit needs two layers."""
 PAGED = EngineConfig(paged=True, block_size=4)
 DRAFT = replace(PAGED, kv_dtype="int8", speculative="draft", num_speculative_tokens=3)
 EARLY_EXIT = EngineConfig(speculative="early_exit", num_speculative_tokens=2)
 SAMPLING = SamplingParams(max_tokens=5, ignore_eos=True)
 
 
-class Again:
-    """Stands in for ``graphs.Place``. ``failing``: the number of the call of ``record`` or of a replay that raises."""
-
-    made: list[Again]
-
-    def __init__(self, device: torch.device, failing: dict[str, int], error: Exception) -> None:
-        self.failing, self.error = failing, error
-        self.recorded = self.replayed = 0
-        self.made.append(self)
-
-    def record(self, run):
-        self.recorded += 1
-        if self.recorded == self.failing.get("record"):
-            raise self.error
-        output = run()
-
-        def replay() -> None:
-            self.replayed += 1
-            if self.replayed == self.failing.get("replay"):
-                raise self.error
-            output.copy_(run())
-
-        return replay, output
-
-
 @pytest.fixture
 def engine(monkeypatch):
     """Makes an engine whose steps are captured."""
-    Again.made = []
-
-    def make(*, failing: dict[str, int] | None = None, error: Exception | None = None, **settings: object):
-        def place(device: torch.device) -> Again:
-            return Again(device, failing or {}, error or RuntimeError("no"))
-
-        monkeypatch.setattr(graphs, "Place", place)
-        monkeypatch.setattr(backends, "can_be_captured", lambda model: True)
-        return tiny_models.engine("llama", "good", shape=SMALL, kernels="triton", **settings)
-
-    return make
+    return partial(captured_engine, monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -83,6 +83,8 @@ def run_large(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: 
 
     few = min(tokens, 64)  # launched one by one, kernels take several times as long
     measure("decode", 3)
+    if lab.cuda_graphs:
+        measure("decode, no async scheduling", 2, by=engine(target, async_scheduling=False))
     measure("decode, layers of transformers", 2, by=unfused)
     if lab.cuda_graphs:
         measure("decode, no graphs", 2, few, cuda_graphs=False)

@@ -26,6 +26,7 @@ measured."""
 RATIOS = (
     ("cache", "transformers generate"),
     ("cache", "cache, no graphs"),
+    ("cache", "cache, no async scheduling"),
     (SPECULATION, "transformers assisted generation"),
 )
 
@@ -39,7 +40,8 @@ def run_pair(sheet: Sheet, *, device: torch.device, dtype: str, small: bool) -> 
     prompts, rounds = (PROMPTS[:1], 2) if small else (PROMPTS[:4], 4)
     engine = load_engine(device=str(device), dtype=dtype)
 
-    lab = partial(lab_generate, engine, sampling=SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+    sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+    lab = partial(lab_generate, engine, sampling=sampling)
 
     def stock(gamma: int | None = None, cache: str | None = None) -> Generate:
         return stock_generate(engine, max_tokens, gamma, cache)
@@ -56,6 +58,8 @@ def run_pair(sheet: Sheet, *, device: torch.device, dtype: str, small: bool) -> 
     first["transformers assisted generation"] = stock(GAMMA)
     if "cache, no graphs" in singly:
         first["cache, no graphs"] = singly.pop("cache, no graphs")
+        in_turn = Engine(engine.target, engine.tokenizer, engine.draft, async_scheduling=False)
+        first["cache, no async scheduling"] = partial(lab_generate, in_turn, configs["cache"], sampling=sampling)
     for name, config in configs.items():  # a last, shorter window has its own graph; the prompt decides which
         if config.speculative != "off" and engine.cuda_graphs:
             with sheet.attempt(f"{name}, to warm up"):
