@@ -22,7 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from lab import Engine, LabError, SamplingParams, load_engine
 from lab.bench.ab import format_ab, run_ab
-from lab.bench.gpu.session import TITLES, run_gpu
+from lab.bench.gpu.session import SECONDS, TITLES, run_gpu
 from lab.bench.kv_error import format_kv, run_kv
 from lab.bench.ladder import format_rows, run_ladder
 from lab.bench.llama import format_llama, run_llama
@@ -140,6 +140,8 @@ def commands() -> Parser:
     about = f"the record: a file, or an existing folder. {DEFAULT}"
     gpu.add_argument("--out", type=path, default=Path("runs/bench/gpu.json"), metavar="FILE", help=about)
     gpu.add_argument("--record", type=path, metavar="DIR", help="save a few runs there, to be replayed. Default: none.")
+    about = "the most that all parts and the recording may take together; what there is no time for is left out. "
+    gpu.add_argument("--seconds", type=at_least(1), default=sum(SECONDS.values()), metavar="N", help=about + DEFAULT)
     gpu.add_argument("--small", action="store_true", help="tiny shapes: to try the bench itself, in seconds on a CPU")
     return parser
 
@@ -184,7 +186,7 @@ def _measure(args: argparse.Namespace) -> None:
     if args.bench == "gpu":
         where = {"device": args.device, "dtype": args.dtype, "folder": args.record}
         with writable(args.out):
-            table = run_gpu(args.part, args.out, args.report, small=args.small, **where)
+            table = run_gpu(args.part, args.out, args.report, small=args.small, seconds=args.seconds, **where)
         args.report(f"\n{table}\n\nwritten to {args.out}")
         return
     device = resolve_device(args.device)

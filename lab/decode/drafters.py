@@ -138,12 +138,12 @@ class ModelDrafter(Drafter):
         batch = list(batch)
         tokens: list[list[torch.Tensor]] = [[] for _ in batch]
         rows: list[list[torch.Tensor]] = [[] for _ in batch]
-        native = self._model.native.model is not None
+        native, kernels = self._model.native.model is not None, self._storage and self._storage.kernels
         for i in range(max(windows)):
             active = [k for k, window in enumerate(windows) if window > i]
             logits = forward(self._model, [batch[k] for k in active], self._storage)
             u = None if draws is None else torch.stack([draws[k][i] for k in active])
-            q, chosen = sample(logits, [samplings[k] for k in active], u, native=native)
+            q, chosen = sample(logits, [samplings[k] for k in active], u, native=native, kernels=kernels)
             for row, k in enumerate(active):
                 token, new = chosen[row : row + 1], batch[k]
                 tokens[k].append(token)

@@ -15,6 +15,7 @@ from lab.decode.drafters import Proposals
 from lab.decode.logprobs import Around, gather, read
 from lab.decode.sampling import sample
 from lab.decode.sequence import CHOOSE, JUDGE, Sequence
+from lab.kv.storage import Kernels
 from lab.native import judging as in_c
 from lab.trace.events import Bonus, Committed, Distributions, Judged, Proposed, Recovered
 from lab.transfer import Fetched, joined, on_device
@@ -66,12 +67,14 @@ class Judging(NamedTuple):
     own: torch.Tensor | None
 
 
-def judge(logits: torch.Tensor, rounds: list[Round], *, native: bool = False) -> Judging:
+def judge(
+    logits: torch.Tensor, rounds: list[Round], *, native: bool = False, kernels: Kernels | None = None
+) -> Judging:
     """Judge on the device, and have everything the host needs copied at once. In C if the step is.
 
     Args:
         logits: [sum of (window + 1), vocabulary] float32, the target's, round by round.
-        native: see ``sample``.
+        native, kernels: see ``sample``.
     """
     draws = [_draws(round) for round in rounds]
     if native:
@@ -82,7 +85,8 @@ def judge(logits: torch.Tensor, rounds: list[Round], *, native: bool = False) ->
     # [rows, 3]; where all are greedy, nothing is drawn.
     u = None if all(one.greedy for one in samplings) else on_device(joined(draws), logits.device)
     # Where every verdict is drawn, the target's own tokens are not needed.
-    p, own = sample(logits, samplings, None if u is None or all(kind[1] for kind in kinds) else u[:, CHOOSE])
+    chosen_by = None if u is None or all(kind[1] for kind in kinds) else u[:, CHOOSE]
+    p, own = sample(logits, samplings, chosen_by, kernels=kernels)
 
     first_row, rows = [], 0
     for window, *_ in kinds:

@@ -146,7 +146,10 @@ class Pool:
         known = self._known(turns, rounds)
         clock.mark("rest")
         complete = [round for turn, round in zip(turns, rounds, strict=True) if turn.complete]
-        judging = judge(logits, complete, native=self._target.native.model is not None) if complete else None
+        judging = None
+        if complete:
+            kernels = self.cache and self.cache.kernels
+            judging = judge(logits, complete, native=self._target.native.model is not None, kernels=kernels)
         clock.mark("sample")
         if judging and len(complete) == len(turns):
             self._launch_ahead(rounds, judging.own)

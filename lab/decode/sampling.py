@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 
 import torch
 
 from lab.config import SamplingParams
+from lab.kv.attention import KernelError, launching
+from lab.kv.storage import Kernels
 from lab.native import sampling as in_c
 from lab.transfer import on_device
+
+log = logging.getLogger(__name__)
 
 
 def distribution(logits: torch.Tensor, sampling: SamplingParams | Sequence[SamplingParams]) -> torch.Tensor:
@@ -25,22 +30,32 @@ def distribution(logits: torch.Tensor, sampling: SamplingParams | Sequence[Sampl
         [..., vocabulary] float32, each row summing to 1.
     """
     rows = [sampling] if isinstance(sampling, SamplingParams) else sampling
-    device, vocabulary = logits.device, logits.shape[-1]
+    return _truncated(_scaled(logits, rows).softmax(-1), rows)
 
-    def column(values: list[float]) -> torch.Tensor:
-        column = on_device(torch.tensor(values, dtype=torch.float32), device)
-        return column[:, None] if len(values) > 1 else column
 
+def _column(values: list[float], device: torch.device) -> torch.Tensor:
+    """A number for each row, or for all."""
+    column = on_device(torch.tensor(values, dtype=torch.float32), device)
+    return column[:, None] if len(values) > 1 else column
+
+
+def _scaled(logits: torch.Tensor, rows: Sequence[SamplingParams]) -> torch.Tensor:
+    """Logits over temperature."""
     temperatures = [1.0 if row.greedy else row.temperature for row in rows]
-    p = (logits if all(t == 1 for t in temperatures) else logits / column(temperatures)).softmax(-1)
+    return logits if all(t == 1 for t in temperatures) else logits / _column(temperatures, logits.device)
+
+
+def _truncated(p: torch.Tensor, rows: Sequence[SamplingParams]) -> torch.Tensor:
+    """Top-k, then top-p."""
     if all(row.greedy or (row.top_k == 0 and row.top_p == 1) for row in rows):
         return p
+    device, vocabulary = p.device, p.shape[-1]
     # Stable: of equally likely tokens at the border the lowest ids stay, as in C.
     ordered, order = p.sort(dim=-1, descending=True, stable=True)
-    top_k = column([vocabulary if row.greedy or row.top_k == 0 else row.top_k for row in rows])
+    top_k = _column([vocabulary if row.greedy or row.top_k == 0 else row.top_k for row in rows], device)
     ordered = ordered.masked_fill(torch.arange(vocabulary, device=device) >= top_k, 0.0)
     # A token stays if those before it sum to less than top_p of what top-k left: the first always stays.
-    top_p = column([torch.inf if row.greedy or row.top_p == 1 else row.top_p for row in rows])
+    top_p = _column([torch.inf if row.greedy or row.top_p == 1 else row.top_p for row in rows], device)
     before = ordered.cumsum(-1) - ordered
     ordered = ordered.masked_fill(before >= top_p * ordered.sum(-1, keepdim=True), 0.0)
     return torch.zeros_like(p).scatter(-1, order, ordered / ordered.sum(-1, keepdim=True))
@@ -65,7 +80,12 @@ def draw(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
 
 
 def sample(
-    logits: torch.Tensor, sampling: Sequence[SamplingParams], u: torch.Tensor | None, *, native: bool = False
+    logits: torch.Tensor,
+    sampling: Sequence[SamplingParams],
+    u: torch.Tensor | None,
+    *,
+    native: bool = False,
+    kernels: Kernels | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Each row's distribution and its next token: drawn, or the most likely one where the row is greedy.
 
@@ -73,6 +93,8 @@ def sample(
         logits: [rows, vocabulary] float32.
         u: [rows] float64 in [0, 1). None: nothing is drawn, and the tokens are the most likely ones.
         native: the step in C computes the model, so C does this too.
+        kernels: Triton's, where they compute the model: they do this too if the vocabulary is large. If they fail, they
+            are given up.
 
     Returns:
         [rows, vocabulary] float32 as from ``distribution``, and [rows] int64.
@@ -82,11 +104,29 @@ def sample(
     """
     if native:
         return in_c.sample(logits, sampling, u)
-    p = distribution(logits, sampling)
+    # A greedy row is as it was, and the temperature of another does not change which of its tokens is likeliest.
+    p, likeliest = _softmax(_scaled(logits, sampling), kernels)
+    p = _truncated(p, sampling)
     greedy = [row.greedy for row in sampling]
     if u is None or all(greedy):
-        return p, logits.argmax(-1)
+        return p, likeliest()
     drawn = draw(p, u)
     if not any(greedy):
         return p, drawn
-    return p, torch.where(on_device(torch.tensor(greedy), p.device), logits.argmax(-1), drawn)
+    return p, torch.where(on_device(torch.tensor(greedy), p.device), likeliest(), drawn)
+
+
+def _softmax(logits: torch.Tensor, kernels: Kernels | None) -> tuple[torch.Tensor, Callable[[], torch.Tensor]]:
+    """The softmax, and what finds each row's likeliest token."""
+    if kernels and kernels.on:
+        from lab.fused.softmax import SHORTEST, softmax
+
+        if logits.shape[-1] >= SHORTEST:
+            try:
+                with launching(logits):
+                    p, likeliest = softmax(logits.contiguous())
+                return p, lambda: likeliest
+            except KernelError as error:
+                log.warning("a kernel failed", exc_info=True)
+                kernels.give_up(str(error))
+    return logits.softmax(-1), lambda: logits.argmax(-1)

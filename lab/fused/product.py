@@ -19,6 +19,8 @@ be issued meanwhile.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -28,10 +30,22 @@ from lab.fused.kernels import rms_norm, swiglu
 from lab.kv.attend_kernel import INTERPRETED
 
 MOST_ROWS = 16
-OUTPUTS, MOST_INPUTS, MOST_INPUTS_ADDED = 16, 256, 512
-"""The size of a program's tile of the matrix. Two such tiles are on their way while one is multiplied, and three or
-four programs run at once on a multiprocessor, if there are that many. Keeping an H200's memory busy takes 29 KB on
-their way to each multiprocessor, if a byte arrives after 0.8 microseconds."""
+
+
+class Tile(NamedTuple):
+    """How a program goes over the matrix: in tiles of so many outputs (with a gate, twice as many rows) and at most so
+    many inputs; by how many warps; and how many tiles it has at once, on their way and being multiplied."""
+
+    outputs: int
+    inputs: int
+    warps: int
+    stages: int
+
+
+# What took least time on an H100 of the choices tried, for the matrices of an 8B and a 1B Llama. Three or four programs
+# run at once on a multiprocessor, if there are that many. Where x is normed, a second warp computes the same squares
+# again.
+NORMED, GATED, ADDED = Tile(16, 256, 1, 4), Tile(32, 128, 2, 4), Tile(16, 512, 2, 3)
 
 
 def normed_product(
@@ -41,19 +55,19 @@ def normed_product(
 
     ``epsilon``: see ``rms_norm``. Here and below, the rows of ``x`` are contiguous.
     """
-    if not _is_ours(x, weight, len(weight)):
+    if not _is_ours(x, weight, len(weight), NORMED):
         return F.linear(rms_norm(x, norm, epsilon), weight, bias)
     out = x.new_empty(len(x), len(weight))
-    _launch(out, x, weight, norm=norm, epsilon=epsilon, bias=bias)
+    _launch(NORMED, out, x, weight, norm=norm, epsilon=epsilon, bias=bias)
     return out
 
 
 def gated_product(x: torch.Tensor, norm: torch.Tensor, epsilon: float, weight: torch.Tensor) -> torch.Tensor:
     """``swiglu(rms_norm(x) weight^T)``: [N, inputs], [inputs], [2 * outputs, inputs] -> [N, outputs]."""
-    if not _is_ours(x, weight, len(weight) // 2):
+    if not _is_ours(x, weight, len(weight) // 2, GATED):
         return swiglu(F.linear(rms_norm(x, norm, epsilon), weight))
     out = x.new_empty(len(x), len(weight) // 2)
-    _launch(out, x, weight, norm=norm, epsilon=epsilon, gated=True)
+    _launch(GATED, out, x, weight, norm=norm, epsilon=epsilon)
     return out
 
 
@@ -62,21 +76,22 @@ def add_product(to: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torc
 
     The rows of ``to`` are contiguous, and it is not ``x``.
     """
-    if not _is_ours(x, weight, len(weight)):
+    if not _is_ours(x, weight, len(weight), ADDED):
         return to.addmm_(x, weight.t())
-    _launch(to, x, weight, added=True)
+    _launch(ADDED, to, x, weight)
     return to
 
 
-def _is_ours(x: torch.Tensor, weight: torch.Tensor, outputs: int) -> bool:
+def _is_ours(x: torch.Tensor, weight: torch.Tensor, outputs: int, tile: Tile) -> bool:
     """Whether the kernel below takes a product: few rows, whole tiles, and bfloat16. float16 may not hold an input that
     is not scaled down by its norm yet, since that scale is applied to the sums.
     """
     few = len(x) <= MOST_ROWS and x.dtype == torch.bfloat16
-    return few and x.shape[1] % 16 == 0 and outputs % OUTPUTS == 0 and weight.is_contiguous()
+    return few and x.shape[1] % 16 == 0 and outputs % tile.outputs == 0 and weight.is_contiguous()
 
 
 def _launch(
+    tile: Tile,
     out: torch.Tensor,
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -84,11 +99,9 @@ def _launch(
     norm: torch.Tensor | None = None,
     epsilon: float = 0.0,
     bias: torch.Tensor | None = None,
-    gated: bool = False,
-    added: bool = False,
 ) -> None:
     (rows, inputs), outputs = x.shape, out.shape[1]
-    _product_kernel[(outputs // OUTPUTS,)](
+    _product_kernel[(outputs // tile.outputs,)](
         out,
         x,
         weight,
@@ -100,16 +113,15 @@ def _launch(
         outputs,
         NORMED=norm is not None,
         BIASED=bias is not None,
-        GATED=gated,
-        ADDED=added,
+        GATED=tile is GATED,
+        ADDED=tile is ADDED,
         # The interpreter multiplies bfloat16 matrices wrongly (triton-lang/triton#11584).
         DTYPE=tl.float32 if INTERPRETED else tl.bfloat16,
         ROWS=MOST_ROWS,
-        OUTPUTS=OUTPUTS,
-        # The largest power of two that divides them.
-        INPUTS=min(MOST_INPUTS_ADDED if added else MOST_INPUTS, inputs & -inputs),
-        num_warps=2 if gated or added else 1,  # a second warp would compute the same squares again
-        num_stages=3 if added else 4,
+        OUTPUTS=tile.outputs,
+        INPUTS=min(tile.inputs, inputs & -inputs),  # the largest power of two that divides them
+        num_warps=tile.warps,
+        num_stages=tile.stages,
     )
 
 

@@ -25,6 +25,7 @@ import torch
 import triton
 import triton.language as tl
 
+from lab.kv.graphs import SHORTEST_CONTEXT
 from lab.kv.plan import BlockPlan
 from lab.kv.storage import LayerStorage, parts
 
@@ -39,22 +40,17 @@ MOST_ROWS_FLOAT32, TILE_BYTES_FLOAT32 = 16, 8 * 1024
 multiprocessor's registers: assembled for compute capability 9.0 by Triton 3.6, plain, heads of 128, 64 rows spill
 6 KB per thread to memory, these none."""
 MOST_SPLITS = 128
-SHORTEST_SPLIT = 128
-"""Fewest tokens that are worth a program of their own. Its result is written and read again, in float32: with four
-query heads per KV head and one new token, 6% of the bytes of these tokens' bfloat16 keys and values, 12% of INT8's.
-With heads of 128 the tokens are two tiles, or one of INT8 or INT4. Reasoned, not measured."""
-LONGEST_WHOLE = 512
-"""Most tokens of a sequence that is not split. Up to this length, the shortest context that is captured, launching a
-second kernel is assumed to take longer than it saves. Not measured; part 3 of ``python -m lab.bench gpu`` times both.
-"""
+MOST_TILES = 4
+"""Most tiles of a sequence that is not split: a second kernel then takes longer than it saves. With tiles of 64 tokens,
+384 tokens of one sequence took an H100 12.8 microseconds whole, 9.2 in two parts and 7.7 in four, and 128 tokens 5.7,
+5.6 and 5.9 (part 3 of ``python -m lab.bench gpu``)."""
 RESIDENT, RESIDENT_WIDE = 4, 2
 """Programs that a multiprocessor runs at once: of 16 rows, and of more."""
 REGISTERS = 128
 """Most per thread if four programs of 128 threads are to run at once: a multiprocessor has 65,536. For heads of 128
 and compute capability 9.0, Triton 3.6 takes 96 for plain, and without a limit 152 for INT8 and 158 for INT4: a fourth
-program would wait until one of three has ended. Limited to 128, a thread spills 16 bytes to memory. Counted in the
-machine code, as are the instructions for 64 positions: 450 for plain, 780 for INT8, 702 for INT4. Not measured on a
-GPU."""
+program would wait until one of three has ended. Limited to 128, a thread spills up to 16 bytes to memory. Counted
+in the machine code, as are the instructions for 64 positions: 421 for plain, 535 for INT8, 500 for INT4."""
 
 
 def attend(
@@ -92,7 +88,7 @@ def attend(
     programs = sequences if plan.longest_new <= tile else tokens // tile + sequences
     resident = RESIDENT if rows == 16 else RESIDENT_WIDE
     if splits is None:
-        splits = _splits(programs * keys.shape[1], resident, plan.longest, query.device)
+        splits = _splits(programs * keys.shape[1], resident, plan.longest, columns, query.device)
 
     out = torch.empty(tokens, heads, dim, dtype=query.dtype, device=query.device)
     found = out
@@ -131,11 +127,12 @@ def attend(
         ROWS=rows,
         COLUMNS=columns,
         SPLITS=splits,
+        ALONE=plan.longest_new == 1,
         num_warps=4,
         # A tile is loaded once the last one has been used: the multiprocessor's other programs fill the wait. A third
-        # stage loads ahead, but takes twice the shared memory, which leaves room for fewer of them (read in Triton's
-        # output).
-        num_stages=2,
+        # stage looks up the next tile's blocks meanwhile (read in Triton's output): on an H100, 2% less time where few
+        # rows read INT8 or INT4, 1% with bfloat16.
+        num_stages=3 if rows == 16 and form != "plain" else 2,
         maxnreg=REGISTERS if rows == 16 and not exact and form != "plain" else None,
     )
     if splits > 1:
@@ -145,11 +142,15 @@ def attend(
     return out
 
 
-def _splits(programs: int, resident: int, longest: int, device: torch.device) -> int:
-    """How many splits, a power of two: as many programs as the device runs at once, but none with too little to do."""
-    if longest <= LONGEST_WHOLE:
+def _splits(programs: int, resident: int, longest: int, columns: int, device: torch.device) -> int:
+    """How many splits, a power of two: as many programs as the device runs at once, each with a tile of ``columns``.
+
+    Captured or not, a short step is computed by the same kernels: with as many as the shortest captured one.
+    """
+    tiles = max(longest, SHORTEST_CONTEXT) // columns
+    if tiles <= MOST_TILES:
         return 1
-    wanted = min(resident * _processors(device) // programs, longest // SHORTEST_SPLIT, MOST_SPLITS)
+    wanted = min(resident * _processors(device) // programs, tiles, MOST_SPLITS)
     return 1 << max(0, wanted.bit_length() - 1)
 
 
@@ -197,6 +198,7 @@ def _attend_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     SPLITS: tl.constexpr,
+    ALONE: tl.constexpr,  # no sequence has more than one new token
 ):
     kv_head, split = tl.program_id(1), tl.program_id(2)
     TOKENS: tl.constexpr = ROWS // SHARED
@@ -251,8 +253,13 @@ def _attend_kernel(
         for part in tl.static_range(PARTS):
             score = tl.dot(q[part], tl.trans(_part(k, part, k_scale, FORMAT, DTYPE)), score, input_precision="ieee")
         if FORMAT == "int8":
-            score *= tl.load(key_scales + scales, mask=inside, other=0.0)[None, :]
-        score = tl.where(inside[None, :] & (column[None, :] <= position[:, None]), score * scaling, float("-inf"))
+            score *= (tl.load(key_scales + scales, mask=inside, other=0.0) * scaling)[None, :]
+        else:
+            score *= scaling
+        visible = inside[None, :]
+        if not ALONE:  # a tile's only token sees all that the tile goes over
+            visible &= column[None, :] <= position[:, None]
+        score = tl.where(visible, score, float("-inf"))
 
         newest = tl.maximum(maximum, tl.max(score, 1))
         base = tl.where(newest == float("-inf"), 0.0, newest)  # nothing seen yet: no inf - inf
@@ -319,9 +326,11 @@ def _group_scales(scales, at, inside, GROUPS: tl.constexpr, PADDED: tl.constexpr
 @triton.jit
 def _part(numbers, part: tl.constexpr, scale, FORMAT: tl.constexpr, DTYPE: tl.constexpr):
     """One part of every stored number, times its scale if there is one."""
-    if FORMAT == "int4":
-        # In 128 as bfloat16, and in 2^23 as float32, the last bit is worth 1: half a byte is added with "or", and need
-        # not be converted. 128 or 2^23 is subtracted exactly, with the 8; the product is rounded once.
+    if FORMAT != "plain" and tl.bfloat16 == DTYPE and tl.int16 == numbers.dtype:
+        code: tl.constexpr = INT8_PARTS[part] if FORMAT == "int8" else INT4_PARTS[part]
+        x = tl.inline_asm_elementwise(code, "=r,r", [numbers], tl.bfloat16, is_pure=True, pack=2)
+    elif FORMAT == "int4":
+        # As below; in 2^23 as float32 the last bit is worth 1.
         half = (numbers >> 4 * part) & 15
         if tl.bfloat16 == DTYPE:
             x = (half.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True) - 136
@@ -350,6 +359,26 @@ def _combine_kernel(out, found, maxima, sums, DIM: tl.constexpr, PADDED: tl.cons
     mean = tl.sum(weight[:, None] * parts, 0) / total
     tl.store(out + row * DIM + i, mean.to(out.dtype.element_ty), mask=i < DIM)
 
+
+def _parts(dequantise: str, shifts: tuple[int, ...]) -> tl.constexpr:
+    """PTX for each part of two neighbouring numbers of 16 bits at once, which Triton would unpack."""
+    head = "{{ .reg .b32 x, y; shr.u32 x, $1, {};"
+    return tl.constexpr(tuple(head.format(shift) + dequantise + "}" for shift in shifts))
+
+
+# In 128 as bfloat16, which is 0x4300, the last bit is worth 1: small numbers are added with "or", and need not be
+# converted. A multiply-add by 1 or -1 (0x3F80, 0xBF80) then takes 128 away exactly: 128 + 8 from half a byte, and from
+# a byte's lower seven bits 128 + its sign bit's value.
+INT4_PARTS = _parts(
+    "lop3.b32 x, x, 0x000F000F, 0x43004300, 0xEA; mov.b32 y, 0x3F803F80;"
+    ".reg .b32 z; mov.b32 z, 0xC308C308; fma.rn.bf16x2 $0, x, y, z;",
+    (0, 4, 8, 12),
+)
+INT8_PARTS = _parts(
+    "lop3.b32 y, x, 0x00800080, 0x43004300, 0xEA; lop3.b32 x, x, 0x007F007F, 0x43004300, 0xEA;"
+    ".reg .b32 z; mov.b32 z, 0xBF80BF80; fma.rn.bf16x2 $0, y, z, x;",
+    (0, 8),
+)
 
 INTERPRETED = not isinstance(_attend_kernel, triton.JITFunction)
 """Whether TRITON_INTERPRET=1 was set when this file was imported: the kernels then run in Python, on CPU tensors."""

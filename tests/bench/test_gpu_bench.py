@@ -176,6 +176,19 @@ def test_all_parts_together_take_less_than_eight_minutes():
     assert sum(SECONDS.values()) + session.TO_DIE + starting < 480
 
 
+def test_less_time_is_shared_out_as_all_of_it_is(tmp_path, monkeypatch):
+    began, ends = time.time(), []
+
+    def noted(name, out, until, options, report):
+        ends.append(until)
+        return {"result": {}, "seconds": 0.0}
+
+    monkeypatch.setattr(session, "apart", noted)
+    run_gpu([1, 3], tmp_path / "gpu.json", print, device="cpu", small=True, folder=tmp_path, seconds=45)
+    shares = [SECONDS["1"], SECONDS["1"] + SECONDS["3"], SECONDS["1"] + SECONDS["3"] + SECONDS[RECORDING]]
+    assert [end - began for end in ends] == pytest.approx([share / 10 for share in shares], abs=1)
+
+
 def test_figures_from_before_a_failure_are_kept(tmp_path, monkeypatch):
     def broken(sheet, **options):
         with sheet.attempt("one row"):

@@ -33,7 +33,7 @@ class Case:
         """``size``: of the terms that were added up; they are rounded once before, and their sum once after. The errors
         of their rounding, at most half a step each, add up to a third of ``size`` steps (standard deviation)."""
         assert ours.dtype == torch.bfloat16
-        fits = len(ours) <= MOST_ROWS and self.x.shape[1] % 16 == ours.shape[1] % 16 == 0
+        fits = len(ours) <= MOST_ROWS and self.x.shape[1] % 16 == ours.shape[1] % 32 == 0
         steps = 1 if fits else 4  # torch rounds in between
         allowed = ERROR * steps * (exact.abs() + size) + 1e-6
         assert ((ours.double() - exact).abs() / allowed).max() < 1
@@ -47,7 +47,7 @@ def length(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return (x.double().square() @ weight.double().square().t()).sqrt()
 
 
-SHAPES = pytest.mark.parametrize(("inputs", "outputs"), [(512, 32), (48, 16), (56, 32), (64, 7)])
+SHAPES = pytest.mark.parametrize(("inputs", "outputs"), [(512, 64), (48, 32), (56, 32), (64, 7)])
 """Several tiles per row, of the largest and of the smallest size; and no whole number of tiles, which is left to torch.
 """
 ROWS = pytest.mark.parametrize("rows", [1, 5, MOST_ROWS, MOST_ROWS + 1])
@@ -96,7 +96,7 @@ def everything(case: Case) -> list[torch.Tensor]:
 
 def test_a_row_gives_the_same_bits_alone_and_in_a_batch():
     """A verification computes of a token what its own decode step would. NaN stays in its row."""
-    case = Case(16, 512, 32)
+    case = Case(16, 512, 64)
     case.x[3], case.x[9] = 0, torch.nan
     together = everything(case)
     for row in (0, 3, 15):

@@ -24,6 +24,7 @@ from triton.backends.compiler import GPUTarget
 
 from lab.fused.kernels import rms_norm, rotate, swiglu
 from lab.fused.product import add_product, gated_product, normed_product
+from lab.fused.softmax import softmax
 from lab.kv import attend_kernel, store_kernel
 from lab.kv.storage import FORMATS, KVStorage
 
@@ -100,6 +101,7 @@ for few, bias in ((x, None), (x[:1], weight[:64])):  # a single row is compiled 
     add_product(few[:, :64], few, matrix)
 rms_norm(x, weight, 1e-5)
 swiglu(torch.randn(2, 2 * 14336).bfloat16())
+softmax(torch.randn(1, 128256))
 for norms in (None, (weight[:128], weight[:128])):
     shape = {"kv_heads": 8, "head_dim": 128, "dtype": torch.bfloat16}
     layer = KVStorage("auto", 32, layers=1, **shape, device=torch.device("cpu")).layers[0]

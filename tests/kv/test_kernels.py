@@ -13,7 +13,7 @@ import torch
 
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
-from lab.kv import attend_kernel, graphs
+from lab.kv import attend_kernel
 from lab.kv.attend_kernel import attend
 from lab.kv.plan import BlockPlan
 from lab.kv.storage import FORMATS, KVStorage
@@ -120,9 +120,10 @@ def test_the_kernel_stores_what_the_reference_stores(kv_format, dtype, head_dim)
         if DEVICE.type == "cpu":
             assert torch.equal(our.view(torch.uint8), their.view(torch.uint8))
     for our, their in zip(ours.read(slots), theirs.read(slots), strict=True):
-        # On a GPU torch's own division may round a scale, and then a number, the other way: at most a step.
+        # On a GPU torch's own division may round a scale, and then a number, the other way: at most a step. Their
+        # products are rounded as well.
         largest = their.float().abs().amax(-1, keepdim=True)
-        step = {"auto": 0, "int8": 1 / 127, "int4": 1 / 7}[kv_format] * largest
+        step = {"auto": 0, "int8": 1 / 127, "int4": 1 / 7}[kv_format] * (1 + 127 * torch.finfo(dtype).eps) * largest
         assert ((our.float() - their.float()).abs() <= step).all()
 
 
@@ -175,8 +176,8 @@ def test_the_kernels_compile_for_an_absent_gpu(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     # Eight kinds: store and attend, and four of them combine. Three kinds of product, for some rows and for one, and
-    # six kernels between: four of them rotate.
-    assert len(lines) == 8 * 2 + 4 + 3 * 2 + 6
+    # six kernels between: four of them rotate. Two of softmax.
+    assert len(lines) == 8 * 2 + 4 + 3 * 2 + 6 + 2
     for name, rows, warps, shared, registers, in_memory in ((line[0], *map(int, line[1:6])) for line in lines):
         assert shared <= SHARED_MEMORY
         assert in_memory <= 128
@@ -189,7 +190,7 @@ def test_the_kernels_compile_for_an_absent_gpu(tmp_path):
     loops = {line[6]: tuple(map(int, line[8:])) for line in attend}
     for quantised in ("int8", "int4"):
         instructions, single_bytes = loops[quantised]
-        assert instructions <= 2 * loops["plain"][0]
+        assert instructions <= 1.5 * loops["plain"][0]
         assert single_bytes == 0
     products = [(line[6], *map(int, line[7:]), int(line[3])) for line in lines if line[0] == "_product_kernel"]
     assert [kind for kind, *_ in products] == 2 * ["normed", "gated", "added"]
@@ -259,9 +260,10 @@ def test_how_many_splits_a_sequence_gets(monkeypatch):
     """On a GPU of 132 processors, for 8 KV heads: as many as run at once, each with something to do."""
     monkeypatch.setattr(attend_kernel, "_processors", lambda device: 132)
     longest = (384, 512, 513, 2048, 8192, 131_072)
-    assert [attend_kernel._splits(8, 4, length, DEVICE) for length in longest] == [1, 1, 4, 16, 64, 64]
-    assert attend_kernel.LONGEST_WHOLE >= graphs.SHORTEST_CONTEXT  # captured or not, a short step is the same kernels
-    assert [attend_kernel._splits(8 * sequences, 4, 8192, DEVICE) for sequences in (8, 32, 224)] == [8, 2, 1]
+    assert [attend_kernel._splits(8, 4, length, 64, DEVICE) for length in longest] == [8, 8, 8, 32, 64, 64]
+    assert [attend_kernel._splits(8, 4, length, 128, DEVICE) for length in longest] == [1, 1, 1, 16, 64, 64]
+    assert attend_kernel._splits(8, 4, 1, 64, DEVICE) == 8  # captured or not, a short step is the same kernels
+    assert [attend_kernel._splits(8 * sequences, 4, 8192, 64, DEVICE) for sequences in (8, 32, 224)] == [8, 2, 1]
 
 
 @pytest.mark.parametrize("kv_format", FORMATS)

@@ -26,7 +26,7 @@ COLUMNS = (("auto", "contiguous"), ("auto", "paged"), ("int8", "paged"), ("int4"
 """Columns of the table: formats, and how the cache is laid out."""
 SPLIT_CONTEXTS = (384, 128)
 SPLITS = (1, 2, 4)
-"""``attend_kernel.LONGEST_WHOLE`` is reasoned, not measured: these decide whether a single short sequence is split."""
+"""What ``attend_kernel.MOST_TILES`` was read from: whether a single short sequence is split."""
 OTHERS = (("int8", "contiguous"), ("int4", "contiguous"))
 
 
