@@ -45,7 +45,7 @@ class Tile(NamedTuple):
 # What took least time on an H100 of the choices tried, for the matrices of an 8B and a 1B Llama. Three or four programs
 # run at once on a multiprocessor, if there are that many. Where x is normed, a second warp computes the same squares
 # again.
-NORMED, GATED, ADDED = Tile(16, 256, 1, 4), Tile(32, 128, 2, 4), Tile(16, 512, 2, 3)
+NORMED, GATED, ADDED = Tile(16, 256, 1, 4), Tile(16, 256, 2, 4), Tile(16, 512, 2, 3)
 
 
 def normed_product(

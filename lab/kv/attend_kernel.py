@@ -50,7 +50,7 @@ REGISTERS = 128
 """Most per thread if four programs of 128 threads are to run at once: a multiprocessor has 65,536. For heads of 128
 and compute capability 9.0, Triton 3.6 takes 96 for plain, and without a limit 152 for INT8 and 158 for INT4: a fourth
 program would wait until one of three has ended. Limited to 128, a thread spills up to 16 bytes to memory. Counted
-in the machine code, as are the instructions for 64 positions: 421 for plain, 535 for INT8, 500 for INT4."""
+in the machine code, as are the instructions for 64 positions: 421 for plain, 758 for INT8, 681 for INT4."""
 
 
 def attend(
@@ -326,11 +326,9 @@ def _group_scales(scales, at, inside, GROUPS: tl.constexpr, PADDED: tl.constexpr
 @triton.jit
 def _part(numbers, part: tl.constexpr, scale, FORMAT: tl.constexpr, DTYPE: tl.constexpr):
     """One part of every stored number, times its scale if there is one."""
-    if FORMAT != "plain" and tl.bfloat16 == DTYPE and tl.int16 == numbers.dtype:
-        code: tl.constexpr = INT8_PARTS[part] if FORMAT == "int8" else INT4_PARTS[part]
-        x = tl.inline_asm_elementwise(code, "=r,r", [numbers], tl.bfloat16, is_pure=True, pack=2)
-    elif FORMAT == "int4":
-        # As below; in 2^23 as float32 the last bit is worth 1.
+    if FORMAT == "int4":
+        # In 128 as bfloat16, and in 2^23 as float32, the last bit is worth 1: half a byte is added with "or", and need
+        # not be converted. 128 or 2^23 is subtracted exactly, with the 8; the product is rounded once.
         half = (numbers >> 4 * part) & 15
         if tl.bfloat16 == DTYPE:
             x = (half.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True) - 136
@@ -359,26 +357,6 @@ def _combine_kernel(out, found, maxima, sums, DIM: tl.constexpr, PADDED: tl.cons
     mean = tl.sum(weight[:, None] * parts, 0) / total
     tl.store(out + row * DIM + i, mean.to(out.dtype.element_ty), mask=i < DIM)
 
-
-def _parts(dequantise: str, shifts: tuple[int, ...]) -> tl.constexpr:
-    """PTX for each part of two neighbouring numbers of 16 bits at once, which Triton would unpack."""
-    head = "{{ .reg .b32 x, y; shr.u32 x, $1, {};"
-    return tl.constexpr(tuple(head.format(shift) + dequantise + "}" for shift in shifts))
-
-
-# In 128 as bfloat16, which is 0x4300, the last bit is worth 1: small numbers are added with "or", and need not be
-# converted. A multiply-add by 1 or -1 (0x3F80, 0xBF80) then takes 128 away exactly: 128 + 8 from half a byte, and from
-# a byte's lower seven bits 128 + its sign bit's value.
-INT4_PARTS = _parts(
-    "lop3.b32 x, x, 0x000F000F, 0x43004300, 0xEA; mov.b32 y, 0x3F803F80;"
-    ".reg .b32 z; mov.b32 z, 0xC308C308; fma.rn.bf16x2 $0, x, y, z;",
-    (0, 4, 8, 12),
-)
-INT8_PARTS = _parts(
-    "lop3.b32 y, x, 0x00800080, 0x43004300, 0xEA; lop3.b32 x, x, 0x007F007F, 0x43004300, 0xEA;"
-    ".reg .b32 z; mov.b32 z, 0xBF80BF80; fma.rn.bf16x2 $0, y, z, x;",
-    (0, 8),
-)
 
 INTERPRETED = not isinstance(_attend_kernel, triton.JITFunction)
 """Whether TRITON_INTERPRET=1 was set when this file was imported: the kernels then run in Python, on CPU tensors."""
