@@ -38,6 +38,7 @@ def load_engine(
     kv_bytes: int | None = None,
     kernels: KernelChoice = "auto",
     fuse_layers: bool = True,
+    async_scheduling: bool = True,
     watch: Watch | None = None,
 ) -> Engine:
     """Load a target model and perhaps a draft, ready to decode. What is wrong with the arguments is said before a model
@@ -59,7 +60,7 @@ def load_engine(
             ``lab.pair.quantization``). None: weights in the dtype.
         max_num_seqs, max_num_batched_tokens, kv_bytes: see ``Engine``.
         kernels: "triton", "c" or "reference" (torch); see ``Engine``.
-        fuse_layers, watch: see ``Engine``.
+        fuse_layers, async_scheduling, watch: see ``Engine``.
 
     Raises:
         ModelLoadError: a model that cannot be found or read.
@@ -73,6 +74,7 @@ def load_engine(
         "kv_bytes": kv_bytes,
         "kernels": kernels,
         "fuse_layers": fuse_layers,
+        "async_scheduling": async_scheduling,
         "watch": watch,
     }
     if device_map is None:
