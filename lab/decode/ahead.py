@@ -3,8 +3,10 @@
 Between two steps of plain decoding a GPU waits for the host: it reads the token, looks whether the text ends there,
 records what happened, and launches the next step. But all that the next pass needs is there before: the token on the
 device, and its slot, which follows the last one's. So that pass is launched at once, and the host does its work while
-it runs (vLLM calls this asynchronous scheduling). For a sequence that turns out to have ended, it was in vain: what it
-stored lies in a slot that nobody reads before it is written again, since a device does everything in order.
+it runs (vLLM calls this asynchronous scheduling).
+
+The slot lies in the block that this step wrote to, which the sequence keeps. If it turns out to have ended, the pass
+was in vain and its block is given back: whoever takes it writes to a slot before reading it, later on the same device.
 
 Only captured steps are launched ahead. Launching others takes the host as long as the GPU needs for them, and capturing
 one now would delay the tokens that are about to be read.
@@ -13,9 +15,8 @@ one now would delay the tokens that are about to be read.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence as Several
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -34,26 +35,28 @@ class Ahead:
     """A pass that has been launched.
 
     Attributes:
-        lengths: of each of its sequences, the tokens that it will have when the pass is its turn.
+        slots: of each of its sequences, where the new token's keys and values go.
         logits: [sequences, vocabulary] float32.
         clock: times the pass.
-        since: when the step before ended, by ``time.perf_counter``.
+        before: seconds that the host has spent, since it read the last step's result, on the rest of that step.
     """
 
-    lengths: dict[Sequence, int]
+    slots: dict[Sequence, int]
     logits: torch.Tensor
     clock: StepClock
-    since: float = field(default_factory=time.perf_counter)
+    before: float = 0.0
 
     def logits_of(self, turns: list[Turn]) -> torch.Tensor | None:
         """[turns, vocabulary]; None if it is not what all of these turns are to compute."""
-        places = {sequence: place for place, sequence in enumerate(self.lengths)}
-        for turn in turns:
-            sequence = turn.sequence
-            if (turn.count, turn.window) != (1, 0) or self.lengths.get(sequence) != len(sequence.tokens):
-                return None
-        rows = [places[turn.sequence] for turn in turns]
-        return self.logits if rows == list(range(len(places))) else torch.stack([self.logits[row] for row in rows])
+        if any(
+            (turn.count, turn.window) != (1, 0)
+            or self.slots.get(turn.sequence) != _slot(turn.sequence, len(turn.sequence.tokens) - 1)
+            for turn in turns
+        ):
+            return None
+        rows = {sequence: row for row, sequence in enumerate(self.slots)}
+        wanted = [rows[turn.sequence] for turn in turns]
+        return self.logits if wanted == list(rows.values()) else torch.stack([self.logits[row] for row in wanted])
 
 
 def launch_ahead(
@@ -62,6 +65,7 @@ def launch_ahead(
     """Launch the pass over the tokens that ``sequences`` are about to get. None: it cannot be done ahead.
 
     Args:
+        sequences: none of them has blocks beyond the tokens it has now, as one with proposals would.
         own: [sequences] int64, those tokens, on the device.
     """
     if not all(map(_can_go_on, sequences)):
@@ -76,10 +80,10 @@ def launch_ahead(
         clock = StepClock(model.device)
         logits = forward(model, batch, storage)
         clock.mark("verify")
-    except Exception:  # the step itself will fail likewise, and say so
+    except Exception:  # computed in its turn, it succeeds or says why not
         log.warning("a step could not be launched ahead", exc_info=True)
         return None
-    return Ahead({sequence: len(sequence.tokens) + 1 for sequence in sequences}, logits, clock)
+    return Ahead({sequence: _slot(sequence, len(sequence.tokens)) for sequence in sequences}, logits, clock)
 
 
 def _can_go_on(sequence: Sequence) -> bool:
@@ -87,3 +91,11 @@ def _can_go_on(sequence: Sequence) -> bool:
     known = len(sequence.tokens)
     room = sequence.table is not None and sequence.table.capacity > known
     return room and known + 1 < sequence.end and sequence.drafter is None
+
+
+def _slot(sequence: Sequence, position: int) -> int:
+    """The slot of a position; -1: there is none."""
+    if sequence.table is None or position >= sequence.table.capacity:
+        return -1
+    size = sequence.table.pool.block_size
+    return sequence.table.blocks[position // size] * size + position % size

@@ -17,11 +17,10 @@ class StepClock:
     copied to the host, when there is nothing left to wait for.
     """
 
-    def __init__(self, device: torch.device, since: float | None = None) -> None:
-        """``since``: when the step began, by ``time.perf_counter``; None: now."""
+    def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         self._stream = torch.cuda.current_stream(device) if self._cuda else None
-        self._began = time.perf_counter() if since is None else since
+        self._began = time.perf_counter()
         self._marks: list[tuple[Hashable, float | torch.cuda.Event]] = [("", self._now())]
 
     def mark(self, part: Hashable) -> None:

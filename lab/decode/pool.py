@@ -117,6 +117,7 @@ class Pool:
             if sequence.cancelled.is_set():
                 self.scheduler.remove(sequence)
                 sequence.finish("cancelled")
+        self.rest()
 
     def shrink(self) -> None:
         """Make the next step smaller, after one that ran out of memory, if several sequences are left."""
@@ -130,14 +131,14 @@ class Pool:
     def step(self) -> None:
         """Compute one batch. Raises what the target's forward pass raises; then nothing is committed."""
         ahead, self._ahead = self._ahead, None
-        clock = StepClock(self._target.device, ahead and ahead.since)
+        clock = StepClock(self._target.device)
         turns = self.scheduler.schedule(admit=ahead is None)
         clock.mark("rest")
         drafted = self._drafters.propose(turns, clock)
         rounds = [Round(turn.sequence, drafted.proposals.get(turn.sequence)) for turn in turns]
-        logits = ahead and ahead.logits_of(turns)
+        logits = ahead.logits_of(turns) if ahead else None
         if logits is None:
-            ahead = None
+            ahead = None  # nothing of it is used
             sdpa = self.setting.prefill_attention if any(turn.count > 1 for turn in turns) else "auto"
             storage = self.cache.target if self.cache else None
             logits = forward(self._target, self._new_tokens(turns, rounds), storage, sdpa)
@@ -151,24 +152,27 @@ class Pool:
             kernels = self.cache and self.cache.kernels
             judging = judge(logits, complete, native=self._target.native.model is not None, kernels=kernels)
         clock.mark("sample")
-        if judging and len(complete) == len(turns):
-            self._launch_ahead(rounds, judging.own)
+        if judging and self._can_launch_ahead(turns):
+            sequences = [turn.sequence for turn in turns]
+            self._ahead = launch_ahead(self._target, self.cache.target, sequences, judging.own)
         judged = judging.outcomes() if judging else []
         outcomes = dict(zip((round.sequence for round in complete), judged, strict=True))
 
         told = [self._tell(turn, round, outcomes.get(turn.sequence)) for turn, round in zip(turns, rounds, strict=True)]
         self._close(clock, turns, told, drafted, known, ahead)
 
-    def _launch_ahead(self, rounds: list[Round], own: torch.Tensor) -> None:
-        """Launch the next step's pass, if that will be another token of each of these sequences.
-
-        ``own``: [rounds] int64, on the device, if none of them has a window.
-        """
+    def _can_launch_ahead(self, turns: list[Turn]) -> bool:
+        """Whether the next step will be another token of each of these turns' sequences, as far as is known now."""
         graphs, scheduler = self.cache and self.cache.graphs, self.scheduler
-        if not (self._async_scheduling and graphs and graphs.on) or scheduler.waiting:
-            return
-        if len(rounds) == len(scheduler.running) and not any(round.window for round in rounds):
-            self._ahead = launch_ahead(self._target, self.cache.target, [round.sequence for round in rounds], own)
+        if not (self._async_scheduling and graphs and graphs.on) or scheduler.may_admit:
+            return False
+        plain = all(turn.complete and not turn.window for turn in turns)  # even if nothing was proposed in the window
+        return plain and len(turns) == len(scheduler.running)
+
+    def rest(self) -> None:
+        """Let go of what was launched ahead, if no sequence is left to use it."""
+        if not self.scheduler.running:
+            self._ahead = None
 
     def _known(self, turns: list[Turn], rounds: list[Round]) -> Known:
         spans = []
@@ -251,8 +255,10 @@ class Pool:
         """Report the step's time to every sequence in it, and finish those that are done. ``ahead``: its pass, if that
         had been launched before."""
         parts, total = clock.read()
+        began = time.perf_counter()
         if ahead:
             parts["verify"] += ahead.clock.read()[0]["verify"]
+            total += 1000 * ahead.before
         total = max(total, sum(parts.values()))
         draft_ms = parts["draft"] + sum(parts[drafter] for drafter in drafted.windows)
         around = total - parts["verify"] - draft_ms
@@ -295,10 +301,8 @@ class Pool:
             if sequence.reason:
                 self.scheduler.remove(sequence)
                 sequence.finish(sequence.reason)
-        if not self.scheduler.running:
-            self._ahead = None  # in vain, and holds memory
-        elif self._ahead:
-            self._ahead.since = time.perf_counter()
+        if self._ahead:
+            self._ahead.before = time.perf_counter() - began
 
     def _tell_failures(self, turns: list[Turn]) -> None:
         """Tell every sequence once which parts its steps go on without, even one that joins later."""

@@ -34,7 +34,7 @@ def distribution(logits: torch.Tensor, sampling: SamplingParams | Sequence[Sampl
 
 
 def _column(values: list[float], device: torch.device) -> torch.Tensor:
-    """A number for each row, or for all."""
+    """[rows, 1] float32, a number for each row; [1] for a single row."""
     column = on_device(torch.tensor(values, dtype=torch.float32), device)
     return column[:, None] if len(values) > 1 else column
 

@@ -72,6 +72,11 @@ class Scheduler:
     def __len__(self) -> int:
         return len(self.waiting) + len(self.running)
 
+    @property
+    def may_admit(self) -> bool:
+        """Whether somebody waits and there is a seat, so that the next step may begin with another sequence."""
+        return bool(self.waiting) and len(self.running) < self._seats
+
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence by age: one that has been computed before (in another pool, say) keeps its place."""
         younger = sum(1 for _ in takewhile(lambda other: other.order > sequence.order, reversed(self.waiting)))

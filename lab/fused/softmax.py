@@ -65,7 +65,7 @@ def _softmax_kernel(
     maximum, first = tl.max(of_chunks, 0, return_indices=True, return_indices_tie_break_left=True)
     base = _finite(maximum)
     sum_of_chunks = tl.load(sums + row * CHUNKS + every, mask=every < CHUNKS, other=0.0)
-    total = tl.sum(sum_of_chunks * tl.exp(_finite(of_chunks) - base), 0)
+    total = tl.sum(sum_of_chunks * tl.exp(of_chunks - base), 0)
     i = chunk * CHUNK + tl.arange(0, CHUNK)
     x = tl.load(logits + row * SIZE + i, mask=i < SIZE, other=0.0)
     tl.store(p + row * SIZE + i, tl.exp(x - base) / total, mask=i < SIZE)

@@ -131,7 +131,7 @@ def attend(
         num_warps=4,
         # A tile is loaded once the last one has been used: the multiprocessor's other programs fill the wait. A third
         # stage looks up the next tile's blocks meanwhile (read in Triton's output): on an H100, 2% less time where few
-        # rows read INT8 or INT4, 1% with bfloat16.
+        # rows read INT8 or INT4.
         num_stages=3 if rows == 16 and form != "plain" else 2,
         maxnreg=REGISTERS if rows == 16 and not exact and form != "plain" else None,
     )
@@ -143,7 +143,8 @@ def attend(
 
 
 def _splits(programs: int, resident: int, longest: int, columns: int, device: torch.device) -> int:
-    """How many splits, a power of two: as many programs as the device runs at once, each with a tile of ``columns``.
+    """How many splits, a power of two: as many programs as the device runs at once, each with at least a tile of
+    ``columns`` tokens.
 
     Captured or not, a short step is computed by the same kernels: with as many as the shortest captured one.
     """

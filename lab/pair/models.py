@@ -29,6 +29,7 @@ SEALED_NAME = f"{NAME}_sealed"
 
 
 ADAPTED = "active_adapters", "disable_adapters"
+"""Properties by which ``LanguageModel.identity`` knows a layer of peft's."""
 
 
 class Sealed:
@@ -251,8 +252,9 @@ class LanguageModel:
     def identity(self) -> int:
         """A number that changes when the weights, their dtype or the active adapters do.
 
-        It looks at addresses and version counters, not at the numbers themselves. An adapter that is
-        switched on or off in some other way may escape it, and so may a change of offloaded weights.
+        It looks at addresses and version counters, not at the numbers themselves, and at what peft's layers say of
+        their adapters. An adapter that is switched on or off in some other way may escape it, and so may a change of
+        offloaded weights.
         """
         weights, adapters = [], []
         for module in self.model.modules():  # once, and no names: this is asked of every request

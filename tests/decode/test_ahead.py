@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from time import perf_counter, sleep
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ import torch
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
 from lab import EngineConfig, SamplingParams, load_engine
-from lab.decode import ahead, pool
-from lab.trace.events import Admitted, Committed, FellBack, StepTimed
+from lab.decode import ahead, drafters, outcome, pool
+from lab.decode.scheduler import Turn
+from lab.trace.events import FellBack, StepTimed
 from tests import tiny_models
 from tests.captured import SMALL, captured_engine
 
@@ -35,7 +37,7 @@ def launches(monkeypatch):
     def watched(*args):
         made = launch(*args)
         if made:
-            launched.append(len(made.lengths))
+            launched.append(len(made.slots))
         return made
 
     def watched_use(self, turns):
@@ -83,33 +85,96 @@ def test_nothing_is_launched_ahead_of_guesses(monkeypatch, reference, launches, 
 
 
 @without_gpu
-def test_sequences_that_end_leave_the_others_their_rows(monkeypatch, reference, launches):
-    """One by its length, which is known before, one at a stop string, one cancelled. Then nothing is left."""
-    lab = captured_engine(monkeypatch)
-    texts = [reference.generate(text, CONTIGUOUS, replace(GREEDY, max_tokens=12)) for text in TEXTS]
-    stop = "".join(texts[1].text)[:4][-1:]
-    stopping = replace(GREEDY, max_tokens=12, stop=(stop,))
-    alone = reference.generate(TEXTS[1], CONTIGUOUS, stopping)
-    assert 1 < len(alone.token_ids) < 12
-    requests = [
-        lab.submit(TEXTS[0], CONTIGUOUS, replace(GREEDY, max_tokens=12)),
-        lab.submit(TEXTS[1], CONTIGUOUS, stopping),
-        lab.submit(TEXTS[2], CONTIGUOUS, replace(GREEDY, max_tokens=12)),
-    ]
-    for _ in range(8):
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_sequences_that_end_leave_the_others_their_rows(monkeypatch, reference, launches, first):
+    """One at a stop string, which is known only afterwards; one is cancelled; one reaches its length."""
+    lab, long = captured_engine(monkeypatch), replace(GREEDY, max_tokens=14)
+    order = [*TEXTS[first:], *TEXTS[:first]]
+    alone = {text: reference.generate(text, CONTIGUOUS, long) for text in TEXTS}
+    stopping = replace(long, stop=(alone[TEXTS[0]].text[3:5],))
+    stopped = reference.generate(TEXTS[0], CONTIGUOUS, stopping)
+    assert 2 < len(stopped.token_ids) < 8
+    requests = {text: lab.submit(text, CONTIGUOUS, stopping if text == TEXTS[0] else long) for text in order}
+    for _ in range(10):
         lab.step()
-    requests[2].cancel()
-    runs = [request.result() for request in requests]
-    assert [run.reason for run in runs] == ["length", alone.reason, "cancelled"]
-    assert runs[0].token_ids == texts[0].token_ids
-    assert runs[1].token_ids == alone.token_ids
-    assert runs[2].token_ids == texts[2].token_ids[: len(runs[2].token_ids)]
+    requests[TEXTS[1]].cancel()
+    runs = {text: request.result() for text, request in requests.items()}
+    assert [runs[text].reason for text in TEXTS] == ["stop", "cancelled", "length"]
+    assert runs[TEXTS[0]].token_ids == stopped.token_ids
+    assert runs[TEXTS[1]].token_ids == alone[TEXTS[1]].token_ids[: len(runs[TEXTS[1]].token_ids)]
+    assert runs[TEXTS[2]].token_ids == alone[TEXTS[2]].token_ids
     launched, used = launches
     assert 3 in launched
     assert 0 not in used
     assert any(fewer < given for given, fewer in zip(launched, used, strict=False))
     assert lab.occupancy().live == 0
+
+
+@without_gpu
+@pytest.mark.parametrize("at", [0, 2, 3])
+def test_a_drafter_that_is_given_up_leaves_no_token_in_a_block_that_is_given_back(monkeypatch, reference, launches, at):
+    """Its window had reserved a block beyond the tokens there are. Another block takes its place, since a lower one has
+    become free."""
+    lab, sampling, failed = captured_engine(monkeypatch), replace(GREEDY, max_tokens=24), []
+    for batch in (TEXTS[:2], TEXTS[:1]):  # captures what is needed
+        for request in [lab.submit(text, PAGED, replace(GREEDY, max_tokens=4)) for text in batch]:
+            request.result()
+
+    def propose(self, sequences, windows):
+        if len(sequences[0].tokens) % 4 == at and sequences[0].generated > 2:
+            failed.append(True)
+            raise RuntimeError("no")
+        return [None] * len(sequences)
+
+    monkeypatch.setattr(drafters.PromptLookup, "propose", propose)
+    config = replace(PAGED, speculative="ngram", num_speculative_tokens=4)
+    first, second = lab.submit(TEXTS[0], PAGED, sampling), lab.submit(TEXTS[1], config, sampling)
+    while not failed:
+        lab.step()
+    first.cancel()
+    assert second.result().token_ids == reference.generate(TEXTS[1], PAGED, sampling).token_ids
+    assert launches[0]
+
+
+@without_gpu
+def test_a_pass_into_another_slot_is_not_used(monkeypatch, launches):
+    """Whatever happened to the blocks in between."""
+    lab = captured_engine(monkeypatch)
+    request = lab.submit("Once", CONTIGUOUS, GREEDY)
+    for _ in range(4):
+        lab.step()
+    (used_by,) = lab._pools
+    made, turn = used_by._ahead, Turn(request._sequence, 1, 0)
+    assert made.logits_of([turn]) is made.logits
+    for other in (Turn(request._sequence, 2, 0), Turn(request._sequence, 1, 1)):
+        assert made.logits_of([other]) is None
+    blocks = request._sequence.table.blocks
+    blocks.append(blocks.pop(0))
+    assert made.logits_of([turn]) is None
+
+
+@without_gpu
+@pytest.mark.parametrize("how", ["cancelled", "failed", "not finite"])
+def test_nothing_is_left_of_a_request_that_ends_otherwise(monkeypatch, launches, how):
+    lab, judge = captured_engine(monkeypatch), pool.judge
+
+    def broken(logits, rounds, **options):
+        judging = judge(logits, rounds, **options)
+        if len(launches[0]) < 2 or how == "cancelled":
+            return judging
+        if how == "failed":
+            return judging._replace(outcomes=lambda: 1 / 0)
+        return judging._replace(outcomes=lambda: [replace(one, finite=False) for one in judging.outcomes()])
+
+    monkeypatch.setattr(pool, "judge", broken)
+    request = lab.submit("Once", CONTIGUOUS, replace(GREEDY, max_tokens=24))
+    for _ in range(5):
+        lab.step()
+    if how == "cancelled":
+        request.cancel()
+    request.result()
     (left,) = lab._pools
+    assert launches[0]
     assert left._ahead is None
 
 
@@ -122,7 +187,9 @@ def test_a_newcomer_joins_a_step_later_and_changes_nothing(monkeypatch, referenc
     assert launches[0]
     second = lab.submit(TEXTS[1], CONTIGUOUS, sampling)
     lab.step()
-    assert not [event for event in second._sequence.recorder._pending if isinstance(event, Admitted)]
+    assert not second._sequence.table
+    lab.step()
+    assert second._sequence.table
     for request, text in ((first, TEXTS[0]), (second, TEXTS[1])):
         assert request.result().token_ids == reference.generate(text, CONTIGUOUS, sampling).token_ids
     assert 0 not in launches[1]
@@ -169,14 +236,55 @@ def test_a_step_out_of_memory_after_a_launch_is_computed_again(monkeypatch, refe
         assert run.token_ids == reference.generate(text, CONTIGUOUS, sampling).token_ids
 
 
-def test_a_step_takes_the_time_since_the_last_one(monkeypatch):
-    """Steps follow each other without a gap: what the host does between them is in their times, once."""
-    lab = captured_engine(monkeypatch) if not torch.cuda.is_available() else load_engine(device="cuda")
-    run = lab.generate("Once", CONTIGUOUS, replace(GREEDY, max_tokens=24))
-    steps = [event for event in run.events if isinstance(event, StepTimed)][2:]
-    told = [event for event in run.events if isinstance(event, Committed)][2:]
-    between = told[-1].t_ms - told[0].t_ms
-    assert sum(step.total_ms for step in steps[1:]) == pytest.approx(between, rel=0.25)
+@without_gpu
+def test_the_times_of_steps_are_the_engines_and_each_counts_once(monkeypatch, launches):
+    """Not what the reader does between two events, nor another pool's steps."""
+    lab, sampling = captured_engine(monkeypatch), replace(GREEDY, max_tokens=12)
+    for config in (CONTIGUOUS, PAGED):
+        lab.generate("Once", config, sampling)
+    launches[1].clear()
+    requests, began, slept = [lab.submit("Once", config, sampling) for config in (CONTIGUOUS, PAGED)], perf_counter(), 0
+    while lab.step():
+        sleep(0.05)
+        slept += 0.05
+    took = perf_counter() - began - slept
+    steps = [event for request in requests for event in request.result().events if isinstance(event, StepTimed)]
+    assert len(launches[1]) > 10
+    # In the fake, a pass is computed when it is launched: within a step, whose time ends before, and the next one's.
+    inside = sum(step.total_ms - step.verify_ms for step in steps) / 1000
+    assert inside < took
+
+
+@without_gpu
+def test_the_rest_of_a_step_is_in_the_time_of_the_next_if_that_was_launched_before(monkeypatch, launches):
+    lab = captured_engine(monkeypatch, watch=lambda owner, at, event: sleep(0.5 * isinstance(event, StepTimed)))
+    run = lab.generate("Once", CONTIGUOUS, GREEDY)
+    steps = [event for event in run.events if isinstance(event, StepTimed)]
+    behind = [step.total_ms > 500 for step in steps]
+    assert behind == [False] * (len(steps) - len(launches[1])) + [True] * len(launches[1])
+    assert all(step.verify_ms > 1 for step in steps)
+
+
+@without_gpu
+def test_sampling_is_told_which_kernels_compute(monkeypatch):
+    told = []
+    for module in (outcome, drafters):
+
+        def watched(*args, sample=module.sample, **how):
+            told.append(how["kernels"])
+            return sample(*args, **how)
+
+        monkeypatch.setattr(module, "sample", watched)
+    lab = captured_engine(monkeypatch)
+    lab.generate("Once", replace(CONTIGUOUS, speculative="draft", num_speculative_tokens=2), GREEDY)
+    (used,) = lab._pools
+    assert len(told) > 7
+    assert all(kernels is used.cache.kernels for kernels in told)
+
+
+def test_another_engine_is_scheduled_alike():
+    lab = tiny_models.engine("llama", shape=SMALL, kernels="reference", async_scheduling=False)
+    assert lab.another()._how["async_scheduling"] is False
 
 
 @pytest.mark.gpu

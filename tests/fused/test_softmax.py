@@ -28,6 +28,16 @@ def test_it_is_torchs(size, scale):
     assert torch.equal(largest, logits.argmax(-1))
 
 
+@pytest.mark.parametrize("chunks", [1, 2, 3, 5])
+def test_logits_may_lie_far_below_zero(chunks):
+    """As where a low temperature has divided them, or a whole chunk is masked."""
+    logits = torch.randn(3, chunks * CHUNK, device=DEVICE) - 120
+    logits[2, CHUNK:] = -torch.inf
+    p, largest = softmax(logits)
+    torch.testing.assert_close(p, logits.double().softmax(-1).float(), rtol=1e-4, atol=1e-30)
+    assert torch.equal(largest, logits.argmax(-1))
+
+
 def test_of_equal_numbers_the_first_is_chosen():
     logits = torch.zeros(3, 3 * CHUNK, device=DEVICE)
     logits[1, [CHUNK + 7, CHUNK + 9, 2 * CHUNK + 1]] = 1
