@@ -15,6 +15,7 @@ from lab import EngineConfig, Run
 from lab.trace.events import Admitted, Event, Preempted, StepTimed
 from tests.browser.conftest import Lab
 from tests.visualize.conftest import script
+from visualize.recorded import runs
 from visualize.run.frames import Reducer
 from visualize.run.takeaway import page as as_page
 from visualize.server.shelf import MAX_RUN_FILE
@@ -91,6 +92,46 @@ def test_a_run_from_a_file_can_be_made_again(visit: Visit, tmp_path: Path) -> No
     assert lab.page.is_hidden(".use")
     assert lab.seen()["text"] == end["text"]
     assert Run.load(lab.save("json", tmp_path)).config == Run.load(file).config
+
+
+def test_a_run_recorded_on_a_gpu_is_opened_without_one(visit: Visit) -> None:
+    lab = visit().open(max_tokens=5)
+    name, file = next((name, file) for name, file in runs().items() if "Draft" in name)
+    run = Run.load(file)
+    lab.page.focus("#replays input")
+    for _ in range(1 + list(runs()).index(name)):
+        lab.page.keyboard.press("ArrowDown")
+    lab.page.keyboard.press("Enter")
+    for again in (False, True):
+        if again:
+            lab.run()
+            lab.finish()
+            assert lab.page.inner_text(".notice") == ""
+            lab.pick("replays", name)
+        lab.page.wait_for_selector(f".notice:text-is('recorded on {run.started.hardware}')")
+        lab.finish()
+        assert lab.page.inner_text("#device").startswith("recorded on NVIDIA H100 80GB HBM3")
+        assert lab.seen()["pass"] == sum(isinstance(event, StepTimed) for event in run.events) - 1  # 0 is the prefill
+        assert lab.seen()["say"].startswith("Finished with 48 tokens")
+        expect(lab.page.locator("#replays input")).to_have_value("GPU recordings")
+    assert "recorded" not in lab.page.url
+
+
+def test_no_recorded_run_takes_the_place_of_one_in_progress(visit: Visit) -> None:
+    """Nor by a key."""
+    lab = visit().open(max_tokens=900, speculation="off", cache=0, paged=0)
+    lab.page.focus("#replays input")
+    lab.run()
+    expect(lab.page.locator("#replays input")).to_have_attribute("aria-disabled", "true")
+    lab.page.focus("#replays input")
+    with lab.page.expect_request("**/queue/join*"):
+        for key in ("ArrowDown", "ArrowDown", "Enter"):
+            lab.page.keyboard.press(key)
+    expect(lab.page.locator("#replays input")).to_have_value("GPU recordings")
+    assert lab.running
+    assert lab.page.inner_text(".notice") == ""
+    lab.page.click("#stop")
+    lab.finish()
 
 
 def test_a_saved_run_is_reopened_and_a_bad_file_changes_nothing(visit: Visit, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 from lab import Engine, load_engine
 from lab.config import LabError
@@ -13,9 +12,7 @@ from lab.options import Parser, path, print_utf8
 from visualize.export import folder
 from visualize.export.site import QUICK, Wanted, make
 from visualize.export.terminal import Terminal
-
-RUNS = Path(__file__).parents[2] / "docs" / "runs"
-"""Where the repository keeps recorded runs, if it has any."""
+from visualize.recorded import run_files
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -38,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     print_utf8()
-    wanted = replace(QUICK if options.quick else Wanted(), files=(*sorted(RUNS.glob("*.json")), *options.run))
+    wanted = replace(QUICK if options.quick else Wanted(), files=(*run_files(), *options.run))
 
     @functools.cache
     def load(pair: str) -> Engine:

@@ -12,6 +12,7 @@ from visualize.link import Link
 from visualize.panels.consequences import DEPENDENT, SAYS, SWITCHES, state
 from visualize.panels.events import LATEST
 from visualize.panels.widgets import Widgets
+from visualize.recorded import runs
 from visualize.run.settings import DEFAULTS, LABELS, LINK, NAMES, Settings, senseless
 
 OPENINGS = (
@@ -32,6 +33,7 @@ class Controls:
     run: gr.Button
     stop: gr.Button
     open: gr.UploadButton
+    replays: gr.Dropdown
 
     @property
     def values(self) -> list[Any]:
@@ -43,7 +45,9 @@ def build(link: Link) -> Controls:
     widgets, inputs = Widgets(link, LABELS, SAYS), {}
     with gr.Column(elem_id="settings"):
         inputs["prompt"] = widgets.text("prompt", 3, 3)
-        openings(inputs["prompt"])
+        with gr.Row(elem_id="lists"):
+            openings(inputs["prompt"])
+            replays = recordings()
         inputs["cache"] = widgets.toggle("cache")
         inputs["kv_format"] = widgets.choice("kv_format")
         inputs["paged"] = widgets.toggle("paged")
@@ -85,20 +89,19 @@ def build(link: Link) -> Controls:
         queue=False,
         **LATEST,
     )
-    return Controls(inputs, put_out, run, stop, reopen)
+    return Controls(inputs, put_out, run, stop, reopen, replays)
 
 
 def openings(prompt: gr.Textbox) -> None:
     """A list of prompts to try, for ``prompt``."""
-    some = gr.Dropdown(
-        [("Example openings", ""), *((_shortened(opening), opening) for opening in OPENINGS)],
-        value="",
-        label="Openings",
-        show_label=False,
-        container=False,
-        elem_id="openings",
-    )
+    some = _listed("Example openings", [(_shortened(opening), opening) for opening in OPENINGS], elem_id="openings")
     some.input(fn=None, inputs=[some, prompt], outputs=prompt, js="(opening, prompt) => opening || prompt")
+
+
+def recordings() -> gr.Dropdown:
+    """A list of the runs that the repository keeps, each by its name in ``visualize.recorded.runs``."""
+    names = [(name, name) for name in runs()]
+    return _listed("GPU recordings", names, elem_id="replays", visible=bool(names), filterable=False)
 
 
 def to_settings(values: Sequence[Any]) -> Settings:
@@ -117,6 +120,12 @@ def _follow(put_out: dict[str, Any], *values: Any) -> list[Any]:
     """Updates of the other controls after a switch."""
     follows, put_out = state(to_settings(values), put_out)
     return [put_out, *(follows[name] for name in DEPENDENT)]
+
+
+def _listed(caption: str, choices: list[tuple[str, str]], **settings: Any) -> gr.Dropdown:
+    """A list that says its ``caption`` where nothing, "", is chosen."""
+    choices = [(caption, ""), *choices]
+    return gr.Dropdown(choices, value="", label=caption, show_label=False, container=False, **settings)
 
 
 def _shortened(text: str) -> str:

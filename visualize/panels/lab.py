@@ -15,6 +15,7 @@ from visualize.assets import TITLE
 from visualize.compare.against import against
 from visualize.panels import controls, header, room, stage
 from visualize.panels.events import QUIET, begins, keep_address, ready, warn
+from visualize.recorded import runs
 from visualize.run.again import again
 from visualize.run.settings import LINK, OTHER, from_link
 from visualize.server.live import LiveRun
@@ -59,6 +60,11 @@ def build(
             workshop.lead.opened(request.session_hash, transcript)
         return transcript
 
+    def replayed(name: str, request: gr.Request) -> list[Any]:
+        """The stage, and the list as before it was used: the same run can be chosen again."""
+        file = None if visitors.busy(request.session_hash) else runs().get(str(name))
+        return [reopened(str(file), request) if file else gr.skip(), ""]
+
     def take_away(wanted: list[str]) -> dict[str, str]:
         return shelf.take_away(wanted)
 
@@ -95,6 +101,7 @@ def build(
         begins(panel.run.click(run, panel.values, view, **QUIET))
         panel.stop.click(stop, queue=False, **QUIET)
         panel.open.upload(reopened, panel.open, view, **QUIET)
+        panel.replays.input(replayed, panel.replays, [view, panel.replays], **QUIET)
         view.submit(use, None, [panel.put_out, *panel.values], **QUIET)
         keep_address(panel.values, link)
         ready(page.load(opened, outputs=[panel.put_out, *panel.values], **QUIET))

@@ -274,15 +274,23 @@ def _draft(run: RunStarted) -> str:
 
 def described(config: dict[str, Any], sampling: dict[str, Any]) -> str:
     """A run's settings in words: the main ones, and any others that matter to it and are not the default."""
+    return ", ".join(_told(config, _MAIN) + [f"{name} {sampling[name]}" for name in ("temperature", "seed")])
+
+
+def in_short(config: dict[str, Any]) -> str:
+    """A run's settings in a few words: those that are not the default, except how large the pool is."""
+    return ", ".join(_told(config | {"num_blocks": None})) or "KV cache on"
+
+
+def _told(config: dict[str, Any], always: Sequence[str] = ()) -> list[str]:
+    """Settings in words: those that matter to a run and are not the default, and those that are ``always`` told."""
     usual = asdict(EngineConfig())
     config = usual | config
-    words = [
+    return [
         f"{label} {names.get(config[key], config[key])}"
         for key, (label, names) in _WORDS.items()
-        if matters(key, config) and (key in _MAIN or config[key] != usual[key])
+        if matters(key, config) and (key in always or config[key] != usual[key])
     ]
-    words += [f"{name} {sampling[name]}" for name in ("temperature", "seed")]
-    return ", ".join(words)
 
 
 def shown_ms(*ms: float) -> tuple[str, str]:

@@ -110,6 +110,11 @@ class Visitors:
         compared."""
         return self._shelf.reopen(visitor, path, lambda: self.leave(visitor))
 
+    def busy(self, visitor: str | None) -> bool:
+        """Whether the visitor has a run in progress."""
+        last = self._runs.last(visitor)
+        return last is not None and last.goes_on
+
     def stop(self, visitor: str | None) -> None:
         """See ``OneEach``."""
         self._runs.stop(visitor)
