@@ -1,14 +1,10 @@
-"""Recorded measurements and runs, each with the command that repeats it."""
+"""Recorded measurements and runs: where they are, and the command that repeats each."""
 
 from __future__ import annotations
 
 import functools
 import json
 from pathlib import Path
-
-from lab.trace.recorder import Run, RunFileError
-from visualize.run.readouts import in_short
-from visualize.text import visible
 
 DOCS = Path(__file__).parents[1] / "docs"
 KV_ERROR = DOCS / "bench" / "kv-error-cpu.json"
@@ -24,28 +20,6 @@ RUNS = DOCS / "runs"
 def run_files() -> list[Path]:
     """The recorded runs that the repository keeps, if it has any."""
     return sorted(RUNS.glob("*.json"))
-
-
-@functools.cache
-def runs() -> dict[str, Path]:
-    """Those of ``run_files`` that can be read, by what they are in a few words: where they were recorded, with which
-    settings, and after which of their prompts."""
-    found: dict[str, Path] = {}
-    prompts: dict[str, int] = {}
-    for file in run_files():
-        try:
-            started = Run.load(file).started
-        except RunFileError:
-            continue
-        number = prompts.setdefault(started.prompt, len(prompts) + 1)
-        name = visible(f"{_model(started.accelerator)}: {in_short(started.config)}, prompt {number}")
-        found[f"{name} ({visible(file.stem)})" if name in found else name] = file
-    return found
-
-
-def _model(hardware: str) -> str:
-    """The word that tells a device from others of its maker: "H100" of "NVIDIA H100 80GB HBM3"."""
-    return next((word for word in hardware.split() if any(map(str.isdigit, word))), hardware)
 
 
 @functools.cache

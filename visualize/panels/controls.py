@@ -12,7 +12,7 @@ from visualize.link import Link
 from visualize.panels.consequences import DEPENDENT, SAYS, SWITCHES, state
 from visualize.panels.events import LATEST
 from visualize.panels.widgets import Widgets
-from visualize.recorded import runs
+from visualize.run.replays import runs
 from visualize.run.settings import DEFAULTS, LABELS, LINK, NAMES, Settings, senseless
 
 OPENINGS = (
@@ -99,7 +99,7 @@ def openings(prompt: gr.Textbox) -> None:
 
 
 def recordings() -> gr.Dropdown:
-    """A list of the runs that the repository keeps, each by its name in ``visualize.recorded.runs``."""
+    """A list of the runs that the repository keeps, each by its name in ``visualize.run.replays.runs``."""
     names = [(name, name) for name in runs()]
     return _listed("GPU recordings", names, elem_id="replays", visible=bool(names), filterable=False)
 

@@ -15,8 +15,8 @@ from visualize.assets import TITLE
 from visualize.compare.against import against
 from visualize.panels import controls, header, room, stage
 from visualize.panels.events import QUIET, begins, keep_address, ready, warn
-from visualize.recorded import runs
 from visualize.run.again import again
+from visualize.run.replays import runs
 from visualize.run.settings import LINK, OTHER, from_link
 from visualize.server.live import LiveRun
 from visualize.server.sent import CHECKED_S, STORED_S
