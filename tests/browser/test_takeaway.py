@@ -15,8 +15,8 @@ from lab import EngineConfig, Run
 from lab.trace.events import Admitted, Event, Preempted, StepTimed
 from tests.browser.conftest import Lab
 from tests.visualize.conftest import script
-from visualize.recorded import runs
 from visualize.run.frames import Reducer
+from visualize.run.replays import runs
 from visualize.run.takeaway import page as as_page
 from visualize.server.shelf import MAX_RUN_FILE
 
