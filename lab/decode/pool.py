@@ -117,7 +117,7 @@ class Pool:
             if sequence.cancelled.is_set():
                 self.scheduler.remove(sequence)
                 sequence.finish("cancelled")
-        self.rest()
+        self.settle()
 
     def shrink(self) -> None:
         """Make the next step smaller, after one that ran out of memory, if several sequences are left."""
@@ -169,7 +169,7 @@ class Pool:
         plain = all(turn.complete and not turn.window for turn in turns)  # even if nothing was proposed in the window
         return plain and len(turns) == len(scheduler.running)
 
-    def rest(self) -> None:
+    def settle(self) -> None:
         """Let go of what was launched ahead, if no sequence is left to use it."""
         if not self.scheduler.running:
             self._ahead = None

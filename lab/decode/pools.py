@@ -105,7 +105,7 @@ class Pools:
             self._go_on_without(sequence, pool.setting, error)
         if smaller:
             pool.shrink()
-        pool.rest()
+        pool.settle()
         return True
 
     def _go_on_without(self, sequence: Sequence, setting: PoolSetting, error: Exception) -> None:

@@ -9,7 +9,7 @@ A program reads whole rows of the matrix, a tile at a time, and always multiplie
 tensor cores take, with zeros for missing ones. So a row's result does not depend on the others: with up to 16 rows, a
 token gets the same bits from a verify as from a step of its own, which torch's product does not promise.
 
-An H100 reads the matrices of a Llama 8B at 2.4 to 2.8 TB/s so, for one row or 16, where torch's products without what
+An H100 reads the matrices of a Llama 8B at 2.3 to 2.8 TB/s so, for one row or 16, where torch's products without what
 surrounds them read at 2.0 to 2.7 and a large read alone at 3.0 (part 3 of ``python -m lab.bench gpu``). What a tile
 waits for was read off the machine code. Memory gives each of an H200's multiprocessors 18 bytes a clock (4.8 TB/s for
 132 of them at 1.98 GHz). So if tensor cores can read x only eight times more slowly, because something else needs
@@ -41,9 +41,9 @@ class Tile(NamedTuple):
     stages: int
 
 
-# What took least time on an H100 of the choices tried, for the matrices of an 8B and a 1B Llama. Three or four programs
-# run at once on a multiprocessor, if there are that many. Where x is normed, a second warp computes the same squares
-# again.
+# Of the choices that were tried on an H100, for the matrices of an 8B and a 1B Llama, and that fit in the shared memory
+# of smaller GPUs, 99 KB, what took least time. (With more, the gate takes up to 3% less.) Three or four programs run at
+# once on a multiprocessor, if there are that many. Where x is normed, a second warp computes the same squares again.
 NORMED, GATED, ADDED = Tile(16, 256, 1, 4), Tile(16, 256, 2, 4), Tile(16, 512, 2, 3)
 
 

@@ -12,12 +12,16 @@ import triton
 import triton.language as tl
 
 SHORTEST = 32_768
-"""Columns. Of shorter rows torch's two launches take no longer, and cost the host less."""
+"""Columns. With 4,096, torch's two launches take 7 microseconds, and cost the host less than these; lengths in between
+were not measured."""
 CHUNK = 2048
+"""Columns of a program."""
 
 
 def softmax(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Args:
+    """The softmax of every row, and where it is largest.
+
+    Args:
         logits: [rows, vocabulary] float32, contiguous.
 
     Returns:

@@ -48,7 +48,7 @@ RESIDENT, RESIDENT_WIDE = 4, 2
 """Programs that a multiprocessor runs at once: of 16 rows, and of more."""
 REGISTERS = 128
 """Most per thread if four programs of 128 threads are to run at once: a multiprocessor has 65,536. For heads of 128
-and compute capability 9.0, Triton 3.6 takes 96 for plain, and without a limit 152 for INT8 and 158 for INT4: a fourth
+and compute capability 9.0, Triton 3.6 takes 96 for plain, and without a limit 128 for INT4 and 146 for INT8: a fourth
 program would wait until one of three has ended. Limited to 128, a thread spills up to 16 bytes to memory. Counted
 in the machine code, as are the instructions for 64 positions: 421 for plain, 758 for INT8, 681 for INT4."""
 
@@ -130,8 +130,8 @@ def attend(
         ALONE=plan.longest_new == 1,
         num_warps=4,
         # A tile is loaded once the last one has been used: the multiprocessor's other programs fill the wait. A third
-        # stage looks up the next tile's blocks meanwhile (read in Triton's output): on an H100, 2% less time where few
-        # rows read INT8 or INT4.
+        # stage looks up the next tile's blocks meanwhile (read in Triton's output): on an H100, 1 to 2% less time
+        # where few rows read INT8 or INT4.
         num_stages=3 if rows == 16 and form != "plain" else 2,
         maxnreg=REGISTERS if rows == 16 and not exact and form != "plain" else None,
     )

@@ -27,12 +27,14 @@ from lab.bench.gpu.session import RECORDING, SECONDS, format_gpu, run_gpu
 from lab.bench.gpu.sheet import Sheet, format_gaps, spread
 from lab.bench.gpu.speculation import Speculation
 from lab.bench.measuring import steps
+from lab.decode import pool
 from lab.decode.engine import Engine
 from lab.decode.window import tokens_per_round
 from lab.fused import product
 from lab.fused.layer import FusedLayer
 from lab.kv import attend_kernel
 from lab.kv.plan import BlockPlan
+from tests.captured import captured_engine
 
 CPU = torch.device("cpu")
 OPTIONS = {"dtype": torch.float32, "device": CPU}
@@ -206,6 +208,27 @@ def test_figures_from_before_a_failure_are_kept(tmp_path, monkeypatch):
     assert entry["result"]["rows"] == {"another": {"median": 5.0}}
     assert format_gaps(entry["result"])[0] == "failed: one row: ValueError: no such luck"
     assert format_gaps(entry["result"])[1].startswith("left out: the rest (")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the bench itself runs this there")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, about the NaN of padding
+def test_where_steps_are_captured_the_pair_has_rows_without_graphs_and_without_scheduling_ahead(monkeypatch):
+    """None of them fails, and each runs as its name says."""
+    lab, rows = captured_engine(monkeypatch), {}
+    monkeypatch.setattr(pair, "load_engine", lambda **how: lab)
+    monkeypatch.setattr(pair, "PROMPTS", ("Once",))
+    monkeypatch.setattr(pair, "time_rows", lambda sheet, engine, into, found, *how, **more: rows.update(found))
+    sheet = Sheet()
+    pair.run_pair(sheet, device=lab.target.device, dtype="float32", small=True)
+    assert "failures" not in sheet.result
+    launched, launch = [], pool.launch_ahead
+    monkeypatch.setattr(pool, "launch_ahead", lambda *args: launched.append(args) or launch(*args))
+    ahead = {}
+    for name in ("cache", "cache, no graphs", "cache, no async scheduling"):
+        launched.clear()
+        assert rows[name]("Once") == 6
+        ahead[name] = bool(launched)
+    assert ahead == {"cache": True, "cache, no graphs": False, "cache, no async scheduling": False}
 
 
 def test_short_of_time_rounds_are_left_out_before_rows(tmp_path):

@@ -46,12 +46,13 @@ def mark(value: object) -> None:
 
 
 class Watch(TorchFunctionMode):
-    """Records ``reads`` of results, copies to the device that block (``waits``), and functions given tensors from both
-    sides (``mixed``)."""
+    """Records ``reads`` of results, copies to the device that block (``waits``), the dtype of those that do not
+    (``brought``), and functions given tensors from both sides (``mixed``)."""
 
     def __init__(self) -> None:
         self.reads: list[str] = []
         self.waits: list[str] = []
+        self.brought: list[torch.dtype] = []
         self.mixed: list[str] = []
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -82,6 +83,7 @@ def watched(monkeypatch):
 
     def brought(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
         assert not is_there(numbers)
+        watch.brought.append(numbers.dtype)
         copy = numbers.clone()
         mark(copy)
         return copy
@@ -134,3 +136,15 @@ def test_a_round_reads_from_the_device_once(watched, config, drawn):
     assert watch.reads == ["tolist"] * steps
     assert watch.waits == []
     assert watch.mixed == []
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_where_nothing_is_drawn_no_random_numbers_are_brought(watched, config):
+    lab, watch = watched
+    requests = [lab.submit("a b a b a b", config, GREEDY) for _ in range(2)]
+    with watch:
+        while lab.step():
+            pass
+    assert [request.result().reason for request in requests] == ["length"] * 2
+    assert watch.brought
+    assert torch.float64 not in watch.brought

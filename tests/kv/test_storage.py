@@ -29,6 +29,14 @@ def test_plain_storage_reads_back_what_was_written(dtype):
     assert torch.equal(read_value, value)
 
 
+@pytest.mark.parametrize("kv_format", ["int8", "int4"])
+def test_the_scales_of_a_head_lie_side_by_side(kv_format):
+    """A GPU fetches 32 bytes at a time: what is wanted together has to lie together."""
+    _, scales = storage(kv_format).layers[0].tensors
+    assert scales.shape[:3] == (20, 2, 3)
+    assert scales.stride()[::3] == (scales.shape[-1], 1)
+
+
 @pytest.mark.parametrize("kv_format", FORMATS)
 def test_a_slice_of_slots_reads_like_the_slots_one_by_one(kv_format):
     layer = storage(kv_format).layers[0]

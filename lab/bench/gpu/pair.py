@@ -58,7 +58,8 @@ def run_pair(sheet: Sheet, *, device: torch.device, dtype: str, small: bool) -> 
     first["transformers assisted generation"] = stock(GAMMA)
     if "cache, no graphs" in singly:
         first["cache, no graphs"] = singly.pop("cache, no graphs")
-        in_turn = Engine(engine.target, engine.tokenizer, engine.draft, async_scheduling=False)
+        models = engine.target, engine.tokenizer, engine.draft
+        in_turn = Engine(*models, kernels=engine.kernels, async_scheduling=False)
         first["cache, no async scheduling"] = lab_generate(in_turn, configs["cache"], sampling)
     for name, config in configs.items():  # a last, shorter window has its own graph; the prompt decides which
         if config.speculative != "off" and engine.cuda_graphs:
