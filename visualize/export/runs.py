@@ -14,6 +14,7 @@ from lab.machine import hardware
 from lab.trace.recorder import Run
 from visualize.assets import read
 from visualize.export.pages import CHARTS, Page, part
+from visualize.run import replays
 from visualize.run.readouts import described
 from visualize.run.script import script
 from visualize.run.settings import Settings
@@ -118,12 +119,14 @@ def _case(load: Callable[[str], Engine], settings: Settings) -> Case:
 
 
 def read_files(paths: Sequence[Path], taken: Iterable[str]) -> list[Recording]:
-    """The runs in these files, named after the files; none gets a name that is ``taken``.
+    """The runs in these files, named after the files; none gets a name that is ``taken``. Those that the repository
+    keeps have the titles that they have in the Lab.
 
     Raises:
         RunFileError: one is not a run's file.
     """
     names, found = set(taken), []
+    titles = {file: title for title, file in replays.runs().items()}
     for path in paths:
         run = Run.load(path)
         recorded(run, "")  # a run that contradicts itself is refused before anything is made
@@ -132,7 +135,7 @@ def read_files(paths: Sequence[Path], taken: Iterable[str]) -> list[Recording]:
         names.add(name)
         about = described(run.started.config, run.started.sampling)
         place = visible(run.started.hardware or run.started.device)
-        found.append(Recording(name, visible(path.stem), visible(about), place, run, [run]))
+        found.append(Recording(name, titles.get(path, visible(path.stem)), visible(about), place, run, [run]))
     return found
 
 

@@ -28,6 +28,8 @@ from visualize.export.folder import EVERY, MANIFEST, write
 from visualize.export.runs import Recording, read_files
 from visualize.export.site import QUICK, Wanted, make
 from visualize.export.terminal import Terminal
+from visualize.recorded import run_files
+from visualize.run import replays
 
 HOSTILE = "<img src=x onerror=window.pwned=1></script><script>window.pwned=1</script>{where}<!-- where -->\u202e"
 NAMESPACES = {"http://www.w3.org"}
@@ -120,6 +122,11 @@ def test_a_run_of_a_gpu_is_listed_under_its_name(tmp_path: Path) -> None:
         Run([replace(begun, device="cuda:0", hardware=hardware), *events]).save(tmp_path / f"{name}.json")
     listed = index.page(read_files(sorted(tmp_path.iterdir()), ()), [], {}, "").html()
     assert re.findall("Recorded on ([^.<]+)", listed) == ["cuda:0", "NVIDIA H200"]
+
+
+def test_a_recorded_run_of_the_repository_has_the_title_that_it_has_in_the_lab() -> None:
+    titles = [recording.title for recording in read_files(run_files(), ())]
+    assert titles == list(replays.runs()) != []
 
 
 def test_every_device_has_one_table(tmp_path: Path) -> None:
