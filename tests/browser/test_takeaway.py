@@ -98,6 +98,13 @@ def test_a_run_recorded_on_a_gpu_is_opened_without_one(visit: Visit) -> None:
     lab = visit().open(max_tokens=5)
     name, file = next((name, file) for name, file in runs().items() if "Draft" in name)
     run = Run.load(file)
+    lab.page.evaluate(
+        """() => {
+          window.shown = [];
+          const note = () => shown.push(document.querySelector(".stage").dataset.run);
+          new MutationObserver(note).observe(document.querySelector(".stage"), { attributeFilter: ["data-run"] });
+        }"""
+    )
     lab.page.focus("#replays input")
     for _ in range(1 + list(runs()).index(name)):
         lab.page.keyboard.press("ArrowDown")
@@ -114,6 +121,7 @@ def test_a_run_recorded_on_a_gpu_is_opened_without_one(visit: Visit) -> None:
         assert lab.seen()["pass"] == sum(isinstance(event, StepTimed) for event in run.events) - 1  # 0 is the prefill
         assert lab.seen()["say"].startswith("Finished with 48 tokens")
         expect(lab.page.locator("#replays input")).to_have_value("GPU recordings")
+    assert len(lab.page.evaluate("shown")) == 3, "each choice opens the run once"
     assert "recorded" not in lab.page.url
 
 

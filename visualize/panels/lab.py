@@ -101,7 +101,8 @@ def build(
         begins(panel.run.click(run, panel.values, view, **QUIET))
         panel.stop.click(stop, queue=False, **QUIET)
         panel.open.upload(reopened, panel.open, view, **QUIET)
-        panel.replays.input(replayed, panel.replays, [view, panel.replays], **QUIET)
+        # Not by ``input``: Gradio sends two for a click, and the second may come when the first has been answered.
+        panel.replays.change(replayed, panel.replays, [view, panel.replays], **QUIET)
         view.submit(use, None, [panel.put_out, *panel.values], **QUIET)
         keep_address(panel.values, link)
         ready(page.load(opened, outputs=[panel.put_out, *panel.values], **QUIET))
