@@ -265,8 +265,8 @@ CLAIMS = (
         quote="Effective speedup: 1 + gamma * acceptance_rate forward passes saved",
         source=TUTORIAL,
         tested="That formula beside the speed-up, the tokens that a pass of the target really gave, and Leviathan's "
-        "formula for them (2211.17192, equation 1). The article's program counts the accepted of all γ guesses, those "
-        "after a rejected one as rejected, too.",
+        "formula for them (2211.17192, equation 1). The article's program stops at the first rejected guess: here, "
+        "of all γ guesses, those after it count as rejected, too.",
         rule="Holds if 1 + γ × accepted of all guesses is within 10% of the speed-up in every kind of text with the "
         "matching draft: the article speaks of well-matched ones. Under conditions if it is in some. (That it is the "
         "tokens a pass gives is an identity and decides nothing.)",
