@@ -11,6 +11,9 @@ import torch
 
 from lab.cgroup import free_memory
 
+OUT_OF_MEMORY = ("DefaultCPUAllocator: ", "out of memory", "_STATUS_ALLOC_FAILED")
+"""What messages say in which only the message tells: torch's for a CPU (what follows depends on the system), the CUDA
+driver's ("CUDA error: out of memory", "Triton Error [CUDA]: out of memory"), and those of cuBLAS and its like."""
 LOOKS_A_SECOND = 20
 """How often, at most, the process's memory is measured."""
 
@@ -25,10 +28,10 @@ def free_bytes(device: torch.device) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device ran out of memory. For a CPU, only torch's message says so."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
-        isinstance(error, RuntimeError) and "DefaultCPUAllocator: " in str(error)  # what follows depends on the system
-    )
+    """Whether a device ran out of memory."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in OUT_OF_MEMORY)
 
 
 def memory_in_use(devices: set[torch.device]) -> int:

@@ -14,6 +14,7 @@ from lab import EngineConfig, SamplingParams
 from lab.decode import pool, pools
 from lab.device_memory import is_out_of_memory
 from lab.kv import cache
+from lab.kv.attention import launching
 from lab.trace.events import FellBack, Preempted
 from tests import tiny_models
 
@@ -30,6 +31,9 @@ SAMPLING = SamplingParams(max_tokens=24, ignore_eos=True)
 ERRORS = {
     "gpu": torch.OutOfMemoryError("CUDA out of memory"),
     "cpu": RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"),
+    "driver": torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be reported later"),
+    "cublas": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    "triton": RuntimeError("Triton Error [CUDA]: out of memory"),
 }
 
 
@@ -65,7 +69,18 @@ def test_the_torch_error_for_a_cpu_out_of_memory_is_recognised():
     assert is_out_of_memory(caught.value)
     on_windows = "[enforce fail at alloc_cpu.cpp:121] data. DefaultCPUAllocator: not enough memory: you tried to"
     assert is_out_of_memory(RuntimeError(on_windows))
-    assert not is_out_of_memory(RuntimeError("gone"))
+
+
+def test_another_error_is_not_taken_for_out_of_memory():
+    assert not is_out_of_memory(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    assert not is_out_of_memory(ValueError("out of memory"))
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_kernels_are_not_given_up_for_a_reference_that_takes_more_memory(error):
+    with pytest.raises(type(ERRORS[error])) as caught, launching(torch.zeros(1)):
+        raise ERRORS[error]
+    assert caught.value is ERRORS[error]
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -140,8 +155,9 @@ def test_a_device_too_small_for_the_batch_serves_it_in_parts(lab, monkeypatch):
     assert refused
 
 
-def test_a_quantised_cache_does_not_fall_back_to_a_larger_one(lab, monkeypatch):
-    short_of_memory(monkeypatch, lab.target, {3})
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_quantised_cache_does_not_fall_back_to_a_larger_one(lab, monkeypatch, error):
+    short_of_memory(monkeypatch, lab.target, {3}, ERRORS[error])
     run = lab.generate(PROMPTS[0], CONFIGS["int8"], SAMPLING)
     assert run.reason == "error"
     assert "ran out of memory" in run.finished.message
