@@ -71,7 +71,7 @@ class Engine:
             a cache a step computes whole texts, and a single one may take more. None: 8,192 on a GPU; on a CPU 512, or
             fewer if the target has more than 39 million weights in its layers (``CPU_STEP_FLOPS``).
         kv_bytes: memory for all caches together; a pool gets one block even if that is more. None: 90% of a GPU's free
-            memory, 25% of a CPU's.
+            memory, 25% of a CPU's. Less once a pool as large as that allows has found no room (``FellBack``).
         kernels: what computes the steps. "triton": kernels on a GPU; "c": a step in C on a CPU (``lab.native``; made
             ready here, in a few seconds the first time); "reference": torch. "auto": Triton on a GPU of compute
             capability 8.0 or more if it is installed, C on a CPU. If they fail, the reference takes over

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from lab import EngineConfig, SamplingParams
+from lab import ConfigError, EngineConfig, SamplingParams
 from lab.decode import pool, pools
 from lab.device_memory import is_out_of_memory
 from lab.kv import cache
@@ -182,6 +182,63 @@ def test_a_pool_that_cannot_be_allocated_affects_only_the_requests_for_it(lab, m
     assert [request.result().token_ids for request in others] == [plain, plain]
     short[0] = False
     assert lab.generate(PROMPTS[0], CONFIGS["int8"], SAMPLING).reason == "length"
+
+
+def only_so_many_slots(monkeypatch, most):
+    """A cache of more slots than ``most[0]`` finds no memory. Returns the slots of every one that was tried."""
+    storage, tried = cache._storage, []
+
+    def raising(model, setting, *rest):
+        tried.append(setting.num_blocks * setting.block_size)
+        if tried[-1] > most[0]:
+            raise ERRORS["gpu"]
+        return storage(model, setting, *rest)
+
+    monkeypatch.setattr(cache, "_storage", raising)
+    return tried
+
+
+def test_a_pool_as_large_as_memory_allows_is_made_smaller_if_that_was_too_much(lab, monkeypatch):
+    """What is told from then on is the size that it has."""
+    full = lab.default_num_blocks(EngineConfig())
+    expected = lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING).token_ids
+    only_so_many_slots(monkeypatch, [10 * 16])
+    requests = [lab.submit(prompt, EngineConfig(), SAMPLING) for prompt in PROMPTS[:2]]
+    runs = [request.result() for request in requests]
+    assert runs[0].token_ids == expected
+    room = lab.default_num_blocks(EngineConfig())
+    assert 3 / 4 * 10 < room <= 10
+    assert sum(lab.occupancy()) == room
+    for run in runs:
+        (event,) = of(run, FellBack)
+        assert event.part == "full_pool"
+        assert event.reason == f"The device has no room for {full:,} cache blocks: the pool has {room:,}."
+    third = lab.generate(PROMPTS[0], EngineConfig(), SAMPLING)
+    assert (third.started.num_blocks, of(third, FellBack)) == (room, [])
+    with pytest.raises(ConfigError, match=f"holds {room} blocks"):
+        lab.submit(PROMPTS[0], EngineConfig(num_blocks=room + 1), SAMPLING)
+
+
+def test_a_pool_of_a_stated_size_is_not_made_smaller(lab, monkeypatch):
+    tried = only_so_many_slots(monkeypatch, [10 * 16])
+    run = lab.generate(PROMPTS[0], EngineConfig(num_blocks=11), SAMPLING)
+    assert run.reason == "error"
+    assert "ran out of memory" in run.finished.message
+    assert set(tried) == {11 * 16}
+
+
+def test_a_pool_is_not_made_smaller_than_its_first_request(lab, monkeypatch):
+    """If even that finds no memory, the request is refused, and others are promised no less than before."""
+    full, most = lab.default_num_blocks(EngineConfig()), [0]
+    tried = only_so_many_slots(monkeypatch, most)
+    run = lab.generate(PROMPTS[0], EngineConfig(), SAMPLING)
+    assert run.reason == "error"
+    assert "ran out of memory" in run.finished.message
+    needed = -(-(len(run.prompt_token_ids) + SAMPLING.max_tokens) // 16)
+    assert tried[-1] == needed * 16 < 10 * 16
+    assert lab.default_num_blocks(EngineConfig()) == full
+    most[0] = needed * 16
+    assert lab.generate(PROMPTS[0], EngineConfig(), SAMPLING).reason == "length"
 
 
 def test_an_idle_pool_is_freed_for_one_that_finds_no_memory(lab, monkeypatch):
