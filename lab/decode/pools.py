@@ -15,7 +15,7 @@ from lab.decode.failure import explain
 from lab.decode.intake import Intake
 from lab.decode.pool import Pool
 from lab.decode.sequence import Sequence
-from lab.device_memory import is_out_of_memory
+from lab.device_memory import give_back, is_out_of_memory
 from lab.kv.budget import Budget
 from lab.kv.cache import PoolSetting
 from lab.kv.prefix import Prefix
@@ -89,9 +89,9 @@ class Pools:
             pool.step()
         except Exception as error:
             running = pool.scheduler.running
-            smaller = is_out_of_memory(error) and len(running) > 1
+            smaller = is_out_of_memory(error) and pool.scheduler.can_shrink
             if smaller:
-                log.warning("a step of %d sequences ran out of memory; the next one is smaller", len(running))
+                log.warning("a step ran out of memory, with %d running; the next one is smaller", len(running))
             elif not isinstance(error, LabError):
                 log.exception("a step failed")
             # Its traceback holds the tensors of the failed pass, in a cycle that may not be collected for long.
@@ -105,6 +105,7 @@ class Pools:
             self._go_on_without(sequence, pool.setting, error)
         if smaller:
             pool.shrink()
+            give_back()  # cuBLAS and Triton allocate without torch, and find none that torch keeps
         pool.settle()
         return True
 

@@ -12,7 +12,7 @@ import torch
 
 from lab import ConfigError, EngineConfig, SamplingParams
 from lab.decode import pool, pools
-from lab.device_memory import is_out_of_memory
+from lab.device_memory import CAPTURING, is_out_of_memory
 from lab.kv import cache
 from lab.kv.attention import launching
 from lab.trace.events import FellBack, Preempted
@@ -162,6 +162,69 @@ def test_a_quantised_cache_does_not_fall_back_to_a_larger_one(lab, monkeypatch, 
     assert run.reason == "error"
     assert "ran out of memory" in run.finished.message
     assert of(run, FellBack) == []
+
+
+def room_for(monkeypatch, model, most):
+    """Passes of more than ``most`` tokens run out of memory. Returns the number of tokens of every pass."""
+    forward, calls = model.forward, []
+
+    def small(token_ids, *rest):
+        calls.append(len(token_ids))
+        if len(token_ids) > most:
+            raise ERRORS["gpu"]
+        return forward(token_ids, *rest)
+
+    monkeypatch.setattr(model, "forward", small)
+    return calls
+
+
+LONG = "There was once a fisherman who lived with his wife in a pigsty close by the sea. " * 3
+
+
+@pytest.mark.parametrize("drafter", ["off", "draft", "ngram"])
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "no cache"])
+def test_a_prompt_is_read_in_smaller_chunks_where_one_ran_out_of_memory(lab, monkeypatch, name, drafter):
+    config = replace(CONFIGS[name], speculative=drafter)
+    expected = [lab.generate(prompt, config, SAMPLING).token_ids for prompt in (LONG, LONG[1:])]
+    lab = tiny_models.engine("llama", "good")
+    calls = room_for(monkeypatch, lab.target, 70)
+    other = lab.submit(PROMPTS[2], CONFIGS[name], replace(SAMPLING, max_tokens=60))
+    lab.step()  # its pool has the prefixes of nobody, and lasts
+    run = lab.generate(LONG, config, SAMPLING)
+    assert run.token_ids == expected[0]
+    assert len(run.prompt_token_ids) == 243
+    assert [tokens for tokens in calls if tokens > 70] == [244, 243, 121]  # beside the other, alone, and half of it
+    assert not of(run, FellBack)
+    assert lab.generate(LONG[1:], config, SAMPLING).token_ids == expected[1]
+    assert len([tokens for tokens in calls if tokens > 70]) == 3  # what did not fit once is not tried again
+    assert other.result().reason == "length"
+
+
+def test_a_device_too_small_for_the_prompts_of_a_batch_reads_them_one_by_one_and_in_chunks(lab, monkeypatch):
+    prompts = [LONG[i:] for i in range(4)]
+    expected = [lab.generate(prompt, CONFIGS["paged"], SAMPLING).token_ids for prompt in prompts]
+    room_for(monkeypatch, lab.target, 70)
+    requests = [lab.submit(prompt, CONFIGS["paged"], SAMPLING) for prompt in prompts]
+    assert [request.result().token_ids for request in requests] == expected
+
+
+@pytest.mark.parametrize(("name", "tried"), [("paged", [243, 121, 60, 33]), ("no cache", [243])])
+def test_a_prompt_is_refused_where_no_smaller_chunk_can_be_read(lab, monkeypatch, name, tried):
+    calls = room_for(monkeypatch, lab.target, 32)
+    run = lab.generate(LONG, CONFIGS[name], SAMPLING)
+    assert run.reason == "error"
+    assert "ran out of memory" in run.finished.message
+    assert calls == tried
+    assert lab.generate(PROMPTS[2], CONFIGS["paged"], SAMPLING).reason == "length"
+
+
+def test_what_torch_keeps_is_given_back_before_a_smaller_step(lab, monkeypatch):
+    """cuBLAS and Triton, which may have found none, take memory from the driver."""
+    emptied = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(CAPTURING.locked()))
+    room_for(monkeypatch, lab.target, 130)
+    assert lab.generate(LONG, CONFIGS["paged"], SAMPLING).reason == "length"
+    assert emptied == [True]
 
 
 def test_a_pool_that_cannot_be_allocated_affects_only_the_requests_for_it(lab, monkeypatch):
