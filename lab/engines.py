@@ -18,8 +18,7 @@ import torch
 from lab.aside import LOOK, aside
 from lab.config import ConfigError
 from lab.decode.engine import Engine
-from lab.device_memory import free_bytes
-from lab.kv.graphs import CAPTURING
+from lab.device_memory import CAPTURING, free_bytes
 from lab.kv.storage import bytes_per_token
 from lab.load import load_engine
 from lab.memory.models import Model, find, known

@@ -1,5 +1,5 @@
-"""Free memory is what a container leaves; the memory a step reports is never that of an earlier run, and reading it
-costs the step little."""
+"""Free memory is what a container leaves, or a GPU's driver; the memory a step reports is never that of an earlier
+run, and reading it costs the step little."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lab import cgroup, device_memory
-from lab.device_memory import LOOKS_A_SECOND, free_bytes, memory_in_use
+from lab.device_memory import CAPTURING, LOOKS_A_SECOND, free_bytes, memory_in_use
 
 TWO = {torch.device("cuda", 0), torch.device("cuda", 1)}
 
@@ -60,6 +60,23 @@ def test_no_more_memory_is_free_than_the_control_groups_allow(monkeypatch, tmp_p
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(contents)
     assert free_bytes(torch.device("cpu")) == expected
+
+
+def test_free_on_a_gpu_is_what_its_driver_has_when_the_allocator_has_given_back_what_it_can(monkeypatch):
+    """What it cannot give back lies between tensors that are in use: larger ones do not fit there."""
+    free, emptied = [6_000], []
+
+    def empty() -> None:
+        emptied.append(CAPTURING.locked())
+        free[0] += 500
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", empty)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free[0], 24_000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 17_000)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 15_000)
+    assert free_bytes(torch.device("cuda")) == 6_500
+    assert emptied == [True]  # not during a capture
+    assert not CAPTURING.locked()
 
 
 @pytest.fixture

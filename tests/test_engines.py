@@ -15,8 +15,8 @@ import torch
 import lab.engines as engines_module
 from lab import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
+from lab.device_memory import CAPTURING
 from lab.engines import EMBEDDED, LISTED, USABLE, Engines, Pair, listed, needed_bytes, own
-from lab.kv.graphs import CAPTURING
 from lab.memory.models import find, known
 from lab.pair import loading
 from lab.pair.progress import Loading, LoadingCancelled, watched

@@ -14,12 +14,13 @@ from dataclasses import replace
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from lab.config import MOST_PROPOSED, SEEDS, ConfigError, EngineConfig, SamplingParams, require_whole
+from lab.config import SEEDS, ConfigError, EngineConfig, SamplingParams, require_whole
 from lab.decode.backends import Backends, KernelChoice
 from lab.decode.driving import Driving
 from lab.decode.intake import Intake
 from lab.decode.pools import Pools
 from lab.decode.request import Request
+from lab.decode.scheduler import LEAST_BATCHED_TOKENS
 from lab.decode.sequence import Sequence
 from lab.decode.warming import graphs_ahead
 from lab.kv.blocks import Occupancy
@@ -32,7 +33,10 @@ MOST = 2**53
 """Largest value of the limits below: every program can count that far."""
 BATCHED_TOKENS = {"cuda": 8192, "cpu": 512}
 """Most tokens in a step by default: a prompt's chunk of this size takes a fraction of a second."""
-LEAST_BATCHED_TOKENS = 64
+SMALL_GPU, SMALL_GPU_TOKENS = 40e9, 2048
+"""On a GPU with less memory, in bytes, a step has no more tokens than these by default: a chunk of 8,192 takes almost a
+gigabyte in a model of eight billion weights."""
+FEWEST_CPU_TOKENS = 64
 CPU_STEP_FLOPS = 4e10
 """FLOPs of a step on a CPU by default: where a model has many weights, a step with fewer tokens. A request that is
 stopped, and all others in the batch, wait for the end of a step."""
@@ -41,8 +45,10 @@ stopped, and all others in the batch, wait for the end of a step."""
 def batched_tokens(target: LanguageModel) -> int:
     """The default of ``max_num_batched_tokens``: a power of two."""
     most = BATCHED_TOKENS.get(target.device.type, BATCHED_TOKENS["cpu"])
+    if target.device.type == "cuda" and torch.cuda.get_device_properties(target.device).total_memory < SMALL_GPU:
+        return SMALL_GPU_TOKENS
     if target.device.type == "cpu":
-        while most > LEAST_BATCHED_TOKENS and 2 * target.layer_weights * most > CPU_STEP_FLOPS:
+        while most > FEWEST_CPU_TOKENS and 2 * target.layer_weights * most > CPU_STEP_FLOPS:
             most //= 2
     return most
 
@@ -53,10 +59,10 @@ def refuse_limits(max_num_seqs: int, max_num_batched_tokens: int | None, kv_byte
     for name, limit in limits.items():
         if limit is not None:
             require_whole(name, limit, 1, MOST)
-    if max_num_batched_tokens is not None and max_num_batched_tokens < 1 + MOST_PROPOSED:
+    if max_num_batched_tokens is not None and max_num_batched_tokens < LEAST_BATCHED_TOKENS:
         raise ConfigError(
             f"max_num_batched_tokens={max_num_batched_tokens} is too few: a step holds a whole round of a sequence, up "
-            f"to {1 + MOST_PROPOSED} tokens."
+            f"to {LEAST_BATCHED_TOKENS} tokens."
         )
 
 
@@ -68,10 +74,11 @@ class Engine:
     Args:
         max_num_seqs: most sequences in one step.
         max_num_batched_tokens: most tokens in one step, proposals included; longer prompts are read in chunks. Without
-            a cache a step computes whole texts, and a single one may take more. None: 8,192 on a GPU; on a CPU 512, or
-            fewer if the target has more than 39 million weights in its layers (``CPU_STEP_FLOPS``).
+            a cache a step computes whole texts, and a single one may take more. None: 8,192 on a GPU, 2,048 if it has
+            less than 40 GB; on a CPU 512, or fewer if the target has more than 39 million weights in its layers
+            (``CPU_STEP_FLOPS``). A pool in which a chunk of a prompt ran out of memory goes on with fewer.
         kv_bytes: memory for all caches together; a pool gets one block even if that is more. None: 90% of a GPU's free
-            memory, 25% of a CPU's.
+            memory, 25% of a CPU's. Less once a pool as large as that allows has found no room (``FellBack``).
         kernels: what computes the steps. "triton": kernels on a GPU; "c": a step in C on a CPU (``lab.native``; made
             ready here, in a few seconds the first time); "reference": torch. "auto": Triton on a GPU of compute
             capability 8.0 or more if it is installed, C on a CPU. If they fail, the reference takes over

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 
+from lab.device_memory import is_out_of_memory
 from lab.kv.attention import KernelError
 from lab.kv.graphs import Bucket
 from lab.kv.packed import Layout
@@ -95,8 +96,8 @@ def _by_kernels(model: LanguageModel, batch: list[NewTokens], storage: KVStorage
     plan = there.plan(size, longest_new, longest, storage)
     try:
         return model.forward(token_ids, there.positions, plan, there.kept)
-    except torch.OutOfMemoryError:
-        if not (graphs and graphs.on):
+    except Exception as error:
+        if not (is_out_of_memory(error) and graphs and graphs.on):
             raise
         graphs.give_up("Memory ran short, and theirs was needed.")
     return model.forward(token_ids, there.positions, plan, there.kept)

@@ -120,7 +120,7 @@ class Pool:
         self.settle()
 
     def shrink(self) -> None:
-        """Make the next step smaller, after one that ran out of memory, if several sequences are left."""
+        """Make the next step smaller, after one that ran out of memory, if it can be."""
         self.scheduler.shrink()
         for sequence in self.scheduler.running:
             sequence.keep(sequence.computed)  # what was drafted for the failed step is drafted again

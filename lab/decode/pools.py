@@ -15,7 +15,7 @@ from lab.decode.failure import explain
 from lab.decode.intake import Intake
 from lab.decode.pool import Pool
 from lab.decode.sequence import Sequence
-from lab.device_memory import is_out_of_memory
+from lab.device_memory import give_back, is_out_of_memory
 from lab.kv.budget import Budget
 from lab.kv.cache import PoolSetting
 from lab.kv.prefix import Prefix
@@ -89,9 +89,9 @@ class Pools:
             pool.step()
         except Exception as error:
             running = pool.scheduler.running
-            smaller = is_out_of_memory(error) and len(running) > 1
+            smaller = is_out_of_memory(error) and pool.scheduler.can_shrink
             if smaller:
-                log.warning("a step of %d sequences ran out of memory; the next one is smaller", len(running))
+                log.warning("a step ran out of memory, with %d running; the next one is smaller", len(running))
             elif not isinstance(error, LabError):
                 log.exception("a step failed")
             # Its traceback holds the tensors of the failed pass, in a cycle that may not be collected for long.
@@ -105,6 +105,7 @@ class Pools:
             self._go_on_without(sequence, pool.setting, error)
         if smaller:
             pool.shrink()
+            give_back()  # cuBLAS and Triton allocate without torch, and find none that torch keeps
         pool.settle()
         return True
 
@@ -171,7 +172,7 @@ class Pools:
         try:
             # Checked again, since it may have fallen back to a format that needs more memory.
             self._budget.refuse_misfit(sequence.prompt_length, sequence.end, sequence.config)
-            pool = self.pool_for(sequence.config)
+            pool = self.pool_for(sequence.config, sequence.end)
             if pool is None:
                 return False
             if sequence.root is None:
@@ -182,23 +183,49 @@ class Pools:
             sequence.finish("error", explain(error))
         return True
 
-    def pool_for(self, config: EngineConfig) -> Pool | None:
-        """The pool for requests with this ``config``, made if there is none; None while there is no memory for it."""
+    def pool_for(self, config: EngineConfig, end: int = 1) -> Pool | None:
+        """The pool for requests with this ``config``, made if there is none; None while there is no memory for it.
+        ``end``: the tokens that it has room for at least."""
         setting = self._budget.setting(config)
-        if setting not in self._pools:
-            if not self._make_room(setting):
-                return None
-            self._pools[setting] = self._made(setting)
-        return self._pools[setting]
+        if setting in self._pools:
+            return self._pools[setting]
+        if not self._make_room(setting):
+            return None
+        pool = self._made(setting, least=config.num_blocks or -(-end // setting.block_size))
+        self._pools[pool.setting] = pool
+        return pool
 
-    def _made(self, setting: PoolSetting) -> Pool:
-        """A new pool; if the device has less memory than the budget says, idle pools are dropped for it."""
-        try:
-            return self._new(setting)
-        except Exception as error:
-            if not (is_out_of_memory(error) and self._drop_idle()):
-                raise
-        return self._new(setting)  # here, where the error no longer keeps the first attempt's memory alive
+    def _made(self, setting: PoolSetting, least: int) -> Pool:
+        """A new pool. If the device has less memory than the budget says, idle pools are dropped for it; if no other
+        pool has memory, it then gets fewer blocks, but no fewer than ``least``."""
+        pool, fitting = None, setting
+        while pool is None:
+            try:
+                pool = self._new(fitting)
+            except Exception as error:  # while there is an error, it keeps the attempt's memory alive
+                if not is_out_of_memory(error):
+                    raise
+                if not self._drop_idle():
+                    if fitting.num_blocks <= least or self.bytes_in_use():
+                        raise
+                    fitting = fitting._replace(num_blocks=max(least, fitting.num_blocks * 3 // 4))
+        if fitting is not setting:
+            self._count_on(fitting)
+        return pool
+
+    def _count_on(self, setting: PoolSetting) -> None:
+        """Count on no more memory than this pool takes, and tell the sequences that were told of more blocks."""
+        waiting = [sequence for sequence in (*self.unplaced, *self.inbox) if not sequence.finished]
+        told = [
+            (sequence, self._budget.setting(sequence.config).num_blocks)
+            for sequence in waiting
+            if sequence.recorder.began and sequence.config.num_blocks is None
+        ]
+        self._budget.lower(self._budget.pool_bytes(setting))
+        for sequence, before in told:
+            if (blocks := self._budget.setting(sequence.config).num_blocks) < before:
+                reason = f"The device has no room for {before:,} cache blocks: the pool has {blocks:,}."
+                sequence.recorder.emit(FellBack, part="full_pool", reason=reason)
 
     def _new(self, setting: PoolSetting) -> Pool:
         return Pool(

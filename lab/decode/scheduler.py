@@ -17,12 +17,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
 
-from lab.config import PoolExhaustedError
+from lab.config import MOST_PROPOSED, PoolExhaustedError
 from lab.decode.sequence import Sequence
 from lab.kv.blocks import BlockPool
 from lab.kv.prefix import Prefix
 from lab.kv.table import BlockTable, CopyBlock
 from lab.trace.events import Admitted, Preempted, Shortage
+
+LEAST_BATCHED_TOKENS = 1 + MOST_PROPOSED
+"""Fewest tokens that a step may be limited to: a whole round of a sequence."""
 
 
 @dataclass(slots=True)
@@ -48,7 +51,7 @@ class Scheduler:
         window: how many tokens a sequence would propose in its next round. Asked once a step; the answer must
             not depend on which others are running.
         max_num_seqs: most sequences in a step.
-        max_num_batched_tokens: most tokens of all sequences in a step, proposals included.
+        max_num_batched_tokens: most tokens of all sequences in a step, proposals included; fewer after ``shrink``.
     """
 
     def __init__(
@@ -114,9 +117,21 @@ class Scheduler:
             budget -= turn.count + turn.window
         return turns
 
+    @property
+    def can_shrink(self) -> bool:
+        """Whether the next step can be smaller than the last one was: several run, or one reads a text in a cache."""
+        return len(self.running) > 1 or self._chunk > LEAST_BATCHED_TOKENS
+
     def shrink(self) -> None:
-        """If several run, preempt the newer half, and let no more run at once until all of the older half are done."""
+        """Make the next step smaller, if it can be.
+
+        If several run, preempt the newer half, and let no more run at once until all of the older half are done. A
+        single one reads its text in chunks of half the tokens; no step has more from then on, since what did not fit
+        once will not fit the next time.
+        """
         if len(self.running) < 2:
+            if self._chunk > LEAST_BATCHED_TOKENS:
+                self._max_num_batched_tokens = max(LEAST_BATCHED_TOKENS, self._chunk // 2)
             return
         self._seats = len(self.running) // 2
         while len(self.running) > self._seats:
@@ -124,6 +139,13 @@ class Scheduler:
         self._crowd = list(self.running)
 
     # -- one sequence's share -----------------------------------------------------------------
+
+    @property
+    def _chunk(self) -> int:
+        """How many tokens of its text a sequence that runs alone computes in a step; 0 if it cannot do so in parts."""
+        if self._blocks is None or len(self.running) != 1:
+            return 0
+        return min(self.running[0].outstanding, self._max_num_batched_tokens)
 
     def _turn(self, sequence: Sequence, count: int, budget: int, *, alone: bool) -> Turn | None:
         """The turn of a sequence with ``count`` tokens to compute, within the budget. None: it has to wait.

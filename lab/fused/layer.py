@@ -11,10 +11,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from lab.device_memory import give_back
 from lab.fused.kernels import rotate
 from lab.fused.product import add_product, gated_product, normed_product
 from lab.kv.attention import attend_by_kernels, launching
-from lab.kv.graphs import CAPTURING
 from lab.kv.plan import BlockPlan, StepPlan
 from lab.kv.storage import PlainLayer
 from lab.pair.llama import is_plain, unlike_llama
@@ -33,8 +33,7 @@ def merge(model: LanguageModel) -> None:
     copied = [module.merge() for module in model.model.modules() if isinstance(module, FusedLayer)]
     if any(copied) and model.device.type == "cuda":
         # The allocator keeps the memory of each part by itself, and nothing larger than a part fits into it.
-        with CAPTURING:
-            torch.cuda.empty_cache()
+        give_back()
 
 
 class FusedLayer(nn.Module):

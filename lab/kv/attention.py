@@ -22,6 +22,7 @@ from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
 from lab.config import ConfigError, in_short
+from lab.device_memory import is_out_of_memory
 from lab.kv.plan import BlockPlan, Group, SdpaChoice, StepPlan
 
 NAME = "decode_lab"
@@ -188,13 +189,14 @@ def attend_by_kernels(
 
 @contextmanager
 def launching(on: torch.Tensor) -> Iterator[None]:
-    """Make Triton launch on the device of ``on``, and turn whatever is wrong with a kernel into a ``KernelError``."""
+    """Make Triton launch on the device of ``on``, and turn whatever is wrong with a kernel into a ``KernelError``. That
+    memory ran out stays what it is: the reference would take more."""
     try:
         with torch.cuda.device_of(on):
             yield
-    except (torch.OutOfMemoryError, KernelError):
-        raise  # the reference would take more memory
     except Exception as error:
+        if isinstance(error, KernelError) or is_out_of_memory(error):
+            raise
         raise KernelError(in_short(error)) from error
 
 

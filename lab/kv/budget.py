@@ -27,7 +27,7 @@ class Budget:
 
     Args:
         limit: bytes for all caches together. None: a share of what is free when first asked for, so that no
-            device is filled beyond that share.
+            device is filled beyond that share. Less once a pool has turned out not to fit (``lower``).
     """
 
     def __init__(self, target: LanguageModel, draft: LanguageModel | None, limit: int | None = None) -> None:
@@ -40,6 +40,10 @@ class Budget:
         if self._limit is None:
             self._limit = _limit(self._models)
         return self._limit
+
+    def lower(self, limit: int) -> None:
+        """Count on ``limit`` bytes from now on: a pool that should have fitted did not."""
+        self._limit = limit
 
     def setting(self, config: EngineConfig) -> PoolSetting:
         """The pool that a request asks for.

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from lab.config import in_short
+from lab.device_memory import CAPTURING
 from lab.kv.packed import Layout
 from lab.kv.storage import KVStorage
 
@@ -35,9 +35,6 @@ NEW_TOKENS = (*range(1, 10), 13, 16, 17, 25, 33)
 MOST_ROWS = 256
 """Most rows of a captured step. With more the GPU is busy for longer than the host needs to launch."""
 SHORTEST_CONTEXT = 512
-CAPTURING = threading.Lock()
-"""Held during a capture, one per process. Meanwhile no other thread may begin a capture, destroy a graph, wait for the
-whole device or empty its allocator: CUDA permits none of it, and the capture fails."""
 
 
 class Bucket(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from lab.config import UnsupportedModelError, in_short
+from lab.device_memory import is_out_of_memory
 from lab.kv.plan import Group, StepPlan
 from lab.kv.storage import KVStorage
 from lab.pair.models import LanguageModel
@@ -34,9 +35,9 @@ def refuse_disagreement(model: LanguageModel) -> None:
         found = _cached(first, texts)
         with first.stock_attention() as own:
             wanted = torch.stack([own(input_ids=text[None], use_cache=False).logits[0, CACHED:] for text in texts])
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:  # of any kind: it is the model's own code
+        if is_out_of_memory(error):
+            raise
         _refuse(model, f"its layers cannot be computed so ({in_short(error)})", error)
     wanted = wanted.float()
     off = (found - wanted).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-Part = Literal["drafter", "kv_format", "kernel", "cuda_graph", "compile"]
+Part = Literal["drafter", "kv_format", "kernel", "cuda_graph", "compile", "full_pool"]
 """What can fail without ending a run."""
 
 Shortage = Literal["blocks", "memory"]
@@ -110,7 +110,8 @@ class Preempted(Event):
 class FellBack(Event):
     """A ``part`` failed and the run goes on without it: plain decoding for the drafter, the
     model's own dtype for a KV format, the reference for a kernel, kernels launched one by one for CUDA
-    graphs, uncompiled layers for compiled ones. ``reason`` is a sentence."""
+    graphs, uncompiled layers for compiled ones, one with fewer blocks for a pool as large as memory was thought to
+    allow. ``reason`` is a sentence."""
 
     kind: ClassVar[str] = "fell_back"
     part: Part

@@ -7,11 +7,13 @@ import sys
 import threading
 import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from lab import ConfigError, EngineConfig, SamplingParams
+from lab.decode.engine import batched_tokens
 from lab.kv.storage import KVStorage
 from lab.trace.events import Admitted, CacheDropped, Event, Finished, Prefilled, RunStarted, StepTimed
 from tests import tiny_models
@@ -285,6 +287,14 @@ def test_invalid_limits_are_refused(limit):
     (name,) = limit
     with pytest.raises(ConfigError, match=name):
         tiny_models.engine("llama", **limit)
+
+
+@pytest.mark.parametrize(("gigabytes", "tokens"), [(11.6, 2048), (23.6, 2048), (39.4, 8192), (79.1, 8192)])
+def test_a_small_gpu_computes_fewer_tokens_in_a_step(monkeypatch, gigabytes, tokens):
+    """A100s of "40 GB" have 39.4 GiB, which are 42.3 GB."""
+    whole = SimpleNamespace(total_memory=int(gigabytes * 2**30))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: whole)
+    assert batched_tokens(SimpleNamespace(device=torch.device("cuda"))) == tokens
 
 
 def test_swapped_settings_are_refused():

@@ -10,10 +10,11 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from lab import EngineConfig, SamplingParams
+from lab import ConfigError, EngineConfig, SamplingParams
 from lab.decode import pool, pools
-from lab.device_memory import is_out_of_memory
+from lab.device_memory import CAPTURING, is_out_of_memory
 from lab.kv import cache
+from lab.kv.attention import launching
 from lab.trace.events import FellBack, Preempted
 from tests import tiny_models
 
@@ -30,6 +31,9 @@ SAMPLING = SamplingParams(max_tokens=24, ignore_eos=True)
 ERRORS = {
     "gpu": torch.OutOfMemoryError("CUDA out of memory"),
     "cpu": RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"),
+    "driver": torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be reported later"),
+    "cublas": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    "triton": RuntimeError("Triton Error [CUDA]: out of memory"),
 }
 
 
@@ -65,7 +69,18 @@ def test_the_torch_error_for_a_cpu_out_of_memory_is_recognised():
     assert is_out_of_memory(caught.value)
     on_windows = "[enforce fail at alloc_cpu.cpp:121] data. DefaultCPUAllocator: not enough memory: you tried to"
     assert is_out_of_memory(RuntimeError(on_windows))
-    assert not is_out_of_memory(RuntimeError("gone"))
+
+
+def test_another_error_is_not_taken_for_out_of_memory():
+    assert not is_out_of_memory(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    assert not is_out_of_memory(ValueError("out of memory"))
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_kernels_are_not_given_up_for_a_reference_that_takes_more_memory(error):
+    with pytest.raises(type(ERRORS[error])) as caught, launching(torch.zeros(1)):
+        raise ERRORS[error]
+    assert caught.value is ERRORS[error]
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -140,12 +155,76 @@ def test_a_device_too_small_for_the_batch_serves_it_in_parts(lab, monkeypatch):
     assert refused
 
 
-def test_a_quantised_cache_does_not_fall_back_to_a_larger_one(lab, monkeypatch):
-    short_of_memory(monkeypatch, lab.target, {3})
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_quantised_cache_does_not_fall_back_to_a_larger_one(lab, monkeypatch, error):
+    short_of_memory(monkeypatch, lab.target, {3}, ERRORS[error])
     run = lab.generate(PROMPTS[0], CONFIGS["int8"], SAMPLING)
     assert run.reason == "error"
     assert "ran out of memory" in run.finished.message
     assert of(run, FellBack) == []
+
+
+def room_for(monkeypatch, model, most):
+    """Passes of more than ``most`` tokens run out of memory. Returns the number of tokens of every pass."""
+    forward, calls = model.forward, []
+
+    def small(token_ids, *rest):
+        calls.append(len(token_ids))
+        if len(token_ids) > most:
+            raise ERRORS["gpu"]
+        return forward(token_ids, *rest)
+
+    monkeypatch.setattr(model, "forward", small)
+    return calls
+
+
+LONG = "There was once a fisherman who lived with his wife in a pigsty close by the sea. " * 3
+
+
+@pytest.mark.parametrize("drafter", ["off", "draft", "ngram"])
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "no cache"])
+def test_a_prompt_is_read_in_smaller_chunks_where_one_ran_out_of_memory(lab, monkeypatch, name, drafter):
+    config = replace(CONFIGS[name], speculative=drafter)
+    expected = [lab.generate(prompt, config, SAMPLING).token_ids for prompt in (LONG, LONG[1:])]
+    lab = tiny_models.engine("llama", "good")
+    calls = room_for(monkeypatch, lab.target, 70)
+    other = lab.submit(PROMPTS[2], CONFIGS[name], replace(SAMPLING, max_tokens=60))
+    lab.step()  # its pool has the prefixes of nobody, and lasts
+    run = lab.generate(LONG, config, SAMPLING)
+    assert run.token_ids == expected[0]
+    assert len(run.prompt_token_ids) == 243
+    assert [tokens for tokens in calls if tokens > 70] == [244, 243, 121]  # beside the other, alone, and half of it
+    assert not of(run, FellBack)
+    assert lab.generate(LONG[1:], config, SAMPLING).token_ids == expected[1]
+    assert len([tokens for tokens in calls if tokens > 70]) == 3  # what did not fit once is not tried again
+    assert other.result().reason == "length"
+
+
+def test_a_device_too_small_for_the_prompts_of_a_batch_reads_them_one_by_one_and_in_chunks(lab, monkeypatch):
+    prompts = [LONG[i:] for i in range(4)]
+    expected = [lab.generate(prompt, CONFIGS["paged"], SAMPLING).token_ids for prompt in prompts]
+    room_for(monkeypatch, lab.target, 70)
+    requests = [lab.submit(prompt, CONFIGS["paged"], SAMPLING) for prompt in prompts]
+    assert [request.result().token_ids for request in requests] == expected
+
+
+@pytest.mark.parametrize(("name", "tried"), [("paged", [243, 121, 60, 33]), ("no cache", [243])])
+def test_a_prompt_is_refused_where_no_smaller_chunk_can_be_read(lab, monkeypatch, name, tried):
+    calls = room_for(monkeypatch, lab.target, 32)
+    run = lab.generate(LONG, CONFIGS[name], SAMPLING)
+    assert run.reason == "error"
+    assert "ran out of memory" in run.finished.message
+    assert calls == tried
+    assert lab.generate(PROMPTS[2], CONFIGS["paged"], SAMPLING).reason == "length"
+
+
+def test_what_torch_keeps_is_given_back_before_a_smaller_step(lab, monkeypatch):
+    """cuBLAS and Triton, which may have found none, take memory from the driver."""
+    emptied = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(CAPTURING.locked()))
+    room_for(monkeypatch, lab.target, 130)
+    assert lab.generate(LONG, CONFIGS["paged"], SAMPLING).reason == "length"
+    assert emptied == [True]
 
 
 def test_a_pool_that_cannot_be_allocated_affects_only_the_requests_for_it(lab, monkeypatch):
@@ -166,6 +245,63 @@ def test_a_pool_that_cannot_be_allocated_affects_only_the_requests_for_it(lab, m
     assert [request.result().token_ids for request in others] == [plain, plain]
     short[0] = False
     assert lab.generate(PROMPTS[0], CONFIGS["int8"], SAMPLING).reason == "length"
+
+
+def only_so_many_slots(monkeypatch, most):
+    """A cache of more slots than ``most[0]`` finds no memory. Returns the slots of every one that was tried."""
+    storage, tried = cache._storage, []
+
+    def raising(model, setting, *rest):
+        tried.append(setting.num_blocks * setting.block_size)
+        if tried[-1] > most[0]:
+            raise ERRORS["gpu"]
+        return storage(model, setting, *rest)
+
+    monkeypatch.setattr(cache, "_storage", raising)
+    return tried
+
+
+def test_a_pool_as_large_as_memory_allows_is_made_smaller_if_that_was_too_much(lab, monkeypatch):
+    """What is told from then on is the size that it has."""
+    full = lab.default_num_blocks(EngineConfig())
+    expected = lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING).token_ids
+    only_so_many_slots(monkeypatch, [10 * 16])
+    requests = [lab.submit(prompt, EngineConfig(), SAMPLING) for prompt in PROMPTS[:2]]
+    runs = [request.result() for request in requests]
+    assert runs[0].token_ids == expected
+    room = lab.default_num_blocks(EngineConfig())
+    assert 3 / 4 * 10 < room <= 10
+    assert sum(lab.occupancy()) == room
+    for run in runs:
+        (event,) = of(run, FellBack)
+        assert event.part == "full_pool"
+        assert event.reason == f"The device has no room for {full:,} cache blocks: the pool has {room:,}."
+    third = lab.generate(PROMPTS[0], EngineConfig(), SAMPLING)
+    assert (third.started.num_blocks, of(third, FellBack)) == (room, [])
+    with pytest.raises(ConfigError, match=f"holds {room} blocks"):
+        lab.submit(PROMPTS[0], EngineConfig(num_blocks=room + 1), SAMPLING)
+
+
+def test_a_pool_of_a_stated_size_is_not_made_smaller(lab, monkeypatch):
+    tried = only_so_many_slots(monkeypatch, [10 * 16])
+    run = lab.generate(PROMPTS[0], EngineConfig(num_blocks=11), SAMPLING)
+    assert run.reason == "error"
+    assert "ran out of memory" in run.finished.message
+    assert set(tried) == {11 * 16}
+
+
+def test_a_pool_is_not_made_smaller_than_its_first_request(lab, monkeypatch):
+    """If even that finds no memory, the request is refused, and others are promised no less than before."""
+    full, most = lab.default_num_blocks(EngineConfig()), [0]
+    tried = only_so_many_slots(monkeypatch, most)
+    run = lab.generate(PROMPTS[0], EngineConfig(), SAMPLING)
+    assert run.reason == "error"
+    assert "ran out of memory" in run.finished.message
+    needed = -(-(len(run.prompt_token_ids) + SAMPLING.max_tokens) // 16)
+    assert tried[-1] == needed * 16 < 10 * 16
+    assert lab.default_num_blocks(EngineConfig()) == full
+    most[0] = needed * 16
+    assert lab.generate(PROMPTS[0], EngineConfig(), SAMPLING).reason == "length"
 
 
 def test_an_idle_pool_is_freed_for_one_that_finds_no_memory(lab, monkeypatch):

@@ -13,10 +13,10 @@ pytest.importorskip("triton", reason="the package triton is not installed (requi
 
 from lab import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
+from lab.device_memory import CAPTURING
 from lab.fused import layer as fused_layer
 from lab.fused import product
 from lab.fused.layer import FusedLayer, fused, merge
-from lab.kv.graphs import CAPTURING
 from lab.kv.plan import BlockPlan
 from lab.kv.storage import KVStorage
 from lab.pair.llama import unlike_llama

@@ -155,7 +155,12 @@ def test_a_failing_graph_is_replaced_by_kernel_launches(engine, reference, where
 
 
 @without_gpu
-def test_graphs_are_freed_when_memory_runs_short(engine, reference, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("no more"), RuntimeError("Triton Error [CUDA]: out of memory")],
+    ids=["torch", "triton"],
+)
+def test_graphs_are_freed_when_memory_runs_short(engine, reference, monkeypatch, error):
     """A prefill, which is not captured, finds no memory until the graphs are freed."""
     lab = engine()
     first = lab.generate(PROMPT, PAGED, SAMPLING)
@@ -164,7 +169,7 @@ def test_graphs_are_freed_when_memory_runs_short(engine, reference, monkeypatch)
     def short(*args):
         calls.append(1)
         if len(calls) == 1:
-            raise torch.OutOfMemoryError("no more")
+            raise error
         return forward(*args)
 
     monkeypatch.setattr(lab.target, "forward", short)

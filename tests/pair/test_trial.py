@@ -8,6 +8,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 from lab import EngineConfig, SamplingParams, UnsupportedModelError, load_engine
 from lab.decode.engine import Engine
+from lab.pair import trial
 from lab.pair.models import LanguageModel
 from lab.pair.trial import refuse_disagreement
 from tests import tiny_models
@@ -75,6 +76,18 @@ def test_a_model_whose_layers_need_another_attention_is_refused(kind, reason, dt
     model = random_model(kind, dtype)
     with pytest.raises(UnsupportedModelError, match=rf"a/model cannot be decoded here.*{reason}"):
         refuse_disagreement(LanguageModel(model, "a/model"))
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("no more"), torch.AcceleratorError("CUDA error: out of memory")]
+)
+def test_a_model_is_not_refused_because_memory_ran_out(monkeypatch, error):
+    def short(*_):
+        raise error
+
+    monkeypatch.setattr(trial, "_cached", short)
+    with pytest.raises(type(error), match=str(error)):
+        refuse_disagreement(LanguageModel(random_model("llama"), "llama"))
 
 
 def test_a_model_from_a_folder_is_tried_before_it_is_accepted(tmp_path):

@@ -304,7 +304,14 @@ def test_the_rarest_event_is_told_and_the_sentence_stays_short() -> None:
     assert told.notice == "fell back: the draft model failed"
 
 
-@pytest.mark.parametrize(("part", "lost"), [("kv_format", "INT4 storage failed"), ("kernel", "the fast kernel failed")])
+@pytest.mark.parametrize(
+    ("part", "lost"),
+    [
+        ("kv_format", "INT4 storage failed"),
+        ("kernel", "the fast kernel failed"),
+        ("full_pool", "the full pool failed"),
+    ],
+)
 def test_a_fallback_is_named_and_its_notice_stays(part: str, lost: str) -> None:
     told = narrator(kv_dtype="int4")
     said = told.step(timed("decode", 1, 3), [], [], None, [" x"], [FellBack(t_ms=0, part=part, reason="<b>\u202e")])

@@ -281,6 +281,7 @@ class Narrator:
                     "kernel": ("the fast kernel", "the reference takes over"),
                     "cuda_graph": ("the CUDA graph", "kernels are launched one by one"),
                     "compile": ("torch.compile", "the layers run uncompiled"),
+                    "full_pool": ("the full pool", "a smaller one takes over"),
                 }[event.part]
                 self.note(f"fell back: {lost} failed")
                 if event.part == "drafter":
