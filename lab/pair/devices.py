@@ -107,11 +107,12 @@ def refuse_incomplete(device_map: dict[str, str | int], model: nn.Module, name: 
             )
 
 
-def first_kind(device_map: DeviceMap) -> str:
-    """ "cuda" if any of a map's modules computes on a GPU, else "cpu"."""
+def computing(device_map: DeviceMap) -> list[str]:
+    """The devices that a map's modules compute on: GPUs or, if there are none in it, the CPU."""
     if device_map == "auto":
-        return best_device()
-    return "cuda" if any(isinstance(place, int) or "cuda" in place for place in device_map.values()) else "cpu"
+        return ["cpu"] if best_device() == "cpu" else [f"cuda:{gpu}" for gpu in range(torch.cuda.device_count())]
+    places = [f"cuda:{place}" if isinstance(place, int) else place for place in device_map.values()]
+    return list(dict.fromkeys(place for place in places if "cuda" in place)) or ["cpu"]
 
 
 def execution_device(module: nn.Module) -> torch.device:

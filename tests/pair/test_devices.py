@@ -10,7 +10,7 @@ import pytest
 import torch
 from accelerate import dispatch_model
 
-from lab import ConfigError, EngineConfig, Run, SamplingParams, load_engine
+from lab import ConfigError, EngineConfig, Run, SamplingParams, load, load_engine
 from lab.decode import pool
 from lab.decode.engine import Engine
 from lab.decode.pool import Pool
@@ -167,6 +167,49 @@ def test_device_map_auto_is_the_cpu_where_there_is_no_gpu(folder, monkeypatch):
     engine = load_engine(folder, device_map="auto")
     assert (engine.device, engine.dtype) == ("cpu", "float32")
     assert said(engine, EngineConfig())
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Makes torch report GPUs of these compute capabilities."""
+
+    def report(*capabilities: tuple[int, int]) -> None:
+        def capability(device: str | torch.device) -> tuple[int, int]:
+            return capabilities[torch.device(device).index or 0]
+
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(capabilities))
+        monkeypatch.setattr(torch.cuda, "get_device_capability", capability)
+
+    return report
+
+
+@pytest.mark.parametrize(
+    ("device_map", "dtype"),
+    [
+        ("auto", "float16"),
+        ({"": 0}, "bfloat16"),
+        ({"": 1}, "float16"),
+        ({"": "cuda:1"}, "float16"),
+        ({"model": 0, "lm_head": "cuda"}, "bfloat16"),
+        ({"model": 0, "lm_head": 1}, "float16"),
+        ({"model": "disk", "lm_head": 1}, "float16"),
+        ({"": "cpu"}, "float32"),
+    ],
+)
+def test_the_dtype_is_one_that_every_gpu_in_use_supports(folder, gpus, monkeypatch, device_map, dtype):
+    """Of two, the second is too old for bfloat16."""
+    gpus((8, 0), (7, 5))
+    chosen = []
+
+    def load_model(*_, **how):
+        chosen.append(how["dtype"])
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(load, "load_model", load_model)
+    with pytest.raises(ConfigError, match="enough"):
+        load_engine(folder, device_map=device_map)
+    assert chosen == [getattr(torch, dtype)]
 
 
 @pytest.mark.parametrize(
