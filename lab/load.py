@@ -9,7 +9,7 @@ import torch
 
 from lab.decode.backends import KernelChoice, choose_kernels
 from lab.decode.engine import Engine, refuse_limits
-from lab.pair.devices import DeviceMap, first_kind, refuse_device_map, resolve_device
+from lab.pair.devices import DeviceMap, computing, refuse_device_map, resolve_device
 from lab.pair.loading import (
     EMBEDDED_DRAFTS,
     EMBEDDED_TARGET,
@@ -52,8 +52,8 @@ def load_engine(
         device_map: for a target larger than one GPU, instead of ``device``: "auto" (accelerate spreads it over
             the GPUs, and the rest over main memory), or a device for each of its modules by name (a GPU's
             number, "cpu", "disk"). A draft goes on the device where the target's tokens come out.
-        dtype: that of the computation: "float32", "bfloat16", "float16"; "auto": bfloat16 on a GPU, float16
-            on one whose compute capability is below 8.0; float32 on a CPU, but with products of bfloat16 where the
+        dtype: that of the computation: "float32", "bfloat16", "float16"; "auto": bfloat16 on GPUs, float16
+            if one of them has a compute capability below 8.0; float32 on a CPU, but with products of bfloat16 where the
             processor has them, so that several tokens cost hardly more than one ("float32" asks for float32 alone);
             float16 with bitsandbytes.
         quantization: INT8 weights, the target's and the draft's: "torchao-int8" or "bitsandbytes-int8" (see
@@ -78,15 +78,17 @@ def load_engine(
         "watch": watch,
     }
     if device_map is None:
-        place = kind = resolve_device(device)
+        place = resolve_device(device)
+        devices = [place]
     else:
         refuse_device_map(device_map, device, quantization)
-        kind = first_kind(device_map)
-        place = kind if device_map == "auto" and kind == "cpu" else device_map  # on a Mac, accelerate's choice is Metal
+        devices = computing(device_map)
+        # On a Mac, accelerate's choice is Metal.
+        place = "cpu" if device_map == "auto" and devices == ["cpu"] else device_map
     refuse_limits(max_num_seqs, max_num_batched_tokens, kv_bytes)
-    in_c = choose_kernels(kernels, torch.device(kind)) == "c"  # refuses those that cannot run there
-    weights, dtype = resolve_quantization(quantization, dtype, kind.partition(":")[0])
-    torch_dtype = resolve_dtype(dtype, kind)
+    in_c = choose_kernels(kernels, torch.device(devices[0])) == "c"  # refuses those that cannot run there
+    weights, dtype = resolve_quantization(quantization, dtype, devices[0].partition(":")[0])
+    torch_dtype = resolve_dtype(dtype, *devices)
 
     def load(where: str | Path, name: str, place: str | DeviceMap = place):
         how = {"quantization": weights, "rounded": dtype == "auto", "in_c": in_c}

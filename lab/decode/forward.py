@@ -48,8 +48,8 @@ def forward(
     """Compute the new tokens of every sequence in ``batch`` and store their keys and values.
 
     On a CPU a step in C computes them (``lab.native``), once that is ready. If a kernel fails, kernels are given
-    up: the reference computes the same tokens, overwriting what the kernel may have stored. If a CUDA graph fails,
-    graphs are given up, and kernels are launched one by one.
+    up: the reference computes the same tokens, overwriting what the kernel may have stored. If a CUDA graph fails, or
+    finds no memory, kernels are launched one by one (``lab.kv.graphs``).
 
     Args:
         sdpa: any choice but "auto" is a back end of torch's attention, and so selects the reference.

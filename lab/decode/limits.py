@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -32,6 +33,15 @@ LEAST_SECONDS = {"cuda": 0.0, "cpu": 0.05}
 """Runs are repeated for at least this long: a few short products are all slow if something else holds the cores."""
 
 _measuring = threading.Lock()
+
+
+def _begin_anew() -> None:
+    global _measuring
+    _measuring = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # a forked process lacks the thread that may hold the lock
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 def device_limits(device: torch.device, dtype: torch.dtype) -> Limits | None:

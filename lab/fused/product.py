@@ -43,7 +43,8 @@ class Tile(NamedTuple):
 
 # Of the choices that were tried on an H100, for the matrices of an 8B and a 1B Llama, and that fit in the shared memory
 # of smaller GPUs, 99 KB, what took least time. (With more, the gate takes up to 3% less.) Three or four programs run at
-# once on a multiprocessor, if there are that many. Where x is normed, a second warp computes the same squares again.
+# once on an H100's multiprocessor, if there are that many. They take 50 to 74 KB each: of smaller GPUs' 100 KB there is
+# room for one, which was not measured there. Where x is normed, a second warp computes the same squares again.
 NORMED, GATED, ADDED = Tile(16, 256, 1, 4), Tile(16, 256, 2, 4), Tile(16, 512, 2, 3)
 
 

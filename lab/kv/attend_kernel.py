@@ -33,8 +33,10 @@ LOG2_E = 1.4426950408889634
 MOST_ROWS = 64
 """Most rows of a tile: new tokens x the query heads of a KV head."""
 TILE_BYTES = 16 * 1024
-"""Bytes of a tile's keys, in the dtype they are multiplied in: two such tiles, twice over, fit every GPU's shared
-memory. Twice as many where they lie there in pairs of bytes, so that the work per tile is done half as often."""
+"""Bytes of a tile's keys, in the dtype they are multiplied in: two such tiles, twice over, and the query fit the 99 KB
+of shared memory that a program can have from compute capability 8.0 on. (Before, on a T4, it is 64 KB: heads of 256
+with 64 rows would need 96, and the reference computes them.) Twice as many where they lie there in pairs of bytes, so
+that the work per tile is done half as often."""
 MOST_ROWS_FLOAT32, TILE_BYTES_FLOAT32 = 16, 8 * 1024
 """Float32 is multiplied number by number, not by tensor cores, and a larger tile of it does not fit in a
 multiprocessor's registers: assembled for compute capability 9.0 by Triton 3.6, plain, heads of 128, 64 rows spill
@@ -45,7 +47,10 @@ MOST_TILES = 4
 384 tokens of one sequence took an H100 12.8 microseconds whole, 9.2 in two parts and 7.7 in four, and 128 tokens 5.7,
 5.6 and 5.9 (part 3 of ``python -m lab.bench gpu``)."""
 RESIDENT, RESIDENT_WIDE = 4, 2
-"""Programs that a multiprocessor runs at once: of 16 rows, and of more."""
+"""Programs that a multiprocessor runs at once: of 16 rows, and of more. An H100's has shared memory for so many: 228 KB
+of which a program takes 25 to 42, or up to 80 with more rows (heads of 128). The 100 KB of an A10G's, L4's or RTX's are
+enough for two programs of 16 rows (of INT4, three) and for one of more, if plain: a sequence may then be split into
+more parts than run at once. Not measured there."""
 REGISTERS = 128
 """Most per thread if four programs of 128 threads are to run at once: a multiprocessor has 65,536. For heads of 128
 and compute capability 9.0, Triton 3.6 takes 96 for plain, and without a limit 128 for INT4 and 146 for INT8: a fourth

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from lab.config import in_short
-from lab.device_memory import CAPTURING
+from lab.device_memory import CAPTURING, is_out_of_memory
 from lab.kv.packed import Layout
 from lab.kv.storage import KVStorage
 
@@ -72,7 +72,8 @@ class Bucket(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A captured step: its inputs, to be overwritten; how to run it; and where its logits then are."""
+    """A captured step: its inputs, to be overwritten; how to run it; and where its logits then are, until another
+    graph of the same cache is replayed."""
 
     token_ids: torch.Tensor
     numbers: torch.Tensor
@@ -83,13 +84,13 @@ class Captured:
 class Graphs:
     """The captured steps of the models that share a cache. They contain the addresses of its slots and of the models.
 
-    A bucket is captured on first use. All graphs of a cache share one pool of memory, since no two run at
-    the same time. If one cannot be captured or replayed, all are given up: steps are launched kernel by
-    kernel again.
+    A bucket is captured on first use. All graphs of a cache share one pool of memory, and the memory of their logits,
+    since no two run at the same time. A bucket that there is no memory to capture is not tried again: its steps are
+    launched kernel by kernel. If one cannot be captured for another reason, or not replayed, all are given up.
 
     Attributes:
         on: whether graphs are in use.
-        failure: why they were given up.
+        failure: why they were given up, or one of them was.
         capturing: what is being captured at this moment, to tell those who wait for it. The first time, kernels are
             compiled too, which takes seconds.
     """
@@ -99,6 +100,8 @@ class Graphs:
         self.failure: str | None = None
         self.capturing: str | None = None
         self._captured: dict[tuple[LanguageModel, Bucket], Captured] = {}
+        self._too_large: set[tuple[LanguageModel, Bucket]] = set()
+        self._logits = torch.empty(0)
         self._place: Place | None = None
 
     @property
@@ -110,6 +113,7 @@ class Graphs:
         """Drop all graphs, and their memory."""
         self.on, self.failure = False, reason
         self._captured.clear()
+        self._logits = torch.empty(0)
         self._place = None
 
     def has(self, model: LanguageModel, bucket: Bucket) -> bool:
@@ -117,14 +121,21 @@ class Graphs:
         return (model, bucket) in self._captured
 
     def capture(self, model: LanguageModel, bucket: Bucket, block_size: int, storage: KVStorage) -> Captured | None:
-        """The graph of a bucket, captured now if need be. None: capturing failed, and graphs are given up."""
+        """The graph of a bucket, captured now if need be. None: there was no memory for it, or capturing failed in
+        another way and graphs are given up."""
+        if (model, bucket) in self._too_large:
+            return None
         try:
             if not self.has(model, bucket):
                 self.capturing = f"{model.name}, {bucket}"
                 self._captured[model, bucket] = self._capture(model, bucket, block_size, storage)
             return self._captured[model, bucket]
         except Exception as error:
-            self._fail(error)
+            # Ending a capture in which memory ran out may fail in turn.
+            if any(map(is_out_of_memory, filter(None, (error, error.__context__)))):
+                self._leave_out(model, bucket)
+            else:
+                self._fail(error)
             return None
         finally:
             self.capturing = None
@@ -148,7 +159,8 @@ class Graphs:
             kept: K, the rows whose logits are wanted.
 
         Returns:
-            [K, vocabulary] float32 logits; None if it failed, and graphs are given up.
+            [K, vocabulary] float32 logits, which no later replay overwrites; None: there is no graph of this bucket, or
+            it failed and graphs are given up.
         """
         captured = self.capture(model, bucket, block_size, storage)
         if captured is None:
@@ -166,6 +178,13 @@ class Graphs:
         log.warning("a CUDA graph failed", exc_info=error)
         self.give_up(in_short(error))
 
+    def _leave_out(self, model: LanguageModel, bucket: Bucket) -> None:
+        log.warning("no memory to capture %s, %s", model.name, bucket, exc_info=True)
+        self._too_large.add((model, bucket))
+        self.failure = f"There was no memory to capture {model.name}, {bucket}. Only steps of that shape are affected."
+        if not self._captured:
+            self._place = None  # its pool of memory, without a graph, could not be used again
+
     def _capture(self, model: LanguageModel, bucket: Bucket, block_size: int, storage: KVStorage) -> Captured:
         """Record a step of nothing but padding. (What is kept of the recording does not refer to this object.)"""
         layout, nothing = bucket.layout(block_size), ((), (), (), ())
@@ -173,10 +192,25 @@ class Graphs:
         token_ids = torch.zeros(bucket.rows, dtype=torch.long, device=model.device)
         packed = layout.split(numbers)
         plan = packed.plan(block_size, bucket.new, bucket.context, storage)
+        memory = self._memory_for(bucket.rows * model.vocabulary, model.device)
+        out = memory[: bucket.rows * model.vocabulary].view(bucket.rows, model.vocabulary)
         if self._place is None:
             self._place = Place(model.device)
-        replay, logits = self._place.record(lambda: model.forward(token_ids, packed.positions, plan, packed.kept))
+        replay, logits = self._place.record(lambda: model.forward(token_ids, packed.positions, plan, packed.kept, out))
+        self._logits = memory
         return Captured(token_ids, numbers, replay, logits)
+
+    def _memory_for(self, logits: int, device: torch.device) -> torch.Tensor:
+        """Memory for so many logits of a step: what there is, or more.
+
+        It grows with what is captured: one sequence needs a row, and the largest step 125 MiB for a vocabulary of
+        128,256. Graphs that are there already go on writing to where they did, so it at least doubles: all that has
+        become too small is less than what is added.
+        """
+        have = len(self._logits)
+        if have >= logits:
+            return self._logits
+        return torch.empty(max(logits, 2 * have), dtype=torch.float32, device=device)
 
 
 class Place:
@@ -199,9 +233,11 @@ class Place:
         # The inner context restores the current stream even if a capture fails while it is being ended.
         with CAPTURING, torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream()):
             self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
-                run()
-            torch.cuda.current_stream().wait_stream(self._stream)
+            try:
+                with torch.cuda.stream(self._stream):
+                    run()
+            finally:  # even if it failed: what it launched reads what is freed then
+                torch.cuda.current_stream().wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
             _drop_workspaces()
             try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from torch import nn
@@ -12,11 +14,41 @@ from lab.config import ConfigError
 DeviceMap = str | dict[str, str | int]
 """In accelerate's form: "auto", or a device for each module by name ("" is the whole model): the number of a
 GPU, "cuda:1", "cpu" or "disk". With a GPU in the map, "cpu" and "disk" only store weights; the GPU computes."""
+BUILDS = "that for CUDA 12.6 is for older GPUs, too"
+"""Which build of torch has kernels for a GPU that the usual one has none for."""
+ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)([af]?)")
+"""What torch was built for: "sm_86" is machine code for compute capability 8.6."""
 
 
 def best_device() -> str:
-    """ "cuda" when there is one, else "cpu"."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    """ "cuda" when there is one that this build of torch has kernels for, else "cpu"."""
+    return "cuda" if torch.cuda.is_available() and has_kernels("cuda") else "cpu"
+
+
+def has_kernels(device: torch.device | str) -> bool:
+    """Whether this build of torch has kernels for a GPU. True as well if that cannot be told.
+
+    Machine code ("sm") runs on GPUs of the same major version, and of the same or a higher minor one. From the other
+    kind ("compute") the driver makes machine code for any later GPU. With an "a", either is for one compute capability
+    alone; with an "f", for its major version (NVIDIA, CUDA C++ Programming Guide, "Compute Capabilities").
+    """
+    try:
+        capability = torch.cuda.get_device_capability(device)
+    except (RuntimeError, AssertionError):  # no GPU to ask: a Space that lends GPUs has none yet
+        return True
+    built = [ARCHITECTURE.fullmatch(name) for name in torch.cuda.get_arch_list()]
+    if not built or not all(built):  # ROCm's have other names
+        return True
+    return any(_runs(*name.groups(), capability) for name in built)
+
+
+def _runs(kind: str, number: str, only: str, capability: tuple[int, int]) -> bool:
+    """Whether code of an architecture runs on a GPU; the first three are the parts of its name."""
+    made_for = divmod(int(number), 10)
+    if capability == made_for:
+        return True
+    same_major = capability[0] == made_for[0]
+    return capability > made_for and only != "a" and (same_major or (kind == "compute" and not only))
 
 
 def multiplies_bfloat16(device: torch.device | str) -> bool:
@@ -33,31 +65,48 @@ def resolve_device(device: str | None) -> str:
     """The device that is asked for; None: the best available.
 
     Raises:
-        ConfigError: not the name of a device, or one that this machine lacks.
+        ConfigError: not the name of a device, one that this machine lacks, or one that torch has no kernels for.
     """
     if device is None:
         return best_device()
+    _refuse_absent(device)
+    _refuse_without_kernels(device)
+    return device
+
+
+def _refuse_absent(device: str) -> None:
     kind, colon, index = str(device).partition(":")
     numbered = index.isdecimal() if colon else True
     if kind not in ("cpu", "cuda") or not numbered or (kind == "cpu" and int(index or 0)):
         raise ConfigError(f"device must be 'cpu', 'cuda' or the number of a GPU as in 'cuda:1', not {device!r}.")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"device={device!r} is not there: {_gpus()} Choose another, or 'cpu'.")
-    return device
+
+
+def _refuse_without_kernels(device: str) -> None:
+    if device.startswith("cuda") and not has_kernels(device):
+        major, minor = torch.cuda.get_device_capability(device)
+        raise ConfigError(
+            f"{device} cannot be used: its compute capability is {major}.{minor}, and this build of PyTorch "
+            f"({torch.__version__}) has kernels for {', '.join(torch.cuda.get_arch_list())}. Choose another device, or "
+            f"'cpu'; or install a build that has them for this one: {BUILDS}."
+        )
 
 
 def refuse_device_map(device_map: DeviceMap, device: str | None, quantization: str | None = None) -> None:
     """Refuse a map that accelerate could not carry out, before anything is loaded.
 
     Raises:
-        ConfigError: not a map, a device in it that this machine lacks, a single device given as well, or offloading
-            of weights that are to be quantised.
+        ConfigError: not a map, a device in it that this machine lacks or torch has no kernels for, a single device
+            given as well, or offloading of weights that are to be quantised.
     """
     if device is not None:
         raise ConfigError(
             f"device={device!r} is one device, but device_map={device_map!r} spreads the model. Give only one of them."
         )
     if device_map == "auto":
+        for gpu in computing(device_map):
+            _refuse_without_kernels(gpu)
         return
     if not isinstance(device_map, dict) or not device_map or not all(isinstance(name, str) for name in device_map):
         raise ConfigError(
@@ -68,12 +117,14 @@ def refuse_device_map(device_map: DeviceMap, device: str | None, quantization: s
         whole = isinstance(place, int) and not isinstance(place, bool)
         try:
             if place != "disk":
-                resolve_device(f"cuda:{place}" if whole else str(place))
+                _refuse_absent(f"cuda:{place}" if whole else str(place))
         except ConfigError as error:
             raise ConfigError(
                 f"device_map puts {name or 'the model'!r} on {place!r}, which does not exist here: {_gpus()} A "
                 "place is the number of a GPU, 'cpu' or 'disk'."
             ) from error
+    for gpu in computing(device_map):
+        _refuse_without_kernels(gpu)
     places = set(device_map.values())
     if quantization is not None and ("disk" in places or ("cpu" in places and len(places) > 1)):
         raise ConfigError(
@@ -107,11 +158,12 @@ def refuse_incomplete(device_map: dict[str, str | int], model: nn.Module, name: 
             )
 
 
-def first_kind(device_map: DeviceMap) -> str:
-    """ "cuda" if any of a map's modules computes on a GPU, else "cpu"."""
+def computing(device_map: DeviceMap) -> list[str]:
+    """The devices that a map's modules compute on: GPUs or, if there are none in it, the CPU."""
     if device_map == "auto":
-        return best_device()
-    return "cuda" if any(isinstance(place, int) or "cuda" in place for place in device_map.values()) else "cpu"
+        return ["cpu"] if best_device() == "cpu" else [f"cuda:{gpu}" for gpu in range(torch.cuda.device_count())]
+    places = [f"cuda:{place}" if isinstance(place, int) else place for place in device_map.values()]
+    return list(dict.fromkeys(place for place in places if "cuda" in place)) or ["cpu"]
 
 
 def execution_device(module: nn.Module) -> torch.device:

@@ -8,6 +8,7 @@ from transformers import PreTrainedConfig
 
 from lab.config import in_short
 from lab.device_memory import is_out_of_memory
+from lab.pair.devices import BUILDS
 from lab.pair.quantization import how_quantised
 
 
@@ -20,6 +21,11 @@ def why(error: Exception, config: PreTrainedConfig | None) -> str:
         )
     if is_out_of_memory(error):
         return "the device ran out of memory. Choose a smaller model or dtype."
+    if "no kernel image" in str(error):
+        return (
+            "this build of PyTorch, or a library beside it, has no kernels for the GPU. Choose another device, or "
+            f"'cpu'; or install a build that has them: {BUILDS}. ({in_short(error)})"
+        )
     if (method := config and how_quantised(config)) and isinstance(error, ImportError):
         return (
             f"its weights are quantised ({method}), and a library that they need is not installed. Install it, or "

@@ -38,8 +38,8 @@ EMBEDDED_DRAFTS = {"matched": "draft", "mismatched": "mismatched"}
 target; the mismatched one has the same shape and learnt from program code."""
 
 
-def resolve_dtype(dtype: str, device: str) -> torch.dtype:
-    """The torch dtype of a name; "auto" is bfloat16 on a GPU, float16 on one too old for that, float32 on a CPU.
+def resolve_dtype(dtype: str, *devices: str) -> torch.dtype:
+    """The torch dtype of a name; "auto" is bfloat16 on GPUs, float16 if one is too old for that, float32 on a CPU.
 
     In float32, verifying several tokens and decoding one round so nearly alike
     that every token can be compared.
@@ -48,9 +48,9 @@ def resolve_dtype(dtype: str, device: str) -> torch.dtype:
         ConfigError: not the name of a floating-point dtype.
     """
     if dtype == "auto":
-        if not device.startswith("cuda"):
+        if not devices[0].startswith("cuda"):
             return torch.float32
-        return torch.bfloat16 if multiplies_bfloat16(device) else torch.float16
+        return torch.bfloat16 if all(map(multiplies_bfloat16, devices)) else torch.float16
     found = getattr(torch, str(dtype), None)
     if found not in (torch.float32, torch.bfloat16, torch.float16):
         raise ConfigError(f"dtype must be 'auto', 'float32', 'bfloat16' or 'float16', not {dtype!r}.")

@@ -135,7 +135,12 @@ class LanguageModel:
         return any(weight.ndim > 2 for weight in self.model.parameters())
 
     def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, plan: StepPlan | BlockPlan, keep: torch.Tensor
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        plan: StepPlan | BlockPlan,
+        keep: torch.Tensor,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """One packed forward pass.
 
@@ -144,6 +149,7 @@ class LanguageModel:
             positions: [N] int32 or int64.
             plan: which rows are whose (see ``lab.kv.plan``).
             keep: [K] int32 or int64, the rows whose logits are wanted.
+            out: [K, vocabulary] float32, which the logits are written to and which is returned. None: new memory.
 
         Returns:
             [K, vocabulary] float32 logits.
@@ -158,6 +164,11 @@ class LanguageModel:
             logits_to_keep=keep,
             plan=Sealed(plan) if self.compiled else plan,
         )
+        if out is not None:
+            own = min(self.vocabulary, output.logits.shape[-1])
+            out[:, :own].copy_(output.logits[0, :, :own])  # in place of the conversion to float32 below
+            out[:, own:].fill_(-torch.inf)
+            return out
         logits = output.logits[0].float()
         return F.pad(logits, (0, self.padding), value=-torch.inf) if self.padding else logits
 

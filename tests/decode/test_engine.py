@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import Counter
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -370,6 +371,21 @@ def test_a_failure_in_mid_run_ends_it_with_the_reason(lab, monkeypatch):
     assert run.reason == "error"
     assert "the device is gone" in run.finished.message
     assert run.text
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["an illegal memory access was encountered", "device-side assert triggered", "unspecified launch failure"],
+)
+def test_a_fault_that_a_gpu_does_not_recover_from_is_told_as_one(lab, monkeypatch, fault):
+    """Every later request fails alike, until the process is started again."""
+    error = RuntimeError(f"CUDA error: {fault}\nCUDA kernel errors might be asynchronously reported")
+    monkeypatch.setattr(lab.target, "forward", Mock(side_effect=error))
+    run = lab.generate(PROMPT, EngineConfig(), SAMPLE)
+    assert run.finished.message == (
+        f"The GPU met a fault after which this process can no longer use it (RuntimeError: CUDA error: {fault}). Start "
+        "the program again."
+    )
 
 
 def test_non_finite_logits_end_the_run(lab, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 import pytest
@@ -142,3 +144,17 @@ def test_a_core_that_is_busy_for_a_moment_does_not_lower_the_limit():
         time.sleep(0.008 if len(called) < 5 else 0.00001)
 
     assert limits._best_seconds(run, CPU) < 0.004
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_forked_process_does_not_wait_for_a_thread_that_it_lacks(monkeypatch):
+    """As on a ZeroGPU Space, which forks one for every call, while another thread may be measuring."""
+    monkeypatch.setattr(limits, "_measured", lambda *_: None)
+    with limits._measuring:
+        if not (child := os.fork()):
+            signal.alarm(30)  # ends it if it waits
+            limits.device_limits(CPU, torch.float32)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert limits._measuring.locked()

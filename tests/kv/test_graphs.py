@@ -43,6 +43,7 @@ PAGED = EngineConfig(paged=True, block_size=4)
 DRAFT = replace(PAGED, kv_dtype="int8", speculative="draft", num_speculative_tokens=3)
 EARLY_EXIT = EngineConfig(speculative="early_exit", num_speculative_tokens=2)
 SAMPLING = SamplingParams(max_tokens=5, ignore_eos=True)
+NO_MEMORY = "There was no memory to capture {}. Only steps of that shape are affected."
 
 
 @pytest.fixture
@@ -182,15 +183,89 @@ def test_graphs_are_freed_when_memory_runs_short(engine, reference, monkeypatch,
     assert gone() is None
 
 
-def test_the_result_of_a_graph_is_not_overwritten_by_its_next_replay(monkeypatch):
-    """The graph itself always writes its output to the same place."""
+@without_gpu
+def test_a_step_that_finds_no_memory_for_its_graph_leaves_the_others_theirs(engine, reference):
+    """It is launched kernel by kernel, now and whenever it comes again."""
+    lab = engine(failing={"record": 2}, error=torch.OutOfMemoryError("CUDA out of memory"))
+    runs = [lab.generate(PROMPT, DRAFT, SAMPLING) for _ in range(2)]
+    for run in runs:
+        assert run.token_ids == reference.generate(PROMPT, DRAFT, SAMPLING).token_ids
+        assert [(event.part, event.reason) for event in fell_back(run)] == [
+            ("cuda_graph", NO_MEMORY.format("llama, 1 x 4 tokens, context 512"))
+        ]
+    (place,) = Again.made
+    (pool,) = lab._pools
+    assert place.recorded == pool.cache.graphs.count + 1 > 2
+    assert place.replayed > 2
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, vocabulary: int = 12) -> tuple[Mock, graphs.Graphs]:
+    """A model whose logits are one-hot, and graphs of it."""
     monkeypatch.setattr(Again, "made", [], raising=False)
     monkeypatch.setattr(graphs, "Place", lambda device: Again(device, {}, RuntimeError("no")))
-    model = Mock(device=torch.device("cpu"), forward=lambda ids, positions, plan, keep: ids[keep, None].float())
-    captured, bucket = graphs.Graphs(), Bucket(1, 1, 512)
-    packed = bucket.layout(16).pack((), (), (), (), 16, model.device)
-    rows = [captured.forward(model, torch.tensor([token]), packed, 1, bucket, 16, None) for token in (7, 9)]
-    assert [row.tolist() for row in rows] == [[[7.0]], [[9.0]]]
+
+    def forward(ids, positions, plan, keep, out):
+        return out.copy_(torch.nn.functional.one_hot(ids[keep], vocabulary))
+
+    model = Mock(device=torch.device("cpu"), vocabulary=vocabulary, forward=forward)
+    model.name = "scripted"
+    return model, graphs.Graphs()
+
+
+def replayed(captured: graphs.Graphs, model: Mock, bucket: Bucket, token: int) -> torch.Tensor | None:
+    """The logits of a step of one token by the graph of a bucket."""
+    packed = bucket.layout(16).pack((1,), (0,), (1,), (array("i", [0]),), 16, model.device)
+    return captured.forward(model, torch.tensor([token]), packed, 1, bucket, 16, None)
+
+
+def test_graphs_share_the_memory_of_their_logits_and_results_do_not(monkeypatch):
+    """A graph always writes to the same place, even after a larger one has needed more memory."""
+    model, captured = scripted(monkeypatch)
+    most = [1, 2, 16, 64]
+    buckets = [Bucket(sequences, 1, context) for sequences in most for context in (512, 1024, 2048)]
+    first = [replayed(captured, model, bucket, token) for token, bucket in enumerate(buckets)]
+    again = [replayed(captured, model, bucket, token) for token, bucket in enumerate(reversed(buckets))]
+    for logits in (first, again):
+        assert [row.argmax().item() for row in logits] == list(range(12))
+    assert captured.count == 12
+    logits = [captured.capture(model, bucket, 16, None).logits for bucket in buckets]
+    assert [part.shape for part in logits] == [(bucket.rows, 12) for bucket in buckets]
+    memory = {storage.data_ptr(): storage.nbytes() for storage in map(torch.Tensor.untyped_storage, logits)}
+    assert list(memory.values()) == [rows * 12 * 4 for rows in most]
+
+
+def in_the_end(error: Exception, cause: Exception) -> Exception:
+    """``error``, raised while ``cause`` was: ending a capture may fail because of what failed within it."""
+    error.__context__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        in_the_end(RuntimeError("operation failed due to a previous error"), torch.OutOfMemoryError("CUDA")),
+    ],
+)
+def test_a_bucket_without_memory_is_tried_once_and_the_next_in_a_new_pool_if_there_are_no_others(monkeypatch, error):
+    """A pool of memory whose only graph is gone cannot be used again."""
+    model, captured = scripted(monkeypatch)
+    small, large, other = Bucket(1, 1, 512), Bucket(4, 1, 512), Bucket(2, 1, 512)
+    record, asked = Again.record, []
+
+    def short(place, run):
+        asked.append(Again.made.index(place))
+        if len(asked) in (1, 3):
+            raise error
+        return record(place, run)
+
+    monkeypatch.setattr(Again, "record", short)
+    tokens = [replayed(captured, model, bucket, 7) for bucket in (large, large, small, other, other, large, small)]
+    assert [logits is not None for logits in tokens] == [False, False, True, False, False, False, True]
+    assert asked == [0, 1, 1]
+    assert captured.on
+    assert captured.count == 1
+    assert captured.failure == NO_MEMORY.format("scripted, 2 x 1 tokens, context 512")
 
 
 @without_gpu
@@ -315,6 +390,7 @@ def test_a_capture_that_fails_is_ended_for_the_allocator_too(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, lambda _: nullcontext())
     for name in ("Stream", "current_stream", "CUDAGraph"):
         monkeypatch.setattr(torch.cuda, name, Mock())
+    waited = torch.cuda.current_stream.return_value.wait_stream
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 7))
     monkeypatch.setattr(torch.cuda, "graph", graph)
     zeros = torch.zeros
@@ -327,6 +403,10 @@ def test_a_capture_that_fails_is_ended_for_the_allocator_too(monkeypatch):
     assert called == ["run", "cleared", "captured", "ended", (1, (0, 7)), "ended", "cleared"]
     assert not graphs.CAPTURING.locked()
     assert gc.isenabled()  # no garbage was collected during the capture: it may hold a graph, not to be destroyed then
+    waited.reset_mock()
+    with pytest.raises(ZeroDivisionError):
+        place.record(lambda: 1 / 0)
+    waited.assert_called_once()  # what had been launched before may still read what is freed now
 
 
 def on_a_gpu(modules: Iterable[object] = (), **attributes: object) -> SimpleNamespace:
@@ -424,3 +504,32 @@ def test_a_capture_that_fails_leaves_cuda_in_order(monkeypatch):
     torch.rand(1, device="cuda")  # fails if the random number generator is still in a capture
     torch.cuda.empty_cache()  # fails if the allocator believes that it is still in a capture
     assert not fell_back(load_engine(device="cuda", dtype="float32").generate("Once upon a time", PAGED, SAMPLING))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: nothing to capture")
+def test_a_capture_out_of_memory_leaves_the_next_one_in_order(monkeypatch):
+    """Of two buckets, the first finds no memory: the second is captured, in another pool of memory."""
+    lab = load_engine(device="cuda", dtype="float32")
+    forward, config = lab.target.forward, replace(PAGED, block_size=16)
+
+    def short(token_ids, *rest):
+        logits = forward(token_ids, *rest)
+        if torch.cuda.is_current_stream_capturing() and len(token_ids) == 1:
+            raise torch.OutOfMemoryError("no more")
+        return logits
+
+    monkeypatch.setattr(lab.target, "forward", short)
+    expected = [
+        load_engine(device="cuda", dtype="float32").generate("Once upon a time", config, SAMPLING).token_ids
+    ] * 2
+    alone = lab.generate("Once upon a time", config, SAMPLING)
+    assert [event.part for event in fell_back(alone)] == ["cuda_graph"]
+    assert alone.token_ids == expected[0]
+    requests = [lab.submit("Once upon a time", config, SAMPLING) for _ in range(2)]
+    assert [request.result().token_ids for request in requests] == expected
+    (pool,) = lab._pools
+    assert pool.cache.graphs.on
+    assert pool.cache.graphs.count == 1
+    torch.rand(1, device="cuda")
+    torch.cuda.empty_cache()

@@ -6,17 +6,21 @@ which uses the same hooks, is real.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from accelerate import dispatch_model
 
-from lab import ConfigError, EngineConfig, Run, SamplingParams, load_engine
+from lab import ConfigError, EngineConfig, Run, SamplingParams, load, load_engine
 from lab.decode import pool
 from lab.decode.engine import Engine
 from lab.decode.pool import Pool
 from lab.kv import budget
 from lab.kv.budget import Budget
 from lab.kv.plan import Group, StepPlan
+from lab.pair.devices import best_device, has_kernels, resolve_device
+from lab.pair.failure import why
 from lab.pair.models import LanguageModel
 from lab.trace.events import CacheDropped, FellBack, Proposed
 from tests import tiny_models
@@ -167,6 +171,117 @@ def test_device_map_auto_is_the_cpu_where_there_is_no_gpu(folder, monkeypatch):
     engine = load_engine(folder, device_map="auto")
     assert (engine.device, engine.dtype) == ("cpu", "float32")
     assert said(engine, EngineConfig())
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Makes torch report GPUs of these compute capabilities, and what it was built for."""
+
+    def report(*capabilities: tuple[int, int], built: str = "sm_75 sm_80") -> None:
+        def capability(device: str | torch.device) -> tuple[int, int]:
+            return capabilities[torch.device(device).index or 0]
+
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(capabilities))
+        monkeypatch.setattr(torch.cuda, "get_device_capability", capability)
+        monkeypatch.setattr(torch.cuda, "get_arch_list", built.split)
+
+    return report
+
+
+@pytest.mark.parametrize(
+    ("device_map", "dtype"),
+    [
+        ("auto", "float16"),
+        ({"": 0}, "bfloat16"),
+        ({"": 1}, "float16"),
+        ({"": "cuda:1"}, "float16"),
+        ({"model": 0, "lm_head": "cuda"}, "bfloat16"),
+        ({"model": 0, "lm_head": 1}, "float16"),
+        ({"model": "disk", "lm_head": 1}, "float16"),
+        ({"": "cpu"}, "float32"),
+    ],
+)
+def test_the_dtype_is_one_that_every_gpu_in_use_supports(folder, gpus, monkeypatch, device_map, dtype):
+    """Of two, the second is too old for bfloat16."""
+    gpus((8, 0), (7, 5))
+    chosen = []
+
+    def load_model(*_, **how):
+        chosen.append(how["dtype"])
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(load, "load_model", load_model)
+    with pytest.raises(ConfigError, match="enough"):
+        load_engine(folder, device_map=device_map)
+    assert chosen == [getattr(torch, dtype)]
+
+
+CUDA_13 = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120"
+CUDA_12_6 = "sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90"
+
+
+@pytest.mark.parametrize(
+    ("capability", "built", "runs"),
+    [
+        *[((major, minor), CUDA_13, False) for major, minor in ((5, 2), (6, 0), (6, 1), (7, 0))],
+        *[((major, minor), CUDA_12_6, True) for major, minor in ((5, 2), (6, 0), (6, 1), (7, 0))],
+        *[((major, minor), CUDA_13, True) for major, minor in ((7, 5), (8, 0), (8, 9), (9, 0), (10, 3), (12, 1))],
+        ((11, 0), CUDA_13, False),
+        ((13, 0), CUDA_13, True),  # compiled by the driver
+        ((12, 0), CUDA_12_6, False),
+        ((8, 0), "sm_86", False),  # a higher minor version
+        ((9, 0), "sm_90a", True),
+        ((10, 3), "sm_100a compute_100a", False),  # of one architecture alone
+        ((10, 3), "sm_100f", True),  # of a family
+        ((11, 0), "sm_100f compute_100f", False),
+        ((9, 0), "gfx90a gfx942", True),  # ROCm's
+        ((6, 1), "sm_80 odd_1", True),
+        ((6, 1), "", True),
+    ],
+)
+def test_a_gpu_is_used_if_this_build_of_torch_has_kernels_for_it(gpus, capability, built, runs):
+    gpus(capability, built=built)
+    assert has_kernels("cuda") is runs
+    assert best_device() == ("cuda" if runs else "cpu")
+
+
+def test_a_gpu_without_kernels_is_not_chosen_and_refused_by_name(folder, gpus):
+    """Of two, the second is too old."""
+    gpus((8, 0), (6, 1))
+    assert (resolve_device(None), resolve_device("cuda:0")) == ("cuda", "cuda:0")
+    reason = (
+        r"cuda:1 cannot be used: its compute capability is 6\.1, and this build of PyTorch \(.+\) has kernels for "
+        r"sm_75, sm_80\. Choose another device, or 'cpu'; or install a build that has them"
+    )
+    for settings in ({"device": "cuda:1"}, {"device_map": "auto"}, {"device_map": {"model": 0, "lm_head": 1}}):
+        with pytest.raises(ConfigError, match=reason):
+            load_engine(folder, **settings)
+    gpus((6, 1))
+    assert resolve_device(None) == "cpu"
+    assert load_engine(folder, device_map="auto").device == "cpu"
+
+
+def test_a_gpu_that_cannot_be_asked_yet_is_not_judged(monkeypatch):
+    """On a Space that lends GPUs there is none before a call."""
+
+    def none_here(device):
+        raise RuntimeError("No CUDA GPUs are available")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", none_here)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", CUDA_13.split)
+    assert best_device() == "cuda"
+
+
+@pytest.mark.parametrize("method", [None, "gptq"])
+def test_a_kernel_that_is_missing_is_not_blamed_on_the_files(method):
+    config = SimpleNamespace(quantization_config={"quant_method": method}) if method else None
+    error = RuntimeError("CUDA error: no kernel image is available for execution on the device\nand more")
+    said = why(error, config)
+    assert said.startswith("this build of PyTorch, or a library beside it, has no kernels for the GPU.")
+    assert "'cpu'" in said
+    assert "and more" not in said
 
 
 @pytest.mark.parametrize(

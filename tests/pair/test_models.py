@@ -26,6 +26,7 @@ from transformers import (
 from lab import ConfigError, EngineConfig, ModelLoadError, SamplingParams, UnsupportedModelError, load_engine
 from lab.decode.engine import Engine
 from lab.decode.forward import NewTokens, forward
+from lab.kv.plan import Group, StepPlan
 from lab.pair.loading import load_model, refuse_mismatch
 from lab.pair.models import LanguageModel
 from lab.pair.quantization import stored_tensors
@@ -161,6 +162,12 @@ def test_with_vocabulary_pads_or_cuts_logits_and_clamps_tokens():
     assert said.shape == (2, own + 9)
     assert torch.all(said[:, own:] == -torch.inf)
     assert torch.equal(logits(narrow, tokens), known[:, : own - 9])
+    for resized in (model, wide, narrow):
+        out, rows = torch.empty(2, resized.vocabulary), torch.arange(2)
+        plan = StepPlan((Group(slice(0, 2), 1, None),), None, None)
+        with torch.inference_mode():
+            assert resized.forward(tokens, rows, plan, rows, out) is out
+            assert torch.equal(out, resized.forward(tokens, rows, plan, rows))
     assert torch.equal(logits(narrow.with_vocabulary(own), tokens), known)
 
 

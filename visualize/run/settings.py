@@ -211,7 +211,7 @@ def senseless(settings: Settings) -> dict[str, str]:
     elif not settings.paged:
         found["prefix_caching"] = "needs paged blocks: only those can be shared"
     if not has_gpu():
-        found["cuda_graphs"] = "needs a GPU, and this machine has none"
+        found["cuda_graphs"] = "needs a GPU that PyTorch can use, and this machine has none"
         if settings.kernels == "auto":
             found["torch_compile"] = "needs kernels by Torch: a step in C is compiled already"
     elif not settings.cache or settings.kernels != "auto":
