@@ -329,6 +329,46 @@ def test_a_text_that_is_cut_off_can_be_read_whole(visit: Visit) -> None:
         assert not meaning.is_visible()
 
 
+def test_an_opening_is_written_once_and_not_again_when_its_list_is_left(visit: Visit) -> None:
+    lab = visit().open()
+    lab.page.click("#openings input")
+    lab.page.click("[role=option]:has-text('Once upon a time') >> nth=0")
+    prompt = lab.page.locator("#prompt textarea")
+    expect(prompt).not_to_have_value("")
+    expect(lab.page.locator("#openings input")).to_have_value("Example openings")
+    for leave in ("Tab", "Escape"):
+        prompt.fill(f"My own words, left by {leave}")
+        lab.page.click("#openings input")
+        lab.page.keyboard.press(leave)
+        lab.page.wait_for_timeout(300)
+        expect(prompt).to_have_value(f"My own words, left by {leave}")
+
+
+def test_run_pressed_before_the_controls_have_followed_a_switch_runs_what_the_switch_says(visit: Visit) -> None:
+    lab = visit().open(prefix_caching=1, max_tokens=5)
+    lab.page.evaluate("document.querySelector('#toggle-cache input').click(); document.querySelector('#run').click()")
+    lab.page.wait_for_selector(".say:has-text('Finished')")
+    assert "recomputed" in lab.seen()
+    assert lab.page.locator(".toast-wrap").inner_text() == ""
+
+
+def test_the_keys_of_run_held_down_begin_one_run(visit: Visit) -> None:
+    lab = visit().open(speculation="off", max_tokens=5)
+    lab.page.evaluate(
+        """() => {
+          window.pressed = 0;
+          document.querySelector("#run").addEventListener("click", () => (pressed += 1));
+        }"""
+    )
+    lab.page.keyboard.down("Control")
+    for _ in range(4):
+        lab.page.keyboard.down("Enter")  # pressed again without having been let go: repeated
+    lab.page.keyboard.up("Enter")
+    lab.page.keyboard.up("Control")
+    assert lab.page.evaluate("pressed") == 1
+    lab.finish()
+
+
 @pytest.mark.parametrize("path", ["", "pool", "compare"])
 def test_after_a_refused_run_nothing_is_stopped(browser: Browser, server: str, path: str) -> None:
     lab = Lab(browser.new_page(), server)  # not ``visit``: the browser logs the refusal as an error

@@ -256,6 +256,20 @@ def test_escape_closes_an_open_list_before_it_stops_a_run(visit: Visit) -> None:
     assert "stopped" in lab.seen()["say"]
 
 
+def test_stop_works_although_an_earlier_stop_is_still_unanswered(visit: Visit) -> None:
+    lab, held = visit().open(**PLAIN, **ENDLESS), []
+    lab.page.route("**/run/predict*", lambda route: held.append(route), times=1)
+    lab.run()
+    lab.page.click("#stop")
+    lab.page.wait_for_timeout(300)
+    assert len(held) == 1
+    assert lab.running
+    lab.page.click("#stop")
+    lab.finish()
+    assert "stopped" in lab.seen()["say"]
+    held[0].continue_()
+
+
 def test_everything_works_in_a_browser_without_storage(visit: Visit) -> None:
     lab = visit()
     lab.page.add_init_script(

@@ -94,6 +94,22 @@ def test_a_run_from_a_file_can_be_made_again(visit: Visit, tmp_path: Path) -> No
     assert Run.load(lab.save("json", tmp_path)).config == Run.load(file).config
 
 
+def test_of_two_files_opened_at_once_the_second_is_shown(visit: Visit, tmp_path: Path) -> None:
+    files = [tmp_path / f"{n}.json" for n in (1, 2)]
+    for file, (name, kept) in zip(files, runs().items(), strict=False):
+        file.write_bytes(kept.read_bytes())
+        assert name.endswith(f"prompt {file.stem}")
+    lab = visit().open()
+    network = lab.page.context.new_cdp_session(lab.page)
+    slow = {"offline": False, "latency": 400, "downloadThroughput": -1, "uploadThroughput": -1}
+    network.send("Network.emulateNetworkConditions", slow)
+    lab.reopen(files[0])
+    lab.page.wait_for_timeout(500)  # uploaded, and not yet answered
+    lab.reopen(files[1])
+    first = Run.load(files[1]).prompt.split()[1]
+    lab.page.wait_for_selector(f".token >> nth=1 >> text='{first}'")
+
+
 def test_a_run_recorded_on_a_gpu_is_opened_without_one(visit: Visit) -> None:
     lab = visit().open(max_tokens=5)
     name, file = next((name, file) for name, file in runs().items() if "Draft" in name)

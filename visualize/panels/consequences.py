@@ -10,7 +10,7 @@ import gradio as gr
 
 from lab.engines import EMBEDDED
 from visualize.recorded import kv_error, logprobs_cost
-from visualize.run.settings import CHOICES, LABELS, NEUTRAL, OTHER, Settings, senseless
+from visualize.run.settings import CHOICES, LABELS, OTHER, Settings, senseless, sensible
 from visualize.vocabulary import ATTENTIONS, DRAFTERS
 
 
@@ -99,7 +99,7 @@ def state(settings: Settings, put_out: Mapping[str, Any]) -> tuple[dict[str, dic
     """
     wanted = replace(settings, **put_out)
     useless = senseless(wanted)
-    settings = replace(wanted, **{name: NEUTRAL[name] for name in useless})
+    settings = sensible(wanted)
     reasons = {name: f"{reason[0].upper()}{reason[1:]}." for name, reason in useless.items()}
     if not settings.cache:
         reasons |= dict.fromkeys(("block_size", "pool_size"), "Needs the KV cache: no cache, no blocks.")

@@ -95,7 +95,10 @@ def build(link: Link) -> Controls:
 def openings(prompt: gr.Textbox) -> None:
     """A list of prompts to try, for ``prompt``."""
     some = _listed("Example openings", [(_shortened(opening), opening) for opening in OPENINGS], elem_id="openings")
-    some.input(fn=None, inputs=[some, prompt], outputs=prompt, js="(opening, prompt) => opening || prompt")
+    # Not by ``input``, which Gradio also sends when a list is left: what was written since would be lost.
+    some.change(
+        fn=None, inputs=[some, prompt], outputs=[prompt, some], js="(opening, prompt) => [opening || prompt, '']"
+    )
 
 
 def recordings() -> gr.Dropdown:

@@ -23,6 +23,10 @@ LATEST: dict[str, Any] = QUIET | {"trigger_mode": "always_last"}
 """For what depends on controls: one answer at a time and, if controls change meanwhile, one more for their final state.
 By default Gradio drops that."""
 
+REPEATED: dict[str, Any] = QUIET | {"trigger_mode": "multiple"}
+"""For what is sent as often as a person does it: what stops something, or brings along what it is about. By default
+Gradio drops an event while the last one of its kind is unanswered."""
+
 
 class Stoppable(Protocol):
     """Visitors, each with one thing in progress at most."""
@@ -52,7 +56,7 @@ def stops(pages: gr.Blocks, pressed: Callable[..., Dependency], visitors: Stoppa
     def leave(request: gr.Request) -> None:
         visitors.leave(request.session_hash)
 
-    pressed(stop, queue=False, **QUIET)
+    pressed(stop, queue=False, **REPEATED)
     pages.unload(leave)
 
 

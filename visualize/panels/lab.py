@@ -14,10 +14,10 @@ from lab.trace.events import Event
 from visualize.assets import TITLE
 from visualize.compare.against import against
 from visualize.panels import controls, header, room, stage
-from visualize.panels.events import QUIET, begins, keep_address, ready, warn
+from visualize.panels.events import LATEST, QUIET, REPEATED, begins, keep_address, ready, warn
 from visualize.run.again import again
 from visualize.run.replays import runs
-from visualize.run.settings import LINK, OTHER, from_link
+from visualize.run.settings import LINK, OTHER, from_link, sensible
 from visualize.server.live import LiveRun
 from visualize.server.sent import CHECKED_S, STORED_S
 from visualize.server.shelf import Shelf
@@ -47,7 +47,7 @@ def build(
     visitors = Visitors(shelf)
 
     def run(request: gr.Request, *values: Any) -> str:
-        settings = controls.to_settings(values)
+        settings = sensible(controls.to_settings(values))  # a switch was turned, and what follows is under way
         begin = functools.partial(LabRun, line, load, settings)
         return visitors.begin(request.session_hash, begin, against=against(settings)) or gr.skip()
 
@@ -99,8 +99,8 @@ def build(
             with gr.Column(elem_id="view"):
                 view = stage.build(take_away)
         begins(panel.run.click(run, panel.values, view, **QUIET))
-        panel.stop.click(stop, queue=False, **QUIET)
-        panel.open.upload(reopened, panel.open, view, **QUIET)
+        panel.stop.click(stop, queue=False, **REPEATED)
+        panel.open.upload(reopened, panel.open, view, **LATEST)
         # Not by ``input``: Gradio sends two for a click, and the second may come when the first has been answered.
         panel.replays.change(replayed, panel.replays, [view, panel.replays], **QUIET)
         view.submit(use, None, [panel.put_out, *panel.values], **QUIET)

@@ -22,7 +22,7 @@ from visualize.lessons.learner import MOST_CHARACTERS, Learner, restored
 from visualize.lessons.lesson_run import LessonRun
 from visualize.lessons.observation import Seen
 from visualize.panels import header, stage
-from visualize.panels.events import QUIET, begins, ready, warn
+from visualize.panels.events import QUIET, REPEATED, begins, ready, warn
 from visualize.panels.widgets import component
 from visualize.run.transcript import recorded
 from visualize.server.shelf import Shelf
@@ -75,11 +75,11 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
             tried = component("try", {"does": "Run it so"}, elem_id="try")
             answered = component("question", sheet.CHECK, elem_id="check")
     shown = [learner, progress, asked, press, explained, tried, answered]
-    asked.submit(actions.predict, [at, learner], [*shown, observed], **QUIET)
-    begins(press.click(actions.run, [at, learner], [*shown, observed, player], trigger_mode="multiple", **QUIET))
-    tried.submit(actions.change, [at, learner], [learner, progress, tried], trigger_mode="multiple", **QUIET)
-    answered.submit(actions.check, [at, learner], [learner, progress, answered], **QUIET)
-    halt.click(actions.stop, queue=False, **QUIET)
+    asked.submit(actions.predict, [at, learner], [*shown, observed], **REPEATED)
+    begins(press.click(actions.run, [at, learner], [*shown, observed, player], **REPEATED))
+    tried.submit(actions.change, [at, learner], [learner, progress, tried], **REPEATED)
+    answered.submit(actions.check, [at, learner], [learner, progress, answered], **REPEATED)
+    halt.click(actions.stop, queue=False, **REPEATED)
     everything = [at, introduction, *shown, observed, player]
     ready(pages.load(actions.opened, [kept, kept_runs], everything, js=BROWSER_KEEPS, **QUIET))
     pages.unload(actions.leave)

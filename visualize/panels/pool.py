@@ -98,7 +98,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     values = [controls[name] for name in NAMES]
     begins(press.click(run, values, view, **QUIET))
     stops(pages, halt.click, visitors)
-    reopen.upload(reopened, reopen, view, **QUIET)
+    reopen.upload(reopened, reopen, view, **LATEST)
     preset.input(lambda key: _show(PRESETS[key].inputs), preset, [preset, *values], **LATEST)
     switched = [controls[name].input for name in ("lengths", "shared", "paged")]
     gr.on(switched, _follow, values, [controls[other] for other in DEPENDENT], queue=False, **LATEST)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from lab.config import ConfigError, EngineConfig, PromptError, SamplingParams
@@ -187,8 +187,7 @@ def from_link(
     for name, reason in senseless(Settings(**settings)).items():
         if name in settings and settings[name] != NEUTRAL[name]:
             notices.append(f"The {of}'s {name.replace('_', ' ')} was left out: it {reason}.")
-        settings[name] = NEUTRAL[name]
-    return Settings(**settings), notices
+    return sensible(Settings(**settings)), notices
 
 
 NEUTRAL = {
@@ -199,6 +198,11 @@ NEUTRAL = {
     "torch_compile": False,
 }
 """The settings that cannot always be used, and the value of each when it is not in use."""
+
+
+def sensible(settings: Settings) -> Settings:
+    """The settings without those that would have nothing to act on."""
+    return replace(settings, **{name: NEUTRAL[name] for name in senseless(settings)})
 
 
 def senseless(settings: Settings) -> dict[str, str]:

@@ -19,7 +19,7 @@ document.addEventListener("keydown", ({ target }) => (listOpen = target.matches?
 window.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
-    keyed("#run", "Control+Enter")?.click();
+    if (!event.repeat) keyed("#run", "Control+Enter")?.click(); // held down, it would begin a run after every run
   } else if (event.key === "Tab" && listOpen) {
     document.getElementById(event.target.getAttribute("aria-controls"))?.setAttribute("tabindex", -1); // one that scrolls is a Tab stop itself
     event.target.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true })); // Gradio leaves the list open
