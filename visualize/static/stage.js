@@ -43,7 +43,7 @@ function read(transcript) {
   const [first, second] = transcript.split("\n", 2);
   if (!first || run.id === first) return;
   const { problem } = JSON.parse(second || "{}");
-  if (problem) return sayNow(problem, true); // a file that is refused changes nothing
+  if (problem) return refuse(problem);
   begin(first);
   const { run: id, live, against } = JSON.parse(first);
   run.against = against;
@@ -55,6 +55,13 @@ function read(transcript) {
   over();
   follow(); // what a link asks for is there, or does not come
   sayNow("This run was saved while it was going on: its file ends here.");
+}
+
+const READ = 5000; // milliseconds: enough to read why a file was refused
+/** A file that is refused changes nothing. What a run says meanwhile has to wait. */
+function refuse(problem) {
+  sayNow(problem, true);
+  if (run.running) quietUntil = performance.now() + READ;
 }
 
 let stream;
