@@ -9,7 +9,7 @@ from itertools import pairwise
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Lab, unfold
 from tests.waiting import until
@@ -216,6 +216,27 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
     page.wait_for_function("location.search.includes('at=50')")
     page.click("#preset label:has-text('Ladder')")  # an instant belongs to its settings
     page.wait_for_function("!location.search.includes('at=')")
+
+
+def test_the_link_claims_no_comparison_of_settings_chosen_after_it_was_asked_for(visit: Visit) -> None:
+    page = visit().at("compare", lanes="cache,paged", max_tokens=10, repeats=1)
+    held: list[Route] = []
+    page.route("**/queue/join*", lambda route: held.append(route), times=1)
+    page.click("#run")
+    until(lambda: page.wait_for_timeout(20) or held)
+    page.click("#lanes label:has-text('INT8') >> nth=0")
+    page.wait_for_function("location.search.includes('int8')")
+    held.pop().continue_()
+    page.wait_for_selector(".contest[data-over=true] .lane", timeout=90_000)
+    assert "run" not in parse_qs(urlsplit(page.url).query)
+    page.click("#run")
+    page.wait_for_function("location.search.includes('run=1')")
+
+
+def test_a_link_with_a_value_left_out_still_links_to_its_comparison(visit: Visit) -> None:
+    page = visit().at("compare", lanes="cache,paged", max_tokens=10, repeats=0, run=1)
+    page.wait_for_selector(".contest[data-over=true] .lane", timeout=90_000)
+    assert parse_qs(urlsplit(page.url).query)["run"] == ["1"]
 
 
 def test_mistakes_are_explained_and_a_comparison_can_be_stopped(visit: Visit) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from lab.config import EngineConfig
 from lab.trace.recorder import Run
 from tests.browser.conftest import Lab
 from tests.visualize.conftest import script
+from tests.waiting import until
 from visualize.vocabulary import STATES
 
 Visit = Callable[..., Lab]
@@ -178,6 +179,32 @@ def test_without_a_seed_the_link_gets_the_one_used(visit: Visit) -> None:
     lab.run()
     lab.finish()
     assert int(parse_qs(urlsplit(lab.page.url).query)["seed"][0]) >= 0
+
+
+def test_the_link_claims_no_run_whose_settings_were_changed_before_it_came(visit: Visit) -> None:
+    lab = visit().open(seed="", max_tokens=20)
+
+    def link() -> dict[str, str]:
+        lab.page.wait_for_timeout(400)  # a step would be written by now
+        query = parse_qs(urlsplit(lab.page.url).query, keep_blank_values=True)
+        return {name: value for name, (value,) in query.items()}
+
+    held: list[Route] = []
+    for late, paged in (("queue/join*", {"paged": "0"}), ("channels/*", {})):  # the server's answer; the first frame
+        lab.page.route(f"**/{late}", lambda route: held.append(route), times=1)
+        lab.page.click("#run")
+        until(lambda: lab.page.wait_for_timeout(20) or held)
+        lab.toggle("paged")
+        lab.page.wait_for_function(f"location.search.includes('paged') === {'paged' in paged}".lower())
+        held.pop().continue_()
+        lab.page.wait_for_selector("body:not(.begun)")
+        lab.finish()
+        lab.page.keyboard.press("Home")
+        assert link() == {"seed": "", "max_tokens": "20"} | paged
+    lab.run()
+    lab.finish()
+    assert link().keys() == {"seed", "max_tokens", "run"}
+    assert link()["seed"]
 
 
 def test_hostile_values_in_a_link_are_left_out_with_a_notice(visit: Visit) -> None:

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from lab import EngineConfig, Run
 from lab.trace.events import Admitted, Event, Preempted, StepTimed
@@ -211,6 +211,25 @@ def test_a_saved_run_is_reopened_and_a_bad_file_changes_nothing(visit: Visit, tm
     other.page.keyboard.press("Home")
     other.page.wait_for_timeout(400)
     assert "step" not in other.page.url
+
+
+def test_a_file_that_arrives_during_a_run_does_not_end_it(visit: Visit, tmp_path: Path) -> None:
+    lab = visit().open(max_tokens=900, kernels="reference")
+    file = tmp_path / "run.json"
+    Run(script(EngineConfig())).save(file)
+    held: list[Route] = []
+    lab.page.route("**/gradio_api/upload*", lambda route: held.append(route))
+    lab.reopen(file)
+    lab.run()
+    lab.wait_for_tokens(3)
+    held.pop().continue_()
+    lab.page.wait_for_selector(".say.problem:has-text('A run began meanwhile')")
+    shown = lab.seen()["pass"]
+    lab.page.wait_for_function("shown => document.querySelector('.stage').dataset.seq > shown + 20", arg=shown)
+    assert "A run began meanwhile" in lab.seen()["say"]  # long enough to be read
+    assert lab.running
+    lab.page.click("#stop")
+    lab.finish()
 
 
 def test_the_address_has_the_seed_of_the_run_that_is_shown(visit: Visit, tmp_path: Path) -> None:

@@ -7,7 +7,10 @@ import json
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +21,7 @@ from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until
 from visualize.run.settings import Settings
 from visualize.server.live import LiveRun
-from visualize.server.shelf import Shelf
+from visualize.server.shelf import RUN, Kind, Shelf
 from visualize.server.visitors import OneEach, Visitors
 from visualize.server.work import Line
 
@@ -26,10 +29,10 @@ from visualize.server.work import Line
 class Desk:
     """Visitors with scripted runs; ``runs`` are those that began."""
 
-    def __init__(self, pause: float = 0.0) -> None:
+    def __init__(self, pause: float = 0.0, kind: Kind = RUN) -> None:
         self.runs: list[LiveRun] = []
         self.compared: list[Any] = []
-        self.shelf = Shelf()
+        self.shelf = Shelf(kind)
         self.visitors = Visitors(self.shelf)
         self._engine, self._line = ScriptedEngine(pause), Line()
 
@@ -124,6 +127,31 @@ def test_a_run_dropped_from_the_shelf_is_freed(monkeypatch: pytest.MonkeyPatch) 
     gc.collect()
     assert gone() is None
     assert all(other() for other in others)
+
+
+def test_a_file_does_not_replace_a_run_that_began_after_it_was_chosen(tmp_path: Path) -> None:
+    lengths = iter((3, 1000, 0, 0))  # of runs that begin while the file is read; 0: none does
+
+    def load(document: Any, name: str) -> Sequence[Any]:
+        if tokens := next(lengths):
+            desk.begin("ann", max_tokens=tokens)
+        if tokens == 3:
+            desk.wait()
+        return RUN.load(document, name)
+
+    def opened() -> dict[str, Any]:
+        return json.loads(desk.visitors.reopen("ann", path).splitlines()[-1])
+
+    desk, path = Desk(0.01, replace(RUN, load=load)), tmp_path / "run.json"
+    desk.begin("ann", max_tokens=3)
+    desk.wait()
+    path.write_text(desk.shelf.take_away([desk.runs[0].id, "json"])["text"])
+    for _ in range(3):  # the third time the run has begun before: while the file was on its way
+        assert opened()["problem"].startswith("A run began meanwhile")
+        assert desk.shelf.events(desk.runs[1].id)  # it is over, and still there
+    assert desk.visitors.busy("ann")
+    desk.visitors.stop("ann")
+    assert "finished" in opened()
 
 
 def hear(run: LiveRun) -> None:

@@ -167,17 +167,17 @@ class Shelf:
 
     def reopen(self, visitor: str | None, path: Path, accepted: Callable[[], None] = lambda: None) -> str:
         """The transcript of the run in an uploaded file, or a ``problem``, which changes nothing. Others may open the
-        same file. ``accepted`` is called before the run is kept."""
+        same file. ``accepted`` is called before the run is kept, and may still refuse it with a LabError."""
         id = uuid.uuid4().hex
         try:
             with _in_turn():
                 document, size = read_json(path, self._kind.most_bytes, self._kind.most_values), path.stat().st_size
                 events = self._kind.load(document, path.name)
                 text = self._kind.told(events, id)
+            accepted()
         except RunFileError as error:
             return head(id) + line({"problem": f"{str(error).removesuffix('.')}. {RIGHT}"})
         except LabError as error:
             return head(id) + line({"problem": str(error)})
-        accepted()
         self.put(visitor, id, events, size)
         return text

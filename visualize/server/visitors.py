@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from lab.config import LabError
 from visualize.run.transcript import head
 from visualize.server.live import Live
 from visualize.server.shelf import Shelf
@@ -24,6 +25,7 @@ class UnderWay(Protocol):
 One = TypeVar("One", bound=UnderWay)
 MOST = 500
 """Most visitors who are remembered: they may leave without notice."""
+MEANWHILE = "A run began meanwhile, so the file was not opened. Open it again when the run is over."
 
 
 class OneEach(Generic[One]):
@@ -107,8 +109,16 @@ class Visitors:
 
     def reopen(self, visitor: str | None, path: Path) -> str:
         """See ``Shelf``. A run from a file takes the place of the visitor's own, with which no later one is
-        compared."""
-        return self._shelf.reopen(visitor, path, lambda: self.leave(visitor))
+        compared. But one that goes on, or began while the file was read, stays: it was asked for last, since nothing
+        is opened during a run (static/header.js)."""
+        before = self._runs.last(visitor)
+
+        def accept() -> None:
+            if (last := self._runs.last(visitor)) and (last.goes_on or last is not before):
+                raise LabError(MEANWHILE)
+            self.leave(visitor)
+
+        return self._shelf.reopen(visitor, path, accept)
 
     def busy(self, visitor: str | None) -> bool:
         """Whether the visitor has a run in progress."""

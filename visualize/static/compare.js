@@ -3,7 +3,7 @@
 // and race.js.
 
 const { shells } = setup;
-const { asked, address } = window.decodeLab;
+const { asked, address, ran } = window.decodeLab;
 const drawn = {};
 const RACED = $(".race .caption").textContent;
 let running = false;
@@ -29,7 +29,7 @@ function read(value) {
     body.classList.toggle("running", running);
     $(".grow").disabled = running;
     if (running) race.stop();
-    if (running) address({ run: 1 }); // a link shows what is on the screen
+    if (running) ran();
     if (running && narrow.matches) $(".contest-head").scrollIntoView({ behavior: gently(), block: "start" });
   }
   const problem = record.problem ?? "";

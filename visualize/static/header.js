@@ -38,6 +38,7 @@ const stop = () => keyed("#stop", "Escape");
 const served = "gradio_config" in window; // and not a page on its own
 const startable = () => (body.dataset.ready || !served) && !body.matches(".running"); // the link's settings are there
 let early = false;
+let changed = false; // the settings, since Run was pressed
 document.addEventListener("click", (event) => {
   const { target } = event;
   if (target.closest(STARTS) && !startable()) {
@@ -45,6 +46,7 @@ document.addEventListener("click", (event) => {
     event.stopImmediatePropagation();
   } else if (target.closest("#run")) {
     early = false;
+    if (!body.matches(".begun")) changed = false; // else the press before counts
     body.classList.add("begun");
   } else if (target.closest("#stop")) early = body.matches(".begun");
 }, true);
@@ -57,6 +59,10 @@ new MutationObserver(() => {
 }).observe(body, { attributeFilter: ["class", "data-ready"] });
 
 document.addEventListener("decode-lab-refused", () => body.classList.remove("begun"));
+// A link's settings may come to the controls after the run that it asks for: nobody has changed them.
+let touched = false;
+for (const how of ["pointerdown", "keydown", "input"]) document.addEventListener(how, () => (touched = true), true);
+document.addEventListener("decode-lab-other", () => (changed ||= touched));
 
 /** Call ``act`` once the controls are set as the link says. */
 function whenReady(act) {
@@ -208,6 +214,8 @@ if (window.parent !== window && location.protocol.startsWith("http")) {
 window.decodeLab = {
   address,
   query, // to be read
+  /** A run has begun: a link restores it, unless it would have other settings. */
+  ran: () => changed || address({ run: 1 }),
   asked: new URLSearchParams(location.search), // read before a control that is still being set drops some of it
   /** Make a select's choice a part of the link, which leaves out its default. */
   choice(name, select) {

@@ -43,11 +43,12 @@ function read(transcript) {
   const [first, second] = transcript.split("\n", 2);
   if (!first || run.id === first) return;
   const { problem } = JSON.parse(second || "{}");
-  if (problem) return sayNow(problem, true); // a file that is refused changes nothing
+  if (problem) return refuse(problem);
   begin(first);
   const { run: id, live, against } = JSON.parse(first);
   run.against = against;
-  if (!led) window.decodeLab.address({ run: live ? 1 : null }); // no link restores a run from a file
+  if (!led && live) window.decodeLab.ran();
+  else if (!led) window.decodeLab.address({ run: null }); // no link restores a run from a file
   stream?.close();
   if (live) return listen(id);
   hear(transcript.slice(first.length));
@@ -55,6 +56,13 @@ function read(transcript) {
   over();
   follow(); // what a link asks for is there, or does not come
   sayNow("This run was saved while it was going on: its file ends here.");
+}
+
+const READ = 5000; // milliseconds: enough to read why a file was refused
+/** A file that is refused changes nothing. What a run says meanwhile has to wait. */
+function refuse(problem) {
+  sayNow(problem, true);
+  if (run.running) quietUntil = performance.now() + READ;
 }
 
 let stream;
@@ -95,7 +103,7 @@ function take(record) {
     settings were changed since. */
 const linked = () => !server || (picture.own && window.decodeLab.query.get("run") === "1");
 
-let drawnSeed; // as the address has it, where the field for it is empty: the next run's is another
+let drawnSeed; // as the address of a run has it, where the field for it is empty: the next run's is another
 /** The first frame of a new run: from here on the stage shows it. */
 function open(head) {
   $(".stage").classList.remove("waits");
@@ -109,7 +117,7 @@ function open(head) {
     device.textContent = device.title = `${head.recorded ? "recorded" : "measured"} on ${head.accelerator} · ${head.dtype} · ${models}`;
   }
   const seed = window.decodeLab.query.get("seed");
-  if (!head.recorded && !led && (seed === "" || seed === drawnSeed)) window.decodeLab.address({ seed: (drawnSeed = String(head.sampling.seed)) });
+  if (!head.recorded && linked() && (seed === "" || seed === drawnSeed)) window.decodeLab.address({ seed: (drawnSeed = String(head.sampling.seed)) });
   rewind();
 }
 

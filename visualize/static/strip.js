@@ -156,12 +156,24 @@ setInterval(async () => {
 
 // -- what a person does, and what the stage tells ----------------------------------------------------
 
+/** Wait until the page has heard of a run that it asked for (header.js): the stage can then stop it. */
+const runKnown = () => new Promise((known) => {
+  const look = () => body.matches(".begun") || (observer.disconnect(), known());
+  const observer = new MutationObserver(look);
+  observer.observe(body, { attributeFilter: ["class"] });
+  look();
+});
+
+let lastAct = "";
 const acts = {
   alone() {
     become("alone");
     tellStage();
   },
-  follow: () => enter(knownCode()),
+  async follow() {
+    await runKnown(); // its late answer would end the following, and the run would go on
+    if (lastAct === "follow") enter(knownCode());
+  },
   async settings() {
     const answer = await join(knownCode());
     if (!answer) return;
@@ -190,7 +202,7 @@ const acts = {
     tellStage();
   },
 };
-for (const button of element.querySelectorAll("button[data-act]")) button.onclick = () => acts[button.dataset.act]();
+for (const button of element.querySelectorAll("button[data-act]")) button.onclick = () => acts[(lastAct = button.dataset.act)]();
 $(".strip-join").onsubmit = (event) => {
   event.preventDefault();
   enter(event.target.elements.code.value);

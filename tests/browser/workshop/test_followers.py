@@ -14,6 +14,7 @@ from tests import followers
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.conftest import Lab, background
 from tests.browser.workshop.conftest import answered, sees, state
+from tests.waiting import until
 
 Visit = Callable[..., Lab]
 
@@ -181,6 +182,29 @@ def test_following_again_stops_ones_own_run(visit: Visit, leading: Lab, code: st
     asked = parse_qs(urlsplit(lab.page.url).query)
     assert asked["max_tokens"] == ["24"]
     assert not {"run", "step"} & set(asked), "settings are taken over, but no run begins"
+
+
+def test_following_again_ends_a_run_that_the_server_has_not_answered_yet(visit: Visit, leading: Lab, code: str) -> None:
+    leading.run()
+    leading.finish()
+    lab, held = visit().open(join=code, max_tokens=900, kernels="reference"), []
+    state(lab.page, "following")
+    lab.page.click("[data-act=alone]")
+    state(lab.page, "alone")
+    lab.page.route("**/queue/join*", lambda route: held.append(route), times=1)
+    lab.page.click("#run")
+    until(lambda: lab.page.wait_for_timeout(20) or held)
+    lab.page.click("[data-act=follow]")
+    lab.page.wait_for_timeout(300)
+    answered(lab.page, held.pop())
+    state(lab.page, "following")
+    lab.page.wait_for_selector("body:not(.begun, .running)")
+    sees(lab.page, leading.instant)
+    lab.page.wait_for_timeout(500)
+    assert lab.page.get_attribute(".strip", "data-state") == "following"
+    lab.run()  # the one before has ended
+    lab.page.click("#stop")
+    lab.finish()
 
 
 def test_the_presenters_settings_can_be_asked_for_again_when_the_server_did_not_answer(
