@@ -181,6 +181,12 @@ class Lab:
         self.page.wait_for_selector("body[data-ready]")
         return self
 
+    def slow(self, latency: int = 300) -> None:
+        """From here on, every answer of the server takes so many ms longer."""
+        network = self.page.context.new_cdp_session(self.page)
+        slow = {"offline": False, "latency": latency, "downloadThroughput": -1, "uploadThroughput": -1}
+        network.send("Network.emulateNetworkConditions", slow)
+
     def toggle(self, name: str) -> None:
         self.page.click(f"#toggle-{name} input")
 

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Lab, unfold
 from tests.waiting import until
-from visualize.compare.lanes import LINK
+from visualize.compare.lanes import LINK, presets
 
 Visit = Callable[..., Lab]
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"
@@ -166,6 +166,23 @@ def test_links_carry_the_settings_and_presets_choose_lanes(visit: Visit) -> None
     assert set(parse_qs(urlsplit(page.url).query)["lanes"][0].split(",")) == {"cache", "paged", "int8"}
     page.click("#preset label:has-text('Ladder')")
     page.wait_for_function("!location.search.includes('lanes')")  # the default
+
+
+@pytest.mark.parametrize("preset_first", [True, False])
+def test_a_preset_and_lanes_turned_at_once_agree(visit: Visit, preset_first: bool) -> None:
+    """However late the server's answers are: the later of the two decides."""
+    lab = visit()
+    page = lab.at("compare")
+    lab.slow()
+    preset, lane = "#preset label:has-text('Gamma')", "#lanes label:has-text('INT4') >> nth=0"
+    for control in (preset, lane) if preset_first else (lane, preset):
+        page.click(control)
+        page.wait_for_timeout(50)
+    page.wait_for_timeout(2000)
+    gamma = set(presets()["gamma"][1])
+    chosen = parse_qs(urlsplit(page.url).query)["lanes"][0].split(",")
+    assert set(chosen) == (gamma | {"int4"} if preset_first else gamma)
+    expect(page.locator("#preset label.selected")).to_have_text([] if preset_first else ["Gamma"])
 
 
 def test_an_emptied_seed_is_the_usual_one(visit: Visit) -> None:

@@ -96,6 +96,36 @@ def test_two_quick_changes_are_applied_in_order(visit: Visit) -> None:
     assert lab.page.is_checked("#kv-format label:has-text('INT4') input")
 
 
+def test_a_late_answer_to_a_switch_does_not_change_the_settings_of_a_run(visit: Visit, tmp_path: Path) -> None:
+    """Those that "Use these settings" put on the controls: whether the switch was turned before it or just after."""
+    made = visit().open(prefix_caching=1, max_tokens=4)
+    made.run()
+    made.finish()
+    file = made.save("json", tmp_path)
+    for turned_first in (True, False):
+        lab = visit().open()
+        lab.reopen(file)
+        lab.page.wait_for_selector(".use")
+        lab.page.evaluate(
+            """() => {
+              const honest = window.fetch;
+              window.fetch = async (...asked) => {
+                const answer = await honest(...asked);
+                const late = new URL(asked[0].url ?? asked[0], location).pathname.endsWith("/run/predict");
+                await new Promise((done) => setTimeout(done, late ? 800 : 0));
+                return answer;
+              };
+            }"""
+        )
+        for control in ("#toggle-cache input", ".use") if turned_first else (".use", "#toggle-cache input"):
+            lab.page.evaluate("control => document.querySelector(control).click()", control)
+        lab.page.wait_for_timeout(2500)
+        for name in ("cache", "paged", "prefix-caching"):
+            switch = lab.page.locator(f"#toggle-{name} input")
+            assert (switch.is_checked(), switch.is_enabled()) == (True, True), (turned_first, name)
+        assert link(lab) == {"prefix_caching": "1", "max_tokens": "4"}
+
+
 def test_a_double_clicked_switch_ends_in_the_state_it_shows(visit: Visit) -> None:
     lab = visit().open()
     lab.page.dblclick("#toggle-cache input", delay=20)

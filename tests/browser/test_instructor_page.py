@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -52,6 +53,22 @@ def test_a_learners_results_are_filled_in_and_measuring_can_be_stopped(visit: Vi
     expect(page.locator(".teaching .progress")).to_contain_text("Stopped after ", timeout=20_000)
     expect(page.locator("[data-does=stop]")).to_be_focused()
     expect(page.locator("[data-does=measure]")).to_be_enabled()
+
+
+def test_screen_readers_hear_the_progress_now_and_then_without_its_tokens(visit: Visit) -> None:
+    lab = visit()
+    page = lab.at("instructor")
+    lab.listen()
+    page.click("[data-does=measure]")
+    page.wait_for_selector(".teaching .progress:text-matches('tokens')", timeout=60_000)
+    page.wait_for_timeout(5000)
+    page.click("[data-does=stop]")
+    page.wait_for_selector(".teaching .heard:text-matches('Stopped after ')", state="attached", timeout=20_000)
+    assert page.inner_text(".teaching .progress").startswith("Stopped after ")
+    *under_way, _ = lab.heard
+    assert any("repeat" in text for _, text in under_way)
+    assert not any("tokens" in text for _, text in under_way)
+    assert all(later - before > 2400 for (before, _), (later, _) in pairwise(under_way))
 
 
 def test_the_page_fits_a_phone_and_prints_in_full(visit: Visit) -> None:

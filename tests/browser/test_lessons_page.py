@@ -199,6 +199,25 @@ def test_a_curve_is_drawn_by_mouse_and_keys_and_a_run_can_be_stopped(visit: Visi
     assert done(page, 2) == ["predict"]
 
 
+def test_screen_readers_hear_the_progress_now_and_then_without_its_tokens(visit: Visit) -> None:
+    lab = visit()
+    page = lab.at("lessons", lesson=COSTS)
+    page.click("#predict label >> nth=0")
+    page.click("#predict .main")
+    expect(page.locator("#run")).to_be_enabled()
+    lab.page.wait_for_timeout(500)  # until the verdict was announced
+    for press, where in (("#run", ".observe"), ("#try .main", ".try")):
+        lab.listen()
+        page.click(press)
+        page.wait_for_selector("body.running")
+        page.wait_for_selector(f"{where} .progress:text-matches(' tokens$')")
+        page.wait_for_selector("body:not(.running)", timeout=60_000)
+        page.wait_for_timeout(200)
+        progress = [(at, text) for at, text in lab.heard if re.search("repeat|tokens|ready", text)]
+        assert not any("tokens" in text for _, text in progress), where
+        assert all(later - before > 2400 for (before, _), (later, _) in itertools.pairwise(progress)), where
+
+
 def test_a_curve_can_be_drawn_in_one_stroke(visit: Visit) -> None:
     """Dragged across the plot: each point takes the height at which the stroke passes it."""
     page = visit().at("lessons", lesson=2)

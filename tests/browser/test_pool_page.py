@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -12,12 +13,12 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from lab.trace.recorder import read_json
-from tests.browser.conftest import OVERFLOW, Lab
+from tests.browser.conftest import OVERFLOW, Lab, unfold
 from tests.visualize.picture import Picture
 from visualize.amounts import counted
 from visualize.batch.file import of
 from visualize.batch.frames import BatchReducer
-from visualize.batch.inputs import PRESETS
+from visualize.batch.inputs import PRESETS, address
 from visualize.figures import batch as figures
 
 Visit = Callable[..., Lab]
@@ -28,6 +29,11 @@ FEW = {"sequences": 6, "every": 0, "lengths": "equal", "tokens": 40, "max_num_se
 def opened(lab: Lab, **link: Any) -> Page:
     lab.page.goto(f"{lab.server}/pool?{urlencode(link)}")
     return lab.ready().page
+
+
+def in_link(url: str) -> dict[str, list[str]]:
+    """The settings that a link carries, in any order."""
+    return parse_qs(urlsplit(url).query)
 
 
 def ran(lab: Lab) -> None:
@@ -207,8 +213,7 @@ def test_presets_set_the_link_and_the_link_restores_the_settings(visit: Visit) -
     page.wait_for_function("location.search.includes('paged=0') && location.search.includes('pool_blocks=64')")
     assert page.is_disabled("#toggle-prefix-caching input")
     assert PRESETS["fits"].about in page.inner_text("#preset")
-    said = {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
-    assert said["lengths"] == "paragraph"
+    assert in_link(page.url)["lengths"] == ["paragraph"]
     page.reload()
     page.wait_for_selector("#preset label.selected:has-text('Contiguous')")
     assert page.is_checked("#lengths input[value=paragraph]")
@@ -219,6 +224,57 @@ def test_presets_set_the_link_and_the_link_restores_the_settings(visit: Visit) -
     assert PRESETS["fits"].about not in page.inner_text("#preset")
     page.click("#toggle-paged input")
     page.wait_for_selector("#preset label.selected:has-text('Contiguous')")
+
+
+def test_of_two_scenarios_chosen_quickly_the_second_stays(visit: Visit) -> None:
+    lab = visit()
+    page = opened(lab)
+    lab.slow()
+    page.focus("#preset input:checked")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_timeout(150)
+    page.keyboard.press("ArrowDown")
+    page.wait_for_timeout(2000)
+    expect(page.locator("#preset label.selected")).to_have_text(PRESETS["dry"].label)
+    assert PRESETS["dry"].about in page.inner_text("#preset")
+    assert in_link(page.url) == in_link(address(PRESETS["dry"].inputs))
+
+
+def test_a_switch_turned_just_after_a_scenario_was_chosen_stays_turned(visit: Visit) -> None:
+    lab = visit()
+    page = opened(lab)
+    lab.slow()
+    for pause in (50, 300, 450):
+        page.click(f"#preset label:has-text('{PRESETS['dry'].label}')")
+        page.wait_for_timeout(pause)
+        page.click("#toggle-paged input")
+        page.wait_for_timeout(2000)
+        assert not page.is_checked("#toggle-paged input"), pause
+        assert page.is_disabled("#toggle-prefix-caching input"), pause
+        assert in_link(page.url) == in_link(address(replace(PRESETS["dry"].inputs, paged=False))), pause
+        expect(page.locator("#preset label.selected")).to_have_count(0)
+
+
+def test_a_scenario_chosen_just_after_a_control_was_turned_is_whole(visit: Visit) -> None:
+    lab = visit()
+    page = opened(lab, seed=3)
+    lab.slow()
+    page.click("#toggle-paged input")
+    page.wait_for_timeout(100)
+    page.click(f"#preset label:has-text('{PRESETS['users'].label}')")
+    page.wait_for_timeout(2000)
+    expect(page.locator("#preset label.selected")).to_have_text(PRESETS["users"].label)
+    assert page.is_enabled("#toggle-prefix-caching input")
+    assert in_link(page.url) == {}
+
+
+def test_an_emptied_seed_is_the_usual_one(visit: Visit) -> None:
+    page = opened(visit())
+    unfold(page, "sampling")
+    page.fill("#seed input", "8")
+    expect(page.locator("#preset label.selected")).to_have_count(0)
+    page.fill("#seed input", "")
+    expect(page.locator("#preset label.selected")).to_have_text(PRESETS["users"].label)
 
 
 def test_a_chosen_scenarios_name_fits_its_box(visit: Visit) -> None:

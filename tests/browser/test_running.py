@@ -187,9 +187,7 @@ def test_a_run_that_is_stopped_while_it_waits_says_so_without_alarm(visit: Visit
 
 def test_run_pressed_again_after_an_early_stop_runs(visit: Visit) -> None:
     lab = visit().open(**ENDLESS)
-    network = lab.page.context.new_cdp_session(lab.page)
-    slow = {"offline": False, "latency": 150, "downloadThroughput": -1, "uploadThroughput": -1}
-    network.send("Network.emulateNetworkConditions", slow)
+    lab.slow(150)
     lab.page.evaluate("for (const button of ['#run', '#stop', '#run']) document.querySelector(button).click()")
     lab.page.wait_for_selector("body.running")
     lab.page.wait_for_timeout(1500)

@@ -9,7 +9,7 @@ import gradio as gr
 
 from visualize.claims.checks import Checks, opened, setup
 from visualize.panels import header
-from visualize.panels.events import QUIET, ready, stops, warn
+from visualize.panels.events import QUIET, REPEATED, ready, stops, warn
 from visualize.panels.widgets import component
 from visualize.server.tasks import follow
 from visualize.server.visitors import OneEach
@@ -28,7 +28,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
 
     header.build("Claims")
     view = component("claims", setup() | {"server": uuid.uuid4().hex})
-    view.submit(check, None, view, trigger_mode="multiple", **QUIET)
+    view.submit(check, None, view, **REPEATED)
     stops(pages, view.stop, tasks)
     ready(pages.load(_opened, outputs=view, **QUIET))
 

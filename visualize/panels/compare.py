@@ -16,8 +16,8 @@ from visualize.figures import compare as figures
 from visualize.link import Link
 from visualize.panels import header
 from visualize.panels.controls import openings
-from visualize.panels.events import LATEST, QUIET, begins, keep_address, ready, stops, warn
-from visualize.panels.widgets import Widgets, component
+from visualize.panels.events import QUIET, REPEATED, begins, keep_address, ready, stops, warn
+from visualize.panels.widgets import Widgets, answering, component
 from visualize.server.tasks import follow
 from visualize.server.visitors import OneEach
 from visualize.server.work import Line, Load
@@ -75,11 +75,14 @@ def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, Pair]) -
         with gr.Column(elem_id="view"):
             view = component("compare", _setup(), ("race",), elem_id="contest")
     values = [controls[name] for name in NAMES]
-    begins(press.click(run, values, view, trigger_mode="multiple", **QUIET))
-    view.submit(grow, values, view, trigger_mode="multiple", **QUIET)  # the view's own button
+    begins(press.click(run, values, view, **REPEATED))
+    view.submit(grow, values, view, **REPEATED)  # the view's own button
     stops(pages, halt.click, tasks)
-    preset.input(lambda chosen: list(presets(draft=draft)[chosen][1]), preset, controls["lanes"], **LATEST)
-    controls["lanes"].input(lambda lanes: preset_of(tuple(lanes), draft), controls["lanes"], preset, **LATEST)
+    lanes, found = controls["lanes"], presets(draft=draft)
+    chosen = answering(([key], [list(some)]) for key, (_, some) in found.items())
+    preset.input(None, preset, lanes, js=chosen, **QUIET)
+    named = answering((sorted(some), [key]) for key, (_, some) in found.items())
+    lanes.input(None, lanes, preset, js=f"(lanes) => ({named})(...[...lanes].sort()) ?? [null]", **QUIET)
     keep_address(values, link)
     ready(pages.load(opened, outputs=[text, preset, *values], **QUIET))
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
+from gradio.events import Dependency
 
 from visualize.link import Link
 from visualize.panels.consequences import DEPENDENT, SAYS, SWITCHES, state
-from visualize.panels.events import LATEST
+from visualize.panels.events import LATEST, QUIET
 from visualize.panels.widgets import Widgets
 from visualize.run.replays import runs
 from visualize.run.settings import DEFAULTS, LABELS, LINK, NAMES, Settings, senseless
@@ -38,6 +39,11 @@ class Controls:
     @property
     def values(self) -> list[Any]:
         return [self.inputs[name] for name in NAMES]
+
+    def settle(self, shown: Dependency) -> None:
+        """Repeat what ``shown`` put on the dependent controls: the answer to a switch turned before may come later."""
+        dependent = [self.put_out, *(self.inputs[name] for name in DEPENDENT)]
+        shown.success(_settled, self.values, dependent, queue=False, **QUIET)
 
 
 def build(link: Link) -> Controls:
@@ -117,6 +123,13 @@ def show(settings: Settings) -> list[Any]:
     say what was chosen for a control that is out of use: it comes back with its default."""
     follows, put_out = state(settings, {name: DEFAULTS[name] for name in senseless(settings)})
     return [put_out, *(gr.update(value=getattr(settings, name)) | follows.get(name, {}) for name in NAMES)]
+
+
+def _settled(*values: Any) -> list[Any]:
+    """As ``show``, of the dependent controls only: the others may have been changed since."""
+    put_out, *updates = show(to_settings(values))
+    shown = dict(zip(NAMES, updates, strict=True))
+    return [put_out, *(shown[name] for name in DEPENDENT)]
 
 
 def _follow(put_out: dict[str, Any], *values: Any) -> list[Any]:

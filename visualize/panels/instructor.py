@@ -12,7 +12,7 @@ from lessons.teaching import guide
 from visualize.lessons.instructor import Answers, listed, told
 from visualize.lessons.lesson_run import LessonRun
 from visualize.panels import header
-from visualize.panels.events import QUIET, ready, stops
+from visualize.panels.events import QUIET, REPEATED, ready, stops
 from visualize.panels.lessons import LATEX
 from visualize.panels.widgets import component
 from visualize.server.tasks import Record, follow
@@ -70,6 +70,6 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
                 gr.Markdown(latex_delimiters=LATEX, elem_id=f"lesson-{number}", elem_classes="told")
                 for number in lessons
             ]
-    contents.submit(measure, None, [contents, *texts], trigger_mode="multiple", **QUIET)
+    contents.submit(measure, None, [contents, *texts], **REPEATED)
     stops(pages, contents.stop, tasks)
     ready(pages.load(opened, None, [contents, *texts], **QUIET))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import gradio as gr
 from visualize.assets import put_together, read
 from visualize.batch import file
 from visualize.batch.inputs import (
+    DEFAULTS,
     LABELS,
     LINK,
     NAMES,
@@ -24,7 +28,7 @@ from visualize.batch.readouts import labels
 from visualize.figures import batch as figures
 from visualize.panels import header
 from visualize.panels.events import LATEST, QUIET, begins, keep_address, ready, stops, turned, warn
-from visualize.panels.widgets import Widgets
+from visualize.panels.widgets import Widgets, answering
 from visualize.server.shelf import MAX_RUN_FILE, Kind, Shelf
 from visualize.server.visitors import Visitors
 from visualize.server.work import Line, Load
@@ -99,10 +103,11 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     begins(press.click(run, values, view, **QUIET))
     stops(pages, halt.click, visitors)
     reopen.upload(reopened, reopen, view, **LATEST)
-    preset.input(lambda key: _show(PRESETS[key].inputs), preset, [preset, *values], **LATEST)
-    switched = [controls[name].input for name in ("lengths", "shared", "paged")]
-    gr.on(switched, _follow, values, [controls[other] for other in DEPENDENT], queue=False, **LATEST)
-    gr.on(turned(values), _preset, values, preset, **LATEST)
+    switches, dependent = ([controls[name] for name in names] for names in (SWITCHES, DEPENDENT))
+    gr.on([switch.input for switch in switches], None, switches, dependent, js=answering(_states()), **QUIET)
+    named: dict[str, Any] = {"fn": None, "inputs": values, "outputs": preset, "js": _named(), **QUIET}
+    preset.input(None, preset, [preset, *values], js=answering(_presets()), **QUIET).then(**named)
+    gr.on(turned(values), **named)
     keep_address(values, LINK)
     ready(pages.load(_opened, outputs=[preset, *values], **QUIET))
 
@@ -138,36 +143,46 @@ def _controls() -> tuple[gr.Radio, dict[str, Any]]:
     return preset, controls
 
 
+SWITCHES = ("lengths", "shared", "paged")
+DEPENDENT = ("tokens", "system", "prefix_caching")
+"""The controls that depend on them."""
+
+
 def _show(inputs: Inputs) -> list[Any]:
     """Updates that put ``inputs`` on the controls, first of all on the preset."""
-    follows = dict(zip(DEPENDENT, _state(inputs), strict=True))
+    follows = dict(zip(DEPENDENT, _state(*(getattr(inputs, name) for name in SWITCHES)), strict=True))
     updates = [gr.update(value=getattr(inputs, name)) | follows.get(name, {}) for name in NAMES]
-    return [_chosen(inputs), *updates]
+    return [_chosen(preset_of(inputs)), *updates]
 
 
-def _preset(*values: Any) -> dict[str, Any]:
-    return _chosen(to_inputs(values))
-
-
-def _chosen(inputs: Inputs) -> dict[str, Any]:
-    """An update of the presets: the one with these inputs, and what there is to watch in it."""
-    key = preset_of(inputs)
+def _chosen(key: str | None) -> dict[str, Any]:
+    """An update of the presets: the one that is chosen, and what there is to watch in it."""
     return gr.update(value=key, info=PRESETS[key].about if key else "")
 
 
-DEPENDENT = ("tokens", "system", "prefix_caching")
-
-
-def _follow(*values: Any) -> list[dict[str, Any]]:
-    return _state(to_inputs(values))
-
-
-def _state(inputs: Inputs) -> list[dict[str, Any]]:
+def _state(lengths: str, shared: bool, paged: bool) -> list[dict[str, Any]]:
     """Updates of the ``DEPENDENT`` controls: what "tokens" means, and what cannot be used and why."""
-    shared = [gr.update(info=TOKENS[inputs.lengths]), gr.update(interactive=inputs.shared)]
-    if inputs.paged:
-        return [*shared, gr.update(interactive=True, info=SAYS["prefix_caching"])]
-    return [*shared, gr.update(interactive=False, value=False, info=NEEDS_PAGED)]
+    updates = [gr.update(info=TOKENS[lengths]), gr.update(interactive=shared)]
+    if paged:
+        return [*updates, gr.update(interactive=True, info=SAYS["prefix_caching"])]
+    return [*updates, gr.update(interactive=False, value=False, info=NEEDS_PAGED)]
+
+
+def _presets() -> Iterator[tuple[Sequence[Any], Any]]:
+    """What to show when a preset is chosen."""
+    return (([key], _show(preset.inputs)) for key, preset in PRESETS.items())
+
+
+def _states() -> Iterator[tuple[Sequence[Any], Any]]:
+    """What follows from the switches, in each of their states."""
+    return ((values, _state(*values)) for values in product(TOKENS, (True, False), (True, False)))
+
+
+def _named() -> str:
+    """A script that finds the preset with the controls' values. An empty number is its default, as for the server."""
+    known = [([getattr(preset.inputs, name) for name in NAMES], _chosen(key)) for key, preset in PRESETS.items()]
+    find = answering(known, otherwise=_chosen(None))
+    return f"(...values) => ({find})(...values.map((value, i) => value ?? {json.dumps(list(DEFAULTS.values()))}[i]))"
 
 
 def _opened(request: gr.Request) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,21 @@ def component(name: str, setup: dict[str, Any], before: tuple[str, ...] = (), **
         apply_default_css=False,
         **{"elem_id": name} | settings,
     )
+
+
+def answering(answers: Iterable[tuple[Sequence[Any], Any]], otherwise: Any = None) -> str:
+    """A script that answers an event in the browser, at once: an answer of the server could come late, and undo what
+    was chosen meanwhile.
+
+    Args:
+        answers: to each of these values of the event's inputs. All other values get ``otherwise``.
+    """
+    known = json.dumps([[values, answer] for values, answer in answers])
+    return f"""(...values) => {{
+      const text = JSON.stringify(values);
+      const found = {known}.find(([known]) => JSON.stringify(known) === text);
+      return found ? found[1] : {json.dumps(otherwise)};
+    }}"""
 
 
 def _say_when_full(box: gr.Textbox, most: int) -> None:

@@ -1,6 +1,7 @@
 // The lessons on the instructor's page: which are measured, and the progress (visualize/lessons/instructor.py).
 // Gradio runs this once, as a function of (element, props, trigger, watch, ...), after elements.js and sheet.js.
 
+const tell = progressTeller();
 let numbers = [];
 
 function read(value) {
@@ -15,7 +16,7 @@ function read(value) {
   relist($("ol"), [guide, ...lessons.map((lesson) => entry(lesson, running, now))]);
   $('[data-does="measure"]').ariaDisabled = running; // not disabled, so that it keeps the focus
   $('[data-does="stop"]').ariaDisabled = !running;
-  $(".progress").textContent = progress;
+  tell(progress, running);
   $(".bar").hidden = !running;
   $(".bar i").style.width = `${100 * (share ?? 0)}%`;
 }

@@ -3,6 +3,7 @@
 
 const shells = {};
 const race = new Race($(".race"));
+const tell = progressTeller();
 let charts = {};
 
 function read(value) {
@@ -24,14 +25,14 @@ function read(value) {
 /** The progress while it runs, and the problem if it breaks off. */
 function busy({ running = false, progress = "", share, problem }) {
   body.classList.toggle("running", running);
-  hint(problem ?? progress, Boolean(problem));
+  hint(problem ?? progress, Boolean(problem), running);
   $(".bar").hidden = !running;
   $(".bar i").style.width = `${100 * (share ?? 0)}%`;
   if (running) race.stop();
 }
 
-function hint(text, failed = false) {
-  $(".progress").textContent = text;
+function hint(text, failed = false, underWay = false) {
+  tell(text, underWay);
   $(".progress").classList.toggle("problem", failed);
 }
 

@@ -40,6 +40,15 @@ function teller(node) {
   };
 }
 
+/** Writes a progress, and tells screen readers of it without its count of tokens, which is on the screen only. */
+function progressTeller() {
+  const sayAloud = teller($(".heard"));
+  return (text, underWay) => {
+    write($(".progress"), text);
+    sayAloud(text.replace(/: [\d,]+%? (of .*)?tokens$/, ""), underWay);
+  };
+}
+
 /** Replace a list's items. The focus moves from a link or a button to the one that takes its place. */
 function relist(list, items) {
   const stops = () => [...list.querySelectorAll("a, button")];

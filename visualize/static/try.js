@@ -1,6 +1,8 @@
 // One thing changed, and the run made again with it. Gradio runs this once, as a function of (element, props, trigger,
 // watch, ...), after elements.js and sheet.js.
 
+const tell = progressTeller();
+
 function read(value) {
   const record = value ? JSON.parse(value) : null;
   $(".try").hidden = !record;
@@ -9,7 +11,7 @@ function read(value) {
   body.classList.toggle("running", running);
   $(".title").textContent = `${title}.`;
   $(".why").textContent = why;
-  $(".progress").textContent = problem ?? progress;
+  tell(problem ?? progress, running);
   $(".progress").classList.toggle("problem", Boolean(problem));
   $(".bar").hidden = $(".halt").hidden = !running;
   $(".bar i").style.width = `${100 * (share ?? 0)}%`;
