@@ -290,18 +290,30 @@ def test_a_pool_of_a_stated_size_is_not_made_smaller(lab, monkeypatch):
     assert set(tried) == {11 * 16}
 
 
-def test_a_pool_is_not_made_smaller_than_its_first_request(lab, monkeypatch):
+@pytest.mark.parametrize("max_tokens", [24, 44])
+def test_a_pool_is_not_made_smaller_than_its_first_request(lab, monkeypatch, max_tokens):
     """If even that finds no memory, the request is refused, and others are promised no less than before."""
     full, most = lab.default_num_blocks(EngineConfig()), [0]
-    tried = only_so_many_slots(monkeypatch, most)
-    run = lab.generate(PROMPTS[0], EngineConfig(), SAMPLING)
+    tried, sampling = only_so_many_slots(monkeypatch, most), replace(SAMPLING, max_tokens=max_tokens)
+    run = lab.generate(PROMPTS[0], EngineConfig(), sampling)
     assert run.reason == "error"
     assert "ran out of memory" in run.finished.message
-    needed = -(-(len(run.prompt_token_ids) + SAMPLING.max_tokens) // 16)
+    needed = -(-(len(run.prompt_token_ids) + max_tokens) // 16)
     assert tried[-1] == needed * 16 < 10 * 16
     assert lab.default_num_blocks(EngineConfig()) == full
     most[0] = needed * 16
-    assert lab.generate(PROMPTS[0], EngineConfig(), SAMPLING).reason == "length"
+    assert lab.generate(PROMPTS[0], EngineConfig(), sampling).reason == "length"
+
+
+def test_a_pool_is_not_made_smaller_because_another_has_memory_for_now(lab, monkeypatch):
+    full = lab.default_num_blocks(EngineConfig())
+    other = lab.submit(PROMPTS[1], replace(CONFIGS["paged"], num_blocks=30), SAMPLING)
+    lab.step()
+    only_so_many_slots(monkeypatch, [10 * 16])
+    run = lab.generate(PROMPTS[0], EngineConfig(), SAMPLING)
+    assert "ran out of memory" in run.finished.message
+    assert lab.default_num_blocks(EngineConfig()) == full
+    assert other.result().reason == "length"
 
 
 def test_an_idle_pool_is_freed_for_one_that_finds_no_memory(lab, monkeypatch):

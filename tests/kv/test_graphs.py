@@ -219,19 +219,20 @@ def replayed(captured: graphs.Graphs, model: Mock, bucket: Bucket, token: int) -
 
 
 def test_graphs_share_the_memory_of_their_logits_and_results_do_not(monkeypatch):
-    """A graph always writes to the same place, even after a larger one has needed more memory."""
-    model, captured = scripted(monkeypatch)
-    most = [1, 2, 16, 64]
+    """A graph always writes to the same place, even after a larger one has needed more memory: then at least twice
+    as much."""
+    model, captured = scripted(monkeypatch, vocabulary=15)
+    most = [1, 2, 3, 16, 64]
     buckets = [Bucket(sequences, 1, context) for sequences in most for context in (512, 1024, 2048)]
     first = [replayed(captured, model, bucket, token) for token, bucket in enumerate(buckets)]
     again = [replayed(captured, model, bucket, token) for token, bucket in enumerate(reversed(buckets))]
     for logits in (first, again):
-        assert [row.argmax().item() for row in logits] == list(range(12))
-    assert captured.count == 12
+        assert [row.argmax().item() for row in logits] == list(range(15))
+    assert captured.count == 15
     logits = [captured.capture(model, bucket, 16, None).logits for bucket in buckets]
-    assert [part.shape for part in logits] == [(bucket.rows, 12) for bucket in buckets]
+    assert [part.shape for part in logits] == [(bucket.rows, 15) for bucket in buckets]
     memory = {storage.data_ptr(): storage.nbytes() for storage in map(torch.Tensor.untyped_storage, logits)}
-    assert list(memory.values()) == [rows * 12 * 4 for rows in most]
+    assert list(memory.values()) == [rows * 15 * 4 for rows in (1, 2, 4, 16, 64)]
 
 
 def in_the_end(error: Exception, cause: Exception) -> Exception:
