@@ -36,21 +36,15 @@ def slide(page: Page, where: str, text: str) -> None:
     assert found == text
 
 
-def slowly(page: Page) -> None:
-    """From here on every answer of the server takes a third of a second."""
-    network = page.context.new_cdp_session(page)
-    slow = {"offline": False, "latency": 300, "downloadThroughput": -1, "uploadThroughput": -1}
-    network.send("Network.emulateNetworkConditions", slow)
-
-
 def done(page: Page, lesson: int) -> list[str]:
     title = page.get_attribute(f".course li:nth-child({lesson}) .steps", "title")
     return title.removeprefix("Done: ").split(", ") if title != "Not begun" else []
 
 
 def test_a_prediction_changed_before_the_first_was_answered_is_kept(visit: Visit) -> None:
-    page = visit().at("lessons", lesson=COSTS)
-    slowly(page)
+    lab = visit()
+    page = lab.at("lessons", lesson=COSTS)
+    lab.slow()
     for said in ("about ten times as much", "The small one."):
         page.click(f"#predict label:has-text('{said}')")
         page.click("#predict .main")

@@ -108,6 +108,9 @@ def test_a_saved_run_is_reopened_and_a_file_of_another_kind_is_refused(visit: Vi
     assert "recorded on cpu" in page.inner_text("#device")
     wrong = tmp_path / "wrong.json"
     wrong.write_text('{"format": "decode-lab-run", "version": 1, "events": []}', "utf-8")
+    lab.slow(400)
+    lab.reopen(file)
+    page.wait_for_timeout(500)  # uploaded, and not yet answered: the next one is not lost
     lab.reopen(wrong)
     page.wait_for_selector(".say.problem:has-text('is not a run of the pool')")
     assert page.inner_text("[data-key=finished] .value") == "6 / 6"  # the run shown before stays

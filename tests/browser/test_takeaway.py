@@ -100,9 +100,7 @@ def test_of_two_files_opened_at_once_the_second_is_shown(visit: Visit, tmp_path:
         file.write_bytes(kept.read_bytes())
         assert name.endswith(f"prompt {file.stem}")
     lab = visit().open()
-    network = lab.page.context.new_cdp_session(lab.page)
-    slow = {"offline": False, "latency": 400, "downloadThroughput": -1, "uploadThroughput": -1}
-    network.send("Network.emulateNetworkConditions", slow)
+    lab.slow(400)
     lab.reopen(files[0])
     lab.page.wait_for_timeout(500)  # uploaded, and not yet answered
     lab.reopen(files[1])
