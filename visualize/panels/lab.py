@@ -47,7 +47,7 @@ def build(
     visitors = Visitors(shelf)
 
     def run(request: gr.Request, *values: Any) -> str:
-        settings = sensible(controls.to_settings(values))  # a switch was turned, and what follows is under way
+        settings = sensible(controls.to_settings(values))  # what follows from a switch may be under way
         begin = functools.partial(LabRun, line, load, settings)
         return visitors.begin(request.session_hash, begin, against=against(settings)) or gr.skip()
 
