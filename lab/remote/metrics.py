@@ -47,6 +47,10 @@ OTHER = (
     "server that was not started with --disable-log-stats."
 )
 
+NOTHING_YET = (
+    "It has vLLM's metrics (whose names begin with vllm:), and no value of any so far: a lab's come with its first run."
+)
+
 
 class MetricsError(LabError):
     """A page that is not a vLLM server's metrics."""
@@ -107,7 +111,7 @@ def parse(page: str, at: float) -> Reading:
     Numbers that no such metric can have (negative, not finite, beyond ``MOST``) are left out.
 
     Raises:
-        MetricsError: not such text, or it has none of vLLM's metrics, or more of them than any vLLM.
+        MetricsError: not such text, or it has none of vLLM's metrics or no value of any, or more than any vLLM.
     """
     lines = READ.findall(page)
     if max(map(len, lines), default=0) > MOST_LINE or sum(map(len, lines)) > MOST_READ:
@@ -138,7 +142,7 @@ def parse(page: str, at: float) -> Reading:
     except Exception as error:  # on a malformed page the parser may raise anything
         raise MetricsError(OTHER) from error
     if not found:
-        raise MetricsError(OTHER)
+        raise MetricsError(NOTHING_YET if "\n# TYPE vllm:" in f"\n{page}" else OTHER)
     values = {name: math.fsum(some) for name, some in found.items()}
     if KV_USAGE in found:
         values[KV_USAGE] = min(1.0, values[KV_USAGE] / len(found[KV_USAGE]))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -126,6 +128,7 @@ class Server:
     async def _asked(self, method: str, path: str, patience: float, **body: Any) -> AsyncIterator[httpx.Response]:
         """A response that is not an error, its content still to be read."""
         timeout = httpx.Timeout(patience, connect=CONNECT_S)
+        answered = False
         try:
             async with (
                 httpx.AsyncClient(
@@ -137,6 +140,7 @@ class Server:
                 ) as client,
                 client.stream(method, self.address + path, **body) as response,
             ):
+                answered = True
                 if response.status_code != 200:
                     raise ServerError(await self._refusal(response, path))
                 if (packed := response.headers.get("Content-Encoding", "identity")) != "identity":
@@ -148,11 +152,12 @@ class Server:
         except httpx.ConnectTimeout as error:
             raise ServerError(f"{self.address} did not answer within {CONNECT_S:g} s: is the address right?") from error
         except httpx.ConnectError as error:
-            raise ServerError(f"There is no connection to {self.address}: is the server running there?") from error
+            raise ServerError(f"There is no connection to {self.address}: {_trouble(error)}") from error
         except httpx.TimeoutException as error:
             raise ServerError(f"{self.address}{path} said nothing for {patience:g} s.") from error
         except httpx.HTTPError as error:
-            raise ServerError(f"{self.address}{path} broke off ({type(error).__name__}).") from error
+            guess = "" if answered or self._verify else " Does it speak https? Then its address begins so."
+            raise ServerError(f"{self.address}{path} broke off ({type(error).__name__}).{guess}") from error
 
     async def _refusal(self, response: httpx.Response, path: str) -> str:
         """What a status other than 200 means."""
@@ -203,6 +208,24 @@ class Server:
             for line in lines:
                 yield line
         yield rest
+
+
+def _trouble(error: BaseException) -> str:
+    """Why there is no connection, and what to do. The reason is somewhere among the causes."""
+    causes = [error]
+    while cause := causes[-1].__cause__ or causes[-1].__context__:
+        causes.append(cause)
+    for cause in causes:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return (
+                f"its certificate is not trusted here ({cause.verify_message}). Start the lab with the variable "
+                "SSL_CERT_FILE: a file with the certificate of whoever signed it."
+            )
+        if isinstance(cause, ssl.SSLError):
+            return "what answers there does not speak https. Try http."
+        if isinstance(cause, socket.gaierror):
+            return "no host of this name was found."
+    return "is the server running there?"
 
 
 def _checked(address: str) -> str:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -164,18 +165,20 @@ def _event(message: dict[str, Any]) -> str:
 
 
 @contextmanager
-def serving(vllm: ScriptedVLLM, port: int = 0) -> Iterator[str]:
-    """Runs ``vllm`` in a thread of its own and yields its address."""
+def serving(vllm: ScriptedVLLM, port: int = 0, certificate: Path | None = None) -> Iterator[str]:
+    """Runs ``vllm`` in a thread of its own and yields its address. ``certificate``: with its key; it speaks https."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind(("127.0.0.1", port))
-    server = uvicorn.Server(uvicorn.Config(vllm.app(), log_level="error", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(
+        uvicorn.Config(vllm.app(), log_level="error", timeout_graceful_shutdown=1, ssl_certfile=certificate)
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.01)
     try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        yield f"http{'s' if certificate else ''}://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(5)

@@ -7,10 +7,12 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,6 +116,29 @@ def test_an_unexpected_page_is_refused_with_the_reason(
     if wrong != "html":
         with pytest.raises(ServerError, match=says):
             complete(server.models())
+
+
+def test_why_there_is_no_connection_is_said(
+    server: Server, vllm: ScriptedVLLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(address: str) -> str:
+        with pytest.raises(ServerError) as told:
+            complete(Server(address).read())
+        return str(told.value)
+
+    assert "no host of this name" in refused("http://no-such-host.invalid:8000")
+    assert "does not speak https. Try http" in refused(server.address.replace("http", "https"))
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        assert "is the server running there?" in refused(f"http://127.0.0.1:{taken.getsockname()[1]}")
+    authority, whole = trustme.CA(), tmp_path / "server.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(whole))
+    with serving(vllm, certificate=whole) as address:
+        assert "certificate is not trusted here" in refused(address)
+        assert "Does it speak https?" in refused(address.replace("https", "http"))
+        authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+        assert GENERATED in complete(Server(address).read()).values
 
 
 def test_a_silent_server_is_reported(server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,8 +11,10 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from lab import Engine, EngineConfig, SamplingParams
+from lab.remote.metrics import GENERATED, MetricsError, parse
 from lab.trace.events import Committed, Judged, Proposed
 from tests.tiny_models import engine as tiny_engine
+from tests.waiting import until
 from visualize.server.monitoring import REASONS, Monitor
 from visualize.server.work import Line
 
@@ -34,13 +37,16 @@ class Server:
     def health(self) -> dict:
         return self._client.get("/health").json()
 
-    def metrics(self) -> dict[str, float]:
-        """By name and labels, as Prometheus reads them."""
+    def page(self) -> str:
         answer = self._client.get("/metrics")
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        return answer.text
+
+    def metrics(self) -> dict[str, float]:
+        """By name and labels, as Prometheus reads them."""
         return {
             " ".join([sample.name, *sample.labels.values()]): sample.value
-            for family in text_string_to_metric_families(answer.text)
+            for family in text_string_to_metric_families(self.page())
             for sample in family.samples
         }
 
@@ -84,6 +90,46 @@ def test_the_metrics_count_what_happened(server: Server) -> None:
     assert {name: told[name] for name in expected} == expected
     mean = sum(run.metrics.ttft_ms for run in runs) / 1000
     assert told["vllm:time_to_first_token_seconds_sum tiny"] == pytest.approx(mean)
+
+
+def test_another_lab_learns_that_nothing_was_decoded_yet_and_then_what_was(server: Server) -> None:
+    with pytest.raises(MetricsError, match="no value of any so far"):
+        parse(server.page(), at=0.0)
+    run = server.engine().generate(PROMPT, EngineConfig(), SamplingParams(max_tokens=4))
+    assert parse(server.page(), at=1.0).values[GENERATED] == len(run.token_ids)
+
+
+def test_who_waits_for_a_turn_is_counted_and_for_how_long(server: Server) -> None:
+    """A wait before the turn is in no metric of an engine, which does not know of it."""
+    going = threading.Event()
+
+    def wait() -> None:
+        with server.line.turn("second", threading.Event()):
+            going.set()
+
+    with server.line.turn("first", threading.Event()):
+        assert server.metrics()["decode_lab:waiting"] == 0
+        second = threading.Thread(target=wait)
+        second.start()
+        until(lambda: server.metrics()["decode_lab:waiting"] == 1)
+        assert not going.wait(0.2)
+    second.join()
+    told = server.metrics()
+    assert (told["decode_lab:waiting"], told["decode_lab:wait_seconds_count"]) == (0, 2)
+    assert 0.2 <= told["decode_lab:wait_seconds_sum"] < 60
+
+
+def test_health_answers_while_an_engine_is_added(server: Server) -> None:
+    """Which another thread does, at any moment."""
+    kept = [server.engine()]
+
+    class AtAnyMoment:
+        def __call__(self) -> Engine:
+            server.monitor.add("another", kept[0])
+            return kept[0]
+
+    server.monitor._engines["tiny"] = AtAnyMoment()
+    assert server.health()["models"] == ["tiny"]
 
 
 def test_the_gauges_show_a_run_under_way(server: Server) -> None:

@@ -1,7 +1,8 @@
 """Endpoints for whoever operates a server: ``/health``, and ``/metrics`` for Prometheus.
 
 Metrics have vLLM's names and labels where they mean the same, so that a dashboard made for one shows the other; those
-that only the Lab has begin with ``decode_lab:``. Like everything else, they are counted from the engine's events.
+that only the Lab has begin with ``decode_lab:``. Like everything else, they are counted from the engine's events: the
+engine knows of a run from its turn on, and how long visitors wait for theirs is in two of the Lab's own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import weakref
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -57,9 +58,9 @@ class Monitor:
             return Histogram(name, about, ("model_name",), buckets=bounds, registry=self._registry)
 
         self._first_token = histogram(
-            "vllm:time_to_first_token_seconds", "From the request to its first token.", FIRST_TOKEN
+            "vllm:time_to_first_token_seconds", "From a run's turn to its first token.", FIRST_TOKEN
         )
-        self._whole = histogram("vllm:e2e_request_latency_seconds", "From the request to its end.", WHOLE)
+        self._whole = histogram("vllm:e2e_request_latency_seconds", "From a run's turn to its end.", WHOLE)
 
     def watch(self, model: str) -> Watch:
         """A function for ``Engine(watch=)`` that counts its events, in a few microseconds per step."""
@@ -105,7 +106,9 @@ class Monitor:
     def collect(self) -> Iterator[Metric]:
         """The current gauges, for Prometheus's registry."""
         running = GaugeMetricFamily("vllm:num_requests_running", "Sequences in the batch.", labels=("model_name",))
-        waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Sequences that are waiting.", labels=("model_name",))
+        waiting = GaugeMetricFamily(
+            "vllm:num_requests_waiting", "Sequences that wait for a place in the batch.", labels=("model_name",)
+        )
         usage = GaugeMetricFamily("vllm:kv_cache_usage_perc", "Live blocks / all blocks.", labels=("model_name",))
         for model, kept in list(self._engines.items()):
             if engine := kept():
@@ -117,12 +120,16 @@ class Monitor:
         yield from (running, waiting, usage)
         about = "Visitors with something under way or waiting for its turn."
         yield GaugeMetricFamily("decode_lab:visits", about, self._line.inside)
+        yield GaugeMetricFamily("decode_lab:waiting", "Visitors that wait for their turn.", self._line.waiting)
+        about = "What visitors waited for their turns: how many turns, and seconds in all."
+        yield SummaryMetricFamily("decode_lab:wait_seconds", about, self._line.turns, self._line.waited)
 
     def routes(self) -> list[Route]:
         return [Route("/health", self._health), Route("/metrics", self._metrics)]
 
     async def _health(self, request: Request) -> Response:
-        return JSONResponse({"status": "ok", "models": [model for model, kept in self._engines.items() if kept()]})
+        engines = list(self._engines.items())  # others may be added meanwhile
+        return JSONResponse({"status": "ok", "models": [model for model, kept in engines if kept()]})
 
     async def _metrics(self, request: Request) -> Response:
         return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -35,6 +36,10 @@ class FullError(LabError):
 class Line:
     """Turns in order of arrival: two at once would spoil each other's timings.
 
+    Attributes:
+        turns: how many turns have begun, those of work that was cancelled while it waited included.
+        waited: seconds that all of them together were waited for.
+
     Args:
         most: how many may have work in progress, waiting for a turn included. None: any number.
         together: work shares a turn if neither it nor anything ahead of it must be alone.
@@ -45,11 +50,18 @@ class Line:
         self._waiting: dict[object, bool] = {}  # including those in progress; whether each must be alone
         self._inside: list[Work] = []
         self._most, self._together, self._closed = most, together, False
+        self.turns, self.waited = 0, 0.0
 
     @property
     def inside(self) -> int:
         """How many have work in progress, waiting for a turn included."""
         return len(self._inside)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for a turn."""
+        with self._changed:
+            return sum(self._ahead(who) > 0 for who in self._waiting)
 
     @property
     def closed(self) -> bool:
@@ -113,8 +125,11 @@ class Line:
         with self._changed:
             assert who not in self._waiting, "a turn within a turn would wait for itself"
             self._waiting[who] = alone or not self._together
+            came = time.monotonic()
             while self._ahead(who) and not cancelled.is_set():
                 self._changed.wait(TICK)
+            self.turns += 1
+            self.waited += time.monotonic() - came
         try:
             yield
         finally:
