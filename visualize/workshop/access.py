@@ -6,8 +6,10 @@ import hashlib
 import hmac
 import secrets
 import socket
+from ipaddress import ip_address
 from urllib.parse import urlsplit, urlunsplit
 
+import psutil
 import segno
 
 from lab.config import LabError
@@ -74,7 +76,7 @@ def joining(page: str, code: str, host: str) -> str:
             replaced by this machine's address in its network.
 
     Raises:
-        AccessError: ``page`` is not a web address, or nobody else can reach the server.
+        AccessError: ``page`` is not a web address, nobody else can reach the server, or its address is not known.
     """
     try:
         parts = urlsplit(page)
@@ -91,7 +93,12 @@ def joining(page: str, code: str, host: str) -> str:
                 "Only this machine reaches the server at this address. To let others join, start it with --host "
                 "0.0.0.0 or --share, or lead from the address at which a proxy serves it."
             )
-        name = _own_address(host) or EVERYWHERE.get(name, name)
+        name = _own_address(host)
+        if not name:
+            raise AccessError(
+                "This machine has no address at which others could reach it: connect it to their network. Or, if they "
+                "can reach it, open this page by the address that they use, such as http://192.168.1.5:7860/room."
+            )
     host_and_port = in_address(name) + (f":{port}" if port else "")
     return urlunsplit((parts.scheme, host_and_port, parts.path or "/", f"join={code}", ""))
 
@@ -109,12 +116,24 @@ def qr_code(text: str) -> str:
 
 
 def _own_address(host: str) -> str | None:
-    """This machine's address in its network, IPv6 if ``host`` is, else IPv4. Nothing is sent: a datagram socket only
-    looks up the route to a host that does not exist (RFC 5737 and 3849 reserve these addresses for documentation)."""
+    """This machine's address in its network, IPv6 if ``host`` is, else IPv4: the one that leads out of that network or,
+    where no way does (a hotspot, a switch on a table), that of the first interface. Nothing is sent: a datagram socket
+    only looks up the route to a host that does not exist (RFC 5737 and 3849 reserve these addresses for documentation).
+    """
     family, nobody = (socket.AF_INET6, "2001:db8::1") if ":" in host else (socket.AF_INET, "192.0.2.1")
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as way:
             way.connect((nobody, 9))
             return way.getsockname()[0]
     except OSError:
-        return None
+        return next(iter(_on_interfaces(family)), None)
+
+
+def _on_interfaces(family: socket.AddressFamily) -> list[str]:
+    """This machine's addresses that others in its network can use; last those it gave itself (RFC 3927), because
+    nothing else did. Those of IPv6 (fe80::) mean something only on one machine's interface."""
+    states = psutil.net_if_stats()
+    up = (known for name, known in psutil.net_if_addrs().items() if name in states and states[name].isup)
+    found = [one.address for known in up for one in known if one.family == family and "%" not in one.address]
+    usable = [address for address in found if not ip_address(address).is_loopback]
+    return sorted(usable, key=lambda address: ip_address(address).is_link_local)

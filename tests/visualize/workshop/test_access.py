@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import socket
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from visualize.server.work import Line
@@ -61,8 +65,38 @@ def test_the_joining_link_has_an_address_that_others_can_reach(monkeypatch: pyte
         with pytest.raises(AccessError, match="Only this machine"):
             joining(page, "BCDFG", "127.0.0.1")
     own.clear()
-    assert joining("http://localhost:7860/", "BCDFG", "0.0.0.0") == "http://localhost:7860/?join=BCDFG"
-    assert joining("http://[::]:7860/", "BCDFG", "::") == "http://[::1]:7860/?join=BCDFG"
+    for page, host in (("http://localhost:7860/", "0.0.0.0"), ("http://[::]:7860/", "::")):
+        with pytest.raises(AccessError, match="open this page by the address that they use"):
+            joining(page, "BCDFG", host)
+
+
+def test_where_no_way_leads_out_of_the_network_an_interface_has_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a laptop that is a hotspot: no route to other networks, and an address in its own."""
+
+    class NoWay(socket.socket):
+        def connect(self, address: object) -> None:
+            raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    def address(text: str) -> SimpleNamespace:
+        return SimpleNamespace(family=socket.AF_INET6 if ":" in text else socket.AF_INET, address=text)
+
+    found = {
+        "lo": [address("127.0.0.1"), address("::1")],
+        "off": [address("10.9.9.9")],
+        "wlan0": [address("169.254.3.4"), address("10.42.0.1"), address("fe80::1%wlan0"), address("fd00::7")],
+    }
+    states = {name: SimpleNamespace(isup=name != "off") for name in found}
+    monkeypatch.setattr(access.socket, "socket", NoWay)
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: found)
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
+    for page in ("http://localhost:7860/", "http://[::]:7860/"):
+        assert joining(page, "BCDFG", "0.0.0.0") == "http://10.42.0.1:7860/?join=BCDFG"
+        assert joining(page, "BCDFG", "::") == "http://[fd00::7]:7860/?join=BCDFG"
+    found["wlan0"] = found["wlan0"][:1]
+    assert joining("http://localhost:7860/", "BCDFG", "0.0.0.0") == "http://169.254.3.4:7860/?join=BCDFG"
+    del found["wlan0"]
+    with pytest.raises(AccessError, match="no address"):
+        joining("http://localhost:7860/", "BCDFG", "0.0.0.0")
 
 
 @pytest.mark.parametrize("address", ["http://localhost:7860/", "http://localhost:7860"])
