@@ -235,11 +235,17 @@ SMALL = """[...document.querySelectorAll("nav a, button, summary, select, input[
   (control) => control.checkVisibility() && control.getBoundingClientRect().height < 24).map((one) => one.outerHTML)"""
 
 
+RECORDED_ELSEWHERE = """for (const notice of document.querySelectorAll(".notice:not(:empty)"))
+  notice.textContent = "recorded on 1 of 96 CPU cores (AMD Ryzen Threadripper PRO 7995WX 96-Cores)";"""
+"""The notice is the longer, the longer a processor's name is."""
+
+
 def test_every_page_fits_a_phone_and_is_accessible(browser: Browser, site: Path) -> None:
     context = browser.new_context(offline=True, viewport={"width": 360, "height": 760})
     page = context.new_page()
     for path in sorted(site.rglob("*.html")):
         page.goto(path.as_uri())
+        page.evaluate(RECORDED_ELSEWHERE)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
         assert page.evaluate(SMALL) == [], path
         assert violations(page) == [], path
