@@ -47,7 +47,8 @@ class RunStarted(Event):
     character has an empty piece). ``block_bytes`` are the bytes of one cache block,
     scales included, and the draft model's share if it is used; 0 without a cache.
     ``copy_bytes_per_second`` (bytes read and written) and ``matmul_flops_per_second`` are what the device does at
-    best, as measured (``lab.decode.limits``). None: that failed, or the models' work cannot be counted.
+    best, as measured (``lab.decode.limits``). None: that failed, or the models' work cannot be counted. They and
+    ``dtype`` are those of steps after the prompt, which may be read in another (``EngineConfig.prefill_attention``).
     ``cuda_graphs``: steps of few tokens are captured and replayed. ``compiled``: the layers went through torch.compile.
     ``hardware`` is what ``device`` was: the accelerator's name, or the processor and its cores. "": not known (files
     of earlier versions).
