@@ -164,6 +164,10 @@ class Engine:
         self._backends.refuse(config)
         return self._backends.models(config)
 
+    def by_triton(self, config: EngineConfig) -> bool:
+        """Whether Triton's kernels compute a request with this ``config``."""
+        return self._backends.by_triton(config)
+
     def default_num_blocks(self, config: EngineConfig) -> int:
         """Blocks of a pool whose num_blocks is None: 8 full contexts, or as many as fit. 0 without a cache."""
         return self._budget.setting(replace(config, num_blocks=None)).num_blocks
