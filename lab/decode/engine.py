@@ -119,6 +119,7 @@ class Engine:
         refuse_limits(max_num_seqs, max_num_batched_tokens, kv_bytes)
         tokens = batched_tokens(target) if max_num_batched_tokens is None else max_num_batched_tokens
         self._how = {"kernels": kernels, "fuse_layers": fuse_layers, "async_scheduling": async_scheduling}
+        self._how |= {"max_num_batched_tokens": max_num_batched_tokens, "kv_bytes": kv_bytes}
         self._backends = backends = Backends(target, draft, kernels, fuse_layers=fuse_layers)
         self.target, self.draft, self.tokenizer = backends.target, backends.draft, tokenizer
         self.kernels, self.cuda_graphs = backends.kernels, backends.cuda_graphs
@@ -136,7 +137,7 @@ class Engine:
         self._driving = Driving(self._pools.take_in, self._pools.forget)
 
     def another(self, *, max_num_seqs: int = 64, watch: Watch | None = None) -> Engine:
-        """An engine with the same models and kernels, and with caches of its own."""
+        """An engine with the same models, kernels and limits, and with caches of its own: as much memory again."""
         return Engine(self.target, self.tokenizer, self.draft, max_num_seqs=max_num_seqs, watch=watch, **self._how)
 
     # -- what the engine is ------------------------------------------------------------------

@@ -10,11 +10,13 @@ import torch
 
 from lab import ConfigError, EngineConfig, Run, SamplingParams, load_engine
 from lab.bench.difference import first_differences, read_again
+from lab.bench.measuring import steps
 from lab.decode import intake
 from lab.decode.backends import choose_kernels
 from lab.pair.loading import resolve_dtype
 from lab.pair.models import LanguageModel
 from lab.trace.events import StepTimed
+from tests import tiny_models
 
 SAMPLING = SamplingParams(max_tokens=40, temperature=0.8, seed=3, ignore_eos=True)
 PROMPT = "Once upon a time there was a poor miller"
@@ -115,6 +117,17 @@ def test_another_engine_of_the_same_models_has_the_same_kernels(kernels):
     assert other.kernels == lab.kernels
     assert other.generate(PROMPT, None, SAMPLING).token_ids == lab.generate(PROMPT, None, SAMPLING).token_ids
     assert bool(lab.target.native.model) == (kernels == "auto")
+
+
+def test_another_engine_of_the_same_models_has_the_same_limits():
+    """Of memory, and of the tokens in a step: a prompt is read in as many parts."""
+    lab = tiny_models.engine("llama", max_num_batched_tokens=33, kv_bytes=100_000)
+    other = lab.another()
+    context = tiny_models.CONTEXT // EngineConfig.block_size
+    assert other.default_num_blocks(EngineConfig()) == lab.default_num_blocks(EngineConfig()) < context
+    for engine in (lab, other):
+        parts = steps(engine.generate("A fox " * 9, None, SAMPLING), "prefill")
+        assert [step.target_tokens for step in parts] == [33, 21]
 
 
 @pytest.mark.parametrize("wrong", [{"kernels": "triton"}, {"cuda_graphs": 1}, {"torch_compile": None}])
