@@ -105,6 +105,7 @@ class Intake:
         config, text = sequence.config, TextStream(self._tokenizer)
         *pieces, last = (text.push(token) for token in sequence.tokens)
         limits, target = self._limits(config), self._computed(config)
+        sequence.told_blocks = self._budget.setting(config).num_blocks
         sequence.recorder.emit(
             RunStarted,
             prompt=sequence.prompt,
@@ -116,7 +117,7 @@ class Intake:
             draft=self._draft.name if config.speculative == "draft" else None,
             device=str(self._target.device),
             dtype=target.dtype_name,
-            num_blocks=self._budget.setting(config).num_blocks,
+            num_blocks=sequence.told_blocks,
             block_bytes=config.block_size * self._budget.token_bytes(config),
             copy_bytes_per_second=limits.bytes_per_second if limits else None,
             matmul_flops_per_second=limits.flops_per_second if limits else None,
