@@ -163,6 +163,7 @@ class Engine:
 
         Raises:
             ConfigError: compiling is asked for, and there is nothing to compile.
+            UnsupportedModelError: compiling is asked for, and the model's layers are not found.
         """
         self._backends.refuse(config)
         return self._backends.models(config)
