@@ -303,6 +303,8 @@ class Engine:
 
         Raises:
             ConfigError: more blocks than memory holds.
+            torch.OutOfMemoryError: there is no memory for a pool of a stated size, or for one of a block. (Or another
+                error that says so: ``lab.device_memory.is_out_of_memory``.)
         """
         if not self._backends.captures(config):
             return

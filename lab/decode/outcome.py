@@ -75,6 +75,9 @@ def judge(
     Args:
         logits: [sum of (window + 1), vocabulary] float32, the target's, round by round.
         native, kernels: see ``sample``.
+
+    Raises:
+        MemoryError: C found no memory for a round's distributions. Else see ``forward``.
     """
     draws = [_draws(round) for round in rounds]
     if native:

@@ -132,7 +132,11 @@ def parsed(data: bytes, name: str, most_values: int | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Run:
-    """A recorded run: its events, and what follows from them."""
+    """A recorded run: its events, and what follows from them.
+
+    Raises:
+        RunFileError: the first event is not a ``RunStarted``.
+    """
 
     events: tuple[Event, ...]
 
