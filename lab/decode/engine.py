@@ -146,10 +146,12 @@ class Engine:
 
     @property
     def device(self) -> str:
+        """Where the target's tokens go in and come out, like "cpu" or "cuda:0"."""
         return str(self.target.device)
 
     @property
     def dtype(self) -> str:
+        """What the target is computed in, for display, like "bfloat16" or "float32, products of bfloat16"."""
         return self.target.dtype_name
 
     @property

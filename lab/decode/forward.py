@@ -39,6 +39,7 @@ class NewTokens(NamedTuple):
 
     @property
     def stop(self) -> int:
+        """The position after the last."""
         return self.start + len(self.token_ids)
 
 

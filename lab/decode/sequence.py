@@ -83,6 +83,7 @@ class Sequence:
 
     @property
     def generated(self) -> int:
+        """How many tokens of output it has."""
         return len(self.tokens) - self.prompt_length
 
     @property

@@ -45,6 +45,7 @@ class BlockTable:
 
     @property
     def capacity(self) -> int:
+        """How many positions its blocks have slots for."""
         return len(self.blocks) * self.pool.block_size
 
     def missing(self, tokens: int) -> int:
