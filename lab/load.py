@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from lab.decode.backends import KernelChoice, choose_kernels
 from lab.decode.engine import Engine, refuse_limits
@@ -21,6 +22,7 @@ from lab.pair.loading import (
     refuse_mismatch,
     resolve_dtype,
 )
+from lab.pair.models import LanguageModel
 from lab.pair.quantization import Quantization, resolve_quantization
 from lab.trace.recorder import Watch
 
@@ -90,7 +92,9 @@ def load_engine(
     weights, dtype = resolve_quantization(quantization, dtype, devices[0].partition(":")[0])
     torch_dtype = resolve_dtype(dtype, *devices)
 
-    def load(where: str | Path, name: str, place: str | DeviceMap = place):
+    def load(
+        where: str | Path, name: str, place: str | DeviceMap = place
+    ) -> tuple[LanguageModel, PreTrainedTokenizerBase]:
         how = {"quantization": weights, "rounded": dtype == "auto", "in_c": in_c}
         model = load_model(where, name=name, place=place, dtype=torch_dtype, **how)
         tokenizer = load_tokenizer(where, name=name)

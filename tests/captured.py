@@ -47,6 +47,14 @@ def captured_engine(
     **settings: object,
 ) -> Engine:
     """An engine of a small model whose steps are captured."""
+    pretend_to_capture(monkeypatch, failing, error)
+    return tiny_models.engine("llama", "good", shape=SMALL, kernels="triton", **settings)
+
+
+def pretend_to_capture(
+    monkeypatch: pytest.MonkeyPatch, failing: dict[str, int] | None = None, error: Exception | None = None
+) -> None:
+    """From now on, engines with Triton's kernels capture their steps."""
     Again.made = []
 
     def place(device: torch.device) -> Again:
@@ -54,4 +62,3 @@ def captured_engine(
 
     monkeypatch.setattr(graphs, "Place", place)
     monkeypatch.setattr(backends, "can_be_captured", lambda model: True)
-    return tiny_models.engine("llama", "good", shape=SMALL, kernels="triton", **settings)

@@ -104,8 +104,6 @@ def commands() -> Parser:
     serve.add_argument("--requests", type=at_least(1), default=16, metavar="N", help=about)
     serve.add_argument("--seed", type=at_least(0), default=0, metavar="N", help=f"of their lengths. {DEFAULT}")
     window = bench("window", _window, "the adaptive window against fixed ones", tokens=96, repeats=4)
-    about = "a draft that guesses badly: a folder or hub id. Default: the embedded one."
-    window.add_argument("--mismatched", metavar="DRAFT", help=about)
     about = "the device's limits, and how near each kind of step comes to them"
     bench("roofline", _roofline, about, tokens=64, repeats=5, least=at_least(1))
     least = at_least(3, "the prefill's, and a round of a guess and one more")
@@ -117,6 +115,9 @@ def commands() -> Parser:
     about = f"of {', '.join(CLAIMS)}. Default: all."
     claims.add_argument("--claim", nargs="+", choices=CLAIMS, metavar="ID", help=about)
     claims.add_argument("--small", action="store_true", help="sizes for a test: seconds, and figures not to be trusted")
+    about = "a draft that guesses badly: a folder or hub id. Default: the embedded one."
+    for command in (window, claims):
+        command.add_argument("--mismatched", metavar="DRAFT", help=about)
     about = "the engine against llama.cpp on a CPU, the same weights and threads"
     bench("llama", _llama, about, tokens=128, repeats=5)
     about = "against a vLLM server with the same pair: the same text, and as many guesses kept"
@@ -208,6 +209,13 @@ def _engine(args: argparse.Namespace, *, guessing: bool = True) -> Engine:
     return load_engine(args.target, args.draft, device=args.device, dtype=args.dtype)
 
 
+def _mismatched(args: argparse.Namespace) -> str:
+    """The draft that guesses badly. Raises LabError: there is none for this target."""
+    if args.target and not args.mismatched:
+        raise LabError("the draft that guesses badly is the embedded target's: name a --mismatched too")
+    return args.mismatched or "mismatched"
+
+
 def _ladder(args: argparse.Namespace) -> tuple[dict, str]:
     result = run_ladder(_engine(args), args.max_tokens, args.repeats, args.report)
     ratios = "\n".join(f"{ratio:6.2f}  {name}" for name, ratio in result["ratios"].items())
@@ -247,8 +255,8 @@ def _serve(args: argparse.Namespace) -> tuple[dict, str]:
 
 
 def _window(args: argparse.Namespace) -> tuple[dict, str]:
-    engine = _engine(args)
-    mismatched = load_engine(args.target, args.mismatched or "mismatched", device=args.device, dtype=args.dtype)
+    worse, engine = _mismatched(args), _engine(args)
+    mismatched = load_engine(args.target, worse, device=args.device, dtype=args.dtype)
     result = run_window(engine, mismatched, args.max_tokens, args.repeats, args.report)
     return result, format_window(result)
 
@@ -269,7 +277,7 @@ def _claims(args: argparse.Namespace) -> tuple[dict, str]:
     def load(pair: str) -> Engine:
         if pair == "matched":
             return _engine(args)
-        return load_engine(args.target, pair, device=args.device, dtype=args.dtype)
+        return load_engine(args.target, _mismatched(args), device=args.device, dtype=args.dtype)
 
     load("matched")  # else what is wrong with it would be said once for every claim
     result = run_claims(load, args.claim or list(CLAIMS), args.report, small=args.small)

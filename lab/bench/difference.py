@@ -1,7 +1,7 @@
 """Where the outputs of several settings part, and how sure the target was there under each.
 
 A run records how likely its own token was. To find out how likely the other run's token was, and the second likeliest,
-the target reads the run's text again under the run's own setting (``lab.bench.score``).
+the target reads the run's text again as the run decoded it (``lab.bench.score``).
 """
 
 from __future__ import annotations

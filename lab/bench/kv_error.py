@@ -78,13 +78,14 @@ def run_kv(engine: Engine, texts: list[tuple[str, str]], report: Callable[[str],
 
 def kv_errors(engine: Engine, windows: list[list[int]], report: Callable[[str], None]) -> list[FormatError]:
     """Every format on windows of token ids, each at least two tokens long and at most the model's context."""
+    configs = {form: EngineConfig(kv_dtype=form) for form in FORMATS}
     surprises: dict[str, list[float]] = {form: [] for form in FORMATS}  # one sum per window
     divergences: dict[str, list[float]] = {form: [] for form in FORMATS}
     squares = {form: torch.zeros(2, 2, dtype=torch.float64) for form in FORMATS}
     for done, ids in enumerate(windows, 1):
         tokens = len(ids) - 1
-        storages = {form: new_storage(engine, form, _slots(tokens)) for form in FORMATS}
-        passes = [log_probabilities(engine, ids, EngineConfig(kv_dtype=form), storages[form]) for form in FORMATS]
+        storages = {form: new_storage(engine, config, _slots(tokens)) for form, config in configs.items()}
+        passes = [log_probabilities(engine, ids, config, storages[form]) for form, config in configs.items()]
         sums = dict.fromkeys(FORMATS, (0.0, 0.0))
         start = 1
         for chunk in zip(*passes, strict=True):
@@ -98,7 +99,7 @@ def kv_errors(engine: Engine, windows: list[list[int]], report: Callable[[str], 
         for form in FORMATS:
             surprises[form].append(sums[form][0])
             divergences[form].append(sums[form][1])
-            squares[form] += storing_squares(storages["auto"], new_storage(engine, form, tokens), tokens)
+            squares[form] += storing_squares(storages["auto"], new_storage(engine, configs[form], tokens), tokens)
         if done % 20 == 0 or done == len(windows):
             report(f"  window {done} of {len(windows)} read")
 

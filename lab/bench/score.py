@@ -2,7 +2,9 @@
 
 The text goes through the engine's own forward pass, and keys and values through its own
 storage: each token sees the stored, perhaps quantised, keys and values of itself and of all
-tokens before it, as it does in decoding.
+tokens before it, as it does in decoding. All of it is computed by what computes a run's steps
+after the prompt. The prompt itself a run may have read by another attention, which differs by
+rounding (``EngineConfig.prefill_attention``).
 """
 
 from __future__ import annotations
@@ -15,18 +17,19 @@ from lab.config import EngineConfig
 from lab.decode.engine import Engine
 from lab.decode.forward import NewTokens, forward
 from lab.kv.blocks import BlockPool
-from lab.kv.storage import KVStorage
+from lab.kv.storage import Kernels, KVStorage
 from lab.kv.table import BlockTable
 
 CHUNK = 256
 """Tokens per forward pass; more would only take more memory."""
 
 
-def new_storage(engine: Engine, kv_dtype: str, slots: int) -> KVStorage:
-    """Empty slots for the engine's target."""
+def new_storage(engine: Engine, config: EngineConfig, slots: int) -> KVStorage:
+    """Empty slots for the engine's target, written and read by what computes a request with this ``config``."""
     model = engine.target
     shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
-    return KVStorage(kv_dtype, slots, **shape, dtype=model.dtype, device=model.layer_devices)
+    where = {"dtype": model.dtype, "device": model.layer_devices, "kernels": Kernels(engine.by_triton(config))}
+    return KVStorage(config.kv_dtype, slots, **shape, **where)
 
 
 @torch.inference_mode()
@@ -37,7 +40,7 @@ def log_probabilities(
 
     Args:
         token_ids: N of them, at most the model's context.
-        config: its cache settings and kernels matter; a drafter changes no distribution.
+        config: its cache settings and what computes it matter; a drafter changes no distribution.
         storage: whole blocks for N - 1 tokens, which are in slots 0 .. N - 2 afterwards. None: a new one.
 
     Yields:
@@ -45,17 +48,18 @@ def log_probabilities(
     """
     target, _ = engine.models(config)
     ids = torch.tensor(token_ids[:-1], device=target.device)
-    table, chunk = None, len(ids)  # without a cache, one pass has to compute everything
+    # Without a cache one pass has to compute everything, as every step of a run does.
+    table, chunk, sdpa = None, len(ids), config.prefill_attention
     if config.kv_cache:
         blocks = -(-len(ids) // config.block_size)
         table = BlockTable(BlockPool(blocks, config.block_size), 0, _ignore, paged=config.paged)
         table.reserve(len(ids))
-        storage = storage or new_storage(engine, config.kv_dtype, blocks * config.block_size)
-        chunk = CHUNK
+        storage = storage or new_storage(engine, config, blocks * config.block_size)
+        chunk, sdpa = CHUNK, "auto"
     for start in range(0, len(ids), chunk):
         new = ids[start : start + chunk]
         keep = min(len(new), max(0, start + len(new) + 1 - first))
-        logits = forward(target, [NewTokens(new, start, table, keep)], storage)
+        logits = forward(target, [NewTokens(new, start, table, keep)], storage, sdpa)
         yield logits.double().log_softmax(-1)
 
 

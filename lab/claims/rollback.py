@@ -41,7 +41,7 @@ def speculate(engine: Engine, prompt: list[int], tokens: int, *, roll_back: bool
     blocks = -(-room // EngineConfig.block_size)
     table = BlockTable(BlockPool(blocks, EngineConfig.block_size), 0, lambda *_, **__: None, paged=False)
     table.reserve(room)
-    storage = new_storage(engine, "auto", blocks * EngineConfig.block_size)
+    storage = new_storage(engine, EngineConfig(), blocks * EngineConfig.block_size)
 
     def after(model: LanguageModel, ids: list[int]) -> torch.Tensor:
         """Logits after a text, computed afresh."""

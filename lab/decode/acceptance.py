@@ -52,8 +52,8 @@ def judge_sampled(
     A proposal from a q that is not finite is rejected and replaced by a draw from p: only time is lost.
 
     Args:
-        p: [..., g + 1, vocabulary], the target's distributions.
-        q: [..., g, vocabulary], the draft's distributions, which the proposals were drawn from.
+        p: [..., g + 1, vocabulary] float32, the target's distributions.
+        q: [..., g, vocabulary] float32, the draft's distributions, which the proposals were drawn from.
         proposals: [..., g] int64.
         u: [..., g] float64 in [0, 1), one for each verdict.
         u_next: [..., g + 1] float64 in [0, 1), for the token after them, one for each position it may take.

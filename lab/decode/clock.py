@@ -24,6 +24,7 @@ class StepClock:
         self._marks: list[tuple[Hashable, float | torch.cuda.Event]] = [("", self._now())]
 
     def mark(self, part: Hashable) -> None:
+        """End a part here. Parts of the same name are added up."""
         self._marks.append((part, self._now()))
 
     def read(self) -> tuple[dict[Hashable, float], float]:

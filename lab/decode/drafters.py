@@ -29,8 +29,9 @@ class Proposals(NamedTuple):
 
     Attributes:
         tokens: [g] int64, g > 0.
-        q: [g, vocabulary] float32, the distribution each was drawn from. None: they were not drawn,
-            and are kept if they match the target's own tokens.
+        q: [g, vocabulary] float32, the distribution each was drawn from; of a greedy request, the one it is the
+            likeliest of; of prompt lookup, 1 on each. None: there is none, and they are kept if they match the
+            target's own tokens.
     """
 
     tokens: torch.Tensor

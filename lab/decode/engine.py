@@ -54,7 +54,8 @@ def batched_tokens(target: LanguageModel) -> int:
 
 
 def refuse_limits(max_num_seqs: int, max_num_batched_tokens: int | None, kv_bytes: int | None) -> None:
-    """Raises ConfigError for a limit of ``Engine`` that is below what one round of speculation needs."""
+    """Raises ConfigError for a limit of ``Engine`` that is no whole number from 1 to ``MOST``, or fewer tokens than one
+    round of speculation needs."""
     limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "kv_bytes": kv_bytes}
     for name, limit in limits.items():
         if limit is not None:
@@ -99,7 +100,8 @@ class Engine:
             (``FellBack``); if compiling fails, layers run uncompiled.
 
     Raises:
-        ConfigError: a limit below what one round of speculation needs, or kernels that cannot run here.
+        ConfigError: a limit that is no whole number from 1 to ``MOST``, fewer tokens than one round of speculation
+            needs, or kernels that cannot run here.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class Engine:
         refuse_limits(max_num_seqs, max_num_batched_tokens, kv_bytes)
         tokens = batched_tokens(target) if max_num_batched_tokens is None else max_num_batched_tokens
         self._how = {"kernels": kernels, "fuse_layers": fuse_layers, "async_scheduling": async_scheduling}
+        self._how |= {"max_num_batched_tokens": max_num_batched_tokens, "kv_bytes": kv_bytes}
         self._backends = backends = Backends(target, draft, kernels, fuse_layers=fuse_layers)
         self.target, self.draft, self.tokenizer = backends.target, backends.draft, tokenizer
         self.kernels, self.cuda_graphs = backends.kernels, backends.cuda_graphs
@@ -136,17 +139,19 @@ class Engine:
         self._driving = Driving(self._pools.take_in, self._pools.forget)
 
     def another(self, *, max_num_seqs: int = 64, watch: Watch | None = None) -> Engine:
-        """An engine with the same models and kernels, and with caches of its own."""
+        """An engine with the same models, kernels and limits, and with caches of its own: as much memory again."""
         return Engine(self.target, self.tokenizer, self.draft, max_num_seqs=max_num_seqs, watch=watch, **self._how)
 
     # -- what the engine is ------------------------------------------------------------------
 
     @property
     def device(self) -> str:
+        """Where the target's tokens go in and come out, like "cpu" or "cuda:0"."""
         return str(self.target.device)
 
     @property
     def dtype(self) -> str:
+        """What the target is computed in, for display, like "bfloat16" or "float32, products of bfloat16"."""
         return self.target.dtype_name
 
     @property
@@ -160,9 +165,14 @@ class Engine:
 
         Raises:
             ConfigError: compiling is asked for, and there is nothing to compile.
+            UnsupportedModelError: compiling is asked for, and the model's layers are not found.
         """
         self._backends.refuse(config)
         return self._backends.models(config)
+
+    def by_triton(self, config: EngineConfig) -> bool:
+        """Whether Triton's kernels compute a request with this ``config``."""
+        return self._backends.by_triton(config)
 
     def default_num_blocks(self, config: EngineConfig) -> int:
         """Blocks of a pool whose num_blocks is None: 8 full contexts, or as many as fit. 0 without a cache."""
@@ -295,6 +305,8 @@ class Engine:
 
         Raises:
             ConfigError: more blocks than memory holds.
+            torch.OutOfMemoryError: there is no memory for a pool of a stated size, or for one of a block. (Or another
+                error that says so: ``lab.device_memory.is_out_of_memory``.)
         """
         if not self._backends.captures(config):
             return

@@ -39,6 +39,7 @@ class NewTokens(NamedTuple):
 
     @property
     def stop(self) -> int:
+        """The position after the last."""
         return self.start + len(self.token_ids)
 
 
@@ -56,6 +57,10 @@ def forward(
 
     Returns:
         [sum of keep, vocabulary] float32 logits, sequence by sequence.
+
+    Raises:
+        MemoryError: C found no memory for the step's activations. (Where torch or Triton finds none, they raise
+            several errors: ``lab.device_memory.is_out_of_memory``.)
     """
     native = model.native.model
     if native and sdpa == "auto":

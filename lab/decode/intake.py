@@ -18,6 +18,7 @@ from lab.decode.window import Window
 from lab.kv.attention import refuse_sdpa
 from lab.kv.budget import Budget
 from lab.machine import hardware
+from lab.pair.models import LanguageModel
 from lab.trace.events import RunStarted
 from lab.trace.recorder import Recorder, Watch
 from lab.trace.roofline import Limits
@@ -103,8 +104,8 @@ class Intake:
         """Begin a sequence's record. Its clock starts here."""
         config, text = sequence.config, TextStream(self._tokenizer)
         *pieces, last = (text.push(token) for token in sequence.tokens)
-        limits = self._limits(config)
-        target, _ = self._backends.models(config)
+        limits, target = self._limits(config), self._computed(config)
+        sequence.told_blocks = self._budget.setting(config).num_blocks
         sequence.recorder.emit(
             RunStarted,
             prompt=sequence.prompt,
@@ -116,7 +117,7 @@ class Intake:
             draft=self._draft.name if config.speculative == "draft" else None,
             device=str(self._target.device),
             dtype=target.dtype_name,
-            num_blocks=self._budget.setting(config).num_blocks,
+            num_blocks=sequence.told_blocks,
             block_bytes=config.block_size * self._budget.token_bytes(config),
             copy_bytes_per_second=limits.bytes_per_second if limits else None,
             matmul_flops_per_second=limits.flops_per_second if limits else None,
@@ -129,8 +130,14 @@ class Intake:
         """The device's limits, measured when first asked for; None where a step's work cannot be counted."""
         if self._target.routed or (config.speculative == "draft" and self._draft.routed):
             return None
-        target, _ = self._backends.models(config)
+        target = self._computed(config)
         return device_limits(target.device, target.product_dtype)
+
+    def _computed(self, config: EngineConfig) -> LanguageModel:
+        """The target as it is computed after the prompt: without a cache every step reads a prompt, and torch's
+        attention is called from layers that torch computes."""
+        target, _ = self._backends.models(config)
+        return target if config.kv_cache or config.prefill_attention == "auto" else target.by_torch()
 
     def _encode(self, prompt: str) -> list[int]:
         if not isinstance(prompt, str):

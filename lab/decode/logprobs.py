@@ -66,7 +66,13 @@ def gather(
 
 
 def read(numbers: list[float], window: int, accepted: int, *, has_q: bool, drawn: bool) -> list[Around]:
-    """What ``gather`` gave for one round of ``window`` proposals, for each verdict up to the first rejection."""
+    """What ``gather`` gave for one round of ``window`` proposals, for each verdict up to the first rejection.
+
+    Args:
+        numbers: for each proposal equally many rows of ``FIGURES`` (id, p, q, residual), one after another: of the
+            proposal, of the likeliest tokens under p, under q if there is one, and, if verdicts are drawn, under the
+            residual, and of the recovered token. After all of them the overlap of each proposal.
+    """
     numbers, overlaps = numbers[:-window], numbers[-window:]
     share = len(numbers) // window
     found = []

@@ -37,10 +37,16 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A judged round, on the host. ``p``, ``q`` and ``u`` are the proposed tokens', ``p_next`` the next token's.
+    """A judged round of g proposals, on the host. Those from the first non-finite q on are left out.
 
-    ``finite``: whether the target's output is. ``draft_finite``: whether the drafter's is; proposals from the
-    first non-finite q on are left out. ``around``: for each judged proposal, if asked for.
+    Attributes:
+        proposed: [g] token ids.
+        p, q: [g], their probabilities.
+        u: [g] in [0, 1), the draws for their verdicts. None: verdicts are not drawn.
+        accepted: how many are kept, 0 to g.
+        next_token: the token after them; ``p_next``: its probability.
+        finite: whether the target's output is. ``draft_finite``: whether the drafter's is.
+        around: for each judged proposal, so min(accepted + 1, g) at least. Empty: not asked for.
     """
 
     proposed: list[int]
@@ -75,6 +81,9 @@ def judge(
     Args:
         logits: [sum of (window + 1), vocabulary] float32, the target's, round by round.
         native, kernels: see ``sample``.
+
+    Raises:
+        MemoryError: C found no memory for a round's distributions. Else see ``forward``.
     """
     draws = [_draws(round) for round in rounds]
     if native:

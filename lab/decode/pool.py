@@ -31,6 +31,7 @@ from lab.decode.work import PassWork, Span
 from lab.device_memory import memory_in_use
 from lab.kv.budget import Budget
 from lab.kv.cache import Cache, PoolSetting
+from lab.kv.plan import SdpaChoice
 from lab.pair.models import LanguageModel
 from lab.trace.events import FellBack, Part, Prefilled, StepTimed, WindowChanged
 from lab.trace.roofline import Work
@@ -136,15 +137,15 @@ class Pool:
         clock.mark("rest")
         drafted = self._drafters.propose(turns, clock)
         rounds = [Round(turn.sequence, drafted.proposals.get(turn.sequence)) for turn in turns]
+        sdpa = self.setting.prefill_attention if any(turn.count > 1 for turn in turns) else "auto"
         logits = ahead.logits_of(turns) if ahead else None
         if logits is None:
             ahead = None  # nothing of it is used
-            sdpa = self.setting.prefill_attention if any(turn.count > 1 for turn in turns) else "auto"
             storage = self.cache.target if self.cache else None
             logits = forward(self._target, self._new_tokens(turns, rounds), storage, sdpa)
         self._tell_failures(turns)
         clock.mark("verify")
-        known = self._known(turns, rounds)
+        known = self._known(turns, rounds, sdpa)
         clock.mark("rest")
         complete = [round for turn, round in zip(turns, rounds, strict=True) if turn.complete]
         judging = None
@@ -174,13 +175,13 @@ class Pool:
         if not self.scheduler.running:
             self._ahead = None
 
-    def _known(self, turns: list[Turn], rounds: list[Round]) -> Known:
+    def _known(self, turns: list[Turn], rounds: list[Round], sdpa: SdpaChoice) -> Known:
         spans = []
         for turn, round in zip(turns, rounds, strict=True):
             start = turn.sequence.computed
             spans.append(Span(start, start + turn.count + round.window, round.window + 1 if turn.complete else 0))
         reserved = [turn.sequence.table.capacity if turn.sequence.table else 0 for turn in turns]
-        return Known(spans, self._passes.of(spans), reserved, memory_in_use(self._devices))
+        return Known(spans, self._passes.of(spans, sdpa), reserved, memory_in_use(self._devices))
 
     def _new_tokens(self, turns: list[Turn], rounds: list[Round]) -> list[NewTokens]:
         """Each turn's part of the target's forward pass: known tokens, then proposals."""

@@ -125,6 +125,7 @@ class Pools:
         sequence.config = replace(sequence.config, kv_dtype="auto")
         if not self._budget.allows(sequence.config):
             sequence.config = replace(sequence.config, num_blocks=None)
+        sequence.told_blocks = self._budget.setting(sequence.config).num_blocks  # fewer: plain ones are larger
         self.unplaced.append(sequence)
 
     # -- coming and going ----------------------------------------------------------------------
@@ -175,6 +176,10 @@ class Pools:
             pool = self.pool_for(sequence.config, sequence.end)
             if pool is None:
                 return False
+            if (blocks := pool.setting.num_blocks) < sequence.told_blocks:
+                reason = f"The device has no room for {sequence.told_blocks:,} cache blocks: the pool has {blocks:,}."
+                sequence.recorder.emit(FellBack, part="full_pool", reason=reason)
+                sequence.told_blocks = blocks
             if sequence.root is None:
                 sequence.root = self._root(sequence)
             pool.add(sequence)
@@ -210,22 +215,8 @@ class Pools:
                         raise
                     fitting = fitting._replace(num_blocks=max(least, fitting.num_blocks * 3 // 4))
         if fitting is not setting:
-            self._count_on(fitting)
+            self._budget.lower(self._budget.pool_bytes(fitting))  # no more than this is counted on from now on
         return pool
-
-    def _count_on(self, setting: PoolSetting) -> None:
-        """Count on no more memory than this pool takes, and tell the sequences that were told of more blocks."""
-        waiting = [sequence for sequence in (*self.unplaced, *self.inbox) if not sequence.finished]
-        told = [
-            (sequence, self._budget.setting(sequence.config).num_blocks)
-            for sequence in waiting
-            if sequence.recorder.began and sequence.config.num_blocks is None
-        ]
-        self._budget.lower(self._budget.pool_bytes(setting))
-        for sequence, before in told:
-            if (blocks := self._budget.setting(sequence.config).num_blocks) < before:
-                reason = f"The device has no room for {before:,} cache blocks: the pool has {blocks:,}."
-                sequence.recorder.emit(FellBack, part="full_pool", reason=reason)
 
     def _new(self, setting: PoolSetting) -> Pool:
         return Pool(

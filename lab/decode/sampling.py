@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 
 def distribution(logits: torch.Tensor, sampling: SamplingParams | Sequence[SamplingParams]) -> torch.Tensor:
-    """The distribution that tokens are drawn from: temperature, then top-k, then top-p.
+    """The distribution that tokens are drawn from: temperature, then top-k (Fan et al., 1805.04833), then top-p
+    (nucleus sampling: Holtzman et al., 1904.09751, section 3.1).
 
     Speculation applies these to draft and target alike, before p and q are compared.
     Greedy decoding draws nothing; its distribution is the plain softmax, for display.

@@ -4,7 +4,9 @@ There is no prefill phase and no decode phase, only known tokens that are not co
 yet: many at first (or again, after a preemption), one afterwards. Every step serves
 the running sequences in order of arrival, then admits waiting ones, until its token
 budget is used up (continuous batching: Yu et al., Orca, OSDI 2022; chunked prefill
-beside decoding: Agrawal et al., 2308.16369).
+beside decoding: Agrawal et al., 2308.16369). If the pool runs dry, the newest sequence is
+preempted: it gives up its blocks, and is computed again later (recomputation: Kwon et al.,
+2309.06180, section 4.5).
 
 Nothing here depends on a model; a step's cost is counted in tokens and blocks.
 """

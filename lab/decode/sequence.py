@@ -45,6 +45,7 @@ class Sequence:
         hidden: it is another sequence's oracle, and leaves nothing in the cache for that one to find.
         drafter: what proposes for it. None: nothing (yet).
         gave_up: failed parts that it has been told of (``FellBack``). With "drafter" among them it gets no other.
+        told_blocks: how many blocks its pool has, as far as it was told. 0: not told yet, or no cache.
         cached_tokens: tokens of the prompt found in the cache when it was admitted. Admitted again before its first
             token, it may find its own, or fewer than before: the fewest count.
     """
@@ -66,6 +67,7 @@ class Sequence:
     hidden: bool = False
     drafter: Drafter | None = None
     gave_up: set[Part] = field(default_factory=set)
+    told_blocks: int = 0
     table: BlockTable | None = None
     draft_length: int = 0
     cached_tokens: int | None = None
@@ -81,6 +83,7 @@ class Sequence:
 
     @property
     def generated(self) -> int:
+        """How many tokens of output it has."""
         return len(self.tokens) - self.prompt_length
 
     @property

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from lab.kv.plan import SdpaChoice
 from lab.kv.storage import KVStorage
 from lab.pair.models import LanguageModel
 from lab.trace.roofline import Work
@@ -40,12 +41,13 @@ class PassWork:
         self._position_flops = 4 * model.layers * model.kv_heads * model.query_groups * model.head_dim
         self._slot_bytes = storage.slot_bytes(model.layers) if storage else 0
 
-    def of(self, spans: Iterable[Span]) -> Work:
-        """The work of one pass."""
+    def of(self, spans: Iterable[Span], sdpa: SdpaChoice = "auto") -> Work:
+        """The work of one pass. ``sdpa``: as it was passed to ``lab.decode.forward.forward``."""
         spans = list(spans)
         heads = any(span.keep for span in spans)
         moved, flops = self._bytes + heads * self._head_bytes, 0
-        if self._model.native.model:  # the step in C reads matrices as bfloat16, two bytes less per weight
+        if self._model.native.model and sdpa == "auto":
+            # The step in C reads matrices as bfloat16, two bytes less per weight.
             moved -= 2 * (self._weights + heads * self._head_weights)
         for start, stop, keep in spans:
             new = stop - start

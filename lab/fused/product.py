@@ -127,11 +127,11 @@ def _launch(
 
 @triton.jit(do_not_specialize_on_alignment=("rows",))
 def _product_kernel(
-    out,
-    x,
-    weight,
-    norm,
-    bias,
+    out,  # [rows, outputs] bfloat16 and contiguous, as are those below
+    x,  # [rows, inputs]
+    weight,  # [outputs, inputs]; with a gate [2 * outputs, inputs], those of the gates first
+    norm,  # [inputs]; not read if nothing is normed
+    bias,  # [outputs]; not read if there is none
     epsilon,
     rows,
     inputs,

@@ -170,16 +170,16 @@ def _processors(device: torch.device) -> int:
 @triton.jit(do_not_specialize=("sequences", "height"), do_not_specialize_on_alignment=("tables", "starts", "lengths"))
 def _attend_kernel(
     found,  # [N, heads, head_dim], or one for each split [N, heads, splits, head_dim]
-    maxima,  # [N, heads, splits]
+    maxima,  # [N, heads, splits] float32, as are the sums
     sums,
-    query,
-    keys,
-    values,
-    key_scales,
+    query,  # [N, heads, head_dim] of any strides
+    keys,  # [slots, kv_heads, stored numbers of a vector] in the cache's dtype, or int16: pairs of its bytes
+    values,  # likewise
+    key_scales,  # [slots, kv_heads, groups]: INT8's float32, one group; INT4's bfloat16; plain: never read
     value_scales,
-    tables,
-    starts,
-    lengths,
+    tables,  # [sequences, height] int32 or int64, as are the two that follow; see ``BlockPlan``
+    starts,  # [sequences + 1]
+    lengths,  # [sequences]
     scaling,  # of scores, to base 2
     sequences,
     height,

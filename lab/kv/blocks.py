@@ -78,9 +78,11 @@ class BlockPool:
         return self._prefixes.prefix(block)
 
     def live_blocks(self) -> list[int]:
+        """In ascending order."""
         return [block for block, count in enumerate(self._references) if count]
 
     def cached_blocks(self) -> list[int]:
+        """In the order in which they would be evicted, the next one first."""
         return [block for blocks in self._cached for block in blocks]
 
     # -- taking and giving back --------------------------------------------------------------

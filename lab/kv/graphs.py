@@ -72,8 +72,14 @@ class Bucket(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A captured step: its inputs, to be overwritten; how to run it; and where its logits then are, until another
-    graph of the same cache is replayed."""
+    """A captured step, all on the model's device. ``rows`` are its bucket's.
+
+    Attributes:
+        token_ids: [rows] int64, to be overwritten.
+        numbers: [sum of its layout's ``sizes``] int32, the other inputs (``Layout.pack``), to be overwritten.
+        replay: runs it.
+        logits: [rows, vocabulary] float32: what it gave, until another graph of the same cache is replayed.
+    """
 
     token_ids: torch.Tensor
     numbers: torch.Tensor

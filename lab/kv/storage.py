@@ -95,7 +95,8 @@ class QuantisedLayer:
 class Int8Layer(QuantisedLayer):
     """One signed byte per number, and one float32 scale per token and KV head.
 
-    Symmetric round-to-nearest: ``scale = max|x| / 127``, ``x ~ scale * round(x / scale)``,
+    Symmetric round-to-nearest: ``scale = max|x| / 127``, ``x ~ scale * round(x / scale)``
+    ("absmax": Dettmers et al., 2208.07339, who scale a row or a column of a product's matrices so),
     so a number is off by at most half a scale. The scale is taken over one
     head's vector of one token: a token's outliers cost no other token precision.
     """

@@ -239,6 +239,9 @@ class LanguageModel:
 
         The second try generates code for any number. Attention is not compiled: it is called between two compiled
         halves. On failure ``compile_failure`` says why, and nothing is compiled. ``backend``: torch.compile's.
+
+        Raises:
+            UnsupportedModelError: see ``layers_of``.
         """
         layers = layers_of(self.model, self.layers)
         for layer in layers:

@@ -7,6 +7,7 @@ import copy
 from torch import nn
 from transformers import PreTrainedConfig
 
+from lab.config import UnsupportedModelError
 from lab.pair.devices import rebind_hook
 
 
@@ -39,8 +40,17 @@ def twin(module: nn.Module, configs: dict[int, PreTrainedConfig]) -> nn.Module:
 
 
 def layers_of(model: nn.Module, layers: int) -> nn.ModuleList:
-    """The list of a model's ``layers`` layers."""
-    return next(module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == layers)
+    """The list of a model's ``layers`` layers.
+
+    Raises:
+        UnsupportedModelError: it has no list of so many.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == layers:
+            return module
+    raise UnsupportedModelError(
+        f"{type(model).__name__} has no list of its {layers} layers: they cannot be replaced or compiled."
+    )
 
 
 def _has_layers(module: nn.Module, layers: int) -> bool:

@@ -3,7 +3,8 @@
 A run is a list of events: ``RunStarted`` when it is asked for, ``Admitted`` when its
 turn comes, then for each step its proposals, verdicts, commits and block changes,
 closed by one ``StepTimed``, and at the end ``Finished``. A step is one pass of the target,
-which other sequences may share. The first step or steps are the prefill.
+which other sequences may share. The first step or steps are the prefill. ``step`` counts
+the steps of this sequence, those that it had a part in, from 0.
 
 p is the target's probability of a token and q the draft's, both after
 temperature, top-k and top-p, as in Leviathan et al. (2211.17192). Under greedy
@@ -47,7 +48,8 @@ class RunStarted(Event):
     character has an empty piece). ``block_bytes`` are the bytes of one cache block,
     scales included, and the draft model's share if it is used; 0 without a cache.
     ``copy_bytes_per_second`` (bytes read and written) and ``matmul_flops_per_second`` are what the device does at
-    best, as measured (``lab.decode.limits``). None: that failed, or the models' work cannot be counted.
+    best, as measured (``lab.decode.limits``). None: that failed, or the models' work cannot be counted. They and
+    ``dtype`` are those of steps after the prompt, which may be read in another (``EngineConfig.prefill_attention``).
     ``cuda_graphs``: steps of few tokens are captured and replayed. ``compiled``: the layers went through torch.compile.
     ``hardware`` is what ``device`` was: the accelerator's name, or the processor and its cores. "": not known (files
     of earlier versions).
@@ -160,7 +162,7 @@ class Prefilled(Event):
 class Proposed(Event):
     """The drafter proposes a token, ``position`` 0 to gamma - 1 of its round.
 
-    A drafter that draws nothing has q = 1.
+    A proposal that comes from no distribution has q = 1: prompt lookup's, or a synthetic drafter's.
     """
 
     kind: ClassVar[str] = "proposed"
@@ -310,7 +312,8 @@ class BlockStored(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockEvicted(Event):
-    """``block`` was cached and is needed: its prefix can no longer be found. It is allocated next."""
+    """``block`` was cached and is needed: its prefix can no longer be found. It goes into a table next
+    (``BlockAllocated``, ``BlockCopied``); if memory runs out over the copy, it is free."""
 
     kind: ClassVar[str] = "block_evicted"
     block: int

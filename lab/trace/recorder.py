@@ -62,6 +62,7 @@ class Recorder:
         self._pending: deque[Event] = deque()  # one thread may add while others drain
 
     def emit(self, event_type: type[Event], **fields: Any) -> None:
+        """Make an event of ``fields`` and the time, hold it, and tell the watcher. The first one starts the clock."""
         now = time.perf_counter()
         self._began = now if self._began is None else self._began
         event = event_type(t_ms=(now - self._began) * 1000, **fields)
@@ -79,6 +80,7 @@ class Recorder:
 
     @property
     def pending(self) -> bool:
+        """Whether there are events to drain."""
         return bool(self._pending)
 
     def drain(self) -> Iterator[Event]:
@@ -132,7 +134,11 @@ def parsed(data: bytes, name: str, most_values: int | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Run:
-    """A recorded run: its events, and what follows from them."""
+    """A recorded run: its events, and what follows from them.
+
+    Raises:
+        RunFileError: the first event is not a ``RunStarted``.
+    """
 
     events: tuple[Event, ...]
 

@@ -48,16 +48,19 @@ class Limits:
             raise ValueError("a device's limits are above 0")
 
     def memory_ms(self, work: Work) -> float:
+        """The least time, in milliseconds, in which its bytes can be moved."""
         return 1000 * work.bytes / self.bytes_per_second
 
     def compute_ms(self, work: Work) -> float:
+        """The least time, in milliseconds, in which its operations can be done."""
         return 1000 * work.flops / self.flops_per_second
 
     def least_ms(self, work: Work) -> float:
-        """The least time in which ``work`` can be done, by the roofline."""
+        """The least time, in milliseconds, in which ``work`` can be done, by the roofline."""
         return max(self.memory_ms(work), self.compute_ms(work))
 
     def bound(self, work: Work) -> Bound:
+        """Which of the two takes longer; "memory" if they take equally long."""
         return "memory" if self.memory_ms(work) >= self.compute_ms(work) else "compute"
 
 

@@ -34,7 +34,8 @@ from lab.fused import product
 from lab.fused.layer import FusedLayer
 from lab.kv import attend_kernel
 from lab.kv.plan import BlockPlan
-from tests.captured import captured_engine
+from lab.trace.events import FellBack
+from tests.captured import Again, captured_engine, pretend_to_capture
 
 CPU = torch.device("cpu")
 OPTIONS = {"dtype": torch.float32, "device": CPU}
@@ -368,6 +369,21 @@ def test_a_scripted_pair_follows_its_script_at_the_acceptance_asked_for():
     lab.draft.script.copy_(lab.target.script)
     always = lab.generate(prompt(5), config, SamplingParams(max_tokens=41, ignore_eos=True))
     assert always.metrics.draft_acceptance_rate == 1
+
+
+@interpreted
+def test_captured_steps_of_a_scripted_model_say_its_script(monkeypatch):
+    """What is written into the script later, too."""
+    pretend_to_capture(monkeypatch)
+    script = random_script(TINY_TARGET, CPU)
+    target = Scripted(TINY_TARGET, script, "target", **OPTIONS, end=1e-9)
+    lab = Engine(target, tokenizer(target.vocabulary), kernels="triton")
+    for _ in range(2):
+        run = lab.generate(prompt(5), EngineConfig(), SamplingParams(max_tokens=4, ignore_eos=True))
+        assert run.token_ids == script[4:8].tolist()
+        assert not [event for event in run.events if isinstance(event, FellBack)]
+        script.copy_(script.flip(0))
+    assert Again.made[0].replayed == 6
 
 
 def test_in_every_hundred_positions_a_draft_is_right_as_often_as_asked_for():

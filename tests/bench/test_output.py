@@ -215,6 +215,7 @@ def test_more_tokens_than_the_context_leaves_are_refused(bench: str, monkeypatch
         (["roofline", "--device", "tpu"], "device must be"),
         (["ladder", "--target", "a/target"], "name a --draft too"),
         (["ab", "--b", "speculative=draft", "--target", "a/target"], "name a --draft too"),
+        (["window", "--target", "a/target", "--draft", "a/draft"], "name a --mismatched too"),
     ],
     ids=" ".join,
 )
@@ -227,3 +228,19 @@ def test_what_is_wrong_is_said_before_models_are_loaded(
     assert message in capsys.readouterr().err
     assert not loaded
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("worse", [None, "a/worse"])
+def test_claims_about_a_draft_that_guesses_badly_are_left_out_where_there_is_none(
+    bench: Command, monkeypatch, tmp_path, worse: str | None
+) -> None:
+    """The embedded pair's is none for another target. One that is named is loaded once."""
+    lab, drafts, out = command.load_engine(), [], tmp_path / "out.json"
+    monkeypatch.setattr(command, "load_engine", lambda target, draft, **_: drafts.append(draft) or lab)
+    asked = ["claims", "--small", "--claim", "acceptance-rate", "speedup-formula", "complexity"]
+    named = ["--mismatched", worse] if worse else []
+    assert bench(*asked, "--target", "a/target", "--draft", "a/draft", *named, "--json", out) == 0
+    assert drafts == ["a/draft", *named[1:]]
+    problems = [claim.get("problem", "") for claim in json.loads(out.read_text())["claims"]]
+    assert ["name a --mismatched too" in problem for problem in problems] == [not worse, not worse, False]
+    assert not problems[2]

@@ -8,7 +8,10 @@ import torch
 from lab import EngineConfig, SamplingParams
 from lab.bench import score
 from lab.bench.score import divergence, log_probabilities, surprise
+from lab.kv.plan import BlockPlan
+from lab.pair.models import LanguageModel
 from tests import tiny_models
+from tests.captured import SMALL
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +48,33 @@ def test_scores_agree_with_decoding(kv_dtype):
     assert likeliest[len(run.prompt_token_ids) - 1 :] == run.token_ids
     if kv_dtype != "auto":  # and the setting is not ignored
         assert not torch.equal(scored, torch.cat(list(log_probabilities(lab, ids, EngineConfig()))))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here, and for no CPU")
+@pytest.mark.parametrize(
+    ("config", "computed"),
+    [
+        (EngineConfig(kv_dtype="int8"), "by kernels"),
+        (EngineConfig(kernels="reference"), "auto"),
+        (EngineConfig(kv_cache=False, prefill_attention="math"), "math"),
+    ],
+    ids=["Triton's kernels", "the reference", "no cache"],
+)
+def test_scores_are_computed_as_decoding_is(monkeypatch, config, computed):
+    """By what computes the steps of a run after its prompt."""
+    pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
+    lab = tiny_models.engine("llama", shape=SMALL, kernels="triton")
+    run, asked, forward = lab.generate("A fox", config, SamplingParams(max_tokens=4)), set(), LanguageModel.forward
+
+    def spied(model, token_ids, positions, plan, keep):
+        asked.add("by kernels" if isinstance(plan, BlockPlan) else plan.sdpa)
+        return forward(model, token_ids, positions, plan, keep)
+
+    monkeypatch.setattr(LanguageModel, "forward", spied)
+    ids = run.prompt_token_ids + run.token_ids
+    scored = torch.cat(list(log_probabilities(lab, ids, config, first=len(run.prompt_token_ids))))
+    assert scored.argmax(-1).tolist() == run.token_ids
+    assert asked == {computed}
 
 
 def test_divergence_and_surprise_are_in_nats():

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
 
 from lab import ConfigError, EngineConfig, Run, SamplingParams, load_engine
 from lab.bench.difference import first_differences, read_again
+from lab.bench.measuring import steps
 from lab.decode import intake
 from lab.decode.backends import choose_kernels
 from lab.pair.loading import resolve_dtype
 from lab.pair.models import LanguageModel
+from lab.trace.events import StepTimed
+from tests import tiny_models
 
 SAMPLING = SamplingParams(max_tokens=40, temperature=0.8, seed=3, ignore_eos=True)
 PROMPT = "Once upon a time there was a poor miller"
@@ -50,6 +54,24 @@ def test_a_run_is_measured_against_the_products_that_compute_it(engine, monkeypa
     monkeypatch.setattr(intake, "device_limits", lambda device, dtype: asked.append(dtype))
     engine.generate(PROMPT, config, SAMPLING)
     assert set(asked) == {engine.models(config)[0].product_dtype}
+
+
+@pytest.mark.parametrize("cached", [True, False], ids=["a cache", "no cache"])
+def test_a_step_whose_attention_is_torchs_reads_the_weights_that_torch_does(engine, monkeypatch, cached):
+    """All of them in float32. Without a cache every step is such a one; with one, those that read a prompt."""
+    asked, config = [], EngineConfig(kv_cache=cached)
+    monkeypatch.setattr(intake, "device_limits", lambda device, dtype: asked.append(dtype))
+    c, torchs, math = (
+        engine.generate(PROMPT, some, replace(SAMPLING, max_tokens=4))
+        for some in (config, replace(config, kernels="reference"), replace(config, prefill_attention="math"))
+    )
+    in_c, by_torch, read = (
+        [event.verify_bytes for event in run.events if isinstance(event, StepTimed)] for run in (c, torchs, math)
+    )
+    assert all(fewer < more for fewer, more in zip(in_c, by_torch, strict=True))
+    assert read == ([by_torch[0], *in_c[1:]] if cached else by_torch)
+    assert math.started.dtype == (c if cached else torchs).started.dtype
+    assert asked[-1] == (engine.target.product_dtype if cached else torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +117,17 @@ def test_another_engine_of_the_same_models_has_the_same_kernels(kernels):
     assert other.kernels == lab.kernels
     assert other.generate(PROMPT, None, SAMPLING).token_ids == lab.generate(PROMPT, None, SAMPLING).token_ids
     assert bool(lab.target.native.model) == (kernels == "auto")
+
+
+def test_another_engine_of_the_same_models_has_the_same_limits():
+    """Of memory, and of the tokens in a step: a prompt is read in as many parts."""
+    lab = tiny_models.engine("llama", max_num_batched_tokens=33, kv_bytes=100_000)
+    other = lab.another()
+    context = tiny_models.CONTEXT // EngineConfig.block_size
+    assert other.default_num_blocks(EngineConfig()) == lab.default_num_blocks(EngineConfig()) < context
+    for engine in (lab, other):
+        parts = steps(engine.generate("A fox " * 9, None, SAMPLING), "prefill")
+        assert [step.target_tokens for step in parts] == [33, 21]
 
 
 @pytest.mark.parametrize("wrong", [{"kernels": "triton"}, {"cuda_graphs": 1}, {"torch_compile": None}])

@@ -282,6 +282,25 @@ def test_a_pool_as_large_as_memory_allows_is_made_smaller_if_that_was_too_much(l
         lab.submit(PROMPTS[0], EngineConfig(num_blocks=room + 1), SAMPLING)
 
 
+def test_a_request_that_comes_while_a_pool_is_made_smaller_is_told(lab, monkeypatch):
+    """It has been told of a larger one, and is not handed over yet."""
+    full, announce = lab.default_num_blocks(EngineConfig()), lab._intake.announce
+    only_so_many_slots(monkeypatch, [10 * 16])
+    first = lab.submit(PROMPTS[0], EngineConfig(), SAMPLING)
+
+    def overtaken(sequence):
+        announce(sequence)
+        lab.step()  # as another thread may
+
+    monkeypatch.setattr(lab._intake, "announce", overtaken)
+    second = lab.submit(PROMPTS[1], EngineConfig(), SAMPLING).result()
+    room = lab.default_num_blocks(EngineConfig())
+    assert second.started.num_blocks == full > room
+    for run in (first.result(), second):
+        (event,) = of(run, FellBack)
+        assert event.reason == f"The device has no room for {full:,} cache blocks: the pool has {room:,}."
+
+
 def test_a_pool_of_a_stated_size_is_not_made_smaller(lab, monkeypatch):
     tried = only_so_many_slots(monkeypatch, [10 * 16])
     run = lab.generate(PROMPTS[0], EngineConfig(num_blocks=11), SAMPLING)

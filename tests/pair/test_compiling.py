@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lab import EngineConfig, SamplingParams
+from lab.config import UnsupportedModelError
 from lab.kv.plan import Group, StepPlan
 from lab.pair.models import LanguageModel
 from lab.trace.events import FellBack
@@ -76,6 +77,14 @@ def test_if_the_compiler_fails_layers_run_uncompiled(monkeypatch):
     assert "no C compiler found" in event.reason
     assert not result.started.compiled
     assert run(engine, torch_compile=True) == run(tiny_models.engine("llama", "good", kernels="reference"))
+
+
+def test_a_model_whose_layers_are_not_found_is_not_compiled():
+    engine = tiny_models.engine("gpt2", kernels="reference")
+    layers = engine.target.model.transformer.h
+    engine.target.model.transformer.h = torch.nn.ModuleList([torch.nn.Sequential(*layers)])
+    with pytest.raises(UnsupportedModelError, match="GPT2LMHeadModel has no list of its 3 layers"):
+        engine.submit("The king had", EngineConfig(torch_compile=True), SAMPLING)
 
 
 def test_a_run_says_so_if_the_compiler_fails_for_the_draft_alone(monkeypatch):

@@ -80,10 +80,16 @@ class Scripted(LanguageModel):
         self._end = end
 
     def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, plan: StepPlan | BlockPlan, keep: torch.Tensor
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        plan: StepPlan | BlockPlan,
+        keep: torch.Tensor,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        logits = super().forward(token_ids, positions, plan, keep)
-        said = torch.full_like(logits, -math.inf)
+        """See ``LanguageModel.forward``: the script is written over the logits that it computes."""
+        said = super().forward(token_ids, positions, plan, keep, out)
+        said.fill_(-math.inf)
         said.scatter_(1, self.script[positions[keep]][:, None], math.log1p(-self._end))
         if self._end:
             said[:, END] = math.log(self._end)
