@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -59,12 +60,22 @@ def chromium() -> str:
     return found
 
 
+OUTSIDE = range(20_000, 32_000)
+"""Ports that no system gives to connections: a server listens only seconds after its port was found to be free."""
+
+
 def free_port(port: int = 0) -> int:
     """This port, if it is free; 0: any free port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", port))
-        return probe.getsockname()[1]
+    while True:
+        tried = port or random.SystemRandom().choice(OUTSIDE)  # Hypothesis may have seeded the other
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", tried))
+                return tried
+            except OSError:
+                if port:
+                    raise
 
 
 @contextmanager
