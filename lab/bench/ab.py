@@ -26,7 +26,7 @@ from lab.bench.prompts import refuse_cut
 from lab.bench.score import divergence, log_probabilities, surprise
 from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.decode.engine import Engine
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 
 TIMES = ("ttft_ms", "itl_p50_ms", "tokens_per_second")
 """The fields of ``Measured`` that have a mean over prompts."""

@@ -22,7 +22,7 @@ from lab.bench.turns import shuffled
 from lab.config import ConfigError, EngineConfig, LabError, PromptError, SamplingParams
 from lab.decode.engine import Engine
 from lab.trace.events import Committed
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 
 FEWEST, MOST = 2, 5
 WARM_UP_TOKENS = 16

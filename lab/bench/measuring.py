@@ -18,7 +18,7 @@ from lab.config import EngineConfig, LabError
 from lab.decode.engine import Engine
 from lab.trace.events import Admitted, FellBack, Judged, Preempted, Proposed, StepKind, StepTimed
 from lab.trace.metrics import inter_token_ms
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 
 Figures = dict[str, float]
 """The figures of one measurement, by name."""

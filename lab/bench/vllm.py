@@ -19,7 +19,7 @@ from lab.decode.engine import Engine
 from lab.remote.completion import DETAILED, Completed, Speculated
 from lab.remote.server import Server
 from lab.trace.events import Judged, Proposed
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 
 
 def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[str], None]) -> dict[str, object]:

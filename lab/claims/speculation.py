@@ -30,7 +30,7 @@ from lab.claims.claim import (
 from lab.claims.trial import Trial
 from lab.config import EngineConfig, LabError, listed
 from lab.trace.events import Judged
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 
 TOPIC = "What speculation gains"
 PROMISED = 0.6, 0.7

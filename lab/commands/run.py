@@ -12,7 +12,7 @@ from lab.commands.common import context_full, idle_draft, interruptible, is_cut,
 from lab.config import EngineConfig, SamplingParams
 from lab.options import INTERRUPTED, idle, read_settings
 from lab.trace.events import Committed, Finished
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 
 
 def do(options: Namespace) -> int:

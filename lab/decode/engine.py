@@ -27,7 +27,8 @@ from lab.kv.blocks import Occupancy
 from lab.kv.budget import Budget
 from lab.pair.models import LanguageModel
 from lab.trace.events import Event
-from lab.trace.recorder import Run, Watch
+from lab.trace.recorder import Watch
+from lab.trace.run import Run
 
 MOST = 2**53
 """Largest value of the limits below: every program can count that far."""

@@ -16,7 +16,7 @@ from lab.bench.theory import speculated, without_speculation
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.trace.events import Distributions, Judged, StepTimed
 from lab.trace.metrics import Metrics
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
 
 CONFIG = tuple(field.name for field in fields(EngineConfig))

@@ -32,7 +32,7 @@ from lab.trace.events import (
     Prefilled,
     StepTimed,
 )
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
 

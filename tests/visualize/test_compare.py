@@ -20,7 +20,7 @@ from lab.bench.turns import shuffled
 from lab.config import ConfigError, EngineConfig
 from lab.engines import Pair
 from lab.trace.events import Committed
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from tests.visualize.compared import HOSTILE, configs, made
 from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until

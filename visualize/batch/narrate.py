@@ -17,7 +17,7 @@ from lab.trace.events import (
     RunStarted,
     StepTimed,
 )
-from lab.trace.recorder import Entry
+from lab.trace.steps import Entry
 from visualize.amounts import counted
 from visualize.text import visible
 

@@ -13,7 +13,7 @@ from lab.bench.difference import first_differences
 from lab.bench.growth import UNCACHED, measure_growth
 from lab.config import ConfigError, EngineConfig
 from lab.decode.engine import Engine
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from visualize.compare import comparison, prediction
 from visualize.compare.lanes import Inputs
 from visualize.run.settings import bounded

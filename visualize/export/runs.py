@@ -11,7 +11,7 @@ from pathlib import Path
 from lab.bench.compare import Case, Turn, in_turns, typical
 from lab.decode.engine import Engine
 from lab.machine import hardware
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from visualize.assets import read
 from visualize.export.pages import CHARTS, Page, part
 from visualize.run import replays

@@ -25,7 +25,7 @@ from lab.memory.catalogue import GPU_KEYS, WeightFormat, device_bytes
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
 from lab.options import parse_configs
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from visualize.compare.lanes import BOUNDS as COMPARE_BOUNDS
 from visualize.compare.lanes import MAX_OWN
 from visualize.memory.hub import look_up
