@@ -33,6 +33,7 @@ from lab.bench.roofline import format_roofline, run_roofline
 from lab.bench.window import format_window, run_window
 from lab.claims import CLAIMS
 from lab.claims.report import format_claims, run_claims
+from lab.config_text import parse_config
 from lab.machine import describe_machine
 from lab.native.cores import cores
 from lab.options import (
@@ -42,7 +43,6 @@ from lab.options import (
     Parser,
     add_pair,
     add_settings,
-    parse_config,
     path,
     print_utf8,
     read_settings,
