@@ -11,7 +11,8 @@ from dataclasses import asdict, fields
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from lab.config import ConfigError, EngineConfig, SamplingParams, listed
+from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.wording import listed
 
 
 def parse_config(text: str) -> EngineConfig:

@@ -28,9 +28,10 @@ from lab.claims.claim import (
     times,
 )
 from lab.claims.trial import Trial
-from lab.config import EngineConfig, LabError, listed
+from lab.config import EngineConfig, LabError
 from lab.trace.events import Judged
 from lab.trace.run import Run
+from lab.wording import listed
 
 TOPIC = "What speculation gains"
 PROMISED = 0.6, 0.7

@@ -24,7 +24,8 @@ from lab.claims.claim import (
     times,
 )
 from lab.claims.trial import Trial, passage
-from lab.config import EngineConfig, listed
+from lab.config import EngineConfig
+from lab.wording import listed
 
 TOPIC = "All together"
 LADDER = {

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from lab.config import in_short
 from lab.device_memory import CAPTURING, is_out_of_memory
 from lab.kv.packed import Layout
 from lab.kv.storage import KVStorage
+from lab.wording import in_short
 
 if TYPE_CHECKING:
     from lab.pair.models import LanguageModel
