@@ -55,7 +55,8 @@ def test_a_lossless_setting_changes_rounding_at_most(lab, lossless):
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_proposals_of_several_runs_are_counted_like_the_metrics_of_each(lab, adaptive):
     config = replace(SPECULATIVE, adaptive_window=adaptive)
-    runs = [lab.generate(prompt, config, SamplingParams(max_tokens=TOKENS, temperature=0.8)) for prompt in PROMPTS[:3]]
+    sampling = SamplingParams(max_tokens=TOKENS, temperature=0.8, ignore_eos=True)  # no guess follows an end
+    runs = [lab.generate(prompt, config, sampling) for prompt in PROMPTS[:3]]
     for run in runs:
         one = guessed([run])
         assert one.acceptance == run.metrics.draft_acceptance_rate
