@@ -35,7 +35,7 @@ from lab.claims import CLAIMS
 from lab.claims.report import format_claims, run_claims
 from lab.config_text import parse_config
 from lab.machine import describe_machine
-from lab.native.cores import cores
+from lab.native.threads import threads
 from lab.options import (
     DEFAULT,
     INTERRUPTED,
@@ -154,7 +154,7 @@ def main() -> int:
     print_utf8()
 
     transformers_logging.set_verbosity_error()
-    torch.set_num_threads(min(torch.get_num_threads(), cores()))  # as many for all that is compared
+    torch.set_num_threads(threads())  # as many for all that is compared
     output = Output()
     args.report = output.say
     if args.bench == "gpu":

@@ -65,7 +65,7 @@ class Choices(Structure):
 
 
 class Verdict(Structure):
-    _fields_ = (("kept", c_int32), ("next", c_int32), ("p_next", c_float))
+    _fields_ = (("accepted", c_int32), ("next", c_int32), ("p_next", c_float))
 
 
 class Round(Structure):
