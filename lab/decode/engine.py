@@ -178,14 +178,14 @@ class Engine:
         pools = [pool.cache.blocks.occupancy() for pool in self._pools if pool.cache]
         return Occupancy(*(sum(state) for state in zip(*pools, strict=True))) if pools else Occupancy(0, 0, 0)
 
-    def queue(self) -> tuple[int, int]:
+    def counts(self) -> tuple[int, int]:
         """How many sequences are running, and how many wait for room."""
         pools = list(self._pools)
         unplaced = sum(sequence.ready for sequence in (*self._pools.unplaced, *self._pools.inbox))
         waiting = sum(len(pool.scheduler.waiting) for pool in pools) + unplaced
         return sum(len(pool.scheduler.running) for pool in pools), waiting
 
-    def ahead(self, cancelled: threading.Event) -> int | None:
+    def place_in_queue(self, cancelled: threading.Event) -> int | None:
         """How many sequences get room before the one that ``cancelled`` ends; None: it has room, or is not here."""
         unplaced = [one for one in self._pools.unplaced if one.ready]  # with no pool yet
         for queue in (unplaced, *([*pool.scheduler.waiting] for pool in self._pools)):
