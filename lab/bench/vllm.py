@@ -16,7 +16,7 @@ from lab.bench.measuring import refuse_failure
 from lab.bench.prompts import PROMPTS
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
-from lab.remote.completion import DETAILED, Completed, Speculated
+from lab.remote.completion import DETAILED, Completed, ReportedRounds
 from lab.remote.server import Server
 from lab.trace.events import Judged, Proposed
 from lab.trace.run import Run
@@ -67,13 +67,13 @@ def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[
     }
 
 
-async def _answer(server: Server, model: str, prompt: str, sampling: SamplingParams) -> tuple[str, Speculated]:
+async def _answer(server: Server, model: str, prompt: str, sampling: SamplingParams) -> tuple[str, ReportedRounds]:
     pieces = [piece async for piece in server.complete(model, prompt, sampling)]
     end = pieces.pop()
     assert isinstance(end, Completed)
-    if end.speculated is None or not any(end.speculated.drafted):
+    if end.rounds is None or not any(end.rounds.drafted):
         raise LabError(f"{server.address} reported no rounds: start it with {DETAILED} and with a draft model.")
-    return "".join(pieces), end.speculated
+    return "".join(pieces), end.rounds
 
 
 def accepted_by_round(run: Run, gamma: int) -> list[int]:
