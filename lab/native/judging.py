@@ -10,8 +10,11 @@ import torch
 from lab.config import SamplingParams
 from lab.native.build import library
 from lab.native.sampling import as_struct
-from lab.native.structs import FIGURES, Round, Verdict
+from lab.native.structs import Round, Verdict
 from lab.native.threads import threads
+
+FIGURES = 4
+"""For each token around a verdict: its id, p, q and residual probability (``around.h``)."""
 
 
 class JudgedRound(NamedTuple):
@@ -20,7 +23,7 @@ class JudgedRound(NamedTuple):
     Attributes:
         p_next: of the token after them.
         p, q: of each proposal. q is 1 for one that was not drawn from a distribution.
-        around: what ``lab.decode.logprobs.read`` reads, if asked for.
+        around: what ``lab.decode.logprobs.read_around`` reads, if asked for.
     """
 
     accepted: int

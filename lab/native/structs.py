@@ -11,8 +11,6 @@ import torch
 from lab.kv.storage import KVStorage, parts
 
 FORMATS = ("plain", "int8", "int4")
-FIGURES = 4
-"""For each token around a verdict: its id, p, q and residual probability (``around.h``)."""
 
 
 class Linear(Structure):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lab import SamplingParams
 from lab.decode.acceptance import judge_matching, judge_sampled, residual
-from lab.decode.logprobs import read
+from lab.decode.logprobs import read_around
 from lab.decode.sampling import sample
 from lab.native.judging import judge
 from tests.native.test_sampling import NOT_FINITE
@@ -90,7 +90,7 @@ def test_distributions_around_a_verdict_hold_the_likeliest_tokens(window, vocabu
     q = None if draft == "none" else q
     (judged,) = judge(logits, [sampling], [(tokens, q)], [u])
     drawn = q is not None and temperature > 0
-    found = read(judged.around, window, judged.accepted, has_q=q is not None, drawn=drawn)
+    found = read_around(judged.around, window, judged.accepted, has_q=q is not None, drawn=drawn)
     assert len(found) == min(judged.accepted + 1, window)
     for i, around in enumerate(found):
         ids = around.token_ids
