@@ -142,7 +142,7 @@ class EngineConfig:
         )
 
 
-LEAST = 1e-4
+LEAST_POSITIVE = 1e-4
 """The least temperature above 0, and the least top_p: with less, divided logits and sums are not finite in float32."""
 SEEDS = 2**32
 """How many seeds there are: a CPU's generator (mt19937) takes 32 bits, and ignores the rest of a larger number."""
@@ -185,11 +185,12 @@ class SamplingParams:
         require_whole("logprobs", self.logprobs, 0, 20)
         _real("temperature", self.temperature, 0.0, 100.0)
         _require(
-            self.temperature == 0 or self.temperature >= LEAST, f"temperature must be 0 (greedy) or at least {LEAST}."
+            self.temperature == 0 or self.temperature >= LEAST_POSITIVE,
+            f"temperature must be 0 (greedy) or at least {LEAST_POSITIVE}.",
         )
         require_whole("top_k", self.top_k, 0, 10_000_000)
         _real("top_p", self.top_p, 0.0, 1.0)
-        _require(self.top_p >= LEAST, f"top_p must be at least {LEAST} (1 keeps every token).")
+        _require(self.top_p >= LEAST_POSITIVE, f"top_p must be at least {LEAST_POSITIVE} (1 keeps every token).")
         if self.seed is not None:
             require_whole("seed", self.seed, 0, SEEDS - 1)
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop or ()

@@ -30,7 +30,7 @@ from lab.trace.events import Event
 from lab.trace.recorder import Watch
 from lab.trace.run import Run
 
-MOST = 2**53
+LARGEST_LIMIT = 2**53
 """Largest value of the limits below: every program can count that far."""
 BATCHED_TOKENS = {"cuda": 8192, "cpu": 512}
 """Most tokens in a step by default: a prompt's chunk of this size takes a fraction of a second."""
@@ -59,7 +59,7 @@ def refuse_limits(max_num_seqs: int, max_num_batched_tokens: int | None, kv_byte
     limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "kv_bytes": kv_bytes}
     for name, limit in limits.items():
         if limit is not None:
-            require_whole(name, limit, 1, MOST)
+            require_whole(name, limit, 1, LARGEST_LIMIT)
     if max_num_batched_tokens is not None and max_num_batched_tokens < LEAST_BATCHED_TOKENS:
         raise ConfigError(
             f"max_num_batched_tokens={max_num_batched_tokens} is too few: a step holds a whole round of a sequence, up "
@@ -262,7 +262,7 @@ class Engine:
 
         Raises: what ``submit`` raises.
         """
-        require_whole("continuations", continuations, 1, MOST)
+        require_whole("continuations", continuations, 1, LARGEST_LIMIT)
         first = self._intake.sequence(prompt, config, sampling, cancelled)
         seeds = [(first.sampling.seed + i) % SEEDS for i in range(1, continuations)]
         others = [
