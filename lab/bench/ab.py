@@ -21,11 +21,12 @@ from typing import Any
 import torch
 
 from lab.bench.interval import FEWEST, METHOD, Interval, bootstrap, ratio_interval, share_interval
-from lab.bench.measuring import Guesses, guessed, sound
+from lab.bench.measuring import sound
 from lab.bench.prompts import refuse_cut
 from lab.bench.score import divergence, log_probabilities, surprise
 from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.decode.engine import Engine
+from lab.trace.guesses import Guesses, guessed
 from lab.trace.run import Run
 
 TIMES = ("ttft_ms", "itl_p50_ms", "tokens_per_second")

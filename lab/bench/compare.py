@@ -17,11 +17,12 @@ from typing import NamedTuple
 import numpy as np
 
 from lab.bench.interval import Interval, factor_interval
-from lab.bench.measuring import guessed, sound
+from lab.bench.measuring import sound
 from lab.bench.turns import shuffled
 from lab.config import ConfigError, EngineConfig, LabError, PromptError, SamplingParams
 from lab.decode.engine import Engine
 from lab.trace.events import Committed
+from lab.trace.guesses import guessed
 from lab.trace.run import Run
 
 FEWEST, MOST = 2, 5

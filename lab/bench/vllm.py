@@ -14,11 +14,12 @@ from itertools import takewhile
 
 from lab.bench.measuring import refuse_failure
 from lab.bench.prompts import PROMPTS
+from lab.bench.theory import whole_rounds
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
 from lab.remote.completion import DETAILED, Completed, ReportedRounds
 from lab.remote.server import Server
-from lab.trace.events import Judged, Proposed
+from lab.trace.events import Judged
 from lab.trace.run import Run
 
 
@@ -78,9 +79,8 @@ async def _answer(server: Server, model: str, prompt: str, sampling: SamplingPar
 
 def accepted_by_round(run: Run, gamma: int) -> list[int]:
     """Accepted proposals of each round that had ``gamma`` of them."""
-    proposed = Counter(event.step for event in run.events if isinstance(event, Proposed))
     kept = Counter(event.step for event in run.events if isinstance(event, Judged) and event.accepted)
-    return [kept[step] for step, count in proposed.items() if count == gamma]
+    return [kept[step] for step in sorted(whole_rounds(run, gamma))]
 
 
 def format_vllm(result: dict) -> str:
