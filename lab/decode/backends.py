@@ -115,7 +115,7 @@ def choose_kernels(choice: KernelChoice, device: torch.device) -> Kernel:
     if choice == "auto" and not multiplies_bfloat16(device):
         return "reference"
     try:
-        from lab.kv.attend_kernel import INTERPRETED
+        from lab.kv.interpreter import INTERPRETED
     except ImportError as error:
         if choice == "auto":
             return "reference"
