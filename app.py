@@ -39,7 +39,7 @@ elif __name__ == "__main__" and read_options(None, os.environ).device == "cpu":
 import gradio as gr
 
 from lab import LabError
-from lab.engines import EMBEDDED, Engines, listed, own
+from lab.engines import EMBEDDED, Engines, fitting_pairs, own
 from lab.options import print_utf8
 from lab.remote.server import Server
 from visualize.lessons.instructor import Answers
@@ -132,7 +132,9 @@ def main(arguments: list[str] | None = None) -> None:
     workshop = Workshop(line, options.host, os.environ.get(KEY)) if options.workshop else None
     monitor = Monitor(line)
     monitors = [monitor, workshop.room] if workshop else [monitor]
-    engines = Engines(offered | listed(**place), any_pair=is_private(options, os.environ), monitors=monitors, **place)
+    engines = Engines(
+        offered | fitting_pairs(**place), any_pair=is_private(options, os.environ), monitors=monitors, **place
+    )
     embedded = Engines(monitors=monitors, **place) if chosen else engines
     if chosen:
         try:

@@ -21,7 +21,7 @@ from lab.config import (
     UnsupportedModelError,
 )
 from lab.trace.metrics import Metrics, measure
-from lab.trace.recorder import Run, RunFileError
+from lab.trace.run import Run, RunFileError
 
 if TYPE_CHECKING:
     from lab.decode.engine import Engine

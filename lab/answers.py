@@ -10,7 +10,7 @@ from lab.bench.compare import summarise
 from lab.bench.difference import Difference
 from lab.memory.capacity import POLICIES, Deployment
 from lab.memory.models import Model
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 
 Answer = dict[str, Any]
 

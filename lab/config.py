@@ -7,27 +7,13 @@ exception types defined here, with a sentence that says what would be right.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
 
 
 class LabError(Exception):
     """An error that the user can fix. The message says what is wrong and what would be right."""
-
-
-def in_short(error: Exception) -> str:
-    """A library's error in one line: its type and the first line of its message, or two if that ends in a colon."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
-    said = said if len(said) <= 200 else f"{said[:199]}…"
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
-
-
-def listed(words: Sequence[str]) -> str:
-    """One or more words, with commas and an "and" before the last."""
-    *others, last = words
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 class ConfigError(LabError, ValueError):
@@ -156,7 +142,7 @@ class EngineConfig:
         )
 
 
-LEAST = 1e-4
+LEAST_POSITIVE = 1e-4
 """The least temperature above 0, and the least top_p: with less, divided logits and sums are not finite in float32."""
 SEEDS = 2**32
 """How many seeds there are: a CPU's generator (mt19937) takes 32 bits, and ignores the rest of a larger number."""
@@ -199,11 +185,12 @@ class SamplingParams:
         require_whole("logprobs", self.logprobs, 0, 20)
         _real("temperature", self.temperature, 0.0, 100.0)
         _require(
-            self.temperature == 0 or self.temperature >= LEAST, f"temperature must be 0 (greedy) or at least {LEAST}."
+            self.temperature == 0 or self.temperature >= LEAST_POSITIVE,
+            f"temperature must be 0 (greedy) or at least {LEAST_POSITIVE}.",
         )
         require_whole("top_k", self.top_k, 0, 10_000_000)
         _real("top_p", self.top_p, 0.0, 1.0)
-        _require(self.top_p >= LEAST, f"top_p must be at least {LEAST} (1 keeps every token).")
+        _require(self.top_p >= LEAST_POSITIVE, f"top_p must be at least {LEAST_POSITIVE} (1 keeps every token).")
         if self.seed is not None:
             require_whole("seed", self.seed, 0, SEEDS - 1)
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop or ()

@@ -89,7 +89,7 @@ def _where(name: str) -> str | Path | None:
     return Path(place) if place and os.path.isdir(place) else place or None
 
 
-def listed(*, device: str, dtype: str = "auto") -> dict[str, Pair]:
+def fitting_pairs(*, device: str, dtype: str = "auto") -> dict[str, Pair]:
     """The pairs of ``LISTED`` that fit in a GPU's whole memory, by their target's name. Empty without a GPU."""
     if not device.startswith("cuda"):
         return {}

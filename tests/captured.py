@@ -15,7 +15,8 @@ SMALL = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads"
 
 
 class Again:
-    """Stands in for ``graphs.Place``. ``failing``: the number of the call of ``record`` or of a replay that raises."""
+    """Stands in for ``graphs.CaptureStream``. ``failing``: the number of the call of ``record`` or of a replay that
+    raises."""
 
     made: list[Again]
 
@@ -57,8 +58,8 @@ def pretend_to_capture(
     """From now on, engines with Triton's kernels capture their steps."""
     Again.made = []
 
-    def place(device: torch.device) -> Again:
+    def stream(device: torch.device) -> Again:
         return Again(device, failing or {}, error or RuntimeError("no"))
 
-    monkeypatch.setattr(graphs, "Place", place)
+    monkeypatch.setattr(graphs, "CaptureStream", stream)
     monkeypatch.setattr(backends, "can_be_captured", lambda model: True)

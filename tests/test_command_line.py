@@ -21,11 +21,12 @@ import lab.__main__ as command_line
 from lab import EngineConfig, Run, SamplingParams, load_engine
 from lab.bench import __main__ as benches
 from lab.commands import common, compare
+from lab.config_text import described
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import GiB
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
-from lab.options import INTERRUPTED, Parser, described
+from lab.options import INTERRUPTED, Parser
 from lab.trace.events import Committed, Finished
 
 ROOT = Path(__file__).parents[1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from lab import ConfigError, EngineConfig, SamplingParams
-from lab.config import in_short
 
 NAN = float("nan")
 
@@ -72,20 +71,6 @@ def test_stop_may_be_one_string_or_several():
     assert SamplingParams(stop="end").stop == ("end",)
     assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")
     assert SamplingParams(stop=None).stop == ()
-
-
-@pytest.mark.parametrize(
-    ("said", "short"),
-    [
-        ("", "ValueError"),
-        ("no such file\nsecond", "ValueError: no such file"),
-        ("Validation error for 'a':\n\n  expected int\nmore", "ValueError: Validation error for 'a': expected int"),
-        ("one of:", "ValueError: one of:"),
-        ("x" * 300, f"ValueError: {'x' * 199}…"),
-    ],
-)
-def test_an_error_of_a_library_is_shortened_to_a_line_with_its_reason(said: str, short: str) -> None:
-    assert in_short(ValueError(said)) == short
 
 
 def test_a_stop_string_must_be_valid_text():

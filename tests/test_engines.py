@@ -16,7 +16,7 @@ import lab.engines as engines_module
 from lab import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
 from lab.device_memory import CAPTURING
-from lab.engines import EMBEDDED, LISTED, USABLE, Engines, Pair, listed, needed_bytes, own
+from lab.engines import EMBEDDED, LISTED, USABLE, Engines, Pair, fitting_pairs, needed_bytes, own
 from lab.memory.models import find, known
 from lab.pair import loading
 from lab.pair.progress import Loading, LoadingCancelled, watched
@@ -73,14 +73,14 @@ def test_a_device_is_offered_the_pairs_that_fit_it(monkeypatch) -> None:
     def offered(gigabytes: float) -> list[str]:
         device = type("Device", (), {"total_memory": int(gigabytes * 1e9), "major": 9, "minor": 0})
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
-        return list(listed(device="cuda"))
+        return list(fitting_pairs(device="cuda"))
 
     assert offered(1) == []
     assert offered(6) == ["smollm2-1.7b"]
     assert offered(16) == ["smollm2-1.7b", "llama-3.2-3b", "qwen3-4b"]
     assert offered(24) == ["smollm2-1.7b", "llama-3.2-3b", "qwen3-4b", "qwen3-8b", "llama-3.1-8b"]
     assert offered(192) == list(LISTED)
-    assert listed(device="cpu") == {}
+    assert fitting_pairs(device="cpu") == {}
 
 
 def test_a_pair_needs_at_least_the_memory_of_its_weights(folders) -> None:

@@ -33,8 +33,9 @@ from lab.bench.roofline import format_roofline, run_roofline
 from lab.bench.window import format_window, run_window
 from lab.claims import CLAIMS
 from lab.claims.report import format_claims, run_claims
+from lab.config_text import parse_config
 from lab.machine import describe_machine
-from lab.native.cores import cores
+from lab.native.threads import threads
 from lab.options import (
     DEFAULT,
     INTERRUPTED,
@@ -42,7 +43,6 @@ from lab.options import (
     Parser,
     add_pair,
     add_settings,
-    parse_config,
     path,
     print_utf8,
     read_settings,
@@ -155,7 +155,7 @@ def main() -> int:
     print_utf8()
 
     transformers_logging.set_verbosity_error()
-    torch.set_num_threads(min(torch.get_num_threads(), cores()))  # as many for all that is compared
+    torch.set_num_threads(threads())  # as many for all that is compared
     output = Output()
     args.report = output.say
     if args.bench == "gpu":

@@ -21,12 +21,13 @@ from typing import Any
 import torch
 
 from lab.bench.interval import FEWEST, METHOD, Interval, bootstrap, ratio_interval, share_interval
-from lab.bench.measuring import Guesses, guessed, sound
+from lab.bench.measuring import sound
 from lab.bench.prompts import refuse_cut
 from lab.bench.score import divergence, log_probabilities, surprise
 from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.decode.engine import Engine
-from lab.trace.recorder import Run
+from lab.trace.guesses import Guesses, guessed
+from lab.trace.run import Run
 
 TIMES = ("ttft_ms", "itl_p50_ms", "tokens_per_second")
 """The fields of ``Measured`` that have a mean over prompts."""
@@ -49,7 +50,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Pair:
+class Sample:
     """Both settings on one prompt.
 
     Attributes:
@@ -100,9 +101,9 @@ def run_ab(
         engine.prepare(prompt, config, sampling)
     for config in (a, b):  # to warm up; not counted
         _decode(engine, prompts[0], config, sampling)
-    pairs = []
+    samples = []
     for number, prompt in enumerate(prompts):
-        pairs.append(measure_pair(engine, a, b, prompt, sampling, repeats, b_first=number % 2 == 1))
+        samples.append(measure_sample(engine, a, b, prompt, sampling, repeats, b_first=number % 2 == 1))
         report(f"  prompt {number + 1} of {len(prompts)} done")
     return {
         "target": engine.target.name,
@@ -117,12 +118,12 @@ def run_ab(
         "top_p": sampling.top_p,
         "repeats": repeats,
         "intervals": METHOD,
-        **summarise(pairs),
-        "samples": [asdict(pair) for pair in pairs],
+        **summarise(samples),
+        "samples": [asdict(sample) for sample in samples],
     }
 
 
-def measure_pair(
+def measure_sample(
     engine: Engine,
     a: EngineConfig,
     b: EngineConfig,
@@ -131,7 +132,7 @@ def measure_pair(
     repeats: int,
     *,
     b_first: bool = False,
-) -> Pair:
+) -> Sample:
     """Both settings on one prompt, taking turns; ``b_first``: B has the first turn. Repeat i samples with seed i."""
     a_runs, b_runs = [], []
     for repeat in range(repeats):
@@ -154,7 +155,7 @@ def measure_pair(
         kl += divergence(log_a, log_b).sum().item()
         a_surprise += surprise(log_a, came).sum().item()
         b_surprise += surprise(log_b, came).sum().item()
-    return Pair(
+    return Sample(
         a=_measured(a_runs),
         b=_measured(b_runs),
         exact_match_length=same,
@@ -171,7 +172,7 @@ def matching(a: list[int], b: list[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def summarise(pairs: list[Pair]) -> dict[str, object]:
+def summarise(samples: list[Sample]) -> dict[str, object]:
     """Means over prompts, and ratios of those means, each with its interval.
 
     Returns:
@@ -179,7 +180,7 @@ def summarise(pairs: list[Pair]) -> dict[str, object]:
         prompts together, None if there were no guesses. ``exact_match_length``, ``identical_outputs`` (a share) and
         ``kl`` (nats per token).
     """
-    sides = [pair.a for pair in pairs], [pair.b for pair in pairs]
+    sides = [sample.a for sample in samples], [sample.b for sample in samples]
     metrics: dict[str, dict[str, object]] = {}
     for name in TIMES:
         a, b = ([getattr(one, name) for one in side] for side in sides)
@@ -187,20 +188,20 @@ def summarise(pairs: list[Pair]) -> dict[str, object]:
         metrics[name] = {which: asdict(interval) for which, interval in found.items()}
     for name, figure in GUESSED.items():
         metrics[name] = _of_guesses(figure, *([one.guesses for one in side] for side in sides))
-    tokens = [pair.tokens for pair in pairs]
+    tokens = [sample.tokens for sample in samples]
     surprises = {
-        "a": [pair.a_surprise for pair in pairs],
-        "b": [pair.b_surprise for pair in pairs],
-        "ratio": [pair.b_surprise - pair.a_surprise for pair in pairs],
+        "a": [sample.a_surprise for sample in samples],
+        "b": [sample.b_surprise for sample in samples],
+        "ratio": [sample.b_surprise - sample.a_surprise for sample in samples],
     }
     metrics["perplexity"] = {
         side: asdict(ratio_interval(sums, tokens).map(math.exp)) for side, sums in surprises.items()
     }
     return {
         "metrics": metrics,
-        "exact_match_length": asdict(ratio_interval([pair.exact_match_length for pair in pairs])),
-        "identical_outputs": asdict(share_interval(sum(pair.identical for pair in pairs), len(pairs))),
-        "kl": asdict(ratio_interval([pair.kl for pair in pairs], tokens)),
+        "exact_match_length": asdict(ratio_interval([sample.exact_match_length for sample in samples])),
+        "identical_outputs": asdict(share_interval(sum(sample.identical for sample in samples), len(samples))),
+        "kl": asdict(ratio_interval([sample.kl for sample in samples], tokens)),
     }
 
 

@@ -11,7 +11,7 @@ from lab.bench.workload import Job
 from lab.config import ConfigError, EngineConfig
 from lab.decode.engine import Engine
 from lab.trace.events import Event, Finished
-from lab.trace.recorder import Entry, Step
+from lab.trace.steps import Entry, Step
 
 
 def arrivals(

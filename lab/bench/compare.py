@@ -17,12 +17,13 @@ from typing import NamedTuple
 import numpy as np
 
 from lab.bench.interval import Interval, factor_interval
-from lab.bench.measuring import guessed, sound
+from lab.bench.measuring import sound
 from lab.bench.turns import shuffled
 from lab.config import ConfigError, EngineConfig, LabError, PromptError, SamplingParams
 from lab.decode.engine import Engine
 from lab.trace.events import Committed
-from lab.trace.recorder import Run
+from lab.trace.guesses import guessed
+from lab.trace.run import Run
 
 FEWEST, MOST = 2, 5
 WARM_UP_TOKENS = 16
@@ -37,7 +38,7 @@ class Case(NamedTuple):
     sampling: SamplingParams
 
 
-class Turn(NamedTuple):
+class RunTurn(NamedTuple):
     """Run ``number`` of ``of``, from 1. ``repeat`` 0: to warm up, not counted."""
 
     number: int
@@ -46,12 +47,12 @@ class Turn(NamedTuple):
     repeat: int
 
 
-def turns(names: Sequence[str], repeats: int) -> list[Turn]:
+def turns(names: Sequence[str], repeats: int) -> list[RunTurn]:
     """The order of runs: all settings once to warm up, then ``repeats`` times all of them."""
     order = [(name, 0) for name in names]
     for repeat, some in enumerate(shuffled(names, repeats), 1):
         order += [(name, repeat) for name in some]
-    return [Turn(number, len(order), name, repeat) for number, (name, repeat) in enumerate(order, 1)]
+    return [RunTurn(number, len(order), name, repeat) for number, (name, repeat) in enumerate(order, 1)]
 
 
 def compare(
@@ -62,8 +63,8 @@ def compare(
     repeats: int,
     *,
     cancelled: threading.Event | None = None,
-    watch: Callable[[Turn, int], None] = lambda turn, tokens: None,
-) -> Iterator[tuple[Turn, Run]]:
+    watch: Callable[[RunTurn, int], None] = lambda turn, tokens: None,
+) -> Iterator[tuple[RunTurn, Run]]:
     """Decode ``prompt`` with every setting in turn; a run is made when the iterator is asked for it.
 
     Args:
@@ -94,8 +95,8 @@ def in_turns(
     repeats: int,
     *,
     cancelled: threading.Event,
-    watch: Callable[[Turn, int], None] = lambda turn, tokens: None,
-) -> Iterator[tuple[Turn, Run]]:
+    watch: Callable[[RunTurn, int], None] = lambda turn, tokens: None,
+) -> Iterator[tuple[RunTurn, Run]]:
     """As ``compare``, for cases that may differ in everything. Raises what decoding raises, with the case's name."""
     whole = {name: replace(case.sampling, ignore_eos=True, stop=()) for name, case in cases.items()}
     for name, (engine, prompt, config, _) in cases.items():  # before the first run: they may take minutes

@@ -19,7 +19,7 @@ from lab.config import EngineConfig
 from lab.decode.engine import Engine
 from lab.decode.sampling import distribution
 from lab.trace.events import Committed
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 
 DRAWING = ("draft", "early_exit", "ngram")
 """Drafters whose guesses are accepted or rejected by a random draw; others' are kept if the target draws the same."""

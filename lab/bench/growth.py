@@ -16,7 +16,7 @@ from lab.bench.power import FEWEST, Power, fit_power
 from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.decode.engine import Engine
 from lab.trace.events import Committed
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 
 TOGETHER = 10
 """Steps per median."""

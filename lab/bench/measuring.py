@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
@@ -16,9 +15,9 @@ from lab.bench.turns import shuffled
 from lab.bench.workload import Job
 from lab.config import EngineConfig, LabError
 from lab.decode.engine import Engine
-from lab.trace.events import Admitted, FellBack, Judged, Preempted, Proposed, StepKind, StepTimed
+from lab.trace.events import Admitted, FellBack, Preempted, StepKind, StepTimed
 from lab.trace.metrics import inter_token_ms
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 
 Figures = dict[str, float]
 """The figures of one measurement, by name."""
@@ -76,31 +75,6 @@ def sound(run: Run, engine: Engine) -> Run:
 def steps(run: Run, kind: StepKind) -> list[StepTimed]:
     """The run's steps of one kind, in order."""
     return [event for event in run.events if isinstance(event, StepTimed) and event.step_kind == kind]
-
-
-@dataclass(frozen=True)
-class Guesses:
-    """What drafters did: rounds that had proposals, those proposals, and the accepted ones among them."""
-
-    rounds: int
-    proposed: int
-    accepted: int
-
-    @property
-    def acceptance(self) -> float | None:
-        """``Metrics.draft_acceptance_rate`` over all of them. None: nothing was proposed."""
-        return self.accepted / self.proposed if self.proposed else None
-
-
-def guessed(runs: Iterable[Run]) -> Guesses:
-    """The guesses of all ``runs`` together: a run without proposals says nothing about how often they are right."""
-    rounds = proposed = accepted = 0
-    for run in runs:
-        proposals = [event for event in run.events if isinstance(event, Proposed)]
-        rounds += len({event.step for event in proposals})
-        proposed += len(proposals)
-        accepted += sum(isinstance(event, Judged) and event.accepted for event in run.events)
-    return Guesses(rounds, proposed, accepted)
 
 
 def serve(engine: Engine, jobs: list[Job], config: EngineConfig, *, max_num_seqs: int) -> Figures:

@@ -19,7 +19,7 @@ from lab.bench.measuring import steps
 from lab.config import EngineConfig
 from lab.decode.window import tokens_per_round
 from lab.trace.events import Judged, Proposed, StepTimed
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 
 
 def speedup(acceptance: float, gamma: int, cost: float, pass_ratio: float = 1.0) -> float:

@@ -14,12 +14,13 @@ from itertools import takewhile
 
 from lab.bench.measuring import refuse_failure
 from lab.bench.prompts import PROMPTS
+from lab.bench.theory import whole_rounds
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
-from lab.remote.completion import DETAILED, Completed, Speculated
+from lab.remote.completion import DETAILED, Completed, ReportedRounds
 from lab.remote.server import Server
-from lab.trace.events import Judged, Proposed
-from lab.trace.recorder import Run
+from lab.trace.events import Judged
+from lab.trace.run import Run
 
 
 def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[str], None]) -> dict[str, object]:
@@ -67,20 +68,19 @@ def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[
     }
 
 
-async def _answer(server: Server, model: str, prompt: str, sampling: SamplingParams) -> tuple[str, Speculated]:
+async def _answer(server: Server, model: str, prompt: str, sampling: SamplingParams) -> tuple[str, ReportedRounds]:
     pieces = [piece async for piece in server.complete(model, prompt, sampling)]
     end = pieces.pop()
     assert isinstance(end, Completed)
-    if end.speculated is None or not any(end.speculated.drafted):
+    if end.rounds is None or not any(end.rounds.drafted):
         raise LabError(f"{server.address} reported no rounds: start it with {DETAILED} and with a draft model.")
-    return "".join(pieces), end.speculated
+    return "".join(pieces), end.rounds
 
 
 def accepted_by_round(run: Run, gamma: int) -> list[int]:
     """Accepted proposals of each round that had ``gamma`` of them."""
-    proposed = Counter(event.step for event in run.events if isinstance(event, Proposed))
     kept = Counter(event.step for event in run.events if isinstance(event, Judged) and event.accepted)
-    return [kept[step] for step, count in proposed.items() if count == gamma]
+    return [kept[step] for step in sorted(whole_rounds(run, gamma))]
 
 
 def format_vllm(result: dict) -> str:

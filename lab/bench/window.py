@@ -35,7 +35,7 @@ ADAPTIVE = "adaptive"
 
 
 @dataclass(frozen=True)
-class Kind:
+class RequestKind:
     """One kind of requests in the mix."""
 
     engine: Engine
@@ -43,11 +43,11 @@ class Kind:
     temperature: float
 
 
-def mix(engine: Engine, mismatched: Engine) -> dict[str, Kind]:
+def mix(engine: Engine, mismatched: Engine) -> dict[str, RequestKind]:
     return {
-        "easy": Kind(engine, STORIES, 0.0),
-        "middling": Kind(engine, CODE, 1.5),
-        "hard": Kind(mismatched, STORIES, 0.0),
+        "easy": RequestKind(engine, STORIES, 0.0),
+        "middling": RequestKind(engine, CODE, 1.5),
+        "hard": RequestKind(mismatched, STORIES, 0.0),
     }
 
 

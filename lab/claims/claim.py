@@ -201,7 +201,7 @@ class Claim:
         return verdict
 
 
-def of(values: Values, what: str) -> dict[str, float]:
+def by_name(values: Values, what: str) -> dict[str, float]:
     """The values whose keys are ``what`` and a name, by that name: a kind of text, or a rung."""
     return {name.removeprefix(f"{what}: "): value for name, value in values.items() if name.startswith(f"{what}: ")}
 

@@ -23,7 +23,7 @@ from lab.claims.claim import (
     Series,
     Values,
     Verdict,
-    of,
+    by_name,
     percent,
     plain,
     times,
@@ -103,7 +103,7 @@ def two_to_three(trial: Trial) -> Found:
 
 
 def judge_two_to_three(values: Values) -> Verdict:
-    faster, large = of(values, "faster"), of(values, "large")
+    faster, large = by_name(values, "faster"), by_name(values, "large")
     best, could = max(faster, key=faster.__getitem__), max(large, key=large.__getitem__)
     here = f"{_alike(values)} Here {times(min(faster.values()))} to {times(faster[best])} ({best})."
     if values["same"] < values["texts"] and values["exact"]:
@@ -156,7 +156,7 @@ def three_to_ten(trial: Trial) -> Found:
 
 
 def judge_three_to_ten(values: Values) -> Verdict:
-    accepted, faster = of(values, "accepted"), of(values, "faster")
+    accepted, faster = by_name(values, "accepted"), by_name(values, "faster")
     best = max(accepted, key=accepted.__getitem__)
     three, ten = values["need_3_0.1"], values["need_10_0.01"]
     here = f"Here at most {times(max(faster.values()))}."
@@ -190,7 +190,7 @@ def seven_two(trial: Trial) -> Found:
 
 
 def judge_seven_two(values: Values) -> Verdict:
-    accepted, need = of(values, "accepted"), values["need"]
+    accepted, need = by_name(values, "accepted"), values["need"]
     best = max(accepted, key=accepted.__getitem__)
     here = f"It takes an acceptance of {percent(need)} or more; here it is {percent(accepted[PLAIN])} in {PLAIN}"
     if accepted[PLAIN] >= need:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from lab.bench.interval import Interval, ratio_interval
 from lab.bench.prompts import held_out_prompts
 from lab.bench.theory import Speculated, speculated, whole_rounds
-from lab.bench.window import CODE, Kind, mix
+from lab.bench.window import CODE, RequestKind, mix
 from lab.claims.claim import (
     GAMMA,
     TEXTS,
@@ -22,15 +22,16 @@ from lab.claims.claim import (
     Series,
     Values,
     Verdict,
-    of,
+    by_name,
     percent,
     plain,
     times,
 )
 from lab.claims.trial import Trial
-from lab.config import EngineConfig, LabError, listed
+from lab.config import EngineConfig, LabError
 from lab.trace.events import Judged
-from lab.trace.recorder import Run
+from lab.trace.run import Run
+from lab.wording import listed
 
 TOPIC = "What speculation gains"
 PROMISED = 0.6, 0.7
@@ -68,7 +69,7 @@ class Guessed(NamedTuple):
         return ratio_interval([one.rounds + one.accepted for one in self.tallies], [one.rounds for one in self.tallies])
 
 
-def kinds(trial: Trial) -> dict[str, Kind]:
+def kinds(trial: Trial) -> dict[str, RequestKind]:
     """From easy to hard: greedy stories, sampled ones, program code, and stories with the wrong draft; ``TEXTS`` of
     each. The pair was not trained on these stories."""
     easy, middling, hard = mix(trial.engine("matched"), trial.engine("mismatched")).values()
@@ -126,7 +127,7 @@ def key(what: str, kind: str) -> str:
 
 def well_matched(values: Values, what: str) -> dict[str, float]:
     """See ``of``."""
-    return {kind: value for kind, value in of(values, what).items() if kind != WRONG_DRAFT}
+    return {kind: value for kind, value in by_name(values, what).items() if kind != WRONG_DRAFT}
 
 
 # -- acceptance ------------------------------------------------------------------------------

@@ -20,11 +20,12 @@ from lab.claims.claim import (
     Values,
     Verdict,
     at_lengths,
-    of,
+    by_name,
     times,
 )
 from lab.claims.trial import Trial, passage
-from lab.config import EngineConfig, listed
+from lab.config import EngineConfig
+from lab.wording import listed
 
 TOPIC = "All together"
 LADDER = {
@@ -74,7 +75,7 @@ def ladder(trial: Trial) -> Found:
 
 
 def judge_ladder(values: Values) -> Verdict:
-    claimed, measured = of(values, "claimed"), of(values, "measured")
+    claimed, measured = by_name(values, "claimed"), by_name(values, "measured")
     met = [name for name in claimed if abs(measured[name] / claimed[name] - 1) <= NEAR]
     found = "; ".join(f"{name} {times(measured[name])} for {times(claimed[name])}" for name in claimed)
     if len(met) == len(claimed):
@@ -130,7 +131,7 @@ def both(trial: Trial) -> Found:
 
 def judge_both(values: Values) -> Verdict:
     together = at_lengths(values)
-    draft = of(values, "draft").values()
+    draft = by_name(values, "draft").values()
     over = [str(length) for length, ratio in together.items() if ratio > 10]
     spread = ", ".join(f"{times(ratio)} after {length}" for length, ratio in together.items())
     rest = f"Over decoding with a cache, the usual starting point, it is {times(min(draft))} to {times(max(draft))}."

@@ -11,7 +11,7 @@ from lab.bench.measuring import sound, take_turns
 from lab.bench.prompts import held_out_prompts
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 
 Measured = TypeVar("Measured")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from lab.bench.interval import median_interval
-from lab.claims.claim import NEWSLETTER, TEXTS, Chart, Claim, Found, Number, Series, Values, Verdict, of, plain
+from lab.claims.claim import NEWSLETTER, TEXTS, Chart, Claim, Found, Number, Series, Values, Verdict, by_name, plain
 from lab.claims.gains import TENTH
 from lab.claims.speculation import TOPIC, accepted, key, kinds, tally
 from lab.claims.trial import Trial
@@ -73,7 +73,7 @@ def fastest(rates: Mapping[int, Sequence[float]]) -> Number:
 
 
 def judge_windows(values: Values) -> Verdict:
-    accepted, best = of(values, "accepted"), of(values, "best")
+    accepted, best = by_name(values, "accepted"), by_name(values, "best")
     order = sorted(accepted, key=accepted.__getitem__)
     windows = [best[kind] for kind in order]
     found = f"The fastest γ is {', '.join(map(plain, windows))}, from the least accepted kind of text to the most"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from lab import load_engine
 from lab.config import EngineConfig, LabError, PromptError
 from lab.decode.engine import Engine
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 
 
 def read_prompt(options: Namespace) -> str:

@@ -11,8 +11,9 @@ from lab.bench.compare import Summary, compare, refuse, summarise
 from lab.bench.difference import OTHER_DRAWS, draws, first_differences
 from lab.commands.common import context_full, idle_draft, interruptible, is_cut, load, note, read_prompt
 from lab.config import ConfigError, LabError, PromptError, SamplingParams
-from lab.options import INTERRUPTED, idle, parse_configs, read_settings
-from lab.trace.recorder import Run
+from lab.config_text import idle, parse_configs
+from lab.options import INTERRUPTED, read_settings
+from lab.trace.run import Run
 
 
 def do(options: Namespace) -> int:

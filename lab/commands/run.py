@@ -10,9 +10,10 @@ from dataclasses import asdict
 from lab.answers import fell_back
 from lab.commands.common import context_full, idle_draft, interruptible, is_cut, load, note, read_prompt
 from lab.config import EngineConfig, SamplingParams
-from lab.options import INTERRUPTED, idle, read_settings
+from lab.config_text import idle
+from lab.options import INTERRUPTED, read_settings
 from lab.trace.events import Committed, Finished
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 
 
 def do(options: Namespace) -> int:

@@ -16,7 +16,7 @@ from lab.pair.native import refusal
 
 Kernel = Literal["triton", "c", "reference"]
 KernelChoice = Literal["auto", "triton", "c", "reference"]
-Pair = tuple[LanguageModel, LanguageModel | None]
+Models = tuple[LanguageModel, LanguageModel | None]
 
 
 class Backends:
@@ -37,14 +37,14 @@ class Backends:
         self, target: LanguageModel, draft: LanguageModel | None, kernels: KernelChoice, *, fuse_layers: bool = True
     ) -> None:
         self.kernels: Kernel = choose_kernels(kernels, target.device)
-        self._by_torch: Pair = target.by_torch(), draft and draft.by_torch()
+        self._by_torch: Models = target.by_torch(), draft and draft.by_torch()
         self._fuses = self.kernels == "triton" and fuse_layers
         self.target, self.draft = (target, draft) if self.kernels == "c" else self._by_torch
         if self._fuses:
             from lab.fused.layer import fused
 
             self.target, self.draft = fused(self.target), self.draft and fused(self.draft)
-        self._compiled: Pair | None = None
+        self._compiled: Models | None = None
         self._compiling = threading.Lock()
         self.prepare()
         if kernels == "c" and (reason := refusal(target) or target.native.failure):
@@ -67,7 +67,7 @@ class Backends:
     def weights_identity(self) -> tuple[int, ...]:
         return tuple(model.identity() for model in self._models)
 
-    def models(self, asked: EngineConfig | PoolSetting) -> Pair:
+    def models(self, asked: EngineConfig | PoolSetting) -> Models:
         """Target and draft, computed as asked. Compiling takes some seconds the first time."""
         if not asked.torch_compile:
             return self._by_torch if asked.kernels == "reference" else (self.target, self.draft)
@@ -115,7 +115,7 @@ def choose_kernels(choice: KernelChoice, device: torch.device) -> Kernel:
     if choice == "auto" and not multiplies_bfloat16(device):
         return "reference"
     try:
-        from lab.kv.attend_kernel import INTERPRETED
+        from lab.kv.interpreter import INTERPRETED
     except ImportError as error:
         if choice == "auto":
             return "reference"

@@ -16,7 +16,7 @@ from lab.config import SamplingParams
 from lab.decode.forward import NewTokens, forward
 from lab.decode.sampling import sample
 from lab.decode.sequence import PROPOSE, Sequence
-from lab.decode.window import Line
+from lab.decode.window import TheilSen
 from lab.decode.work import PassWork, Span
 from lab.kv.storage import KVStorage
 from lab.pair.models import LanguageModel
@@ -48,7 +48,7 @@ class Drafter(ABC):
     """
 
     def __init__(self) -> None:
-        self.times = Line()
+        self.times = TheilSen()
 
     @abstractmethod
     def propose(self, sequences: list[Sequence], windows: list[int]) -> list[Proposals | None]:

@@ -27,9 +27,10 @@ from lab.kv.blocks import Occupancy
 from lab.kv.budget import Budget
 from lab.pair.models import LanguageModel
 from lab.trace.events import Event
-from lab.trace.recorder import Run, Watch
+from lab.trace.recorder import Watch
+from lab.trace.run import Run
 
-MOST = 2**53
+LARGEST_LIMIT = 2**53
 """Largest value of the limits below: every program can count that far."""
 BATCHED_TOKENS = {"cuda": 8192, "cpu": 512}
 """Most tokens in a step by default: a prompt's chunk of this size takes a fraction of a second."""
@@ -59,7 +60,7 @@ def refuse_limits(max_num_seqs: int, max_num_batched_tokens: int | None, kv_byte
     limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "kv_bytes": kv_bytes}
     for name, limit in limits.items():
         if limit is not None:
-            require_whole(name, limit, 1, MOST)
+            require_whole(name, limit, 1, LARGEST_LIMIT)
     if max_num_batched_tokens is not None and max_num_batched_tokens < LEAST_BATCHED_TOKENS:
         raise ConfigError(
             f"max_num_batched_tokens={max_num_batched_tokens} is too few: a step holds a whole round of a sequence, up "
@@ -187,14 +188,14 @@ class Engine:
         pools = [pool.cache.blocks.occupancy() for pool in self._pools if pool.cache]
         return Occupancy(*(sum(state) for state in zip(*pools, strict=True))) if pools else Occupancy(0, 0, 0)
 
-    def queue(self) -> tuple[int, int]:
+    def counts(self) -> tuple[int, int]:
         """How many sequences are running, and how many wait for room."""
         pools = list(self._pools)
         unplaced = sum(sequence.ready for sequence in (*self._pools.unplaced, *self._pools.inbox))
         waiting = sum(len(pool.scheduler.waiting) for pool in pools) + unplaced
         return sum(len(pool.scheduler.running) for pool in pools), waiting
 
-    def ahead(self, cancelled: threading.Event) -> int | None:
+    def place_in_queue(self, cancelled: threading.Event) -> int | None:
         """How many sequences get room before the one that ``cancelled`` ends; None: it has room, or is not here."""
         unplaced = [one for one in self._pools.unplaced if one.ready]  # with no pool yet
         for queue in (unplaced, *([*pool.scheduler.waiting] for pool in self._pools)):
@@ -271,7 +272,7 @@ class Engine:
 
         Raises: what ``submit`` raises.
         """
-        require_whole("continuations", continuations, 1, MOST)
+        require_whole("continuations", continuations, 1, LARGEST_LIMIT)
         first = self._intake.sequence(prompt, config, sampling, cancelled)
         seeds = [(first.sampling.seed + i) % SEEDS for i in range(1, continuations)]
         others = [

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from lab.config import LabError, in_short
+from lab.config import LabError
 from lab.device_memory import is_out_of_memory
+from lab.wording import in_short
 
 NOT_FINITE = "The model's output is not finite. Try dtype='float32', or other weights."
 FAULTS = (

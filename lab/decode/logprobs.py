@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from lab.decode.acceptance import Verdict, residual
-from lab.native.structs import FIGURES
+from lab.native.judging import FIGURES
 
 
 class Around(NamedTuple):
@@ -31,7 +31,7 @@ class Around(NamedTuple):
     overlap: float | None
 
 
-def gather(
+def gather_around(
     p: torch.Tensor, q: torch.Tensor | None, proposals: torch.Tensor, verdict: Verdict, count: int, drawn: bool
 ) -> torch.Tensor:
     """The figures of the tokens around each proposal of S rounds with g proposals each.
@@ -44,7 +44,7 @@ def gather(
         drawn: verdicts were drawn, and recovered tokens are drawn from the residual.
 
     Returns:
-        [S, g * tokens * FIGURES + g] float32; for ``read``.
+        [S, g * tokens * FIGURES + g] float32; for ``read_around``.
     """
 
     def likeliest(weights: torch.Tensor) -> torch.Tensor:
@@ -65,8 +65,8 @@ def gather(
     return torch.cat([torch.stack([tokens, *values], dim=-1).flatten(1), overlap], dim=1)
 
 
-def read(numbers: list[float], window: int, accepted: int, *, has_q: bool, drawn: bool) -> list[Around]:
-    """What ``gather`` gave for one round of ``window`` proposals, for each verdict up to the first rejection.
+def read_around(numbers: list[float], window: int, accepted: int, *, has_q: bool, drawn: bool) -> list[Around]:
+    """What ``gather_around`` gave for one round of ``window`` proposals, for each verdict up to the first rejection.
 
     Args:
         numbers: for each proposal equally many rows of ``FIGURES`` (id, p, q, residual), one after another: of the

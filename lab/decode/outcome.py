@@ -12,7 +12,7 @@ import torch
 
 from lab.decode.acceptance import judge_matching, judge_sampled, row
 from lab.decode.drafters import Proposals
-from lab.decode.logprobs import Around, gather, read
+from lab.decode.logprobs import Around, gather_around, read_around
 from lab.decode.sampling import sample
 from lab.decode.sequence import CHOOSE, JUDGE, Sequence
 from lab.kv.storage import Kernels
@@ -163,7 +163,7 @@ def _judge_alike(
     """Judge S rounds with the same window g. Returns [S, numbers per round].
 
     The numbers are g proposals, their p, their q, the number accepted, the next token and its p, and what
-    ``gather`` gives if ``logprobs`` are asked for.
+    ``gather_around`` gives if ``logprobs`` are asked for.
 
     Args:
         p: [S, g + 1, vocabulary].
@@ -182,7 +182,7 @@ def _judge_alike(
     p_next = row(p, accepted).gather(-1, next_token[:, None])
     numbers = [tokens, p_proposed, q_proposed, accepted[:, None], next_token[:, None], p_next]
     if logprobs:
-        numbers.append(gather(p, q, tokens, verdict, logprobs, drawn))
+        numbers.append(gather_around(p, q, tokens, verdict, logprobs, drawn))
     return torch.cat(numbers, dim=1)
 
 
@@ -203,7 +203,7 @@ def _outcome(numbers: list[float], round: Round, u: list[float] | None) -> Outco
         p_next=p_next,
         finite=all(isfinite(value) for value in (*p, p_next)),
         draft_finite=sound == window,
-        around=read(around, window, int(accepted), has_q=_has_q(round), drawn=_drawn(round)) if around else [],
+        around=read_around(around, window, int(accepted), has_q=_has_q(round), drawn=_drawn(round)) if around else [],
     )
 
 

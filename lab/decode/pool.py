@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -19,41 +18,21 @@ from transformers import PreTrainedTokenizerBase
 from lab.config import LabError
 from lab.decode.ahead import Ahead, launch_ahead
 from lab.decode.clock import StepClock
-from lab.decode.drafting import Drafted, Drafters, give_up
+from lab.decode.drafting import Drafters, give_up
 from lab.decode.failure import NOT_FINITE, explain
 from lab.decode.forward import NewTokens, forward
 from lab.decode.outcome import Outcome, Round, commit, judge
+from lab.decode.reporting import Reporting
 from lab.decode.scheduler import Scheduler, Turn
 from lab.decode.sequence import Sequence
 from lab.decode.text import token_text
-from lab.decode.window import Costs
-from lab.decode.work import PassWork, Span
-from lab.device_memory import memory_in_use
 from lab.kv.budget import Budget
 from lab.kv.cache import Cache, PoolSetting
-from lab.kv.plan import SdpaChoice
 from lab.pair.models import LanguageModel
-from lab.trace.events import FellBack, Part, Prefilled, StepTimed, WindowChanged
-from lab.trace.roofline import Work
+from lab.trace.events import FellBack, Part, Prefilled, WindowChanged
 from lab.transfer import several_on_device
 
 log = logging.getLogger(__name__)
-
-
-class Known(NamedTuple):
-    """What a step reports of its pass, found out before its output is there: a GPU is computing it meanwhile.
-
-    Attributes:
-        spans: the tokens of each sequence.
-        work: the target's.
-        reserved: slots of each sequence. Rejected proposals give their blocks back before the step is reported.
-        memory: bytes in use.
-    """
-
-    spans: list[Span]
-    work: Work
-    reserved: list[int]
-    memory: int
 
 
 class Pool:
@@ -92,11 +71,8 @@ class Pool:
         self.failed: list[tuple[Sequence, Exception]] = []
         self._target = target
         self._draft = draft
-        self._devices = {target.device, *target.layer_devices}
         self._token_text = functools.cache(functools.partial(token_text, tokenizer))  # of every token met
-        self._token_bytes = functools.cache(budget.token_bytes)  # a pool is dropped when its models change
-        self._costs = Costs()
-        self._passes = PassWork(target, self.cache.target if self.cache else None)
+        self._reporting = Reporting(target, self.cache, budget)
         self._async_scheduling = async_scheduling
         self._ahead: Ahead | None = None
 
@@ -145,7 +121,7 @@ class Pool:
             logits = forward(self._target, self._new_tokens(turns, rounds), storage, sdpa)
         self._tell_failures(turns)
         clock.mark("verify")
-        known = self._known(turns, rounds, sdpa)
+        known = self._reporting.known(turns, rounds, sdpa, drafted, ahead)
         clock.mark("rest")
         complete = [round for turn, round in zip(turns, rounds, strict=True) if turn.complete]
         judging = None
@@ -160,7 +136,10 @@ class Pool:
         outcomes = dict(zip((round.sequence for round in complete), judged, strict=True))
 
         told = [self._tell(turn, round, outcomes.get(turn.sequence)) for turn, round in zip(turns, rounds, strict=True)]
-        self._close(clock, turns, told, drafted, known, ahead)
+        broken = {sequence for sequence, _ in self.failed}
+        taken = self._reporting.report(known, told, clock, broken, self._finish)
+        if self._ahead:
+            self._ahead.before = time.perf_counter() - taken
 
     def _can_launch_ahead(self, turns: list[Turn]) -> bool:
         """Whether the next step will be another token of each of these turns' sequences, as far as is known now."""
@@ -174,14 +153,6 @@ class Pool:
         """Let go of what was launched ahead, if no sequence is left to use it."""
         if not self.scheduler.running:
             self._ahead = None
-
-    def _known(self, turns: list[Turn], rounds: list[Round], sdpa: SdpaChoice) -> Known:
-        spans = []
-        for turn, round in zip(turns, rounds, strict=True):
-            start = turn.sequence.computed
-            spans.append(Span(start, start + turn.count + round.window, round.window + 1 if turn.complete else 0))
-        reserved = [turn.sequence.table.capacity if turn.sequence.table else 0 for turn in turns]
-        return Known(spans, self._passes.of(spans, sdpa), reserved, memory_in_use(self._devices))
 
     def _new_tokens(self, turns: list[Turn], rounds: list[Round]) -> list[NewTokens]:
         """Each turn's part of the target's forward pass: known tokens, then proposals."""
@@ -230,10 +201,10 @@ class Pool:
 
     def _follow(self, sequence: Sequence, outcome: Outcome) -> None:
         judged = min(outcome.accepted + 1, len(outcome.proposed))
-        running, drafting = self.scheduler.running, sequence.drafter.times
+        running, drafting, costs = self.scheduler.running, sequence.drafter.times, self._reporting.costs
         sequences = len(running)
         known = sequences if self.cache else sum(len(one.tokens) for one in running)
-        if sequence.window.observe(outcome.accepted, judged, sequences, known, self._costs, drafting):
+        if sequence.window.observe(outcome.accepted, judged, sequences, known, costs, drafting):
             gamma = sequence.window.gamma
             sequence.recorder.emit(
                 WindowChanged,
@@ -241,69 +212,12 @@ class Pool:
                 gamma=gamma,
                 acceptance=sequence.window.acceptance,
                 draft_ms=drafting.ms(1) if drafting.known else None,
-                verify_ms=self._costs.pass_ms(known + sequences * gamma) if self._costs.compared else None,
+                verify_ms=costs.pass_ms(known + sequences * gamma) if costs.compared else None,
             )
 
-    def _close(
-        self,
-        clock: StepClock,
-        turns: list[Turn],
-        kinds: list[str],
-        drafted: Drafted,
-        known: Known,
-        ahead: Ahead | None,
-    ) -> None:
-        """Report the step's time to every sequence in it, and finish those that are done. ``ahead``: its pass, if that
-        had been launched before."""
-        parts, total = clock.read()
-        began = time.perf_counter()
-        if ahead:
-            parts["verify"] += ahead.clock.read()[0]["verify"]
-            total += 1000 * ahead.before
-        total = max(total, sum(parts.values()))
-        draft_ms = parts["draft"] + sum(parts[drafter] for drafter in drafted.windows)
-        around = total - parts["verify"] - draft_ms
-        broken = {sequence for sequence, _ in self.failed}
-        tokens = sum(stop - start for start, stop, _ in known.spans)
-        # Reading a text, for the first time or again, costs less per token than a round does.
-        reading = "prefill" in kinds or any(turn.count > 1 and turn.sequence.table for turn in turns)
-        if not reading:
-            self._costs.observe(tokens, parts["verify"], around)
-        for drafter, window in drafted.windows.items():
-            if window:
-                drafter.times.observe(window, parts[drafter])
-        for turn, kind, (start, stop, _), slots in zip(turns, kinds, known.spans, known.reserved, strict=True):
-            sequence = turn.sequence
-            if sequence in broken or sequence.finished:
-                continue
-            kv_bytes = self._token_bytes(sequence.config)
-            sequence.recorder.emit(
-                StepTimed,
-                step=sequence.step,
-                step_kind=kind,
-                target_tokens=stop - start,
-                batch_sequences=len(turns),
-                batch_tokens=tokens,
-                draft_ms=draft_ms,
-                verify_ms=parts["verify"],
-                sample_ms=parts["sample"],
-                rest_ms=around - parts["sample"],
-                total_ms=total,
-                draft_bytes=drafted.work.bytes,
-                draft_flops=drafted.work.flops,
-                verify_bytes=known.work.bytes,
-                verify_flops=known.work.flops,
-                kv_tokens=sequence.computed,
-                kv_reserved_bytes=slots * kv_bytes,
-                kv_used_bytes=sequence.computed * kv_bytes,
-                memory_bytes=known.memory,
-            )
-            sequence.step += 1
-            if sequence.reason:
-                self.scheduler.remove(sequence)
-                sequence.finish(sequence.reason)
-        if self._ahead:
-            self._ahead.before = time.perf_counter() - began
+    def _finish(self, sequence: Sequence) -> None:
+        self.scheduler.remove(sequence)
+        sequence.finish(sequence.reason)
 
     def _tell_failures(self, turns: list[Turn]) -> None:
         """Tell every sequence once which parts its steps go on without, even one that joins later."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lab.trace.events import Event
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 
 if TYPE_CHECKING:
     from lab.decode.engine import Engine

@@ -40,7 +40,7 @@ def tokens_per_round(acceptance: float, gamma: int) -> float:
     return sum(acceptance**i for i in range(gamma + 1))
 
 
-class Line:
+class TheilSen:
     """Milliseconds as a linear function of size, fitted to the last measurements of every size.
 
     It is the Theil-Sen line (Sen 1968) through the sizes' medians: its slope is the median of the slopes of all
@@ -89,7 +89,7 @@ class Costs:
     """
 
     def __init__(self) -> None:
-        self._passes, self._around = Line(), Line()
+        self._passes, self._around = TheilSen(), TheilSen()
 
     def observe(self, tokens: int, pass_ms: float, around_ms: float) -> None:
         """A pass over ``tokens`` took ``pass_ms``, and what surrounded it ``around_ms``."""
@@ -111,7 +111,7 @@ class Costs:
         """The estimate for a pass of the target over ``tokens``."""
         return self._passes.ms(tokens)
 
-    def round_ms(self, gamma: int, sequences: int, known: int, drafting: Line) -> float:
+    def round_ms(self, gamma: int, sequences: int, known: int, drafting: TheilSen) -> float:
         """The estimate for a round of ``gamma`` proposals for each of ``sequences``. ``known``: tokens that its pass
         computes besides proposals; ``drafting``: times by number of proposals."""
         tokens = known + sequences * gamma
@@ -175,7 +175,7 @@ class Window:
         """Share of judged proposals that were accepted in recent rounds; three quarters before there are any."""
         return self._accepted / self._judged
 
-    def observe(self, accepted: int, judged: int, sequences: int, known: int, costs: Costs, drafting: Line) -> bool:
+    def observe(self, accepted: int, judged: int, sequences: int, known: int, costs: Costs, drafting: TheilSen) -> bool:
         """Take in a round, in which ``accepted`` of ``judged`` proposals were kept, and choose the next gamma.
 
         The next pass, for ``sequences``, computes ``known`` tokens besides proposals: the newest of each, or without

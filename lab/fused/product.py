@@ -26,7 +26,7 @@ import triton.language as tl
 from torch.nn import functional as F
 
 from lab.fused.kernels import rms_norm, swiglu
-from lab.kv.attend_kernel import INTERPRETED
+from lab.kv.interpreter import multiplied_in
 
 MOST_ROWS = 16
 
@@ -115,8 +115,7 @@ def _launch(
         BIASED=bias is not None,
         GATED=tile is GATED,
         ADDED=tile is ADDED,
-        # The interpreter multiplies bfloat16 matrices wrongly (triton-lang/triton#11584).
-        DTYPE=tl.float32 if INTERPRETED else tl.bfloat16,
+        DTYPE=multiplied_in(x.dtype),
         ROWS=MOST_ROWS,
         OUTPUTS=tile.outputs,
         INPUTS=min(tile.inputs, inputs & -inputs),  # the largest power of two that divides them

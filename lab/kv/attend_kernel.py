@@ -20,12 +20,14 @@ a tile of keys or values of its own and its own dimensions of the query.
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
 from lab.kv.graphs import SHORTEST_CONTEXT
+from lab.kv.interpreter import multiplied_in
 from lab.kv.plan import BlockPlan
 from lab.kv.storage import LayerStorage, parts
 
@@ -58,6 +60,27 @@ program would wait until one of three has ended. Limited to 128, a thread spills
 in the machine code, as are the instructions for 64 positions: 421 for plain, 758 for INT8, 681 for INT4."""
 
 
+class Tiling(NamedTuple):
+    """How attention is divided among programs, and what each of them has at once.
+
+    Attributes:
+        rows, columns: of a tile: new tokens x the query heads of a KV head, and positions.
+        paired: whether bytes are loaded in pairs.
+        programs: for each KV head and split.
+        splits: among which a sequence's positions are split.
+        stages: tiles on their way and being multiplied.
+        registers: most per thread. None: no limit.
+    """
+
+    rows: int
+    columns: int
+    paired: bool
+    programs: int
+    splits: int
+    stages: int
+    registers: int | None
+
+
 def attend(
     layer: LayerStorage, query: torch.Tensor, plan: BlockPlan, scaling: float | None = None, splits: int | None = None
 ) -> torch.Tensor:
@@ -75,32 +98,19 @@ def attend(
     """
     form, (keys, values, key_scales, value_scales) = parts(layer)
     (tokens, heads, dim), (sequences, height) = query.shape, plan.tables.shape
-    shared = heads // keys.shape[1]
-    exact = query.dtype == torch.float32
-    most_rows, tile_bytes = (MOST_ROWS_FLOAT32, TILE_BYTES_FLOAT32) if exact else (MOST_ROWS, TILE_BYTES)
-    rows = max(16, triton.next_power_of_2(shared), triton.next_power_of_2(min(shared * plan.longest_new, most_rows)))
-    # The interpreter multiplies bfloat16 matrices wrongly (triton-lang/triton#11584).
-    dtype = torch.float32 if INTERPRETED and query.dtype == torch.bfloat16 else query.dtype
-    # 32 such numbers are enough for tensor cores of four warps; a stride divisible by 16 tells Triton of alignment.
-    if form != "plain" and rows == 16 and keys.shape[-1] >= 64 and keys.shape[-1] % 32 == 0:
+    tiling = _tiling(form, query, keys, plan, splits)
+    splits = tiling.splits
+    if tiling.paired:
         keys, values = keys.view(torch.int16), values.view(torch.int16)
-        tile_bytes *= 2
-    columns = min(128, max(16, tile_bytes // (triton.next_power_of_2(dim) * dtype.itemsize)))
-    width = keys.shape[-1]
+    kv_heads, width, groups = keys.shape[1], keys.shape[-1], key_scales.shape[-1]
     padded = max(16, triton.next_power_of_2(width))
-    # One tile per sequence, or as many as all tokens can need however they are divided among the sequences.
-    tile = rows // shared
-    programs = sequences if plan.longest_new <= tile else tokens // tile + sequences
-    resident = RESIDENT if rows == 16 else RESIDENT_WIDE
-    if splits is None:
-        splits = _splits(programs * keys.shape[1], resident, plan.longest, columns, query.device)
 
     out = torch.empty(tokens, heads, dim, dtype=query.dtype, device=query.device)
     found = out
     if splits > 1:
         found = torch.empty(tokens, heads, splits, dim, dtype=torch.float32, device=query.device)
     maxima, sums = torch.empty(2, tokens, heads, splits, dtype=torch.float32, device=query.device)
-    _attend_kernel[programs, keys.shape[1], splits](
+    _attend_kernel[tiling.programs, kv_heads, splits](
         found,
         maxima,
         sums,
@@ -119,32 +129,56 @@ def attend(
         *keys.stride()[:2],
         *key_scales.stride()[:2],
         FORMAT=form,
-        DTYPE=getattr(tl, str(dtype).removeprefix("torch.")),
+        DTYPE=multiplied_in(query.dtype),
         HEADS=heads,
-        SHARED=shared,
+        SHARED=heads // kv_heads,
         DIM=dim,
         PARTS=dim // width,
         WIDTH=width,
         PADDED=padded,
-        GROUPS=key_scales.shape[-1],
-        PADDED_GROUP=width // key_scales.shape[-1] if key_scales.shape[-1] > 1 else padded,
+        GROUPS=groups,
+        PADDED_GROUP=width // groups if groups > 1 else padded,
         BLOCK_SIZE=plan.block_size,
-        ROWS=rows,
-        COLUMNS=columns,
+        ROWS=tiling.rows,
+        COLUMNS=tiling.columns,
         SPLITS=splits,
         ALONE=plan.longest_new == 1,
         num_warps=4,
-        # A tile is loaded once the last one has been used: the multiprocessor's other programs fill the wait. A third
-        # stage looks up the next tile's blocks meanwhile (read in Triton's output): on an H100, 1 to 2% less time
-        # where few rows read INT8 or INT4.
-        num_stages=3 if rows == 16 and form != "plain" else 2,
-        maxnreg=REGISTERS if rows == 16 and not exact and form != "plain" else None,
+        num_stages=tiling.stages,
+        maxnreg=tiling.registers,
     )
     if splits > 1:
         _combine_kernel[tokens, heads](
             out, found, maxima, sums, DIM=dim, PADDED=triton.next_power_of_2(dim), SPLITS=splits, num_warps=4
         )
     return out
+
+
+def _tiling(form: str, query: torch.Tensor, keys: torch.Tensor, plan: BlockPlan, splits: int | None) -> Tiling:
+    """The tiling for a cache's format and a step's numbers. ``splits``: as many, if given."""
+    (tokens, heads, dim), sequences, (_, kv_heads, width) = query.shape, len(plan.tables), keys.shape
+    shared, exact, quantised = heads // kv_heads, query.dtype == torch.float32, form != "plain"
+    most_rows, tile_bytes = (MOST_ROWS_FLOAT32, TILE_BYTES_FLOAT32) if exact else (MOST_ROWS, TILE_BYTES)
+    rows = max(16, triton.next_power_of_2(shared), triton.next_power_of_2(min(shared * plan.longest_new, most_rows)))
+    few = rows == 16
+    # 32 such numbers are enough for tensor cores of four warps; a stride divisible by 16 tells Triton of alignment.
+    paired = quantised and few and width >= 64 and width % 32 == 0
+    if paired:
+        tile_bytes *= 2
+    itemsize = multiplied_in(query.dtype).primitive_bitwidth // 8
+    columns = min(128, max(16, tile_bytes // (triton.next_power_of_2(dim) * itemsize)))
+    # One tile per sequence, or as many as all tokens can need however they are divided among the sequences.
+    tile = rows // shared
+    programs = sequences if plan.longest_new <= tile else tokens // tile + sequences
+    if splits is None:
+        resident = RESIDENT if few else RESIDENT_WIDE
+        splits = _splits(programs * kv_heads, resident, plan.longest, columns, query.device)
+    # A tile is loaded once the last one has been used: the multiprocessor's other programs fill the wait. A third
+    # stage looks up the next tile's blocks meanwhile (read in Triton's output): on an H100, 1 to 2% less time
+    # where few rows read INT8 or INT4.
+    stages = 3 if few and quantised else 2
+    registers = REGISTERS if few and quantised and not exact else None
+    return Tiling(rows, columns, paired, programs, splits, stages, registers)
 
 
 def _splits(programs: int, resident: int, longest: int, columns: int, device: torch.device) -> int:
@@ -362,7 +396,3 @@ def _combine_kernel(out, found, maxima, sums, DIM: tl.constexpr, PADDED: tl.cons
     )
     mean = tl.sum(weight[:, None] * parts, 0) / total
     tl.store(out + row * DIM + i, mean.to(out.dtype.element_ty), mask=i < DIM)
-
-
-INTERPRETED = not isinstance(_attend_kernel, triton.JITFunction)
-"""Whether TRITON_INTERPRET=1 was set when this file was imported: the kernels then run in Python, on CPU tensors."""

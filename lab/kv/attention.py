@@ -21,9 +21,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
-from lab.config import ConfigError, in_short
+from lab.config import ConfigError
 from lab.device_memory import is_out_of_memory
 from lab.kv.plan import BlockPlan, Group, SdpaChoice, StepPlan
+from lab.wording import in_short
 
 NAME = "decode_lab"
 """The function's name in transformers' registry."""

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from lab.config import in_short
 from lab.device_memory import CAPTURING, is_out_of_memory
 from lab.kv.packed import Layout
 from lab.kv.storage import KVStorage
+from lab.wording import in_short
 
 if TYPE_CHECKING:
     from lab.pair.models import LanguageModel
@@ -108,7 +108,7 @@ class Graphs:
         self._captured: dict[tuple[LanguageModel, Bucket], Captured] = {}
         self._too_large: set[tuple[LanguageModel, Bucket]] = set()
         self._logits = torch.empty(0)
-        self._place: Place | None = None
+        self._stream: CaptureStream | None = None
 
     @property
     def count(self) -> int:
@@ -120,7 +120,7 @@ class Graphs:
         self.on, self.failure = False, reason
         self._captured.clear()
         self._logits = torch.empty(0)
-        self._place = None
+        self._stream = None
 
     def has(self, model: LanguageModel, bucket: Bucket) -> bool:
         """Whether a bucket has been captured."""
@@ -189,7 +189,7 @@ class Graphs:
         self._too_large.add((model, bucket))
         self.failure = f"There was no memory to capture {model.name}, {bucket}. Only steps of that shape are affected."
         if not self._captured:
-            self._place = None  # its pool of memory, without a graph, could not be used again
+            self._stream = None  # its pool of memory, without a graph, could not be used again
 
     def _capture(self, model: LanguageModel, bucket: Bucket, block_size: int, storage: KVStorage) -> Captured:
         """Record a step of nothing but padding. (What is kept of the recording does not refer to this object.)"""
@@ -200,9 +200,9 @@ class Graphs:
         plan = packed.plan(block_size, bucket.new, bucket.context, storage)
         memory = self._memory_for(bucket.rows * model.vocabulary, model.device)
         out = memory[: bucket.rows * model.vocabulary].view(bucket.rows, model.vocabulary)
-        if self._place is None:
-            self._place = Place(model.device)
-        replay, logits = self._place.record(lambda: model.forward(token_ids, packed.positions, plan, packed.kept, out))
+        if self._stream is None:
+            self._stream = CaptureStream(model.device)
+        replay, logits = self._stream.record(lambda: model.forward(token_ids, packed.positions, plan, packed.kept, out))
         self._logits = memory
         return Captured(token_ids, numbers, replay, logits)
 
@@ -219,7 +219,7 @@ class Graphs:
         return torch.empty(max(logits, 2 * have), dtype=torch.float32, device=device)
 
 
-class Place:
+class CaptureStream:
     """The stream that graphs are captured in, and the memory that they share.
 
     A pool of memory whose graphs are all gone cannot be reused (pytorch raises), so both are dropped together.

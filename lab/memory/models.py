@@ -10,7 +10,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from transformers import AutoConfig, PreTrainedConfig
 
-from lab.config import LabError, UnsupportedModelError, in_short
+from lab.config import LabError, UnsupportedModelError
 from lab.memory.catalogue import OWN, PUBLISHED
 from lab.pair.configuration import read_config
 from lab.pair.hub import not_to_be_had, withheld
@@ -19,6 +19,7 @@ from lab.pair.native import packed_parameters
 from lab.pair.refusal import other_cache
 from lab.pair.shape import ModelShape
 from lab.pair.skeleton import parameters, without_weights
+from lab.wording import in_short
 
 
 @dataclass(frozen=True)

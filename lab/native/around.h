@@ -1,4 +1,4 @@
-/* The most likely tokens around a verdict: what `gather` of lab/decode/logprobs.py gives to `read` there. */
+/* The most likely tokens around a verdict: what lab/decode/logprobs.py gathers and reads. */
 #pragma once
 #include "sample.h"
 

@@ -32,7 +32,7 @@ static Verdict judge_round(
     const int g = round->proposals, greedy = round->sampling.temperature == 0, drawn = round->q && !greedy;
     const double *u = round->u;
     const int64_t *tokens = round->tokens;
-    int own[g + 1], kept = 0, next;
+    int own[g + 1], accepted = 0, next;
     for (int i = 0; i <= g; i++)
         own[i] = distribution(logits + (size_t)i * n, n, &round->sampling, p + (size_t)i * n, room);
     for (int i = 0; i < g; i++) {
@@ -41,20 +41,20 @@ static Verdict judge_round(
     }
     const float *from = NULL; /* the weights that a recovered token is drawn from */
     if (drawn) {
-        while (kept < g && u[kept * DRAWS + JUDGE] * q_proposed[kept] < p_proposed[kept]) kept++;
-        const float *after = p + (size_t)kept * n; /* after the last proposal there is nothing to subtract */
-        if (kept < g) from = residual(after, round->q + (size_t)kept * n, n, left);
-        next = draw(from ? from : after, n, u[kept * DRAWS + CHOOSE], room);
+        while (accepted < g && u[accepted * DRAWS + JUDGE] * q_proposed[accepted] < p_proposed[accepted]) accepted++;
+        const float *after = p + (size_t)accepted * n; /* after the last proposal there is nothing to subtract */
+        if (accepted < g) from = residual(after, round->q + (size_t)accepted * n, n, left);
+        next = draw(from ? from : after, n, u[accepted * DRAWS + CHOOSE], room);
     } else
-        for (;; kept++) {
-            next = greedy ? own[kept] : draw(p + (size_t)kept * n, n, u[kept * DRAWS + CHOOSE], room);
-            if (kept == g || next != tokens[kept]) break;
+        for (;; accepted++) {
+            next = greedy ? own[accepted] : draw(p + (size_t)accepted * n, n, u[accepted * DRAWS + CHOOSE], room);
+            if (accepted == g || next != tokens[accepted]) break;
         }
     const int count = round->logprobs, share = tokens_around(count) * FIGURES;
-    for (int i = 0; count && i < g && i <= kept; i++) {
+    for (int i = 0; count && i < g && i <= accepted; i++) {
         const float *its = p + (size_t)i * n, *q = round->q ? round->q + (size_t)i * n : NULL;
-        tell_around(round->around + i * share, count, n, tokens[i], its, q, i == kept ? from : NULL, next);
+        tell_around(round->around + i * share, count, n, tokens[i], its, q, i == accepted ? from : NULL, next);
         if (drawn) round->around[g * share + i] = overlap(its, q, n);
     }
-    return (Verdict){kept, next, p[(size_t)kept * n + next]};
+    return (Verdict){accepted, next, p[(size_t)accepted * n + next]};
 }

@@ -9,9 +9,12 @@ import torch
 
 from lab.config import SamplingParams
 from lab.native.build import library
-from lab.native.cores import cores
 from lab.native.sampling import as_struct
-from lab.native.structs import FIGURES, Round, Verdict
+from lab.native.structs import Round, Verdict
+from lab.native.threads import threads
+
+FIGURES = 4
+"""For each token around a verdict: its id, p, q and residual probability (``around.h``)."""
 
 
 class JudgedRound(NamedTuple):
@@ -20,10 +23,10 @@ class JudgedRound(NamedTuple):
     Attributes:
         p_next: of the token after them.
         p, q: of each proposal. q is 1 for one that was not drawn from a distribution.
-        around: what ``lab.decode.logprobs.read`` reads, if asked for.
+        around: what ``lab.decode.logprobs.read_around`` reads, if asked for.
     """
 
-    kept: int
+    accepted: int
     next_token: int
     p_next: float
     p: list[float]
@@ -49,17 +52,17 @@ def judge(
     Raises:
         MemoryError: not enough for a round's distributions.
     """
-    kept: list[object] = [logits := logits.contiguous()]
+    alive: list[object] = [logits := logits.contiguous()]
     p, q = torch.ones(2, len(logits), dtype=torch.float32)
     rounds, around = (Round * len(u))(), [None] * len(u)
     for i, (sampling, proposed, draws) in enumerate(zip(samplings, proposals, u, strict=True)):
         round = rounds[i]
-        round.sampling, round.u = as_struct(sampling), _pointer(draws, kept)
+        round.sampling, round.u = as_struct(sampling), _pointer(draws, alive)
         if not proposed:
             continue
         tokens, drawn_from = proposed
-        round.proposals, round.tokens = tokens.shape[0], _pointer(tokens, kept)
-        round.q = None if drawn_from is None else _pointer(drawn_from, kept)
+        round.proposals, round.tokens = tokens.shape[0], _pointer(tokens, alive)
+        round.q = None if drawn_from is None else _pointer(drawn_from, alive)
         if sampling.logprobs:
             round.logprobs = min(sampling.logprobs, logits.shape[1])
             figures = round.proposals * ((2 + 3 * round.logprobs) * FIGURES + 1)
@@ -74,19 +77,19 @@ def judge(
         len(u),
         byref(verdicts),
         *there,
-        min(torch.get_num_threads(), cores()),
+        threads(),
     ):
         raise MemoryError("a round's distributions do not fit in memory")
     p, q, first, judged = p.tolist(), q.tolist(), 0, []
     for round, verdict, figures in zip(rounds, verdicts, around, strict=True):
         last = first + round.proposals
-        its = verdict.kept, verdict.next, verdict.p_next, p[first:last], q[first:last]
+        its = verdict.accepted, verdict.next, verdict.p_next, p[first:last], q[first:last]
         judged.append(JudgedRound(*its, [] if figures is None else figures.tolist()))
         first = last + 1
     return judged
 
 
-def _pointer(tensor: torch.Tensor, kept: list[object]) -> int:
-    """The address of a tensor's contiguous numbers; ``kept`` keeps them alive until they have been read."""
-    kept.append(tensor := tensor.contiguous())
+def _pointer(tensor: torch.Tensor, alive: list[object]) -> int:
+    """The address of a tensor's contiguous numbers; ``alive`` keeps them until they have been read."""
+    alive.append(tensor := tensor.contiguous())
     return tensor.data_ptr()

@@ -61,7 +61,7 @@ typedef struct { /* how each of several tokens is chosen */
 } Choices;
 
 typedef struct { /* proposals that were kept, the token after them, and its probability */
-    int32_t kept, next;
+    int32_t accepted, next;
     float p_next;
 } Verdict;
 

@@ -15,9 +15,9 @@ from lab.config import SamplingParams
 from lab.kv.storage import KVStorage
 from lab.kv.table import side_by_side
 from lab.native.build import library
-from lab.native.cores import cores
 from lab.native.sampling import described
 from lab.native.structs import Layer, Linear, Model, PackedWeights, Plan, Storage, describe, pack, packed_size
+from lab.native.threads import threads
 
 if TYPE_CHECKING:
     from lab.decode.forward import NewTokens
@@ -46,7 +46,7 @@ class NativeModel:
         compiled = library()
         self.rounded = rounded and bool(c_int32.in_dll(compiled, "rounds").value)
         self._library, self._lanes = compiled, c_int32.in_dll(compiled, "lanes_in_use").value
-        self._kept: list[object] = []  # what C points to
+        self._alive: list[object] = []  # what C points to
         self._storages: WeakKeyDictionary[KVStorage, Storage] = WeakKeyDictionary()
         body, config = model.model.model, model.model.config
         self._layers, self._vocabulary = model.layers, config.vocab_size
@@ -82,10 +82,11 @@ class NativeModel:
         Raises:
             MemoryError: not enough for the step's activations.
         """
-        plan, slots, _kept = self._plan(batch, storage)
+        plan, slots, _alive = self._plan(batch, storage)
         logits = torch.empty(plan.kept, self._vocabulary, dtype=torch.float32)
-        threads = min(torch.get_num_threads(), cores())
-        failed = self._library.forward(byref(self._model), layers, byref(slots), byref(plan), _pointer(logits), threads)
+        failed = self._library.forward(
+            byref(self._model), layers, byref(slots), byref(plan), _pointer(logits), threads()
+        )
         _refuse_lack_of_memory(failed)
         return logits
 
@@ -113,14 +114,13 @@ class NativeModel:
             MemoryError: see ``step``.
         """
         width = max(windows)
-        plan, slots, _kept = self._plan(batch, storage)
+        plan, slots, _alive = self._plan(batch, storage)
         tokens = torch.empty(len(batch), width, dtype=torch.long)
         q = torch.empty(len(batch), width, self._vocabulary, dtype=torch.float32)
-        choices, _also_kept = described(sampling, u, width)
+        choices, _also_alive = described(sampling, u, width)
         many = (c_int32 * len(windows))(*windows)
         model, where = (byref(self._model), layers, byref(slots), byref(plan)), (_pointer(tokens), _pointer(q))
-        threads = min(torch.get_num_threads(), cores())
-        failed = self._library.decode_ahead(*model, many, width, byref(choices), *where, threads)
+        failed = self._library.decode_ahead(*model, many, width, byref(choices), *where, threads())
         _refuse_lack_of_memory(failed)
         return tokens, q
 
@@ -139,13 +139,13 @@ class NativeModel:
             last += count
             keep.extend(range(last - new.keep, last))
         token_ids = batch[0].token_ids if len(batch) == 1 else torch.cat([new.token_ids for new in batch])
-        kept = (
+        alive = (
             array("i", [new.start for new in batch]),
             array("i", counts),
             side_by_side(tables, height),
             keep,
         )
-        starts, many, blocks, rows = (some.buffer_info()[0] for some in kept)
+        starts, many, blocks, rows = (some.buffer_info()[0] for some in alive)
         plan = Plan(
             sequences=len(batch),
             rows=last,
@@ -158,7 +158,7 @@ class NativeModel:
             token_ids=token_ids.data_ptr(),
             keep=rows,
         )
-        return plan, slots, (kept, token_ids)
+        return plan, slots, (alive, token_ids)
 
     # -- what C points to ----------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class NativeModel:
         shape = {"kv_heads": self._model.kv_heads, "head_dim": self._model.head_dim}
         one = KVStorage("auto", slots, layers=1, **shape, dtype=torch.float32, device=torch.device("cpu"))
         scratch = describe(one, self._layers)
-        scratch.kept = one
+        scratch.alive = one
         return scratch
 
     def _layer(self, layer: nn.Module) -> Layer:
@@ -194,7 +194,7 @@ class NativeModel:
 
     def _numbers(self, tensor: torch.Tensor) -> int:
         tensor = tensor.detach().float().contiguous()
-        self._kept.append(tensor)
+        self._alive.append(tensor)
         return tensor.data_ptr()
 
 

@@ -9,8 +9,8 @@ import torch
 
 from lab.config import SamplingParams
 from lab.native.build import library
-from lab.native.cores import cores
 from lab.native.structs import Choices, Sampling
+from lab.native.threads import threads
 
 
 def sample(
@@ -24,10 +24,10 @@ def sample(
     rows, vocabulary = logits.shape
     logits, p = logits.contiguous(), torch.empty(rows, vocabulary, dtype=torch.float32)
     tokens = torch.empty(rows, dtype=torch.long)
-    choices, _kept = described(sampling, u)
+    choices, _alive = described(sampling, u)
     given, places = c_void_p(logits.data_ptr()), None
     made = c_void_p(p.data_ptr()), c_void_p(tokens.data_ptr())
-    if library().sample(given, rows, vocabulary, places, byref(choices), *made, min(torch.get_num_threads(), cores())):
+    if library().sample(given, rows, vocabulary, places, byref(choices), *made, threads()):
         raise MemoryError("a row of sums does not fit in memory")
     return p, tokens
 

@@ -11,8 +11,6 @@ import torch
 from lab.kv.storage import KVStorage, parts
 
 FORMATS = ("plain", "int8", "int4")
-FIGURES = 4
-"""For each token around a verdict: its id, p, q and residual probability (``around.h``)."""
 
 
 class Linear(Structure):
@@ -65,7 +63,7 @@ class Choices(Structure):
 
 
 class Verdict(Structure):
-    _fields_ = (("kept", c_int32), ("next", c_int32), ("p_next", c_float))
+    _fields_ = (("accepted", c_int32), ("next", c_int32), ("p_next", c_float))
 
 
 class Round(Structure):

@@ -10,9 +10,10 @@ from typing import Any
 import transformers
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
-from lab.config import UnsupportedModelError, in_short
+from lab.config import UnsupportedModelError
 from lab.pair.folder import HOLDS, ModelLoadError
 from lab.pair.shape import refuse_odd_numbers, refuse_too_many
+from lab.wording import in_short
 
 
 def read_config(where: str | Path, name: str, **how: Any) -> PreTrainedConfig:

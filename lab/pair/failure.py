@@ -6,10 +6,10 @@ from pickle import UnpicklingError
 
 from transformers import PreTrainedConfig
 
-from lab.config import in_short
 from lab.device_memory import is_out_of_memory
 from lab.pair.devices import BUILDS
 from lab.pair.quantization import how_quantised
+from lab.wording import in_short
 
 
 def why(error: Exception, config: PreTrainedConfig | None) -> str:

@@ -14,8 +14,8 @@ from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_c
 from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from lab.config import in_short
 from lab.pair.folder import HOLDS, ModelLoadError
+from lab.wording import in_short
 
 PATIENCE = 4.0
 """Seconds to wait for the hub's answer. It is asked once."""

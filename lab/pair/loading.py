@@ -16,7 +16,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from lab.config import ConfigError, LabError, UnsupportedModelError, in_short
+from lab.config import ConfigError, LabError, UnsupportedModelError
 from lab.pair.configuration import read_config
 from lab.pair.devices import DeviceMap, multiplies_bfloat16, refuse_incomplete
 from lab.pair.failure import why
@@ -30,6 +30,7 @@ from lab.pair.refusal import refuse_unsupported
 from lab.pair.shape import ModelShape
 from lab.pair.skeleton import parameters, refuse_misfit, refuse_short_files, without_weights
 from lab.pair.trial import refuse_disagreement
+from lab.wording import in_short
 
 WEIGHTS = Path(__file__).parent / "weights"
 EMBEDDED_TARGET = "stories"

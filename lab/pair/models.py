@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, PreTrainedModel
 
-from lab.config import in_short
 from lab.kv.attention import NAME, attention
 from lab.kv.plan import BlockPlan, Group, StepPlan
 from lab.pair.devices import execution_device, gather_hidden_states, is_dispatched
@@ -21,6 +20,7 @@ from lab.pair.quantization import stored_tensors
 from lab.pair.refusal import refuse_sinks, refuse_unsupported
 from lab.pair.shape import ModelShape, steady_length
 from lab.pair.surgery import cut, layers_of, twin
+from lab.wording import in_short
 
 log = logging.getLogger(__name__)
 

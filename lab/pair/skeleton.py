@@ -11,11 +11,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from lab.config import UnsupportedModelError, in_short
+from lab.config import UnsupportedModelError
 from lab.device_memory import free_bytes
 from lab.pair.devices import DeviceMap
 from lab.pair.folder import ModelLoadError, refuse_pointers, weight_files
 from lab.pair.quantization import how_quantised
+from lab.wording import in_short
 
 MOST_CALLS = 30_000
 """Most calls of torch to build a model: a configuration may come from anybody. Those of 126 layers, or of 61 with 256

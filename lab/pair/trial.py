@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from lab.config import UnsupportedModelError, in_short
+from lab.config import UnsupportedModelError
 from lab.device_memory import is_out_of_memory
 from lab.kv.plan import Group, StepPlan
 from lab.kv.storage import KVStorage
 from lab.pair.models import LanguageModel
+from lab.wording import in_short
 
 LAYERS = 2
 TOKENS, CACHED = 9, 4

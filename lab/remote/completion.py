@@ -16,7 +16,7 @@ DETAILED = "--per-request-spec-decode-metrics detailed"
 
 
 @dataclass(frozen=True)
-class Speculated:
+class ReportedRounds:
     """For each round with draft tokens: how many were ``drafted``, and how many of those ``accepted``. Rounds without
     draft tokens are not reported, nor is which tokens were drafted."""
 
@@ -26,12 +26,12 @@ class Speculated:
 
 @dataclass(frozen=True)
 class Completed:
-    """The end of an answer. ``speculated`` is None if the server does not report rounds."""
+    """The end of an answer. ``rounds`` is None if the server does not report rounds."""
 
     finish_reason: str
     prompt_tokens: int | None
     completion_tokens: int | None
-    speculated: Speculated | None
+    rounds: ReportedRounds | None
 
 
 class Answer:
@@ -56,7 +56,8 @@ class Answer:
         """How it ended, after the last message."""
         usage = self._last.get("usage", {})
         counts = (_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
-        return Completed(self._reason, *counts, speculated(self._last.get("metrics", {}).get("speculative_decoding")))
+        rounds = reported_rounds(self._last.get("metrics", {}).get("speculative_decoding"))
+        return Completed(self._reason, *counts, rounds)
 
 
 def complaint(body: bytes) -> str:
@@ -71,19 +72,19 @@ def complaint(body: bytes) -> str:
         return ""
 
 
-def speculated(said: Any) -> Speculated | None:
+def reported_rounds(said: Any) -> ReportedRounds | None:
     """A request's rounds, if the server reports them and they make sense."""
     if not isinstance(said, dict):
         return None
     drafted, accepted = said.get("per_step_drafted"), said.get("per_step_accepted")
     if (drafted, accepted) == (None, None) and said.get("num_spec_steps") == 0:  # vLLM leaves empty lists out
-        return Speculated((), ())
+        return ReportedRounds((), ())
     if not isinstance(drafted, list) or not isinstance(accepted, list) or len(drafted) != len(accepted):
         return None
     pairs = [(_count(d), _count(a)) for d, a in zip(drafted[:MOST_ROUNDS], accepted, strict=False)]
     if any(d is None or a is None or a > d for d, a in pairs):
         return None
-    return Speculated(tuple(d for d, _ in pairs), tuple(a for _, a in pairs))
+    return ReportedRounds(tuple(d for d, _ in pairs), tuple(a for _, a in pairs))
 
 
 def _count(value: Any) -> int | None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from lab.decode.engine import Engine
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 
 Load = Callable[[str], Engine]
 """Gives the engine of a model pair, "matched" or "mismatched"."""

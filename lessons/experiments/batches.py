@@ -16,7 +16,7 @@ from lab.bench.workload import Job, write
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
 from lab.trace.events import Committed, Event
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
 
 FIGURES = {

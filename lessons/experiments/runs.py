@@ -11,12 +11,12 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from lab.bench.ab import matching
-from lab.bench.compare import Case, Turn, in_turns
+from lab.bench.compare import Case, RunTurn, in_turns
 from lab.bench.theory import speculated, without_speculation
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.trace.events import Distributions, Judged, StepTimed
 from lab.trace.metrics import Metrics
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
 
 CONFIG = tuple(field.name for field in fields(EngineConfig))
@@ -138,7 +138,7 @@ class Runs(Experiment):
     def work(self, load: Load, cancelled: threading.Event, watch: Watch) -> Work:
         cases = {name: self.case(load, name) for name in self.settings}
 
-        def tell(turn: Turn, tokens: int) -> None:
+        def tell(turn: RunTurn, tokens: int) -> None:
             most = cases[turn.name].sampling.max_tokens
             doing = f"repeat {turn.repeat} of {self.repeats}" if turn.repeat else "warming up"
             watch(f"{spoken(turn.name)}, {doing}: {tokens} tokens", (turn.number - 1 + min(1, tokens / most)) / turn.of)

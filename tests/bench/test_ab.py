@@ -11,9 +11,9 @@ import pytest
 from lab import ConfigError, EngineConfig, LabError, Run, SamplingParams
 from lab.bench import __main__ as command
 from lab.bench import ab as bench
-from lab.bench.ab import Measured, Pair, matching, measure_pair, run_ab, summarise
-from lab.bench.measuring import Guesses, guessed
+from lab.bench.ab import Measured, Sample, matching, measure_sample, run_ab, summarise
 from lab.trace.events import FellBack
+from lab.trace.guesses import Guesses, guessed
 from tests import tiny_models
 
 PROMPTS = ["The king", "A fox ran", "Once upon a time", "In the wood", "A hen sat", "Long ago"]
@@ -55,11 +55,12 @@ def test_a_lossless_setting_changes_rounding_at_most(lab, lossless):
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_proposals_of_several_runs_are_counted_like_the_metrics_of_each(lab, adaptive):
     config = replace(SPECULATIVE, adaptive_window=adaptive)
-    runs = [lab.generate(prompt, config, SamplingParams(max_tokens=TOKENS, temperature=0.8)) for prompt in PROMPTS[:3]]
+    sampling = SamplingParams(max_tokens=TOKENS, temperature=0.8, ignore_eos=True)  # no guess follows an end
+    runs = [lab.generate(prompt, config, sampling) for prompt in PROMPTS[:3]]
     for run in runs:
         one = guessed([run])
         assert one.acceptance == run.metrics.draft_acceptance_rate
-        assert 1 + one.accepted / one.rounds == run.metrics.mean_acceptance_length
+        assert one.mean_acceptance_length == run.metrics.mean_acceptance_length
     whole, parts = guessed(runs), [guessed([run]) for run in runs]
     for name in ("rounds", "proposed", "accepted"):
         assert getattr(whole, name) == sum(getattr(part, name) for part in parts) > 0
@@ -119,7 +120,7 @@ def test_a_and_b_alternate_in_going_first(lab, monkeypatch, b_first):
     decode = bench._decode
     monkeypatch.setattr(bench, "_decode", lambda *given: (turns.append(given[2].paged), decode(*given))[1])
     a, b = EngineConfig(), EngineConfig(paged=True)
-    measure_pair(lab, a, b, "A fox", SamplingParams(max_tokens=3, ignore_eos=True), 4, b_first=b_first)
+    measure_sample(lab, a, b, "A fox", SamplingParams(max_tokens=3, ignore_eos=True), 4, b_first=b_first)
     assert turns == [b_first, not b_first, not b_first, b_first] * 2
 
 
@@ -129,10 +130,10 @@ def test_matching_stops_at_the_first_difference():
     assert matching([5], [1]) == 0
 
 
-def test_figures_summarise_the_pairs():
+def test_figures_summarise_the_samples():
     slow, fast = Measured(10, 4, 100, Guesses(0, 0, 0)), Measured(20, 2, 300, Guesses(2, 6, 3))
-    pairs = [Pair(slow, fast, 10, True, 10, 1.0, 20, 20), Pair(slow, fast, 4, False, 30, 0.0, 60, 60)] * 3
-    result = summarise(pairs)
+    samples = [Sample(slow, fast, 10, True, 10, 1.0, 20, 20), Sample(slow, fast, 4, False, 30, 0.0, 60, 60)] * 3
+    result = summarise(samples)
     assert result["kl"]["value"] == 1 / 40  # the mean over tokens, not over prompts
     assert result["exact_match_length"]["value"] == 7
     assert result["identical_outputs"]["value"] == 0.5
@@ -146,8 +147,8 @@ def test_a_prompt_without_proposals_does_not_count_for_acceptance():
     """A prompt for which nothing was proposed says nothing about acceptance, and a prompt counts by its proposals: a
     mean of rates would give 0.3."""
     guesses = [Guesses(0, 0, 0), Guesses(10, 40, 20), Guesses(1, 4, 0)] + [Guesses(5, 20, 10), Guesses(5, 20, 4)] * 2
-    pairs = [Pair(one := Measured(1, 1, 1, some), one, 1, True, 2, 0, 1, 1) for some in guesses]
-    metrics = summarise(pairs)["metrics"]
+    samples = [Sample(one := Measured(1, 1, 1, some), one, 1, True, 2, 0, 1, 1) for some in guesses]
+    metrics = summarise(samples)["metrics"]
     accepted = metrics["draft_acceptance_rate"]
     assert accepted["a"]["value"] == 48 / 124
     assert 0.1 < accepted["a"]["low"] < 48 / 124 < accepted["a"]["high"] <= 0.5
@@ -157,8 +158,10 @@ def test_a_prompt_without_proposals_does_not_count_for_acceptance():
 
 
 def test_an_acceptance_rate_of_0_has_no_ratio_to_it():
-    pairs = [Pair(Measured(1, 1, 1, Guesses(5, 20, 0)), Measured(1, 1, 1, Guesses(5, 20, 9)), 1, True, 2, 0, 1, 1)] * 6
-    metrics = summarise(pairs)["metrics"]
+    samples = [
+        Sample(Measured(1, 1, 1, Guesses(5, 20, 0)), Measured(1, 1, 1, Guesses(5, 20, 9)), 1, True, 2, 0, 1, 1)
+    ] * 6
+    metrics = summarise(samples)["metrics"]
     assert metrics["draft_acceptance_rate"]["a"]["value"] == 0
     assert metrics["draft_acceptance_rate"]["ratio"] is None
     assert metrics["mean_acceptance_length"]["ratio"]["value"] == pytest.approx(2.8)

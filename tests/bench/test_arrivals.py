@@ -12,7 +12,8 @@ from lab import ConfigError, EngineConfig, PromptError, SamplingParams
 from lab.bench.arrivals import arrivals
 from lab.bench.workload import Job, crowd
 from lab.trace.events import Admitted, Event, Finished, Preempted, RunStarted, StepTimed
-from lab.trace.recorder import Run, Step
+from lab.trace.run import Run
+from lab.trace.steps import Step
 from tests import tiny_models
 
 PAGED = EngineConfig(paged=True, block_size=4)

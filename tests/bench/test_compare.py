@@ -16,7 +16,7 @@ from lab.bench.growth import CACHED, TOGETHER, UNCACHED, Curve, measure_growth
 from lab.config import ConfigError, EngineConfig, LabError, PromptError, SamplingParams
 from lab.native.build import BuildError
 from lab.trace.events import Committed, FellBack, Judged, Proposed
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from tests import tiny_models
 from visualize.compare import comparison
 

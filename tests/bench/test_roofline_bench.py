@@ -14,7 +14,7 @@ from lab.bench import roofline
 from lab.bench.roofline import format_roofline, run_roofline
 from lab.decode.request import Request
 from lab.trace.events import FellBack
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from tests import tiny_models
 
 

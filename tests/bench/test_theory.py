@@ -13,7 +13,7 @@ from lab.bench.compare import Spread
 from lab.bench.theory import speculated, speedup, without_speculation
 from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import Judged, StepTimed
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from tests.visualize.scripted import ScriptedEngine
 
 

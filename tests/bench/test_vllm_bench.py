@@ -10,7 +10,7 @@ import pytest
 from lab.bench.prompts import PROMPTS
 from lab.bench.vllm import accepted_by_round, format_vllm, run_vllm
 from lab.config import EngineConfig, LabError, SamplingParams
-from lab.remote.completion import Completed, Speculated
+from lab.remote.completion import Completed, ReportedRounds
 from tests import tiny_models
 
 GAMMA = 3
@@ -20,17 +20,17 @@ GAMMA = 3
 class Standin:
     """Gives a fixed answer to each prompt."""
 
-    answers: dict[str, tuple[str, Speculated | None]]
+    answers: dict[str, tuple[str, ReportedRounds | None]]
     address: str = "http://127.0.0.1:8000"
 
     async def models(self) -> tuple[str, ...]:
         return ("tiny",)
 
     async def complete(self, model: str, prompt: str, sampling: SamplingParams) -> AsyncIterator[str | Completed]:
-        text, speculated = self.answers[prompt]
+        text, reported = self.answers[prompt]
         yield text[:5]
         yield text[5:]
-        yield Completed("length", 4, sampling.max_tokens, speculated)
+        yield Completed("length", 4, sampling.max_tokens, reported)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def standin(engine) -> Standin:
         config = EngineConfig(speculative="draft", num_speculative_tokens=GAMMA)
         run = engine.generate(prompt, config, SamplingParams(max_tokens=40))
         accepted = (*accepted_by_round(run, GAMMA), 1)
-        answers[prompt] = run.text, Speculated((GAMMA,) * len(accepted), accepted)
+        answers[prompt] = run.text, ReportedRounds((GAMMA,) * len(accepted), accepted)
     return Standin(answers)
 
 
@@ -71,8 +71,8 @@ def test_different_texts_and_rounds_are_reported(engine, standin):
     assert all(row["same_text"] for row in others)
 
 
-@pytest.mark.parametrize("speculated", [None, Speculated((), ())])
-def test_a_server_without_rounds_is_told_how_to_start(engine, standin, speculated):
-    standin.answers[PROMPTS[0]] = "a text", speculated
+@pytest.mark.parametrize("reported", [None, ReportedRounds((), ())])
+def test_a_server_without_rounds_is_told_how_to_start(engine, standin, reported):
+    standin.answers[PROMPTS[0]] = "a text", reported
     with pytest.raises(LabError, match="per-request-spec-decode-metrics detailed"):
         run_vllm(engine, standin, 40, lambda line: None)

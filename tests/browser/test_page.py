@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from lab.config import EngineConfig
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from tests.browser.conftest import Lab
 from tests.visualize.conftest import script
 from tests.waiting import until

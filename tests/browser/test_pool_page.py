@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 
-from lab.trace.recorder import read_json
+from lab.trace.run import read_json
 from tests.browser.conftest import OVERFLOW, Lab, unfold
 from tests.visualize.picture import Picture
 from visualize.amounts import counted

@@ -232,7 +232,7 @@ def test_a_request_waiting_for_memory_is_not_starved():
         after.append(lab.submit(PROMPTS[0], there, sampling))
         lab.step()
         if not all(request.finished for request in before):
-            held_up = [lab.ahead(request._sequence.cancelled) for request in (waits, *after)]
+            held_up = [lab.place_in_queue(request._sequence.cancelled) for request in (waits, *after)]
             assert held_up == [*range(len(held_up))]
     assert held_up
     assert waits.finished
@@ -442,10 +442,10 @@ def test_a_synthetic_run_in_preparation_counts_and_can_be_cancelled():
     lab = tiny_models.engine("llama", watch=ends_the_others)
     one = lab.submit("A fox", EngineConfig(paged=True), SamplingParams(max_tokens=20))
     other = lab.submit("A fox", EngineConfig(paged=True, speculative="synthetic"), SamplingParams(max_tokens=50))
-    assert lab.queue() == (0, 2)
+    assert lab.counts() == (0, 2)
     others.append(other)
     lab.step()
-    assert lab.queue() == (2, 0), "a synthetic run and its preparation have to count as one"
+    assert lab.counts() == (2, 0), "a synthetic run and its preparation have to count as one"
     one.cancel()
     assert (one.result().reason, other.result().reason) == ("cancelled", "cancelled")
 

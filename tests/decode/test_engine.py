@@ -233,7 +233,7 @@ def test_a_stream_closed_while_another_is_stepped_leaves_nothing_behind(lab):
     try:
         while not isinstance(next(one), StepTimed):
             pass
-        assert lab.queue() == (1, 0)
+        assert lab.counts() == (1, 0)
     finally:
         del lab._step
         one.close()
@@ -412,13 +412,15 @@ def test_a_waiting_request_is_told_how_many_are_ahead():
     streams = [lab.stream("A fox", EngineConfig(paged=True), sampling, cancelled=stop) for stop in stops]
     for stream in streams:
         next(stream)
-    assert [lab.ahead(stop) for stop in stops] == [None, None, None], "no step has tried to admit any of them yet"
+    assert [lab.place_in_queue(stop) for stop in stops] == [None, None, None], (
+        "no step has tried to admit any of them yet"
+    )
     lab.step()
-    assert [lab.ahead(stop) for stop in stops] == [None, 0, 1]
+    assert [lab.place_in_queue(stop) for stop in stops] == [None, 0, 1]
     stops[1].set()
     lab.step()
-    assert [lab.ahead(stop) for stop in stops] == [None, None, 0]
+    assert [lab.place_in_queue(stop) for stop in stops] == [None, None, 0]
     while lab.step():
         pass
-    assert [lab.ahead(stop) for stop in stops] == [None, None, None]
-    assert lab.ahead(threading.Event()) is None
+    assert [lab.place_in_queue(stop) for stop in stops] == [None, None, None]
+    assert lab.place_in_queue(threading.Event()) is None

@@ -15,7 +15,7 @@ from lab.decode import drafting, pool, pools
 from lab.decode.engine import Engine
 from lab.kv.storage import Int4Layer, Int8Layer, KVStorage
 from lab.trace.events import Admitted, BlockAllocated, BlockStored, FellBack, Prefilled, Proposed, RunStarted, StepTimed
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from tests import tiny_models
 from tests.scripted_model import ScriptedModel
 

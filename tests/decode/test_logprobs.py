@@ -137,7 +137,7 @@ def test_logprobs_add_no_copy_to_a_round_and_are_gathered_only_if_asked_for(monk
     assert len(copies) - before == steps
     assert max(copies) > 3 * 4 + 3
     copies.clear()
-    monkeypatch.setattr(outcome, "gather", None)
+    monkeypatch.setattr(outcome, "gather_around", None)
     run(logprobs=0)
     assert max(copies) == 3 * 4 + 3
 

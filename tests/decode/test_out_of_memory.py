@@ -42,7 +42,7 @@ def lab():
     engine = tiny_models.engine("llama", "good")
     yield engine
     assert engine.occupancy().live == 0
-    assert engine.queue() == (0, 0)
+    assert engine.counts() == (0, 0)
 
 
 def short_of_memory(monkeypatch, model, at, error=ERRORS["gpu"]):

@@ -32,7 +32,7 @@ from lab.trace.events import (
     Prefilled,
     StepTimed,
 )
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
 
@@ -474,7 +474,7 @@ def test_seats_are_restored_after_a_batch_that_was_too_large():
     pool.scheduler.shrink()
     most = []
     while lab.step():
-        most.append(lab.queue()[0])
+        most.append(lab.counts()[0])
     assert max(most[:8]) == 2  # until both of the older half are done, one after six tokens and one after nine
     assert most[8] == max(most[-25:]) == 4
     for run in drain(requests):

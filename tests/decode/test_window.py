@@ -14,7 +14,7 @@ import pytest
 from lab import Run
 from lab.config import EngineConfig, SamplingParams
 from lab.decode import clock, drafters
-from lab.decode.window import PROBE_EVERY, Costs, Line, Window, best_window, tokens_per_round
+from lab.decode.window import PROBE_EVERY, Costs, TheilSen, Window, best_window, tokens_per_round
 from lab.trace import recorder
 from lab.trace.events import Committed, Event, Judged, Preempted, Proposed, StepTimed, WindowChanged
 from tests import tiny_models
@@ -36,7 +36,7 @@ class Script:
     """Rounds of one adaptive window with known costs and acceptance, in noisy times."""
 
     def __init__(self, seed: int, *, noise: float = 0.1, sequences: int = 1, around: float = 0.0) -> None:
-        self.window, self.costs, self.drafting = Window(MOST, adaptive=True), Costs(), Line()
+        self.window, self.costs, self.drafting = Window(MOST, adaptive=True), Costs(), TheilSen()
         self.gammas: list[int] = []
         self._random = random.Random(seed)
         self._noise, self._sequences, self._around = noise, sequences, around
@@ -94,7 +94,7 @@ def test_the_best_window_in_extreme_cases():
 
 
 def test_a_fixed_window_stays():
-    window, costs, drafting = Window(5, adaptive=False), Costs(), Line()
+    window, costs, drafting = Window(5, adaptive=False), Costs(), TheilSen()
     for _ in range(50):
         costs.observe(6, 10.0, 0.0)
         drafting.observe(5, 50.0)
@@ -204,8 +204,8 @@ def test_a_drafter_that_proposes_nothing_is_not_taken_for_a_worthless_one():
     window, costs = Window(MOST, adaptive=True), Costs()
     for _ in range(100):
         costs.observe(1, PASS + TOKEN, 0.0)
-        assert not window.observe(0, 0, 1, 1, costs, Line())
-    dear = Line()
+        assert not window.observe(0, 0, 1, 1, costs, TheilSen())
+    dear = TheilSen()
     dear.observe(MOST, 1000 * PASS)  # nor later, whatever a proposal would have cost
     assert not window.observe(0, 0, 1, 1, costs, dear)
     assert window.gamma == MOST
@@ -215,9 +215,9 @@ def test_the_first_proposals_are_judged_by_their_own_times():
     """A round's verdicts come before its times: until then, only passes over one token have been timed."""
     window, costs = Window(MOST, adaptive=True), Costs()
     costs.observe(1, PASS + TOKEN, 0.0)
-    assert not window.observe(MOST, MOST, 1, 1, costs, Line())
+    assert not window.observe(MOST, MOST, 1, 1, costs, TheilSen())
     costs.observe(MOST + 1, PASS + TOKEN * (MOST + 1), 0.0)
-    drafting = Line()
+    drafting = TheilSen()
     drafting.observe(MOST, 0.01)
     assert not window.observe(MOST, MOST, 1, 1, costs, drafting)
     assert window.gamma == MOST
@@ -264,7 +264,7 @@ def test_noise_in_the_times_alone_hardly_moves_the_window():
     changes = 0
     for seed in range(20):
         draw, window, gammas = random.Random(seed), Window(MOST, adaptive=True), []
-        costs, drafting = Costs(), Line()
+        costs, drafting = Costs(), TheilSen()
         for _ in range(300):
             gamma = window.gamma
             gammas.append(gamma)
@@ -279,8 +279,8 @@ def test_noise_in_the_times_alone_hardly_moves_the_window():
 # -- costs -----------------------------------------------------------------------------------
 
 
-def observed(seed: int, *, noise: float, stalls: float) -> tuple[Costs, Line]:
-    draw, costs, drafting = random.Random(seed), Costs(), Line()
+def observed(seed: int, *, noise: float, stalls: float) -> tuple[Costs, TheilSen]:
+    draw, costs, drafting = random.Random(seed), Costs(), TheilSen()
     for _ in range(120):
         gamma = draw.choice((0, 1, 4, 8))
         slow = [max(0.3, draw.gauss(1, noise)) * (20 if draw.random() < stalls else 1) for _ in range(2)]
@@ -352,11 +352,11 @@ def test_costs_are_taken_from_usual_rounds_only(monkeypatch, cached):
     scripted = iter([3, 0, 0, 0, 3, 3, 3])
     monkeypatch.setattr(Costs, "observe", lambda self, tokens, *times: seen.append([tokens, 0]))
 
-    class Seen(Line):
+    class Seen(TheilSen):
         def observe(self, size: int, ms: float) -> None:
             seen[-1][1] = size
 
-    monkeypatch.setattr(drafters, "Line", Seen)
+    monkeypatch.setattr(drafters, "TheilSen", Seen)
 
     def follow(window: Window, *_: object) -> bool:
         window.gamma = next(scripted, 0)
@@ -375,11 +375,11 @@ def test_each_drafter_has_its_own_times(monkeypatch):
     """With two drafters in the same steps, each one's fit gets its own window and its own part of the drafting time."""
     seen = []
 
-    class Seen(Line):
+    class Seen(TheilSen):
         def observe(self, size: int, ms: float) -> None:
             seen.append((self, size, ms))
 
-    monkeypatch.setattr(drafters, "Line", Seen)
+    monkeypatch.setattr(drafters, "TheilSen", Seen)
     engine, sampling = tiny_models.engine("llama", "good"), SamplingParams(max_tokens=12, ignore_eos=True)
     configs = [
         EngineConfig(speculative="draft", num_speculative_tokens=4),
@@ -407,7 +407,7 @@ def test_no_pass_has_a_negative_time():
 
 def test_another_window_is_tried_while_only_one_size_is_known():
     """Otherwise a window that begins too large would never learn that a smaller one is faster."""
-    costs, drafting, window = Costs(), Line(), Window(MOST, adaptive=True)
+    costs, drafting, window = Costs(), TheilSen(), Window(MOST, adaptive=True)
     for _ in range(3):
         costs.observe(9, 12.0, 0.0)
         drafting.observe(8, 8.0)

@@ -17,7 +17,7 @@ from tests.captured import Again
 def scripted(monkeypatch: pytest.MonkeyPatch, vocabulary: int = 12) -> tuple[Mock, graphs.Graphs]:
     """A model whose logits are one-hot, and graphs of it."""
     monkeypatch.setattr(Again, "made", [], raising=False)
-    monkeypatch.setattr(graphs, "Place", lambda device: Again(device, {}, RuntimeError("no")))
+    monkeypatch.setattr(graphs, "CaptureStream", lambda device: Again(device, {}, RuntimeError("no")))
 
     def forward(ids, positions, plan, keep, out):
         return out.copy_(F.one_hot(ids[keep], vocabulary))

@@ -328,7 +328,7 @@ def test_a_capture_that_fails_is_ended_for_the_allocator_too(monkeypatch):
     monkeypatch.setattr(torch, "zeros", lambda size, device=None: zeros(size))
     monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", lambda *which: called.append(which), raising=False)
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: called.append("cleared"), raising=False)
-    place = graphs.Place(torch.device("cuda", 1))
+    place = graphs.CaptureStream(torch.device("cuda", 1))
     with pytest.raises(RuntimeError, match="not permitted"):
         place.record(lambda: (called.append("run" if gc.isenabled() else "captured"), torch.zeros(1))[1])
     assert called == ["run", "cleared", "captured", "ended", (1, (0, 7)), "ended", "cleared"]

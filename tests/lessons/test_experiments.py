@@ -18,7 +18,7 @@ from lab.bench.theory import speculated
 from lab.bench.workload import exactly
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.request import Request
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from lessons.experiments import Batches, Measured, Rules, Runs, Work
 from lessons.experiments.batches import serve
 from lessons.experiments.rules import RULES, by_rule, law_of, moved, parts_of, variation

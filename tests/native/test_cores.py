@@ -81,7 +81,7 @@ def test_c_is_given_no_more_threads_than_there_are_cores(monkeypatch):
             return 0
 
     monkeypatch.setattr(sampling, "library", Library)
-    monkeypatch.setattr(sampling, "cores", lambda: 3)
+    monkeypatch.setattr("lab.native.threads.cores", lambda: 3)
     for asked in (2, 64):
         monkeypatch.setattr(torch, "get_num_threads", lambda asked=asked: asked)
         sample(torch.zeros(1, 5), [SamplingParams()], torch.zeros(1, dtype=torch.float64), native=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lab import SamplingParams
 from lab.decode.acceptance import judge_matching, judge_sampled, residual
-from lab.decode.logprobs import read
+from lab.decode.logprobs import read_around
 from lab.decode.sampling import sample
 from lab.native.judging import judge
 from tests.native.test_sampling import NOT_FINITE
@@ -90,14 +90,14 @@ def test_distributions_around_a_verdict_hold_the_likeliest_tokens(window, vocabu
     q = None if draft == "none" else q
     (judged,) = judge(logits, [sampling], [(tokens, q)], [u])
     drawn = q is not None and temperature > 0
-    found = read(judged.around, window, judged.kept, has_q=q is not None, drawn=drawn)
-    assert len(found) == min(judged.kept + 1, window)
+    found = read_around(judged.around, window, judged.accepted, has_q=q is not None, drawn=drawn)
+    assert len(found) == min(judged.accepted + 1, window)
     for i, around in enumerate(found):
         ids = around.token_ids
         assert ids[0] == tokens[i]
         assert len(ids) == len(set(ids))
         weights = {"p": p[i]} | ({} if q is None else {"q": q[i]})
-        replaced = drawn and i == judged.kept
+        replaced = drawn and i == judged.accepted
         if replaced:
             left = residual(p[i], q[i])
             weights["residual"] = left / left.sum()
@@ -122,6 +122,6 @@ def test_non_finite_logits_give_a_nan_probability(odd):
     (judged,) = judge(
         logits, [SamplingParams()], [(torch.tensor([0, 0]), None)], [torch.zeros(3, 3, dtype=torch.float64)]
     )
-    assert judged.kept == 2
+    assert judged.accepted == 2
     assert judged.p == pytest.approx([1 / 20] * 2)
     assert math.isnan(judged.p_next)

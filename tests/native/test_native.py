@@ -173,7 +173,7 @@ def by_threads(threads: int) -> torch.Tensor:
 @pytest.fixture
 def _threads(monkeypatch):
     """As many threads as a test asks for, on however few cores."""
-    monkeypatch.setattr("lab.native.model.cores", lambda: 1000)
+    monkeypatch.setattr("lab.native.threads.cores", lambda: 1000)
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)

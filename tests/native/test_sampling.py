@@ -67,7 +67,7 @@ def test_non_finite_logits_show_in_their_row_of_p_only(odd):
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor always keeps them")
 def test_all_threads_treat_denormals_as_the_calling_thread_does(monkeypatch):
     """Whatever the setting of the thread that started them, and again after the setting has changed."""
-    monkeypatch.setattr("lab.native.sampling.cores", lambda: 1000)
+    monkeypatch.setattr("lab.native.threads.cores", lambda: 1000)
     logits = torch.zeros(8, 40)
     logits[:, 5:] = -86.99  # gives denormal probabilities
     before, found = torch.get_num_threads(), {}

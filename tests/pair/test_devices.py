@@ -13,7 +13,7 @@ import torch
 from accelerate import dispatch_model
 
 from lab import ConfigError, EngineConfig, Run, SamplingParams, load, load_engine
-from lab.decode import pool
+from lab.decode import reporting
 from lab.decode.engine import Engine
 from lab.decode.pool import Pool
 from lab.kv import budget
@@ -101,7 +101,7 @@ def test_keys_and_values_are_on_the_device_of_their_layer(devices):
 
 def test_memory_is_that_of_all_devices(devices, monkeypatch):
     asked = []
-    monkeypatch.setattr(pool, "memory_in_use", lambda where: asked.append(where) or 7)
+    monkeypatch.setattr(reporting, "memory_in_use", lambda where: asked.append(where) or 7)
     said(Engine(spread("llama"), tiny_models.tokenizer()), EngineConfig())
     assert asked == [{FIRST, SECOND}] * SAMPLING.max_tokens
 

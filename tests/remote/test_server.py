@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from lab.config import ConfigError, SamplingParams
 from lab.remote import server as remote
-from lab.remote.completion import Answer, Completed, Speculated, speculated
+from lab.remote.completion import Answer, Completed, ReportedRounds, reported_rounds
 from lab.remote.metrics import GENERATED
 from lab.remote.server import Server, ServerError
 from tests.coroutines import complete
@@ -53,7 +53,7 @@ def test_an_answer_streams_in_pieces_and_ends_with_its_rounds(server: Server, vl
     how = {"seed": 7, "temperature": 0.5, "top_k": 40, "top_p": 0.9, "stop": ["zz"], "ignore_eos": True}
     *pieces, end = complete(answer(server, **how))
     assert "".join(pieces) == "".join(f" {word}" for word in WORDS)
-    assert end == Completed("length", 5, len(WORDS), Speculated(DRAFTED, ACCEPTED))
+    assert end == Completed("length", 5, len(WORDS), ReportedRounds(DRAFTED, ACCEPTED))
     [asked] = vllm.asked
     expected = {"model": MODEL, "prompt": "Once", "max_tokens": 16, "stream": True}
     assert asked == expected | how | {"stream_options": {"include_usage": True}}
@@ -69,12 +69,12 @@ def test_an_answer_without_its_rounds_is_accepted(server: Server, vllm: Scripted
     vllm.spec = False
     *pieces, end = complete(answer(server))
     assert len(pieces) == len(WORDS)
-    assert end.speculated is None
+    assert end.rounds is None
 
 
 def test_an_answer_that_ended_before_its_first_round_has_none() -> None:
     """vLLM leaves empty lists out."""
-    assert speculated({"num_spec_steps": 0, "num_drafted": 0, "num_accepted": 0}) == Speculated((), ())
+    assert reported_rounds({"num_spec_steps": 0, "num_drafted": 0, "num_accepted": 0}) == ReportedRounds((), ())
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_an_answer_that_ended_before_its_first_round_has_none() -> None:
     ],
 )
 def test_malformed_rounds_are_dropped(said: object) -> None:
-    assert speculated(said) is None
+    assert reported_rounds(said) is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lab.config import EngineConfig, SamplingParams
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from tests.visualize.scripted import WORDS, ScriptedEngine
 from visualize.compare.lanes import LANES
 

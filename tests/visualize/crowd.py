@@ -10,7 +10,7 @@ from lab.bench.arrivals import arrivals
 from lab.bench.workload import Job
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
-from lab.trace.recorder import Step
+from lab.trace.steps import Step
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
 from tests.visualize.picture import Picture

@@ -134,7 +134,7 @@ class ScriptedEngine:
     def prepare(self, prompt: str, config: EngineConfig, sampling: SamplingParams) -> None:
         """It refuses nothing."""
 
-    def ahead(self, cancelled: threading.Event) -> None:
+    def place_in_queue(self, cancelled: threading.Event) -> None:
         """There is always room."""
 
     def stream(

@@ -26,7 +26,8 @@ from lab.trace.events import (
     RunStarted,
     StepTimed,
 )
-from lab.trace.recorder import Entry, Run, Step
+from lab.trace.run import Run
+from lab.trace.steps import Entry, Step
 from tests import tiny_models
 from tests.visualize.crowd import ENGINE, LETTERS, job, lengths, picture, ran, runs, table
 from tests.visualize.picture import apply, draw

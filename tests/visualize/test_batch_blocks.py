@@ -22,7 +22,7 @@ from lab.trace.events import (
     RunStarted,
     StepTimed,
 )
-from lab.trace.recorder import Step
+from lab.trace.steps import Step
 from tests.visualize.crowd import LETTERS, job, lengths, picture, ran, runs, table
 from tests.visualize.picture import apply
 from visualize.batch.blocks import FREE, Blocks

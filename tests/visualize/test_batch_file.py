@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 
 from lab.bench.workload import Job
-from lab.trace.recorder import RunFileError, Step, read_json
+from lab.trace.run import RunFileError, read_json
+from lab.trace.steps import Step
 from tests.visualize.crowd import job, ran, runs
 from visualize.batch.file import as_json, of, told
 from visualize.batch.frames import BatchReducer

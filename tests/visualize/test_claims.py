@@ -15,7 +15,7 @@ from lab.claims.claim import WORDS, Chart, Checked, Found, Number, Series, Verdi
 from lab.config import LabError
 from tests.visualize.picture import draw
 from visualize.claims import checks
-from visualize.claims.checks import Checks, calculated, listed, opened, shown
+from visualize.claims.checks import Checks, calculated, claim_records, opened, shown
 from visualize.figures import claims as figures
 from visualize.server.tasks import follow
 from visualize.server.work import Line
@@ -68,9 +68,9 @@ def test_a_link_opens_its_claim_and_an_unknown_one_gives_a_notice():
 
 
 def test_every_claim_is_listed_with_its_quotation_and_without_a_verdict():
-    assert [claim["id"] for claim in listed()] == list(CLAIMS)
-    assert all(claim["quote"] and claim["source"] and claim["rule"] for claim in listed())
-    assert not any("verdict" in claim for claim in listed())
+    assert [claim["id"] for claim in claim_records()] == list(CLAIMS)
+    assert all(claim["quote"] and claim["source"] and claim["rule"] for claim in claim_records())
+    assert not any("verdict" in claim for claim in claim_records())
 
 
 def test_each_verdict_has_a_colour_a_glyph_and_a_word():

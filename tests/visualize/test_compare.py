@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from lab.bench.compare import Spread, summarise
 from lab.bench.difference import Choice, Difference
 from lab.bench.interval import factor_interval
-from lab.bench.measuring import guessed
 from lab.bench.turns import shuffled
 from lab.config import ConfigError, EngineConfig
 from lab.engines import Pair
 from lab.trace.events import Committed
-from lab.trace.recorder import Run
+from lab.trace.guesses import guessed
+from lab.trace.run import Run
 from tests.visualize.compared import HOSTILE, configs, made
 from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until

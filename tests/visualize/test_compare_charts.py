@@ -13,7 +13,7 @@ import pytest
 from lab.bench.growth import CACHED, UNCACHED, Curve
 from lab.decode.window import tokens_per_round
 from lab.trace.events import StepTimed
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from tests.visualize.compared import BYTES, HOSTILE, configs, made
 from tests.visualize.picture import draw
 from visualize.compare.comparison import so_far

@@ -11,7 +11,7 @@ import pytest
 
 from lab.config import EngineConfig
 from lab.trace.events import EVENT_TYPES
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from tests.visualize.conftest import CONFIGS, script
 from visualize.panels.pool import POOL
 from visualize.server.shelf import RUN, Kind, Shelf
@@ -80,7 +80,7 @@ def test_files_with_too_many_values_are_refused_unparsed(
 ) -> None:
     path = tmp_path / "run.json"
     path.write_text(f"[{','.join([value] * 1_100_000)}]")
-    monkeypatch.setattr("lab.trace.recorder.json.loads", lambda text: pytest.fail("it was read"))
+    monkeypatch.setattr("lab.trace.run.json.loads", lambda text: pytest.fail("it was read"))
     *_, problem = Shelf(kind).reopen("me", path).splitlines()
     assert "; a page's run has fewer" in problem
 

@@ -13,7 +13,7 @@ from lab.bench.growth import Curve
 from lessons.course import course
 from lessons.experiments.growth import figures as of_growth
 from lessons.marking import mark, right_answer
-from visualize.lessons.instructor import BLANK, Answers, listed, told
+from visualize.lessons.instructor import BLANK, Answers, lesson_records, told
 from visualize.lessons.lesson_run import LessonRun
 from visualize.panels import instructor
 from visualize.server.tasks import follow
@@ -33,7 +33,7 @@ def test_answers_not_measured_yet_are_blank() -> None:
         assert f"## {number}. {lesson.front.title}" in text
         assert text.count(f"> **{BLANK}**") == 2
         assert "{{" not in text
-    assert {lesson["measured"] for lesson in listed(Answers())} == {""}
+    assert {lesson["measured"] for lesson in lesson_records(Answers())} == {""}
 
 
 def test_the_last_measurement_fills_in_the_answer() -> None:
@@ -49,7 +49,7 @@ def test_the_last_measurement_fills_in_the_answer() -> None:
     assert "> **16**" in text
     assert "A token takes 512 KiB in Llama 2 7B and 320 KiB in Llama 2 70B." in " ".join(text.split())
     assert answers.last[COSTS].when in text
-    assert [found["number"] for found in listed(answers) if found["measured"]] == [COSTS]
+    assert [found["number"] for found in lesson_records(answers) if found["measured"]] == [COSTS]
 
 
 def test_stop_between_two_lessons_ends_the_measuring() -> None:

@@ -100,6 +100,6 @@ def test_runs_too_large_to_store_are_not_packed(monkeypatch: pytest.MonkeyPatch)
 
 def test_runs_with_too_many_values_are_refused_unparsed(monkeypatch: pytest.MonkeyPatch) -> None:
     text = text_of([[]] * 600_000)
-    monkeypatch.setattr("lab.trace.recorder.json.loads", lambda text: pytest.fail("it was read"))
+    monkeypatch.setattr("lab.trace.run.json.loads", lambda text: pytest.fail("it was read"))
     with pytest.raises(RunFileError, match="more than 500,000 values"):
         unpacked(text)

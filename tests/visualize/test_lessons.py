@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab import Engine, EngineConfig, load_engine
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from lessons.course import course, read
 from lessons.experiments import Measured
 from lessons.experiments.rules import RULES

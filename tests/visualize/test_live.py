@@ -185,7 +185,7 @@ def test_waiting_for_blocks_is_reported() -> None:
 
         places, room = [2, 2, 1, 0], threading.Event()
 
-        def ahead(self, cancelled: threading.Event) -> int | None:
+        def place_in_queue(self, cancelled: threading.Event) -> int | None:
             if self.places:
                 return self.places.pop(0)
             self.room.set()

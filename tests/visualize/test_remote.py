@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import SamplingParams
-from lab.remote.completion import Completed, Speculated
+from lab.remote.completion import Completed, ReportedRounds
 from lab.remote.metrics import (
     ACCEPTED,
     COUNTERS,
@@ -128,7 +128,7 @@ def test_every_message_is_finite_and_fits_its_charts(steps: list[int | None]) ->
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=20))
 def test_rounds_are_drawn_like_the_labs_own(pairs: list[tuple[int, int]]) -> None:
     drafted, accepted = [max(pair) for pair in pairs], [min(pair) for pair in pairs]
-    chart = figures.rounds_told(Speculated(tuple(drafted), tuple(accepted)))
+    chart = figures.rounds_told(ReportedRounds(tuple(drafted), tuple(accepted)))
     count = dict(zip(figures.rounds.TRACES, [len(trace["x"]) for trace in chart["columns"]], strict=True))
     assert count["accepted"] == sum(accepted)
     assert count["rejected"] == count["recovered"] == sum(a < d for d, a in zip(drafted, accepted, strict=True))
@@ -140,11 +140,11 @@ def test_rounds_are_drawn_like_the_labs_own(pairs: list[tuple[int, int]]) -> Non
 @pytest.mark.parametrize(
     ("end", "say", "rounds"),
     [
-        (Completed("length", 5, 1, Speculated((), ())), "Answered: 1 token, prompt 5. It reached", NO_ROUND),
+        (Completed("length", 5, 1, ReportedRounds((), ())), "Answered: 1 token, prompt 5. It reached", NO_ROUND),
         (Completed("stop", 5, 1200, None), "Answered: 1,200 tokens, prompt 5. It ended by itself.", NOT_TOLD),
         (Completed("abort", 5, 12, None), "prompt 5. The server ended it (abort).", NOT_TOLD),
-        (Completed("\u202e", None, None, Speculated((4,), (2,))), "Answered. The server ended", "1 round"),
-        (Completed("", None, None, Speculated((4, 4), (2, 3))), "Answered.", "2 rounds with guesses, 5 of 8"),
+        (Completed("\u202e", None, None, ReportedRounds((4,), (2,))), "Answered. The server ended", "1 round"),
+        (Completed("", None, None, ReportedRounds((4, 4), (2, 3))), "Answered.", "2 rounds with guesses, 5 of 8"),
     ],
 )
 def test_how_an_answer_ended_is_told(end: Completed, say: str, rounds: str) -> None:

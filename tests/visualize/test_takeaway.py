@@ -16,7 +16,7 @@ import pytest
 
 from lab.config import EngineConfig
 from lab.trace.events import BlockStored, Distributions, Event, Judged, StepTimed
-from lab.trace.recorder import Run, RunFileError
+from lab.trace.run import Run, RunFileError
 from tests.visualize.conftest import CONFIGS, script
 from tests.visualize.picture import Picture
 from tests.visualize.test_text import HOSTILE

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from tests.coroutines import complete
 from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until

@@ -10,7 +10,8 @@ from typing import Any
 
 from lab.trace.as_json import dumped, from_dict, to_dict
 from lab.trace.events import RunStarted
-from lab.trace.recorder import Entry, RunFileError, Step
+from lab.trace.run import RunFileError
+from lab.trace.steps import Entry, Step
 from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import BOUNDS
 from visualize.run.transcript import reduced

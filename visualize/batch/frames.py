@@ -20,7 +20,7 @@ from typing import Any
 
 from lab.kv.blocks import Occupancy
 from lab.trace.events import Committed, RunStarted, StepTimed
-from lab.trace.recorder import Step
+from lab.trace.steps import Step
 from visualize.batch import narrate
 from visualize.batch.blocks import Blocks
 from visualize.batch.readouts import Asked, Before, Tally, rows

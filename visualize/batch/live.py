@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lab.bench.arrivals import arrivals
-from lab.trace.recorder import Step
+from lab.trace.steps import Step
 from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import IN_CODE, Inputs
 from visualize.batch.readouts import Before

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lab.config import listed
 from lab.trace.events import (
     Admitted,
     BlockCopied,
@@ -17,7 +16,8 @@ from lab.trace.events import (
     RunStarted,
     StepTimed,
 )
-from lab.trace.recorder import Entry
+from lab.trace.steps import Entry
+from lab.wording import listed
 from visualize.amounts import counted
 from visualize.text import visible
 

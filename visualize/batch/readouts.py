@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lab.trace.events import Admitted, BlockEvicted, Committed, Finished, Preempted, RunStarted
-from lab.trace.recorder import Entry
+from lab.trace.steps import Entry
 from visualize.run.readouts import DASH, Reading, beside, shown_ms
 
 Readings = dict[str, Reading]

@@ -21,7 +21,7 @@ from visualize.vocabulary import VERDICTS
 LINK = Link({"claim": ""}, {"claim": {"": "none"} | {name: claim.quote for name, claim in CLAIMS.items()}}, {}, {})
 
 
-def listed() -> list[Record]:
+def claim_records() -> list[Record]:
     """All claims as data, in their order."""
     return [
         {name: getattr(claim, name) for name in ("id", "topic", "quote", "source", "tested", "rule", "arithmetic")}
@@ -33,7 +33,7 @@ def listed() -> list[Record]:
 def setup() -> Record:
     """What the page's script starts with: claims, charts without data, and the verdicts' words and signs."""
     verdicts = {key: asdict(state) for key, state in VERDICTS.items()}
-    return {"claims": listed(), "shells": shells(), "verdicts": verdicts}
+    return {"claims": claim_records(), "shells": shells(), "verdicts": verdicts}
 
 
 def shown(claim: Claim, checked: Checked) -> Record:

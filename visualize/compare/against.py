@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from urllib.parse import urlencode
 
 from lab.config import EngineConfig, LabError
-from lab.options import config_text
+from lab.config_text import config_text
 from visualize.compare.lanes import BOUNDS, LANES
 from visualize.run.readouts import NEEDS
 from visualize.run.settings import CHOICES, OTHER, Settings, bounded

@@ -8,9 +8,10 @@ from typing import Any
 from lab.answers import fell_back
 from lab.bench.compare import Summary, summarise, typical
 from lab.bench.difference import DRAWING, OTHER_DRAWS, Choice, Difference, draws, first_difference
-from lab.config import EngineConfig, listed
+from lab.config import EngineConfig
 from lab.trace.events import Committed
-from lab.trace.recorder import Run
+from lab.trace.run import Run
+from lab.wording import listed
 from visualize.amounts import counted, digits, in_bytes, three
 from visualize.figures.compare import MARKS, bars, times
 from visualize.run.narrate import quoted

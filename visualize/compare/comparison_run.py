@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from lab.bench.compare import Turn, compare
+from lab.bench.compare import RunTurn, compare
 from lab.bench.difference import first_differences
 from lab.bench.growth import UNCACHED, measure_growth
 from lab.config import ConfigError, EngineConfig
 from lab.decode.engine import Engine
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from visualize.compare import comparison, prediction
 from visualize.compare.lanes import Inputs
 from visualize.run.settings import bounded
@@ -28,7 +28,7 @@ class Comparison(Task):
     def __init__(self, line: Line, load: Load, inputs: Inputs) -> None:
         self.inputs = inputs
         self.count = 0
-        self._now: tuple[Turn, int] | None = None
+        self._now: tuple[RunTurn, int] | None = None
         self._reading = False
         self._so_far: Record = {}
         self._whole: Record = {}
@@ -68,7 +68,7 @@ class Comparison(Task):
             whole = comparison.whole(configs, runs, partings)
             self._whole = whole | {"theory": prediction.theory(configs, runs, _token_bytes(engine))}
 
-    def _watch(self, turn: Turn, tokens: int) -> None:
+    def _watch(self, turn: RunTurn, tokens: int) -> None:
         self._now = turn, tokens
 
     def record(self) -> Record:

@@ -8,9 +8,9 @@ from typing import Any
 
 from lab.bench.compare import FEWEST, MOST
 from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.config_text import parse_config
 from lab.engines import EMBEDDED, Pair
 from lab.here import has_gpu
-from lab.options import parse_config
 from visualize.link import Link
 from visualize.run.settings import BOUNDS as LAB_BOUNDS
 from visualize.run.settings import CHOICES as LAB_CHOICES
@@ -74,8 +74,8 @@ MAX_OWN = 600
 class Inputs:
     """The page's controls, with their initial values.
 
-    ``lanes``: keys of ``LANES``. ``own``: other settings, one per line (``lab.options``), perhaps after a name and a
-    colon.
+    ``lanes``: keys of ``LANES``. ``own``: other settings, one per line (``lab.config_text``), perhaps after a name
+    and a colon.
     """
 
     prompt: str = "The king's youngest daughter went down to the well, and there she saw"

@@ -12,7 +12,7 @@ from lab.bench.power import EXPONENTS
 from lab.bench.theory import Speculated, speculated, without_speculation
 from lab.config import EngineConfig
 from lab.trace.events import StepTimed
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from visualize.amounts import digits
 from visualize.compare.comparison import faster
 from visualize.figures import lengths

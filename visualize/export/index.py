@@ -8,7 +8,7 @@ from typing import Any
 
 from lab.claims import CLAIMS
 from lab.claims.claim import WORDS
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from visualize.export.lessons import address as lesson_address
 from visualize.export.pages import Page, filled
 from visualize.export.runs import Recording, address

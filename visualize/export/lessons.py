@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.decode.engine import Engine
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from lessons.experiments import Measured, Preset, whole
 from lessons.lesson import Lesson
 from visualize.assets import put_together, read

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.bench.compare import Case, Turn, in_turns, typical
+from lab.bench.compare import Case, RunTurn, in_turns, typical
 from lab.decode.engine import Engine
 from lab.machine import hardware
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from visualize.assets import read
 from visualize.export.pages import CHARTS, Page, part
 from visualize.run import replays
@@ -98,7 +98,7 @@ def record(
     """
     cases = {name: _case(load, PRESETS[name].settings) for name in names}
 
-    def tell(turn: Turn, tokens: int) -> None:
+    def tell(turn: RunTurn, tokens: int) -> None:
         step(f"{PRESETS[turn.name].title}, run {turn.number} of {turn.of}: {tokens} tokens")
 
     runs: dict[str, list[Run]] = {name: [] for name in cases}

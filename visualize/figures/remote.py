@@ -11,7 +11,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from lab.remote.completion import Speculated
+from lab.remote.completion import ReportedRounds
 from visualize.figures import rounds
 from visualize.figures.base import Columns, Patch, blank, look, looks, nice_ceiling
 from visualize.figures.batch import over_time, queue_figure, speed_figure
@@ -109,7 +109,7 @@ def acceptance(by_position: Sequence[float]) -> dict[str, Any]:
     return {"columns": columns, "layout": {"xaxis.range": [0.4, max(4, len(positions)) + 0.6]}}
 
 
-def rounds_told(speculated: Speculated) -> dict[str, Any]:
+def rounds_told(reported: ReportedRounds) -> dict[str, Any]:
     """An answer's rounds as the Lab draws its own, but without tokens: a server reports only how many were kept."""
     columns: Columns = [{"x": [], "y": [], "customdata": []} for _ in rounds.TRACES]
 
@@ -118,12 +118,12 @@ def rounds_told(speculated: Speculated) -> dict[str, Any]:
         for name, value in {"x": number, "y": row, "customdata": ["token not reported", ""]}.items():
             trace[name].append(value)
 
-    for number, (drafted, accepted) in enumerate(zip(speculated.drafted, speculated.accepted, strict=True), 1):
+    for number, (drafted, accepted) in enumerate(zip(reported.drafted, reported.accepted, strict=True), 1):
         put(number, 0, "recovered" if accepted < drafted else "bonus")
         for row in range(1, drafted + 1):
             put(number, row, "accepted" if row <= accepted else "rejected" if row == accepted + 1 else "unjudged")
-    most = max(4, *speculated.drafted, 0)
-    return {"columns": columns, "layout": rounds.layout(len(speculated.drafted)) | rounds.rows(most)}
+    most = max(4, *reported.drafted, 0)
+    return {"columns": columns, "layout": rounds.layout(len(reported.drafted)) | rounds.rows(most)}
 
 
 def _shares(traces: list[Any], dark: bool) -> go.Figure:

@@ -48,7 +48,7 @@ class Answers:
             return dict(self._last)
 
 
-def listed(answers: Answers) -> list[dict[str, Any]]:
+def lesson_records(answers: Answers) -> list[dict[str, Any]]:
     """All lessons in order, and when each was measured; empty: not yet."""
     last = answers.last
     return [

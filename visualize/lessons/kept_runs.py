@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from lab.trace.recorder import Run, parsed
+from lab.trace.run import Run, parsed
 from lessons.experiments import Measured
 from lessons.experiments.runs import figures
 from lessons.lesson import Lesson

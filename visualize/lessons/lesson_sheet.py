@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lab.config import listed
+from lab.wording import listed
 from lessons.course import course
 from lessons.expressions import Figures
 from lessons.lesson import Lesson

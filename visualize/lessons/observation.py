@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from lab.bench.compare import summarise, typical
 from lab.bench.growth import Curve
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from lessons.experiments import Measured, spoken
 from lessons.experiments.growth import NAMES
 from lessons.lesson import Lesson

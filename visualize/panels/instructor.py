@@ -9,7 +9,7 @@ import gradio as gr
 
 from lessons.course import course
 from lessons.teaching import guide
-from visualize.lessons.instructor import Answers, listed, told
+from visualize.lessons.instructor import Answers, lesson_records, told
 from visualize.lessons.lesson_run import LessonRun
 from visualize.panels import header
 from visualize.panels.events import QUIET, REPEATED, ready, stops
@@ -27,7 +27,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
     unchanged = dict.fromkeys(lessons, gr.skip())
 
     def outputs(record: Record, texts: dict[int, Any]) -> list[Any]:
-        return [as_line({"lessons": listed(answers)} | record), *texts.values()]
+        return [as_line({"lessons": lesson_records(answers)} | record), *texts.values()]
 
     def opened() -> list[Any]:
         last = answers.last

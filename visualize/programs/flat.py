@@ -13,7 +13,7 @@ import gradio as gr
 from pydantic import BeforeValidator, ValidationError, create_model
 
 from lab.config import ConfigError, LabError
-from lab.options import described
+from lab.config_text import described
 from visualize.text import visible
 
 

@@ -20,12 +20,12 @@ from lab.bench.compare import FEWEST, MOST
 from lab.bench.compare import compare as compared
 from lab.bench.difference import first_differences
 from lab.config import ConfigError, EngineConfig, KVFormat, LabError, SamplingParams
+from lab.config_text import parse_configs
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import GPU_KEYS, WeightFormat, device_bytes
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
-from lab.options import parse_configs
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from visualize.compare.lanes import BOUNDS as COMPARE_BOUNDS
 from visualize.compare.lanes import MAX_OWN
 from visualize.memory.hub import look_up

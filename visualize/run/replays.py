@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from lab.trace.recorder import Run, RunFileError
+from lab.trace.run import Run, RunFileError
 from visualize.recorded import run_files
 from visualize.run.readouts import in_short
 from visualize.text import visible

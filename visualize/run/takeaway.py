@@ -7,7 +7,7 @@ import io
 from dataclasses import fields
 
 from lab.trace.events import Committed, Judged, Proposed, StepTimed
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 from visualize.assets import PLOTLY, as_part, header, put_together, read, styles
 from visualize.document import WITHIN, document
 from visualize.pages import ABOUT

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from lab.trace.as_json import dumped
-from lab.trace.recorder import Run, RunFileError
+from lab.trace.run import Run, RunFileError
 from visualize.run.frames import Frame, Reducer
 
 

@@ -42,7 +42,7 @@ class Streams(Protocol):
     @property
     def capturing(self) -> str | None: ...
 
-    def ahead(self, cancelled: threading.Event) -> int | None: ...
+    def place_in_queue(self, cancelled: threading.Event) -> int | None: ...
 
     def stream(
         self, prompt: str, config: EngineConfig, sampling: SamplingParams, *, cancelled: threading.Event
@@ -124,7 +124,7 @@ class LiveRun(Live):
 
     def status(self) -> str:
         engine = self._engine  # its own thread drops it when it ends
-        ahead = engine.ahead(self.cancelled) if engine else None
+        ahead = engine.place_in_queue(self.cancelled) if engine else None
         if ahead is None:
             return super().status()
         return f"Waiting for room in the pool: {before_yours(ahead) if ahead else 'you are next.'}"

@@ -112,7 +112,7 @@ class Monitor:
         usage = GaugeMetricFamily("vllm:kv_cache_usage_perc", "Live blocks / all blocks.", labels=("model_name",))
         for model, kept in list(self._engines.items()):
             if engine := kept():
-                computed, queued = engine.queue()
+                computed, queued = engine.counts()
                 running.add_metric((model,), computed)
                 waiting.add_metric((model,), queued)
                 blocks = engine.occupancy()

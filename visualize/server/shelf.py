@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lab.config import LabError
-from lab.trace.recorder import Run, RunFileError, read_json
+from lab.trace.run import Run, RunFileError, read_json
 from visualize.run.takeaway import FORMATS
 from visualize.run.transcript import head, line, recorded
 
@@ -36,7 +36,7 @@ class Kind:
         name: what the files' names begin with.
         read: makes a run's events into what ``formats`` write.
         formats: the formats a run can be downloaded in: the MIME type, and the function that writes the file.
-        most_bytes, most_values: limits for a file that a visitor opens (``lab.trace.recorder.read_json``).
+        most_bytes, most_values: limits for a file that a visitor opens (``lab.trace.run.read_json``).
         load: the events in a file, given its parsed JSON and its name. Raises LabError.
         told: the transcript of events from a file, given them and the run's id. Raises LabError.
         count: how many events there are.

@@ -45,7 +45,7 @@ class BorrowedGPU:
     capturing = None
     """What is captured there cannot be seen from here."""
 
-    def ahead(self, cancelled: threading.Event) -> None:
+    def place_in_queue(self, cancelled: threading.Event) -> None:
         """Every call has a pool of its own, so nobody is ahead of it."""
 
     def stream(

@@ -169,12 +169,12 @@ def _told(end: Completed, most: int) -> dict[str, Any]:
     reason = end.finish_reason
     ended = ENDED.get(reason, f" The server ended it ({visible(reason)}).")
     say = f"Answered{tokens}{prompt if tokens else ''}.{ended}"
-    if end.speculated is None:
+    if end.rounds is None:
         return {"say": say, "rounds": NOT_TOLD}
-    if not end.speculated.drafted:
+    if not end.rounds.drafted:
         return {"say": say, "rounds": NO_ROUND}
-    if len(end.speculated.drafted) > most or max(end.speculated.drafted, default=0) > MOST_POSITIONS:
+    if len(end.rounds.drafted) > most or max(end.rounds.drafted, default=0) > MOST_POSITIONS:
         return {"say": say, "rounds": TOO_MANY}
-    counts = {"rounds": counted(len(end.speculated.drafted), "round"), "drafted": sum(end.speculated.drafted)}
-    told = ROUNDS.format(**counts, accepted=sum(end.speculated.accepted))
-    return {"say": say, "rounds": told, "charts": {"rounds": figures.rounds_told(end.speculated)}}
+    counts = {"rounds": counted(len(end.rounds.drafted), "round"), "drafted": sum(end.rounds.drafted)}
+    told = ROUNDS.format(**counts, accepted=sum(end.rounds.accepted))
+    return {"say": say, "rounds": told, "charts": {"rounds": figures.rounds_told(end.rounds)}}

@@ -10,13 +10,14 @@ import torch
 from torch.nn import functional as F
 
 from lab.bench.gpu.device import clean_up, layer_seconds, layers_to_rotate
-from lab.bench.gpu.models import LLAMA_1B, LLAMA_8B, TINY_TARGET, Shape
+from lab.bench.gpu.models import LLAMA_1B, LLAMA_8B, TINY_TARGET
 from lab.bench.gpu.products import format_products, time_products
 from lab.bench.gpu.sheet import Sheet
 from lab.decode.backends import choose_kernels
 from lab.device_memory import free_bytes
 from lab.kv.plan import BlockPlan
 from lab.kv.storage import KVStorage, bytes_per_token
+from lab.pair.shape import ModelShape
 
 BLOCK_SIZE = 16
 CONTEXTS = (32_768, 8_192, 1_024, 131_072)
@@ -68,7 +69,7 @@ def run_attention(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, sma
 
 
 def time_splits(
-    sheet: Sheet, shape: Shape, device: torch.device, dtype: torch.dtype, contexts: tuple[int, ...], repeats: int
+    sheet: Sheet, shape: ModelShape, device: torch.device, dtype: torch.dtype, contexts: tuple[int, ...], repeats: int
 ) -> None:
     """Fill ``splits``, for one new token of one sequence in a paged cache."""
     rows = sheet.result["splits"] = []
@@ -85,7 +86,7 @@ def time_splits(
 
 
 def time_case(
-    shape: Shape,
+    shape: ModelShape,
     device: torch.device,
     dtype: torch.dtype,
     context: int,

@@ -12,7 +12,7 @@ from contextlib import suppress
 import torch
 
 from lab.decode.limits import timed
-from lab.kv.graphs import Place
+from lab.kv.graphs import CaptureStream
 from lab.machine import describe_machine
 
 ROTATED_BYTES = 2**30
@@ -55,7 +55,7 @@ def layer_seconds(over: Callable[[int], object], layers: int, device: torch.devi
             output = over(layer)
         return output
 
-    together = Place(device).record(run)[0] if device.type == "cuda" else run
+    together = CaptureStream(device).record(run)[0] if device.type == "cuda" else run
     return statistics.median(timed(together, device, repeats)) / layers
 
 

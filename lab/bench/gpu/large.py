@@ -14,7 +14,7 @@ from lab.bench.gpu.speculation import Speculation, format_speculation
 from lab.bench.measuring import refuse_failure, steps
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 
 PROMPT_TOKENS = 128
 PASSES = 3

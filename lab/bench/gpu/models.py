@@ -7,7 +7,7 @@ may choose another one than a decode. So their own logits are computed and disca
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 from tokenizers import Tokenizer, pre_tokenizers
@@ -16,49 +16,44 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerF
 
 from lab.decode.engine import Engine
 from lab.kv.plan import BlockPlan, StepPlan
+from lab.memory.models import known
 from lab.pair.models import LanguageModel
+from lab.pair.shape import ModelShape
 
 END = 1
 """The id that ends a text. A script has only larger ids."""
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The shape of a Llama."""
-
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    vocabulary: int
-    context: int
-    tied: bool
-
-    def config(self) -> LlamaConfig:
-        return LlamaConfig(
-            num_hidden_layers=self.layers,
-            hidden_size=self.hidden,
-            num_attention_heads=self.heads,
-            num_key_value_heads=self.kv_heads,
-            head_dim=self.head_dim,
-            intermediate_size=self.intermediate,
-            vocab_size=self.vocabulary,
-            max_position_embeddings=self.context,
-            tie_word_embeddings=self.tied,
-            rope_parameters={"rope_type": "default", "rope_theta": 500_000.0},
-            bos_token_id=None,
-            eos_token_id=END,
-        )
+LLAMA_8B, LLAMA_1B = (known()[name].shape for name in ("llama-3.1-8b", "llama-3.2-1b"))
+TINY_TARGET = ModelShape(
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    head_dim=16,
+    hidden_size=64,
+    intermediate_size=128,
+    vocabulary=300,
+    context_length=2048,
+)
+TINY_DRAFT = replace(TINY_TARGET, layers=1, heads=2, kv_heads=1, hidden_size=32, intermediate_size=64, tied=True)
 
 
-LLAMA_8B = Shape(32, 4096, 32, 8, 128, 14336, 128256, 131072, tied=False)
-"""Llama 3.1 8B's (its config.json), without the scaling of rotary frequencies."""
-LLAMA_1B = Shape(16, 2048, 32, 8, 64, 8192, 128256, 131072, tied=True)
-"""Llama 3.2 1B's, likewise."""
-TINY_TARGET = Shape(2, 64, 4, 2, 16, 128, 300, 2048, tied=False)
-TINY_DRAFT = Shape(1, 32, 2, 1, 16, 64, 300, 2048, tied=True)
+def llama(shape: ModelShape) -> LlamaConfig:
+    """A Llama of that shape, without the scaling of rotary frequencies."""
+    return LlamaConfig(
+        num_hidden_layers=shape.layers,
+        hidden_size=shape.hidden_size,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        intermediate_size=shape.intermediate_size,
+        vocab_size=shape.vocabulary,
+        max_position_embeddings=shape.context_length,
+        tie_word_embeddings=shape.tied,
+        rope_parameters={"rope_type": "default", "rope_theta": 500_000.0},
+        bos_token_id=None,
+        eos_token_id=END,
+    )
 
 
 class Scripted(LanguageModel):
@@ -70,11 +65,18 @@ class Scripted(LanguageModel):
     """
 
     def __init__(
-        self, shape: Shape, script: torch.Tensor, name: str, *, dtype: torch.dtype, device: torch.device, end: float = 0
+        self,
+        shape: ModelShape,
+        script: torch.Tensor,
+        name: str,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        end: float = 0,
     ) -> None:
         """``end``: probability of END instead, at temperature 1: lengths are then geometric."""
         with torch.device(device):
-            model = AutoModelForCausalLM.from_config(shape.config(), dtype=dtype)
+            model = AutoModelForCausalLM.from_config(llama(shape), dtype=dtype)
         super().__init__(model.requires_grad_(False), name)
         self.script = script
         self._end = end
@@ -96,9 +98,9 @@ class Scripted(LanguageModel):
         return said
 
 
-def random_script(shape: Shape, device: torch.device) -> torch.Tensor:
+def random_script(shape: ModelShape, device: torch.device) -> torch.Tensor:
     """[context] int64. A wrong guess is the next larger id, which is in the vocabulary too."""
-    return torch.randint(END + 1, shape.vocabulary - 1, (shape.context,), device=device)
+    return torch.randint(END + 1, shape.vocabulary - 1, (shape.context_length,), device=device)
 
 
 def guess(script: torch.Tensor, rate: float, seed: int = 0) -> torch.Tensor:

@@ -8,22 +8,22 @@ import torch
 from torch.nn import functional as F
 
 from lab.bench.gpu.device import clean_up, layer_seconds, layers_to_rotate
-from lab.bench.gpu.models import Shape
 from lab.bench.gpu.sheet import Sheet
+from lab.pair.shape import ModelShape
 
 ROWS = (1, 5, 16)
 EPSILON = 1e-5
 
 
-def time_products(sheet: Sheet, model: str, shape: Shape, device: torch.device, repeats: int) -> None:
+def time_products(sheet: Sheet, model: str, shape: ModelShape, device: torch.device, repeats: int) -> None:
     """Add to ``products``: microseconds, and GB/s of the matrix. In bfloat16, which the lab's kernel requires."""
     found = sheet.result.setdefault("products", [])
     attended = shape.heads * shape.head_dim
     for name, way, outputs, inputs in (
-        ("norm; query, key and value", _normed, attended + 2 * shape.kv_heads * shape.head_dim, shape.hidden),
-        ("attention's output, added", _added, shape.hidden, attended),
-        ("norm; gate and up; SwiGLU", _gated, 2 * shape.intermediate, shape.hidden),
-        ("down, added", _added, shape.hidden, shape.intermediate),
+        ("norm; query, key and value", _normed, attended + 2 * shape.kv_heads * shape.head_dim, shape.hidden_size),
+        ("attention's output, added", _added, shape.hidden_size, attended),
+        ("norm; gate and up; SwiGLU", _gated, 2 * shape.intermediate_size, shape.hidden_size),
+        ("down, added", _added, shape.hidden_size, shape.intermediate_size),
     ):
         with sheet.attempt(f"{model}: {name}"):
             read = inputs * outputs * torch.bfloat16.itemsize

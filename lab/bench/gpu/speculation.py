@@ -20,7 +20,7 @@ from lab.bench.measuring import steps
 from lab.config import EngineConfig
 from lab.decode.engine import Engine
 from lab.decode.window import tokens_per_round
-from lab.trace.recorder import Run
+from lab.trace.run import Run
 
 RATES = (0.5, 0.7, 0.9)
 

@@ -72,8 +72,8 @@ def measure(weights: Path, split: Split, records: dict[str, Record], notes: dict
             result = acceptance.acceptance(weights / "target", weights / draft, prompts, temperature, device)
             accepted[draft][mode] = asdict(result) | {
                 "temperature": temperature,
-                "acceptance_rate": round(result.rate, 4),
-                "mean_acceptance_length": round(result.mean_length, 3),
+                "acceptance_rate": round(result.acceptance, 4),
+                "mean_acceptance_length": round(result.mean_acceptance_length, 3),
             }
     return {
         "models": models,

@@ -17,7 +17,7 @@ import pytest
 from lab.claims import CLAIMS
 from lab.config import EngineConfig
 from lab.trace.as_json import from_dict
-from lab.trace.recorder import Run, RunFileError
+from lab.trace.run import Run, RunFileError
 from lessons.course import course
 from lessons.functions import ExpressionError
 from tests.visualize.conftest import script

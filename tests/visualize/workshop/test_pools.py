@@ -54,7 +54,7 @@ def test_the_squares_show_what_the_engine_holds(visits: list) -> None:
 
     def agrees() -> None:
         listen()
-        running, waiting = engine.queue()
+        running, waiting = engine.counts()
         assert shared.counts() == (running, waiting)
         pools = {pool.setting: pool for pool in engine._pools if pool.cache}
         for (_, setting), seen in shared._pools.items():

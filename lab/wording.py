@@ -1,0 +1,19 @@
+"""Wording that messages share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def in_short(error: Exception) -> str:
+    """A library's error in one line: its type and the first line of its message, or two if that ends in a colon."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    said = said if len(said) <= 200 else f"{said[:199]}…"
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def listed(words: Sequence[str]) -> str:
+    """One or more words, with commas and an "and" before the last."""
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last

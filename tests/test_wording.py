@@ -1,0 +1,21 @@
+"""Wording that messages share."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.wording import in_short
+
+
+@pytest.mark.parametrize(
+    ("said", "short"),
+    [
+        ("", "ValueError"),
+        ("no such file\nsecond", "ValueError: no such file"),
+        ("Validation error for 'a':\n\n  expected int\nmore", "ValueError: Validation error for 'a': expected int"),
+        ("one of:", "ValueError: one of:"),
+        ("x" * 300, f"ValueError: {'x' * 199}…"),
+    ],
+)
+def test_an_error_of_a_library_is_shortened_to_a_line_with_its_reason(said: str, short: str) -> None:
+    assert in_short(ValueError(said)) == short
