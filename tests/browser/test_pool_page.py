@@ -304,7 +304,7 @@ def test_a_mistake_is_explained_and_a_run_can_be_stopped(visit: Visit) -> None:
     page.wait_for_selector("body:not(.running)")
     page.wait_for_function("document.querySelector('.say').textContent.startsWith('Ended early: ')")
     page.keyboard.press("ArrowLeft")
-    page.wait_for_function("document.querySelector('.say').textContent.startsWith('You stopped sequences')")
+    page.wait_for_function("document.querySelector('.say').textContent.includes(' were stopped.')")
     page.wait_for_selector(".chip[data-state=cancelled]")
 
 

@@ -34,7 +34,8 @@ from tests.visualize.picture import apply, draw
 from visualize.batch.frames import SMOOTH, BatchReducer
 from visualize.batch.inputs import Inputs
 from visualize.batch.live import BatchRun
-from visualize.batch.narrate import said
+from visualize.batch.narrate import over, said
+from visualize.batch.readouts import Tally
 from visualize.batch.sequences import TAIL, Sequences
 from visualize.figures import batch as figures
 from visualize.run.transcript import lines
@@ -323,6 +324,21 @@ def test_failed_and_stopped_sequences_are_done_too() -> None:
     ):
         shown.apply(frame)
     assert shown.captions["done"] == "3 of 4"
+    assert shown.readouts["finished"][0] == "1 / 4"
+    assert shown.say.startswith("Ended early: 1 of 4 sequences finished, 1 failed, 9 tokens in "), shown.say
+
+
+def test_who_was_stopped_is_told_apart_from_who_had_finished() -> None:
+    """Also in a file of another person's run."""
+    whole, cut = (Finished(t_ms=0, reason=reason, text="", message="") for reason in ("length", "cancelled"))
+    assert sentence((0, whole), (1, cut)) == "Sequence 0 finished. Sequence 1 was stopped."
+    assert sentence((0, cut), (1, cut)) == "Sequences 0 and 1 were stopped."
+
+
+def test_when_all_have_ended_and_one_failed_the_end_says_so() -> None:
+    tally = Tally(expected=30, finished=29, failed=1, tokens={0: 41}, now_ms=1e5)
+    assert over(tally) == "Done: 29 of 30 sequences finished, 1 failed, 41 tokens in 100.00 s: 0.41 a second."
+    assert tally.readings()["speed"].value == "0.41"
 
 
 def test_a_batch_run_is_narrated_at_every_step() -> None:

@@ -28,6 +28,24 @@ def get(channel_id: str, **headers: str) -> tuple[int, str]:
     return answer.status_code, answer.text
 
 
+def test_messages_of_many_threads_all_have_a_number_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    channel, names = Channel(), [f"{number}" for number in range(8)]
+
+    class Interrupted(dict):
+        def __setitem__(self, number: int, message: str) -> None:
+            time.sleep(0.001)  # as if another thread had its turn here
+            super().__setitem__(number, message)
+
+    monkeypatch.setattr(channel, "_messages", Interrupted())
+    speakers = [threading.Thread(target=channel.put, args=(name,)) for name in names]
+    for speaker in speakers:
+        speaker.start()
+    for speaker in speakers:
+        speaker.join()
+    channel.close()
+    assert sorted(heard(get(channel.id)[1])) == names
+
+
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=5), st.integers(0, 12))
 def test_every_reader_gets_all_messages_from_where_it_begins(begins: list[int], at_once: int) -> None:
     channel, messages = Channel(), [f"message {number}" for number in range(12)]

@@ -56,6 +56,21 @@ def test_bars_are_medians_and_every_run_is_a_point() -> None:
     assert chart["layout"]["yaxis.ticktext"][2] == "&lt;img src=x o… ◆ "
 
 
+def test_the_speeds_of_a_slow_model_are_not_told_as_0() -> None:
+    """Less than a token a second: a large model on a small CPU."""
+    runs = {name: [slowed(run, 2000) for run in some] for name, some in made("cache", repeats=3).items()}
+    told = so_far(runs)
+    bar, _, points, _ = told["charts"]["bars"]["columns"]
+    assert max(points["x"]) < 1
+    assert points["customdata"] == [f"{rate:.2f}" for rate in points["x"]]
+    assert f"{bar['x'][0]:.2f} tokens/s" in bar["customdata"][0]
+    assert told["rows"][0]["cells"][0][0] == f"{bar['x'][0]:.2f}"
+
+
+def slowed(run: Run, factor: float) -> Run:
+    return Run(replace(event, t_ms=factor * event.t_ms) for event in run.events)
+
+
 def test_a_round_is_drawn_above_the_same_tokens_one_by_one() -> None:
     runs = made("cache", "draft-2", "no-cache")
     chart = theory(configs(runs), runs, BYTES)["charts"]["round"]

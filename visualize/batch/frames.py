@@ -101,7 +101,7 @@ class BatchReducer:
 
     def _end(self) -> Frame:
         tally = self._tally
-        sentence = narrate.over(tally.tokens, tally.finished, tally.expected, tally.ms)
+        sentence = narrate.over(tally)
         charts = {"pool": self._blocks.patches()}  # clears the marks
         charts |= figures.states(tally.ms / 1000, *self._states())
         return self._frame({"charts": charts, "say": sentence, "finished": {"reason": "over", "message": ""}}, {}, -1)

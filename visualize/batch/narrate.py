@@ -18,7 +18,8 @@ from lab.trace.events import (
 )
 from lab.trace.steps import Entry
 from lab.wording import listed
-from visualize.amounts import counted
+from visualize.amounts import counted, three
+from visualize.batch.readouts import Tally
 from visualize.text import visible
 
 Said = tuple[str, bool]
@@ -33,13 +34,17 @@ def said(entries: Sequence[Entry], tokens: dict[int, int]) -> Said:
     return " ".join(told[:2]) or _arrived(entries) or _passed(entries), rare
 
 
-def over(tokens: dict[int, int], finished: int, expected: int, ms: float) -> str:
-    """The end of the run; early if not all that were ``expected`` have ``finished``."""
-    total = sum(tokens.values())
-    rate = f": {1000 * total / ms:,.0f} a second" if ms > 0 else ""
-    whole = f"Done: {counted(expected, 'sequence')}"
-    part = f"Ended early: {finished} of {counted(expected, 'sequence')} finished"
-    return f"{whole if finished >= expected else part}, {counted(total, 'token')} in {ms / 1000:.2f} s{rate}."
+def over(tally: Tally) -> str:
+    """The end of the run; early if not all that were expected have finished or failed."""
+    total, sequences = sum(tally.tokens.values()), counted(tally.expected, "sequence")
+    rate = f": {three(1000 * total / tally.ms)} a second" if tally.ms > 0 else ""
+    if tally.finished >= tally.expected:
+        what = f"Done: {sequences}"
+    else:
+        early = "Ended early" if tally.finished + tally.failed < tally.expected else "Done"
+        failed = f", {tally.failed} failed" if tally.failed else ""
+        what = f"{early}: {tally.finished} of {sequences} finished{failed}"
+    return f"{what}, {counted(total, 'token')} in {tally.ms / 1000:.2f} s{rate}."
 
 
 def _failed(entries: Sequence[Entry]) -> str:
@@ -98,14 +103,16 @@ def _ended(entries: Sequence[Entry], tokens: dict[int, int]) -> str:
     ended = [e for e in entries if isinstance(e.event, Finished) and not _is_error(e)]
     if not ended:
         return ""
-    who = dict.fromkeys(entry.owner for entry in ended)
-    if any(entry.event.reason == "cancelled" for entry in ended):
-        return f"You stopped {_names(who, False)}."
-    if len(ended) > 1:
-        return f"{_names(who)} finished."
+    stopped = dict.fromkeys(entry.owner for entry in ended if entry.event.reason == "cancelled")
+    finished = dict.fromkeys(entry.owner for entry in ended if entry.owner not in stopped)
+    if stopped:
+        end = f"{_names(stopped)} {'were' if len(stopped) > 1 else 'was'} stopped."
+        return f"{_names(finished)} finished. {end}" if finished else end
+    if len(finished) > 1:
+        return f"{_names(finished)} finished."
     cached = sum(isinstance(e.event, BlockFreed) and e.event.cached for e in entries if e.owner == ended[0].owner)
     left = f" and left {counted(cached, 'block')} cached" if cached else ""
-    return f"{_names(who)} finished with {counted(tokens[ended[0].owner], 'token')}{left}."
+    return f"{_names(finished)} finished with {counted(tokens[ended[0].owner], 'token')}{left}."
 
 
 def _admitted(entries: Sequence[Entry]) -> str:

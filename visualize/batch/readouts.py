@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from lab.trace.events import Admitted, BlockEvicted, Committed, Finished, Preempted, RunStarted
 from lab.trace.steps import Entry
+from visualize.amounts import three
 from visualize.run.readouts import DASH, Reading, beside, shown_ms
 
 Readings = dict[str, Reading]
@@ -65,6 +66,7 @@ class Tally:
     tokens: dict[int, int] = field(default_factory=dict)
     most: int = 0
     finished: int = 0
+    failed: int = 0
     found: int = 0
     found_again: int = 0
     preempted: int = 0
@@ -97,6 +99,8 @@ class Tally:
                 self.preempted += 1
             case BlockEvicted():
                 self.evicted += 1
+            case Finished(reason="error"):
+                self.failed += 1
             case Finished(reason=reason) if reason != "cancelled":
                 self.finished += 1
 
@@ -123,7 +127,7 @@ class Tally:
         first = statistics.median(self._first) if self._first else None
         vain = statistics.fmean(self._vain) if self._vain else None
         return {
-            "speed": Reading() if speed is None else Reading(f"{speed:,.0f}", "tok/s", speed),
+            "speed": Reading() if speed is None else Reading(three(speed), "tok/s", speed),
             "first": Reading() if first is None else Reading(*shown_ms(first, max(self._first)), first, "p50"),
             "most": Reading(f"{self.most}", "", self.most),
             "finished": Reading(f"{self.finished} / {self.expected}"),

@@ -217,7 +217,7 @@ def _cells(summary: Summary, on_cpu: bool, *, reference: bool) -> list[list[str]
     rate = summary.tokens_per_second
     kept = summary.acceptance
     return [
-        [f"{rate.median:.0f}", f"{rate.lower:.0f} to {rate.upper:.0f}"],
+        [three(rate.median), f"{three(rate.lower)} to {three(rate.upper)}"],
         [times(1), "reference"] if reference else faster(summary),
         [f"{three(summary.ttft_ms)} ms", ""],
         [f"{three(summary.itl_p50_ms)} ms", f"p99 {three(summary.itl_p99_ms)}"],

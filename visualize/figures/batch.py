@@ -72,7 +72,7 @@ def speed_figure(dark: bool = False) -> go.Figure:
         name="tokens/s",
         mode="lines",
         line={"color": look(dark).ink, "width": 1.6},
-        hovertemplate="%{x:.2f} s: %{y:,.0f} tokens/s<extra></extra>",
+        hovertemplate="%{x:.2f} s: %{y:,.3~r} tokens/s<extra></extra>",
     )
     return over_time([line], dark)
 
@@ -96,7 +96,7 @@ def states(seconds: float, blocks: Occupancy, running: int, waiting: int) -> dic
 
 
 def pace(seconds: float, speed: float) -> dict[str, list[Patch]]:
-    return _points(seconds, speed=[round(speed)])
+    return _points(seconds, speed=[round(speed, 2)])
 
 
 def _points(seconds: float, **values: list[int]) -> dict[str, list[Patch]]:

@@ -43,7 +43,7 @@ def bars_figure(dark: bool = False) -> go.Figure:
         name="runs",
         mode="markers",
         marker={"color": colours.paper, "size": 6, "line": {"color": colours.ink, "width": 1.2}},
-        hovertemplate="%{x:.0f} tokens/s, one run<extra></extra>",
+        hovertemplate="%{customdata} tokens/s, one run<extra></extra>",
     )
     words = go.Scatter(
         name="speed-up",
@@ -70,7 +70,8 @@ def bars_figure(dark: bool = False) -> go.Figure:
 def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> tuple[Columns, dict[str, Any]]:
     """Tokens a second by setting; a setting without a run keeps its place but has no bar."""
     bar = {"x": [], "y": [], "customdata": []}
-    quartiles, runs, words = {"x": [], "y": []}, {"x": [], "y": []}, {"x": [], "y": [], "text": []}
+    quartiles, words = {"x": [], "y": []}, {"x": [], "y": [], "text": []}
+    runs = {"x": [], "y": [], "customdata": []}
     edge = ROOM * max(max(summary.rates) for summary in summaries.values())
     for place, name in enumerate(names):
         if name not in summaries:
@@ -79,13 +80,14 @@ def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> tuple[Column
         rate = summary.tokens_per_second
         _add(bar, x=rate.median, y=place)
         bar["customdata"].append(
-            f"{label(name)}: {rate.median:.0f} tokens/s, quartiles {rate.lower:.0f} to {rate.upper:.0f}, "
+            f"{label(name)}: {three(rate.median)} tokens/s, quartiles {three(rate.lower)} to {three(rate.upper)}, "
             f"{counted(len(summary.rates), 'run')}"
         )
         for end in (rate.lower, rate.upper, None):
             _add(quartiles, x=end, y=place)
         for one in summary.rates:
             _add(runs, x=one, y=place)
+            runs["customdata"].append(three(one))
         if summary.speedup:
             _add(words, x=edge, y=place)
             words["text"].append(f"<b>{times(1)}</b>" if place == 0 else _faster(summary.factors, clear=summary.clear))

@@ -41,7 +41,7 @@ def figure(dark: bool = False) -> go.Figure:
         yaxis="y2",
         mode="lines",
         line={"color": colours["speed"], "width": 1.6},
-        hovertemplate=f"Pass %{{x}}: %{{y:.0f}} tokens/s, mean of up to {SMOOTH} passes<extra></extra>",
+        hovertemplate=f"Pass %{{x}}: %{{y:,.3~r}} tokens/s, mean of up to {SMOOTH} passes<extra></extra>",
     )
     prefill = go.Scatter(
         name="prefill",
@@ -83,7 +83,7 @@ def points(step: int, draft: float, target: float, other: float, speed: float | 
     patches = [[trace, None, {"x": step, "y": round(value, 3)}] for trace, value in enumerate(values)]
     for _, _, row in patches[: len(MODELS)]:
         row["customdata"] = limit
-    return patches if speed is None else [*patches, [len(PARTS), None, {"x": step, "y": round(speed, 1)}]]
+    return patches if speed is None else [*patches, [len(PARTS), None, {"x": step, "y": round(speed, 2)}]]
 
 
 def prefill(step: int, ms: float, top: float, *, first: bool, seen: bool) -> Patch:

@@ -77,10 +77,11 @@ class Channel:
 
     def put(self, message: str) -> None:
         """Append a message, from any thread."""
-        self._messages[self._next] = message
-        self._next += 1
-        if self._keep is not None:
-            self._messages.pop(self._next - 1 - self._keep, None)
+        with self._lock:  # else two at once might give two messages the same number
+            self._messages[self._next] = message
+            self._next += 1
+            if self._keep is not None:
+                self._messages.pop(self._next - 1 - self._keep, None)
         self._tell()
 
     def close(self) -> None:
