@@ -9,6 +9,7 @@ let state = "";
 const WHO = Math.random().toString(36).slice(2); // identifies this page among presenters' pages
 const ALONE = "decode-lab-alone"; // set while the page reloads with the presenter's settings, to go on alone
 const OTHER = "Another presenter leads now. Press Lead to take over.";
+const UNLED = "Nobody leads now, so there are no settings to take. Yours are as before.";
 const OVER = "The workshop is over, or the server was restarted.";
 let taking = false; // is to take over from whoever leads
 let ousted = false; // another presenter's page took over from this one, and leads
@@ -180,6 +181,7 @@ const acts = {
     const { query, problem, lost } = answer;
     if (lost) return say(problem, true);
     if (query === undefined) return become("out", OVER);
+    if (query === null) return say(UNLED, true);
     keep(ALONE, "yes", "sessionStorage");
     location.search = `${query}&join=${knownCode()}`;
   },

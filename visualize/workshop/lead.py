@@ -19,30 +19,31 @@ class Lead:
     was closed: what it showed stays.
 
     Attributes:
-        query: the presenter's settings, as in the Lab's address.
+        query: the presenter's settings, as in the Lab's address; None: nobody leads, nor has left any.
         leader: the presenter's page that leads, by the id it gave itself. Of several, the one that took over last.
     """
 
     def __init__(self) -> None:
         self.channel = Channel(keep=1)
-        self.query = ""
+        self.query: str | None = None
         self.leader: str | None = None
         self._lock = threading.Lock()
         self._session: str | None = None  # the leader's
         self._shown: Channel | None = None  # kept alive as long as somebody may want to read it
         self._opened: dict[str | None, tuple[Channel, int]] = {}  # by visitor, the last run from a file, and its length
-        self.stop()
+        self.rest()
 
     @property
     def followers(self) -> int:
         return self.channel.readers
 
     def show(self, run: str, at: int | None, guess: list[int] | None, query: str) -> bool:
-        """Show a run's frame. Does nothing and returns False if there is no such run (any more)."""
+        """Show a run's frame. Returns False if there is no such run (any more): what was shown stays."""
+        self.query = query
         channel = find(run)
         if channel is None or not channel.whole:
             return False
-        self._shown, self.query = channel, query
+        self._shown = channel
         self._tell(run, at, guess)
         return True
 
@@ -56,11 +57,11 @@ class Lead:
     def rest(self) -> None:
         """Show nothing, and let any of the presenter's pages lead."""
         self.leader = self._session = None
-        self.stop()
+        self.stop(None)
 
-    def stop(self) -> None:
-        """Show nothing. Whoever leads still does: a page may lead before it has a run to show."""
-        self._shown, self.query = None, ""
+    def stop(self, query: str | None) -> None:
+        """Show nothing but settings. Whoever leads still does: a page may lead before it has a run to show."""
+        self._shown, self.query = None, query
         self._tell(None, None, None)
 
     def opened(self, visitor: str | None, transcript: str) -> None:

@@ -70,7 +70,7 @@ def test_the_presenters_link_also_works_in_a_tab_that_shows_the_page(browser: Br
     context.close()
 
 
-def test_a_participant_stays_in_after_leaving_in_another_tab(visit: Visit, code: str) -> None:
+def test_a_participant_stays_in_after_leaving_in_another_tab(visit: Visit, leading: Lab, code: str) -> None:
     lab = visit().open(join=code)
     state(lab.page, "following")
     other = lab.page.context.new_page()
@@ -91,7 +91,9 @@ def test_a_participant_stays_in_after_leaving_in_another_tab(visit: Visit, code:
     assert "join" not in lab.page.url
 
 
-def test_a_workshop_needs_nothing_that_the_browser_keeps(browser: Browser, server: str, code: str) -> None:
+def test_a_workshop_needs_nothing_that_the_browser_keeps(
+    browser: Browser, leading: Lab, server: str, code: str
+) -> None:
     context = browser.new_context()
     denied = "{ get() { throw new DOMException('denied', 'SecurityError') } }"
     for store in ("localStorage", "sessionStorage"):
@@ -149,7 +151,7 @@ def test_of_two_codes_the_last_counts_whichever_is_answered_last(
     page.close()
 
 
-def test_who_left_stays_out_although_an_answer_comes_late(visit: Visit, code: str) -> None:
+def test_who_left_stays_out_although_an_answer_comes_late(visit: Visit, leading: Lab, code: str) -> None:
     lab, held = visit().open(join=code), []
     for act in ("follow", "settings"):
         state(lab.page, "following")

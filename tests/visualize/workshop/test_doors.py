@@ -117,6 +117,19 @@ def test_followers_are_told_what_is_shown(room: Room) -> None:
     assert room.ask("join", code=room.workshop.access.code)[1]["query"] == ""
 
 
+def test_the_settings_of_whoever_leads_are_known_before_any_run_and_of_nobody_there_are_none(room: Room) -> None:
+    def query() -> str | None:
+        return room.ask("join", code=room.workshop.access.code)[1]["query"]
+
+    assert query() is None
+    room.ask("lead", key=KEY, run=None, who="ann", take=True, query="speculation=ngram")
+    assert query() == "speculation=ngram"
+    room.ask("lead", key=KEY, run=Channel().id, who="ann", query="gamma=3")  # which is gone
+    assert query() == "gamma=3"
+    room.ask("lead", key=KEY, run=None, who="ann", rest=True)
+    assert query() is None
+
+
 def test_nobody_leads_without_the_key(room: Room) -> None:
     run = Channel()
     for key in (None, "", room.workshop.access.code, KEY.upper(), [KEY]):
