@@ -10,6 +10,9 @@ from visualize.text import as_line
 
 MOST_OPENED = 32_000_000
 """Most characters of runs from files kept to be shown, over all visitors. The largest a page can open has 4,000,000."""
+PORTION = 64 * 1024
+"""Characters of such a run in a message, and the rest of its last frame. Over a slow line each that arrives is a sign
+of life, and a page that lost its connection goes on after it."""
 
 
 class Lead:
@@ -71,7 +74,11 @@ class Lead:
         if frames.startswith('{"problem"'):
             return
         channel = Channel(id=json.loads(head)["run"])
-        channel.put(frames)
+        begin = 0
+        while begin < len(frames):
+            end = frames.find("\n", begin + PORTION) + 1 or len(frames)
+            channel.put(frames[begin:end])
+            begin = end
         channel.close()
         with self._lock:
             self._opened.pop(visitor, None)

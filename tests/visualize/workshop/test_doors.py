@@ -270,6 +270,21 @@ def test_a_run_from_a_file_can_be_shown(room: Room) -> None:
     assert find("other 4")
 
 
+def test_a_long_run_from_a_file_comes_in_portions_over_a_slow_line_and_whole(room: Room) -> None:
+    frames = [line({"seq": seq, "say": "x" * 1000}) for seq in range(1000)]
+    room.workshop.lead.opened("presenter", head("long") + "".join(frames))
+
+    async def hear(begin: int) -> list[str]:
+        return [message async for _, message in find("long").read(begin)]
+
+    portions = complete(hear(0))
+    assert len(portions) > 10
+    assert max(map(len, portions)) < 70_000
+    assert "".join(portions) == "".join(frames)
+    assert all(portion.endswith("}\n") for portion in portions), "no frame is cut"
+    assert complete(hear(3)) == portions[3:], "who lost the connection goes on from there"
+
+
 def test_with_too_many_runs_from_files_the_first_is_dropped(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("visualize.workshop.lead.MOST_OPENED", 25)
     for id in ("one", "two", "three"):
