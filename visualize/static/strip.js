@@ -60,6 +60,7 @@ async function enter(asked, again = false) {
   if (!answer) return;
   retry = answer.lost ? () => enter(asked, true) : null;
   if (!answer.lead) return become("out", again && !answer.lost ? OVER : answer.problem);
+  sayNumber();
   if (own) return acts.alone();
   stream?.close();
   const tell = (problem) => state === "following" && say(problem || SAYS.following(), Boolean(problem));
@@ -138,6 +139,7 @@ async function knock() {
   const answer = await present();
   if (!answer.code) return answer;
   ({ code, followers } = answer);
+  sayNumber();
   if (state !== before || sending) return {}; // the answer to the request in progress says more
   const other = Boolean(answer.leader) && answer.leader !== WHO;
   ousted &&= other;
@@ -210,15 +212,22 @@ $(".strip-join").onsubmit = (event) => {
   enter(event.target.elements.code.value);
 };
 
-document.addEventListener("decode-lab-shown", () => {
-  const { number } = window.decodeLab.shown;
-  if (number !== undefined) {
-    keep(KEPT_NUMBER, number);
-    const mark = $(".strip-own");
-    mark.hidden = false;
+let numbered = {}; // the last run of one's own, and the room that gave its number
+/** Say the number by which the room shows one's own run. One that another room gave is no longer its. */
+function sayNumber() {
+  const { run, number } = window.decodeLab.shown ?? {};
+  const mark = $(".strip-own");
+  if (number !== undefined && theRoom && run !== numbered.run) {
+    numbered = { run, room: theRoom };
+    keepNumber(number);
     mark.className = `strip-own ${tone(number)}`;
     mark.textContent = `your run: ${number}`;
   }
+  mark.hidden = numbered.room !== theRoom;
+}
+
+document.addEventListener("decode-lab-shown", () => {
+  sayNumber();
   send();
 });
 

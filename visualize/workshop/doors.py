@@ -64,9 +64,10 @@ class Doors:
 
     def _presenter(self, body: Body) -> Body:
         """{key, page}. Answers with what the presenter's screen shows: the code, how to join, how many follow, and who
-        leads."""
+        leads; and with the room's channel."""
         self._access.lead(body.get("key"))
-        answer = {"code": self._access.code, "followers": self._lead.followers, "leader": self._lead.leader}
+        answer = {"code": self._access.code, "room": self._room.channel.id}
+        answer |= {"followers": self._lead.followers, "leader": self._lead.leader}
         try:
             link = joining(str(body.get("page")), self._access.code, self._host)
         except AccessError as error:
