@@ -237,14 +237,14 @@ document.addEventListener("decode-lab-address", send); // settings that others m
 
 async function begin() {
   const turn = ++turns;
-  const known = knownCode();
+  const known = (tried = knownCode()); // the address loses it
   retry = null;
   window.decodeLab.address({ join: null });
   const { problem, lost } = key ? await knock() : {};
   if (turn !== turns) return; // a code was typed meanwhile
   if (key && !problem) return become("ready");
   retry = lost ? begin : null;
-  if (!known || problem) return become("out", problem);
+  if (!known || lost || (problem && leads)) return become("out", problem);
   await enter(known);
   if (kept(ALONE, "sessionStorage") && state === "following") acts.alone();
   keep(ALONE, null, "sessionStorage");

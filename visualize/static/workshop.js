@@ -5,9 +5,10 @@ const KEPT_CODE = "decode-lab-code";
 const KEPT_KEY = "decode-lab-key";
 const KEPT_NUMBER = "decode-lab-number"; // of this browser's own run, and the room that gave it
 
-let tried = null; // the code last tried on this page: the browser may keep none, or forget it in another tab
+let tried = null; // the code last tried, or to be tried, on this page: the browser may keep none, or forget it in another tab
 let turns = 0; // grows when something is asked or done: answers to what was asked before come too late
 let theRoom = null; // the channel of the room that this page was let into: that of a restarted server is another
+const leads = location.hash.startsWith("#lead="); // by its address, not by an old key that the browser kept
 const key = presentersKey(); // null: this page is not the presenter's
 
 /** The answer of a door; ``problem`` is a sentence. */

@@ -47,6 +47,20 @@ def test_a_wrong_key_or_code_does_not_displace_the_right_one(browser: Browser, s
     context.close()
 
 
+@pytest.mark.parametrize("answers", ["at once", "when asked again"])
+def test_who_keeps_an_old_key_joins_by_link(browser: Browser, server: str, code: str, answers: str) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{server}/health")
+    page.evaluate("localStorage.setItem('decode-lab-key', 'of last week')")
+    if answers != "at once":
+        page.route("**/workshop/presenter", lambda route: route.abort(), times=1)
+    page.goto(f"{server}/?join={code}")
+    page.wait_for_selector(".strip[data-state=following]", timeout=15_000)
+    assert page.evaluate("localStorage.getItem('decode-lab-key')") is None
+    context.close()
+
+
 @pytest.mark.parametrize("key", ["pass+word&x", "100%", "ä b"])
 def test_any_key_works_in_the_address_as_printed(browser: Browser, server: str, key: str) -> None:
     page = browser.new_page()
