@@ -7,7 +7,7 @@ const COUNT = 5000; // milliseconds between checks of how many follow
 /** out: has not joined · following · alone: joined, on one's own · leading · ready: could lead */
 let state = "";
 const WHO = Math.random().toString(36).slice(2); // identifies this page among presenters' pages
-const ALONE = "decode-lab-alone"; // set while the page reloads with the presenter's settings, to go on alone
+const ALONE = "decode-lab-alone"; // set until the page, reloaded with the presenter's settings, is in again: to go on alone
 const OTHER = "Another presenter leads now. Press Lead to take over.";
 const UNLED = "Nobody leads now, so there are no settings to take. Yours are as before.";
 const OVER = "The workshop is over, or the server was restarted.";
@@ -61,7 +61,9 @@ async function enter(asked, again = false) {
   retry = answer.lost ? () => enter(asked, true) : null;
   if (!answer.lead) return become("out", again && !answer.lost ? OVER : answer.problem);
   sayNumber();
-  if (own) return acts.alone();
+  const alone = own || kept(ALONE, "sessionStorage");
+  keep(ALONE, null, "sessionStorage");
+  if (alone) return acts.alone();
   stream?.close();
   const tell = (problem) => state === "following" && say(problem || SAYS.following(), Boolean(problem));
   const gone = () => enter(asked, true);
@@ -245,9 +247,7 @@ async function begin() {
   if (key && !problem) return become("ready");
   retry = lost ? begin : null;
   if (!known || lost || (problem && leads)) return become("out", problem);
-  await enter(known);
-  if (kept(ALONE, "sessionStorage") && state === "following") acts.alone();
-  keep(ALONE, null, "sessionStorage");
+  enter(known);
 }
 become("out");
 begin();

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext
+from playwright.sync_api import Browser, BrowserContext, Route
 
 from tests.browser.conftest import Lab
 from tests.browser.workshop.conftest import state
@@ -78,4 +78,34 @@ def test_the_presenters_settings_can_be_asked_for_again_when_the_server_did_not_
     with page.expect_event("load"):
         page.click("[data-act=settings]")
     state(page, "alone")
+    context.close()
+
+
+def test_who_took_the_settings_is_on_their_own_although_the_server_answers_later(
+    browser: Browser, leading: Lab, server: str, code: str
+) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{server}/?join={code}")
+    state(page, "following")
+    page.click("[data-act=alone]")
+    asked: list[Route] = []
+
+    def lose_the_second(route: Route) -> None:
+        asked.append(route)
+        if len(asked) == 2:  # the first is for the settings
+            route.abort()
+        else:
+            route.continue_()
+
+    page.route("**/workshop/join", lose_the_second)
+    page.click("[data-act=settings]")
+    page.wait_for_selector(".strip[data-state=out] .problem:has-text('does not answer')")
+    page.wait_for_selector(".strip:is([data-state=following], [data-state=alone])", timeout=15_000)
+    page.wait_for_timeout(500)
+    state(page, "alone")
+    page.click("[data-act=follow]")
+    state(page, "following")
+    page.reload()
+    state(page, "following")
     context.close()
