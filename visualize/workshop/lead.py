@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 
+from visualize.run.transcript import line
 from visualize.server.channel import Channel, find
+from visualize.server.shelf import Shelf
 from visualize.text import as_line
 
 MOST_OPENED = 32_000_000
@@ -21,13 +24,18 @@ class Lead:
     is open, as the frame and the place in its round; None: none. ``left`` is added, as true, when the page that leads
     was closed: what it showed stays.
 
+    Args:
+        shelf: the runs of the Lab's visitors. The last two shown are kept there for followers, who use their settings
+            and save them, also when the presenter has left.
+
     Attributes:
         query: the presenter's settings, as in the Lab's address; None: nobody leads, nor has left any.
         leader: the presenter's page that leads, by the id it gave itself. Of several, the one that took over last.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shelf: Shelf) -> None:
         self.channel = Channel(keep=1)
+        self._shelf, self._place = shelf, secrets.token_hex()  # there, as if of a visitor whom nobody can be
         self.query: str | None = None
         self.leader: str | None = None
         self._lock = threading.Lock()
@@ -46,6 +54,8 @@ class Lead:
         channel = find(run)
         if channel is None or not channel.whole:
             return False
+        if channel is not self._shown and (events := self._shelf.events(run)):
+            self._shelf.put(self._place, run, events)
         self._shown = channel
         self._tell(run, at, guess)
         return True
@@ -79,6 +89,8 @@ class Lead:
             end = frames.find("\n", begin + PORTION) + 1 or len(frames)
             channel.put(frames[begin:end])
             begin = end
+        if frames and "finished" not in json.loads(frames.splitlines()[-1]):
+            channel.put(line({"cut": True}))
         channel.close()
         with self._lock:
             self._opened.pop(visitor, None)
