@@ -177,6 +177,7 @@ class Engines:
         self._loaded: dict[Pair, Engine] = {}
         self._called = {pair: pair.label for pair in EMBEDDED.values()}
         self._loading = threading.Lock()
+        self._order = itertools.count()
 
     def __call__(self, wanted: str | Pair) -> Engine:
         """The engine of an offered pair, by its name, or of another pair.
@@ -217,7 +218,8 @@ class Engines:
                     self._make_room(pair)
                 called = self._called.setdefault(pair, self._unused(pair.label))
                 watch = _all_of([monitor.watch(called) for monitor in self._monitors])
-                engine = load_engine(pair.target, pair.draft, device=self._device, dtype=self._dtype, watch=watch)
+                how = {"device": self._device, "dtype": self._dtype, "watch": watch, "order": self._order}
+                engine = load_engine(pair.target, pair.draft, **how)
                 for monitor in self._monitors:
                     monitor.add(called, engine)
                 if large:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -42,6 +43,7 @@ def load_engine(
     fuse_layers: bool = True,
     async_scheduling: bool = True,
     watch: Watch | None = None,
+    order: Iterator[int] | None = None,
 ) -> Engine:
     """Load a target model and perhaps a draft, ready to decode. What is wrong with the arguments is said before a model
     is loaded.
@@ -62,7 +64,7 @@ def load_engine(
             ``lab.pair.quantization``). None: weights in the dtype.
         max_num_seqs, max_num_batched_tokens, kv_bytes: see ``Engine``.
         kernels: "triton", "c" or "reference" (torch); see ``Engine``.
-        fuse_layers, async_scheduling, watch: see ``Engine``.
+        fuse_layers, async_scheduling, watch, order: see ``Engine``.
 
     Raises:
         ModelLoadError: a model that cannot be found or read.
@@ -78,6 +80,7 @@ def load_engine(
         "fuse_layers": fuse_layers,
         "async_scheduling": async_scheduling,
         "watch": watch,
+        "order": order,
     }
     if device_map is None:
         place = resolve_device(device)

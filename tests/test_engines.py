@@ -20,6 +20,7 @@ from lab.engines import EMBEDDED, LISTED, USABLE, Engines, Pair, fitting_pairs, 
 from lab.memory.models import find, known
 from lab.pair import loading
 from lab.pair.progress import Loading, LoadingCancelled, watched
+from lab.trace.events import RunStarted
 from tests import tiny_models
 from tests.waiting import until
 
@@ -344,6 +345,24 @@ def test_a_folder_may_be_given_with_a_tilde_or_quotes(folders, monkeypatch) -> N
 def test_the_address_of_a_page_is_refused_with_the_hub_id_to_use(address: str) -> None:
     with pytest.raises(LabError, match=r"is the address of a page\. Write it as some/model-1\.5B\."):
         Engines(any_pair=True, device="cpu")(own(address, ""))
+
+
+def test_no_two_runs_of_a_server_have_the_same_number(folders) -> None:
+    """Whoever watches several engines tells their runs apart by it."""
+    begun: list[int] = []
+
+    class Listening:
+        def watch(self, model: str):
+            return lambda owner, seconds, event: begun.append(owner) if isinstance(event, RunStarted) else None
+
+        def add(self, model: str, engine: Engine) -> None:
+            pass
+
+    engines = Engines(any_pair=True, device="cpu", monitors=[Listening()])
+    both = [engines(pair(folders)), engines(pair(folders, draft=""))]
+    for engine in (*both, *both):
+        engine.generate("A fox", EngineConfig(), GREEDY)
+    assert begun == [0, 1, 2, 3]
 
 
 def test_monitors_tell_pairs_of_one_name_apart(folders, tmp_path) -> None:

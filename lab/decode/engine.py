@@ -93,6 +93,8 @@ class Engine:
             waits for it to return. If it raises, the error is logged and the engine goes on. Left out is what prepares
             a synthetic run, the same request decoded plainly: of the blocks that this takes, evicts and gives back
             nobody is told, though ``Admitted`` shows them while they are held.
+        order: numbers requests as they arrive. Engines that are watched together share one, so that no two of their
+            sequences have the same number. None: from 0.
 
     Attributes:
         target, draft: the models, as they are computed for a request with ``kernels="auto"``.
@@ -118,6 +120,7 @@ class Engine:
         fuse_layers: bool = True,
         async_scheduling: bool = True,
         watch: Watch | None = None,
+        order: Iterator[int] | None = None,
     ) -> None:
         refuse_limits(max_num_seqs, max_num_batched_tokens, kv_bytes)
         tokens = batched_tokens(target) if max_num_batched_tokens is None else max_num_batched_tokens
@@ -127,7 +130,7 @@ class Engine:
         self.target, self.draft, self.tokenizer = backends.target, backends.draft, tokenizer
         self.kernels, self.cuda_graphs = backends.kernels, backends.cuda_graphs
         self._budget = Budget(self.target, self.draft, kv_bytes)
-        self._intake = Intake(backends, tokenizer, self._budget, watch=watch)
+        self._intake = Intake(backends, tokenizer, self._budget, watch=watch, order=order)
         self._pools = Pools(
             backends,
             self._intake,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 from transformers import PreTrainedTokenizerBase
@@ -34,6 +35,7 @@ class Intake:
         budget: Budget,
         *,
         watch: Watch | None = None,
+        order: Iterator[int] | None = None,
     ) -> None:
         self._backends = backends
         self._target = target = backends.target
@@ -42,7 +44,7 @@ class Intake:
         self._budget = budget
         self._watch = watch
         self._hardware = hardware(str(target.device))
-        self._order = itertools.count()
+        self._order = order or itertools.count()
         self._encoding = threading.Lock()
         eos = target.model.generation_config.eos_token_id if target.model.generation_config else None
         eos = tokenizer.eos_token_id if eos is None else eos

@@ -68,6 +68,31 @@ def test_a_run_is_heard_although_every_answer_begins_late(browser: Browser, serv
     lab.page.close()
 
 
+def test_a_run_is_heard_although_every_answer_begins_at_once_and_its_first_message_is_slow(
+    browser: Browser, server: str
+) -> None:
+    lab = Lab(browser.new_page(), server)
+    lab.page.add_init_script(SLOW)
+    lab.open(speculation="off", max_tokens=20)
+    lab.page.evaluate(
+        """() => {  // over a slow line
+          window.EventSource = class extends EventTarget {
+            static CLOSED = 2;
+            constructor() {
+              super();
+              setTimeout(() => this.onopen());
+              const message = { data: '{"stopped": "It has come."}', lastEventId: "0" };
+              this.late = setTimeout(() => this.onmessage(message), 900);
+            }
+            close() { clearTimeout(this.late); }
+          };
+        }"""
+    )
+    lab.run()
+    lab.page.wait_for_selector(".say:text-is('It has come.')", timeout=10_000)
+    lab.page.close()
+
+
 def test_a_stream_that_only_says_that_it_is_alive_is_kept(browser: Browser, server: str) -> None:
     lab = Lab(browser.new_page(), server)
     lab.page.add_init_script(SILENT)

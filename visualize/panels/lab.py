@@ -43,7 +43,8 @@ def build(
     a visitor names. Its runs wait in ``line``. In a ``workshop`` it can follow the presenter's page, or be that page.
     """
     labels = {name: pair.label for name, pair in pairs.items()}
-    shelf, link = Shelf(), LINK.choosing(pair=labels | ({OTHER: "Other"} if any_pair else {}))
+    shelf = workshop.shelf if workshop else Shelf()
+    link = LINK.choosing(pair=labels | ({OTHER: "Other"} if any_pair else {}))
     visitors = Visitors(shelf)
 
     def run(request: gr.Request, *values: Any) -> str:
@@ -72,7 +73,7 @@ def build(
         """The controls as those of the run on the stage."""
         started = next(iter(shelf.events(str(getattr(given, "run", "")))), None)
         if started is None:
-            raise gr.Error("The server no longer has this run. Open its file again.", print_exception=False)
+            raise gr.Error("The server no longer has this run. If you have its file, open it.", print_exception=False)
         settings, notices = again(started, pairs, link)
         warn(notices, "run")
         return controls.show(settings)

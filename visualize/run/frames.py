@@ -20,7 +20,7 @@ catch up. A frame is a JSON-able dict:
     compared               first frame only: which settings changed since the previous run
     say                    the step in one sentence
     linger                 true if the sentence is rare enough to stay up for a moment
-    owner                  first frame after an admission: the run's number among all runs of the engine
+    owner                  first frame after an admission: the run's number among all runs of the server
     notice                 text that has to stay beside the numbers
     finished               {reason, message}, last frame only
 

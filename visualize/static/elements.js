@@ -170,11 +170,11 @@ function hearChannel(id, { hear, gone, lost = () => {}, found = () => {}, rests 
   let last = "";
   let away = false;
   let waiting; // timer for another attempt
-  let patience = SILENT; // grows while nothing is heard at all: over a slow line every answer may begin late
+  let patience = SILENT; // grows while nothing is heard: over a slow line every answer may begin late, or its first message
   function open() {
     stream?.close();
     stream = new EventSource(`channels/${id}?after=${last}`);
-    stream.onopen = alive;
+    stream.onopen = answered;
     stream.onmessage = ({ data, lastEventId }) => ((last = lastEventId), alive(), hear(data));
     stream.addEventListener("alive", alive);
     stream.addEventListener("end", () => (close(), gone()));
@@ -199,6 +199,9 @@ function hearChannel(id, { hear, gone, lost = () => {}, found = () => {}, rests 
   }
   function alive() {
     patience = SILENT;
+    answered();
+  }
+  function answered() { // over a slow line the first message may come long after that
     wait(patience, giveUp);
     if (away) found();
     away = false;

@@ -45,7 +45,7 @@ function draw({ pool, others, charts, ...numbers }) {
 }
 
 function drawPool({ name, block_size, blocks: table, occupancy, guests }, count) {
-  squares.chosen = Number(kept(KEPT_NUMBER) ?? NaN);
+  squares.chosen = keptNumber();
   const marks = new Map(count ? table.mark.map((mark, block) => [block, mark]).filter(([, mark]) => mark) : []);
   if (count) squares.draw(table, block_size, marks);
   else if ($(".squares").textContent !== CACHELESS) {

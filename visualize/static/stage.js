@@ -52,7 +52,11 @@ function read(transcript) {
   stream?.close();
   if (live) return listen(id);
   hear(transcript.slice(first.length));
-  if (!run.running) return;
+  if (run.running) endEarly();
+}
+
+/** A file ends before its run does. */
+function endEarly() {
   over();
   follow(); // what a link asks for is there, or does not come
   sayNow("This run was saved while it was going on: its file ends here.");
@@ -93,6 +97,7 @@ function take(record) {
     over();
     sayNow(record.problem ?? record.stopped, Boolean(record.problem));
   }
+  if (record.cut) endEarly();
   if (record.seq === undefined) return;
   if (record.head) open(record.head);
   picture.frames.push(record);

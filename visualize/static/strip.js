@@ -7,8 +7,9 @@ const COUNT = 5000; // milliseconds between checks of how many follow
 /** out: has not joined · following · alone: joined, on one's own · leading · ready: could lead */
 let state = "";
 const WHO = Math.random().toString(36).slice(2); // identifies this page among presenters' pages
-const ALONE = "decode-lab-alone"; // set while the page reloads with the presenter's settings, to go on alone
+const ALONE = "decode-lab-alone"; // set until the page, reloaded with the presenter's settings, is in again: to go on alone
 const OTHER = "Another presenter leads now. Press Lead to take over.";
+const UNLED = "Nobody leads now, so there are no settings to take. Yours are as before.";
 const OVER = "The workshop is over, or the server was restarted.";
 let taking = false; // is to take over from whoever leads
 let ousted = false; // another presenter's page took over from this one, and leads
@@ -59,7 +60,10 @@ async function enter(asked, again = false) {
   if (!answer) return;
   retry = answer.lost ? () => enter(asked, true) : null;
   if (!answer.lead) return become("out", again && !answer.lost ? OVER : answer.problem);
-  if (own) return acts.alone();
+  sayNumber();
+  const alone = own || kept(ALONE, "sessionStorage");
+  keep(ALONE, null, "sessionStorage");
+  if (alone) return acts.alone();
   stream?.close();
   const tell = (problem) => state === "following" && say(problem || SAYS.following(), Boolean(problem));
   const gone = () => enter(asked, true);
@@ -137,6 +141,7 @@ async function knock() {
   const answer = await present();
   if (!answer.code) return answer;
   ({ code, followers } = answer);
+  sayNumber();
   if (state !== before || sending) return {}; // the answer to the request in progress says more
   const other = Boolean(answer.leader) && answer.leader !== WHO;
   ousted &&= other;
@@ -180,6 +185,7 @@ const acts = {
     const { query, problem, lost } = answer;
     if (lost) return say(problem, true);
     if (query === undefined) return become("out", OVER);
+    if (query === null) return say(UNLED, true);
     keep(ALONE, "yes", "sessionStorage");
     location.search = `${query}&join=${knownCode()}`;
   },
@@ -208,15 +214,22 @@ $(".strip-join").onsubmit = (event) => {
   enter(event.target.elements.code.value);
 };
 
-document.addEventListener("decode-lab-shown", () => {
-  const { number } = window.decodeLab.shown;
-  if (number !== undefined) {
-    keep(KEPT_NUMBER, number);
-    const mark = $(".strip-own");
-    mark.hidden = false;
+let numbered = {}; // the last run of one's own, and the room that gave its number
+/** Say the number by which the room shows one's own run. One that another room gave is no longer its. */
+function sayNumber() {
+  const { run, number } = window.decodeLab.shown ?? {};
+  const mark = $(".strip-own");
+  if (number !== undefined && theRoom && run !== numbered.run) {
+    numbered = { run, room: theRoom };
+    keepNumber(number);
     mark.className = `strip-own ${tone(number)}`;
     mark.textContent = `your run: ${number}`;
   }
+  mark.hidden = numbered.room !== theRoom;
+}
+
+document.addEventListener("decode-lab-shown", () => {
+  sayNumber();
   send();
 });
 
@@ -226,17 +239,15 @@ document.addEventListener("decode-lab-address", send); // settings that others m
 
 async function begin() {
   const turn = ++turns;
-  const known = knownCode();
+  const known = (tried = knownCode()); // the address loses it
   retry = null;
   window.decodeLab.address({ join: null });
   const { problem, lost } = key ? await knock() : {};
   if (turn !== turns) return; // a code was typed meanwhile
   if (key && !problem) return become("ready");
   retry = lost ? begin : null;
-  if (!known || problem) return become("out", problem);
-  await enter(known);
-  if (kept(ALONE, "sessionStorage") && state === "following") acts.alone();
-  keep(ALONE, null, "sessionStorage");
+  if (!known || lost || (problem && leads)) return become("out", problem);
+  enter(known);
 }
 become("out");
 begin();

@@ -3,10 +3,12 @@
 
 const KEPT_CODE = "decode-lab-code";
 const KEPT_KEY = "decode-lab-key";
-const KEPT_NUMBER = "decode-lab-number"; // of this browser's own run
+const KEPT_NUMBER = "decode-lab-number"; // of this browser's own run, and the room that gave it
 
-let tried = null; // the code last tried on this page: the browser may keep none, or forget it in another tab
+let tried = null; // the code last tried, or to be tried, on this page: the browser may keep none, or forget it in another tab
 let turns = 0; // grows when something is asked or done: answers to what was asked before come too late
+let theRoom = null; // the channel of the room that this page was let into: that of a restarted server is another
+const leads = location.hash.startsWith("#lead="); // by its address, not by an old key that the browser kept
 const key = presentersKey(); // null: this page is not the presenter's
 
 /** The answer of a door; ``problem`` is a sentence. */
@@ -32,7 +34,7 @@ async function join(typed) {
   const turn = ++turns;
   const answer = await ask("join", { code });
   if (turn !== turns) return null;
-  if (answer.lead && kept(KEPT_CODE) !== code) keep(KEPT_NUMBER, null); // of another workshop
+  theRoom = answer.room ?? theRoom;
   learn(KEPT_CODE, code, answer.lead, answer);
   return answer;
 }
@@ -40,9 +42,19 @@ async function join(typed) {
 /** The code to join with: the one last tried, or that of the page's address, or the kept one. */
 const knownCode = () => tried ?? new URLSearchParams(location.search).get("join") ?? kept(KEPT_CODE);
 
+/** Keep the number of this browser's own run. A restarted server, or another one, gives it to somebody else's. */
+const keepNumber = (number) => keep(KEPT_NUMBER, `${number} ${theRoom}`);
+
+/** The number of this browser's own run in this room; NaN: none. */
+function keptNumber() {
+  const [number, room] = (kept(KEPT_NUMBER) ?? "").split(" ");
+  return room === theRoom ? Number(number) : NaN;
+}
+
 /** Identify this page as the presenter's. */
 async function present() {
   const answer = await ask("presenter", { key, page: new URL(".", location.href).href });
+  theRoom = answer.room ?? theRoom;
   learn(KEPT_KEY, key, answer.code, answer);
   return answer;
 }

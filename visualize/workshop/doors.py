@@ -57,15 +57,17 @@ class Doors:
         return door
 
     def _join(self, body: Body) -> Body:
-        """{code}. Answers with the channels of the presenter and of the room, and with the presenter's settings."""
+        """{code}. Answers with the channels of the presenter and of the room, and with the presenter's settings: null
+        if nobody leads."""
         self._access.join(body.get("code"))
         return {"lead": self._lead.channel.id, "room": self._room.channel.id, "query": self._lead.query}
 
     def _presenter(self, body: Body) -> Body:
         """{key, page}. Answers with what the presenter's screen shows: the code, how to join, how many follow, and who
-        leads."""
+        leads; and with the room's channel."""
         self._access.lead(body.get("key"))
-        answer = {"code": self._access.code, "followers": self._lead.followers, "leader": self._lead.leader}
+        answer = {"code": self._access.code, "room": self._room.channel.id}
+        answer |= {"followers": self._lead.followers, "leader": self._lead.leader}
         try:
             link = joining(str(body.get("page")), self._access.code, self._host)
         except AccessError as error:
@@ -74,21 +76,21 @@ class Doors:
 
     def _show(self, body: Body) -> Body:
         """{key, run, at, guess, query, who, session, take, rest}. Shows that to all followers (``Lead``); with ``run``
-        null, nothing; with ``rest``, ``who`` also stops leading, as it does when its ``session`` ends. Answers with
-        {followers}, and with {leader} if nothing was changed because another page than ``who`` leads and was not to be
-        replaced."""
+        null, only the settings; with ``rest``, nothing, and ``who`` also stops leading, as it does when its ``session``
+        ends. Answers with {followers}, and with {leader} if nothing was changed because another page than ``who`` leads
+        and was not to be replaced."""
         self._access.lead(body.get("key"))
-        run, at, guess, query = (body.get(name) for name in ("run", "at", "guess", "query"))
+        run, at, guess = (body.get(name) for name in ("run", "at", "guess"))
         if not (at is None or _is_number(at)) or not (guess is None or _is_guess(guess)):
             return {"followers": self._lead.followers, "problem": NO_FRAME}
-        who, session = str(body.get("who")), str(body.get("session") or "") or None
+        who, session, query = str(body.get("who")), str(body.get("session") or "") or None, str(body.get("query") or "")
         if not self._lead.leads(who, session, take=body.get("take") is True):
             return {"followers": self._lead.followers, "leader": self._lead.leader}
         if body.get("rest") is True:
             self._lead.rest()
         elif run is None:
-            self._lead.stop()
-        elif not self._lead.show(str(run), at, guess, str(query or "")):
+            self._lead.stop(query)
+        elif not self._lead.show(str(run), at, guess, query):
             return {"followers": self._lead.followers, "problem": GONE}
         return {"followers": self._lead.followers}
 

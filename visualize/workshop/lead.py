@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 
+from visualize.run.transcript import line
 from visualize.server.channel import Channel, find
+from visualize.server.shelf import Shelf
 from visualize.text import as_line
 
 MOST_OPENED = 32_000_000
 """Most characters of runs from files kept to be shown, over all visitors. The largest a page can open has 4,000,000."""
+PORTION = 64 * 1024
+"""Characters of such a run in a message, and the rest of its last frame. Over a slow line each that arrives is a sign
+of life, and a page that lost its connection goes on after it."""
 
 
 class Lead:
@@ -18,31 +24,39 @@ class Lead:
     is open, as the frame and the place in its round; None: none. ``left`` is added, as true, when the page that leads
     was closed: what it showed stays.
 
+    Args:
+        shelf: the runs of the Lab's visitors. The last two shown are kept there for followers, who use their settings
+            and save them, also when the presenter has left.
+
     Attributes:
-        query: the presenter's settings, as in the Lab's address.
+        query: the presenter's settings, as in the Lab's address; None: nobody leads, nor has left any.
         leader: the presenter's page that leads, by the id it gave itself. Of several, the one that took over last.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shelf: Shelf) -> None:
         self.channel = Channel(keep=1)
-        self.query = ""
+        self._shelf, self._place = shelf, secrets.token_hex()  # there, as if of a visitor whom nobody can be
+        self.query: str | None = None
         self.leader: str | None = None
         self._lock = threading.Lock()
         self._session: str | None = None  # the leader's
         self._shown: Channel | None = None  # kept alive as long as somebody may want to read it
         self._opened: dict[str | None, tuple[Channel, int]] = {}  # by visitor, the last run from a file, and its length
-        self.stop()
+        self.rest()
 
     @property
     def followers(self) -> int:
         return self.channel.readers
 
     def show(self, run: str, at: int | None, guess: list[int] | None, query: str) -> bool:
-        """Show a run's frame. Does nothing and returns False if there is no such run (any more)."""
+        """Show a run's frame. Returns False if there is no such run (any more): what was shown stays."""
+        self.query = query
         channel = find(run)
         if channel is None or not channel.whole:
             return False
-        self._shown, self.query = channel, query
+        if channel is not self._shown and (events := self._shelf.events(run)):
+            self._shelf.put(self._place, run, events)
+        self._shown = channel
         self._tell(run, at, guess)
         return True
 
@@ -56,11 +70,11 @@ class Lead:
     def rest(self) -> None:
         """Show nothing, and let any of the presenter's pages lead."""
         self.leader = self._session = None
-        self.stop()
+        self.stop(None)
 
-    def stop(self) -> None:
-        """Show nothing. Whoever leads still does: a page may lead before it has a run to show."""
-        self._shown, self.query = None, ""
+    def stop(self, query: str | None) -> None:
+        """Show nothing but settings. Whoever leads still does: a page may lead before it has a run to show."""
+        self._shown, self.query = None, query
         self._tell(None, None, None)
 
     def opened(self, visitor: str | None, transcript: str) -> None:
@@ -70,7 +84,13 @@ class Lead:
         if frames.startswith('{"problem"'):
             return
         channel = Channel(id=json.loads(head)["run"])
-        channel.put(frames)
+        begin = 0
+        while begin < len(frames):
+            end = frames.find("\n", begin + PORTION) + 1 or len(frames)
+            channel.put(frames[begin:end])
+            begin = end
+        if frames and "finished" not in json.loads(frames.splitlines()[-1]):
+            channel.put(line({"cut": True}))
         channel.close()
         with self._lock:
             self._opened.pop(visitor, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from starlette.routing import Route
 
+from visualize.server.shelf import Shelf
 from visualize.server.work import Line
 from visualize.workshop.access import Access, AccessError, here, joining
 from visualize.workshop.doors import Doors
@@ -21,10 +22,14 @@ class Workshop:
     Args:
         host: what the server listens on.
         key: the presenter's. None: one is generated.
+
+    Attributes:
+        shelf: for the runs of the Lab's visitors.
     """
 
     def __init__(self, line: Line, host: str, key: str | None) -> None:
-        self.access, self.lead = Access(key), Lead()
+        self.access, self.shelf = Access(key), Shelf()
+        self.lead = Lead(self.shelf)
         self.room = Room(line, self.lead)
         self._host, self._made_up = host, not key
         self._doors = Doors(self.access, self.lead, self.room, host)

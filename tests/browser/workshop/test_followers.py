@@ -207,23 +207,6 @@ def test_following_again_ends_a_run_that_the_server_has_not_answered_yet(visit: 
     lab.finish()
 
 
-def test_the_presenters_settings_can_be_asked_for_again_when_the_server_did_not_answer(
-    browser: Browser, server: str, code: str
-) -> None:
-    context = browser.new_context()
-    page = context.new_page()
-    page.goto(f"{server}/?join={code}")
-    state(page, "following")
-    page.click("[data-act=alone]")
-    page.route("**/workshop/join", lambda route: route.abort(), times=1)
-    page.click("[data-act=settings]")
-    page.wait_for_selector(".strip[data-state=alone] .problem:has-text('does not answer')")
-    with page.expect_event("load"):
-        page.click("[data-act=settings]")
-    state(page, "alone")
-    context.close()
-
-
 def test_a_hidden_page_disconnects_and_catches_up_when_shown(visit: Visit, leading: Lab, code: str) -> None:
     """A browser allows six connections to a server, and every page needs one."""
     lab = visit().open(join=code)

@@ -47,6 +47,20 @@ def test_a_wrong_key_or_code_does_not_displace_the_right_one(browser: Browser, s
     context.close()
 
 
+@pytest.mark.parametrize("answers", ["at once", "when asked again"])
+def test_who_keeps_an_old_key_joins_by_link(browser: Browser, server: str, code: str, answers: str) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{server}/health")
+    page.evaluate("localStorage.setItem('decode-lab-key', 'of last week')")
+    if answers != "at once":
+        page.route("**/workshop/presenter", lambda route: route.abort(), times=1)
+    page.goto(f"{server}/?join={code}")
+    page.wait_for_selector(".strip[data-state=following]", timeout=15_000)
+    assert page.evaluate("localStorage.getItem('decode-lab-key')") is None
+    context.close()
+
+
 @pytest.mark.parametrize("key", ["pass+word&x", "100%", "ä b"])
 def test_any_key_works_in_the_address_as_printed(browser: Browser, server: str, key: str) -> None:
     page = browser.new_page()
@@ -70,7 +84,7 @@ def test_the_presenters_link_also_works_in_a_tab_that_shows_the_page(browser: Br
     context.close()
 
 
-def test_a_participant_stays_in_after_leaving_in_another_tab(visit: Visit, code: str) -> None:
+def test_a_participant_stays_in_after_leaving_in_another_tab(visit: Visit, leading: Lab, code: str) -> None:
     lab = visit().open(join=code)
     state(lab.page, "following")
     other = lab.page.context.new_page()
@@ -91,7 +105,9 @@ def test_a_participant_stays_in_after_leaving_in_another_tab(visit: Visit, code:
     assert "join" not in lab.page.url
 
 
-def test_a_workshop_needs_nothing_that_the_browser_keeps(browser: Browser, server: str, code: str) -> None:
+def test_a_workshop_needs_nothing_that_the_browser_keeps(
+    browser: Browser, leading: Lab, server: str, code: str
+) -> None:
     context = browser.new_context()
     denied = "{ get() { throw new DOMException('denied', 'SecurityError') } }"
     for store in ("localStorage", "sessionStorage"):
@@ -149,7 +165,7 @@ def test_of_two_codes_the_last_counts_whichever_is_answered_last(
     page.close()
 
 
-def test_who_left_stays_out_although_an_answer_comes_late(visit: Visit, code: str) -> None:
+def test_who_left_stays_out_although_an_answer_comes_late(visit: Visit, leading: Lab, code: str) -> None:
     lab, held = visit().open(join=code), []
     for act in ("follow", "settings"):
         state(lab.page, "following")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 from playwright.sync_api import BrowserContext, Route
 
@@ -78,6 +80,42 @@ def test_followers_are_told_when_the_presenter_closes_the_page_and_when_one_is_b
         state(lab.page, then)
         follower.page.wait_for_function(f"!({says})('has left')")
     lab.page.close()
+
+
+def test_what_a_presenter_who_left_showed_can_still_be_used_and_saved(
+    visit: Visit, presenter: BrowserContext, server: str, code: str, tmp_path: Path
+) -> None:
+    follower = visit().open(join=code)
+    lab = Lab(presenter.new_page(), server).open(max_tokens=12, speculation="ngram")
+    state(lab.page, "ready")
+    lab.page.click("[data-act=lead]")
+    lab.run()
+    lab.finish()
+    sees(follower.page, lab.instant)
+    lab.page.close(run_before_unload=True)
+    follower.page.wait_for_selector(".strip-say:has-text('has left: the last run stays here')")
+    follower.page.click(".use")
+    follower.page.wait_for_selector("#speculation label.selected:has-text('Lookup')")
+    saved = json.loads(follower.save("json", tmp_path).read_text())
+    assert saved["events"][0]["config"]["speculative"] == "ngram"
+
+
+def test_followers_read_what_the_presenter_reads_of_a_run_saved_midway(
+    visit: Visit, leading: Lab, code: str, tmp_path: Path
+) -> None:
+    leading.run()
+    leading.finish()
+    file = leading.save("json", tmp_path)
+    whole = json.loads(file.read_text())
+    file.write_text(json.dumps(whole | {"events": whole["events"][:-1]}))
+    leading.reopen(file)
+    says = ".say:not(.problem):text-is('This run was saved while it was going on: its file ends here.')"
+    leading.page.wait_for_selector(says)
+    lab = visit().open(join=code)
+    lab.page.wait_for_selector(says)
+    assert lab.page.locator(".token:not(.prompt)").count() == leading.page.locator(".token:not(.prompt)").count()
+    lab.page.wait_for_timeout(500)
+    assert lab.page.is_visible(says), "it stays"
 
 
 def test_the_last_to_press_lead_leads_even_before_any_run(presenter: BrowserContext, server: str) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
-from playwright.sync_api import Browser, BrowserContext
+from playwright.sync_api import Browser, BrowserContext, Page
 
-from tests.browser.conftest import OVERFLOW, Lab, background
+from tests.browser.conftest import OVERFLOW, Lab, background, free_port, started
+from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.test_accessibility import violations
+from tests.browser.workshop.conftest import state
 from visualize.server.channel import END
+from visualize.workshop.access import Access
 
 Visit = Callable[..., Lab]
 
@@ -43,6 +47,67 @@ def test_the_room_shows_everyones_blocks_and_nobodys_text(visit: Visit, presente
     one.run()
     own.wait_for_selector(".squares .square.chosen")
     assert own.is_hidden(".room-join")
+
+
+LONG = {"max_tokens": 900, "kernels": "reference"}
+"""Takes seconds, long enough to observe."""
+
+
+def chosen(room: Page) -> set[str]:
+    """The runs that the room shows as one's own, when it shows some run."""
+    room.wait_for_selector(".chips[data-state=running] li")
+    marked = room.locator(".chip.chosen b").all_inner_texts()
+    assert room.is_visible(".room-mine") == (marked != [])
+    assert (room.locator(".squares .square.chosen").count() > 0) == (marked != [])
+    return set(marked)
+
+
+def number(lab: Lab) -> str:
+    return lab.page.inner_text(".strip-own").removeprefix("your run: ")
+
+
+def test_nobody_elses_run_is_shown_as_ones_own_whatever_its_models(visit: Visit, code: str) -> None:
+    one, other = (visit().open(join=code, pair=pair, **LONG) for pair in ("matched", "mismatched"))
+    for lab in (one, other):
+        state(lab.page, "following")
+        lab.run()
+        lab.wait_for_tokens(2)
+    assert number(one) != number(other)
+    room = other.page.context.new_page()
+    room.goto(f"{other.server}/room")
+    assert chosen(room) <= {number(other)}
+    for lab in (one, other):
+        lab.page.bring_to_front()
+        lab.page.keyboard.press("Escape")
+        lab.finish()
+
+
+def test_after_a_restart_nobody_elses_run_is_shown_as_ones_own(browser: Browser, tmp_path: Path) -> None:
+    """The server numbers runs from 0 again, and with a chosen key people stay in."""
+    port, mine, theirs = free_port(), browser.new_context(), browser.new_context()
+    how = {"port": port, "DECODE_LAB_PRESENTER_KEY": KEY}
+    with started(tmp_path / "before.txt", "--workshop", **how) as (server, _):
+        lab = Lab(mine.new_page(), server).open(join=Access(KEY).code, max_tokens=12)
+        state(lab.page, "following")
+        lab.run()
+        lab.finish()
+        old = number(lab)
+    with started(tmp_path / "after.txt", "--workshop", **how) as (server, _):
+        lab.page.click("[data-act=follow]")
+        state(lab.page, "following")
+        lab.page.keyboard.press("Home")  # the old run can still be played
+        state(lab.page, "alone")
+        other = Lab(theirs.new_page(), server).open(join=Access(KEY).code, **LONG)
+        state(other.page, "following")
+        other.run()
+        other.wait_for_tokens(2)
+        assert number(other) == old
+        room = mine.new_page()
+        room.goto(f"{server}/room")
+        assert chosen(room) == set()
+        assert lab.page.is_hidden(".strip-own")
+        for context in (mine, theirs):
+            context.close()
 
 
 def test_joining_twice_leaves_one_connection(browser: Browser, server: str, code: str) -> None:

@@ -117,6 +117,19 @@ def test_followers_are_told_what_is_shown(room: Room) -> None:
     assert room.ask("join", code=room.workshop.access.code)[1]["query"] == ""
 
 
+def test_the_settings_of_whoever_leads_are_known_before_any_run_and_of_nobody_there_are_none(room: Room) -> None:
+    def query() -> str | None:
+        return room.ask("join", code=room.workshop.access.code)[1]["query"]
+
+    assert query() is None
+    room.ask("lead", key=KEY, run=None, who="ann", take=True, query="speculation=ngram")
+    assert query() == "speculation=ngram"
+    room.ask("lead", key=KEY, run=Channel().id, who="ann", query="gamma=3")  # which is gone
+    assert query() == "gamma=3"
+    room.ask("lead", key=KEY, run=None, who="ann", rest=True)
+    assert query() is None
+
+
 def test_nobody_leads_without_the_key(room: Room) -> None:
     run = Channel()
     for key in (None, "", room.workshop.access.code, KEY.upper(), [KEY]):
@@ -239,8 +252,32 @@ def test_a_run_stays_available_while_it_is_shown(room: Room) -> None:
     until(is_gone)
 
 
+def test_the_events_of_what_was_shown_last_are_kept_when_the_presenter_leaves(room: Room) -> None:
+    shelf, runs = room.workshop.shelf, [Channel() for _ in range(3)]
+    for run in runs:
+        shelf.put("ann's", run.id, [f"an event of {run.id}"])
+        for at in (0, 1):
+            room.ask("lead", key=KEY, run=run.id, at=at, who="ann", session="ann's")
+    shelf.clear("ann's")
+    room.workshop.lead.left("ann's")
+    assert shelf.events(runs[0].id) == ()
+    for run in runs[1:]:
+        assert shelf.events(run.id) == [f"an event of {run.id}"]
+
+
+def test_followers_are_told_that_a_file_ends_before_its_run(room: Room) -> None:
+    async def last(run: str) -> dict[str, Any]:
+        return json.loads([message async for _, message in find(run).read()][-1].splitlines()[-1])
+
+    begun, ended = line({"seq": 0, "head": {}}), line({"seq": 1, "finished": {"reason": "length"}})
+    room.workshop.lead.opened("ann's", head("midway") + begun)
+    room.workshop.lead.opened("ben's", head("whole") + begun + ended)
+    assert complete(last("midway")) == {"cut": True}
+    assert complete(last("whole")) == json.loads(ended)
+
+
 def test_a_run_from_a_file_can_be_shown(room: Room) -> None:
-    transcript = '{"run": "abc"}\n{"seq": 0}\n{"seq": 1}\n'
+    transcript = '{"run": "abc"}\n{"seq": 0}\n{"seq": 1, "finished": {}}\n'
     room.workshop.lead.opened("presenter", transcript)
     room.workshop.lead.opened("presenter", head("refused") + line({"problem": "This is not a run's file."}))
     assert room.ask("lead", key=KEY, run="abc", at=1) == (200, {"followers": 0})
@@ -248,13 +285,28 @@ def test_a_run_from_a_file_can_be_shown(room: Room) -> None:
     async def hear() -> list[str]:
         return [message async for _, message in find("abc").read()]
 
-    assert "".join(complete(hear())) == '{"seq": 0}\n{"seq": 1}\n'
+    assert "".join(complete(hear())) == '{"seq": 0}\n{"seq": 1, "finished": {}}\n'
     for other in range(10):
         room.workshop.lead.opened(f"visitor {other}", f'{{"run": "other {other}"}}\n')
     assert find("abc"), "files opened by others do not displace it"
     room.workshop.lead.left("visitor 3")
     assert find("other 3") is None
     assert find("other 4")
+
+
+def test_a_long_run_from_a_file_comes_in_portions_over_a_slow_line_and_whole(room: Room) -> None:
+    frames = [line({"seq": seq, "say": "x" * 1000}) for seq in range(1000)] + [line({"seq": 1000, "finished": {}})]
+    room.workshop.lead.opened("presenter", head("long") + "".join(frames))
+
+    async def hear(begin: int) -> list[str]:
+        return [message async for _, message in find("long").read(begin)]
+
+    portions = complete(hear(0))
+    assert len(portions) > 10
+    assert max(map(len, portions)) < 70_000
+    assert "".join(portions) == "".join(frames)
+    assert all(portion.endswith("}\n") for portion in portions), "no frame is cut"
+    assert complete(hear(3)) == portions[3:], "who lost the connection goes on from there"
 
 
 def test_with_too_many_runs_from_files_the_first_is_dropped(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +317,7 @@ def test_with_too_many_runs_from_files_the_first_is_dropped(room: Room, monkeypa
     assert room.ask("lead", key=KEY, run="two", at=0)[1] == {"followers": 0}
     room.workshop.lead.opened("somebody", '{"run": "four"}\n{"seq": 0}\n')
     assert room.ask("lead", key=KEY, run="two", at=0)[1] == {"followers": 0}, "a run being shown is kept"
-    room.workshop.lead.opened("somebody", f'{{"run": "long"}}\n{"x" * 100}\n')
+    room.workshop.lead.opened("somebody", head("long") + line({"seq": 0, "say": "x" * 100}))
     assert find("long")
     assert not find("three")
 
