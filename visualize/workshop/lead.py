@@ -89,7 +89,8 @@ class Lead:
             end = frames.find("\n", begin + PORTION) + 1 or len(frames)
             channel.put(frames[begin:end])
             begin = end
-        if frames and "finished" not in json.loads(frames.splitlines()[-1]):
+        last = frames.removesuffix("\n").rpartition("\n")[2]
+        if last and "finished" not in json.loads(last):
             channel.put(line({"cut": True}))
         channel.close()
         with self._lock:
