@@ -79,15 +79,16 @@ class PoolMachine(RuleBasedStateMachine):
                 assert not others
                 self.cached[block] = None
         else:
-            taken = any(block in table for table in self.tables.values())
+            owners = sum(block in table for table in self.tables.values())
             if event_type is BlockShared:
-                assert taken or block in self.cached
+                assert owners or block in self.cached
+                assert fields["references"] == owners + 1
                 self.cached.pop(block, None)
                 if block in self.priority:
                     self.priority[block] = max(self.priority[block], self.priorities[owner])
             else:
                 assert event_type in (BlockAllocated, BlockCopied)
-                assert not taken
+                assert not owners
                 assert block not in self.cached
             self.tables[owner].insert(fields["index"], block)
 
@@ -348,6 +349,23 @@ def test_storing_a_prefix_again_raises_the_priority_of_the_block_that_holds_it(l
     found = pool.find([1, 1, 2, 2, 9], ROOT)
     assert len(found) == 2
     assert found[0][0] == block
+
+
+@pytest.mark.parametrize("eviction", ["lru", "priority"])
+def test_storing_a_prefix_again_does_not_make_the_block_that_holds_it_recent(eviction):
+    """Unless that gives it a higher priority."""
+    pool = BlockPool(num_blocks=4, block_size=2, eviction=eviction)
+    held, again = (BlockTable(pool, owner, ignore, paged=True) for owner in (0, 1))
+    for table in (held, again):
+        table.reserve(2)
+        table.roll_back(2)
+    held.store_full([1, 1], 2, ROOT, 5)
+    (first,) = held.blocks
+    held.release()
+    (second,) = leave_behind(pool, 2, [3, 3], priority=5)
+    again.store_full([1, 1], 2, ROOT, 5)
+    again.release()
+    assert evicted(pool, 4) == [first, second]  # after the free ones
 
 
 def test_eviction_does_not_scan_all_cached_blocks():
