@@ -452,6 +452,24 @@ def test_shared_blocks_are_not_hashed_again(monkeypatch, found):
     assert [block for block, _ in pool.find(tokens, ROOT)] == list(second.blocks[:4])
 
 
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_continuation_from_within_a_text_stores_blocks_of_its_own(length):
+    """Even if the other text goes on for some blocks: those are not found for this one."""
+    pool = BlockPool(num_blocks=8, block_size=2)
+    first, second = (BlockTable(pool, owner, ignore, paged=True, copy=ignore) for owner in range(2))
+    tokens = [1, 1, 2, 2, 3, 3]
+    first.reserve(6)
+    first.roll_back(6)
+    first.store_full(tokens, 6, ROOT, 0)
+    second.adopt_table(first, length)
+    other = [*tokens[:length], *[7] * (6 - length)]
+    second.reserve(6)
+    second.roll_back(6)
+    second.store_full(other, 6, ROOT, 0)
+    for table, text in ((first, tokens), (second, other)):
+        assert [block for block, _ in pool.find([*text, 9], ROOT)] == list(table.blocks)
+
+
 def test_a_released_table_begins_anew():
     pool = BlockPool(num_blocks=4, block_size=2)
     table = BlockTable(pool, 0, ignore, paged=True)
