@@ -407,6 +407,16 @@ def test_each_drafter_has_its_own_times(monkeypatch):
     assert 0 < ms < ms + less <= drafting
 
 
+def test_a_drafter_that_finds_nothing_to_propose_is_not_timed(monkeypatch):
+    timed = []
+    monkeypatch.setattr(drafters.TheilSen, "observe", lambda self, size, ms: timed.append(size))
+    monkeypatch.setattr(drafters.PromptLookup, "propose", lambda self, sequences, windows: [None] * len(sequences))
+    monkeypatch.setattr(Costs, "observe", lambda self, *times: None)
+    config, sampling = EngineConfig(speculative="ngram"), SamplingParams(max_tokens=8, ignore_eos=True)
+    tiny_models.engine("llama").generate("The king", config, sampling)
+    assert timed == []
+
+
 def test_no_pass_has_a_negative_time():
     costs = Costs()
     for tokens, ms in ((1, 0.1), (100, 300.0), (100, 310.0), (1, 0.2)):
