@@ -134,13 +134,17 @@ def test_matching_keeps_the_agreeing_prefix():
     assert judge_matching(own[:1], torch.empty(0, dtype=torch.long)).next_token.item() == 3
 
 
+@pytest.mark.parametrize("broken", [False, True])
 @pytest.mark.parametrize("gamma", [0, 1, 3])
-def test_a_batch_is_judged_as_each_of_its_rounds_alone(gamma):
-    generator = torch.Generator().manual_seed(gamma)
-    p = torch.randn(6, gamma + 1, VOCABULARY, generator=generator).softmax(-1)
-    q = torch.randn(6, gamma, VOCABULARY, generator=generator).softmax(-1)
-    proposals = torch.randint(VOCABULARY, (6, gamma), generator=generator)
-    u, u_next = uniforms(6, gamma, generator=generator), uniforms(6, gamma + 1, generator=generator)
+def test_a_batch_is_judged_as_each_of_its_rounds_alone(gamma, broken):
+    """Also beside a draft that is broken."""
+    generator, rounds = torch.Generator().manual_seed(gamma), 60
+    p = torch.randn(rounds, gamma + 1, VOCABULARY, generator=generator).softmax(-1)
+    q = torch.randn(rounds, gamma, VOCABULARY, generator=generator).softmax(-1)
+    if broken:
+        q[::6, :, :3] = torch.nan
+    proposals = torch.randint(VOCABULARY, (rounds, gamma), generator=generator)
+    u, u_next = uniforms(rounds, gamma, generator=generator), uniforms(rounds, gamma + 1, generator=generator)
     together = judge_sampled(p, q, proposals, u, u_next)
     alone = [judge_sampled(*row) for row in zip(p, q, proposals, u, u_next, strict=True)]
     assert together.accepted.tolist() == [verdict.accepted.item() for verdict in alone]
@@ -162,7 +166,7 @@ def test_the_token_after_the_last_proposal_is_drawn_from_p():
     """Nothing was rejected, so nothing of q is subtracted."""
     p = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.25, 0.5]])
     q = torch.tensor([[0.5, 0.5, 0.0]])
-    for u_next, token in ((0.2, 0), (0.3, 1), (0.6, 2)):
+    for u_next, token in ((0.249, 0), (0.251, 1), (0.499, 1), (0.501, 2)):
         u_next = torch.tensor([0.9, u_next], dtype=torch.float64)
         verdict = judge_sampled(p, q, torch.tensor([0]), torch.zeros(1).double(), u_next)
         assert (verdict.accepted.item(), verdict.next_token.item()) == (1, token)

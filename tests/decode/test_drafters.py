@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lab import ConfigError, EngineConfig, SamplingParams
 from lab.decode.drafters import PromptLookup, lookup
-from lab.trace.events import Committed, Judged, Preempted, Proposed
+from lab.trace.events import Committed, Judged, Preempted, Proposed, StepTimed
 from tests import tiny_models
 
 PROMPT = "The king had three daughters, and the king had three"
@@ -171,6 +171,15 @@ def test_early_exit_proposes_what_the_first_layers_predict(architecture, layers)
             elif event.kind == "committed":
                 known, guesses = known + list(event.token_ids), []
     assert checked > 20
+
+
+def test_early_exit_does_not_read_the_prompt_once_more():
+    """The target's own pass has stored what its first layers make of it."""
+    config = replace(PLAIN, speculative="early_exit", early_exit_layer=1)
+    run = tiny_models.engine("llama").generate(PROMPT, config, SamplingParams(max_tokens=8, ignore_eos=True))
+    prefill, first, *_ = of(run, StepTimed)
+    assert (prefill.step_kind, prefill.draft_flops, prefill.draft_bytes) == ("prefill", 0, 0)
+    assert first.draft_flops > 0
 
 
 def test_early_exit_shares_all_weights():

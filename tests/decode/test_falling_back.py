@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from dataclasses import replace
 from unittest.mock import Mock
@@ -91,6 +92,24 @@ def test_a_failing_draft_affects_only_the_requests_that_use_it(lab, monkeypatch)
     runs = [request.result() for request in [lab.submit(PROMPT, config, sampling) for config in configs]]
     assert [run.token_ids for run in runs] == [plain] * 4
     assert [len(fell_back(run)) for run in runs] == [1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_the_time_until_a_draft_failed_counts_as_drafting(lab, monkeypatch, after):
+    """In the prefill, or in a round's first proposal: it is not taken for work around the target's pass."""
+    forward, calls = lab.draft.forward, iter(range(10**6))
+
+    def slow(*args):
+        if next(calls) < after:
+            return forward(*args)
+        time.sleep(0.05)
+        raise RuntimeError("gone")
+
+    monkeypatch.setattr(lab.draft, "forward", slow)
+    run = lab.generate(PROMPT, replace(PLAIN, speculative="draft"), SamplingParams(max_tokens=4, ignore_eos=True))
+    steps = [event for event in run.events if isinstance(event, StepTimed)]
+    assert len(fell_back(run)) == 1
+    assert steps[after].draft_ms >= 50
 
 
 def test_what_was_found_in_storage_that_fails_does_not_count_as_a_cache_hit(lab, monkeypatch):

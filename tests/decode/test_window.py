@@ -223,6 +223,19 @@ def test_the_first_proposals_are_judged_by_their_own_times():
     assert window.gamma == MOST
 
 
+def test_one_bad_round_does_not_end_the_guessing_of_a_new_request():
+    """It is credited with three quarters of its guesses at first."""
+    script = Script(0, noise=0.0)
+    script.run(0.7, 50)  # the times are known
+    window = Window(MOST, adaptive=True)
+    assert window.acceptance == 0.75
+    window.observe(0, 1, 1, 1, script.costs, script.drafting)
+    assert 0.5 < window.acceptance < 0.75
+    assert window.gamma > 0
+    window.observe(0, 1, 1, 1, script.costs, script.drafting)
+    assert window.acceptance < 0.5
+
+
 def test_a_worthless_draft_is_probed_only_now_and_then():
     script = Script(0)
     script.run(0.0, 50)
@@ -394,6 +407,16 @@ def test_each_drafter_has_its_own_times(monkeypatch):
     assert 0 < ms < ms + less <= drafting
 
 
+def test_a_drafter_that_finds_nothing_to_propose_is_not_timed(monkeypatch):
+    timed = []
+    monkeypatch.setattr(drafters.TheilSen, "observe", lambda self, size, ms: timed.append(size))
+    monkeypatch.setattr(drafters.PromptLookup, "propose", lambda self, sequences, windows: [None] * len(sequences))
+    monkeypatch.setattr(Costs, "observe", lambda self, *times: None)
+    config, sampling = EngineConfig(speculative="ngram"), SamplingParams(max_tokens=8, ignore_eos=True)
+    tiny_models.engine("llama").generate("The king", config, sampling)
+    assert timed == []
+
+
 def test_no_pass_has_a_negative_time():
     costs = Costs()
     for tokens, ms in ((1, 0.1), (100, 300.0), (100, 310.0), (1, 0.2)):
@@ -405,10 +428,11 @@ def test_no_pass_has_a_negative_time():
     assert later.pass_ms(9) >= later.pass_ms(1) > 0
 
 
-def test_another_window_is_tried_while_only_one_size_is_known():
+@pytest.mark.parametrize("measured", [1, 3])
+def test_another_window_is_tried_while_only_one_size_is_known(measured):
     """Otherwise a window that begins too large would never learn that a smaller one is faster."""
     costs, drafting, window = Costs(), TheilSen(), Window(MOST, adaptive=True)
-    for _ in range(3):
+    for _ in range(measured):
         costs.observe(9, 12.0, 0.0)
         drafting.observe(8, 8.0)
     assert costs.pass_ms(9) == pytest.approx(12)

@@ -79,15 +79,16 @@ class PoolMachine(RuleBasedStateMachine):
                 assert not others
                 self.cached[block] = None
         else:
-            taken = any(block in table for table in self.tables.values())
+            owners = sum(block in table for table in self.tables.values())
             if event_type is BlockShared:
-                assert taken or block in self.cached
+                assert owners or block in self.cached
+                assert fields["references"] == owners + 1
                 self.cached.pop(block, None)
                 if block in self.priority:
                     self.priority[block] = max(self.priority[block], self.priorities[owner])
             else:
                 assert event_type in (BlockAllocated, BlockCopied)
-                assert not taken
+                assert not owners
                 assert block not in self.cached
             self.tables[owner].insert(fields["index"], block)
 
@@ -350,6 +351,23 @@ def test_storing_a_prefix_again_raises_the_priority_of_the_block_that_holds_it(l
     assert found[0][0] == block
 
 
+@pytest.mark.parametrize("eviction", ["lru", "priority"])
+def test_storing_a_prefix_again_does_not_make_the_block_that_holds_it_recent(eviction):
+    """Unless that gives it a higher priority."""
+    pool = BlockPool(num_blocks=4, block_size=2, eviction=eviction)
+    held, again = (BlockTable(pool, owner, ignore, paged=True) for owner in (0, 1))
+    for table in (held, again):
+        table.reserve(2)
+        table.roll_back(2)
+    held.store_full([1, 1], 2, ROOT, 5)
+    (first,) = held.blocks
+    held.release()
+    (second,) = leave_behind(pool, 2, [3, 3], priority=5)
+    again.store_full([1, 1], 2, ROOT, 5)
+    again.release()
+    assert evicted(pool, 4) == [first, second]  # after the free ones
+
+
 def test_eviction_does_not_scan_all_cached_blocks():
     """With many blocks and few priorities, only the priorities are compared."""
     compared = []
@@ -432,6 +450,24 @@ def test_shared_blocks_are_not_hashed_again(monkeypatch, found):
     second.store_full(tokens, 9, ROOT, 0)
     assert hashed == [(6, 7)]
     assert [block for block, _ in pool.find(tokens, ROOT)] == list(second.blocks[:4])
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_continuation_from_within_a_text_stores_blocks_of_its_own(length):
+    """Even if the other text goes on for some blocks: those are not found for this one."""
+    pool = BlockPool(num_blocks=8, block_size=2)
+    first, second = (BlockTable(pool, owner, ignore, paged=True, copy=ignore) for owner in range(2))
+    tokens = [1, 1, 2, 2, 3, 3]
+    first.reserve(6)
+    first.roll_back(6)
+    first.store_full(tokens, 6, ROOT, 0)
+    second.adopt_table(first, length)
+    other = [*tokens[:length], *[7] * (6 - length)]
+    second.reserve(6)
+    second.roll_back(6)
+    second.store_full(other, 6, ROOT, 0)
+    for table, text in ((first, tokens), (second, other)):
+        assert [block for block, _ in pool.find([*text, 9], ROOT)] == list(table.blocks)
 
 
 def test_a_released_table_begins_anew():

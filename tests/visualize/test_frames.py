@@ -116,6 +116,30 @@ def test_without_a_cache_all_but_the_last_token_is_recomputed(kind: str) -> None
     assert shown.layout["recomputed"]["yaxis.range"][1] >= max(whole["y"])
 
 
+def test_a_pass_that_was_longer_than_later_ones_stays_in_view() -> None:
+    events = [
+        replace(event, target_tokens=500) if isinstance(event, StepTimed) and event.step == 2 else event
+        for event in script(CONFIGS["no cache"], max_tokens=6)
+    ]
+    shown = picture(Reducer().feed(events))
+    assert max(shown.columns["recomputed"][0]["y"]) == 500
+    assert shown.layout["recomputed"]["yaxis.range"][1] >= 500
+
+
+def test_the_speed_is_that_of_up_to_eight_passes(events: list[Event]) -> None:
+    """Tokens of the latest passes by their time; the prefill is not one of them."""
+    tokens, passes, speeds = 0, [], []
+    for event in events:
+        if isinstance(event, Committed):
+            tokens = len(event.token_ids)
+        elif isinstance(event, StepTimed) and event.step_kind != "prefill":
+            passes.append((tokens, event.total_ms))
+            made, ms = map(sum, zip(*passes[-8:], strict=True))
+            speeds.append(1000 * made / ms)
+    assert len(speeds) > 8
+    assert picture(Reducer().feed(events)).columns["timing"][3]["y"] == pytest.approx(speeds, abs=0.06)
+
+
 def test_the_block_map_agrees_with_the_events_at_every_step(events: list[Event]) -> None:
     shown, reducer, live, guesses = Picture(), Reducer(), {}, [0, 0]
     size = events[0].config["block_size"]
@@ -383,6 +407,17 @@ def test_a_prefill_that_would_dwarf_the_passes_is_labelled_as_cut_off(times: flo
     assert over.layout["timing"]["xaxis.range"][0] > 0
     assert over.columns["timing"][4]["text"] == [""], "a bar out of view has no label"
     assert 0 not in over.layout["timing"]["yaxis2.tickvals"], "its label would touch the number of a pass"
+
+
+def test_a_run_without_a_prefill_is_drawn() -> None:
+    """As a file may hold it."""
+    events = [
+        replace(event, step_kind="decode") if isinstance(event, StepTimed) and event.step == 0 else event
+        for event in script(CONFIGS["plain"], max_tokens=3)
+    ]
+    *bars, speed, prefill = picture(Reducer().feed(events)).columns["timing"]
+    assert [trace["x"] for trace in (*bars, speed)] == [[0, 1, 2]] * 4
+    assert prefill["x"] == []
 
 
 def test_the_label_of_the_prefill_is_beside_the_latest_one() -> None:
