@@ -27,7 +27,7 @@ from visualize.batch.readouts import Asked, Before, Tally, rows
 from visualize.batch.sequences import Sequences
 from visualize.figures import batch as figures
 from visualize.run.frames import Frame, news
-from visualize.run.readouts import small
+from visualize.run.in_words import small
 from visualize.text import visible
 
 States = tuple[Occupancy, int, int]

@@ -40,9 +40,10 @@ from lab.trace.metrics import Meter
 from lab.trace.roofline import achieved, limits_of
 from visualize.figures import blocks, recomputed, rounds, timing
 from visualize.figures.base import window
+from visualize.run.in_words import described, difference
 from visualize.run.narrate import Narrator, limit
 from visualize.run.pool import PoolEvent, PoolView
-from visualize.run.readouts import Before, described, difference, rows
+from visualize.run.readouts import Before, rows
 from visualize.run.step import Step
 from visualize.text import visible
 from visualize.vocabulary import sentences
