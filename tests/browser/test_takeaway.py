@@ -81,7 +81,7 @@ def test_a_run_from_a_file_can_be_made_again(visit: Visit, tmp_path: Path) -> No
     lab.page.wait_for_selector(".use")
     shown = lab.page.get_attribute(".stage", "data-run")
     settings = "KV format INT8, paged blocks on, speculation Off, blocks in the pool 128, temperature 0.8, seed 3"
-    assert lab.page.inner_text(".compared") == settings
+    assert lab.page.inner_text(".compared") == f"{settings}, max tokens 20"
     lab.page.click(".use")
     lab.page.wait_for_selector("#speculation label.selected:has-text('Off')")
     lab.page.wait_for_selector("#kv-format label.selected:has-text('INT8')")

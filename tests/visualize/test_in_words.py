@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import pytest
 
-from lab.config import EngineConfig
+from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import RunStarted
 from tests.visualize.conftest import CONFIGS, script
-from visualize.run.in_words import described, difference, in_short
+from visualize.run.in_words import WORDS, described, difference, in_short
 from visualize.run.settings import Settings
 
 CONFIG = asdict(EngineConfig())
@@ -43,7 +43,13 @@ def test_every_setting_of_the_page_is_named_when_it_changes() -> None:
         assert "same" not in said(**{name: not before[name]})
     for name in ("num_speculative_tokens", "block_size"):
         assert "→ 77" in said(**{name: 77})
-    for speculative, name in (("early_exit", "early_exit_layer"), ("synthetic", "synthetic_acceptance_rate")):
+    of_drafters = {
+        "early_exit_layer": "early_exit",
+        "synthetic_acceptance_rate": "synthetic",
+        "prompt_lookup_min": "ngram",
+        "prompt_lookup_max": "ngram",
+    }
+    for name, speculative in of_drafters.items():
         assert "→ 77" in said(speculative=speculative, **{name: 77})
         assert said(**{name: 77}).endswith("with the same settings.")  # without its drafter it has no effect
     usual = EngineConfig(speculative="early_exit")
@@ -63,6 +69,8 @@ def test_every_setting_of_the_page_is_named_when_it_changes() -> None:
         ({"seed": 8}, "seed 3 → 8"),
         ({"max_tokens": 90}, "max tokens 1 → 90"),
         ({"logprobs": 5}, "recorded distributions off → on"),
+        ({"stop": ["END"]}, "stop strings none → “END”"),
+        ({"ignore_eos": True}, "end of text heeded → ignored"),
     ],
 )
 def test_changed_sampling_is_named(sampled: dict[str, Any], said: str) -> None:
@@ -98,6 +106,9 @@ def test_changed_models_and_prompts_are_named() -> None:
 def test_a_setting_missing_from_an_older_run_has_its_default() -> None:
     older = {name: value for name, value in CONFIG.items() if name not in ("kernels", "cuda_graphs", "torch_compile")}
     assert "same" in difference(started(older), started(CONFIG))
+    sampling = {name: value for name, value in STARTED.sampling.items() if name != "stop"}
+    now, before = (replace(STARTED, sampling=sampling | stop) for stop in ({"stop": []}, {}))
+    assert "same" in difference(before, now)
     assert described(older, {"temperature": 0.8, "seed": 7}) == described(CONFIG, {"temperature": 0.8, "seed": 7})
 
 
@@ -110,6 +121,34 @@ def test_only_settings_that_mattered_are_described() -> None:
     assert "early-exit layers 4" in described(now | {"speculative": "early_exit"}, sampling)
     assert "guesses" not in described(now | {"speculative": "off"}, sampling)
     assert "KV cache off" in described(asdict(EngineConfig(kv_cache=False)), sampling)
+
+
+def test_every_other_setting_that_is_not_the_default_is_described() -> None:
+    config = asdict(EngineConfig(speculative="ngram", prompt_lookup_min=3, prompt_lookup_max=8))
+    sampling = {"temperature": 0.8, "seed": 1}
+    usual = "KV format Native, paged blocks off, speculation Lookup, guesses a round 4"
+    assert described(config, sampling | {"top_k": 5, "top_p": 0.5, "max_tokens": 64}) == (
+        f"{usual}, shortest match 3, longest match 8, temperature 0.8, top-k 5, top-p 0.5, seed 1"
+    )
+    assert "match" not in described(config | {"speculative": "off"}, sampling)
+    assert "top" not in described(config, sampling | {"top_k": 5, "top_p": 0.5, "temperature": 0.0}), "none is drawn"
+    told = described(config, sampling | {"max_tokens": 90, "stop": ["The end"], "ignore_eos": True, "logprobs": 2})
+    assert told.endswith("seed 1, max tokens 90, stop strings “The end”, end of text ignored, recorded distributions 2")
+
+
+def test_every_setting_has_words() -> None:
+    for field in fields(EngineConfig) + fields(SamplingParams):
+        assert field.name in WORDS
+
+
+def test_stop_strings_are_spelled_out_and_cut_short() -> None:
+    def told(stop: Any) -> str:
+        return described(CONFIG, {"temperature": 0.8, "seed": 1, "stop": stop}).partition("seed 1")[2]
+
+    assert told([]) == told(()) == ""
+    assert told("one\n") == told(["one\n"]) == ", stop strings “one↵”"
+    assert told(["\u202eevil", "x" * 200]) == f", stop strings “⟨RLO⟩evil” or “{'x' * 15}…”"
+    assert told(list("abcde")) == ", stop strings “a” or “b” or 3 more"
 
 
 def test_settings_in_short_are_those_that_are_not_the_default() -> None:

@@ -9,10 +9,12 @@ from typing import Any
 
 from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import RunStarted
-from visualize.text import visible
+from visualize.text import named, visible
 from visualize.vocabulary import ATTENTIONS, DRAFTERS, KERNELS, KV_FORMATS, SWITCH
 
-_WORDS: dict[str, tuple[str, dict[Any, str]]] = {
+USUAL = asdict(EngineConfig()) | asdict(SamplingParams())
+"""The default of every setting."""
+WORDS: dict[str, tuple[str, dict[Any, str]]] = {
     "kv_cache": ("KV cache", SWITCH),
     "kv_dtype": ("KV format", KV_FORMATS),
     "paged": ("paged blocks", SWITCH),
@@ -20,6 +22,8 @@ _WORDS: dict[str, tuple[str, dict[Any, str]]] = {
     "speculative": ("speculation", {key: drafter.label for key, drafter in DRAFTERS.items()}),
     "num_speculative_tokens": ("guesses a round", {}),
     "adaptive_window": ("adaptive window", SWITCH),
+    "prompt_lookup_min": ("shortest match", {}),
+    "prompt_lookup_max": ("longest match", {}),
     "early_exit_layer": ("early-exit layers", {None: "a quarter"}),
     "synthetic_acceptance_rate": ("acceptance rate", {}),
     "block_size": ("block size", {}),
@@ -30,42 +34,66 @@ _WORDS: dict[str, tuple[str, dict[Any, str]]] = {
     "cuda_graphs": ("CUDA graphs", SWITCH),
     "torch_compile": ("torch.compile", SWITCH),
     "prefill_attention": ("prompt attention", ATTENTIONS),
-}
-"""The engine's settings in words, and their values where those are not their own words."""
-_SAMPLED: dict[str, tuple[str, dict[Any, str]]] = {
     "temperature": ("temperature", {}),
     "top_k": ("top-k", {}),
     "top_p": ("top-p", {}),
     "seed": ("seed", {}),
     "max_tokens": ("max tokens", {}),
+    "stop": ("stop strings", {(): "none"}),
+    "ignore_eos": ("end of text", {False: "heeded", True: "ignored"}),
     "logprobs": ("recorded distributions", {0: "off", 5: "on"}),
 }
-"""The sampling parameters that the page sets, in words."""
-_MAIN = ("kv_dtype", "paged", "speculative", "num_speculative_tokens")
+"""Every setting in words, and its values where those are not their own words."""
+_MAIN = ("kv_dtype", "paged", "speculative", "num_speculative_tokens", "temperature", "seed")
+_STOPS = 2
+"""How many stop strings are told."""
+_STOP = 16
+"""How many characters of each."""
 NEEDS = {
     "num_speculative_tokens": DRAFTERS.keys() - {"off"},
     "adaptive_window": DRAFTERS.keys() - {"off"},
+    "prompt_lookup_min": {"ngram"},
+    "prompt_lookup_max": {"ngram"},
     "early_exit_layer": {"early_exit"},
     "synthetic_acceptance_rate": {"synthetic"},
 }
 """Settings that matter only with some drafters."""
 OF_BLOCKS = {"kv_dtype", "paged", "block_size", "num_blocks", "enable_prefix_caching", "eviction", "cache_priority"}
 """Settings that matter only with a KV cache."""
+OF_DRAWS = {"top_k", "top_p"}
+"""Settings that matter only where tokens are drawn."""
 
 
-def matters(key: str, config: dict[str, Any]) -> bool:
-    """Whether a setting does anything in a run with ``config``."""
-    return config["speculative"] in NEEDS.get(key, DRAFTERS) and (config["kv_cache"] or key not in OF_BLOCKS)
+def every_setting(config: dict[str, Any], sampling: dict[str, Any]) -> dict[str, Any]:
+    """All settings of a run. One from a file may predate some, and then has their defaults; it may also have its stop
+    strings as a list, or one without a list."""
+    had = USUAL | config | sampling
+    return had | {"stop": SamplingParams(stop=had["stop"]).stop}
+
+
+def matters(key: str, had: dict[str, Any]) -> bool:
+    """Whether a setting does anything in a run that ``had`` these settings."""
+    return (
+        had["speculative"] in NEEDS.get(key, DRAFTERS)
+        and (had["kv_cache"] or key not in OF_BLOCKS)
+        and (had["temperature"] > 0 or key not in OF_DRAWS)
+    )
+
+
+def value_in_words(key: str, value: Any) -> str:
+    """A setting's value in words. Of stop strings, which anybody may have written, only the beginning is told."""
+    if key == "stop" and value:
+        more = [f"{len(value) - _STOPS} more"] if len(value) > _STOPS else []
+        return " or ".join([named(text, _STOP) for text in value[:_STOPS]] + more)
+    return str(WORDS[key][1].get(value, value))
 
 
 def difference(before: RunStarted, now: RunStarted) -> str:
-    """Which settings changed since the previous run, in words. A run from a file may predate a setting, and then has
-    its default."""
-    usual = asdict(EngineConfig()) | asdict(SamplingParams())
-    was_of, now_of = (usual | run.config | run.sampling for run in (before, now))
+    """Which settings changed since the previous run, in words."""
+    was_of, now_of = (every_setting(run.config, run.sampling) for run in (before, now))
     switched = [
-        f"{label} {names.get(was_of[key], was_of[key])} → {names.get(now_of[key], now_of[key])}"
-        for key, (label, names) in (_WORDS | _SAMPLED).items()
+        f"{label} {value_in_words(key, was_of[key])} → {value_in_words(key, now_of[key])}"
+        for key, (label, _) in WORDS.items()
         if was_of[key] != now_of[key] and matters(key, now_of)
     ]
     if before.target != now.target:
@@ -90,20 +118,18 @@ def _draft(run: RunStarted) -> str:
 
 def described(config: dict[str, Any], sampling: dict[str, Any]) -> str:
     """A run's settings in words: the main ones, and any others that matter to it and are not the default."""
-    return ", ".join(_told(config, _MAIN) + [f"{name} {sampling[name]}" for name in ("temperature", "seed")])
+    return ", ".join(_told(every_setting(config, sampling), _MAIN))
 
 
 def in_short(config: dict[str, Any]) -> str:
-    """A run's settings in a few words: those that are not the default, except how large the pool is."""
-    return ", ".join(_told(config | {"num_blocks": None})) or "KV cache on"
+    """A run's settings in a few words: those of the engine that are not the default, except how large the pool is."""
+    return ", ".join(_told(every_setting(config | {"num_blocks": None}, {}))) or "KV cache on"
 
 
-def _told(config: dict[str, Any], always: Sequence[str] = ()) -> list[str]:
+def _told(had: dict[str, Any], always: Sequence[str] = ()) -> list[str]:
     """Settings in words: those that matter to a run and are not the default, and those that are ``always`` told."""
-    usual = asdict(EngineConfig())
-    config = usual | config
     return [
-        f"{label} {names.get(config[key], config[key])}"
-        for key, (label, names) in _WORDS.items()
-        if matters(key, config) and (key in always or config[key] != usual[key])
+        f"{label} {value_in_words(key, had[key])}"
+        for key, (label, _) in WORDS.items()
+        if matters(key, had) and (key in always or had[key] != USUAL[key])
     ]
