@@ -3,7 +3,7 @@ others."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -71,7 +71,7 @@ def every_setting(config: dict[str, Any], sampling: dict[str, Any]) -> dict[str,
     return had | {"stop": SamplingParams(stop=had["stop"]).stop}
 
 
-def matters(key: str, had: dict[str, Any]) -> bool:
+def matters(key: str, had: Mapping[str, Any]) -> bool:
     """Whether a setting does anything in a run that ``had`` these settings."""
     return (
         had["speculative"] in NEEDS.get(key, DRAFTERS)
@@ -126,7 +126,7 @@ def in_short(config: dict[str, Any]) -> str:
     return ", ".join(_told(every_setting(config | {"num_blocks": None}, {}))) or "KV cache on"
 
 
-def _told(had: dict[str, Any], always: Sequence[str] = ()) -> list[str]:
+def _told(had: Mapping[str, Any], always: Sequence[str] = ()) -> list[str]:
     """Settings in words: those that matter to a run and are not the default, and those that are ``always`` told."""
     return [
         f"{label} {value_in_words(key, had[key])}"
