@@ -58,6 +58,12 @@ def news(told: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     return new
 
 
+def about(run: RunStarted) -> dict[str, Any]:
+    """What a head says of a run's settings, models and device."""
+    names = {name: visible(getattr(run, name)) for name in ("target", "accelerator", "dtype")}
+    return {**names, "draft": run.draft and visible(run.draft), "config": run.config, "sampling": run.sampling}
+
+
 class Reducer:
     """Turns one run's events, fed in order and in chunks of any size, into frames.
 
@@ -143,12 +149,11 @@ class Reducer:
         if self._recorded:
             self._narrator.note(f"recorded on {visible(run.hardware or run.device)}")
         guesses = run.config["num_speculative_tokens"] if speculative != "off" else 0
-        about = {name: getattr(run, name) for name in ("config", "sampling", "target", "draft", "accelerator", "dtype")}
         prompt = [visible(piece) for piece in run.prompt_pieces]
         said = sentences(speculative, greedy=run.sampling["temperature"] == 0)
         words = {"sentences": said, "described": described(run.config, run.sampling)}
         return {
-            "head": {**about, "prompt": prompt, **words, "recorded": self._recorded},
+            "head": {**about(run), "prompt": prompt, **words, "recorded": self._recorded},
             "say": self._narrator.asked(),
             "compared": difference(self._before.started, run) if self._before and not self._recorded else "",
             "columns": {"blocks": blocks.columns(run.num_blocks)},
