@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from lab import EngineConfig, Run
 from tests.browser.conftest import OVERFLOW, Lab
+from tests.visualize.conftest import script
 from visualize.vocabulary import DRAFTERS
 
 Visit = Callable[..., Lab]
@@ -161,6 +164,35 @@ def test_no_scrollbar_is_shown_where_there_is_nothing_to_scroll(visit: Visit, pa
         lab.page.click("#run")
         lab.page.wait_for_selector(".say:text-matches('^(Finished|Done)')", timeout=60_000)
     assert lab.page.evaluate(EMPTY_SCROLLBARS) == []
+
+
+ROUNDS = """() => {
+  const plot = document.querySelector("[data-chart=rounds] .plot");
+  const { _length: high, range: [low, top] } = plot._fullLayout.yaxis;
+  const labels = [...plot.querySelectorAll(".ytick text")].map((label) => label.getBoundingClientRect());
+  return {
+    row: high / (top - low),
+    side: Math.max(...plot._fullData.map(({ marker }) => marker.size)),
+    labels: [...plot.querySelectorAll(".ytick text")].map((label) => label.textContent),
+    apart: Math.min(...labels.slice(1).map(({ bottom }, at) => labels[at].top - bottom)),
+  };
+}"""
+
+
+@pytest.mark.parametrize("window", [(1280, 720), (390, 844)])
+def test_rounds_of_many_guesses_are_drawn_row_by_row(visit: Visit, tmp_path: Path, window: tuple[int, int]) -> None:
+    """A run from a file may have more guesses a round than the page lets one choose."""
+    file = tmp_path / "run.json"
+    Run(script(EngineConfig(speculative="draft", num_speculative_tokens=32), max_tokens=60)).save(file)
+    lab = visit(viewport=dict(zip(("width", "height"), window, strict=True))).open()
+    lab.reopen(file)
+    lab.page.wait_for_function(
+        "document.querySelector('[data-chart=rounds] .plot')._fullData?.some(({ x }) => x?.length)"
+    )
+    seen = lab.page.evaluate(ROUNDS)
+    assert 0 < seen["side"] <= seen["row"]
+    assert (seen["labels"][0], seen["labels"][-1]) == ("target", "32")
+    assert seen["apart"] > -4, "the boxes of text are higher than its digits"
 
 
 def test_in_a_small_window_everything_can_be_reached(visit: Visit) -> None:

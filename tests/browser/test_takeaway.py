@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -81,7 +82,7 @@ def test_a_run_from_a_file_can_be_made_again(visit: Visit, tmp_path: Path) -> No
     lab.page.wait_for_selector(".use")
     shown = lab.page.get_attribute(".stage", "data-run")
     settings = "KV format INT8, paged blocks on, speculation Off, blocks in the pool 128, temperature 0.8, seed 3"
-    assert lab.page.inner_text(".compared") == settings
+    assert lab.page.inner_text(".compared") == f"{settings}, max tokens 20"
     lab.page.click(".use")
     lab.page.wait_for_selector("#speculation label.selected:has-text('Off')")
     lab.page.wait_for_selector("#kv-format label.selected:has-text('INT8')")
@@ -92,6 +93,19 @@ def test_a_run_from_a_file_can_be_made_again(visit: Visit, tmp_path: Path) -> No
     assert lab.page.is_hidden(".use")
     assert lab.seen()["text"] == end["text"]
     assert Run.load(lab.save("json", tmp_path)).config == Run.load(file).config
+
+
+def test_what_a_file_calls_its_models_and_its_end_is_no_markup(visit: Visit, tmp_path: Path) -> None:
+    started, *rest = script(EngineConfig(), max_tokens=6)
+    started = replace(started, target="<b>mine</b>", sampling=started.sampling | {"stop": ["<i>end</i>"]})
+    Run([started, *rest]).save(tmp_path / "run.json")
+    lab = visit().open()
+    lab.reopen(tmp_path / "run.json")
+    lab.page.click(".use")
+    lab.page.wait_for_selector(".toast-wrap:has-text('cannot be set here')")
+    said = lab.page.inner_text(".toast-wrap")
+    assert "models cannot be chosen here: <b>mine</b>" in said
+    assert "stop strings cannot be set here: “<i>end</i>”" in said
 
 
 def test_of_two_files_opened_at_once_the_second_is_shown(visit: Visit, tmp_path: Path) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.config import ConfigError
+from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.engines import EMBEDDED, Pair
 from lab.here import has_gpu
 from lab.trace.events import RunStarted
@@ -19,6 +19,7 @@ from visualize.run.again import again
 from visualize.run.settings import LINK, MAX_PROMPT, NEUTRAL, Settings, senseless
 
 STARTED = replace(script(Settings().engine_config(num_blocks=128))[0], target="stories", draft=None)
+LOOKUP = replace(STARTED, config=STARTED.config | {"speculative": "ngram"})
 
 
 def started(settings: Settings) -> RunStarted:
@@ -52,13 +53,64 @@ def test_a_runs_settings_are_those_it_was_made_with(settings: Settings) -> None:
     [
         ({"prompt": "x" * (MAX_PROMPT + 1)}, "The run's prompt was left out: it has more than 4,000 characters."),
         ({"config": {"num_speculative_tokens": 20}}, "The run's gamma was left out: it must be a whole number"),
+        ({"config": {"prompt_lookup_min": 3}}, "The run's shortest match cannot be set here: 3."),
+        ({"config": {"prompt_lookup_max": 8}}, "The run's longest match cannot be set here: 8."),
+        ({"sampling": {"stop": ["END\u202e"]}}, "The run's stop strings cannot be set here: “END⟨RLO⟩”."),
+        ({"sampling": {"stop": "END"}}, "The run's stop strings cannot be set here: “END”."),
+        ({"sampling": {"ignore_eos": True}}, "The run's end of text cannot be set here: ignored."),
+        ({"sampling": {"logprobs": 2}}, "The run's recorded distributions cannot be set here: 2."),
         ({"target": "mine\u202e", "draft": "small"}, "The run's models cannot be chosen here: mine⟨RLO⟩ and small."),
     ],
 )
 def test_what_the_page_cannot_have_is_said(changed: dict[str, Any], said: str) -> None:
-    changed = changed | {"config": STARTED.config | changed.get("config", {})}
-    _, (notice,) = again(replace(STARTED, **changed), EMBEDDED)
+    changed |= {part: getattr(LOOKUP, part) | changed.get(part, {}) for part in ("config", "sampling")}
+    _, (notice,) = again(replace(LOOKUP, **changed), EMBEDDED)
     assert notice.startswith(said)
+
+
+OTHER = {
+    "kv_cache": False,
+    "kv_dtype": "int8",
+    "paged": False,
+    "block_size": 32,
+    "num_blocks": 64,
+    "enable_prefix_caching": True,
+    "eviction": "priority",
+    "prefill_attention": "math",
+    "kernels": "reference",
+    "cuda_graphs": False,
+    "torch_compile": True,
+    "cache_priority": 3,
+    "speculative": "synthetic",
+    "num_speculative_tokens": 5,
+    "adaptive_window": True,
+    "prompt_lookup_min": 3,
+    "prompt_lookup_max": 8,
+    "early_exit_layer": 6,
+    "synthetic_acceptance_rate": 0.5,
+    "max_tokens": 90,
+    "temperature": 0.5,
+    "top_k": 5,
+    "top_p": 0.5,
+    "seed": 9,
+    "stop": ("END",),
+    "ignore_eos": True,
+    "logprobs": 5,
+}
+"""For every setting, another value than that of ``LOOKUP``."""
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(EngineConfig) + fields(SamplingParams)])
+def test_every_setting_of_a_run_is_on_the_page_or_said_not_to_be(name: str) -> None:
+    if name == "cuda_graphs" and not has_gpu():
+        pytest.skip("without a GPU there is nothing to switch off")
+    part = "config" if name in LOOKUP.config else "sampling"
+    run = replace(LOOKUP, **{part: getattr(LOOKUP, part) | {name: OTHER[name]}})
+    assert again(run, EMBEDDED) != again(LOOKUP, EMBEDDED)
+
+
+def test_a_setting_that_did_nothing_is_not_missed() -> None:
+    assert again(replace(STARTED, config=STARTED.config | {"prompt_lookup_max": 8}), EMBEDDED)[1] == []
 
 
 def test_a_file_that_predates_a_setting_has_its_default() -> None:

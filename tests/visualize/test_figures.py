@@ -52,6 +52,23 @@ def test_a_round_is_drawn_in_one_column() -> None:
     assert seen == {STATES[state].label: ((7,), (row,), STATES[state].glyph) for state, row in points}
 
 
+@pytest.mark.parametrize(
+    ("guesses", "labels"),
+    [
+        (0, "target"),
+        (4, "target, guess 1, 2, 3, 4"),
+        (8, "target, guess 1, 2, 3, 4, 5, 6, 7, 8"),
+        (12, "target, guess 2, 4, 6, 8, 10, 12"),
+        (32, "target, guess 4, 8, 12, 16, 20, 24, 28, 32"),
+    ],
+)
+def test_rows_are_labelled_up_to_the_last_guess_but_no_more_than_there_is_room_for(guesses: int, labels: str) -> None:
+    axis = draw(rounds.figure(), rounds.columns(), rounds.rows(guesses)).layout.yaxis
+    assert ", ".join(axis.ticktext) == labels
+    assert [0, *(int(label.split()[-1]) for label in axis.ticktext[1:])] == list(axis.tickvals)
+    assert axis.range == (-0.6, guesses + 0.6)
+
+
 def test_a_guess_is_named_by_its_number() -> None:
     """Not by the axis' label at its row, which may have words."""
     for trace in rounds.figure().data:

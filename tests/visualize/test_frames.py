@@ -35,8 +35,9 @@ from tests.visualize.picture import Picture
 from tests.visualize.scripted import LIMITS
 from visualize.figures import rounds
 from visualize.run.frames import Frame, Reducer
+from visualize.run.in_words import described
 from visualize.run.narrate import limit
-from visualize.run.readouts import Before, described, rows
+from visualize.run.readouts import Before, rows
 from visualize.text import visible
 from visualize.vocabulary import GIVEN_BACK, sentences
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ import pytest
 from lab.config import EngineConfig
 from lab.trace.events import EVENT_TYPES
 from lab.trace.run import Run
+from lab.trace.steps import Entry, Step
 from tests.visualize.conftest import CONFIGS, script
+from visualize.batch.file import as_json
 from visualize.panels.pool import POOL
 from visualize.server.shelf import RUN, Kind, Shelf
+from visualize.text import visible
 
 DOCUMENT = json.loads(Run(script(CONFIGS["all"], max_tokens=6, logprobs=2)).to_json())
 FIRST = {event["kind"]: index for index, event in reversed(list(enumerate(DOCUMENT["events"])))}
@@ -58,6 +62,23 @@ def test_any_value_in_any_event_is_shown_or_refused(tmp_path: Path, kind: str, n
         head, *rest = opened(tmp_path, json.dumps(document))
         assert head["run"]
         assert rest
+
+
+@pytest.mark.parametrize("kind", [RUN, POOL], ids=["run", "pool"])
+def test_names_of_models_and_devices_are_spelled_out(tmp_path: Path, kind: Kind) -> None:
+    """Else what follows on the page would be written backwards."""
+    names = {name: f"{name}\u202egpj.exe" for name in ("target", "draft", "hardware", "dtype")}
+    began = replace(Run.of(DOCUMENT).started, device="cuda:0", **names)
+    events = [began, *Run.of(DOCUMENT).events[1:]]
+    path = tmp_path / "run.json"
+    path.write_text(
+        Run(events).to_json() if kind is RUN else as_json([Step([Entry(0.0, 0, began)], last=True)]), "utf-8"
+    )
+    _, first, *_ = map(json.loads, Shelf(kind).reopen("me", path).splitlines())
+    shown = {name: first["head"][name] for name in ("target", "draft", "accelerator", "dtype")}
+    names["accelerator"] = names.pop("hardware")
+    assert shown == {name: visible(text) for name, text in names.items()}
+    assert "\u202e" not in "".join(shown.values())
 
 
 def test_the_last_of_duplicate_keys_counts(tmp_path: Path) -> None:

@@ -137,6 +137,11 @@ def test_rounds_are_drawn_like_the_labs_own(pairs: list[tuple[int, int]]) -> Non
     assert count["plain"] == 0
 
 
+def test_a_guess_of_a_server_is_named_by_its_number_too() -> None:
+    for trace in figures.rounds_told(ReportedRounds((3, 2), (1, 2)))["columns"]:
+        assert [row[2] for row in trace["customdata"]] == trace["y"]
+
+
 @pytest.mark.parametrize(
     ("end", "say", "rounds"),
     [

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lab import EngineConfig, LabError, Run
+from lab import LabError, Run
 from visualize import recorded
 from visualize.run import replays
-from visualize.run.readouts import in_short
+from visualize.run.in_words import in_short
 from visualize.server.shelf import Shelf
 
 
@@ -50,8 +50,3 @@ def test_runs_of_the_same_settings_and_prompt_are_told_apart_by_their_files(else
         (elsewhere / f"{name}.json").write_bytes(file.read_bytes())
     first = "H100: paged blocks on, speculation Draft, prompt 1"
     assert {name: file.stem for name, file in replays.runs().items()} == {first: "a", f"{first} (b)": "b"}
-
-
-def test_settings_in_short_are_those_that_are_not_the_default() -> None:
-    assert in_short(vars(EngineConfig(num_blocks=64))) == "KV cache on"
-    assert in_short(vars(EngineConfig(paged=True, block_size=32))) == "paged blocks on, block size 32"

@@ -26,8 +26,8 @@ from visualize.batch.blocks import Blocks
 from visualize.batch.readouts import Asked, Before, Tally, rows
 from visualize.batch.sequences import Sequences
 from visualize.figures import batch as figures
-from visualize.run.frames import Frame, news
-from visualize.run.readouts import small
+from visualize.run.frames import Frame, about, news
+from visualize.run.in_words import small
 from visualize.text import visible
 
 States = tuple[Occupancy, int, int]
@@ -120,8 +120,12 @@ class BatchReducer:
     def _head(self, step: Step) -> dict[str, Any]:
         run = next(entry.event for entry in step.entries if isinstance(entry.event, RunStarted))
         self._blocks = Blocks(run.num_blocks, run.config["block_size"])
-        about = {name: getattr(run, name) for name in ("config", "sampling", "target", "draft", "accelerator", "dtype")}
-        head = {**about, "expected": self._expected, "block_size": run.config["block_size"], "recorded": self._recorded}
+        head = {
+            **about(run),
+            "expected": self._expected,
+            "block_size": run.config["block_size"],
+            "recorded": self._recorded,
+        }
         return {
             "head": head,
             "compared": self._compared(),

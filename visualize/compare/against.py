@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from lab.config import EngineConfig, LabError
 from lab.config_text import config_text
 from visualize.compare.lanes import BOUNDS, LANES
-from visualize.run.readouts import NEEDS
+from visualize.run.in_words import NEEDS
 from visualize.run.settings import CHOICES, OTHER, Settings, bounded
 
 USUAL = EngineConfig()

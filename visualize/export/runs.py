@@ -15,7 +15,7 @@ from lab.trace.run import Run
 from visualize.assets import read
 from visualize.export.pages import CHARTS, Page, part
 from visualize.run import replays
-from visualize.run.readouts import described
+from visualize.run.in_words import described
 from visualize.run.script import script
 from visualize.run.settings import Settings
 from visualize.run.transcript import recorded

@@ -115,7 +115,7 @@ def rounds_told(reported: ReportedRounds) -> dict[str, Any]:
 
     def put(number: int, row: int, state: str) -> None:
         trace = columns[rounds.TRACES.index(state)]
-        for name, value in {"x": number, "y": row, "customdata": ["token not reported", ""]}.items():
+        for name, value in {"x": number, "y": row, "customdata": ["token not reported", "", row]}.items():
             trace[name].append(value)
 
     for number, (drafted, accepted) in enumerate(zip(reported.drafted, reported.accepted, strict=True), 1):

@@ -6,6 +6,7 @@ itself chose in that pass; the round's guesses are above it, first to last.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import plotly.graph_objects as go
@@ -18,6 +19,8 @@ TRACES = ("plain", "accepted", "rejected", "unjudged", "recovered", "bonus")
 HOLLOW = ("unjudged",)
 SHAPES = {"unjudged": "square-open", "rejected": "x", "recovered": "circle", "bonus": "cross"}
 """What distinguishes states where columns go by too fast for glyphs (charts.js); the others stay squares."""
+LABELS = 8
+"""How many guesses there is room to label."""
 _GUESS = "Pass %{x}, guess %{customdata[2]}"  # not y, whose label on the axis may have words
 _PLACE = dict.fromkeys(("plain", "recovered", "bonus"), "Pass %{x}, the target's own")
 
@@ -54,11 +57,7 @@ def figure(dark: bool = False) -> go.Figure:
         traces,
         dark,
         xaxis={"range": window(0), "showgrid": False, "tickformat": "d", "nticks": 8, "tickangle": 0},
-        yaxis={
-            "range": [-0.6, 4.6],
-            "tickvals": list(range(9)),
-            "ticktext": ["target", "guess 1", *map(str, range(2, 9))],
-        },
+        yaxis=_axis(4),
     )
 
 
@@ -83,7 +82,15 @@ def caption(sequences: int) -> str:
 
 def rows(guesses: int) -> dict[str, Any]:
     """The y axis for rounds of at most ``guesses``."""
-    return {"yaxis.range": [-0.6, guesses + 0.6]}
+    return {f"yaxis.{key}": value for key, value in _axis(guesses).items()}
+
+
+def _axis(guesses: int) -> dict[str, Any]:
+    """A row for the target and one for each guess; of many guesses every second is labelled, every third, and so on."""
+    every = max(1, math.ceil(guesses / LABELS))
+    labelled = range(every, guesses + 1, every)
+    words = [f"guess {row}" if row == every else f"{row}" for row in labelled]
+    return {"range": [-0.6, guesses + 0.6], "tickvals": [0, *labelled], "ticktext": ["target", *words]}
 
 
 def _glyph_ink(key: str, dark: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -61,9 +62,10 @@ def stops(pages: gr.Blocks, pressed: Callable[..., Dependency], visitors: Stoppa
 
 
 def warn(notices: Iterable[str], of: str = "link") -> None:
-    """Say what a link, or what ``of`` names instead, asked for and did not get."""
+    """Say what a link, or what ``of`` names instead, asked for and did not get. Gradio takes a warning for markup, and
+    here it may quote what anybody wrote."""
     for notice in notices:
-        gr.Warning(notice, title=f"About this {of}")
+        gr.Warning(html.escape(notice, quote=False), title=f"About this {of}")
 
 
 def turned(controls: Iterable[Any]) -> list[Any]:

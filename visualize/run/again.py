@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from lab.config import EngineConfig, SamplingParams
 from lab.engines import Pair
 from lab.here import has_gpu
 from lab.pair.loading import EMBEDDED_DRAFTS, EMBEDDED_TARGET
 from lab.trace.events import RunStarted
 from visualize.link import Link
-from visualize.run.settings import LINK, Settings, from_link
+from visualize.run.in_words import USUAL, WORDS, every_setting, matters, value_in_words
+from visualize.run.settings import LINK, LOGPROBS, Settings, from_link
 from visualize.text import visible
 
 _CALLED = {
@@ -42,12 +42,11 @@ _CALLED = {
 
 
 def again(run: RunStarted, pairs: Mapping[str, Pair], link: Link = LINK) -> tuple[Settings, list[str]]:
-    """The settings of a run, and a sentence for each that the page cannot have. A run from a file may predate a
-    setting, and then has its default.
+    """The settings of a run, and a sentence for each that the page cannot have, if it did anything.
 
     ``pairs``: the model pairs that this server offers; ``link``: one with them.
     """
-    had = asdict(EngineConfig()) | asdict(SamplingParams()) | run.config | run.sampling
+    had = every_setting(run.config, run.sampling)
     wanted = {name: had[key] for name, key in _CALLED.items() if had[key] is not None}
     wanted |= {"prompt": run.prompt, "distributions": had["logprobs"] > 0}
     if had["kv_cache"] and had["num_blocks"] is not None:
@@ -61,7 +60,19 @@ def again(run: RunStarted, pairs: Mapping[str, Pair], link: Link = LINK) -> tupl
     if not pair:
         models = " and ".join(visible(name) for name in (run.target, run.draft) if name)
         notices.append(f"The run's models cannot be chosen here: {models}.")
-    return settings, notices
+    return settings, notices + _missing(had)
+
+
+def _missing(had: Mapping[str, Any]) -> list[str]:
+    """A sentence for each setting that did something in the run and has no control on the page."""
+    held = {*_CALLED.values(), "num_blocks", "cuda_graphs"}  # these two follow rules of their own
+    if had["logprobs"] == LOGPROBS:
+        held.add("logprobs")  # what the page records, if it does; a program may record more or fewer
+    return [
+        f"The run's {label} cannot be set here: {value_in_words(key, had[key])}."
+        for key, (label, _) in WORDS.items()
+        if key not in held and had[key] != USUAL[key] and matters(key, had)
+    ]
 
 
 def _made(pair: Pair, run: RunStarted) -> bool:

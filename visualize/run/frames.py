@@ -40,9 +40,10 @@ from lab.trace.metrics import Meter
 from lab.trace.roofline import achieved, limits_of
 from visualize.figures import blocks, recomputed, rounds, timing
 from visualize.figures.base import window
+from visualize.run.in_words import described, difference
 from visualize.run.narrate import Narrator, limit
 from visualize.run.pool import PoolEvent, PoolView
-from visualize.run.readouts import Before, described, difference, rows
+from visualize.run.readouts import Before, rows
 from visualize.run.step import Step
 from visualize.text import visible
 from visualize.vocabulary import sentences
@@ -55,6 +56,12 @@ def news(told: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     new = {name: value for name, value in values.items() if told.get(name) != value}
     told |= new
     return new
+
+
+def about(run: RunStarted) -> dict[str, Any]:
+    """What a head says of a run's settings, models and device."""
+    names = {name: visible(getattr(run, name)) for name in ("target", "accelerator", "dtype")}
+    return {**names, "draft": run.draft and visible(run.draft), "config": run.config, "sampling": run.sampling}
 
 
 class Reducer:
@@ -142,12 +149,11 @@ class Reducer:
         if self._recorded:
             self._narrator.note(f"recorded on {visible(run.hardware or run.device)}")
         guesses = run.config["num_speculative_tokens"] if speculative != "off" else 0
-        about = {name: getattr(run, name) for name in ("config", "sampling", "target", "draft", "accelerator", "dtype")}
         prompt = [visible(piece) for piece in run.prompt_pieces]
         said = sentences(speculative, greedy=run.sampling["temperature"] == 0)
         words = {"sentences": said, "described": described(run.config, run.sampling)}
         return {
-            "head": {**about, "prompt": prompt, **words, "recorded": self._recorded},
+            "head": {**about(run), "prompt": prompt, **words, "recorded": self._recorded},
             "say": self._narrator.asked(),
             "compared": difference(self._before.started, run) if self._before and not self._recorded else "",
             "columns": {"blocks": blocks.columns(run.num_blocks)},

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lab.trace.run import Run, RunFileError
 from visualize.recorded import run_files
-from visualize.run.readouts import in_short
+from visualize.run.in_words import in_short
 from visualize.text import visible
 
 

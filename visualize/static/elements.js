@@ -144,11 +144,13 @@ function laidOut(layout, axes) {
 const SIDE = 14; // of a square of the rounds, in pixels, where a column has room for it
 const GLYPH = 11; // the smallest that a glyph still fits into
 
-/** Make a chart's ``squares`` (traces) small enough not to overlap the next column's. Where there is no room for their
-    glyphs, or no time to read them, each has its state's shape, and its panel says what that means. */
-function fitSquares(plot, { margin, xaxis }, squares, fleeting = false) {
-  const [first, end] = xaxis.range;
-  const side = Math.min(SIDE, Math.floor((plot.clientWidth - margin.l - margin.r) / (end - first)) - 2);
+/** Make a chart's ``squares`` (traces) small enough not to overlap those of the next column or row. Where there is no
+    room for their glyphs, or no time to read them, each has its state's shape, and its panel says what that means. */
+function fitSquares(plot, { margin, xaxis, yaxis }, squares, fleeting = false) {
+  const share = (pixels, [first, end]) => Math.floor(pixels / (end - first));
+  const column = share(plot.clientWidth - margin.l - margin.r, xaxis.range);
+  const row = share(plot.clientHeight - margin.t - margin.b, yaxis.range);
+  const side = Math.max(1, Math.min(SIDE, column - 2, row - 1));
   const shaped = fleeting || side < GLYPH;
   for (const trace of squares) {
     trace.marker = { ...trace.marker, size: side, ...(shaped && { symbol: trace.meta }) };

@@ -34,7 +34,7 @@ def test_followers_see_what_is_shown_until_they_go_their_own_way(visit: Visit, l
     assert lab.seen()["text"] == leading.seen()["text"]
     assert not lab.running, "the follower's own Run stays available"
     settings = "KV format Native, paged blocks on, speculation Lookup, guesses a round 4, blocks in the pool 128, "
-    assert lab.page.inner_text(".compared") == f"{settings}temperature 0.8, seed 3"
+    assert lab.page.inner_text(".compared") == f"{settings}temperature 0.8, seed 3, max tokens 24"
     assert leading.page.inner_text(".compared") == ""
     lab.page.click(".use")
     lab.page.wait_for_selector("#speculation label.selected:has-text('Lookup')")
