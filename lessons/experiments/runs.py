@@ -30,7 +30,6 @@ OF_METRICS = tuple(
 """Figures that ``lab.trace.metrics`` defines, under its names."""
 OTHERS = {
     "prompt_tokens": "tokens of the prompt",
-    "decode_ms": "from the first token to the last",
     "kv_token_bytes": "bytes of cache that a token takes, the target's and the draft's, scales included",
     "prefill_flops": "what the target's pass over the prompt computes",
     "prefill_bytes": "what it moves between memory and processor",
@@ -186,7 +185,6 @@ def figures_of(run: Run) -> dict[str, float]:
     found: dict[str, float | None] = {name: getattr(metrics, name) for name in OF_METRICS}
     found |= {
         "prompt_tokens": len(run.prompt_token_ids),
-        "decode_ms": metrics.elapsed_ms - metrics.ttft_ms,
         "prefill_flops": sum(step.verify_flops for step in prefill),
         "prefill_bytes": sum(step.verify_bytes for step in prefill),
         "copy_bytes_per_second": run.started.copy_bytes_per_second,

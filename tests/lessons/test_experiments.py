@@ -228,6 +228,17 @@ def proposed(run: Run) -> list[tuple[int, int]]:
     return [(event.step, event.position) for event in run.events if event.kind == "proposed"]
 
 
+def test_the_times_of_lesson_11_are_those_of_its_speeds_though_runs_end_after_their_last_token() -> None:
+    lesson = course()[11]
+    runs = {}
+    for name in lesson.front.preset.runs.settings:
+        *events, end = script(lesson.front.preset.runs.config(name))
+        runs[name] = [Run([*events, replace(end, t_ms=end.t_ms + 100)])]
+    bars = next(view.bars for view in lesson.front.observe if view.view == "bars" and view.unit == "ms")
+    times = [expression.number({"runs": figures(runs)}) for expression in bars.values()]
+    assert times == [pytest.approx(1000 / run.metrics.tokens_per_second) for (run,) in runs.values()]
+
+
 def test_a_tokens_cost_counts_all_passes_after_the_prefill_and_the_drafts() -> None:
     run = Run(script(EngineConfig(speculative="draft")))
     later = [event for event in run.events if event.kind == "step_timed" and event.step_kind != "prefill"]
