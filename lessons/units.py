@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Literal, get_args
 
 BYTES = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
@@ -11,7 +12,7 @@ BYTES = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 TINY = 1e-9
 """Anything below is zero, or rounding."""
 
-Unit = Literal["number", "count", "tokens", "times", "percent", "ms", "bytes", "nats"]
+Unit = Literal["number", "count", "tokens", "times", "percent", "ms", "bytes", "nats", "digits"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 
 
@@ -47,5 +48,7 @@ WRITE: dict[Unit, Callable[[float], str]] = {
     "ms": _ms,
     "bytes": _bytes,
     "nats": lambda value: f"{significant(value)} nats",
+    "digits": lambda value: f"{Decimal(repr(value)).normalize():,f}".replace("-", "−") if math.isfinite(value) else "–",
 }
-"""A number in a unit, as text. Shares are given as shares (0.5 is 50%), times in milliseconds."""
+"""A number in a unit, as text. Shares are given as shares (0.5 is 50%), times in milliseconds. ``digits``: all that the
+number has, of one that was rounded before."""

@@ -15,6 +15,7 @@ from lab.bench.compare import Case, RunTurn, in_turns
 from lab.bench.theory import speculated, without_speculation
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.trace.events import Distributions, Judged, StepTimed
+from lab.trace.judged import Rounded, rounded
 from lab.trace.metrics import Metrics
 from lab.trace.run import Run
 from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
@@ -29,7 +30,6 @@ OF_METRICS = tuple(
 """Figures that ``lab.trace.metrics`` defines, under its names."""
 OTHERS = {
     "prompt_tokens": "tokens of the prompt",
-    "decode_ms": "from the first token to the last",
     "kv_token_bytes": "bytes of cache that a token takes, the target's and the draft's, scales included",
     "prefill_flops": "what the target's pass over the prompt computes",
     "prefill_bytes": "what it moves between memory and processor",
@@ -45,12 +45,15 @@ OTHERS = {
     "refused_p": "of the first guess that was rejected: the target's probability (not where nothing is drawn)",
     "refused_q": "the draft's",
     "refused_u": "the number drawn",
+    "refused_ratio": "p / q; all four rounded, so that they show what was decided",
     "kept_p": "of the first guess that was kept: the same",
     "kept_q": "",
     "kept_u": "",
+    "kept_ratio": "",
     "close_p": "of the guess on which the verdict was closest, among those with p below q: the same",
     "close_q": "",
     "close_u": "",
+    "close_ratio": "",
 }
 """Other figures of a run."""
 OF_ROUNDS = {
@@ -182,7 +185,6 @@ def figures_of(run: Run) -> dict[str, float]:
     found: dict[str, float | None] = {name: getattr(metrics, name) for name in OF_METRICS}
     found |= {
         "prompt_tokens": len(run.prompt_token_ids),
-        "decode_ms": metrics.elapsed_ms - metrics.ttft_ms,
         "prefill_flops": sum(step.verify_flops for step in prefill),
         "prefill_bytes": sum(step.verify_bytes for step in prefill),
         "copy_bytes_per_second": run.started.copy_bytes_per_second,
@@ -201,14 +203,17 @@ def figures_of(run: Run) -> dict[str, float]:
     if overlaps := [e.overlap for e in run.events if isinstance(e, Distributions) and e.overlap is not None]:
         found["overlap"] = statistics.fmean(overlaps)
     for word, verdict in _verdicts(run).items():
-        found |= {f"{word}_p": verdict.p, f"{word}_q": verdict.q, f"{word}_u": verdict.u}
+        found |= {f"{word}_{name}": getattr(verdict, name) for name in ("p", "q", "u", "ratio")}
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _verdicts(run: Run) -> dict[str, Judged]:
-    """The first guess that was kept, the first rejected, and the closest call; empty if nothing is drawn."""
-    drawn = [event for event in run.events if isinstance(event, Judged) and event.u is not None]
-    found = {"refused" if not event.accepted else "kept": event for event in reversed(drawn)}
-    if unsure := [event for event in drawn if event.p < event.q]:
-        found["close"] = min(unsure, key=lambda event: abs(event.u - event.p / event.q))
+def _verdicts(run: Run) -> dict[str, Rounded]:
+    """The first guess that was kept, the first rejected, and the closest call, to be worked out by hand: of those that
+    take the fewest digits to show what was decided. Empty if nothing is drawn."""
+    judged = [event for event in run.events if isinstance(event, Judged) and event.u is not None]
+    drawn = [(event.accepted, rounded(event.p, event.q, event.u, accepted=event.accepted)) for event in judged]
+    drawn.sort(key=lambda each: each[1].digits)  # of as many digits, the first remains the first
+    found = {"kept" if accepted else "refused": numbers for accepted, numbers in reversed(drawn)}
+    if unsure := [numbers for _, numbers in drawn if numbers.ratio < 1]:
+        found["close"] = min(unsure, key=lambda numbers: (numbers.digits, abs(numbers.u - numbers.ratio)))
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -13,6 +14,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from lab.config import EngineConfig
+from lab.trace.events import Judged
 from lab.trace.run import Run
 from tests.browser.conftest import Lab
 from tests.visualize.conftest import script
@@ -276,6 +278,19 @@ def test_a_token_explains_itself_on_hover_and_keyboard_focus(visit: Visit) -> No
     assert re.search(r"\bp\b", tip.inner_text())
     lab.page.keyboard.press("Home")
     assert "prompt" in tip.inner_text()
+
+
+def test_a_close_verdict_is_explained_with_as_many_digits_as_show_it(visit: Visit, tmp_path: Path) -> None:
+    """To three, both u and p / q are 0.909."""
+    events = script(EngineConfig(speculative="draft"))
+    at = next(i for i, event in enumerate(events) if isinstance(event, Judged) and event.accepted)
+    events[at] = replace(events[at], p=0.0021827521, q=0.0024019224, u=0.9086675729)
+    Run(events).save(tmp_path / "run.json")
+    lab = visit().open()
+    lab.reopen(tmp_path / "run.json")
+    lab.page.locator(".token.accepted").first.hover()
+    told = "min(1, p / q) = 0.90878, and it was: the number drawn, u = 0.90867, is below that"
+    expect(lab.page.locator(".tip")).to_contain_text(told)
 
 
 def test_in_forced_colours_nothing_is_told_by_a_background_alone(visit: Visit) -> None:

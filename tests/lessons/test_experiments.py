@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter
@@ -9,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -19,10 +20,12 @@ from lab.bench.workload import exactly
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.request import Request
 from lab.trace.run import Run
+from lessons.course import course
 from lessons.experiments import Batches, Measured, Rules, Runs, Work
 from lessons.experiments.batches import serve
 from lessons.experiments.rules import RULES, by_rule, law_of, moved, parts_of, variation
 from lessons.experiments.runs import figures, figures_of
+from lessons.marking import right_answer
 from tests import tiny_models
 from tests.visualize.conftest import script
 
@@ -187,8 +190,53 @@ def test_verdicts_of_a_run_are_given_by_their_numbers() -> None:
     assert "draft_acceptance_rate" not in figures_of(Run(script(EngineConfig())))
 
 
+def of_verdicts(*numbers: tuple[float, float, float]) -> dict[str, float]:
+    """Figures of a run with verdicts of these p, q and u, and with no others."""
+    events = script(EngineConfig(speculative="draft"))
+    verdicts = [event for event in events if event.kind == "judged"][: len(numbers)]
+    verdicts = [replace(e, p=p, q=q, u=u, accepted=u * q < p) for e, (p, q, u) in zip(verdicts, numbers, strict=True)]
+    *others, end = [event for event in events if event.kind != "judged"]
+    return figures_of(Run([*others, *(replace(event, t_ms=end.t_ms) for event in verdicts), end]))
+
+
+@given(st.floats(0.001, 0.99), st.floats(0.001, 1), st.floats(0.001, 1, exclude_max=True))
+def test_what_became_of_a_guess_follows_from_the_numbers_that_lesson_8_prints(ratio: float, q: float, u: float) -> None:
+    check = course()[8].front.check
+    for drawn in (u, 0.9999 * ratio, 1.0001 * ratio):  # any, and close ones
+        assume(abs(drawn / ratio - 1) > 1e-9)
+        figures = {"runs": {"recorded": of_verdicts((ratio * q, q, drawn))}}
+        printed = re.findall(r"[qpu] = ([\d.]*\d)", check.question.fill(figures))
+        printed += re.findall(r"Divide p by q: ([\d.]*\d)\. .* u is ([\d.]*\d)", check.far.fill(figures))[0]
+        q_, p_, u_, over, again = map(float, printed)
+        assert (u_ * q_ < p_) == (u_ < over) == (drawn < ratio)
+        assert u_ == again != over
+        assert right_answer(check, figures).startswith("It was accepted" if drawn < ratio else "It was rejected")
+        assert ("u is below it" in check.near.fill(figures)) == (drawn < ratio)
+
+
+def test_of_close_verdicts_one_is_taken_that_three_digits_show() -> None:
+    def closest(*numbers: tuple[float, float, float]) -> list[float]:
+        found = of_verdicts(*numbers)
+        return [found[f"close_{name}"] for name in ("p", "q", "u", "ratio")]
+
+    closer, close, clear = (0.45661, 0.54083, 0.84433), (0.25, 0.5, 0.48), (0.25, 0.5, 0.9)
+    assert closest(closer, clear, close) == [0.25, 0.5, 0.48, 0.5]
+    assert closest(closer) == [0.45661, 0.54083, 0.84433, 0.84428], "more digits where none is shown by three"
+
+
 def proposed(run: Run) -> list[tuple[int, int]]:
     return [(event.step, event.position) for event in run.events if event.kind == "proposed"]
+
+
+def test_the_times_of_lesson_11_are_those_of_its_speeds_though_runs_end_after_their_last_token() -> None:
+    lesson = course()[11]
+    runs = {}
+    for name in lesson.front.preset.runs.settings:
+        *events, end = script(lesson.front.preset.runs.config(name))
+        runs[name] = [Run([*events, replace(end, t_ms=end.t_ms + 100)])]
+    bars = next(view.bars for view in lesson.front.observe if view.view == "bars" and view.unit == "ms")
+    times = [expression.number({"runs": figures(runs)}) for expression in bars.values()]
+    assert times == [pytest.approx(1000 / run.metrics.tokens_per_second) for (run,) in runs.values()]
 
 
 def test_a_tokens_cost_counts_all_passes_after_the_prefill_and_the_drafts() -> None:

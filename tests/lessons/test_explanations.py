@@ -222,9 +222,19 @@ def test_memory_is_blamed_only_if_it_takes_most_of_a_pass(share: float, said: st
     fetching = {"runs__long__step_bytes": [2.0] * 3, "runs__long__limit_share": [share] * 3}
     both = ("most of it is overhead between", "Decoding is **memory-bound**: the processor waits")
     assert [one for one in both if one in explained(1, **fetching)] == [said]
-    text = explained(12, runs__cached__limit_share=[share] * 3)
+    text = explained(12, runs__cached__limit_share=[share] * 3, runs__cached__step_bytes=[2.0] * 3)
     assert ("it waits for memory" in text) == (share > 0.4)
     assert ("neither memory nor arithmetic" in text) == (share < 0.4)
+
+
+@pytest.mark.parametrize(("flops", "waits"), [(0.5, "memory"), (2.0, "arithmetic")])
+def test_what_a_pass_near_its_limit_waits_for_is_the_slower_of_the_two(flops: float, waits: str) -> None:
+    """All speeds are 1, so bytes and operations take as long as their numbers say."""
+    near = {"limit_share": [0.8] * 3, "step_bytes": [1.0] * 3, "step_flops": [flops] * 3}
+    text = explained(12, **{f"runs__cached__{name}": values for name, values in near.items()})
+    assert [what for what in ("memory", "arithmetic") if f"it waits for {what}" in text] == [waits]
+    assert ("more tokens for the same bytes" in text) == (waits == "memory")
+    assert ("Only fewer operations can" in text) == (waits == "arithmetic")
 
 
 @pytest.mark.parametrize("number", course())

@@ -47,6 +47,10 @@ def test_numbers_have_three_significant_digits(value: float, text: str) -> None:
         ("tokens", 1, "1 token"),
         ("tokens", 1024, "1,024 tokens"),
         ("count", 15.9, "16"),
+        ("digits", 0.45661, "0.45661"),
+        ("digits", 0.0000024, "0.0000024"),
+        ("digits", 1.0, "1"),
+        ("digits", 12300.0, "12,300"),
     ],
 )
 def test_numbers_are_written_with_their_unit(unit: str, value: float, text: str) -> None:

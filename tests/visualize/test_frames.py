@@ -181,6 +181,18 @@ def test_rejected_guesses_are_attached_to_the_token_that_replaced_them() -> None
             assert {"p", "q", "u"} <= first.keys()  # judged, and rejected
 
 
+def test_a_close_verdict_has_the_digits_that_show_it_wherever_it_is_told() -> None:
+    """With three, 0.844 times 0.541 would be 0.457, which is p."""
+    events = script(CONFIGS["speculative"])
+    at = next(i for i, event in enumerate(events) if isinstance(event, Judged) and not event.accepted)
+    events[at] = replace(events[at], p=0.45661, q=0.54083, u=0.84433)
+    frame = next(frame for frame in Reducer().feed(events) if frame["step"] == events[at].step)
+    (told,) = (token["rejected"][0] for token in frame["tokens"] if token["origin"] == "recovered")
+    assert told.items() >= {"p": 0.45661, "q": 0.54083, "u": 0.84433, "chance": 0.84428}.items()
+    rows = [row["customdata"][1] for _, _, row in frame["charts"]["rounds"]]
+    assert "p 0.45661 · q 0.54083 · u 0.84433" in rows
+
+
 def test_greedy_verdicts_have_no_draw() -> None:
     tokens = picture(Reducer().feed(script(CONFIGS["speculative"], temperature=0.0))).tokens
     assert not any("u" in token for token in tokens)

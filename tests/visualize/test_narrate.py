@@ -194,6 +194,9 @@ def test_a_rejection_is_told_with_the_numbers_that_decided_it() -> None:
     alone = Recovered(t_ms=0, step=8, position=0, token_id=9, text=" a", p=0.6)
     said = told.step(timed("verify", 2, 8), guesses[2:3], verdicts[2:], alone, [" a"], [])
     assert "proposed “ forest”. The target rejected it (p 0.021, q 0.31, u 0.44) and put “ a”" in said
+    close = [replace(verdicts[2], p=0.45661, q=0.54083, u=0.84433)]
+    said = told.step(timed("verify", 2, 8), guesses[2:3], close, alone, [" a"], [])
+    assert "rejected it (p 0.45661, q 0.54083, u 0.84433) and" in said, "0.84 times 0.54 would be below 0.46"
 
 
 @pytest.mark.parametrize(
@@ -378,5 +381,4 @@ def test_every_number_a_hover_sentence_needs_is_recorded(speculative: str, tempe
         told = [(token["origin"], token)]
         told += [("rejected" if "p" in guess else "unjudged", guess) for guess in token.get("rejected", [])]
         for state, numbers in told:
-            chance = {"chance": 1.0} if {"p", "q"} <= numbers.keys() else {}
-            said[state].format(**numbers, **chance)  # raises KeyError if one is missing
+            said[state].format(**numbers)  # raises KeyError if one is missing

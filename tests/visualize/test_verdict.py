@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -29,6 +30,7 @@ AROUND = Distributions(
     residual=(0.0, 0.5, 0.5),
 )
 KEPT = replace(REJECTED, u=0.1, accepted=True)
+TOLD = r"min\(1, p / q\) = ([\d.]+)\. .* u q = ([\d.]+) × ([\d.]+) = ([\d.]+) is below p = ([\d.]+): kept\."
 
 
 def frames(events: list[Event]) -> list[Frame]:
@@ -89,6 +91,19 @@ def test_an_accepted_guess_has_no_residual_and_no_replacement() -> None:
     assert told["say"] == f"It is kept with probability min(1, p / q) = 0.2. {drawn}"
     assert told["layout"]["xaxis.ticktext"] == ["✓ “ forest”", "“ sea”", "“ castle”"]
     assert told["columns"][2] == {"x": [], "y": []}
+
+
+def test_a_close_verdict_is_told_with_as_many_digits_as_show_it() -> None:
+    """With three, both sides would be 0.00218."""
+    close = replace(REJECTED, p=0.0021827521, q=0.0024019224, u=0.9086675729, accepted=True)
+    say = opened(GUESS, close, replace(AROUND, residual=None), OWN, "draft")["say"]
+    chance, u, q, product, p = map(float, re.search(TOLD, say).groups())
+    assert product < p
+    assert u * q < p
+    assert u < chance
+    assert u < p / q
+    assert product == pytest.approx(u * q, rel=1e-4)
+    assert chance == pytest.approx(p / q, rel=1e-4)
 
 
 def test_without_a_draw_the_rule_that_applies_is_stated() -> None:

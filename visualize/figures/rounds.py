@@ -11,6 +11,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from lab.trace.judged import written
 from visualize.figures.base import Patch, blank, look, window
 from visualize.text import escaped
 from visualize.vocabulary import STATES
@@ -66,8 +67,8 @@ def columns() -> list[dict[str, list[Any]]]:
 
 
 def point(step: int, row: int, state: str, text: str, numbers: dict[str, float]) -> Patch:
-    """One square; ``row`` 0 is the target's own token, 1 the round's first guess."""
-    detail = " · ".join(f"{name} {value:.3g}" for name, value in numbers.items())
+    """One square; ``row`` 0 is the target's own token, 1 the round's first guess. ``numbers`` are rounded."""
+    detail = " · ".join(f"{name} {written(value)}" for name, value in numbers.items())
     return [TRACES.index(state), None, {"x": step, "y": row, "customdata": [escaped(text), detail, row]}]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from lab.config import LabError
 from lessons.course import course
 from lessons.expressions import Figures
 from lessons.lesson import Lesson
@@ -62,7 +63,18 @@ def lesson_records(answers: Answers) -> list[dict[str, Any]]:
 
 
 def told(lesson: Lesson, answer: Answer | None) -> str:
-    """Markdown: a lesson's questions with their answers, and what its file says to the instructor."""
+    """Markdown: a lesson's questions with their answers, and what its file says to the instructor. Blanks where there
+    is no answer, or one that lacks a figure; then with the reason."""
+    if answer is None:
+        return _written(lesson, None, f"Not measured yet: numbers will replace {BLANK}.")
+    try:
+        return _written(lesson, answer, f"Measured on this machine, {answer.when}.")
+    except LabError as error:
+        return _written(lesson, None, f"Measured on this machine, {answer.when}, but not all of it: {error}")
+
+
+def _written(lesson: Lesson, answer: Answer | None, measured: str) -> str:
+    """``measured``: whether and when, in a sentence. Raises ExpressionError if the answer lacks a figure."""
     front = lesson.front
     said = lesson.instructor
     text = said.fill(answer.figures) if answer else said.blank(BLANK)
@@ -74,6 +86,4 @@ def told(lesson: Lesson, answer: Answer | None) -> str:
         asked = question.question.fill(answer.figures) if answer else question.question.blank(BLANK)
         right = right_answer(question, answer.figures) if answer else BLANK
         rows.append(f"**{title}.** {asked}\n\n> **{right}**")
-    missing = f"Not measured yet: numbers will replace {BLANK}."
-    measured = f"Measured on this machine, {answer.when}." if answer else missing
     return "\n\n".join([*rows, f"*{measured}*", text])

@@ -27,7 +27,7 @@ def pictures(words: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """Every picture that can be chosen: ``frames`` by rule and by place of q, each {proposed, written, said}.
 
     Args:
-        words: "p" and "q" of the run, from the word at which p most exceeds q to that at which q most exceeds p.
+        words: "p" and "q" of the run by word, as they were drawn. Every picture has them in falling order of p / q.
     """
     frames = {rule: [_frame(rule, words, to) for to in MOVES] for rule in SAID}
     apart, tops = [], []

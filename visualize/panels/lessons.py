@@ -26,7 +26,7 @@ from visualize.panels.events import QUIET, REPEATED, begins, ready, warn
 from visualize.panels.widgets import component
 from visualize.run.transcript import recorded
 from visualize.server.shelf import Shelf
-from visualize.server.tasks import follow
+from visualize.server.tasks import Record, follow
 from visualize.server.visitors import OneEach
 from visualize.server.work import Line, Load
 from visualize.text import as_line
@@ -147,10 +147,14 @@ class _Actions:
                 yield [*unchanged, as_line(record), gr.skip()]
         if task and task.whole:
             learner = Learner(learner.prediction, {kind: found.figures for kind, found in task.measured.items()})
-            self._answers.put(number, learner.figures)
             runs = task.measured["runs"].runs if "runs" in task.measured else None
-            look = self._observed(request, lesson, learner, observation.seen(lesson, task.measured), fresh=True)
-            yield [*_shown(lesson, learner, runs), *look]
+            try:
+                shown, seen = _shown(lesson, learner, runs), observation.seen(lesson, task.measured)
+            except LabError as error:
+                yield [*unchanged, as_line(_lacking(error)), gr.skip()]
+                return
+            self._answers.put(number, learner.figures)
+            yield [*shown, *self._observed(request, lesson, learner, seen, fresh=True)]
 
     def change(self, request: gr.Request, number: int, learner: Learner | None) -> Iterator[list[Any]]:
         """Make the runs again as the lesson suggests, and say what changed."""
@@ -165,8 +169,13 @@ class _Actions:
             if not task.whole:
                 yield [gr.skip(), gr.skip(), as_line(sheet.change(lesson, learner) | record)]
         if task and task.whole:
-            learner = replace(learner, tried={kind: found.figures for kind, found in task.measured.items()})
-            yield [learner, _kept(lesson, learner), as_line(sheet.change(lesson, learner))]
+            tried = replace(learner, tried={kind: found.figures for kind, found in task.measured.items()})
+            try:
+                changed = sheet.change(lesson, tried)
+            except LabError as error:
+                yield [gr.skip(), gr.skip(), as_line(sheet.change(lesson, learner) | _lacking(error))]
+                return
+            yield [tried, _kept(lesson, tried), as_line(changed)]
 
     def check(self, number: int, learner: Learner | None, given: gr.EventData) -> list[Any]:
         """Mark the answer to the lesson's last question."""
@@ -199,6 +208,11 @@ def _shown(lesson: Lesson, learner: Learner, runs: Runs | None = None, keep: boo
         as_line(sheet.change(lesson, learner)),
         as_line(sheet.check(lesson, learner)),
     ]
+
+
+def _lacking(error: LabError) -> Record:
+    """What ends runs whose figures do not suffice, as where a machine's limits could not be measured."""
+    return {"running": False, "problem": f"The runs are over, but not all that is shown here is known: {error}"}
 
 
 def _forgotten(outputs: int) -> list[Any]:

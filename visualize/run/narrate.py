@@ -25,6 +25,7 @@ from lab.trace.events import (
     StepTimed,
     WindowChanged,
 )
+from lab.trace.judged import rounded, written
 from lab.trace.metrics import Metrics
 from lab.trace.roofline import Achieved
 from visualize.amounts import counted
@@ -300,6 +301,8 @@ def _are(number: int) -> str:
 
 
 def _odds(verdict: Judged) -> str:
-    """p, q and, if it was drawn, u, to two digits: more would be too much for a sentence."""
-    numbers = {"p": verdict.p, "q": verdict.q} | ({} if verdict.u is None else {"u": verdict.u})
-    return ", ".join(f"{name} {value:.2g}" for name, value in numbers.items())
+    """p, q and, if it was drawn, u, to two digits if they show what was decided: more are much for a sentence."""
+    if verdict.u is None:
+        return f"p {verdict.p:.2g}, q {verdict.q:.2g}"
+    numbers = rounded(verdict.p, verdict.q, verdict.u, accepted=verdict.accepted, fewest=2)
+    return f"p {written(numbers.p)}, q {written(numbers.q)}, u {written(numbers.u)}"

@@ -18,10 +18,13 @@ from lab.trace.events import (
     Recovered,
     WindowChanged,
 )
+from lab.trace.judged import rounded, significant
 from visualize.figures import rounds
-from visualize.figures.base import short
 from visualize.run.verdict import opened
 from visualize.text import visible
+
+OF_A_VERDICT = ("p", "q", "u", "chance")
+"""Numbers that a token's sentence may name (``vocabulary.sentences``)."""
 
 
 @dataclass
@@ -59,9 +62,9 @@ class Step:
         for position, (origin, piece, p) in enumerate(
             zip(commit.origins, commit.pieces, commit.probabilities, strict=True)
         ):
-            token: dict[str, Any] = {"text": visible(piece), "origin": origin, "p": short(p)}
+            token: dict[str, Any] = {"text": visible(piece), "origin": origin, "p": significant(p)}
             if origin == "accepted":
-                token |= _numbers(self.verdicts[position], "q", "u")
+                token |= _numbers(self.verdicts[position], *OF_A_VERDICT)
             elif origin == "recovered":
                 token["rejected"] = [self._rejected(guess) for guess in self.proposals[position:]]
             tokens.append(token)
@@ -78,7 +81,7 @@ class Step:
         if self.own is not None:
             points.append(rounds.point(step, 0, self.own.kind, self.own.text, _numbers(self.own, "p")))
         elif self.committed is not None and not self.proposals:
-            p = {"p": short(self.committed.probabilities[0])}
+            p = {"p": significant(self.committed.probabilities[0])}
             points.append(rounds.point(step, 0, "plain", self.committed.pieces[0], p))
         return points
 
@@ -90,10 +93,13 @@ class Step:
         ]
 
     def _rejected(self, guess: Proposed) -> dict[str, Any]:
-        return {"text": visible(guess.text)} | _numbers(self.verdicts.get(guess.position) or guess, "p", "q", "u")
+        return {"text": visible(guess.text)} | _numbers(self.verdicts.get(guess.position) or guess, *OF_A_VERDICT)
 
 
 def _numbers(event: Judged | Proposed | Recovered | Bonus, *names: str) -> dict[str, float]:
-    """Those of ``names`` (of p, q and u) that the event has."""
+    """Those of ``names`` (of p, q, u and the chance of being kept) that the event has, rounded as they are printed."""
+    if isinstance(event, Judged) and event.u is not None:
+        drawn = rounded(event.p, event.q, event.u, accepted=event.accepted)
+        return {name: getattr(drawn, name) for name in names}
     values = {name: getattr(event, name, None) for name in names}
-    return {name: short(value) for name, value in values.items() if value is not None}
+    return {name: significant(value) for name, value in values.items() if value is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lab.trace.events import Bonus, Distributions, Judged, Proposed, Recovered
+from lab.trace.judged import rounded, written
 from visualize.figures import verdict as chart
 from visualize.figures.base import short
 from visualize.text import named
@@ -49,18 +50,18 @@ def _shown(around: Distributions, heights: list[float], marked: set[int]) -> lis
 
 
 def _say(verdict: Judged, overlap: float | None, replaced: Recovered | None, speculative: str) -> str:
-    p, q, kept = f"{verdict.p:.3g}", f"{verdict.q:.3g}", verdict.accepted
+    kept = verdict.accepted
     place = f" In its place: {named(replaced.text)}" if replaced else ""
     if verdict.u is None:
         synthetic = speculative == "synthetic"
-        rule = sentences(speculative, greedy=not synthetic)["accepted" if kept else "rejected"].format(p=p, q=q)
+        rule = sentences(speculative, greedy=not synthetic)["accepted" if kept else "rejected"]
         why = "It has no q." if synthetic else "Greedy draws nothing: p and q are for comparison, there is no residual."
-        return f"{rule}{place and place + '.'} {why}"
-    u = f"{verdict.u:.3g}"
-    product = f"With u = {u}, a random number from 0 to 1, u q = {u} × {q} = {verdict.u * verdict.q:.3g}"
-    chance = f"{min(1.0, verdict.p / verdict.q) if verdict.q else 1.0:.3g}"
-    rule = f"{product} is below p = {p}: kept." if kept else f"{product} is not below p = {p}: rejected."
-    rule = f"It is kept with probability min(1, p / q) = {chance}. {rule}"
+        return f"{rule.format(p=f'{verdict.p:.3g}', q=f'{verdict.q:.3g}')}{place and place + '.'} {why}"
+    numbers = rounded(verdict.p, verdict.q, verdict.u, accepted=kept)
+    p, q, u = map(written, (numbers.p, numbers.q, numbers.u))
+    chance = f"It is kept with probability min(1, p / q) = {written(numbers.chance)}."
+    product = f"With u = {u}, a random number from 0 to 1, u q = {u} × {q} = {written(numbers.product)}"
+    rule = f"{chance} {product} is {'below' if kept else 'not below'} p = {p}: {'kept' if kept else 'rejected'}."
     drawn = f"{place}, drawn from the residual: max(0, p − q), normalised." if replaced else ""
     certain = f" {DRAFTERS[speculative].name.capitalize()} draws nothing: its q is 1." if speculative == "ngram" else ""
     here = (

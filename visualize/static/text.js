@@ -116,13 +116,12 @@ new ResizeObserver(() => (story.style.paddingBottom = "")).observe(story, { box:
 
 // -- a token explains itself -------------------------------------------------------------------
 
-/** Three digits, so that a quotient matches the numbers beside it. */
-const number = (value) => (value === undefined ? "" : value >= 0.001 || value === 0 ? String(Number(value.toPrecision(3))) : value.toExponential(2));
+/** They come rounded: a verdict's to as many digits as show what was decided (lab/trace/judged.py). */
+const number = (value) => (value === undefined ? "" : value >= 0.001 || value === 0 ? String(value) : value.toExponential());
 
 /** The head's sentence for a state, with a token's numbers in it. */
 function sentence(state, values) {
-  const filled = { ...values, chance: values.q ? Math.min(1, values.p / values.q) : undefined };
-  return picture.head.sentences[state].replace(/\{(\w+)\}/g, (_, name) => number(filled[name]));
+  return picture.head.sentences[state].replace(/\{(\w+)\}/g, (_, name) => number(values[name]));
 }
 
 /** A token's story: a paragraph for it, and one for each guess that was rejected for it. */

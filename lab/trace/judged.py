@@ -1,0 +1,56 @@
+"""A verdict's numbers, rounded for reading: to so many digits that they still show what was decided."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+FEWEST, MOST = 3, 15
+"""Significant digits. More than ``MOST`` a float does not have."""
+
+
+class Rounded(NamedTuple):
+    """p, q and u of a verdict to so many ``digits``, and what a reader works out from these: ``product`` is u q,
+    ``ratio`` is p / q (infinite where q is 0)."""
+
+    digits: int
+    p: float
+    q: float
+    u: float
+    product: float
+    ratio: float
+
+    @property
+    def chance(self) -> float:
+        """The probability of being accepted: min(1, p / q)."""
+        return min(1.0, self.ratio)
+
+    def show(self, accepted: bool) -> bool:
+        """Whether these numbers show that the verdict was ``accepted``, or that it was not: by the product and p, and
+        by u and the chance, neither of which are equal."""
+        if accepted:
+            return self.product < self.p and self.u < self.chance
+        return self.product > self.p and self.u > self.chance
+
+
+def rounded(p: float, q: float, u: float, *, accepted: bool, fewest: int = FEWEST) -> Rounded:
+    """A verdict's numbers with as few digits as show what was decided. With the ``fewest`` if none do: where the two
+    sides are equal, and the guess was rejected."""
+    tries = (_to(digits, p, q, u) for digits in range(fewest, MOST + 1))
+    return next((numbers for numbers in tries if numbers.show(accepted)), _to(fewest, p, q, u))
+
+
+def written(number: float) -> str:
+    """A rounded number with all its digits."""
+    return f"{number:.{MOST}g}"
+
+
+def significant(value: float, digits: int = FEWEST) -> float:
+    """``value`` rounded to so many significant digits."""
+    return float(f"{value:.{digits}g}")
+
+
+def _to(digits: int, *numbers: float) -> Rounded:
+    p, q, u = (significant(number, digits) for number in numbers)
+    ratio = significant(p / q, digits) if q else math.inf
+    return Rounded(digits, p, q, u, significant(u * q, digits), ratio)
