@@ -208,6 +208,16 @@ FIRST = b'data: {"choices": [{"text": " one", "finish_reason": null}], "error": 
 LAST = b'data: {"choices": [{"text": " two", "finish_reason": "length"}]}'
 
 
+def test_an_answer_that_broke_off_after_it_began_is_told_without_a_guess_why() -> None:
+    class Breaks(Told):
+        async def _said(self) -> AsyncIterator[bytes]:
+            yield FIRST + b"\n\n"
+            raise httpx.ReadError("reset")
+
+    with pytest.raises(ServerError, match=r"broke off \(ReadError\)\.$"):
+        complete(answer(Server("http://vllm", transport=Breaks())))
+
+
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
 @given(cuts=st.sets(st.integers(0, len(FIRST + LAST) + 40), max_size=6), done=st.booleans())
 def test_lines_end_as_in_the_standard_wherever_the_stream_is_cut(end: bytes, cuts: set[int], done: bool) -> None:

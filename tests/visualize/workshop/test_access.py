@@ -94,9 +94,10 @@ def test_where_no_way_leads_out_of_the_network_an_interface_has_the_address(monk
         assert joining(page, "BCDFG", "::") == "http://[fd00::7]:7860/?join=BCDFG"
     found["wlan0"] = found["wlan0"][:1]
     assert joining("http://localhost:7860/", "BCDFG", "0.0.0.0") == "http://169.254.3.4:7860/?join=BCDFG"
-    del found["wlan0"]
-    with pytest.raises(AccessError, match="no address"):
-        joining("http://localhost:7860/", "BCDFG", "0.0.0.0")
+    found["wlan0"] = [address("fe80::1%wlan0")]
+    for host in ("0.0.0.0", "::"):
+        with pytest.raises(AccessError, match="no address"):
+            joining("http://localhost:7860/", "BCDFG", host)
 
 
 @pytest.mark.parametrize("address", ["http://localhost:7860/", "http://localhost:7860"])
