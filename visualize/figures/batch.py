@@ -72,7 +72,7 @@ def speed_figure(dark: bool = False) -> go.Figure:
         name="tokens/s",
         mode="lines",
         line={"color": look(dark).ink, "width": 1.6},
-        hovertemplate="%{x:.2f} s: %{y:,.3~r} tokens/s<extra></extra>",
+        hovertemplate="%{x:.2f} s: %{y:,.4~r} tokens/s<extra></extra>",
     )
     return over_time([line], dark)
 

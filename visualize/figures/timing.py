@@ -41,7 +41,7 @@ def figure(dark: bool = False) -> go.Figure:
         yaxis="y2",
         mode="lines",
         line={"color": colours["speed"], "width": 1.6},
-        hovertemplate=f"Pass %{{x}}: %{{y:,.3~r}} tokens/s, mean of up to {SMOOTH} passes<extra></extra>",
+        hovertemplate=f"Pass %{{x}}: %{{y:,.4~r}} tokens/s, mean of up to {SMOOTH} passes<extra></extra>",
     )
     prefill = go.Scatter(
         name="prefill",
