@@ -55,8 +55,8 @@ def batched_tokens(target: LanguageModel) -> int:
 
 
 def refuse_limits(max_num_seqs: int, max_num_batched_tokens: int | None, kv_bytes: int | None) -> None:
-    """Raises ConfigError for a limit of ``Engine`` that is no whole number from 1 to ``MOST``, or fewer tokens than one
-    round of speculation needs."""
+    """Raises ConfigError for a limit of ``Engine`` that is no whole number from 1 to ``LARGEST_LIMIT``, or fewer tokens
+    than one round of speculation needs."""
     limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "kv_bytes": kv_bytes}
     for name, limit in limits.items():
         if limit is not None:
@@ -103,8 +103,8 @@ class Engine:
             (``FellBack``); if compiling fails, layers run uncompiled.
 
     Raises:
-        ConfigError: a limit that is no whole number from 1 to ``MOST``, fewer tokens than one round of speculation
-            needs, or kernels that cannot run here.
+        ConfigError: a limit that is no whole number from 1 to ``LARGEST_LIMIT``, fewer tokens than one round of
+            speculation needs, or kernels that cannot run here.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ frames leave nothing out.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import plotly.graph_objects as go
@@ -84,3 +85,11 @@ class Picture:
     def figure(self, chart: str, dark: bool = False) -> go.Figure:
         """One of the stage's charts in its current state."""
         return draw(CHARTS[chart](dark), self.columns[chart], self.layout[chart])
+
+
+def picture(frames: Iterable[Frame]) -> Picture:
+    """What is shown after these frames."""
+    shown = Picture()
+    for frame in frames:
+        shown.apply(frame)
+    return shown
