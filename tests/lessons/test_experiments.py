@@ -224,6 +224,12 @@ def test_of_close_verdicts_one_is_taken_that_three_digits_show() -> None:
     assert closest(closer) == [0.45661, 0.54083, 0.84433, 0.84428], "more digits where none is shown by three"
 
 
+def test_the_first_guess_kept_and_the_first_rejected_are_such_too() -> None:
+    found = of_verdicts((0.45661, 0.54083, 0.84433), (0.45661, 0.54083, 0.84423), (0.25, 0.5, 0.9), (0.3, 0.5, 0.1))
+    assert [found[f"refused_{name}"] for name in ("p", "q", "u")] == [0.25, 0.5, 0.9]
+    assert [found[f"kept_{name}"] for name in ("p", "q", "u")] == [0.3, 0.5, 0.1]
+
+
 def proposed(run: Run) -> list[tuple[int, int]]:
     return [(event.step, event.position) for event in run.events if event.kind == "proposed"]
 
