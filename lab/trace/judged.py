@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -33,11 +34,14 @@ class Rounded(NamedTuple):
         return self.product > self.p and self.u > self.chance
 
 
+@functools.lru_cache(maxsize=256)
 def rounded(p: float, q: float, u: float, *, accepted: bool, fewest: int = FEWEST) -> Rounded:
     """A verdict's numbers with as few digits as show what was decided. With the ``fewest`` if none do: where the two
-    sides are equal, and the guess was rejected."""
-    tries = (_to(digits, p, q, u) for digits in range(fewest, MOST + 1))
-    return next((numbers for numbers in tries if numbers.show(accepted)), _to(fewest, p, q, u))
+    sides are equal, and the guess was rejected. Cached: a verdict is told in several places, while its run goes on."""
+    for digits in range(fewest, MOST + 1):
+        if (numbers := _to(digits, p, q, u)).show(accepted):
+            return numbers
+    return _to(fewest, p, q, u)
 
 
 def written(number: float) -> str:
