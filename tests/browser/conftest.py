@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from tests import ensure_chromium
+from tests import ensure_chromium, forked
 from tests.remote import scripted_vllm
 from tests.remote.scripted_vllm import ScriptedVLLM
 
@@ -78,6 +78,9 @@ def free_port(port: int = 0) -> int:
                     raise
 
 
+ALWAYS = {"GRADIO_IS_E2E_TEST": "1", "HF_HUB_OFFLINE": "1"}
+
+
 @contextmanager
 def started(
     log: Path, *options: str, port: int = 0, host: str = "127.0.0.1", **variables: str
@@ -85,29 +88,42 @@ def started(
     """A running ``python app.py`` with these options and environment variables: its address and its process. Its
     output goes to ``log``. ``port`` 0: any free port. ``host``: the one in the address."""
     port = free_port(port)
-    environment = os.environ | {"GRADIO_IS_E2E_TEST": "1", "HF_HUB_OFFLINE": "1"} | variables
     with log.open("w") as out:
         app = subprocess.Popen(
-            [sys.executable, "app.py", "--port", str(port), *options], cwd=ROOT, env=environment, stdout=out, stderr=out
+            [sys.executable, "app.py", "--port", str(port), *options],
+            cwd=ROOT,
+            env=os.environ | ALWAYS | variables,
+            stdout=out,
+            stderr=out,
         )
-        address = f"http://{host}:{port}"
         try:
-            until = time.monotonic() + 120
-            while "Decode Lab is at " not in log.read_text():  # printed a moment after it starts answering
-                assert app.poll() is None, log.read_text()
-                assert time.monotonic() < until, f"the app did not start: {log.read_text()}"
-                time.sleep(0.1)
-            yield address, app
+            _await_answers(log, lambda: app.poll() is None)
+            yield f"http://{host}:{port}", app
         finally:
             app.terminate()
             app.wait(60)
 
 
 @contextmanager
-def serving(log: Path, *options: str) -> Iterator[str]:
-    """The address of a running ``python app.py``."""
-    with started(log, *options) as (address, _):
-        yield address
+def serving(log: Path, *options: str, port: int = 0, host: str = "127.0.0.1", **variables: str) -> Iterator[str]:
+    """The address of such an app, in a process that has its imports from another; for ``variables`` see there."""
+    port = free_port(port)
+    app = forked.start(log, ["--port", str(port), *options], os.environ | ALWAYS | variables)
+    try:
+        _await_answers(log, app.is_alive)
+        yield f"http://{host}:{port}"
+    finally:
+        app.terminate()
+        app.join(60)
+        assert app.exitcode is not None, "it does not end"
+
+
+def _await_answers(log: Path, alive: Callable[[], bool]) -> None:
+    until = time.monotonic() + 120
+    while not log.exists() or "Decode Lab is at " not in log.read_text():  # printed a moment after it starts answering
+        assert alive(), log.read_text()
+        assert time.monotonic() < until, f"the app did not start: {log.read_text()}"
+        time.sleep(0.1)
 
 
 @pytest.fixture(scope="session")
@@ -138,7 +154,7 @@ def hosting(vllm_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """Another app, which hosts a workshop and is attached to a vLLM server."""
     log = tmp_path_factory.mktemp("hosting") / "log.txt"
     key = {"DECODE_LAB_PRESENTER_KEY": PRESENTERS_KEY}
-    with started(log, "--workshop", "--attach", vllm_address, **key) as (address, _):
+    with serving(log, "--workshop", "--attach", vllm_address, **key) as address:
         yield address
     said = log.read_text()
     assert "Traceback" not in said, said
@@ -315,39 +331,52 @@ def background(page: Page, hidden: bool) -> None:
     )
 
 
+Lenient = Callable[..., Page]
+
+
 class Rooms:
-    """Reusable browser contexts, each with a page that stays open to keep its process, and thus its scripts."""
+    """Reusable browser contexts, each with a page that stays open to keep its process, and thus its scripts: in a new
+    context, a page takes 2.7 s of CPU time to get ready, in one of these 1.1."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
         self._free: dict[str, list[tuple[BrowserContext, Page]]] = {}
         self._taken: list[tuple[str, tuple[BrowserContext, Page]]] = []
+        self._origins: set[str] = set()
 
     def take(self, server: str, options: dict[str, Any]) -> BrowserContext:
         """An empty context that is not in use."""
+        options = {"viewport": {"width": 1280, "height": 720}} | options
         key = repr(sorted(options.items()))
         if free := self._free.get(key):
             room = free.pop()
         else:
             context = self._browser.new_context(**options)
+            context.on("request", self._note)
             keeper = context.new_page()
             keeper.goto(f"{server}/health")
             room = context, keeper
         self._taken.append((key, room))
         return room[0]
 
-    def clear(self, origins: set[str]) -> None:
+    def _note(self, request: Any) -> None:
+        where = urlsplit(request.url)
+        if where.scheme in ("http", "https"):
+            self._origins.add(f"{where.scheme}://{where.netloc}")
+
+    def clear(self) -> None:
         """Close the pages of every context taken, and clear what they stored."""
         for key, (context, keeper) in self._taken:
             for page in context.pages:
                 if page is not keeper:
                     page.close()
             devtools = context.new_cdp_session(keeper)
-            for origin in origins:
+            for origin in self._origins:
                 devtools.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "all"})
             devtools.detach()
             self._free.setdefault(key, []).append((context, keeper))
         self._taken.clear()
+        self._origins.clear()
 
 
 @pytest.fixture(scope="session")
@@ -356,10 +385,16 @@ def rooms(browser: Browser) -> Rooms:
 
 
 @pytest.fixture
+def lenient(rooms: Rooms, server: str) -> Iterator[Lenient]:
+    """Opens pages, each in a context of its own, that may log errors and request what they like."""
+    yield lambda **options: rooms.take(server, options).new_page()
+    rooms.clear()
+
+
+@pytest.fixture
 def visit(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
     """Opens pages; none may log an error or request anything from another host."""
     complaints: list[str] = []
-    origins: set[str] = set()
     left: set[Page] = set()
 
     def complain(page: Page, text: str) -> None:
@@ -375,13 +410,11 @@ def visit(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
 
     def watch(request: Any) -> None:
         where = urlsplit(request.url)
-        if where.scheme in ("http", "https", "ws", "wss"):
-            origins.add(f"{where.scheme}://{where.netloc}")
-            if where.hostname != "127.0.0.1":
-                complaints.append(f"asked {request.url}")
+        if where.scheme in ("http", "https", "ws", "wss") and where.hostname != "127.0.0.1":
+            complaints.append(f"asked {request.url}")
 
     def start(**options: Any) -> Lab:
-        page = rooms.take(server, {"viewport": {"width": 1280, "height": 720}} | options).new_page()
+        page = rooms.take(server, options).new_page()
         page.on("console", hear)
         page.on("pageerror", lambda error: complain(page, str(error)))
         page.on("request", watch)
@@ -389,7 +422,7 @@ def visit(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
         return Lab(page, server)
 
     yield start
-    rooms.clear(origins)
+    rooms.clear()
     assert complaints == []
 
 

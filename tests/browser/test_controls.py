@@ -8,10 +8,10 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from lab import Run
-from tests.browser.conftest import Lab, unfold
+from tests.browser.conftest import Lab, Lenient, unfold
 from visualize.panels.consequences import SAYS
 from visualize.vocabulary import DRAFTERS
 
@@ -400,8 +400,8 @@ def test_the_keys_of_run_held_down_begin_one_run(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "pool", "compare"])
-def test_after_a_refused_run_nothing_is_stopped(browser: Browser, server: str, path: str) -> None:
-    lab = Lab(browser.new_page(), server)  # not ``visit``: the browser logs the refusal as an error
+def test_after_a_refused_run_nothing_is_stopped(lenient: Lenient, server: str, path: str) -> None:
+    lab = Lab(lenient(), server)  # not ``visit``: the browser logs the refusal as an error
     lab.page.goto(f"{server}/{path}")
     lab.page.wait_for_selector("body[data-ready]")
     lab.page.route("**/queue/join*", lambda route: route.fulfill(status=422, json={"detail": "That is too much."}))
@@ -409,7 +409,6 @@ def test_after_a_refused_run_nothing_is_stopped(browser: Browser, server: str, p
     lab.page.wait_for_selector(".toast-wrap:has-text('too much')")
     expect(lab.page.locator("body")).not_to_have_class(re.compile("begun"))
     assert lab.page.get_attribute("#stop", "aria-disabled") == "true"
-    lab.page.close()
 
 
 @pytest.mark.parametrize("seed", ["1.5", "2147483648", "-1"])

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Browser, Route, expect
+from playwright.sync_api import Route, expect
 
-from tests.browser.conftest import Lab
+from tests.browser.conftest import Lab, Lenient
 
 UNREACHED = "The lab does not answer. Trying again …"
 HASTY = """
@@ -24,9 +24,9 @@ SLOW = HASTY % "15000: 700, 30000: 1400"
 
 @pytest.mark.parametrize(("trouble", "hasty"), [("refused", REFUSED), ("silent", SILENT)], ids=["refused", "silent"])
 def test_a_run_is_heard_to_its_end_although_the_connection_fails(
-    browser: Browser, server: str, trouble: str, hasty: str
+    lenient: Lenient, server: str, trouble: str, hasty: str
 ) -> None:
-    lab = Lab(browser.new_page(), server)  # not ``visit``: the browser logs the refusal as an error
+    lab = Lab(lenient(), server)  # not ``visit``: the browser logs the refusal as an error
     lab.page.add_init_script(hasty)
     held: list[Route] = []
 
@@ -50,11 +50,10 @@ def test_a_run_is_heard_to_its_end_although_the_connection_fails(
     assert re.match(r"Finished with 100 tokens", said[-1]), said
     assert len(held) == (3 if trouble == "refused" else 2)
     assert lab.page.locator(".token:not(.prompt)").count() == 100
-    lab.page.close()
 
 
-def test_a_run_is_heard_although_every_answer_begins_late(browser: Browser, server: str) -> None:
-    lab = Lab(browser.new_page(), server)
+def test_a_run_is_heard_although_every_answer_begins_late(lenient: Lenient, server: str) -> None:
+    lab = Lab(lenient(), server)
     lab.page.add_init_script(SLOW)
 
     def late(route: Route) -> None:
@@ -65,13 +64,12 @@ def test_a_run_is_heard_although_every_answer_begins_late(browser: Browser, serv
     lab.open(speculation="off", max_tokens=20)
     lab.run()
     lab.page.wait_for_selector(".say:text-matches('^Finished with 20 tokens')", timeout=10_000)
-    lab.page.close()
 
 
 def test_a_run_is_heard_although_every_answer_begins_at_once_and_its_first_message_is_slow(
-    browser: Browser, server: str
+    lenient: Lenient, server: str
 ) -> None:
-    lab = Lab(browser.new_page(), server)
+    lab = Lab(lenient(), server)
     lab.page.add_init_script(SLOW)
     lab.open(speculation="off", max_tokens=20)
     lab.page.evaluate(
@@ -90,11 +88,10 @@ def test_a_run_is_heard_although_every_answer_begins_at_once_and_its_first_messa
     )
     lab.run()
     lab.page.wait_for_selector(".say:text-is('It has come.')", timeout=10_000)
-    lab.page.close()
 
 
-def test_a_stream_that_only_says_that_it_is_alive_is_kept(browser: Browser, server: str) -> None:
-    lab = Lab(browser.new_page(), server)
+def test_a_stream_that_only_says_that_it_is_alive_is_kept(lenient: Lenient, server: str) -> None:
+    lab = Lab(lenient(), server)
     lab.page.add_init_script(SILENT)
     lab.open(speculation="off", max_tokens=20)
     lab.page.evaluate(
@@ -114,7 +111,6 @@ def test_a_stream_that_only_says_that_it_is_alive_is_kept(browser: Browser, serv
     lab.page.wait_for_timeout(2000)
     assert lab.page.evaluate("opened") == 1
     assert lab.page.inner_text(".say") != UNREACHED
-    lab.page.close()
 
 
 SAID = "getComputedStyle(document.querySelector('[data-chart=rounds] .plot'), '::before').content"
@@ -144,19 +140,18 @@ def test_text_and_numbers_do_not_wait_for_plotly(visit: Callable[..., Lab]) -> N
         lab.page.wait_for_selector(f"[data-chart={chart}] .main-svg")
 
 
-def test_charts_that_cannot_be_loaded_are_said_to_be_missing(browser: Browser, server: str) -> None:
-    lab = Lab(browser.new_page(), server)
+def test_charts_that_cannot_be_loaded_are_said_to_be_missing(lenient: Lenient, server: str) -> None:
+    lab = Lab(lenient(), server)
     lab.page.route("**/plotly.min.js", lambda route: route.abort())
     lab.page.goto(f"{server}/?max_tokens=10")
     lab.page.wait_for_selector("body[data-ready]")
     lab.run()
     lab.page.wait_for_selector(".say:text-matches('^Finished')")
     assert "could not be loaded" in lab.page.evaluate(SAID)
-    lab.page.close()
 
 
-def test_the_connection_by_which_a_tab_is_known_is_asked_for_again(browser: Browser, server: str) -> None:
-    lab = Lab(browser.new_page(), server)
+def test_the_connection_by_which_a_tab_is_known_is_asked_for_again(lenient: Lenient, server: str) -> None:
+    lab = Lab(lenient(), server)
     lab.page.add_init_script(REFUSED)
     asked: list[Route] = []
 
@@ -171,7 +166,6 @@ def test_the_connection_by_which_a_tab_is_known_is_asked_for_again(browser: Brow
     with lab.page.expect_response(lambda answer: "/heartbeat/" in answer.url and answer.ok):
         lab.open()
     assert len(asked) == 2
-    lab.page.close()
 
 
 def test_until_the_links_settings_are_there_nothing_begins_and_the_page_says_why(visit: Callable[..., Lab]) -> None:

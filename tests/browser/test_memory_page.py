@@ -9,11 +9,11 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from lab.memory.capacity import POLICIES
 from tests import hub, tiny_models
-from tests.browser.conftest import OVERFLOW, Lab, appeared, started
+from tests.browser.conftest import OVERFLOW, Lab, Lenient, appeared, started
 from tests.waiting import until
 from visualize.pages import ABOUT
 from visualize.vocabulary import KV_FORMATS
@@ -107,7 +107,7 @@ def test_mistakes_are_explained_and_lose_nothing(visit: Visit) -> None:
     assert page.query_selector(".sheet img") is None
 
 
-def test_a_model_chosen_during_a_look_up_stays(browser: Browser, tmp_path: Path) -> None:
+def test_a_model_chosen_during_a_look_up_stays(lenient: Lenient, tmp_path: Path) -> None:
     """Whether the look-up began on Enter or with the page."""
     for id in ("some/model", "some/other"):
         tiny_models.random_model("llama").config.save_pretrained(tmp_path / "hub" / id)
@@ -116,7 +116,7 @@ def test_a_model_chosen_during_a_look_up_stays(browser: Browser, tmp_path: Path)
         hub.serving(tmp_path / "hub", seconds=1.0) as slow,
         started(tmp_path / "log.txt", **slow.variables, **cache) as (address, _),
     ):
-        page = browser.new_page()
+        page = lenient()
         page.goto(f"{address}/memory?model=other&hub=nobody/nothing")
         said = page.locator(".sheet-say")
         expect(said).to_contain_text("of nobody/nothing")

@@ -14,10 +14,10 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from lab import Run
-from tests.browser.conftest import Lab, started
+from tests.browser.conftest import Lab, Lenient, serving
 from tests.programs.calls import get
 
 TAKEN_OFF = "/elsewhere"
@@ -71,7 +71,7 @@ class Proxy(BaseHTTPRequestHandler):
 def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an app that only this machine reaches, and that is told a proxy's name and path."""
     log = tmp_path_factory.mktemp("behind") / "log.txt"
-    with started(log, "--allowed-hosts", "lab.localhost", GRADIO_ROOT_PATH=ROOT) as (address, _):
+    with serving(log, "--allowed-hosts", "lab.localhost", GRADIO_ROOT_PATH=ROOT) as address:
         yield address
     assert "Traceback" not in Path(log).read_text()
 
@@ -94,9 +94,9 @@ def proxy(behind: str) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("path", [TAKEN_OFF, ROOT], ids=["taken off", "passed on"])
-def test_the_lab_works_below_a_proxys_path(browser: Browser, proxy: int, path: str) -> None:
+def test_the_lab_works_below_a_proxys_path(lenient: Lenient, proxy: int, path: str) -> None:
     address = f"http://lab.localhost:{proxy}{path}"
-    lab = Lab(browser.new_page(), address)
+    lab = Lab(lenient(), address)
     asked: list[str] = []
     lab.page.on("request", lambda request: asked.append(request.url))
     lab.open(max_tokens=60)
@@ -111,7 +111,6 @@ def test_the_lab_works_below_a_proxys_path(browser: Browser, proxy: int, path: s
     lab.page.wait_for_selector("body[data-ready]")
     assert lab.page.url == f"{address}/memory"
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
-    lab.page.close()
 
 
 class Slow(Proxy):
@@ -121,9 +120,9 @@ class Slow(Proxy):
 
 
 @pytest.mark.parametrize("page", ["memory", "deploy", "lessons"])
-def test_a_page_gets_its_answers_when_the_end_of_a_stream_comes_late(browser: Browser, behind: str, page: str) -> None:
+def test_a_page_gets_its_answers_when_the_end_of_a_stream_comes_late(lenient: Lenient, behind: str, page: str) -> None:
     with passing_on(behind, Slow) as port:
-        lab = Lab(browser.new_page(), f"http://lab.localhost:{port}{ROOT}")
+        lab = Lab(lenient(), f"http://lab.localhost:{port}{ROOT}")
         asked: list[str] = []
         lab.page.on("request", lambda request: asked.append(urlsplit(request.url).path))
         lab.at(page)
@@ -149,10 +148,10 @@ class Cutting(Proxy):
 
 
 def test_a_run_goes_on_although_the_connection_breaks_by_which_its_page_is_known(
-    browser: Browser, behind: str, tmp_path: Path
+    lenient: Lenient, behind: str, tmp_path: Path
 ) -> None:
     with passing_on(behind, Cutting) as port:
-        lab = Lab(browser.new_page(), f"http://lab.localhost:{port}{ROOT}")
+        lab = Lab(lenient(), f"http://lab.localhost:{port}{ROOT}")
         lab.open(speculation="off", cache=0, max_tokens=300)
         lab.run()
         lab.wait_for_tokens(5)
@@ -164,12 +163,11 @@ def test_a_run_goes_on_although_the_connection_breaks_by_which_its_page_is_known
         lab.page.close()
 
 
-def test_by_a_name_that_the_server_was_not_told_the_page_says_so(browser: Browser, proxy: int) -> None:
-    page = browser.new_page()
+def test_by_a_name_that_the_server_was_not_told_the_page_says_so(lenient: Lenient, proxy: int) -> None:
+    page = lenient()
     page.goto(f"http://other.localhost:{proxy}{TAKEN_OFF}/")
     told = f"This server does not answer pages of http://other.localhost:{proxy}: see --allowed-hosts."
     expect(page.get_by_role("alert")).to_have_text(told)
-    page.close()
 
 
 def test_below_the_path_nothing_is_open_that_is_not_open_elsewhere(behind: str) -> None:

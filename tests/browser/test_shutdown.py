@@ -12,19 +12,18 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
 
-from tests.browser.conftest import ROOT, Lab, started
+from tests.browser.conftest import ROOT, Lab, Lenient, serving, started
 
 
 def asked(address: str) -> str:
     return urllib.request.urlopen(address, timeout=10).read().decode()
 
 
-def test_a_server_reports_metrics_ends_runs_on_sigterm_and_is_reconnected_to(browser: Browser, tmp_path: Path) -> None:
+def test_a_server_reports_metrics_ends_runs_on_sigterm_and_is_reconnected_to(lenient: Lenient, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     with started(log) as (address, app):
-        lab = Lab(browser.new_page(), address)  # not ``visit``: the browser logs the lost connection as an error
+        lab = Lab(lenient(), address)  # not ``visit``: the browser logs the lost connection as an error
         lab.open(kv_format="auto", speculation="off", cache=0, max_tokens=1000)
         lab.run()
         lab.wait_for_tokens(5)
@@ -57,7 +56,7 @@ def test_it_listens_on_an_ipv6_address_and_ignores_proxies(tmp_path: Path) -> No
         pytest.skip("no IPv6 here")
     log = tmp_path / "log.txt"
     proxy = dict.fromkeys(("HTTP_PROXY", "http_proxy"), "http://127.0.0.1:9")
-    with started(log, "--workshop", "--host", "[::]", host="[::1]", **proxy) as (address, _):
+    with serving(log, "--workshop", "--host", "[::]", host="[::1]", **proxy) as address:
         assert json.loads(asked(f"{address}/health"))["status"] == "ok"
         until = time.monotonic() + 30
         while "lead from" not in log.read_text() and time.monotonic() < until:

@@ -7,9 +7,9 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
-from tests.browser.conftest import ROOT, Lab, started
+from tests.browser.conftest import ROOT, Lab, Lenient, started
 
 SPACE = {
     "SYSTEM": "spaces",
@@ -46,8 +46,8 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     assert str(ROOT) not in log.read_text(), log.read_text()
 
 
-def test_on_a_space_a_visitor_can_run_only_the_listed_pairs(browser: Browser, space: str) -> None:
-    page = browser.new_page()  # not ``visit``: for a Space, Gradio requests things from other hosts
+def test_on_a_space_a_visitor_can_run_only_the_listed_pairs(lenient: Lenient, space: str) -> None:
+    page = lenient()  # not ``visit``: for a Space, Gradio requests things from other hosts
     lab = Lab(page, space).open(max_tokens=8)
     pairs = page.eval_on_selector_all("#pair label", "all => all.map(label => label.textContent.trim())")
     assert pairs == ["Matched", "Mismatched"]  # a visitor may name no folder or hub id
@@ -56,13 +56,11 @@ def test_on_a_space_a_visitor_can_run_only_the_listed_pairs(browser: Browser, sp
     assert lab.seen()["say"].startswith("Finished")
     with urllib.request.urlopen(f"{space}/health", timeout=10) as answer:
         assert json.load(answer)["status"] == "ok"
-    page.close()
 
 
-def test_inside_another_page_a_link_to_what_is_shown_can_be_copied(browser: Browser, space: str, server: str) -> None:
+def test_inside_another_page_a_link_to_what_is_shown_can_be_copied(lenient: Lenient, space: str, server: str) -> None:
     """A Space's page shows the app in a frame, whose address nobody sees. A private Space's has a key in it."""
-    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
-    page = context.new_page()
+    page = lenient(permissions=["clipboard-read", "clipboard-write"])
     page.goto(f"{server.replace('127.0.0.1', 'localhost')}/health")  # any page of another host
     html = f'<iframe src="{space}/compare?__sign=secret" allow="clipboard-write" width=1200 height=700>'
     page.evaluate("html => (document.body.innerHTML = html)", html)
@@ -77,9 +75,8 @@ def test_inside_another_page_a_link_to_what_is_shown_can_be_copied(browser: Brow
     assert copied.startswith(f"{space}/compare?")
     assert "secret" not in copied
     expect(link).to_have_text("Copy link")
-    alone = context.new_page()
+    alone = page.context.new_page()
     alone.goto(copied)
     alone.wait_for_selector("body[data-ready]")
     expect(alone.locator("#lanes label.selected")).to_have_count(4)
     assert not alone.is_visible("#link"), "it has an address bar"
-    context.close()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import BrowserContext, Page
 
-from tests.browser.conftest import OVERFLOW, Lab, background, free_port, started
+from tests.browser.conftest import OVERFLOW, Lab, Lenient, background, free_port, serving
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.test_accessibility import violations
 from tests.browser.workshop.conftest import state
@@ -82,36 +82,34 @@ def test_nobody_elses_run_is_shown_as_ones_own_whatever_its_models(visit: Visit,
         lab.finish()
 
 
-def test_after_a_restart_nobody_elses_run_is_shown_as_ones_own(browser: Browser, tmp_path: Path) -> None:
+def test_after_a_restart_nobody_elses_run_is_shown_as_ones_own(lenient: Lenient, tmp_path: Path) -> None:
     """The server numbers runs from 0 again, and with a chosen key people stay in."""
-    port, mine, theirs = free_port(), browser.new_context(), browser.new_context()
+    port, mine, theirs = free_port(), lenient(), lenient()
     how = {"port": port, "DECODE_LAB_PRESENTER_KEY": KEY}
-    with started(tmp_path / "before.txt", "--workshop", **how) as (server, _):
-        lab = Lab(mine.new_page(), server).open(join=Access(KEY).code, max_tokens=12)
+    with serving(tmp_path / "before.txt", "--workshop", **how) as server:
+        lab = Lab(mine, server).open(join=Access(KEY).code, max_tokens=12)
         state(lab.page, "following")
         lab.run()
         lab.finish()
         old = number(lab)
-    with started(tmp_path / "after.txt", "--workshop", **how) as (server, _):
+    with serving(tmp_path / "after.txt", "--workshop", **how) as server:
         lab.page.click("[data-act=follow]")
         state(lab.page, "following")
         lab.page.keyboard.press("Home")  # the old run can still be played
         state(lab.page, "alone")
-        other = Lab(theirs.new_page(), server).open(join=Access(KEY).code, **LONG)
+        other = Lab(theirs, server).open(join=Access(KEY).code, **LONG)
         state(other.page, "following")
         other.run()
         other.wait_for_tokens(2)
         assert number(other) == old
-        room = mine.new_page()
+        room = mine.context.new_page()
         room.goto(f"{server}/room")
         assert chosen(room) == set()
         assert lab.page.is_hidden(".strip-own")
-        for context in (mine, theirs):
-            context.close()
 
 
-def test_joining_twice_leaves_one_connection(browser: Browser, server: str, code: str) -> None:
-    page = browser.new_page()
+def test_joining_twice_leaves_one_connection(lenient: Lenient, server: str, code: str) -> None:
+    page = lenient()
     page.add_init_script(
         """window.opened = [];
         window.EventSource = class extends EventSource {
@@ -128,7 +126,6 @@ def test_joining_twice_leaves_one_connection(browser: Browser, server: str, code
         page.wait_for_function("n => opened.length === n && opened.at(-1).readyState === EventSource.OPEN", arg=count)
     assert page.evaluate("opened[0].readyState === EventSource.CLOSED")
     page.wait_for_selector("[data-key=followers] .value:not(:text('–'))")
-    page.close()
 
 
 def test_a_room_page_rejoins_after_the_server_restarts(visit: Visit, presenter: BrowserContext, code: str) -> None:
@@ -152,9 +149,9 @@ def test_a_room_page_rejoins_after_the_server_restarts(visit: Visit, presenter: 
     )
 
 
-def test_followers_and_the_room_say_that_the_server_does_not_answer(browser: Browser, leading: Lab, code: str) -> None:
-    context = browser.new_context()  # not ``visit``: the browser logs the refusals as errors
-    follower, room = context.new_page(), context.new_page()
+def test_followers_and_the_room_say_that_the_server_does_not_answer(lenient: Lenient, leading: Lab, code: str) -> None:
+    follower = lenient()  # not ``visit``: the browser logs the refusals as errors
+    room = follower.context.new_page()
     follower.goto(f"{leading.server}/?join={code}")
     room.goto(f"{leading.server}/room?join={code}")
     for page, says, well in (follower, ".strip-say", "You follow"), (room, ".sheet-say", "Everybody's runs"):
@@ -165,11 +162,10 @@ def test_followers_and_the_room_say_that_the_server_does_not_answer(browser: Bro
         page.wait_for_selector(f"{says}.problem:has-text('The lab does not answer')")
         page.unroute("**/channels/*")
         page.wait_for_selector(f'{says}:not(.problem):has-text("{well}")')
-    context.close()
 
 
-def test_the_pages_fit_the_screen_and_are_accessible(browser: Browser, server: str, code: str) -> None:
-    page = browser.new_page()
+def test_the_pages_fit_the_screen_and_are_accessible(lenient: Lenient, server: str, code: str) -> None:
+    page = lenient()
     for address in (f"{server}/?join={code}", f"{server}/room"):
         page.set_viewport_size({"width": 1280, "height": 720})
         page.goto(address)
@@ -182,4 +178,3 @@ def test_the_pages_fit_the_screen_and_are_accessible(browser: Browser, server: s
         page.set_viewport_size({"width": 390, "height": 844})
         page.wait_for_function(f"{OVERFLOW}[0] <= 0")
         assert violations(page) == [], address
-    page.close()
