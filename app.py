@@ -52,12 +52,13 @@ from visualize.server.allocator import share_arenas
 from visualize.server.apart import Apart
 from visualize.server.monitoring import Monitor
 from visualize.server.sent import keep_deleting
-from visualize.server.serving import private_uploads, refuse, serve
+from visualize.server.serving import private_uploads, refuse, serve, unserved
 from visualize.server.sessions import keep_no_values, share_configurations
 from visualize.server.work import Line
 from visualize.workshop.workshop import Workshop
 
 
+@unserved()
 def build(
     engines: Engines,
     embedded: Engines,

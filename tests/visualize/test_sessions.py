@@ -71,6 +71,7 @@ def test_what_was_sent_to_a_session_is_not_kept(monkeypatch: pytest.MonkeyPatch)
 def test_the_labs_own_pages_share_their_configurations(asked: list[str]) -> None:
     engines = Engines()
     pages = app.build(engines, engines, Line(), told={})
+    assert pages.app is None, "an application is made once, when the pages are served"
     SessionState(pages)
     asked.clear()
     session = SessionState(pages)
