@@ -36,7 +36,10 @@ if borrows_a_gpu(os.environ):  # before anything asks torch for a GPU: afterward
 elif __name__ == "__main__" and read_options(None, os.environ).device == "cpu":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # hide GPUs that are not to be used: the pages offer what works here
 
-import gradio as gr
+from visualize.server.stubs import no_stubs
+
+with no_stubs():
+    import gradio as gr
 
 from lab import LabError
 from lab.engines import EMBEDDED, Engines, fitting_pairs, own

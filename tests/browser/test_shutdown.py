@@ -84,7 +84,8 @@ def test_a_signal_during_startup_ends_the_server_silently(number: signal.Signals
 
 def test_a_taken_port_is_reported_and_device_cpu_hides_the_gpu() -> None:
     on_a_gpu_box = (
-        "import os, runpy, torch\n"
+        "import ast, os, runpy, torch\n"
+        "ast.get_source_segment = None\n"  # with which Gradio would make type stubs
         "torch.cuda.is_available = lambda: os.environ.get('CUDA_VISIBLE_DEVICES') != ''\n"
         "import visualize.server.options\n"
         "visualize.server.options.can_listen = lambda *_: True\n"  # taken after it was asked for
