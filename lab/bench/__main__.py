@@ -48,6 +48,7 @@ from lab.options import (
     read_settings,
 )
 from lab.pair.devices import best_device, resolve_device
+from lab.pair.loading import resolve_dtype
 
 
 def at_least(least: int, why: str = "") -> Callable[[str], int]:
@@ -184,13 +185,16 @@ def _written(path: Path) -> int | None:
 
 def _measure(args: argparse.Namespace) -> None:
     """Raises LabError."""
+    device = resolve_device(args.device)
+    resolve_dtype(args.dtype, device)
     if args.bench == "gpu":
+        if args.record and os.path.isfile(args.record):
+            raise LabError(f"{args.record} is a file. Name a folder for the runs.")
         where = {"device": args.device, "dtype": args.dtype, "folder": args.record}
         with writable(args.out):
             table = run_gpu(args.part, args.out, args.report, small=args.small, seconds=args.seconds, **where)
         args.report(f"\n{table}\n\nwritten to {args.out}")
         return
-    device = resolve_device(args.device)
     with writable(args.json):
         result, table = args.run(args)
         args.report(f"\n{table}\n")  # first, because writing the file may fail

@@ -230,6 +230,27 @@ def test_what_is_wrong_is_said_before_models_are_loaded(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--device", "tpu"], "device must be 'cpu', 'cuda' or"),
+        (["--dtype", "int8"], "dtype must be 'auto', 'float32',"),
+        (["--record", "a file"], "a file is a file. Name a folder for the runs."),
+    ],
+    ids=["device", "dtype", "record"],
+)
+def test_what_no_part_of_the_gpu_bench_could_do_is_refused_before_the_first(
+    bench: Command, monkeypatch, tmp_path, capsys, arguments: list[str], message: str
+) -> None:
+    """Each part would start a process to fail in, and the status would be 0."""
+    monkeypatch.chdir(tmp_path)
+    Path("a file").touch()
+    monkeypatch.setattr(command, "run_gpu", None)
+    assert bench("gpu", *arguments, "--out", "out.json") == 2
+    assert message in capsys.readouterr().err
+    assert not Path("out.json").exists()
+
+
 @pytest.mark.parametrize("worse", [None, "a/worse"])
 def test_claims_about_a_draft_that_guesses_badly_are_left_out_where_there_is_none(
     bench: Command, monkeypatch, tmp_path, worse: str | None
