@@ -192,6 +192,13 @@ def test_a_prompt_that_fills_the_context_is_refused(lab):
         bench._decode(lab, "x" * (tiny_models.CONTEXT - 1), EngineConfig(), SamplingParams(max_tokens=9))
 
 
+@pytest.mark.parametrize("length", [tiny_models.CONTEXT - 1, 3 * tiny_models.CONTEXT])
+def test_a_prompt_that_leaves_nothing_to_time_is_to_be_shortened(lab, length):
+    """Fewer tokens are no way out: the command takes two or more."""
+    with pytest.raises(LabError, match=f"the longest prompt has {length} tokens, .* Shorten it.$"):
+        run_ab(lab, EngineConfig(), EngineConfig(), ["A", "x" * length], SamplingParams(), repeats=1, report=print)
+
+
 def test_a_prompt_that_a_setting_has_no_room_for_is_refused_before_the_first_run(lab, monkeypatch):
     monkeypatch.setattr(bench, "_decode", lambda *_: pytest.fail("decoded before all had been checked"))
     few = EngineConfig(paged=True, num_blocks=2, block_size=16)
