@@ -242,7 +242,7 @@ def _kv(args: argparse.Namespace) -> tuple[dict, str]:
 def _ab(args: argparse.Namespace) -> tuple[dict, str]:
     prompts = held_out_prompts()
     if args.prompts:
-        prompts = [line for line in read_text(args.prompts).splitlines() if line.strip()]
+        prompts = [line for line in read_text(args.prompts).split("\n") if line.strip()]
     a, b = parse_config(args.a), parse_config(args.b)
     sampling = read_settings(SamplingParams, args)
     engine = _engine(args, guessing="draft" in (a.speculative, b.speculative))

@@ -51,7 +51,7 @@ def read_text(path: Path) -> str:
         LabError: it cannot be read, is not UTF-8, or holds nothing.
     """
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")  # some editors begin a file with a byte order mark
     except OSError as error:
         raise LabError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:

@@ -223,6 +223,19 @@ def test_the_command_compares_over_a_file_of_prompts(lab, monkeypatch, tmp_path,
     assert "perplexity, both texts" in printed
 
 
+def test_a_file_of_prompts_has_one_a_line_and_no_byte_order_mark(lab, monkeypatch, tmp_path):
+    """The mark, which some editors write, would be a token of the first prompt. Other separators are text."""
+    asked = []
+    monkeypatch.setattr(command, "load_engine", lambda *_, **__: lab)
+    monkeypatch.setattr(command, "run_ab", lambda engine, a, b, prompts, *_, **__: asked.extend(prompts) or {})
+    monkeypatch.setattr(command, "format_ab", lambda result: "")
+    (file := tmp_path / "prompts.txt").write_bytes("\ufeffThe king\r\n \r\nA\u2028fox\x0c".encode())
+    argv = ["bench", "ab", "--b", "kv_dtype=int8", "--prompts", str(file), "--json", str(tmp_path / "ab.json")]
+    monkeypatch.setattr(sys, "argv", argv)
+    assert command.main() == 0
+    assert asked == ["The king", "A\u2028fox\x0c"]
+
+
 def test_the_command_reports_what_is_wrong_with_a_setting(lab, monkeypatch, capsys):
     monkeypatch.setattr(command, "load_engine", lambda *_, **__: lab)
     monkeypatch.setattr(sys, "argv", ["bench", "ab", "--b", "kv_cache=false,kv_dtype=int8"])
