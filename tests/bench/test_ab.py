@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ import pytest
 from lab import ConfigError, EngineConfig, LabError, Run, SamplingParams
 from lab.bench import __main__ as command
 from lab.bench import ab as bench
-from lab.bench.ab import Measured, Sample, matching, measure_sample, run_ab, summarise
+from lab.bench.ab import Measured, Sample, format_ab, matching, measure_sample, run_ab, summarise
 from lab.trace.events import FellBack
 from lab.trace.guesses import Guesses, guessed
 from tests import tiny_models
@@ -165,6 +166,15 @@ def test_an_acceptance_rate_of_0_has_no_ratio_to_it():
     assert metrics["draft_acceptance_rate"]["a"]["value"] == 0
     assert metrics["draft_acceptance_rate"]["ratio"] is None
     assert metrics["mean_acceptance_length"]["ratio"]["value"] == pytest.approx(2.8)
+
+
+def test_small_numbers_do_not_run_into_the_next_column(lab):
+    """A bad draft's acceptance has leading zeros, which are no digits."""
+    result = compare(lab, SPECULATIVE, SPECULATIVE)
+    few = {"value": 0.0123456, "low": 0.00987654, "high": 0.0154321}
+    result["metrics"]["draft_acceptance_rate"] = dict.fromkeys(("a", "b", "ratio"), few)
+    row = next(line for line in format_ab(result).splitlines() if line.startswith("draft_acceptance_rate"))
+    assert re.split("  +", row)[1:] == ["0.012346 (0.0098765 to 0.015432)"] * 3
 
 
 def spoilt(run: Run, how: str) -> Run:
