@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -55,8 +56,9 @@ def at_least(least: int, why: str = "") -> Callable[[str], int]:
     """The type of an option: a whole number of at least ``least``. ``why``: what they are needed for."""
 
     def read(text: str) -> int:
-        if text.strip().lstrip("+-").isdecimal() and int(text) >= least:
-            return int(text)
+        with suppress(ValueError):
+            if (number := int(text)) >= least:
+                return number
         raise argparse.ArgumentTypeError(f"a whole number of at least {least}{why and f' ({why})'}, not {text!r}")
 
     return read

@@ -154,6 +154,7 @@ def test_nan_and_infinity_are_written_as_null(tmp_path) -> None:
         (["ladder", "--repeats", "0"], "argument --repeats: a whole number of at least 1, not '0'"),
         (["ladder", "--max-tokens", "1"], "of at least 2 (one token to wait for, one to time), not '1'"),
         (["window", "--repeats", "-1"], "argument --repeats: a whole number of at least 1, not '-1'"),
+        (["window", "--repeats=--5"], "argument --repeats: a whole number of at least 1, not '--5'"),
         (["window", "--max-tokens", "1"], "of at least 2"),
         (["roofline", "--repeats", "0"], "argument --repeats: a whole number of at least 1"),
         (["roofline", "--max-tokens", "3"], "leaves no room for a whole round"),
