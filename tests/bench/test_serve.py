@@ -9,6 +9,7 @@ import time
 from dataclasses import asdict
 
 import pytest
+import torch
 
 from lab import EngineConfig, LabError
 from lab.bench import serve as bench
@@ -86,6 +87,15 @@ def test_the_clock_starts_when_all_requests_are_queued(lab, monkeypatch):
     assert seconds <= time.perf_counter() - began - 3 * 0.05
     computed = [event.total_ms for event in runs[0].events if isinstance(event, StepTimed)]  # all were in every step
     assert 1000 * seconds >= sum(computed)
+
+
+def test_the_clock_stops_when_the_engines_own_gpu_is_done(lab, monkeypatch):
+    """Another GPU, which torch would take to be meant, has nothing to do with it."""
+    waited = []
+    monkeypatch.setattr(type(lab), "device", "cuda:1")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *where: waited.append(where))
+    finish(lab, exactly(PROMPTS[:1], [2]), EngineConfig())
+    assert waited == [("cuda:1",)]
 
 
 def test_waste_is_reserved_and_unused_memory(lab):
