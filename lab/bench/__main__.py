@@ -279,15 +279,20 @@ def _logprobs(args: argparse.Namespace) -> tuple[dict, str]:
 
 
 def _claims(args: argparse.Namespace) -> tuple[dict, str]:
+    drafts: dict[str, str] = {}
+
     @functools.cache
     def load(pair: str) -> Engine:
         if pair == "matched":
-            return _engine(args)
-        return load_engine(args.target, _mismatched(args), device=args.device, dtype=args.dtype)
+            engine = _engine(args)
+        else:
+            engine = load_engine(args.target, _mismatched(args), device=args.device, dtype=args.dtype)
+        drafts[pair] = engine.draft.name
+        return engine
 
-    load("matched")  # else what is wrong with it would be said once for every claim
+    engine = load("matched")  # else what is wrong with it would be said once for every claim
     result = run_claims(load, args.claim or list(CLAIMS), args.report, small=args.small)
-    return result, format_claims(result)
+    return {"target": engine.target.name, "drafts": drafts, "dtype": engine.dtype, **result}, format_claims(result)
 
 
 def _llama(args: argparse.Namespace) -> tuple[dict, str]:

@@ -266,3 +266,19 @@ def test_claims_about_a_draft_that_guesses_badly_are_left_out_where_there_is_non
     problems = [claim.get("problem", "") for claim in json.loads(out.read_text())["claims"]]
     assert ["name a --mismatched too" in problem for problem in problems] == [not worse, not worse, False]
     assert not problems[2]
+
+
+@pytest.mark.parametrize(("asked", "drafts"), [(["matched"], 1), (["matched", "mismatched"], 2)])
+def test_a_record_of_claims_names_the_models_that_they_were_tested_on(
+    bench: Command, monkeypatch, tmp_path, asked: list[str], drafts: int
+) -> None:
+    def run_claims(load, *_: object, **__: object) -> dict:
+        return {"small": True, "claims": [load(pair) and [] for pair in asked]}
+
+    lab, out = command.load_engine(), tmp_path / "out.json"
+    monkeypatch.setattr(command, "run_claims", run_claims)
+    monkeypatch.setattr(command, "format_claims", lambda result: "")
+    assert bench("claims", "--json", out) == 0
+    record = json.loads(out.read_text())
+    assert (record["target"], record["dtype"]) == (lab.target.name, lab.dtype)
+    assert record["drafts"] == dict.fromkeys(["matched", "mismatched"][:drafts], lab.draft.name)
