@@ -79,7 +79,13 @@ def run_serve(engine: Engine, count: int, seed: int, repeats: int, report: Calla
         "prompt_tokens_after_opening": prompt_tokens,
         "output_tokens": output_tokens,
         "unit": "medians over repeats; tokens_per_second (of output, from the last arrival on) with quartiles; ms",
+        "shared_prefix_tokens": SHARED_TOKENS,
         "throughput": throughput,
+        "growth_setting": {
+            "requests": GROWTH_REQUESTS,
+            "output_tokens": GROWTH_TOKENS,
+            "num_speculative_tokens": GAMMA,
+        },
         "growth": growth,
         "speculation": {f"temperature {t:g}": speculation(growth_samples, t) for t in TEMPERATURES},
         "memory_setting": memory_setting,

@@ -203,6 +203,12 @@ def test_the_whole_bench_runs_and_reports_every_row(lab, monkeypatch):
     assert shared["batched paged"]["most_sequences"] == 4
     assert result["memory_setting"]["num_blocks"] < result["memory_setting"]["blocks_all_fill"]
     growth = result["growth"]
+    assert result["growth_setting"] == {
+        "requests": bench.GROWTH_REQUESTS,
+        "output_tokens": bench.GROWTH_TOKENS,
+        "num_speculative_tokens": bench.GAMMA,
+    }
+    assert result["shared_prefix_tokens"] == 32
     assert [row["most_sequences"] for row in growth.values()] == [1, 1, 4, 4]
     four = growth[bench.growth_name(4, 0.0, "off")]
     assert four["mean_sequences"] > 3.5, "the next request begins where one has ended"
