@@ -197,22 +197,29 @@ def _measure(args: argparse.Namespace) -> None:
             table = run_gpu(args.part, args.out, args.report, small=args.small, seconds=args.seconds, **where)
         args.report(f"\n{table}\n\nwritten to {args.out}")
         return
+    args.fell_back = []
     with writable(args.json):
         result, table = args.run(args)
         args.report(f"\n{table}\n")  # first, because writing the file may fail
-        write(args.json, {"bench": args.bench, "machine": describe_machine(device), **result})
+        about = {"bench": args.bench, "machine": describe_machine(device), "fell_back": args.fell_back}
+        write(args.json, about | result)
     args.report(f"written to {args.json}")
 
 
 def _engine(args: argparse.Namespace, *, guessing: bool = True) -> Engine:
-    """The engine to measure, loaded once all other arguments have been read: that may take minutes.
+    """The engine to measure, loaded once all other arguments have been read: that may take minutes. If torch has to
+    compute its steps in place of C, the report and the record say so: no run would be refused for that.
 
     Raises:
         LabError: a bench with ``guessing`` and no draft; and what ``load_engine`` raises.
     """
     if guessing and args.target and not args.draft:
         raise LabError("this bench measures guesses of a draft: name a --draft too")
-    return load_engine(args.target, args.draft, device=args.device, dtype=args.dtype)
+    engine = load_engine(args.target, args.draft, device=args.device, dtype=args.dtype)
+    if failure := engine.target.native.failure:
+        args.fell_back.append(failure)
+        args.report(failure)
+    return engine
 
 
 def _mismatched(args: argparse.Namespace) -> str:

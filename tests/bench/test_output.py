@@ -64,6 +64,16 @@ def test_a_table_is_printed_whatever_the_encoding_of_stdout(bench: Command, meas
     assert "p − q, γ = 4" in written.getvalue().decode()
 
 
+def test_figures_of_an_engine_without_its_step_in_c_say_so(bench: Command, measured, tmp_path, capsys) -> None:
+    """Without a compiler torch computes all rows of the lab alike, several times slower."""
+    lab, out = command.load_engine(), tmp_path / "out.json"
+    for failure, said in ((None, []), (why := "Torch computes the steps: there is no C compiler.", [why])):
+        lab.target.native.failure = failure
+        assert bench("roofline", "--json", out) == 0
+        assert json.loads(out.read_text())["fell_back"] == said
+        assert capsys.readouterr().out.splitlines()[: len(said)] == said
+
+
 @pytest.mark.parametrize("option", ["--json", "--out"])
 def test_an_unwritable_file_is_reported_before_measuring(
     bench: Command, measured, monkeypatch, tmp_path, capsys, option
