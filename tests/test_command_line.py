@@ -20,6 +20,7 @@ import pytest
 import lab.__main__ as command_line
 from lab import EngineConfig, Run, SamplingParams, load_engine
 from lab.bench import __main__ as benches
+from lab.bench.compare import Spread
 from lab.commands import common, compare
 from lab.config_text import described
 from lab.memory.capacity import Deployment
@@ -319,6 +320,22 @@ def test_a_speed_up_from_one_run_is_marked_as_such(shell: Shell, repeats: str, s
     usual, other = table.splitlines()[1:3]
     assert re.search(r"x1\.00 +default", usual), "the first setting is compared with itself, which needs no remark"
     assert re.search(said, other)
+
+
+def test_a_slow_models_speeds_are_told_apart(shell: Shell, monkeypatch) -> None:
+    """A large model on a CPU takes longer than a second for a token."""
+    slow = Spread(0.3619, 0.4249, 0.4871)
+    found = compare.summarise
+    monkeypatch.setattr(
+        compare,
+        "summarise",
+        lambda runs: {name: replace(one, tokens_per_second=slow) for name, one in found(runs).items()},
+    )
+    _, table, _ = shell("compare", PROMPT, "", "paged=true", "--repeats", "1", "--max-tokens", "4")
+    assert [line.split()[:4] for line in table.splitlines()[1:3]] == [["0.425", "0.362", "to", "0.487"]] * 2
+    whole = Run.metrics.func
+    monkeypatch.setattr(Run, "metrics", property(lambda run: replace(whole(run), tokens_per_second=0.4249)))
+    assert ", 0.425 a second, " in shell("run", PROMPT, "--max-tokens", "4")[2]
 
 
 def test_fit_agrees_with_the_calculator(shell: Shell) -> None:

@@ -14,6 +14,7 @@ from lab.config import ConfigError, LabError, PromptError, SamplingParams
 from lab.config_text import idle, parse_configs
 from lab.options import INTERRUPTED, read_settings
 from lab.trace.run import Run
+from lab.wording import speed
 
 
 def do(options: Namespace) -> int:
@@ -53,9 +54,9 @@ def do(options: Namespace) -> int:
         for name, found in summarise(runs).items():
             rate = found.tokens_per_second
             kept = "" if found.acceptance is None else f"{found.acceptance:.0%}"
-            speed = "x1.00" if name == reference else _faster(found)
-            quartiles = f"{rate.lower:.0f} to {rate.upper:.0f}"
-            print(f"{rate.median:9.0f}{quartiles:>16}{speed:>16}{kept:>7}  {name}")
+            faster = "x1.00" if name == reference else _faster(found)
+            quartiles = f"{speed(rate.lower)} to {speed(rate.upper)}"
+            print(f"{speed(rate.median):>9}{quartiles:>16}{faster:>16}{kept:>7}  {name}")
         for (one, other), found in (partings or {}).items():
             print(f"{one} and {other} write the same {found.place} token{'s' * (found.place != 1)}, then differ.")
         if partings == {}:

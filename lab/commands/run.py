@@ -14,6 +14,7 @@ from lab.config_text import idle
 from lab.options import INTERRUPTED, read_settings
 from lab.trace.events import Committed, Finished
 from lab.trace.run import Run
+from lab.wording import speed
 
 
 def do(options: Namespace) -> int:
@@ -41,7 +42,7 @@ def _summary(run: Run, context_length: int) -> str:
     metrics = run.metrics
     said = [f"{metrics.generated_tokens} token{'s' * (metrics.generated_tokens != 1)}"]
     if metrics.tokens_per_second is not None:
-        said.append(f"{metrics.tokens_per_second:.0f} a second")
+        said.append(f"{speed(metrics.tokens_per_second)} a second")
     if metrics.ttft_ms is not None:
         said.append(f"the first after {metrics.ttft_ms:.1f} ms")
     if metrics.draft_acceptance_rate is not None:
