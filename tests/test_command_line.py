@@ -175,6 +175,16 @@ def test_an_empty_prompt_is_refused_before_models_are_loaded(shell: Shell, monke
 
 
 @pytest.mark.parametrize(
+    "command", [["run", PROMPT, "--speculative", "draft"], ["compare", PROMPT, "", "speculative=draft"]]
+)
+def test_a_missing_draft_is_asked_for_before_models_are_loaded(shell: Shell, monkeypatch, command: list[str]) -> None:
+    """Loading a target may take minutes."""
+    monkeypatch.setattr(common, "load_engine", None)
+    said = f"python -m lab {command[0]}: speculative=draft takes a draft model: name a --draft too.\n"
+    assert shell(*command, "--target", "a/target") == (2, "", said)
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["run"], "required: prompt"),

@@ -24,7 +24,7 @@ def do(options: Namespace) -> int:
     refuse(configs, sampling, options.repeats)  # before models are loaded
     note(f"{name}: {said}" for name, config in configs.items() for said in idle(config, sampling))
     note(idle_draft(options, configs.values()))
-    prompt, engine = read_prompt(options), load(options)
+    prompt, engine = read_prompt(options), load(options, configs.values())
     runs: dict[str, list[Run]] = {name: [] for name in configs}
     failure = None
     with interruptible() as cancelled:

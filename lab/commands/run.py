@@ -20,7 +20,7 @@ from lab.wording import speed
 def do(options: Namespace) -> int:
     config, sampling = read_settings(EngineConfig, options), read_settings(SamplingParams, options)
     note([*idle(config, sampling), *idle_draft(options, [config])])
-    prompt, engine = read_prompt(options), load(options)
+    prompt, engine = read_prompt(options), load(options, [config])
     events = []
     with interruptible() as cancelled:
         for event in engine.stream(prompt, config, sampling, cancelled=cancelled):
