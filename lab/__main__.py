@@ -88,7 +88,7 @@ def _add_run(commands: Any) -> None:
 
 
 def _add_compare(commands: Any) -> None:
-    about = "All runs share a seed (default 0) and go on past an end of text, so that all are of one length."
+    about = "All runs share a seed and go on past an end of text, so that all are of one length."
     command = commands.add_parser(
         "compare", help="compare two to five settings on a prompt, in turn", description=about
     )
@@ -100,9 +100,11 @@ def _add_compare(commands: Any) -> None:
     command.add_argument(
         "--repeats", type=int, default=3, metavar="N", help=f"runs of each, in changing order. {DEFAULT}"
     )
+    about = f"of the random draws of every run. {DEFAULT}"
+    command.add_argument("--seed", type=int, default=0, metavar="N", help=about)
     command.add_argument("--json", action="store_true", help="print all figures as JSON, not a table")
     add_pair(command)
-    add_settings(command, SamplingParams, without=("stop", "ignore_eos", "logprobs"))
+    add_settings(command, SamplingParams, without=("seed", "stop", "ignore_eos", "logprobs"))
 
 
 def _add_fit(commands: Any) -> None:

@@ -241,6 +241,16 @@ def test_help_describes_every_setting(shell: Shell, settings: type) -> None:
     assert all(f"--{name.replace('_', '-')} " in out for name in about)
 
 
+def test_the_help_of_a_comparison_tells_its_own_default_seed(shell: Shell) -> None:
+    """All its runs share one: none is picked anew."""
+    said = " ".join(shell("compare", "--help")[1].split())
+    assert "--seed N of the random draws of every run. Default: 0." in said
+    assert "picks one" not in said
+    short = ["compare", PROMPT, "", "paged=true", "--repeats", "1", "--max-tokens", "2", "--json"]
+    assert [json.loads(shell(*short, *given)[1])["sampling"]["seed"] for given in ([], ["--seed", "7"])] == [0, 7]
+    assert "seed must be a whole number from 0" in shell(*short, "--seed", "-1")[2]
+
+
 @pytest.mark.parametrize("made", [command_line.commands, benches.commands], ids=["lab", "lab.bench"])
 def test_help_describes_every_option_and_its_default(made: Callable[[], Parser]) -> None:
     (by_name,) = (action.choices for action in made()._actions if isinstance(action.choices, dict))

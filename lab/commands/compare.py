@@ -19,7 +19,6 @@ from lab.wording import speed
 
 def do(options: Namespace) -> int:
     configs = parse_configs(options.settings)
-    options.seed = 0 if options.seed is None else options.seed
     sampling = read_settings(SamplingParams, options)
     refuse(configs, sampling, options.repeats)  # before models are loaded
     note(f"{name}: {said}" for name, config in configs.items() for said in idle(config, sampling))
