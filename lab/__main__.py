@@ -13,7 +13,18 @@ from typing import Any, NoReturn, get_args
 
 from lab.config import EngineConfig, KVFormat, LabError, SamplingParams
 from lab.memory.catalogue import GPU_KEYS, MODELS, WEIGHT_BITS
-from lab.options import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings, print_utf8, typed
+from lab.options import (
+    DEFAULT,
+    INTERRUPTED,
+    READ_ENOUGH,
+    Parser,
+    add_pair,
+    add_settings,
+    discard,
+    note,
+    print_utf8,
+    typed,
+)
 
 
 class _Prompted(Parser):
@@ -48,15 +59,15 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()  # here, where an error can be reported
         return status
     except LabError as error:
-        print(f"{parser.prog} {options.command}: {error}", file=sys.stderr)
+        note([f"{parser.prog} {options.command}: {error}"])
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:  # of the output: an error in reading a file becomes a LabError there
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # drops what is still to be flushed
+        discard(sys.stdout)
         if isinstance(error, BrokenPipeError):
             return READ_ENOUGH
-        print(f"{parser.prog} {options.command}: the output cannot be written: {error.strerror}.", file=sys.stderr)
+        note([f"{parser.prog} {options.command}: the output cannot be written: {error.strerror}."])
         return 2
 
 

@@ -458,6 +458,19 @@ def test_unwritable_output_is_reported_in_one_line(monkeypatch, capsys) -> None:
     assert said == "python -m lab run: the output cannot be written: No space left on device.\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_notes_that_cannot_be_written_cost_neither_the_answer_nor_the_status(shell: Shell, monkeypatch) -> None:
+    """As where the errors go to a log on a full disk."""
+    short = ["--adaptive-window", "--max-tokens", "2", "--json"]
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        status, run, _ = shell("run", PROMPT, *short)
+        assert (status, len(json.loads(run)["events"]) > 3) == (0, True)
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        assert shell("run", "", *short) == (2, "", "")
+
+
 def test_a_closed_output_pipe_ends_the_command_silently(monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["lab", "fit", "gpt-2", "--json"])
     monkeypatch.delitem(sys.modules, command_line.__name__)

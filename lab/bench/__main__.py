@@ -44,6 +44,7 @@ from lab.options import (
     Parser,
     add_pair,
     add_settings,
+    note,
     path,
     print_utf8,
     read_settings,
@@ -171,7 +172,7 @@ def main() -> int:
     except KeyboardInterrupt:
         over = args.bench == "gpu" and _written(args.out) not in (None, older)
         kept = f"The parts that were done are in {args.out}." if over else "Nothing is written."
-        print(f"{parser.prog} {args.bench}: interrupted before the end. {kept}", file=sys.stderr)
+        note([f"{parser.prog} {args.bench}: interrupted before the end. {kept}"])
         return INTERRUPTED
     if isinstance(output.failure, BrokenPipeError):
         return READ_ENOUGH

@@ -59,12 +59,6 @@ def interruptible() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def note(sentences: Iterable[str]) -> None:
-    """Print what is worth knowing about an answer to standard error."""
-    for sentence in sentences:
-        print(sentence, file=sys.stderr)
-
-
 def idle_draft(options: Namespace, configs: Iterable[EngineConfig]) -> list[str]:
     """As ``idle``, for a draft that was named."""
     if options.draft is None or any(config.speculative == "draft" for config in configs):

@@ -9,10 +9,10 @@ from argparse import Namespace
 from lab.answers import compare_answer, fell_back
 from lab.bench.compare import Summary, compare, refuse, summarise
 from lab.bench.difference import OTHER_DRAWS, draws, first_differences
-from lab.commands.common import context_full, idle_draft, interruptible, is_cut, load, note, read_prompt
+from lab.commands.common import context_full, idle_draft, interruptible, is_cut, load, read_prompt
 from lab.config import ConfigError, LabError, PromptError, SamplingParams
 from lab.config_text import idle, parse_configs
-from lab.options import INTERRUPTED, read_settings
+from lab.options import INTERRUPTED, note, read_settings
 from lab.trace.run import Run
 from lab.wording import speed
 
@@ -70,7 +70,7 @@ def do(options: Namespace) -> int:
         note([failure])
         return 1
     if cancelled.is_set():
-        print(f"Interrupted{'' if whole else ': not every setting has had a run'}.", file=sys.stderr)
+        note([f"Interrupted{'' if whole else ': not every setting has had a run'}."])
         return INTERRUPTED
     return 0
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import Namespace
 from dataclasses import asdict
 
 from lab.answers import fell_back
-from lab.commands.common import context_full, idle_draft, interruptible, is_cut, load, note, read_prompt
+from lab.commands.common import context_full, idle_draft, interruptible, is_cut, load, read_prompt
 from lab.config import EngineConfig, SamplingParams
 from lab.config_text import idle
-from lab.options import INTERRUPTED, read_settings
+from lab.options import INTERRUPTED, note, read_settings
 from lab.trace.events import Committed, Finished
 from lab.trace.run import Run
 from lab.wording import speed
@@ -30,8 +29,7 @@ def do(options: Namespace) -> int:
     run = Run(events)
     shown = run.to_json() if options.json else json.dumps(asdict(run.metrics)) if options.metrics else ""
     print(shown, flush=True)  # before the summary, which is left out if the output fails
-    note(fell_back([run]))
-    print(_summary(run, engine.context_length), file=sys.stderr)
+    note([*fell_back([run]), _summary(run, engine.context_length)])
     return {"error": 1, "cancelled": INTERRUPTED}.get(run.reason, 0)
 
 

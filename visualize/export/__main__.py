@@ -9,7 +9,7 @@ from dataclasses import replace
 from lab import Engine, load_engine
 from lab.bench.output import Output
 from lab.config import LabError
-from lab.options import READ_ENOUGH, Parser, path, print_utf8
+from lab.options import READ_ENOUGH, Parser, note, path, print_utf8
 from visualize.export import folder
 from visualize.export.site import QUICK, Wanted, make
 from visualize.export.terminal import Terminal
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(str(error))
     except KeyboardInterrupt:
         terminal.clear()
-        print("Stopped. Nothing was written.", file=sys.stderr)
+        note(["Stopped. Nothing was written."])
         sys.exit(130)
     terminal.clear()
     output = Output()

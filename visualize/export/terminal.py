@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from typing import TextIO
+
+from lab.options import discard
 
 
 class Terminal:
@@ -45,4 +46,4 @@ class Terminal:
         try:
             print(text, end="", file=self._stream, flush=True)
         except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # what is still buffered is discarded
+            discard(self._stream)
