@@ -16,6 +16,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import lab.__main__ as command_line
 from lab import EngineConfig, Run, SamplingParams, load_engine
@@ -308,6 +309,22 @@ def test_figures_are_printed_though_the_last_question_is_interrupted(shell: Shel
     assert said.endswith("Interrupted.\n")
     answer = json.loads(shell(*command, "--json")[1])
     assert answer["settings"]["speculative=draft"]["acceptance"] > 0
+
+
+def test_figures_are_printed_though_the_last_question_cannot_be_answered(shell: Shell, monkeypatch) -> None:
+    """Reading the texts again takes memory beside the caches, which may fill a GPU."""
+
+    def full(*about):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.16 GiB.")
+
+    monkeypatch.setattr(compare, "first_differences", full)
+    command = ["compare", PROMPT, "", "speculative=draft", "--repeats", "1", "--max-tokens", "4"]
+    status, table, said = shell(*command)
+    assert status == 1
+    assert [line.split()[-1] for line in table.splitlines()[1:]] == ["default", "speculative=draft"]
+    assert said.startswith("Whether all wrote the same could not be found out: The device ran out of memory.")
+    answer = json.loads(shell(*command, "--json")[1])
+    assert (len(answer["settings"]), answer["differences"]) == (2, None)
 
 
 @pytest.mark.parametrize(("number", "finished"), [(1, []), (4, ["default"]), (6, ["default", "paged=true"])])

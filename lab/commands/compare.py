@@ -12,6 +12,7 @@ from lab.bench.difference import OTHER_DRAWS, draws, first_differences
 from lab.commands.common import context_full, idle_draft, interruptible, is_cut, load, read_prompt
 from lab.config import ConfigError, LabError, PromptError, SamplingParams
 from lab.config_text import idle, parse_configs
+from lab.decode.failure import explain
 from lab.options import INTERRUPTED, note, read_settings
 from lab.trace.run import Run
 from lab.wording import speed
@@ -45,6 +46,8 @@ def do(options: Namespace) -> int:
             partings = first_differences(engine, {name: some[0] for name, some in runs.items()})
     except KeyboardInterrupt:  # the figures are there
         cancelled.set()
+    except Exception as error:  # still there: it takes memory beside the caches, which may fill a GPU
+        failure = f"Whether all wrote the same could not be found out: {explain(error)}"
     if options.json:
         print(json.dumps(compare_answer(runs, partings)))
     else:
