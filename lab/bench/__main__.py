@@ -35,6 +35,8 @@ from lab.bench.window import format_window, run_window
 from lab.claims import CLAIMS
 from lab.claims.report import format_claims, run_claims
 from lab.config_text import parse_config
+from lab.decode.failure import explain
+from lab.device_memory import is_out_of_memory
 from lab.machine import describe_machine
 from lab.native.threads import threads
 from lab.options import (
@@ -169,6 +171,10 @@ def main() -> int:
         _measure(args)
     except LabError as error:
         args.fail(str(error))
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        args.fail(explain(error))
     except KeyboardInterrupt:
         over = args.bench == "gpu" and _written(args.out) not in (None, older)
         kept = f"The parts that were done are in {args.out}." if over else "Nothing is written."

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from lab.bench import __main__ as command
 from lab.bench.output import write
@@ -150,6 +151,28 @@ def test_ctrl_c_is_reported_in_one_line_and_leaves_the_file_unchanged(
         monkeypatch.setattr(command, "run_gpu", lambda *_, parts=parts, **__: (parts and write(out, {}), interrupted()))
         assert bench("gpu", "--out", out) == 130
         assert capsys.readouterr().err.endswith(f"interrupted before the end. {kept}\n")
+
+
+def test_a_device_without_memory_for_a_bench_is_reported_in_one_line(
+    bench: Command, monkeypatch, tmp_path, capsys
+) -> None:
+    """What a bench computes beside the engine has no budget: transformers' own generation, or a text's logits."""
+
+    def fails(error: Exception) -> Callable[..., None]:
+        def run(*_: object) -> None:
+            raise error
+
+        return run
+
+    monkeypatch.setattr(command, "run_roofline", fails(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")))
+    assert bench("roofline", "--json", tmp_path / "out.json") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("python -m lab.bench roofline: The device ran out of memory.")
+    assert said.count("\n") == 1
+    monkeypatch.setattr(command, "run_roofline", fails(RuntimeError("a bug")))
+    with pytest.raises(RuntimeError, match="a bug"):
+        bench("roofline", "--json", tmp_path / "out.json")
+    assert not list(tmp_path.iterdir())
 
 
 def test_nan_and_infinity_are_written_as_null(tmp_path) -> None:
