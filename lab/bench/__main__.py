@@ -161,6 +161,8 @@ def main() -> int:
     print_utf8()
 
     transformers_logging.set_verbosity_error()
+    if not sys.stderr.isatty():
+        transformers_logging.disable_progress_bar()
     torch.set_num_threads(threads())  # as many for all that is compared
     output = Output()
     args.report = output.say

@@ -57,6 +57,16 @@ def test_measurements_are_printed_and_written(bench: Command, measured, tmp_path
     assert capsys.readouterr().out == f"half of it\n\nthe table\n\nwritten to {out}\n"
 
 
+@pytest.mark.parametrize("tty", [False, True])
+def test_loading_shows_its_progress_on_a_terminal_only(bench: Command, measured, monkeypatch, tmp_path, tty) -> None:
+    """In a log every state of a bar would stay."""
+    silenced: list[int] = []
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: tty)
+    monkeypatch.setattr(command.transformers_logging, "disable_progress_bar", lambda: silenced.append(1))
+    assert bench("roofline", "--json", tmp_path / "out.json") == 0
+    assert silenced == [1] * (not tty)
+
+
 def test_a_table_is_printed_whatever_the_encoding_of_stdout(bench: Command, measured, monkeypatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
