@@ -13,7 +13,18 @@ from typing import Any, NoReturn, get_args
 
 from lab.config import EngineConfig, KVFormat, LabError, SamplingParams
 from lab.memory.catalogue import GPU_KEYS, MODELS, WEIGHT_BITS
-from lab.options import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings, print_utf8, typed
+from lab.options import (
+    DEFAULT,
+    INTERRUPTED,
+    READ_ENOUGH,
+    Parser,
+    add_pair,
+    add_settings,
+    discard,
+    note,
+    print_utf8,
+    typed,
+)
 
 
 class _Prompted(Parser):
@@ -48,15 +59,15 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()  # here, where an error can be reported
         return status
     except LabError as error:
-        print(f"{parser.prog} {options.command}: {error}", file=sys.stderr)
+        note([f"{parser.prog} {options.command}: {error}"])
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:  # of the output: an error in reading a file becomes a LabError there
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # drops what is still to be flushed
+        discard(sys.stdout)
         if isinstance(error, BrokenPipeError):
             return READ_ENOUGH
-        print(f"{parser.prog} {options.command}: the output cannot be written: {error.strerror}.", file=sys.stderr)
+        note([f"{parser.prog} {options.command}: the output cannot be written: {error.strerror}."])
         return 2
 
 
@@ -88,7 +99,7 @@ def _add_run(commands: Any) -> None:
 
 
 def _add_compare(commands: Any) -> None:
-    about = "All runs share a seed (default 0) and go on past an end of text, so that all are of one length."
+    about = "All runs share a seed and go on past an end of text, so that all are of one length."
     command = commands.add_parser(
         "compare", help="compare two to five settings on a prompt, in turn", description=about
     )
@@ -100,9 +111,11 @@ def _add_compare(commands: Any) -> None:
     command.add_argument(
         "--repeats", type=int, default=3, metavar="N", help=f"runs of each, in changing order. {DEFAULT}"
     )
+    about = f"of the random draws of every run. {DEFAULT}"
+    command.add_argument("--seed", type=int, default=0, metavar="N", help=about)
     command.add_argument("--json", action="store_true", help="print all figures as JSON, not a table")
     add_pair(command)
-    add_settings(command, SamplingParams, without=("stop", "ignore_eos", "logprobs"))
+    add_settings(command, SamplingParams, without=("seed", "stop", "ignore_eos", "logprobs"))
 
 
 def _add_fit(commands: Any) -> None:

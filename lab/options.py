@@ -9,10 +9,10 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, TextIO, TypeVar, get_args, get_origin, get_type_hints
 
 from lab.config import ConfigError
 from lab.config_text import described, field_value
@@ -37,6 +37,21 @@ def print_utf8() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="replace")
+
+
+def note(sentences: Iterable[str]) -> None:
+    """Print what is worth knowing about an answer to standard error. Never raises: if that is closed, or a file on a
+    full disk, it costs no answer."""
+    for sentence in sentences:
+        try:
+            print(sentence, file=sys.stderr, flush=True)
+        except OSError:
+            discard(sys.stderr)
+
+
+def discard(stream: TextIO) -> None:
+    """Drop what ``stream`` failed to write, which would fail once more when the process ends, and all that follows."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def typed(argument: str) -> str:

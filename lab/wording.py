@@ -17,3 +17,8 @@ def listed(words: Sequence[str]) -> str:
     """One or more words, with commas and an "and" before the last."""
     *others, last = words
     return f"{', '.join(others)} and {last}" if others else last
+
+
+def speed(rate: float) -> str:
+    """Tokens a second, as a whole number or to three digits: "1376", "12.3", "0.42"."""
+    return f"{rate:.0f}" if rate >= 99.95 else f"{rate:.3g}"

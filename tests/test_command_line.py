@@ -16,10 +16,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import lab.__main__ as command_line
 from lab import EngineConfig, Run, SamplingParams, load_engine
 from lab.bench import __main__ as benches
+from lab.bench.compare import Spread
 from lab.commands import common, compare
 from lab.config_text import described
 from lab.memory.capacity import Deployment
@@ -174,6 +176,16 @@ def test_an_empty_prompt_is_refused_before_models_are_loaded(shell: Shell, monke
 
 
 @pytest.mark.parametrize(
+    "command", [["run", PROMPT, "--speculative", "draft"], ["compare", PROMPT, "", "speculative=draft"]]
+)
+def test_a_missing_draft_is_asked_for_before_models_are_loaded(shell: Shell, monkeypatch, command: list[str]) -> None:
+    """Loading a target may take minutes."""
+    monkeypatch.setattr(common, "load_engine", None)
+    said = f"python -m lab {command[0]}: speculative=draft takes a draft model: name a --draft too.\n"
+    assert shell(*command, "--target", "a/target") == (2, "", said)
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["run"], "required: prompt"),
@@ -228,6 +240,16 @@ def test_help_describes_every_setting(shell: Shell, settings: type) -> None:
     assert all(about.values())
     _, out, _ = shell("run", "--help")
     assert all(f"--{name.replace('_', '-')} " in out for name in about)
+
+
+def test_the_help_of_a_comparison_tells_its_own_default_seed(shell: Shell) -> None:
+    """All its runs share one: none is picked anew."""
+    said = " ".join(shell("compare", "--help")[1].split())
+    assert "--seed N of the random draws of every run. Default: 0." in said
+    assert "picks one" not in said
+    short = ["compare", PROMPT, "", "paged=true", "--repeats", "1", "--max-tokens", "2", "--json"]
+    assert [json.loads(shell(*short, *given)[1])["sampling"]["seed"] for given in ([], ["--seed", "7"])] == [0, 7]
+    assert "seed must be a whole number from 0" in shell(*short, "--seed", "-1")[2]
 
 
 @pytest.mark.parametrize("made", [command_line.commands, benches.commands], ids=["lab", "lab.bench"])
@@ -289,6 +311,22 @@ def test_figures_are_printed_though_the_last_question_is_interrupted(shell: Shel
     assert answer["settings"]["speculative=draft"]["acceptance"] > 0
 
 
+def test_figures_are_printed_though_the_last_question_cannot_be_answered(shell: Shell, monkeypatch) -> None:
+    """Reading the texts again takes memory beside the caches, which may fill a GPU."""
+
+    def full(*about):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.16 GiB.")
+
+    monkeypatch.setattr(compare, "first_differences", full)
+    command = ["compare", PROMPT, "", "speculative=draft", "--repeats", "1", "--max-tokens", "4"]
+    status, table, said = shell(*command)
+    assert status == 1
+    assert [line.split()[-1] for line in table.splitlines()[1:]] == ["default", "speculative=draft"]
+    assert said.startswith("Whether all wrote the same could not be found out: The device ran out of memory.")
+    answer = json.loads(shell(*command, "--json")[1])
+    assert (len(answer["settings"]), answer["differences"]) == (2, None)
+
+
 @pytest.mark.parametrize(("number", "finished"), [(1, []), (4, ["default"]), (6, ["default", "paged=true"])])
 def test_what_had_finished_before_a_run_failed_is_printed(shell, engine, monkeypatch, number: int, finished) -> None:
     """Of 6 runs, the first two to warm up."""
@@ -319,6 +357,22 @@ def test_a_speed_up_from_one_run_is_marked_as_such(shell: Shell, repeats: str, s
     usual, other = table.splitlines()[1:3]
     assert re.search(r"x1\.00 +default", usual), "the first setting is compared with itself, which needs no remark"
     assert re.search(said, other)
+
+
+def test_a_slow_models_speeds_are_told_apart(shell: Shell, monkeypatch) -> None:
+    """A large model on a CPU takes longer than a second for a token."""
+    slow = Spread(0.3619, 0.4249, 0.4871)
+    found = compare.summarise
+    monkeypatch.setattr(
+        compare,
+        "summarise",
+        lambda runs: {name: replace(one, tokens_per_second=slow) for name, one in found(runs).items()},
+    )
+    _, table, _ = shell("compare", PROMPT, "", "paged=true", "--repeats", "1", "--max-tokens", "4")
+    assert [line.split()[:4] for line in table.splitlines()[1:3]] == [["0.425", "0.362", "to", "0.487"]] * 2
+    whole = Run.metrics.func
+    monkeypatch.setattr(Run, "metrics", property(lambda run: replace(whole(run), tokens_per_second=0.4249)))
+    assert ", 0.425 a second, " in shell("run", PROMPT, "--max-tokens", "4")[2]
 
 
 def test_fit_agrees_with_the_calculator(shell: Shell) -> None:
@@ -419,6 +473,19 @@ def test_unwritable_output_is_reported_in_one_line(monkeypatch, capsys) -> None:
         assert command_line.main(["run", PROMPT, "--json", "--max-tokens", "2"]) == 2
     said = capsys.readouterr().err
     assert said == "python -m lab run: the output cannot be written: No space left on device.\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_notes_that_cannot_be_written_cost_neither_the_answer_nor_the_status(shell: Shell, monkeypatch) -> None:
+    """As where the errors go to a log on a full disk."""
+    short = ["--adaptive-window", "--max-tokens", "2", "--json"]
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        status, run, _ = shell("run", PROMPT, *short)
+        assert (status, len(json.loads(run)["events"]) > 3) == (0, True)
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        assert shell("run", "", *short) == (2, "", "")
 
 
 def test_a_closed_output_pipe_ends_the_command_silently(monkeypatch, capsys) -> None:

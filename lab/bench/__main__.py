@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -34,6 +35,8 @@ from lab.bench.window import format_window, run_window
 from lab.claims import CLAIMS
 from lab.claims.report import format_claims, run_claims
 from lab.config_text import parse_config
+from lab.decode.failure import explain
+from lab.device_memory import is_out_of_memory
 from lab.machine import describe_machine
 from lab.native.threads import threads
 from lab.options import (
@@ -43,19 +46,22 @@ from lab.options import (
     Parser,
     add_pair,
     add_settings,
+    note,
     path,
     print_utf8,
     read_settings,
 )
 from lab.pair.devices import best_device, resolve_device
+from lab.pair.loading import resolve_dtype
 
 
 def at_least(least: int, why: str = "") -> Callable[[str], int]:
     """The type of an option: a whole number of at least ``least``. ``why``: what they are needed for."""
 
     def read(text: str) -> int:
-        if text.strip().lstrip("+-").isdecimal() and int(text) >= least:
-            return int(text)
+        with suppress(ValueError):
+            if (number := int(text)) >= least:
+                return number
         raise argparse.ArgumentTypeError(f"a whole number of at least {least}{why and f' ({why})'}, not {text!r}")
 
     return read
@@ -155,6 +161,8 @@ def main() -> int:
     print_utf8()
 
     transformers_logging.set_verbosity_error()
+    if not sys.stderr.isatty():
+        transformers_logging.disable_progress_bar()
     torch.set_num_threads(threads())  # as many for all that is compared
     output = Output()
     args.report = output.say
@@ -165,10 +173,14 @@ def main() -> int:
         _measure(args)
     except LabError as error:
         args.fail(str(error))
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        args.fail(explain(error))
     except KeyboardInterrupt:
         over = args.bench == "gpu" and _written(args.out) not in (None, older)
         kept = f"The parts that were done are in {args.out}." if over else "Nothing is written."
-        print(f"{parser.prog} {args.bench}: interrupted before the end. {kept}", file=sys.stderr)
+        note([f"{parser.prog} {args.bench}: interrupted before the end. {kept}"])
         return INTERRUPTED
     if isinstance(output.failure, BrokenPipeError):
         return READ_ENOUGH
@@ -184,29 +196,39 @@ def _written(path: Path) -> int | None:
 
 def _measure(args: argparse.Namespace) -> None:
     """Raises LabError."""
+    device = resolve_device(args.device)
+    resolve_dtype(args.dtype, device)
     if args.bench == "gpu":
+        if args.record and os.path.isfile(args.record):
+            raise LabError(f"{args.record} is a file. Name a folder for the runs.")
         where = {"device": args.device, "dtype": args.dtype, "folder": args.record}
         with writable(args.out):
             table = run_gpu(args.part, args.out, args.report, small=args.small, seconds=args.seconds, **where)
         args.report(f"\n{table}\n\nwritten to {args.out}")
         return
-    device = resolve_device(args.device)
+    args.fell_back = []
     with writable(args.json):
         result, table = args.run(args)
         args.report(f"\n{table}\n")  # first, because writing the file may fail
-        write(args.json, {"bench": args.bench, "machine": describe_machine(device), **result})
+        about = {"bench": args.bench, "machine": describe_machine(device), "fell_back": args.fell_back}
+        write(args.json, about | result)
     args.report(f"written to {args.json}")
 
 
 def _engine(args: argparse.Namespace, *, guessing: bool = True) -> Engine:
-    """The engine to measure, loaded once all other arguments have been read: that may take minutes.
+    """The engine to measure, loaded once all other arguments have been read: that may take minutes. If torch has to
+    compute its steps in place of C, the report and the record say so: no run would be refused for that.
 
     Raises:
         LabError: a bench with ``guessing`` and no draft; and what ``load_engine`` raises.
     """
     if guessing and args.target and not args.draft:
         raise LabError("this bench measures guesses of a draft: name a --draft too")
-    return load_engine(args.target, args.draft, device=args.device, dtype=args.dtype)
+    engine = load_engine(args.target, args.draft, device=args.device, dtype=args.dtype)
+    if failure := engine.target.native.failure:
+        args.fell_back.append(failure)
+        args.report(failure)
+    return engine
 
 
 def _mismatched(args: argparse.Namespace) -> str:
@@ -238,7 +260,7 @@ def _kv(args: argparse.Namespace) -> tuple[dict, str]:
 def _ab(args: argparse.Namespace) -> tuple[dict, str]:
     prompts = held_out_prompts()
     if args.prompts:
-        prompts = [line for line in read_text(args.prompts).splitlines() if line.strip()]
+        prompts = [line for line in read_text(args.prompts).split("\n") if line.strip()]
     a, b = parse_config(args.a), parse_config(args.b)
     sampling = read_settings(SamplingParams, args)
     engine = _engine(args, guessing="draft" in (a.speculative, b.speculative))
@@ -273,15 +295,20 @@ def _logprobs(args: argparse.Namespace) -> tuple[dict, str]:
 
 
 def _claims(args: argparse.Namespace) -> tuple[dict, str]:
+    drafts: dict[str, str] = {}
+
     @functools.cache
     def load(pair: str) -> Engine:
         if pair == "matched":
-            return _engine(args)
-        return load_engine(args.target, _mismatched(args), device=args.device, dtype=args.dtype)
+            engine = _engine(args)
+        else:
+            engine = load_engine(args.target, _mismatched(args), device=args.device, dtype=args.dtype)
+        drafts[pair] = engine.draft.name
+        return engine
 
-    load("matched")  # else what is wrong with it would be said once for every claim
+    engine = load("matched")  # else what is wrong with it would be said once for every claim
     result = run_claims(load, args.claim or list(CLAIMS), args.report, small=args.small)
-    return result, format_claims(result)
+    return {"target": engine.target.name, "drafts": drafts, "dtype": engine.dtype, **result}, format_claims(result)
 
 
 def _llama(args: argparse.Namespace) -> tuple[dict, str]:

@@ -253,7 +253,7 @@ def format_ab(result: dict) -> str:
     ]
     for name, sides in result["metrics"].items():
         cells = ["-" if sides[side] is None else str(Interval(**sides[side])) for side in ("a", "b", "ratio")]
-        lines.append(f"{LABELS.get(name, name):24}{cells[0]:30}{cells[1]:30}{cells[2]}")
+        lines.append(f"{LABELS.get(name, name):24}{cells[0]:28}  {cells[1]:28}  {cells[2]}")
     lines += [
         "",
         f"{'exact-match length':24}{Interval(**result['exact_match_length'])}",

@@ -30,6 +30,7 @@ from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
 from lab.trace.events import Committed, Event, FellBack, Finished, RunStarted
 from lab.trace.recorder import Recorder
+from lab.wording import speed
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
 UNSEEN_GAMMA, TEMPERATURE = 4, 0.8
@@ -237,6 +238,6 @@ def format_rows(rows: list[dict], reference: str) -> str:
     base = next(row["median"] for row in rows if row["name"] == reference)
     lines = [f"{'':36} tokens/s   quartiles      x {reference}"]
     for row in rows:
-        spread = f"{row['lower']:.0f} to {row['upper']:.0f}"
-        lines.append(f"{row['name']:36} {row['median']:8.1f}   {spread:13}  {row['median'] / base:5.2f}")
+        spread = f"{speed(row['lower'])} to {speed(row['upper'])}"
+        lines.append(f"{row['name']:36} {speed(row['median']):>8}   {spread:13}  {row['median'] / base:5.2f}")
     return "\n".join(lines)

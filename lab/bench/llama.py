@@ -78,6 +78,7 @@ def run_llama(engine: Engine, max_tokens: int, repeats: int, report: Callable[[s
         "repeats": repeats,
         "dtype": engine.dtype,
         "target": engine.target.name,
+        "draft": engine.draft.name if engine.draft else None,
         "llama_cpp_python": version,
         "unit": "output tokens a second, whole call, median and quartiles",
         "rows": [asdict(row) for row in measured],

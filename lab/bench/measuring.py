@@ -37,7 +37,7 @@ def finish(engine: Engine, jobs: list[Job], config: EngineConfig) -> tuple[list[
     began = time.perf_counter()
     runs = [request.result() for request in requests]
     if engine.device.startswith("cuda"):
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(engine.device)
     seconds = time.perf_counter() - began
     for run in runs:
         refuse_failure(run, engine)

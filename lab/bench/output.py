@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from lab.config import LabError
+from lab.options import discard
 
 
 class Output:
@@ -28,7 +28,7 @@ class Output:
             print(line, flush=True)
         except OSError as error:
             self.failure = error
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered is discarded
+            discard(sys.stdout)
 
 
 @contextmanager

@@ -33,11 +33,14 @@ def longest(engine: Engine, prompts: Iterable[str]) -> int:
 
 def refuse_cut(engine: Engine, prompts: Iterable[str], max_tokens: int) -> None:
     """Raises LabError if the model's context would end an output before it has ``max_tokens`` tokens."""
-    read = longest(engine, prompts)
-    if max_tokens > (room := engine.context_length - read):
+    read, holds = longest(engine, prompts), f"{engine.target.name} holds {engine.context_length:,}"
+    room = engine.context_length - read
+    if room < 2:  # one token to wait for, one to time
+        raise LabError(f"the longest prompt has {read:,} tokens, and {holds}, prompt and output together. Shorten it.")
+    if max_tokens > room:
         raise LabError(
-            f"--max-tokens {max_tokens} is too many: {engine.target.name} holds {engine.context_length:,}, and the "
-            f"longest prompt has {read:,} of them. Ask for at most {max(room, 0):,}."
+            f"--max-tokens {max_tokens} is too many: {holds}, and the longest prompt has {read:,} of them. Ask for at "
+            f"most {room:,}."
         )
 
 
@@ -48,7 +51,7 @@ def read_text(path: Path) -> str:
         LabError: it cannot be read, is not UTF-8, or holds nothing.
     """
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")  # some editors begin a file with a byte order mark
     except OSError as error:
         raise LabError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:

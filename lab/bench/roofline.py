@@ -106,6 +106,7 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
         "draft": engine.draft.name if engine.draft else None,
         "dtype": engine.dtype,
         "limits": asdict(limits),
+        "max_tokens": max_tokens,
         "prefill_tokens": max(step.target_tokens for step in measured["prefill"]),
         "repeats": repeats,
         "rows": [asdict(row) for row in table],

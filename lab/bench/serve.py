@@ -22,6 +22,7 @@ from lab.bench.stock_batching import serve_stock
 from lab.bench.workload import Job, LogNormalLengths, exactly, write
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine, batched_tokens
+from lab.wording import speed
 
 Rows = dict[str, Callable[[], Figures]]
 
@@ -79,7 +80,13 @@ def run_serve(engine: Engine, count: int, seed: int, repeats: int, report: Calla
         "prompt_tokens_after_opening": prompt_tokens,
         "output_tokens": output_tokens,
         "unit": "medians over repeats; tokens_per_second (of output, from the last arrival on) with quartiles; ms",
+        "shared_prefix_tokens": SHARED_TOKENS,
         "throughput": throughput,
+        "growth_setting": {
+            "requests": GROWTH_REQUESTS,
+            "output_tokens": GROWTH_TOKENS,
+            "num_speculative_tokens": GAMMA,
+        },
         "growth": growth,
         "speculation": {f"temperature {t:g}": speculation(growth_samples, t) for t in TEMPERATURES},
         "memory_setting": memory_setting,
@@ -262,7 +269,7 @@ def format_serve(result: dict) -> str:
 def table(rows: dict[str, Figures], columns: dict[str, str]) -> str:
     lines = [f"{'':24} tokens/s   quartiles   " + "".join(f"{title:>14}" for title in columns)]
     for name, row in rows.items():
-        quartiles = f"{row['lower']:.0f} to {row['upper']:.0f}"
+        quartiles = f"{speed(row['lower'])} to {speed(row['upper'])}"
         cells = "".join(f"{row[key]:14.4g}" if key in row else f"{'-':>14}" for key in columns.values())
-        lines.append(f"{name:24} {row['tokens_per_second']:8.1f}   {quartiles:12}{cells}")
+        lines.append(f"{name:24} {speed(row['tokens_per_second']):>8}   {quartiles:12}{cells}")
     return "\n".join(lines) + "\n"

@@ -23,6 +23,7 @@ from lab.bench.prompts import PROMPTS, longest, refuse_cut
 from lab.bench.workload import Job
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
+from lab.wording import speed
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
 STORIES = PROMPTS[:3]
@@ -129,8 +130,10 @@ def format_window(result: dict) -> str:
     kinds = list(result["mix"])
     lines = [f"{'tokens/s':12} {'the mix':>8}   quartiles    " + "".join(f"{kind:>10}" for kind in kinds)]
     for name, row in result["rows"].items():
-        quartiles = f"{row['lower']:.0f} to {row['upper']:.0f}"
-        lines.append(f"{name:12} {row['mix']:8.1f}   {quartiles:12}" + "".join(f"{row[k]:10.1f}" for k in kinds))
+        quartiles = f"{speed(row['lower'])} to {speed(row['upper'])}"
+        lines.append(
+            f"{name:12} {speed(row['mix']):>8}   {quartiles:12}" + "".join(f"{speed(row[k]):>10}" for k in kinds)
+        )
     for part, found in result["ratios"].items():
         lines.append(
             f"adaptive, {part}: {found['to_worst']:.2f} of the worst fixed ({found['worst']}), "

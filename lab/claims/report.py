@@ -54,7 +54,8 @@ def _as_json(number: Number) -> dict[str, object]:
 
 def format_claims(result: dict) -> str:
     """The verdicts first, in a table; then each claim with its numbers."""
-    lines = [
+    lines = ["Sizes for a test: what is measured here is not to be trusted.", ""] if result["small"] else []
+    lines += [
         f"{claim['id']:20} {WORDS[claim['verdict']['word']] if 'verdict' in claim else 'not checked'}"
         for claim in result["claims"]
     ]

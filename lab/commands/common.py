@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from lab import load_engine
-from lab.config import EngineConfig, LabError, PromptError
+from lab.config import ConfigError, EngineConfig, LabError, PromptError
 from lab.decode.engine import Engine
 from lab.trace.run import Run
 
@@ -35,7 +35,10 @@ def _read() -> str:
         raise LabError(f"standard input is not text in UTF-8: byte {error.start} begins no character.") from None
 
 
-def load(options: Namespace) -> Engine:
+def load(options: Namespace, configs: Iterable[EngineConfig]) -> Engine:
+    """The engine for these settings. Raises ConfigError, and what ``load_engine`` raises."""
+    if options.target and not options.draft and any(config.speculative == "draft" for config in configs):
+        raise ConfigError("speculative=draft takes a draft model: name a --draft too.")
     return load_engine(options.target, options.draft, device=options.device, dtype=options.dtype)
 
 
@@ -54,12 +57,6 @@ def interruptible() -> Iterator[threading.Event]:
         yield cancelled
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def note(sentences: Iterable[str]) -> None:
-    """Print what is worth knowing about an answer to standard error."""
-    for sentence in sentences:
-        print(sentence, file=sys.stderr)
 
 
 def idle_draft(options: Namespace, configs: Iterable[EngineConfig]) -> list[str]:

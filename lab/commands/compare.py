@@ -9,21 +9,22 @@ from argparse import Namespace
 from lab.answers import compare_answer, fell_back
 from lab.bench.compare import Summary, compare, refuse, summarise
 from lab.bench.difference import OTHER_DRAWS, draws, first_differences
-from lab.commands.common import context_full, idle_draft, interruptible, is_cut, load, note, read_prompt
+from lab.commands.common import context_full, idle_draft, interruptible, is_cut, load, read_prompt
 from lab.config import ConfigError, LabError, PromptError, SamplingParams
 from lab.config_text import idle, parse_configs
-from lab.options import INTERRUPTED, read_settings
+from lab.decode.failure import explain
+from lab.options import INTERRUPTED, note, read_settings
 from lab.trace.run import Run
+from lab.wording import speed
 
 
 def do(options: Namespace) -> int:
     configs = parse_configs(options.settings)
-    options.seed = 0 if options.seed is None else options.seed
     sampling = read_settings(SamplingParams, options)
     refuse(configs, sampling, options.repeats)  # before models are loaded
     note(f"{name}: {said}" for name, config in configs.items() for said in idle(config, sampling))
     note(idle_draft(options, configs.values()))
-    prompt, engine = read_prompt(options), load(options)
+    prompt, engine = read_prompt(options), load(options, configs.values())
     runs: dict[str, list[Run]] = {name: [] for name in configs}
     failure = None
     with interruptible() as cancelled:
@@ -45,6 +46,8 @@ def do(options: Namespace) -> int:
             partings = first_differences(engine, {name: some[0] for name, some in runs.items()})
     except KeyboardInterrupt:  # the figures are there
         cancelled.set()
+    except Exception as error:  # still there: it takes memory beside the caches, which may fill a GPU
+        failure = f"Whether all wrote the same could not be found out: {explain(error)}"
     if options.json:
         print(json.dumps(compare_answer(runs, partings)))
     else:
@@ -53,9 +56,9 @@ def do(options: Namespace) -> int:
         for name, found in summarise(runs).items():
             rate = found.tokens_per_second
             kept = "" if found.acceptance is None else f"{found.acceptance:.0%}"
-            speed = "x1.00" if name == reference else _faster(found)
-            quartiles = f"{rate.lower:.0f} to {rate.upper:.0f}"
-            print(f"{rate.median:9.0f}{quartiles:>16}{speed:>16}{kept:>7}  {name}")
+            faster = "x1.00" if name == reference else _faster(found)
+            quartiles = f"{speed(rate.lower)} to {speed(rate.upper)}"
+            print(f"{speed(rate.median):>9}{quartiles:>16}{faster:>16}{kept:>7}  {name}")
         for (one, other), found in (partings or {}).items():
             print(f"{one} and {other} write the same {found.place} token{'s' * (found.place != 1)}, then differ.")
         if partings == {}:
@@ -70,7 +73,7 @@ def do(options: Namespace) -> int:
         note([failure])
         return 1
     if cancelled.is_set():
-        print(f"Interrupted{'' if whole else ': not every setting has had a run'}.", file=sys.stderr)
+        note([f"Interrupted{'' if whole else ': not every setting has had a run'}."])
         return INTERRUPTED
     return 0
 

@@ -8,12 +8,12 @@ from argparse import Namespace
 from pathlib import Path
 
 from lab.answers import fit_answer
-from lab.commands.common import note
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import MODELS, device_bytes
 from lab.memory.lengths import Lengths
 from lab.memory.models import Model, find, known
 from lab.memory.notice import notice
+from lab.options import note
 from lab.pair.loading import refuse_absent
 
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import Namespace
 from dataclasses import asdict
 
 from lab.answers import fell_back
-from lab.commands.common import context_full, idle_draft, interruptible, is_cut, load, note, read_prompt
+from lab.commands.common import context_full, idle_draft, interruptible, is_cut, load, read_prompt
 from lab.config import EngineConfig, SamplingParams
 from lab.config_text import idle
-from lab.options import INTERRUPTED, read_settings
+from lab.options import INTERRUPTED, note, read_settings
 from lab.trace.events import Committed, Finished
 from lab.trace.run import Run
+from lab.wording import speed
 
 
 def do(options: Namespace) -> int:
     config, sampling = read_settings(EngineConfig, options), read_settings(SamplingParams, options)
     note([*idle(config, sampling), *idle_draft(options, [config])])
-    prompt, engine = read_prompt(options), load(options)
+    prompt, engine = read_prompt(options), load(options, [config])
     events = []
     with interruptible() as cancelled:
         for event in engine.stream(prompt, config, sampling, cancelled=cancelled):
@@ -29,8 +29,7 @@ def do(options: Namespace) -> int:
     run = Run(events)
     shown = run.to_json() if options.json else json.dumps(asdict(run.metrics)) if options.metrics else ""
     print(shown, flush=True)  # before the summary, which is left out if the output fails
-    note(fell_back([run]))
-    print(_summary(run, engine.context_length), file=sys.stderr)
+    note([*fell_back([run]), _summary(run, engine.context_length)])
     return {"error": 1, "cancelled": INTERRUPTED}.get(run.reason, 0)
 
 
@@ -41,7 +40,7 @@ def _summary(run: Run, context_length: int) -> str:
     metrics = run.metrics
     said = [f"{metrics.generated_tokens} token{'s' * (metrics.generated_tokens != 1)}"]
     if metrics.tokens_per_second is not None:
-        said.append(f"{metrics.tokens_per_second:.0f} a second")
+        said.append(f"{speed(metrics.tokens_per_second)} a second")
     if metrics.ttft_ms is not None:
         said.append(f"the first after {metrics.ttft_ms:.1f} ms")
     if metrics.draft_acceptance_rate is not None:

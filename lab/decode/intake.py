@@ -152,7 +152,7 @@ class Intake:
                 f"{error.start}."
             ) from error
         with self._encoding:  # tokenizers are not thread-safe
-            tokens = self._tokenizer(prompt)["input_ids"] if prompt else []
+            tokens = self._tokenizer(prompt, verbose=False)["input_ids"] if prompt else []
         if not tokens:
             raise PromptError("The prompt is empty. Write at least one word to go on from.")
         if (last := max(tokens)) >= self._target.vocabulary:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ import pytest
 from lab import ConfigError, EngineConfig, LabError, Run, SamplingParams
 from lab.bench import __main__ as command
 from lab.bench import ab as bench
-from lab.bench.ab import Measured, Sample, matching, measure_sample, run_ab, summarise
+from lab.bench.ab import Measured, Sample, format_ab, matching, measure_sample, run_ab, summarise
 from lab.trace.events import FellBack
 from lab.trace.guesses import Guesses, guessed
 from tests import tiny_models
@@ -167,6 +168,15 @@ def test_an_acceptance_rate_of_0_has_no_ratio_to_it():
     assert metrics["mean_acceptance_length"]["ratio"]["value"] == pytest.approx(2.8)
 
 
+def test_small_numbers_do_not_run_into_the_next_column(lab):
+    """A bad draft's acceptance has leading zeros, which are no digits."""
+    result = compare(lab, SPECULATIVE, SPECULATIVE)
+    few = {"value": 0.0123456, "low": 0.00987654, "high": 0.0154321}
+    result["metrics"]["draft_acceptance_rate"] = dict.fromkeys(("a", "b", "ratio"), few)
+    row = next(line for line in format_ab(result).splitlines() if line.startswith("draft_acceptance_rate"))
+    assert re.split("  +", row)[1:] == ["0.012346 (0.0098765 to 0.015432)"] * 3
+
+
 def spoilt(run: Run, how: str) -> Run:
     if how == "error":
         return Run([*run.events[:-1], replace(run.finished, reason="error", message="It broke.")])
@@ -192,6 +202,13 @@ def test_a_prompt_that_fills_the_context_is_refused(lab):
         bench._decode(lab, "x" * (tiny_models.CONTEXT - 1), EngineConfig(), SamplingParams(max_tokens=9))
 
 
+@pytest.mark.parametrize("length", [tiny_models.CONTEXT - 1, 3 * tiny_models.CONTEXT])
+def test_a_prompt_that_leaves_nothing_to_time_is_to_be_shortened(lab, length):
+    """Fewer tokens are no way out: the command takes two or more."""
+    with pytest.raises(LabError, match=f"the longest prompt has {length} tokens, .* Shorten it.$"):
+        run_ab(lab, EngineConfig(), EngineConfig(), ["A", "x" * length], SamplingParams(), repeats=1, report=print)
+
+
 def test_a_prompt_that_a_setting_has_no_room_for_is_refused_before_the_first_run(lab, monkeypatch):
     monkeypatch.setattr(bench, "_decode", lambda *_: pytest.fail("decoded before all had been checked"))
     few = EngineConfig(paged=True, num_blocks=2, block_size=16)
@@ -214,6 +231,19 @@ def test_the_command_compares_over_a_file_of_prompts(lab, monkeypatch, tmp_path,
     assert "B: kv_dtype=int8, speculative=draft" in printed
     assert "intervals take 6 prompts" in printed
     assert "perplexity, both texts" in printed
+
+
+def test_a_file_of_prompts_has_one_a_line_and_no_byte_order_mark(lab, monkeypatch, tmp_path):
+    """The mark, which some editors write, would be a token of the first prompt. Other separators are text."""
+    asked = []
+    monkeypatch.setattr(command, "load_engine", lambda *_, **__: lab)
+    monkeypatch.setattr(command, "run_ab", lambda engine, a, b, prompts, *_, **__: asked.extend(prompts) or {})
+    monkeypatch.setattr(command, "format_ab", lambda result: "")
+    (file := tmp_path / "prompts.txt").write_bytes("\ufeffThe king\r\n \r\nA\u2028fox\x0c".encode())
+    argv = ["bench", "ab", "--b", "kv_dtype=int8", "--prompts", str(file), "--json", str(tmp_path / "ab.json")]
+    monkeypatch.setattr(sys, "argv", argv)
+    assert command.main() == 0
+    assert asked == ["The king", "A\u2028fox\x0c"]
 
 
 def test_the_command_reports_what_is_wrong_with_a_setting(lab, monkeypatch, capsys):

@@ -50,6 +50,12 @@ def test_every_rung_and_both_baselines_are_timed(lab, monkeypatch):
     assert lines
 
 
+def test_a_slow_models_speeds_are_told_apart():
+    """A large model on a CPU takes longer than a second for a token."""
+    rows = [{"name": "cache", "median": 0.4249, "lower": 0.3619, "upper": 0.4871}]
+    assert format_rows(rows, "cache").splitlines()[1].split() == ["cache", "0.425", "0.362", "to", "0.487", "1.00"]
+
+
 def test_transformers_decodes_as_many_tokens_in_the_bench(lab):
     """Otherwise the ladder would compare different work."""
     stock = {"transformers generate": ladder.stock_generate(lab, 9)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,18 @@ def test_every_row_is_timed(lab, monkeypatch, tmp_path, capsys):
     assert result["alike"]["f32"] == [8, 8]
     assert len(result["ratios"]) == 2 * len(llama.DTYPES)
     assert "llama.cpp, f16" in capsys.readouterr().out
+
+
+def test_the_record_names_the_draft_that_guesses(lab, monkeypatch):
+    @contextmanager
+    def decoder(*_):
+        yield lambda prompt, count: [0] * count
+
+    monkeypatch.setattr(llama, "PROMPTS", ("The king", "A fox"))
+    monkeypatch.setattr(llama, "_imported", lambda: (lambda *_: None, "0"))
+    monkeypatch.setattr(llama, "llama_cpp", decoder)
+    result = run_llama(lab, 4, 1, lambda line: None)
+    assert (result["target"], result["draft"]) == (lab.target.name, lab.draft.name)
 
 
 def test_ratios_are_in_the_order_of_the_rows():

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from lab.bench import __main__ as command
 from lab.bench.output import write
@@ -56,12 +57,32 @@ def test_measurements_are_printed_and_written(bench: Command, measured, tmp_path
     assert capsys.readouterr().out == f"half of it\n\nthe table\n\nwritten to {out}\n"
 
 
+@pytest.mark.parametrize("tty", [False, True])
+def test_loading_shows_its_progress_on_a_terminal_only(bench: Command, measured, monkeypatch, tmp_path, tty) -> None:
+    """In a log every state of a bar would stay."""
+    silenced: list[int] = []
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: tty)
+    monkeypatch.setattr(command.transformers_logging, "disable_progress_bar", lambda: silenced.append(1))
+    assert bench("roofline", "--json", tmp_path / "out.json") == 0
+    assert silenced == [1] * (not tty)
+
+
 def test_a_table_is_printed_whatever_the_encoding_of_stdout(bench: Command, measured, monkeypatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
     monkeypatch.setattr(command, "format_roofline", lambda result: "p − q, γ = 4")
     assert bench("roofline") == 0
     assert "p − q, γ = 4" in written.getvalue().decode()
+
+
+def test_figures_of_an_engine_without_its_step_in_c_say_so(bench: Command, measured, tmp_path, capsys) -> None:
+    """Without a compiler torch computes all rows of the lab alike, several times slower."""
+    lab, out = command.load_engine(), tmp_path / "out.json"
+    for failure, said in ((None, []), (why := "Torch computes the steps: there is no C compiler.", [why])):
+        lab.target.native.failure = failure
+        assert bench("roofline", "--json", out) == 0
+        assert json.loads(out.read_text())["fell_back"] == said
+        assert capsys.readouterr().out.splitlines()[: len(said)] == said
 
 
 @pytest.mark.parametrize("option", ["--json", "--out"])
@@ -142,6 +163,28 @@ def test_ctrl_c_is_reported_in_one_line_and_leaves_the_file_unchanged(
         assert capsys.readouterr().err.endswith(f"interrupted before the end. {kept}\n")
 
 
+def test_a_device_without_memory_for_a_bench_is_reported_in_one_line(
+    bench: Command, monkeypatch, tmp_path, capsys
+) -> None:
+    """What a bench computes beside the engine has no budget: transformers' own generation, or a text's logits."""
+
+    def fails(error: Exception) -> Callable[..., None]:
+        def run(*_: object) -> None:
+            raise error
+
+        return run
+
+    monkeypatch.setattr(command, "run_roofline", fails(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")))
+    assert bench("roofline", "--json", tmp_path / "out.json") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("python -m lab.bench roofline: The device ran out of memory.")
+    assert said.count("\n") == 1
+    monkeypatch.setattr(command, "run_roofline", fails(RuntimeError("a bug")))
+    with pytest.raises(RuntimeError, match="a bug"):
+        bench("roofline", "--json", tmp_path / "out.json")
+    assert not list(tmp_path.iterdir())
+
+
 def test_nan_and_infinity_are_written_as_null(tmp_path) -> None:
     write(out := tmp_path / "out.json", {"low": 1.5, "high": float("nan"), "ends": [float("inf"), -float("inf")]})
     assert out.read_text().count("null") == 3
@@ -154,6 +197,7 @@ def test_nan_and_infinity_are_written_as_null(tmp_path) -> None:
         (["ladder", "--repeats", "0"], "argument --repeats: a whole number of at least 1, not '0'"),
         (["ladder", "--max-tokens", "1"], "of at least 2 (one token to wait for, one to time), not '1'"),
         (["window", "--repeats", "-1"], "argument --repeats: a whole number of at least 1, not '-1'"),
+        (["window", "--repeats=--5"], "argument --repeats: a whole number of at least 1, not '--5'"),
         (["window", "--max-tokens", "1"], "of at least 2"),
         (["roofline", "--repeats", "0"], "argument --repeats: a whole number of at least 1"),
         (["roofline", "--max-tokens", "3"], "leaves no room for a whole round"),
@@ -230,6 +274,27 @@ def test_what_is_wrong_is_said_before_models_are_loaded(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--device", "tpu"], "device must be 'cpu', 'cuda' or"),
+        (["--dtype", "int8"], "dtype must be 'auto', 'float32',"),
+        (["--record", "a file"], "a file is a file. Name a folder for the runs."),
+    ],
+    ids=["device", "dtype", "record"],
+)
+def test_what_no_part_of_the_gpu_bench_could_do_is_refused_before_the_first(
+    bench: Command, monkeypatch, tmp_path, capsys, arguments: list[str], message: str
+) -> None:
+    """Each part would start a process to fail in, and the status would be 0."""
+    monkeypatch.chdir(tmp_path)
+    Path("a file").touch()
+    monkeypatch.setattr(command, "run_gpu", None)
+    assert bench("gpu", *arguments, "--out", "out.json") == 2
+    assert message in capsys.readouterr().err
+    assert not Path("out.json").exists()
+
+
 @pytest.mark.parametrize("worse", [None, "a/worse"])
 def test_claims_about_a_draft_that_guesses_badly_are_left_out_where_there_is_none(
     bench: Command, monkeypatch, tmp_path, worse: str | None
@@ -244,3 +309,19 @@ def test_claims_about_a_draft_that_guesses_badly_are_left_out_where_there_is_non
     problems = [claim.get("problem", "") for claim in json.loads(out.read_text())["claims"]]
     assert ["name a --mismatched too" in problem for problem in problems] == [not worse, not worse, False]
     assert not problems[2]
+
+
+@pytest.mark.parametrize(("asked", "drafts"), [(["matched"], 1), (["matched", "mismatched"], 2)])
+def test_a_record_of_claims_names_the_models_that_they_were_tested_on(
+    bench: Command, monkeypatch, tmp_path, asked: list[str], drafts: int
+) -> None:
+    def run_claims(load, *_: object, **__: object) -> dict:
+        return {"small": True, "claims": [load(pair) and [] for pair in asked]}
+
+    lab, out = command.load_engine(), tmp_path / "out.json"
+    monkeypatch.setattr(command, "run_claims", run_claims)
+    monkeypatch.setattr(command, "format_claims", lambda result: "")
+    assert bench("claims", "--json", out) == 0
+    record = json.loads(out.read_text())
+    assert (record["target"], record["dtype"]) == (lab.target.name, lab.dtype)
+    assert record["drafts"] == dict.fromkeys(["matched", "mismatched"][:drafts], lab.draft.name)

@@ -57,6 +57,7 @@ def test_every_kind_of_step_is_measured(lab, monkeypatch, tmp_path, capsys):
     assert rows["decode, INT8"]["bytes"] < decode["bytes"] < rows[together]["bytes"]
     assert rows["draft, 4 passes"]["bytes"] > 3.9 * lab.draft.weight_bytes
     assert result["prefill_tokens"] >= tiny_models.CONTEXT // 2
+    assert (result["max_tokens"], result["repeats"]) == (8, 2)
     assert result["machine"]["torch_threads"]
     assert "FLOPs a byte" in capsys.readouterr().out
     assert "verify, 4 proposals" in format_roofline(result)

@@ -9,6 +9,7 @@ import time
 from dataclasses import asdict
 
 import pytest
+import torch
 
 from lab import EngineConfig, LabError
 from lab.bench import serve as bench
@@ -86,6 +87,15 @@ def test_the_clock_starts_when_all_requests_are_queued(lab, monkeypatch):
     assert seconds <= time.perf_counter() - began - 3 * 0.05
     computed = [event.total_ms for event in runs[0].events if isinstance(event, StepTimed)]  # all were in every step
     assert 1000 * seconds >= sum(computed)
+
+
+def test_the_clock_stops_when_the_engines_own_gpu_is_done(lab, monkeypatch):
+    """Another GPU, which torch would take to be meant, has nothing to do with it."""
+    waited = []
+    monkeypatch.setattr(type(lab), "device", "cuda:1")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *where: waited.append(where))
+    finish(lab, exactly(PROMPTS[:1], [2]), EngineConfig())
+    assert waited == [("cuda:1",)]
 
 
 def test_waste_is_reserved_and_unused_memory(lab):
@@ -193,6 +203,12 @@ def test_the_whole_bench_runs_and_reports_every_row(lab, monkeypatch):
     assert shared["batched paged"]["most_sequences"] == 4
     assert result["memory_setting"]["num_blocks"] < result["memory_setting"]["blocks_all_fill"]
     growth = result["growth"]
+    assert result["growth_setting"] == {
+        "requests": bench.GROWTH_REQUESTS,
+        "output_tokens": bench.GROWTH_TOKENS,
+        "num_speculative_tokens": bench.GAMMA,
+    }
+    assert result["shared_prefix_tokens"] == 32
     assert [row["most_sequences"] for row in growth.values()] == [1, 1, 4, 4]
     four = growth[bench.growth_name(4, 0.0, "off")]
     assert four["mean_sequences"] > 3.5, "the next request begins where one has ended"

@@ -279,6 +279,8 @@ def test_the_report_has_every_verdict_and_every_number(monkeypatch):
     assert heads["problem"] == "There is no engine."
     assert size["verdict"]["word"] == "fails"
     text = format_claims(result)
+    assert text.startswith("Sizes for a test: what is measured here is not to be trusted.\n\nseventy-80gb ")
+    assert format_claims(result | {"small": False}).startswith("seventy-80gb ")
     assert "seventy-80gb         does not hold" in text
     assert "kv-heads-8           not checked" in text
     for number in size["numbers"]:

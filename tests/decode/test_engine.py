@@ -303,6 +303,14 @@ def test_output_ends_where_the_context_does(lab):
     assert run.reason == "length"
 
 
+def test_nobody_is_warned_of_indexing_errors_that_a_long_prompt_does_not_cause(lab, monkeypatch):
+    """The tokenizer would, in the server's log: it does not know that the engine refuses what the model cannot hold."""
+    monkeypatch.setattr(lab.tokenizer, "model_max_length", 4)
+    monkeypatch.setattr(lab.tokenizer, "deprecation_warnings", {})
+    lab.generate("A fox went out", sampling=SamplingParams(max_tokens=1))
+    assert not lab.tokenizer.deprecation_warnings
+
+
 def test_a_prompt_that_leaves_no_room_for_a_token_is_refused(lab):
     with pytest.raises(PromptError, match=f"{tiny_models.CONTEXT:,}, prompt and output together"):
         lab.submit("a" * tiny_models.CONTEXT, SPECULATE)

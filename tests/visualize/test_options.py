@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import runpy
 import socket
 import subprocess
 import sys
@@ -182,6 +184,17 @@ def test_a_server_that_others_can_reach_is_not_private() -> None:
 )  # fmt: skip
 def test_the_server_answers_to_the_names_that_it_was_told(arguments: list[str], known: tuple[str, ...] | None) -> None:
     assert known_hosts(read_options(arguments, {}), {}) == known
+
+
+def test_a_librarys_variable_that_is_empty_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a container's often are. OpenMP would complain and take every core, the hub's library would report usage."""
+    names = ("OMP_NUM_THREADS", "HF_HUB_DISABLE_TELEMETRY", "GRADIO_ANALYTICS_ENABLED", "GRADIO_ANALYTICS_MAX_EVENTS")
+    for chosen in ("", "7"):
+        for name in names:
+            monkeypatch.setenv(name, chosen)
+        runpy.run_path(str(ROOT / "app.py"))
+        found = [os.environ[name] for name in names]
+        assert all(found) if not chosen else found == ["7"] * len(names)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--port", "none"]])

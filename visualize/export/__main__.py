@@ -7,8 +7,9 @@ import sys
 from dataclasses import replace
 
 from lab import Engine, load_engine
+from lab.bench.output import Output
 from lab.config import LabError
-from lab.options import Parser, path, print_utf8
+from lab.options import READ_ENOUGH, Parser, note, path, print_utf8
 from visualize.export import folder
 from visualize.export.site import QUICK, Wanted, make
 from visualize.export.terminal import Terminal
@@ -16,7 +17,8 @@ from visualize.recorded import run_files
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Make a site. Exits with 2 and a sentence if that cannot be done, with 130 if it is interrupted."""
+    """Make a site. Exits with 2 and a sentence if that cannot be done, with 130 if it is interrupted, with 141 if the
+    reader of the output has closed it."""
     parser = Parser(
         prog="python -m lab.export",
         description="Write recorded runs with their player, the lessons and the claims as a folder of files that needs "
@@ -50,10 +52,15 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(str(error))
     except KeyboardInterrupt:
         terminal.clear()
-        print("Stopped. Nothing was written.", file=sys.stderr)
+        note(["Stopped. Nothing was written."])
         sys.exit(130)
     terminal.clear()
-    print(f"Written: {options.folder / 'index.html'}")
+    output = Output()
+    output.say(f"Written: {options.folder / 'index.html'}")
+    if isinstance(output.failure, BrokenPipeError):
+        sys.exit(READ_ENOUGH)
+    if output.failure:
+        parser.error(f"the output cannot be written: {output.failure.strerror}.")
 
 
 if __name__ == "__main__":

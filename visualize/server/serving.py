@@ -22,6 +22,7 @@ from gradio.routes import App
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
+from lab.bench.output import Output
 from visualize.assets import STATIC
 from visualize.server import channel, wire
 from visualize.server.absent import absent
@@ -139,19 +140,23 @@ def serve(
             mcp_server=find_spec("mcp") is not None,
             **look,
         )
-    except OSError:  # taken since it was asked for
-        refuse(options)
+    except OSError as error:
+        if error.errno is None:  # Gradio's own: the port was taken since it was asked for
+            refuse(options)
+        print(f"app.py: the server cannot start: {error.strerror}.", file=sys.stderr)
+        sys.exit(2)
     signal.signal(signal.SIGINT, lambda *_: asked.set())  # not earlier: Ctrl-C has to end a long wait for a public link
-    print(f"Decode Lab is at {pages.local_url.rstrip('/')}", flush=True)
+    output = Output()
+    output.say(f"Decode Lab is at {pages.local_url.rstrip('/')}")
     gc.collect()
     gc.freeze()  # imported objects stay: scanning them takes half a second, in which nobody is answered
     gc.enable()
     if announcement:
-        print(announcement(pages.share_url or pages.local_url), flush=True)
+        output.say(announcement(pages.share_url or pages.local_url))
     _wait_for_a_signal(asked, line)
     line.close(PATIENCE)
     _let_answer(waiting)
-    pages.close()
+    pages.close(verbose=False)
     gc.unfreeze()  # otherwise Triton's library complains at exit about what it finds
 
 

@@ -51,6 +51,8 @@ def run_part(name: str, sheet: Sheet, *, device: str, dtype: str, small: bool, f
 
 def main(name: str, path: str, until: str, options: str) -> None:
     transformers_logging.set_verbosity_error()
+    if not sys.stderr.isatty():
+        transformers_logging.disable_progress_bar()
     gc.freeze()  # imported modules stay: ``clean_up`` need not scan them every time
     run_part(name, Sheet(Path(path), float(until)), **json.loads(options))
     # Everything is written. An orderly shutdown can fail or hang on a broken device.

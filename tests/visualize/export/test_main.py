@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -121,6 +123,45 @@ def test_the_files_made_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert {path.name for path in (tmp_path / "site").iterdir()} == {"index.html", MANIFEST}
     assert [path.name for path in wanted[0].files][-2:] == ["a.json", "b.json"]
     assert len(wanted[0].runs) < len(command.Wanted().runs)
+
+
+@pytest.fixture
+def unread() -> Iterator[TextIO]:
+    """A pipe that nobody reads any more, as after ``| head``."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as pipe:
+        yield pipe
+
+
+def test_a_site_is_written_though_nobody_reads_of_its_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unread: TextIO
+) -> None:
+    def make(load: Any, wanted: Any, terminal: Terminal) -> dict[str, str]:
+        terminal.part("models")
+        terminal.note("a lesson is left out")
+        return {"index.html": "x"}
+
+    monkeypatch.setattr(command, "make", make)
+    monkeypatch.setattr(sys, "stderr", unread)
+    command.main([str(tmp_path / "site")])
+    assert (tmp_path / "site" / "index.html").exists()
+
+
+def test_output_that_cannot_be_written_is_reported_once_the_site_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, unread: TextIO
+) -> None:
+    monkeypatch.setattr(command, "make", lambda *given: {"index.html": "x"})
+    ended = []
+    with open(os.open(os.devnull, os.O_RDONLY), "w") as unwritable:
+        for output in (unread, unwritable):
+            monkeypatch.setattr(sys, "stdout", output)
+            with pytest.raises(SystemExit) as left:
+                command.main([str(tmp_path / "site")])
+            ended.append((left.value.code, capsys.readouterr().err))
+    said = "python -m lab.export: the output cannot be written: Bad file descriptor.\n"
+    assert ended == [(141, ""), (2, said)]
+    assert (tmp_path / "site" / "index.html").exists()
 
 
 class Screen(io.StringIO):

@@ -1,0 +1,64 @@
+"""How serving begins: what is said where it cannot, and what that does not depend on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from visualize.server import serving
+from visualize.server.options import read_options
+
+
+@pytest.fixture
+def begin(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Serves pages, launched by the given function, for no time at all."""
+    monkeypatch.setattr(serving.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(serving, "introduce_pages", lambda: None)
+    monkeypatch.setattr(serving, "_wait_for_a_signal", lambda *_: None)
+
+    def begin(launch: Callable[..., None] = lambda **_: None) -> None:
+        def close(verbose: bool = True) -> None:
+            if verbose:
+                print("Closing server")
+
+        pages = SimpleNamespace(queue=lambda **_: None, _queue=SimpleNamespace(), launch=launch, close=close)
+        pages.local_url, pages.share_url = "http://127.0.0.1:7860/", None
+        line = SimpleNamespace(close=lambda patience: None)
+        serving.serve(pages, read_options([], {}), line, {}, names=(), routes=(), announcement=str.upper)
+
+    return begin
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError("Cannot find empty port in range: 7860-7860."), "cannot listen on 127.0.0.1, port 7860: another"),
+        (OSError(28, "No space left on device"), "the server cannot start: No space left on device.\n"),
+    ],
+)
+def test_only_a_port_that_is_taken_is_called_taken(begin, capsys, error: OSError, said: str) -> None:
+    def launch(**_: object) -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as end:
+        begin(launch)
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith(f"app.py: {said}")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_pages_are_served_though_nobody_can_be_told_where(begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the output goes to a log on a full disk, or to a program that has ended."""
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        begin()
+
+
+def test_nothing_is_printed_at_the_end(begin, capsys) -> None:
+    """Whoever read the output may be gone by then, and the status would say that the server failed."""
+    begin()
+    assert capsys.readouterr().out == "Decode Lab is at http://127.0.0.1:7860\nHTTP://127.0.0.1:7860/\n"
