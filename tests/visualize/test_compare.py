@@ -210,6 +210,18 @@ def test_a_comparison_can_be_stopped() -> None:
     assert last["rows"]
 
 
+def test_a_comparison_stopped_when_every_setting_has_run_says_whether_they_wrote_the_same() -> None:
+    """The page shows the progress in the place of the verdict."""
+    task = Comparison(Line(), lambda pair: ScriptedEngine(0.01), Inputs(lanes=("cache", "paged"), max_tokens=30))
+    until(lambda: task.count >= 2)
+    task.cancelled.set()
+    assert task.done.wait(10)
+    last = task.record()
+    verdict = "Identical outputs: both settings wrote the same 30 tokens."
+    assert last["said"][0] == verdict
+    assert last["progress"] == f"Stopped after {task.count} of 6 runs. {verdict}"
+
+
 def test_a_comparison_stopped_while_waiting_never_runs() -> None:
     line, asked = Line(), []
 
