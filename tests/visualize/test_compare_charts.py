@@ -186,6 +186,23 @@ def test_without_a_baseline_and_speculation_there_are_curves_and_an_explanation(
         assert found["charts"]["tokens"]["columns"][0]["y"]
 
 
+def test_a_setting_whose_guesses_never_filled_a_window_is_named() -> None:
+    """As of a lookup that finds too little: its speed and the tokens of its rounds would not be the formula's."""
+    runs = {name: [short(run) for run in some] for name, some in made("cache", "draft-4").items()}
+    found = theory(configs(runs), runs, BYTES)
+    assert found["missing"] == "Not on these curves, because no round had all its guesses: Draft γ4."
+    runs |= made("draft-2")
+    found = theory(configs(runs), runs, BYTES)
+    assert [row["name"] for row in found["rows"]] == ["Draft γ2"]
+    assert found["missing"].endswith(": Draft γ4.")
+
+
+def short(run: Run) -> Run:
+    """The same run without the last guess of every round."""
+    most = run.config.num_speculative_tokens - 1
+    return Run(event for event in run.events if getattr(event, "position", None) != most)
+
+
 def test_growth_is_given_as_a_power_with_its_interval() -> None:
     lengths = tuple(range(100, 160))
     scatter = [0.1 if x % 20 < 10 else -0.1 for x in lengths]
