@@ -280,7 +280,7 @@ def test_too_many_prompts_and_a_silent_server_are_explained(
         prompts.begin("two", "Once", SamplingParams())
     prompts.leave("one")
     until(lambda: vllm.left)
-    with pytest.raises(ServerError, match="does not answer now"):
+    with pytest.raises(ServerError, match="names no model now"):
         Prompts(server, Line(), lambda: ()).begin("two", "Once", SamplingParams())
 
 
