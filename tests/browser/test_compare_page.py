@@ -208,6 +208,7 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
     assert "at=" not in page.url
     scrubbed(page, 0.437)
     page.wait_for_function("location.search.includes('at=43.7')")
+    assert page.get_attribute(".clock", "aria-valuetext") == page.inner_text(".now")
     page.select_option(".pace", "0.1")
     page.wait_for_function("location.search.includes('speed=0.1')")
     page.goto(f"{page.url}&run=1")
