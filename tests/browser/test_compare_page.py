@@ -13,6 +13,7 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Lab, unfold
 from tests.waiting import until
+from visualize.compare.comparison import COLUMNS
 from visualize.compare.lanes import LINK, presets
 
 Visit = Callable[..., Lab]
@@ -264,7 +265,24 @@ def test_mistakes_are_explained_and_a_comparison_can_be_stopped(visit: Visit) ->
     assert "Your own settings: there is no setting" in page.inner_text(".contest-say")
     page.fill("#own textarea", "")
     page.click("#run")
-    page.wait_for_selector(".contest-say:text-matches('Run [0-9]+ of 18: .*, [1-9][0-9]* tokens')")
+    page.wait_for_selector(".contest-say:text-matches('Run [3-9]+ of 18: .*, [1-9][0-9]* tokens')")
+    page.focus(".contest-lower th >> nth=1")
+    about = page.inner_text("#meaning")
+    drawn = page.evaluate(
+        """async () => {
+          const [said, plot] = [".contest-say", "[data-chart=bars] .plot"].map((part) => document.querySelector(part));
+          let [drawings, changes] = [0, 0];
+          const run = () => parseInt(said.textContent.slice("Run ".length));
+          const before = run();
+          plot.on("plotly_afterplot", () => (drawings += 1));
+          await new Promise((done) => {
+            new MutationObserver(() => (changes += 1) > 15 && done()).observe(said, { childList: true });
+          });
+          return drawings - (run() - before);
+        }"""
+    )
+    assert drawn <= 1, "once per run, and not whenever a token is counted"
+    assert (about, page.inner_text("#meaning")) == (COLUMNS[1][1],) * 2, "what has the focus stays"
     page.keyboard.press("Escape")
     page.wait_for_function("document.querySelector('.contest-say').textContent.startsWith('Stopped')")
     assert page.evaluate("window.pwned") is None
