@@ -130,6 +130,7 @@ def test_where_two_outputs_diverge_both_margins_are_shown(visit: Visit) -> None:
     page = visit().at("compare", lanes="cache,paged,draft-4", max_tokens=40, repeats=1, temperature=1)
     assert page.is_hidden(".partings")
     compared(page)
+    assert page.locator(".stale").count() == 0
     rows = page.eval_on_selector_all(
         ".partings tbody tr", "rows => rows.map(row => [...row.children].map(cell => cell.firstChild.textContent))"
     )
@@ -142,7 +143,7 @@ def test_where_two_outputs_diverge_both_margins_are_shown(visit: Visit) -> None:
     page.fill("#max-tokens input[type=number]", "500")
     page.keyboard.press("Tab")
     page.click("#run")
-    page.wait_for_selector(".contest[data-over=false]")
+    page.wait_for_selector(".contest[data-over=false] .contest-lower.stale:has-text('the comparison before')")
     assert page.is_hidden(".partings")
     assert page.inner_text(".race .caption") == "the comparison before"
     page.click("#stop")

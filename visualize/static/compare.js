@@ -5,9 +5,9 @@
 const { shells } = setup;
 const { asked, address, ran } = window.decodeLab;
 const drawn = {};
-const RACED = $(".race .caption").textContent;
 let running = false;
 let stale = false; // whether race and theory are of the comparison before
+let old = false; // whether bars and figures are
 
 // The race's speed and the instant at which it was left are part of the link, as in the Lab's player.
 let wanted = parseFloat(asked.get("at"));
@@ -37,7 +37,10 @@ function read(value) {
   $(".contest-say").classList.toggle("problem", Boolean(problem));
   stale = !record.race && (running ? race.lanes.length > 0 : stale); // also when it is stopped before it has a race
   for (const face of element.querySelectorAll(".face")) face.classList.toggle("stale", stale);
-  write($(".race .caption"), stale ? "the comparison before" : RACED);
+  old = !record.rows && (running ? Boolean($(".contest-lower tbody tr")) : old);
+  $(".contest-lower").classList.toggle("stale", old);
+  caption(".race", stale);
+  caption("[data-chart=bars]", old);
   if (isNew("rows", record.rows)) fill($(".contest-lower table"), setup.columns, record.rows);
   if (isNew("charts", record.charts)) show(record.charts);
   if (record.said) $(".said").replaceChildren(...record.said.slice(1).map((text) => make("li", "", text)));
@@ -49,6 +52,13 @@ function read(value) {
     wanted = null;
   }
   $(".contest").dataset.over = String(!record.running);
+}
+
+/** Name what is still of the comparison before. */
+function caption(panel, before) {
+  const node = $(`${panel} .caption`);
+  node.dataset.usual ??= node.textContent;
+  write(node, before ? "the comparison before" : node.dataset.usual);
 }
 
 const told = {};
