@@ -106,6 +106,7 @@ def test_the_curves_of_theory_go_through_points_worked_out_by_hand() -> None:
     assert [row["mark"] for row in found["rows"]] == [MARKS[1], MARKS[2]]
     assert found["missing"] == ""
     assert all(re.fullmatch(r"\d+ of \d+ judged", row["cells"][0][1]) for row in found["rows"])
+    assert all(re.fullmatch(r"\d+ of \d+ passes", row["cells"][1][1]) for row in found["rows"])
     line, names, marks = found["charts"]["tokens"]["columns"]
     assert names["text"] == ["γ 1", "γ 2", "γ 4", "γ 8"]
     assert names["y"] == [2, 3, 5, 9]  # all accepted: gamma + 1

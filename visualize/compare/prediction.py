@@ -26,7 +26,11 @@ WIDEST = 1.0
 """Widest interval of an exponent that is still informative: within a wider one, linear growth may be quadratic."""
 COLUMNS = (
     ("a", "Accepted of judged proposals, in rounds of a full window."),
-    ("γ", "Tokens guessed a round."),
+    (
+        "γ",
+        "Tokens guessed a round; small: rounds with all of them, of all passes. The other figures and theory are about "
+        "such rounds; the measured speed-up is that of all passes, and smaller where many guess nothing.",
+    ),
     ("c", "Time of a guess ÷ time of the target's pass over one token; medians of the runs' own times."),
     ("wide pass", "Time of a pass over γ + 1 tokens ÷ that of one over 1 token. Theory assumes 1."),
     ("tokens per round", "Measured; small: theory, (1 − aᵞ⁺¹) / (1 − a)."),
@@ -111,7 +115,7 @@ def _cells(found: Speculated, measured: tuple[str, str]) -> list[list[str]]:
     expected = f"theory {times(found.expected_speedup)}, with the wide pass {times(found.expected_with_pass)}"
     return [
         [f"{found.acceptance:.3f}", f"{sum(found.accepted)} of {sum(found.judged)} judged"],
-        [f"{found.gamma}", ""],
+        [f"{found.gamma}", f"{found.rounds} of {found.passes} passes"],
         [f"{found.cost:.3f}", ""],
         [times(found.pass_ratio), ""],
         [f"{found.tokens:.2f}", f"theory {found.expected_tokens:.2f}"],
