@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import urllib.request
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from itertools import pairwise
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from PIL import Image
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Lab, unfold
@@ -218,6 +220,10 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
     assert page.inner_text(".play") == "Play"  # it waits there
     assert page.eval_on_selector(".clock", "clock => clock.value / clock.max") == pytest.approx(0.437, abs=1e-3)
     assert page.input_value(".pace") == "0.1"
+    page.click("#look")
+    page.mouse.move(0, 0)
+    clock = Image.open(io.BytesIO(page.locator(".clock").screenshot())).convert("L")
+    assert clock.getpixel((clock.width * 9 // 10, clock.height // 2)) < 100, "what is to come is as dark as the page"
     shown, whole = page.locator(".lane:not(.over) .count").first.inner_text().split(" of ")
     assert int(shown) < int(whole) == 40  # on a busy machine the first may have come late
     page.click(".play")  # to its end
