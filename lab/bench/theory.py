@@ -50,7 +50,9 @@ class Speculated:
 
     Attributes:
         acceptance: accepted / judged proposals: the likeliest a if the theory's assumption holds.
-        judged, accepted: by position, counting runs of the same prompt and draws once.
+        rounds, passes: such rounds, and all passes after the prefill, counting runs of the same prompt and draws once.
+            A lookup guesses in few passes: what follows from its rounds does not hold for all of its time.
+        judged, accepted: by position, counted in the same way.
         tokens: what such a round gave.
         round: what such a round took.
         plain: what a step took without speculation, which gives one token.
@@ -59,6 +61,8 @@ class Speculated:
 
     gamma: int
     acceptance: float
+    rounds: int
+    passes: int
     judged: tuple[int, ...]
     accepted: tuple[int, ...]
     tokens: float
@@ -122,7 +126,7 @@ def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
     if config.speculative == "off" or config.adaptive_window:
         return None
     gamma = config.num_speculative_tokens
-    judged, accepted, rounds = Counter(), Counter(), 0
+    judged, accepted, rounds, passes = Counter(), Counter(), 0, 0
     timed: list[StepTimed] = []
     counted = set()
     for run in runs:
@@ -130,6 +134,7 @@ def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
         new = (known := _decided_by(run)) not in counted
         counted.add(known)
         rounds += new * len(whole)
+        passes += new * (len(steps(run, "decode")) + len(steps(run, "verify")))
         for event in run.events:
             if isinstance(event, Judged) and event.step in whole and new:
                 judged[event.position] += 1
@@ -143,6 +148,8 @@ def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
     return Speculated(
         gamma=gamma,
         acceptance=accepted.total() / judged.total(),
+        rounds=rounds,
+        passes=passes,
         judged=tuple(judged[i] for i in range(gamma)),
         accepted=tuple(accepted[i] for i in range(gamma)),
         tokens=1 + accepted.total() / rounds,

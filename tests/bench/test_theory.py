@@ -55,6 +55,11 @@ def test_figures_of_runs_equal_those_counted_by_hand() -> None:
         if isinstance(event, Judged) and event.step in steps
     ]  # fmt: skip
     kept = sum(event.accepted for event in verdicts)
+    assert found.rounds == sum(map(len, whole))
+    passes = {"decode", "verify"}
+    assert found.passes == sum(
+        isinstance(step, StepTimed) and step.step_kind in passes for one in runs for step in one.events
+    )
     assert found.judged == tuple(sum(event.position == i for event in verdicts) for i in range(3))
     assert sum(found.accepted) == kept
     assert found.judged[1] == found.accepted[0]  # a proposal is judged if all before it were accepted
@@ -76,6 +81,7 @@ def test_a_repeat_with_the_same_seed_adds_times_but_no_verdicts() -> None:
     plain = [run() for _ in range(3)]
     once = speculated([run(**config)], plain[:1])
     thrice = speculated([run(**config) for _ in range(3)], plain)
+    assert (once.rounds, once.passes) == (thrice.rounds, thrice.passes)
     assert (thrice.judged, thrice.accepted, thrice.tokens) == (once.judged, once.accepted, once.tokens)
     slower = [replace_times(one, factor) for factor, one in enumerate([run(**config) for _ in range(3)], 1)]
     assert speculated(slower, plain).cost == pytest.approx(2 * once.cost, rel=0.1)

@@ -96,11 +96,18 @@ def test_results_last_as_long_as_the_tab_and_the_server(visit: Visit) -> None:
     measured = numbers(page, "accept-by-p")
     page.click("nav a:has-text('Memory')")
     page.wait_for_selector("body[data-ready]")
+    kept = "JSON.parse(sessionStorage.getItem('decode-lab-claims'))"
+    failed = f"const kept = {kept}; kept.checked.ladder = {{problem: 'No.'}}; return JSON.stringify(kept)"
+    page.evaluate(f"sessionStorage.setItem('decode-lab-claims', (() => {{{failed}}})())")
     page.click("nav a:has-text('Claims')")
     page.wait_for_selector("[data-claim=accept-by-p] .verdict.conditions")
     page.click("[data-claim=accept-by-p] .quote")
     assert numbers(page, "accept-by-p") == measured
-    kept = "JSON.parse(sessionStorage.getItem('decode-lab-claims'))"
+    page.wait_for_selector("[data-claim=ladder] .why.problem:text-is('No.')")
+    page.click("[data-claim=ladder] .check")
+    page.wait_for_selector("[data-claim=ladder].now .why:not(.problem):text-matches('run [0-9]+ of')", timeout=60_000)
+    page.click(".check-stop")
+    page.wait_for_selector("[data-claim=ladder]:not(.now) .why.problem:text-is('No.')")
     page.evaluate(f"sessionStorage.setItem('decode-lab-claims', JSON.stringify({{...{kept}, server: 'another'}}))")
     page.reload()
     page.wait_for_selector("[data-claim=seventy-80gb] .verdict.fails")

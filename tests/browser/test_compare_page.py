@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import urllib.request
 from collections.abc import Callable
@@ -9,10 +10,12 @@ from itertools import pairwise
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from PIL import Image
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Lab, unfold
 from tests.waiting import until
+from visualize.compare.comparison import COLUMNS
 from visualize.compare.lanes import LINK, presets
 
 Visit = Callable[..., Lab]
@@ -129,6 +132,7 @@ def test_where_two_outputs_diverge_both_margins_are_shown(visit: Visit) -> None:
     page = visit().at("compare", lanes="cache,paged,draft-4", max_tokens=40, repeats=1, temperature=1)
     assert page.is_hidden(".partings")
     compared(page)
+    assert page.locator(".stale").count() == 0
     rows = page.eval_on_selector_all(
         ".partings tbody tr", "rows => rows.map(row => [...row.children].map(cell => cell.firstChild.textContent))"
     )
@@ -141,7 +145,7 @@ def test_where_two_outputs_diverge_both_margins_are_shown(visit: Visit) -> None:
     page.fill("#max-tokens input[type=number]", "500")
     page.keyboard.press("Tab")
     page.click("#run")
-    page.wait_for_selector(".contest[data-over=false]")
+    page.wait_for_selector(".contest[data-over=false] .contest-lower.stale:has-text('the comparison before')")
     assert page.is_hidden(".partings")
     assert page.inner_text(".race .caption") == "the comparison before"
     page.click("#stop")
@@ -208,6 +212,7 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
     assert "at=" not in page.url
     scrubbed(page, 0.437)
     page.wait_for_function("location.search.includes('at=43.7')")
+    assert page.get_attribute(".clock", "aria-valuetext") == page.inner_text(".now")
     page.select_option(".pace", "0.1")
     page.wait_for_function("location.search.includes('speed=0.1')")
     page.goto(f"{page.url}&run=1")
@@ -215,6 +220,10 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
     assert page.inner_text(".play") == "Play"  # it waits there
     assert page.eval_on_selector(".clock", "clock => clock.value / clock.max") == pytest.approx(0.437, abs=1e-3)
     assert page.input_value(".pace") == "0.1"
+    page.click("#look")
+    page.mouse.move(0, 0)
+    clock = Image.open(io.BytesIO(page.locator(".clock").screenshot())).convert("L")
+    assert clock.getpixel((clock.width * 9 // 10, clock.height // 2)) < 100, "what is to come is as dark as the page"
     shown, whole = page.locator(".lane:not(.over) .count").first.inner_text().split(" of ")
     assert int(shown) < int(whole) == 40  # on a busy machine the first may have come late
     page.click(".play")  # to its end
@@ -263,7 +272,24 @@ def test_mistakes_are_explained_and_a_comparison_can_be_stopped(visit: Visit) ->
     assert "Your own settings: there is no setting" in page.inner_text(".contest-say")
     page.fill("#own textarea", "")
     page.click("#run")
-    page.wait_for_selector(".contest-say:text-matches('Run [0-9]+ of 18: .*, [1-9][0-9]* tokens')")
+    page.wait_for_selector(".contest-say:text-matches('Run [3-9]+ of 18: .*, [1-9][0-9]* tokens')")
+    page.focus(".contest-lower th >> nth=1")
+    about = page.inner_text("#meaning")
+    drawn = page.evaluate(
+        """async () => {
+          const [said, plot] = [".contest-say", "[data-chart=bars] .plot"].map((part) => document.querySelector(part));
+          let [drawings, changes] = [0, 0];
+          const run = () => parseInt(said.textContent.slice("Run ".length));
+          const before = run();
+          plot.on("plotly_afterplot", () => (drawings += 1));
+          await new Promise((done) => {
+            new MutationObserver(() => (changes += 1) > 15 && done()).observe(said, { childList: true });
+          });
+          return drawings - (run() - before);
+        }"""
+    )
+    assert drawn <= 1, "once per run, and not whenever a token is counted"
+    assert (about, page.inner_text("#meaning")) == (COLUMNS[1][1],) * 2, "what has the focus stays"
     page.keyboard.press("Escape")
     page.wait_for_function("document.querySelector('.contest-say').textContent.startsWith('Stopped')")
     assert page.evaluate("window.pwned") is None

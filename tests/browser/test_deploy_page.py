@@ -85,6 +85,8 @@ def test_a_command_can_be_copied_on_a_phone(visit: Visit) -> None:
     page.click(".command .copy >> nth=0")  # while it says so
     expect(page.locator(".command .copy >> nth=0")).to_have_text("Copy")
     assert page.evaluate(OVERFLOW)[0] == 0
+    cut = page.eval_on_selector(".splits", "table => table.scrollWidth - table.clientWidth")
+    assert cut == 0, "whether so many GPUs are enough is in view"
 
 
 def test_an_impossible_tensor_parallel_split_is_reported(visit: Visit) -> None:

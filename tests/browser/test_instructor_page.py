@@ -28,6 +28,8 @@ def test_answers_are_measured_on_request(visit: Visit) -> None:
     expect(page.locator("#lesson-8")).to_contain_text("▢")
     page.click(".teaching a:has-text('All together')")
     expect(page.locator("#lesson-12 h2")).to_be_in_viewport()
+    page.keyboard.press("Tab")
+    expect(page.locator("#lesson-12 a").first).to_be_focused()
     page.reload()
     page.wait_for_selector("body[data-ready]")
     expect(lossless).not_to_contain_text("▢")

@@ -119,6 +119,8 @@ def test_a_saved_run_is_reopened_and_a_file_of_another_kind_is_refused(visit: Vi
 def test_preemption_in_a_small_pool_is_shown_step_by_step(visit: Visit, tmp_path: Path) -> None:
     lab = visit()
     page = opened(lab, **FEW)
+    legends = page.locator(".charts figcaption").all_inner_texts()
+    assert all("\n" in text for text in legends), "a name, and a legend or what is shown"
     ran(lab)
     frames = frames_of(lab.save("json", tmp_path))
     last = len(frames) - 1
@@ -177,6 +179,7 @@ def test_preemption_in_a_small_pool_is_shown_step_by_step(visit: Visit, tmp_path
     ran(lab)
     page.wait_for_function("document.querySelectorAll('.chip').length === 4")  # those of the new run
     assert page.locator(".stage.choosing, .square.chosen, .chip.chosen, .chip[aria-pressed=true]").count() == 0
+    assert page.locator(".charts figcaption").all_inner_texts() == legends
 
 
 def test_a_shared_system_prompt_is_found_and_hostile_text_stays_text(visit: Visit) -> None:

@@ -16,7 +16,8 @@ from lab.bench.compare import Spread, summarise
 from lab.bench.difference import Choice, Difference
 from lab.bench.interval import factor_interval
 from lab.bench.turns import shuffled
-from lab.config import ConfigError, EngineConfig
+from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.config_text import idle
 from lab.engines import Pair
 from lab.trace.events import Committed
 from lab.trace.guesses import guessed
@@ -210,6 +211,18 @@ def test_a_comparison_can_be_stopped() -> None:
     assert last["rows"]
 
 
+def test_a_comparison_stopped_when_every_setting_has_run_says_whether_they_wrote_the_same() -> None:
+    """The page shows the progress in the place of the verdict."""
+    task = Comparison(Line(), lambda pair: ScriptedEngine(0.01), Inputs(lanes=("cache", "paged"), max_tokens=30))
+    until(lambda: task.count >= 2)
+    task.cancelled.set()
+    assert task.done.wait(10)
+    last = task.record()
+    verdict = "Identical outputs: both settings wrote the same 30 tokens."
+    assert last["said"][0] == verdict
+    assert last["progress"] == f"Stopped after {task.count} of 6 runs. {verdict}"
+
+
 def test_a_comparison_stopped_while_waiting_never_runs() -> None:
     line, asked = Line(), []
 
@@ -352,6 +365,17 @@ def test_different_lookup_lengths_explain_a_difference_in_draws() -> None:
     for changes, why in (({"prompt_lookup_max": 6}, ": at this temperature"), ({"early_exit_layer": 1}, ".")):
         both = {"Lookup γ4": one[0].config, "Paged": replace(one[0].config, **changes)}
         assert f"No other setting wrote what Lookup γ4 wrote{why}" in whole(both, runs, {})["said"][0]
+
+
+def test_what_does_nothing_in_a_setting_is_said() -> None:
+    """As on the command line: whoever asks for more guesses, but for nobody to make them, sees a speed-up of 1."""
+    runs = made("cache", "paged")
+    known = configs(runs)
+    mine = known | {"Paged": EngineConfig(paged=True, num_speculative_tokens=8)}
+    assert not any("nothing" in said for said in whole(known, runs, {})["said"])
+    said = whole(mine, runs, {})["said"]
+    assert "Paged: num_speculative_tokens does nothing where nobody guesses (speculative=off)." in said
+    assert not [said for _, config in LANES.values() for said in idle(config, SamplingParams())]
 
 
 def test_a_setting_that_does_not_repeat_its_output_is_named() -> None:

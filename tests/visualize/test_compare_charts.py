@@ -106,6 +106,7 @@ def test_the_curves_of_theory_go_through_points_worked_out_by_hand() -> None:
     assert [row["mark"] for row in found["rows"]] == [MARKS[1], MARKS[2]]
     assert found["missing"] == ""
     assert all(re.fullmatch(r"\d+ of \d+ judged", row["cells"][0][1]) for row in found["rows"])
+    assert all(re.fullmatch(r"\d+ of \d+ passes", row["cells"][1][1]) for row in found["rows"])
     line, names, marks = found["charts"]["tokens"]["columns"]
     assert names["text"] == ["γ 1", "γ 2", "γ 4", "γ 8"]
     assert names["y"] == [2, 3, 5, 9]  # all accepted: gamma + 1
@@ -184,6 +185,23 @@ def test_without_a_baseline_and_speculation_there_are_curves_and_an_explanation(
         assert found["rows"] == []
         assert "compare a setting with speculation" in found["missing"]
         assert found["charts"]["tokens"]["columns"][0]["y"]
+
+
+def test_a_setting_whose_guesses_never_filled_a_window_is_named() -> None:
+    """As of a lookup that finds too little: its speed and the tokens of its rounds would not be the formula's."""
+    runs = {name: [short(run) for run in some] for name, some in made("cache", "draft-4").items()}
+    found = theory(configs(runs), runs, BYTES)
+    assert found["missing"] == "Not on these curves, because no round had all its guesses: Draft γ4."
+    runs |= made("draft-2")
+    found = theory(configs(runs), runs, BYTES)
+    assert [row["name"] for row in found["rows"]] == ["Draft γ2"]
+    assert found["missing"].endswith(": Draft γ4.")
+
+
+def short(run: Run) -> Run:
+    """The same run without the last guess of every round."""
+    most = run.config.num_speculative_tokens - 1
+    return Run(event for event in run.events if getattr(event, "position", None) != most)
 
 
 def test_growth_is_given_as_a_power_with_its_interval() -> None:

@@ -88,6 +88,13 @@ def test_a_restart_and_a_lost_connection_are_reported_and_leave_a_gap() -> None:
     assert "restarted" not in back["say"]
 
 
+def test_a_restart_is_said_for_long_enough_to_read() -> None:
+    reducer = Reducer("http://host", began=0.0)
+    reducer.take(reading(1.0, 5, started=1.0), ["tiny"])
+    says = [reducer.take(reading(second, 1, started=2.0), ["tiny"])["say"] for second in range(2, 20)]
+    assert ["restarted" in said for said in says] == [True] * 10 + [False] * 8
+
+
 def test_servers_that_answer_in_turn_at_one_address_have_no_speed() -> None:
     """As behind a load balancer: what one has generated since its start is not what happened in a second."""
     reducer = Reducer("http://host", began=0.0)
@@ -280,7 +287,7 @@ def test_too_many_prompts_and_a_silent_server_are_explained(
         prompts.begin("two", "Once", SamplingParams())
     prompts.leave("one")
     until(lambda: vllm.left)
-    with pytest.raises(ServerError, match="does not answer now"):
+    with pytest.raises(ServerError, match="names no model now"):
         Prompts(server, Line(), lambda: ()).begin("two", "Once", SamplingParams())
 
 

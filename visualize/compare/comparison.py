@@ -8,7 +8,8 @@ from typing import Any
 from lab.answers import fell_back
 from lab.bench.compare import Summary, summarise, typical
 from lab.bench.difference import DRAWING, OTHER_DRAWS, Choice, Difference, draws, first_difference
-from lab.config import EngineConfig
+from lab.config import EngineConfig, SamplingParams
+from lab.config_text import idle
 from lab.trace.events import Committed
 from lab.trace.run import Run
 from lab.wording import listed
@@ -174,7 +175,7 @@ def _unsteady(runs: Runs) -> list[str]:
 
 def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> list[str]:
     """What readers must know before they trust the numbers."""
-    notes = []
+    notes = [f"{name}: {said}" for name, config in configs.items() for said in idle(config, SamplingParams())]
     guessing = any(config.speculative in DRAWING for config in configs.values())
     if not first.sampling.greedy and guessing:
         notes.append(OTHER_DRAWS)

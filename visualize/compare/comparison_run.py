@@ -94,7 +94,8 @@ class Comparison(Task):
             return ""
         if over:
             wanted = self.inputs.repeats * len(self.inputs.configs())
-            return f"Stopped after {self.count} of {wanted} runs." if self.count else "Stopped before a run was done."
+            after = f"Stopped after {self.count} of {wanted} runs." if self.count else "Stopped before a run was done."
+            return " ".join([after, *self._whole.get("said", ())[:1]])  # the verdict, in whose place this is shown
         reading = "Measuring how sure each was where outputs part …" if self._reading else "Getting ready …"
         return self.status() or reading
 

@@ -13,6 +13,7 @@ from lab.bench.theory import Speculated, speculated, without_speculation
 from lab.config import EngineConfig
 from lab.trace.events import StepTimed
 from lab.trace.run import Run
+from lab.wording import listed
 from visualize.amounts import digits
 from visualize.compare.comparison import faster
 from visualize.figures import lengths
@@ -25,7 +26,11 @@ WIDEST = 1.0
 """Widest interval of an exponent that is still informative: within a wider one, linear growth may be quadratic."""
 COLUMNS = (
     ("a", "Accepted of judged proposals, in rounds of a full window."),
-    ("γ", "Tokens guessed a round."),
+    (
+        "γ",
+        "Tokens guessed a round; small: rounds with all of them, of all passes. The other figures and theory are about "
+        "such rounds; the measured speed-up is that of all passes, and smaller where many guess nothing.",
+    ),
     ("c", "Time of a guess ÷ time of the target's pass over one token; medians of the runs' own times."),
     ("wide pass", "Time of a pass over γ + 1 tokens ÷ that of one over 1 token. Theory assumes 1."),
     ("tokens per round", "Measured; small: theory, (1 − aᵞ⁺¹) / (1 − a)."),
@@ -39,19 +44,25 @@ MISSING = (
     "To place runs on these curves, compare a setting with speculation and a fixed window with one without it, both "
     "with the same cache."
 )
+NO_WHOLE_ROUND = "Not on these curves, because no round had all its guesses: "
 
 
 def theory(
     configs: Mapping[str, EngineConfig], runs: Mapping[str, Sequence[Run]], token_bytes: Mapping[str, int]
 ) -> dict[str, Any]:
-    """The curves, and on them the settings that speculate; a sentence if there are none. ``token_bytes``: bytes per
-    token in the target's cache, by format."""
+    """The curves, and on them the settings that speculate; a sentence if there are none, or some are missing.
+    ``token_bytes``: bytes per token in the target's cache, by format."""
     found: dict[str, Speculated] = {}
     against: dict[str, str] = {}
+    left_out: list[str] = []
     for name, some in runs.items():
-        plain = without_speculation(name, configs)
-        if plain is not None and (one := speculated(some, runs[plain])):
+        config, plain = configs[name], without_speculation(name, configs)
+        if plain is None or config.speculative == "off" or config.adaptive_window:
+            continue
+        if one := speculated(some, runs[plain]):
             found[name], against[name] = one, plain
+        else:
+            left_out.append(name)
     marks = dict(zip(runs, MARKS, strict=False))
     marked = {marks[name]: one for name, one in found.items()}
     used = {marks[name]: most for name, some in runs.items() if configs[name].kv_cache and (most := _used(some[0]))}
@@ -61,7 +72,8 @@ def theory(
         {"name": name, "mark": marks[name], "cells": _cells(one, _measured(name, against[name], runs))}
         for name, one in found.items()
     ]
-    return {"charts": charts, "rows": rows, "missing": "" if found else MISSING}
+    missing = f"{NO_WHOLE_ROUND}{listed(left_out)}." if left_out else "" if found else MISSING
+    return {"charts": charts, "rows": rows, "missing": missing}
 
 
 def _used(run: Run) -> tuple[int, int] | None:
@@ -103,7 +115,7 @@ def _cells(found: Speculated, measured: tuple[str, str]) -> list[list[str]]:
     expected = f"theory {times(found.expected_speedup)}, with the wide pass {times(found.expected_with_pass)}"
     return [
         [f"{found.acceptance:.3f}", f"{sum(found.accepted)} of {sum(found.judged)} judged"],
-        [f"{found.gamma}", ""],
+        [f"{found.gamma}", f"{found.rounds} of {found.passes} passes"],
         [f"{found.cost:.3f}", ""],
         [times(found.pass_ratio), ""],
         [f"{found.tokens:.2f}", f"theory {found.expected_tokens:.2f}"],

@@ -48,14 +48,15 @@ function drawCharts({ columns, layouts, captions }) {
       due = !moving();
       chartsDue = performance.now() + (live() ? REST.following : REST.playing) * (performance.now() - began);
     }
-    if (captions[name] !== undefined) caption($(`[data-chart=${name}] .caption`), captions[name]);
+    if (captions[name] !== undefined) caption(captionOf(name), captions[name]);
     dirty.delete(name);
   }
 }
 
+/** Hide a chart, and its caption if that is of the run: others are legends, and stay. */
 function hide(name) {
   plotOf(name).classList.add("older");
-  caption($(`[data-chart=${name}] .caption`), "");
+  if (drawnOf.get(name).captions[name] !== undefined) caption(captionOf(name), "");
 }
 
 /** Set a chart's caption; where it is cut off, all of it is shown on hover. */
@@ -65,6 +66,7 @@ function caption(node, text) {
 }
 
 const plotOf = (name) => $(`[data-chart=${name}] .plot`);
+const captionOf = (name) => $(`[data-chart=${name}] .caption`);
 
 /** Whether this is a chart (tables are drawn by the page itself) that is in view and not covered. */
 function inSight(name) {

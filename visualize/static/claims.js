@@ -102,12 +102,10 @@ function show(row, found) {
   const state = verdicts[found?.verdict];
   row.verdict.className = `verdict ${found?.verdict ?? "unchecked"}`;
   row.verdict.replaceChildren(make("span", "glyph", state?.glyph ?? "·"), make("span", "word", state?.label ?? "not checked"));
-  row.why.textContent = found?.problem ?? found?.why ?? "";
-  row.why.classList.toggle("problem", Boolean(found?.problem));
   row.needs.replaceChildren(...(found?.needs ? fact("What would make it true", found.needs) : []));
   row.figures.replaceChildren(found?.numbers ? numbers(found) : make("p", "none", "No numbers yet: they come from this machine."));
   row.chart.hidden = !found?.chart;
-  press(row);
+  under(row);
   draw(row);
 }
 
@@ -133,12 +131,13 @@ function press({ check, claim, found }, now = false) {
   check.setAttribute("aria-label", `${check.textContent}: ${claim.quote}`);
 }
 
-/** A row whose experiment is in progress says so. */
-function under(row, now, step) {
+/** A row whose experiment is in progress says so; any other, why its verdict is as it is, or why there is none. */
+function under(row, now = false, step = "") {
+  const { problem, why = "" } = row.found ?? {};
   row.head.classList.toggle("now", now);
   press(row, now);
-  if (now) row.why.textContent = step || "Getting ready …";
-  else row.why.textContent = row.found?.problem ?? row.found?.why ?? "";
+  write(row.why, now ? step || "Getting ready …" : (problem ?? why));
+  row.why.classList.toggle("problem", Boolean(problem) && !now);
 }
 
 function turn(row, open, byHand = false) {

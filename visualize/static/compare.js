@@ -5,9 +5,9 @@
 const { shells } = setup;
 const { asked, address, ran } = window.decodeLab;
 const drawn = {};
-const RACED = $(".race .caption").textContent;
 let running = false;
 let stale = false; // whether race and theory are of the comparison before
+let old = false; // whether bars and figures are
 
 // The race's speed and the instant at which it was left are part of the link, as in the Lab's player.
 let wanted = parseFloat(asked.get("at"));
@@ -37,9 +37,12 @@ function read(value) {
   $(".contest-say").classList.toggle("problem", Boolean(problem));
   stale = !record.race && (running ? race.lanes.length > 0 : stale); // also when it is stopped before it has a race
   for (const face of element.querySelectorAll(".face")) face.classList.toggle("stale", stale);
-  write($(".race .caption"), stale ? "the comparison before" : RACED);
-  if (record.rows) fill($(".contest-lower table"), setup.columns, record.rows);
-  if (record.charts) show(record.charts);
+  old = !record.rows && (running ? Boolean($(".contest-lower tbody tr")) : old);
+  $(".contest-lower").classList.toggle("stale", old);
+  caption(".race", stale);
+  caption("[data-chart=bars]", old);
+  if (isNew("rows", record.rows)) fill($(".contest-lower table"), setup.columns, record.rows);
+  if (isNew("charts", record.charts)) show(record.charts);
   if (record.said) $(".said").replaceChildren(...record.said.slice(1).map((text) => make("li", "", text)));
   else if (running) $(".said").replaceChildren();
   if (running || record.partings) part(record.partings ?? []);
@@ -49,6 +52,23 @@ function read(value) {
     wanted = null;
   }
   $(".contest").dataset.over = String(!record.running);
+}
+
+/** Name what is still of the comparison before. */
+function caption(panel, before) {
+  const node = $(`${panel} .caption`);
+  node.dataset.usual ??= node.textContent;
+  write(node, before ? "the comparison before" : node.dataset.usual);
+}
+
+const told = {};
+/** Whether a part of a record is there and is not as it was: while a run goes on, each record repeats the figures of the
+    runs before. To draw them again would take time from an engine on this machine. */
+function isNew(name, part) {
+  const text = JSON.stringify(part);
+  const same = told[name] === text;
+  told[name] = text;
+  return Boolean(part) && !same;
 }
 
 const sayAloud = teller($(".heard"));
@@ -67,8 +87,8 @@ function draw() {
   for (const [name, chart] of Object.entries(drawn)) drawChart(name, chart);
 }
 
-/** A table of settings: a mark and a name, and in every cell a figure with a small text beside it. */
-function fill(table, columns, rows) {
+/** The columns' names, each with what it means. */
+function named(columns) {
   const head = make("tr");
   head.append(make("td"), ...columns.map(([label, about]) => {
     const cell = make("th", "", label);
@@ -76,7 +96,12 @@ function fill(table, columns, rows) {
     Object.assign(cell, { tabIndex: 0 }).dataset.about = about;
     return cell;
   }));
-  table.tHead.replaceChildren(head);
+  return head;
+}
+
+/** A table of settings: a mark and a name, and in every cell a figure with a small text beside it. */
+function fill(table, columns, rows) {
+  if (!table.tHead.rows.length) table.tHead.append(named(columns)); // only once: the focus may be on one of them
   table.tBodies[0].replaceChildren(...rows.map(({ name, mark, cells }) => {
     const row = make("tr");
     const title = make("th");

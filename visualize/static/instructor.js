@@ -42,7 +42,10 @@ element.addEventListener("click", (event) => {
   const place = event.target.closest("a[href^='#']")?.getAttribute("href"); // relative to Gradio's base address, it would lead to another page
   if (!place) return;
   event.preventDefault();
-  document.querySelector(place).scrollIntoView();
+  const part = document.querySelector(place);
+  part.scrollIntoView();
+  part.tabIndex = -1;
+  part.focus({ preventScroll: true }); // as a browser does: the next Tab leads on from there
 });
 $('[data-does="measure"]').onclick = () => body.matches(".running") || trigger("submit", { lessons: numbers });
 $('[data-does="stop"]').onclick = () => body.matches(".running") && trigger("stop");

@@ -105,6 +105,7 @@ class Race {
     this.at = at;
     this.clock.value = at;
     this.now.textContent = `${(at / 1000).toFixed(2)} of ${(this.ms / 1000).toFixed(2)} s`;
+    this.clock.setAttribute("aria-valuetext", this.now.textContent); // and not a number of milliseconds
     for (const lane of this.lanes) lane.show(at);
   }
 }

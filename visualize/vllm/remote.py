@@ -156,7 +156,7 @@ class Prompts:
                 raise ServerError(f"{AT_ONCE} prompts from here are under way at the server. Try again in a moment.")
             models = self._models()
             if not models:
-                raise ServerError("The server does not answer now, so no prompt was sent. Try again when it does.")
+                raise ServerError("The server names no model now, so no prompt was sent. Try again when it does.")
             return Asked(self._server, self._line, models[0], prompt, sampling)
 
         return self._asked.begin(visitor, ask)

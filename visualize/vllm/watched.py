@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +27,8 @@ ABOUT = {
 }
 """Each readout with its label and what it is."""
 ANEW = "The counters did not go on: the server was restarted, or several servers answer at this address in turn. "
+ANEW_S = 10.0
+"""Seconds for which that is said: a reading is replaced after one."""
 SPECULATION = {DRAFTS, DRAFTED, ACCEPTED}
 
 Message = dict[str, Any]
@@ -43,12 +46,14 @@ class Reducer:
         self._address, self._began = address, began
         self._readings: deque[Reading] = deque()  # of the last minute, without a gap or a restart between
         self._tops: deque[tuple[float, float, float]] = deque()  # of what is in view: when, requests, tokens/s
+        self._anew = -math.inf  # when the counters last did not go on
 
     def take(self, reading: Reading, models: Sequence[str]) -> Message:
         """What a reading says, and what has happened since the previous one."""
         step = rates(self._readings[-1], reading) if self._readings else None
         if step and step.restarted:
             self._readings.clear()
+            self._anew = reading.at
         self._readings.append(reading)
         while reading.at - self._readings[0].at > SHARES_S:
             self._readings.popleft()
@@ -57,7 +62,7 @@ class Reducer:
         speed = step.tokens_per_second if step else None
         lines = {"usage": [usage], "queue": [running, waiting], "speed": [speed]}
         lines["hits"] = [step.prefix_hit_share if step else None]
-        again = ANEW * bool(step and step.restarted)
+        again = ANEW * (reading.at < self._anew + ANEW_S)
         return self._at(reading.at, lines, max(running or 0.0, waiting or 0.0), speed or 0.0) | {
             "charts": {"acceptance": figures.acceptance(minute.acceptance_by_position if minute else ())},
             "readouts": _readouts(reading, speed, minute),
@@ -67,6 +72,7 @@ class Reducer:
     def lost(self, at: float, problem: str) -> Message:
         """Why there was no reading, and a gap in every line."""
         self._readings.clear()
+        self._anew = -math.inf  # what is said now explains it
         gaps = {name: [None] * lines for name, lines in figures.LINES.items()}
         say = f"{visible(problem)} Asking again."
         return self._at(at, gaps, 0.0, 0.0) | {"say": say, "problem": True}
