@@ -152,14 +152,14 @@ def test_a_run_goes_on_although_the_connection_breaks_by_which_its_page_is_known
 ) -> None:
     with passing_on(behind, Cutting) as port:
         lab = Lab(lenient(), f"http://lab.localhost:{port}{ROOT}")
-        lab.open(speculation="off", cache=0, max_tokens=300)
+        lab.open(speculation="off", cache=0, max_tokens=120, kernels="reference")
         lab.run()
         lab.wait_for_tokens(5)
         with lab.page.expect_request("**/heartbeat/*"):
             Cutting.cut.set()
         lab.finish()
-        assert lab.seen()["say"].startswith("Finished with 300 tokens")
-        assert Run.load(lab.save("json", tmp_path)).metrics.generated_tokens == 300
+        assert lab.seen()["say"].startswith("Finished with 120 tokens")
+        assert Run.load(lab.save("json", tmp_path)).metrics.generated_tokens == 120
         lab.page.close()
 
 
