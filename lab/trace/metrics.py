@@ -83,8 +83,7 @@ class Meter:
                 self._proposed += 1
                 self._rounds += event.step != self._round
                 self._round = event.step
-                if event.position >= len(self._accepted):
-                    self._accepted += [0] * (event.position + 1 - len(self._accepted))
+                self._accepted += [0] * (event.position + 1 - len(self._accepted))
             case Judged() if event.accepted:
                 self._accepted[event.position] += 1
             case Committed():
@@ -98,7 +97,7 @@ class Meter:
                 self._last = event
             case StepTimed():
                 prefill = event.step_kind == "prefill"
-                self._passes += not prefill or self._later > self._counted  # after a preemption: if it gave a token
+                self._passes += self._later > self._counted  # a prefill, too, if it gave a token after a preemption
                 self._counted = self._later
                 if self._limits and not prefill and (found := achieved(event, self._limits)):
                     insort(self._shares, found.share)
