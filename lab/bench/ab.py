@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from lab.bench.interval import FEWEST, METHOD, Interval, bootstrap, ratio_interval, share_interval
-from lab.bench.measuring import sound
-from lab.bench.prompts import refuse_cut
+from lab.bench.measuring import make_ready, sound
+from lab.bench.prompts import longest, refuse_cut
 from lab.bench.score import divergence, log_probabilities, surprise
 from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.decode.engine import Engine
@@ -220,6 +220,7 @@ def _of_guesses(figure: Callable[..., Any], a: list[Guesses], b: list[Guesses]) 
 
 
 def _decode(engine: Engine, prompt: str, config: EngineConfig, sampling: SamplingParams) -> Run:
+    make_ready(engine, config, longest(engine, [prompt]) + sampling.max_tokens)
     return sound(engine.generate(prompt, config, sampling), engine)
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lab.bench.interval import Interval, factor_interval
-from lab.bench.measuring import sound
+from lab.bench.measuring import make_ready, sound
 from lab.bench.turns import shuffled
 from lab.config import ConfigError, EngineConfig, LabError, PromptError, SamplingParams
 from lab.decode.engine import Engine
@@ -102,6 +102,7 @@ def in_turns(
     for name, (engine, prompt, config, _) in cases.items():  # before the first run: they may take minutes
         with _named(name, config):
             engine.prepare(prompt, config, whole[name])
+    lengths: dict[str, int] = {}
     for turn in turns(list(cases), repeats):
         engine, prompt, config, sampling = cases[turn.name]
         most = sampling.max_tokens if turn.repeat else min(WARM_UP_TOKENS, sampling.max_tokens)
@@ -109,6 +110,8 @@ def in_turns(
         events, tokens = [], 0
         watch(turn, 0)
         with _named(turn.name, config):
+            if turn.repeat:
+                make_ready(engine, config, lengths[turn.name])
             for event in engine.stream(prompt, config, how, cancelled=cancelled):
                 events.append(event)
                 if isinstance(event, Committed):
@@ -117,6 +120,7 @@ def in_turns(
             if cancelled.is_set():
                 return
             run = sound(Run(events), engine)
+        lengths[turn.name] = len(run.prompt_token_ids) + sampling.max_tokens
         yield turn, run
 
 

@@ -141,8 +141,10 @@ def time_rows(
 ) -> list[Row]:
     """Time every row on every prompt ``repeats`` times, interleaved."""
     rates: dict[str, list[float]] = {name: [] for name in rows}
-    for name in rows:  # one call each to warm up; not counted
-        timed(engine, name, rows[name], prompts[0])
+    # To warm up; not counted. A last, shorter window has its own CUDA graph, and the prompt decides which.
+    for prompt in prompts if engine.cuda_graphs else prompts[:1]:
+        for name in rows:
+            timed(engine, name, rows[name], prompt)
     orders = shuffled(rows, repeats * len(prompts))
     for repeat in range(repeats):
         for prompt in prompts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from lab.bench.turns import shuffled
 from lab.bench.workload import Job
 from lab.config import EngineConfig, LabError
 from lab.decode.engine import Engine
+from lab.device_memory import is_out_of_memory
 from lab.trace.events import Admitted, FellBack, Preempted, StepKind, StepTimed
 from lab.trace.metrics import inter_token_ms
 from lab.trace.run import Run
@@ -42,6 +44,20 @@ def finish(engine: Engine, jobs: list[Job], config: EngineConfig) -> tuple[list[
     for run in runs:
         refuse_failure(run, engine)
     return runs, seconds
+
+
+def make_ready(engine: Engine, config: EngineConfig, longest: int) -> None:
+    """Make the pool of a run of up to ``longest`` tokens, prompt included, and capture its steps, for windows that its
+    end cuts short, too: else that would count in the run's time. Done before every run, since a GPU may not have room
+    for the pools of all settings at once, and one that was dropped has lost its graphs."""
+    windows = range(1, config.num_speculative_tokens + 1) if config.speculative != "off" else [1]
+    try:
+        for gamma in windows:
+            cut = replace(config, num_speculative_tokens=gamma)
+            engine.warm_up(cut, longest=min(longest, engine.context_length))
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):  # which the run itself will tell
+            raise
 
 
 def refuse_failure(run: Run, engine: Engine) -> None:

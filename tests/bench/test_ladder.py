@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -63,6 +64,16 @@ def test_transformers_decodes_as_many_tokens_in_the_bench(lab):
     assert row.samples == 2
     assert ladder.timed(lab, "transformers generate", ladder.stock_generate(lab, 9), "The king")[0] == 9
     assert ladder.timed(lab, "transformers assisted", ladder.stock_generate(lab, 9, gamma=3), "The king")[0] == 9
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_where_steps_are_captured_every_prompt_warms_up(captured):
+    """How the end of its output cuts the last window short decides which graphs it needs."""
+    asked = []
+    lab = SimpleNamespace(device="cpu", cuda_graphs=captured)
+    (row,) = time_rows(lab, {"cache": lambda prompt: asked.append(prompt) or 1}, ("A", "B"), 1, lambda line: None)
+    assert row.samples == 2
+    assert asked == [*("AB" if captured else "A"), "A", "B"]
 
 
 def test_a_rung_that_gave_up_its_draft_is_not_timed(lab, monkeypatch):

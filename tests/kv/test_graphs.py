@@ -27,6 +27,7 @@ pytest.importorskip("triton", reason="the package triton is not installed (requi
 
 from lab import EngineConfig, SamplingParams, load_engine
 from lab.bench import measuring
+from lab.bench.compare import compare
 from lab.bench.workload import exactly
 from lab.fused import product
 from lab.kv import graphs
@@ -263,6 +264,26 @@ def test_no_step_is_captured_while_many_requests_are_timed(engine, monkeypatch):
         measuring.serve(lab, jobs, config, max_num_seqs=2)
     assert Again.made
     assert timed == [0, 0]
+
+
+@without_gpu
+@pytest.mark.parametrize(("kv_bytes", "tokens"), [(None, 20), (40_000, 6)])
+def test_no_step_is_captured_while_settings_are_compared(engine, monkeypatch, kv_bytes, tokens):
+    """Nor is one where the memory holds the pool of one setting only: then each run's is made anew, with its graphs."""
+    lab, timed = engine(kv_bytes=kv_bytes), []
+    stream = lab.stream
+
+    def counted(*asked, **how):
+        before = sum(place.recorded for place in Again.made)
+        yield from stream(*asked, **how)
+        timed.append(sum(place.recorded for place in Again.made) - before)
+
+    monkeypatch.setattr(lab, "stream", counted)
+    configs = {"paged": PAGED, "draft": DRAFT}
+    assert len(list(compare(lab, PROMPT, configs, SamplingParams(max_tokens=tokens, seed=0), 2))) == 6
+    assert any(timed[:2])  # to warm up
+    assert timed[2:] == [0] * 4
+    assert len(lab._pools._pools) == (1 if kv_bytes else 2)
 
 
 @without_gpu

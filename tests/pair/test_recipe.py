@@ -337,6 +337,22 @@ def test_nothing_is_exported_before_all_models_are_there(tokenizer, corpus, tmp_
     assert {folder.name for folder in (tmp_path / "weights").iterdir()} == set(stages.SHAPES)
 
 
+def test_what_ends_the_recipe_is_said_in_one_line(corpus, tmp_path, monkeypatch, capsys):
+    def interrupted(recipe: stages.Recipe) -> None:
+        raise KeyboardInterrupt
+
+    argv = ["recipe", "--corpus", str(corpus), "--stage", "tokenizer", "--work"]
+    monkeypatch.setattr(sys, "argv", [*argv, str(corpus)])
+    with pytest.raises(SystemExit, match="File exists"):
+        stages.main()
+    monkeypatch.setattr(stages.Recipe, "run_tokenizer", interrupted)
+    monkeypatch.setattr(sys, "argv", [*argv, str(tmp_path / "work")])
+    with pytest.raises(SystemExit) as end:
+        stages.main()
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "Stopped. Started again, the recipe continues where it stopped.\n"
+
+
 def test_prompts_begin_held_out_paragraphs_of_both_kinds(corpus, monkeypatch):
     monkeypatch.setattr(acceptance, "PROMPTS", 6)
     split = read_split(corpus)

@@ -134,6 +134,9 @@ class ScriptedEngine:
     def prepare(self, prompt: str, config: EngineConfig, sampling: SamplingParams) -> None:
         """It refuses nothing."""
 
+    def warm_up(self, config: EngineConfig, *, longest: int) -> None:
+        """There are no graphs to capture."""
+
     def place_in_queue(self, cancelled: threading.Event) -> None:
         """There is always room."""
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lab.options import path
+from lab.options import INTERRUPTED, note, path
 from lab.pair.recipe.distil import TEMPERATURE, distillation_loss
 from lab.pair.recipe.export import export
 from lab.pair.recipe.python_sources import standard_library
@@ -186,12 +186,15 @@ def main() -> None:
     if not args.corpus.is_file():
         raise SystemExit(f"There is no corpus at {args.corpus}.")
 
-    recipe = Recipe(args)
     try:
+        recipe = Recipe(args)
         for stage in Recipe.stages if args.stage == "all" else (args.stage,):
             getattr(recipe, f"run_{stage}")()
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise SystemExit(str(error)) from error
+    except KeyboardInterrupt:
+        note(["Stopped. Started again, the recipe continues where it stopped."])
+        raise SystemExit(INTERRUPTED) from None
 
 
 if __name__ == "__main__":
