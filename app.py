@@ -45,7 +45,7 @@ with no_stubs():
 
 from lab import LabError
 from lab.engines import EMBEDDED, Engines, fitting_pairs, own
-from lab.options import print_utf8
+from lab.printing import print_utf8
 from lab.remote.server import Server
 from visualize.lessons.instructor import Answers
 from visualize.pages import PAGES

@@ -13,18 +13,8 @@ from typing import Any, NoReturn, get_args
 
 from lab.config import EngineConfig, KVFormat, LabError, SamplingParams
 from lab.memory.catalogue import GPU_KEYS, MODELS, WEIGHT_BITS
-from lab.options import (
-    DEFAULT,
-    INTERRUPTED,
-    READ_ENOUGH,
-    Parser,
-    add_pair,
-    add_settings,
-    discard,
-    note,
-    print_utf8,
-    typed,
-)
+from lab.options import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings, typed
+from lab.printing import discard, note, print_utf8
 
 
 class _Prompted(Parser):

@@ -6,13 +6,11 @@ Names, types, defaults and descriptions are written once, in the settings' own c
 from __future__ import annotations
 
 import argparse
-import io
 import os
-import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TextIO, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from lab.config import ConfigError
 from lab.config_text import described, field_value
@@ -29,29 +27,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
-
-
-def print_utf8() -> None:
-    """Print UTF-8, wherever it goes: a run's file has to be, and so is all else. On Windows, what does not go to a
-    terminal would be in an encoding that lacks most of the characters that models, pages and Gradio print."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="replace")
-
-
-def note(sentences: Iterable[str]) -> None:
-    """Print what is worth knowing about an answer to standard error. Never raises: if that is closed, or a file on a
-    full disk, it costs no answer."""
-    for sentence in sentences:
-        try:
-            print(sentence, file=sys.stderr, flush=True)
-        except OSError:
-            discard(sys.stderr)
-
-
-def discard(stream: TextIO) -> None:
-    """Drop what ``stream`` failed to write, which would fail once more when the process ends, and all that follows."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def typed(argument: str) -> str:

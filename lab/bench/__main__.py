@@ -28,7 +28,7 @@ from lab.bench.kv_error import format_kv, run_kv
 from lab.bench.ladder import format_rows, run_ladder
 from lab.bench.llama import format_llama, run_llama
 from lab.bench.logprobs import format_logprobs, run_logprobs
-from lab.bench.output import Output, writable, write
+from lab.bench.output import writable, write
 from lab.bench.prompts import held_out_prompts, read_text
 from lab.bench.roofline import format_roofline, run_roofline
 from lab.bench.window import format_window, run_window
@@ -46,13 +46,12 @@ from lab.options import (
     Parser,
     add_pair,
     add_settings,
-    note,
     path,
-    print_utf8,
     read_settings,
 )
 from lab.pair.devices import best_device, resolve_device
 from lab.pair.loading import resolve_dtype
+from lab.printing import Output, note, print_utf8
 
 
 def at_least(least: int, why: str = "") -> Callable[[str], int]:

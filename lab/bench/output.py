@@ -1,34 +1,13 @@
-"""Where a measurement goes: lines for whoever watches, and a file. If writing them fails, no measurement is lost."""
+"""A measurement's file: that it can be written is found out before the measurement."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from lab.config import LabError
-from lab.options import discard
-
-
-class Output:
-    """The standard output.
-
-    Attributes:
-        failure: why nothing more is printed. None: nothing has failed.
-    """
-
-    def __init__(self) -> None:
-        self.failure: OSError | None = None
-
-    def say(self, line: str) -> None:
-        """Print a line. Never raises: if the output is closed (``| head``), the measurement goes on silently."""
-        try:
-            print(line, flush=True)
-        except OSError as error:
-            self.failure = error
-            discard(sys.stdout)
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from lab.commands.common import context_full, idle_draft, interruptible, is_cut,
 from lab.config import ConfigError, LabError, PromptError, SamplingParams
 from lab.config_text import idle, parse_configs
 from lab.decode.failure import explain
-from lab.options import INTERRUPTED, note, read_settings
+from lab.options import INTERRUPTED, read_settings
+from lab.printing import note
 from lab.trace.run import Run
 from lab.wording import speed
 

@@ -13,8 +13,8 @@ from lab.memory.catalogue import MODELS, device_bytes
 from lab.memory.lengths import Lengths
 from lab.memory.models import Model, find, known
 from lab.memory.notice import notice
-from lab.options import note
 from lab.pair.loading import refuse_absent
+from lab.printing import note
 
 
 def do(options: Namespace) -> int:

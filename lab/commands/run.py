@@ -10,7 +10,8 @@ from lab.answers import fell_back
 from lab.commands.common import context_full, idle_draft, interruptible, is_cut, load, read_prompt
 from lab.config import EngineConfig, SamplingParams
 from lab.config_text import idle
-from lab.options import INTERRUPTED, note, read_settings
+from lab.options import INTERRUPTED, read_settings
+from lab.printing import note
 from lab.trace.events import Committed, Finished
 from lab.trace.run import Run
 from lab.wording import speed

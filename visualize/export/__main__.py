@@ -7,9 +7,9 @@ import sys
 from dataclasses import replace
 
 from lab import Engine, load_engine
-from lab.bench.output import Output
 from lab.config import LabError
-from lab.options import READ_ENOUGH, Parser, note, path, print_utf8
+from lab.options import READ_ENOUGH, Parser, path
+from lab.printing import Output, note, print_utf8
 from visualize.export import folder
 from visualize.export.site import QUICK, Wanted, make
 from visualize.export.terminal import Terminal

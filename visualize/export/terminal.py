@@ -6,7 +6,7 @@ import shutil
 import time
 from typing import TextIO
 
-from lab.options import discard
+from lab.printing import discard
 
 
 class Terminal:

@@ -22,7 +22,7 @@ from gradio.routes import App
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
-from lab.bench.output import Output
+from lab.printing import Output
 from visualize.assets import STATIC
 from visualize.server import channel, wire
 from visualize.server.absent import absent

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab.bench.output import Output
+from lab.printing import Output
 
 MOST_GAPS = 6
 """The most lines that a table has on what is missing."""

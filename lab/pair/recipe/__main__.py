@@ -19,13 +19,14 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lab.options import INTERRUPTED, note, path
+from lab.options import INTERRUPTED, path
 from lab.pair.recipe.distil import TEMPERATURE, distillation_loss
 from lab.pair.recipe.export import export
 from lab.pair.recipe.python_sources import standard_library
 from lab.pair.recipe.sampling import SAMPLE, sample_target
 from lab.pair.recipe.text import Split, encode, read_split, train_tokenizer
 from lab.pair.recipe.training import Loss, Parts, draft_shape, next_token_loss, restore, target_shape, train
+from lab.printing import note
 
 SHAPES = {"target": target_shape, "draft": draft_shape, "mismatched": draft_shape}
 WEIGHTS = Path(__file__).parents[1] / "weights"
