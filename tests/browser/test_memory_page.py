@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 
 from lab.memory.capacity import POLICIES
 from tests import hub, tiny_models
-from tests.browser.conftest import OVERFLOW, Lab, Lenient, appeared, started
+from tests.browser.conftest import OVERFLOW, Lab, Lenient, appeared, serving
 from tests.waiting import until
 from visualize.pages import ABOUT
 from visualize.vocabulary import KV_FORMATS
@@ -114,7 +114,7 @@ def test_a_model_chosen_during_a_look_up_stays(lenient: Lenient, tmp_path: Path)
     cache = {"HF_HOME": str(tmp_path / "cache")}
     with (
         hub.serving(tmp_path / "hub", seconds=1.0) as slow,
-        started(tmp_path / "log.txt", **slow.variables, **cache) as (address, _),
+        serving(tmp_path / "log.txt", **slow.variables, **cache) as address,
     ):
         page = lenient()
         page.goto(f"{address}/memory?model=other&hub=nobody/nothing")

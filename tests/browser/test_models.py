@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from lab import Run
 from tests import hub, tiny_models
-from tests.browser.conftest import Lab, Lenient, serving, started
+from tests.browser.conftest import Lab, Lenient, serving
 from tests.browser.test_page import Visit
 
 
@@ -72,7 +72,7 @@ def test_a_download_shows_progress_and_stops_without_losing_the_previous_pair(le
     log, cache = tmp_path / "log.txt", {"HF_HOME": str(tmp_path / "cache")}
     with (
         hub.serving(tmp_path, xet=True, seconds=0.1) as slow,
-        started(log, **slow.variables, **cache) as (address, _),
+        serving(log, **slow.variables, **cache) as address,
     ):
         lab = Lab(lenient(), address).open(max_tokens=8)
         name_models(lab, "some/model", "some/model")
