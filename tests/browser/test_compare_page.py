@@ -155,8 +155,9 @@ def test_where_two_outputs_diverge_both_margins_are_shown(visit: Visit) -> None:
 
 
 def test_links_carry_the_settings_and_presets_choose_lanes(visit: Visit) -> None:
-    page = visit().at("compare", lanes="cache,int4", face="theory", repeats=0)
+    page = visit().at("compare", lanes="cache,int4", face="theory", repeats=0, pair="mismatched")
     assert "repeats was left out" in page.inner_text(".toast-wrap")
+    assert page.is_visible("#pair"), "in a fold, where nobody would see that the draft is another"
     page.wait_for_selector("[data-chart=growth]")
     cut = "lines => lines.filter((line) => line.scrollWidth > line.clientWidth).map((line) => line.textContent)"
     assert page.eval_on_selector_all(".theory-charts .caption", cut) == []

@@ -311,6 +311,9 @@ def test_a_mistake_is_explained_and_a_run_can_be_stopped(visit: Visit) -> None:
     page.wait_for_selector(".chip[data-state=cancelled]")
 
 
+CUT = "texts => texts.filter((text) => text.scrollWidth > text.clientWidth).map((text) => text.textContent)"
+
+
 @pytest.mark.parametrize("size", [(1280, 720), (390, 844)], ids=["projector", "phone"])
 def test_the_page_fits_the_screen(visit: Visit, size: tuple[int, int]) -> None:
     wide, high = size
@@ -341,6 +344,9 @@ def test_the_page_fits_the_screen(visit: Visit, size: tuple[int, int]) -> None:
         page.set_viewport_size({"width": 1024, "height": 768})
         page.wait_for_function(f"{OVERFLOW}.join() === '0,0'")
         page.wait_for_function("document.querySelector('.say').getBoundingClientRect().bottom <= innerHeight")
+        assert page.eval_on_selector_all(".charts .caption", CUT) == []
+        turned = "ticks => ticks.map((tick) => tick.transform.baseVal[1]?.angle).filter(Boolean)"
+        assert page.eval_on_selector_all(".charts .xtick text", turned) == [], "times are level"
         return
     assert page.locator(".charts .plot:visible").count() == 1
     page.tap(".choose button:has-text('Tokens a second')")

@@ -155,3 +155,7 @@ def test_the_page_fits_a_phone_and_is_accessible(visit: Visit) -> None:
     box = page.locator("nav [aria-current]").bounding_box()
     assert box["x"] + box["width"] <= 390
     assert violations(page) == []
+    page.set_viewport_size({"width": 1024, "height": 768})
+    cut = "texts => texts.filter((text) => text.scrollWidth > text.clientWidth).map((text) => text.textContent)"
+    assert page.eval_on_selector_all(".remote-charts .caption", cut) == []
+    assert page.locator(".answer").bounding_box()["y"] < page.locator(".remote-charts").bounding_box()["y"]

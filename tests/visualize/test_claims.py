@@ -115,6 +115,18 @@ def test_line_charts_have_axes_and_a_limited_number_of_series():
         figures.columns(Chart("lines", "", "", (line,) * 5))
 
 
+def test_logarithmic_axes_name_their_ticks_in_full():
+    """Plotly would write "2" for 20."""
+    times = Series("times", (8, 64, 960), (0.7, 4.0, 90.0))
+    layout = figures.columns(Chart("lines", "tokens", "ms", (times,), log="xy"))[1]
+    assert layout["xaxis.ticktext"] == ["10", "20", "50", "100", "200", "500"]
+    assert layout["yaxis.ticktext"] == ["1", "2", "5", "10", "20", "50"]
+    for axis in ("xaxis", "yaxis"):
+        assert [f"{tick:,g}" for tick in layout[f"{axis}.tickvals"]] == layout[f"{axis}.ticktext"]
+    near = Series("near", (30, 40), (3.0, 4.0))
+    assert "xaxis.tickvals" not in figures.columns(Chart("lines", "tokens", "ms", (near,), log="x"))[1]
+
+
 def replace_kind(series: Series) -> Series:
     return series._replace(kind="claimed")
 

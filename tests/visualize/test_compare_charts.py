@@ -16,8 +16,9 @@ from lab.trace.events import StepTimed
 from lab.trace.run import Run
 from tests.visualize.compared import BYTES, HOSTILE, configs, made
 from tests.visualize.picture import draw
+from visualize.assets import read
 from visualize.compare.comparison import so_far
-from visualize.compare.prediction import _power, growth, theory
+from visualize.compare.prediction import GROWTH_TOKENS, _power, growth, theory
 from visualize.figures.compare import CHARTS, MARKS, shells
 
 
@@ -202,6 +203,10 @@ def short(run: Run) -> Run:
     """The same run without the last guess of every round."""
     most = run.config.num_speculative_tokens - 1
     return Run(event for event in run.events if getattr(event, "position", None) != most)
+
+
+def test_the_page_says_how_long_the_runs_are_in_which_times_grow() -> None:
+    assert f"Two runs of {GROWTH_TOKENS} tokens, with a cache and without" in read("compare.html")
 
 
 def test_growth_is_given_as_a_power_with_its_interval() -> None:

@@ -118,6 +118,15 @@ def test_sequences_longer_than_the_models_context_are_refused() -> None:
         assert not told(model=model, longest=most, mean=100, gpu="h200", at_once=1, speculation="off")["problem"]
 
 
+@pytest.mark.parametrize("model", ["llama-3.1-8b", OTHER])
+def test_a_command_that_asks_for_all_of_the_memory_is_refused(model: str) -> None:
+    """vLLM compares it with what is free when it starts, which is less: CUDA has taken its part."""
+    everything = told(model=model, hub="owner/name", set_aside=0, speculation="off")
+    assert everything["problem"]
+    assert "some of it set aside" in everything["say"]
+    assert not told(model=model, hub="owner/name", set_aside=5, speculation="off")["problem"]
+
+
 def test_sequences_are_counted_in_blocks_of_the_commands_size() -> None:
     """The command omits block sizes that vLLM does not accept: blocks are then of 16 tokens."""
     fits = {size: told(block_size=size)["splits"][0]["sequences"] for size in (4, 16, 128)}

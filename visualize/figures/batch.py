@@ -123,7 +123,9 @@ def over_time(traces: list[Any], dark: bool) -> go.Figure:
         xaxis={
             "range": [0, 1],
             "nticks": 6,
+            "tickangle": 0,
             "ticksuffix": " s",
+            "showticksuffix": "last",  # there is no room for all of them
             "showgrid": False,
             "fixedrange": True,
         },

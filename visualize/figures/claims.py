@@ -5,6 +5,7 @@ Measurements are drawn solid, claims as a tick or a dashed line, and theory besi
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import plotly.graph_objects as go
@@ -98,11 +99,25 @@ def shells() -> dict[str, dict[str, Any]]:
 def columns(chart: Chart) -> tuple[Columns, dict[str, Any]]:
     """The data of every trace of the chart's form, and its axes."""
     drawn = _bars(chart) if chart.form == "bars" else _lines(chart)
-    layout: dict[str, Any] = {f"{axis}axis.type": "log" for axis in chart.log}
+    layout: dict[str, Any] = {}
+    for axis in chart.log:
+        layout |= _logarithmic(axis, [value for one in chart.series for value in getattr(one, axis) if value > 0])
     for axis, title in (("x", chart.x), ("y", chart.y)):
         if title:
             layout[f"{axis}axis.title"] = {"text": title, "standoff": 4, "font": {"size": 11.5}}
     return drawn, layout
+
+
+def _logarithmic(axis: str, values: list[float]) -> dict[str, Any]:
+    """A logarithmic axis with its ticks at 1, 2, 5, 10, 20 ...: Plotly would write "2" at 20. Where the values are too
+    near each other for that, its ticks stay."""
+    low, high = min(values, default=1), max(values, default=1)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [tick for power in powers for step in (1, 2, 5) if low <= (tick := step * 10.0**power) <= high]
+    found = {f"{axis}axis.type": "log"}
+    if len(ticks) < 2:
+        return found
+    return found | {f"{axis}axis.tickvals": ticks, f"{axis}axis.ticktext": [f"{tick:,g}" for tick in ticks]}
 
 
 def _lines(chart: Chart) -> Columns:

@@ -62,8 +62,9 @@ def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, Pair]) -
         inputs, notices = from_link(request.query_params, link, pairs)
         warn(notices)
         shown = {name: getattr(inputs, name) for name in NAMES} | {"lanes": list(inputs.lanes)}
+        fold = gr.update(open=bool(inputs.own) or inputs.pair != DEFAULTS["pair"])
         preset = gr.update(value=preset_of(inputs.lanes, draft))
-        return [gr.update(open=bool(inputs.own)), preset, *(gr.update(value=value) for value in shown.values())]
+        return [fold, preset, *(gr.update(value=value) for value in shown.values())]
 
     header.build("Compare")
     with gr.Row(elem_id="lab"):

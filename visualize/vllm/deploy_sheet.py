@@ -24,6 +24,12 @@ from visualize.memory import calculator
 from visualize.memory.sheet import size
 from visualize.vllm.deployment import NAMED, Inputs
 
+NOTHING_LEFT = (
+    "vLLM does not start with a GPU's whole memory: when it asks for its share, CUDA has already taken some. Leave "
+    "some of it set aside, a few percent at least."
+)
+"""Why vLLM would not start if nothing is set aside."""
+
 
 def answer(inputs: Inputs) -> dict[str, Any]:
     """Everything that the page shows. Texts are plain: the page sets them as text.
@@ -48,7 +54,7 @@ def answer(inputs: Inputs) -> dict[str, Any]:
         max_num_seqs=inputs.at_once,
         max_num_batched_tokens=inputs.max_num_batched_tokens,
     )
-    refused = _too_long(inputs, target) or _mismatched(target, draft)
+    refused = _too_long(inputs, target) or _mismatched(target, draft) or NOTHING_LEFT * (not inputs.set_aside)
     return {
         "command": command,
         "say": refused or _fits(inputs, target, draft, needed, gpus),
