@@ -315,6 +315,9 @@ def background(page: Page, hidden: bool) -> None:
     )
 
 
+MEDIA = {"color_scheme", "forced_colors", "reduced_motion"}
+
+
 class Rooms:
     """Reusable browser contexts, each with a page that stays open to keep its process, and thus its scripts."""
 
@@ -335,6 +338,18 @@ class Rooms:
             room = context, keeper
         self._taken.append((key, room))
         return room[0]
+
+    def page(self, server: str, options: dict[str, Any]) -> Page:
+        """An empty page in a context that is not in use. Its window and media are its own, not the context's, so that
+        contexts, of which each has a process, are shared by more tests."""
+        viewport = options.get("viewport", {"width": 1280, "height": 720})
+        media = {name: options[name] for name in MEDIA & options.keys()}
+        rest = {name: value for name, value in options.items() if name not in {"viewport", *MEDIA}}
+        page = self.take(server, rest).new_page()
+        page.set_viewport_size(viewport)
+        if media:
+            page.emulate_media(**media)
+        return page
 
     def clear(self, origins: set[str]) -> None:
         """Close the pages of every context taken, and clear what they stored."""
@@ -381,7 +396,7 @@ def visit(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
                 complaints.append(f"asked {request.url}")
 
     def start(**options: Any) -> Lab:
-        page = rooms.take(server, {"viewport": {"width": 1280, "height": 720}} | options).new_page()
+        page = rooms.page(server, options)
         page.on("console", hear)
         page.on("pageerror", lambda error: complain(page, str(error)))
         page.on("request", watch)
@@ -391,6 +406,14 @@ def visit(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
     yield start
     rooms.clear(origins)
     assert complaints == []
+
+
+@pytest.fixture
+def troubled(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
+    """Opens pages as ``visit`` does, for tests in which requests are refused or fail: the browser logs each as an
+    error."""
+    yield lambda **options: Lab(rooms.page(server, options), server)
+    rooms.clear({server})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
