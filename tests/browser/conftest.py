@@ -164,6 +164,12 @@ def unfold(page: Page, fold: str) -> None:
     appeared(page)
 
 
+def as_on_a_phone(page: Page) -> None:
+    """From here on, the page is shown as on a phone that is held upright."""
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    page.context.new_cdp_session(page).send("Emulation.setDeviceMetricsOverride", phone)
+
+
 def appeared(page: Page) -> None:
     """Gradio gives fields their values once more a frame after they have appeared, and would undo what a test, faster
     than a person, has filled in by then."""
@@ -372,7 +378,8 @@ def rooms(browser: Browser) -> Rooms:
 
 @pytest.fixture
 def visit(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
-    """Opens pages; none may log an error or request anything from another host."""
+    """Opens pages, each as in a browser of its own, or as another tab ``beside`` one; none may log an error or request
+    anything from another host."""
     complaints: list[str] = []
     origins: set[str] = set()
     left: set[Page] = set()
@@ -395,8 +402,8 @@ def visit(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
             if where.hostname != "127.0.0.1":
                 complaints.append(f"asked {request.url}")
 
-    def start(**options: Any) -> Lab:
-        page = rooms.page(server, options)
+    def start(beside: Lab | None = None, **options: Any) -> Lab:
+        page = beside.page.context.new_page() if beside else rooms.page(server, options)
         page.on("console", hear)
         page.on("pageerror", lambda error: complain(page, str(error)))
         page.on("request", watch)
