@@ -254,6 +254,10 @@ RECORDED_ELSEWHERE = """for (const notice of document.querySelectorAll(".notice:
 """The notice is the longer, the longer a processor's name is."""
 
 
+ALIKE = ("plain", "draft-drawn")
+"""Runs whose pages stand for those of all others: without guesses and with them."""
+
+
 def test_every_page_fits_a_phone_and_is_accessible(alone: Page, site: Path) -> None:
     alone.set_viewport_size({"width": 360, "height": 760})
     for path in sorted(site.rglob("*.html")):
@@ -261,7 +265,8 @@ def test_every_page_fits_a_phone_and_is_accessible(alone: Page, site: Path) -> N
         alone.evaluate(RECORDED_ELSEWHERE)
         assert alone.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
         assert alone.evaluate(SMALL) == [], path
-        assert violations(alone) == [], path
+        if path.parent.name != "runs" or path.stem in ALIKE:
+            assert violations(alone) == [], path
 
 
 def test_without_javascript_every_page_says_so_and_shows_no_dead_controls(browser: Browser, site: Path) -> None:

@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 from lab import EngineConfig, Run
 from lab.trace.events import Admitted, Event, Preempted, StepTimed
 from tests.browser.conftest import Lab
+from tests.browser.test_verdict import OPENED
 from tests.visualize.conftest import script
 from visualize.run.frames import Reducer
 from visualize.run.replays import runs
@@ -49,14 +50,16 @@ def alone(offline: BrowserContext) -> Iterator[Page]:
     assert complaints == []
 
 
-def test_an_exported_page_opens_from_disk_without_a_network_and_plays(
+def test_an_exported_page_opens_from_disk_without_a_network_and_plays_and_shows_verdicts(
     visit: Visit, alone: Page, tmp_path: Path
 ) -> None:
-    lab = visit().open(prompt=HOSTILE, max_tokens=40, seed=3)
+    lab = visit().open(prompt=HOSTILE, max_tokens=40, seed=3, distributions=1)
     lab.run()
     lab.finish()
     end = lab.seen()
     file = lab.save("html", tmp_path)
+    lab.page.locator(".token.recovered").first.click()
+    verdict = lab.page.evaluate(OPENED)
     page, complaints = alone, []
     page.on(
         "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
@@ -70,6 +73,11 @@ def test_an_exported_page_opens_from_disk_without_a_network_and_plays(
         assert seen[name] == end[name], name
     assert re.search(r"recorded on .* CPU cores? \(", page.inner_text(".notice"))
     assert not page.is_visible(".save")
+    page.locator(".token.recovered").first.click()
+    assert page.evaluate(OPENED) == verdict is not None
+    page.click("[data-verdict=close]")
+    assert page.evaluate(OPENED) is None
+    page.click(".story h2")  # away from the tokens, which take the key
     page.keyboard.press("Home")
     own.wait_for_instant(0)
     page.select_option(".speed", label="true speed")
