@@ -180,6 +180,12 @@ def unfold(page: Page, fold: str) -> None:
     appeared(page)
 
 
+def as_on_a_phone(page: Page) -> None:
+    """From here on, the page is shown as on a phone that is held upright."""
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    page.context.new_cdp_session(page).send("Emulation.setDeviceMetricsOverride", phone)
+
+
 def appeared(page: Page) -> None:
     """Gradio gives fields their values once more a frame after they have appeared, and would undo what a test, faster
     than a person, has filled in by then."""
@@ -331,7 +337,7 @@ def background(page: Page, hidden: bool) -> None:
     )
 
 
-Lenient = Callable[..., Page]
+MEDIA = {"color_scheme", "forced_colors", "reduced_motion"}
 
 
 class Rooms:
@@ -346,7 +352,6 @@ class Rooms:
 
     def take(self, server: str, options: dict[str, Any]) -> BrowserContext:
         """An empty context that is not in use."""
-        options = {"viewport": {"width": 1280, "height": 720}} | options
         key = repr(sorted(options.items()))
         if free := self._free.get(key):
             room = free.pop()
@@ -358,6 +363,18 @@ class Rooms:
             room = context, keeper
         self._taken.append((key, room))
         return room[0]
+
+    def page(self, server: str, options: dict[str, Any]) -> Page:
+        """An empty page in a context that is not in use. Its window and media are its own, not the context's, so that
+        contexts, of which each has a process, are shared by more tests."""
+        viewport = options.get("viewport", {"width": 1280, "height": 720})
+        media = {name: options[name] for name in MEDIA & options.keys()}
+        rest = {name: value for name, value in options.items() if name not in {"viewport", *MEDIA}}
+        page = self.take(server, rest).new_page()
+        page.set_viewport_size(viewport)
+        if media:
+            page.emulate_media(**media)
+        return page
 
     def _note(self, request: Any) -> None:
         where = urlsplit(request.url)
@@ -385,16 +402,15 @@ def rooms(browser: Browser) -> Rooms:
 
 
 @pytest.fixture
-def lenient(rooms: Rooms, server: str) -> Iterator[Lenient]:
-    """Opens pages, each in a context of its own, that may log errors and request what they like."""
-    yield lambda **options: rooms.take(server, options).new_page()
-    rooms.clear()
+def complaints() -> list[str]:
+    """What visited pages have done that none may do."""
+    return []
 
 
 @pytest.fixture
-def visit(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
-    """Opens pages; none may log an error or request anything from another host."""
-    complaints: list[str] = []
+def visit(rooms: Rooms, server: str, complaints: list[str]) -> Iterator[Callable[..., Lab]]:
+    """Opens pages, each as in a browser of its own, or as another tab ``beside`` one; none may log an error or request
+    anything from another host."""
     left: set[Page] = set()
 
     def complain(page: Page, text: str) -> None:
@@ -413,8 +429,8 @@ def visit(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
         if where.scheme in ("http", "https", "ws", "wss") and where.hostname != "127.0.0.1":
             complaints.append(f"asked {request.url}")
 
-    def start(**options: Any) -> Lab:
-        page = rooms.take(server, options).new_page()
+    def start(beside: Lab | None = None, **options: Any) -> Lab:
+        page = beside.page.context.new_page() if beside else rooms.page(server, options)
         page.on("console", hear)
         page.on("pageerror", lambda error: complain(page, str(error)))
         page.on("request", watch)
@@ -424,6 +440,14 @@ def visit(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
     yield start
     rooms.clear()
     assert complaints == []
+
+
+@pytest.fixture
+def troubled(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
+    """Opens pages as ``visit`` does, or those of another server, which may log errors and ask other hosts: the browser
+    logs every request that fails."""
+    yield lambda at=server, **options: Lab(rooms.page(at, options), at)
+    rooms.clear()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""axe-core finds nothing wrong with a page, at rest or with a run on it."""
+"""axe-core finds nothing wrong with a page, at rest or with a run on it; none is cut off on a phone or on paper."""
 
 from __future__ import annotations
 
@@ -8,10 +8,21 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
-from tests.browser.conftest import Lab
+from tests.browser.conftest import OVERFLOW, Lab
+from visualize.pages import PAGES
 
 Visit = Callable[..., Lab]
 PHONE = {"width": 390, "height": 844}  # where tables scroll
+PAPER = {"width": 794, "height": 1123}  # A4
+ADDRESSES = [*PAGES.values(), "instructor"]  # the last is not in the header's navigation
+CUT = """() => {
+  const found = [];
+  const inner = document.querySelector("#view, #claims");
+  for (let box = inner; box; box = box.parentElement)
+    if (getComputedStyle(box).overflow !== "visible") found.push(box.className || box.tagName);
+  return inner ? found : ["nothing to look at"];
+}"""
+"""The boxes around a page's contents that would be cut off: what page breaks push down would be lost."""
 
 
 def violations(page: Page) -> list[str]:
@@ -20,12 +31,14 @@ def violations(page: Page) -> list[str]:
     return [f"{rule['id']}: {node['target']}" for rule in found for node in rule["nodes"]]
 
 
-@pytest.mark.parametrize("path", ["compare", "lessons", "instructor", "pool", "memory", "claims", "deploy"])
+@pytest.mark.parametrize("path", ADDRESSES)
 def test_a_page_at_rest(visit: Visit, path: str) -> None:
-    lab = visit(viewport=PHONE, color_scheme="dark")
-    lab.page.goto(f"{lab.server}/{path}")
-    lab.page.wait_for_selector("body[data-ready]")
-    assert violations(lab.page) == []
+    page = visit(viewport=PHONE, color_scheme="dark").at(path)
+    assert violations(page) == []
+    assert page.evaluate(OVERFLOW)[0] <= 0
+    page.set_viewport_size(PAPER)
+    page.emulate_media(media="print")
+    assert page.evaluate(CUT) == []
 
 
 def test_a_run_and_an_open_verdict(visit: Visit) -> None:

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 from lab import Run
-from tests.browser.conftest import Lab, Lenient, unfold
+from tests.browser.conftest import Lab, unfold
 from visualize.panels.consequences import SAYS
 from visualize.vocabulary import DRAFTERS
 
@@ -98,12 +98,12 @@ def test_two_quick_changes_are_applied_in_order(visit: Visit) -> None:
 
 def test_a_late_answer_to_a_switch_does_not_change_the_settings_of_a_run(visit: Visit, tmp_path: Path) -> None:
     """Those that "Use these settings" put on the controls: whether the switch was turned before it or just after."""
-    made = visit().open(prefix_caching=1, max_tokens=4)
-    made.run()
-    made.finish()
-    file = made.save("json", tmp_path)
+    lab = visit().open(prefix_caching=1, max_tokens=4)
+    lab.run()
+    lab.finish()
+    file = lab.save("json", tmp_path)
     for turned_first in (True, False):
-        lab = visit().open()
+        lab.open()
         lab.reopen(file)
         lab.page.wait_for_selector(".use")
         lab.page.evaluate(
@@ -112,14 +112,14 @@ def test_a_late_answer_to_a_switch_does_not_change_the_settings_of_a_run(visit: 
               window.fetch = async (...asked) => {
                 const answer = await honest(...asked);
                 const late = new URL(asked[0].url ?? asked[0], location).pathname.endsWith("/run/predict");
-                await new Promise((done) => setTimeout(done, late ? 800 : 0));
+                await new Promise((done) => setTimeout(done, late ? 400 : 0));
                 return answer;
               };
             }"""
         )
         for control in ("#toggle-cache input", ".use") if turned_first else (".use", "#toggle-cache input"):
             lab.page.evaluate("control => document.querySelector(control).click()", control)
-        lab.page.wait_for_timeout(2500)
+        lab.page.wait_for_timeout(1500)
         for name in ("cache", "paged", "prefix-caching"):
             switch = lab.page.locator(f"#toggle-{name} input")
             assert (switch.is_checked(), switch.is_enabled()) == (True, True), (turned_first, name)
@@ -400,10 +400,9 @@ def test_the_keys_of_run_held_down_begin_one_run(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "pool", "compare"])
-def test_after_a_refused_run_nothing_is_stopped(lenient: Lenient, server: str, path: str) -> None:
-    lab = Lab(lenient(), server)  # not ``visit``: the browser logs the refusal as an error
-    lab.page.goto(f"{server}/{path}")
-    lab.page.wait_for_selector("body[data-ready]")
+def test_after_a_refused_run_nothing_is_stopped(troubled: Visit, path: str) -> None:
+    lab = troubled()
+    lab.at(path)
     lab.page.route("**/queue/join*", lambda route: route.fulfill(status=422, json={"detail": "That is too much."}))
     lab.page.click("#run")
     lab.page.wait_for_selector(".toast-wrap:has-text('too much')")
@@ -411,11 +410,12 @@ def test_after_a_refused_run_nothing_is_stopped(lenient: Lenient, server: str, p
     assert lab.page.get_attribute("#stop", "aria-disabled") == "true"
 
 
-@pytest.mark.parametrize("seed", ["1.5", "2147483648", "-1"])
-def test_a_seed_that_no_link_could_have_is_refused(visit: Visit, seed: str) -> None:
+def test_a_seed_that_no_link_could_have_is_refused(visit: Visit) -> None:
     lab = visit().open(max_tokens=5)
     unfold(lab.page, "sampling")
-    lab.page.fill("#seed input", seed)
-    lab.run()
-    lab.page.wait_for_selector(".say.problem:has-text('Seed must be a whole number from 0 to 2,147,483,647.')")
-    assert not lab.running
+    problem = ".say.problem:has-text('Seed must be a whole number from 0 to 2,147,483,647.')"
+    for seed in ("1.5", "2147483648", "-1"):
+        lab.page.fill("#seed input", seed)
+        lab.run()  # until the page waits for it, and the message before is gone
+        lab.page.wait_for_selector(problem)
+        assert not lab.running, seed

@@ -9,8 +9,9 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Route, expect
 
-from tests.browser.conftest import Lab, Lenient
+from tests.browser.conftest import Lab
 
+Visit = Callable[..., Lab]
 UNREACHED = "The lab does not answer. Trying again …"
 HASTY = """
 const plain = setTimeout;
@@ -23,10 +24,8 @@ SLOW = HASTY % "15000: 700, 30000: 1400"
 
 
 @pytest.mark.parametrize(("trouble", "hasty"), [("refused", REFUSED), ("silent", SILENT)], ids=["refused", "silent"])
-def test_a_run_is_heard_to_its_end_although_the_connection_fails(
-    lenient: Lenient, server: str, trouble: str, hasty: str
-) -> None:
-    lab = Lab(lenient(), server)  # not ``visit``: the browser logs the refusal as an error
+def test_a_run_is_heard_to_its_end_although_the_connection_fails(troubled: Visit, trouble: str, hasty: str) -> None:
+    lab = troubled()
     lab.page.add_init_script(hasty)
     held: list[Route] = []
 
@@ -52,8 +51,8 @@ def test_a_run_is_heard_to_its_end_although_the_connection_fails(
     assert lab.page.locator(".token:not(.prompt)").count() == 100
 
 
-def test_a_run_is_heard_although_every_answer_begins_late(lenient: Lenient, server: str) -> None:
-    lab = Lab(lenient(), server)
+def test_a_run_is_heard_although_every_answer_begins_late(troubled: Visit) -> None:
+    lab = troubled()
     lab.page.add_init_script(SLOW)
 
     def late(route: Route) -> None:
@@ -66,10 +65,8 @@ def test_a_run_is_heard_although_every_answer_begins_late(lenient: Lenient, serv
     lab.page.wait_for_selector(".say:text-matches('^Finished with 20 tokens')", timeout=10_000)
 
 
-def test_a_run_is_heard_although_every_answer_begins_at_once_and_its_first_message_is_slow(
-    lenient: Lenient, server: str
-) -> None:
-    lab = Lab(lenient(), server)
+def test_a_run_is_heard_although_every_answer_begins_at_once_and_its_first_message_is_slow(troubled: Visit) -> None:
+    lab = troubled()
     lab.page.add_init_script(SLOW)
     lab.open(speculation="off", max_tokens=20)
     lab.page.evaluate(
@@ -90,8 +87,8 @@ def test_a_run_is_heard_although_every_answer_begins_at_once_and_its_first_messa
     lab.page.wait_for_selector(".say:text-is('It has come.')", timeout=10_000)
 
 
-def test_a_stream_that_only_says_that_it_is_alive_is_kept(lenient: Lenient, server: str) -> None:
-    lab = Lab(lenient(), server)
+def test_a_stream_that_only_says_that_it_is_alive_is_kept(troubled: Visit) -> None:
+    lab = troubled()
     lab.page.add_init_script(SILENT)
     lab.open(speculation="off", max_tokens=20)
     lab.page.evaluate(
@@ -116,7 +113,7 @@ def test_a_stream_that_only_says_that_it_is_alive_is_kept(lenient: Lenient, serv
 SAID = "getComputedStyle(document.querySelector('[data-chart=rounds] .plot'), '::before').content"
 
 
-def test_text_and_numbers_do_not_wait_for_plotly(visit: Callable[..., Lab]) -> None:
+def test_text_and_numbers_do_not_wait_for_plotly(visit: Visit) -> None:
     lab, held = visit(), []
     lab.page.route("**/plotly.min.js", lambda route: held.append(route))
     lab.page.goto(f"{lab.server}/?speculation=draft&distributions=1&max_tokens=30")
@@ -140,18 +137,18 @@ def test_text_and_numbers_do_not_wait_for_plotly(visit: Callable[..., Lab]) -> N
         lab.page.wait_for_selector(f"[data-chart={chart}] .main-svg")
 
 
-def test_charts_that_cannot_be_loaded_are_said_to_be_missing(lenient: Lenient, server: str) -> None:
-    lab = Lab(lenient(), server)
+def test_charts_that_cannot_be_loaded_are_said_to_be_missing(troubled: Visit) -> None:
+    lab = troubled()
     lab.page.route("**/plotly.min.js", lambda route: route.abort())
-    lab.page.goto(f"{server}/?max_tokens=10")
+    lab.page.goto(f"{lab.server}/?max_tokens=10")
     lab.page.wait_for_selector("body[data-ready]")
     lab.run()
     lab.page.wait_for_selector(".say:text-matches('^Finished')")
     assert "could not be loaded" in lab.page.evaluate(SAID)
 
 
-def test_the_connection_by_which_a_tab_is_known_is_asked_for_again(lenient: Lenient, server: str) -> None:
-    lab = Lab(lenient(), server)
+def test_the_connection_by_which_a_tab_is_known_is_asked_for_again(troubled: Visit) -> None:
+    lab = troubled()
     lab.page.add_init_script(REFUSED)
     asked: list[Route] = []
 
@@ -168,7 +165,7 @@ def test_the_connection_by_which_a_tab_is_known_is_asked_for_again(lenient: Leni
     assert len(asked) == 2
 
 
-def test_until_the_links_settings_are_there_nothing_begins_and_the_page_says_why(visit: Callable[..., Lab]) -> None:
+def test_until_the_links_settings_are_there_nothing_begins_and_the_page_says_why(visit: Visit) -> None:
     lab = visit()
     page = lab.page
     page.add_init_script(HASTY % "20000: 300")
@@ -193,7 +190,7 @@ def test_until_the_links_settings_are_there_nothing_begins_and_the_page_says_why
     assert lab.seen()["say"].startswith("Finished with 12 tokens")
 
 
-def test_a_page_that_lost_its_server_begins_nothing_anew_when_it_is_loaded_again(visit: Callable[..., Lab]) -> None:
+def test_a_page_that_lost_its_server_begins_nothing_anew_when_it_is_loaded_again(visit: Visit) -> None:
     lab = visit().open(max_tokens=12, run=1)
     page = lab.page
     page.wait_for_selector("body[data-ready]:not(.running):not(.begun) .token:not(.prompt)")
@@ -211,7 +208,7 @@ def test_a_page_that_lost_its_server_begins_nothing_anew_when_it_is_loaded_again
     page.wait_for_selector(".token:not(.prompt)")
 
 
-def test_a_page_that_is_returned_to_begins_nothing_by_itself(visit: Callable[..., Lab]) -> None:
+def test_a_page_that_is_returned_to_begins_nothing_by_itself(visit: Visit) -> None:
     lab = visit().open(max_tokens=12, run=1)
     page, about = lab.page, lab.page.locator(".lab-header p")
     page.wait_for_selector("body[data-ready]:not(.running):not(.begun) .token:not(.prompt)")

@@ -77,7 +77,7 @@ GUESSED = {
 
 
 def test_every_drafter_is_named_on_its_guesses_and_leaves_the_text_unchanged(visit: Visit) -> None:
-    link = {"prompt": TALE, "max_tokens": 120, "temperature": 0, "speculation": "off", "adaptive_window": 1}
+    link = {"prompt": TALE, "max_tokens": 80, "temperature": 0, "speculation": "off", "adaptive_window": 1}
     lab, texts = visit().open(**link), {}
     for name, window in [*((name, "adaptive") for name in DRAFTERS), ("early_exit", "fixed")]:
         lab.choose("speculation", DRAFTERS[name].label)

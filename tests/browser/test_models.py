@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from lab import Run
 from tests import hub, tiny_models
-from tests.browser.conftest import Lab, Lenient, serving
+from tests.browser.conftest import Lab, serving
 from tests.browser.test_page import Visit
 
 
@@ -65,7 +65,7 @@ def test_a_link_carries_the_models_named_and_leaves_it_to_people_to_load_them(vi
     assert sum(lab.seen()["tokens"].values()) > 5
 
 
-def test_a_download_shows_progress_and_stops_without_losing_the_previous_pair(lenient: Lenient, tmp_path: Path) -> None:
+def test_a_download_shows_progress_and_stops_without_losing_the_previous_pair(troubled: Visit, tmp_path: Path) -> None:
     model = tiny_models.random_model("llama", hidden_size=256, intermediate_size=512)
     model.save_pretrained(tmp_path / "some/model")
     tiny_models.tokenizer().save_pretrained(tmp_path / "some/model")
@@ -74,7 +74,7 @@ def test_a_download_shows_progress_and_stops_without_losing_the_previous_pair(le
         hub.serving(tmp_path, xet=True, seconds=0.1) as slow,
         serving(log, **slow.variables, **cache) as address,
     ):
-        lab = Lab(lenient(), address).open(max_tokens=8)
+        lab = troubled(address).open(max_tokens=8)
         name_models(lab, "some/model", "some/model")
         lab.run()
         said = lab.page.locator(".say")
@@ -94,10 +94,10 @@ def test_a_download_shows_progress_and_stops_without_losing_the_previous_pair(le
     assert "Traceback" not in log.read_text(), log.read_text()
 
 
-def test_a_target_without_a_draft_runs_as_the_pages_open(lenient: Lenient, folder: Path, tmp_path: Path) -> None:
+def test_a_target_without_a_draft_runs_as_the_pages_open(troubled: Visit, folder: Path, tmp_path: Path) -> None:
     """Whoever starts the lab with a target alone can press Run and Compare: nothing asks for a draft."""
     with serving(tmp_path / "log.txt", "--target", str(folder / "target")) as address:
-        lab = Lab(lenient(), address).open(max_tokens=12, seed=3)
+        lab = troubled(address).open(max_tokens=12, seed=3)
         lab.run()
         lab.finish()
         started_with = Run.load(lab.save("json", tmp_path)).started

@@ -135,18 +135,8 @@ def test_the_link_reflects_the_controls(visit: Visit) -> None:
     assert again.page.input_value("#pair input") == "Mismatched"
 
 
-def test_a_link_reproduces_the_same_text(visit: Visit) -> None:
-    texts = []
-    for _ in range(2):
-        lab = visit().open(prompt="The king said", seed=41, max_tokens=40, temperature=0.9)
-        lab.run()
-        lab.finish()
-        texts.append(lab.seen()["text"])
-    assert texts[0] == texts[1]
-
-
 def test_the_previous_runs_numbers_are_not_cut_off(visit: Visit) -> None:
-    lab = visit().open()
+    lab = visit().open(max_tokens=60)
     cut = """[...document.querySelectorAll('.readout :is(.was, .label, .number), .compared')].filter((node) => {
       const text = document.createRange();
       text.selectNodeContents(node);
@@ -169,18 +159,11 @@ def test_the_previous_runs_numbers_are_not_cut_off(visit: Visit) -> None:
         height = lab.page.evaluate(high)
         lab.finish()
         assert lab.page.is_visible("[data-key=found]") == prefix_caching
-        assert "of 3." in lab.page.inner_text("[data-key=pass] .was")
+        assert re.search(r"of [2-9]\.", lab.page.inner_text("[data-key=pass] .was"))
         assert lab.page.evaluate(high) == height  # nothing jumps
         for wide, tall in ((1280, 720), (390, 844)):
             lab.page.set_viewport_size({"width": wide, "height": tall})
             assert lab.page.evaluate(cut) == [], (prefix_caching, wide)
-
-
-def test_without_a_seed_the_link_gets_the_one_used(visit: Visit) -> None:
-    lab = visit().open(seed="", max_tokens=5)
-    lab.run()
-    lab.finish()
-    assert int(parse_qs(urlsplit(lab.page.url).query)["seed"][0]) >= 0
 
 
 def test_the_link_claims_no_run_whose_settings_were_changed_before_it_came(visit: Visit) -> None:
@@ -314,7 +297,7 @@ def test_in_forced_colours_nothing_is_told_by_a_background_alone(visit: Visit) -
     assert (marked, page.evaluate(look, ["nav a:not([aria-current])", "outlineStyle"])) == ("solid", "none")
 
 
-def test_the_save_menu_closes_like_any_menu(visit: Visit) -> None:
+def test_the_save_menu_closes_like_any_menu_and_a_failed_save_is_reported(visit: Visit) -> None:
     lab = visit().open(max_tokens=5)
     page = lab.page
     assert page.title() == "Decode Lab"
@@ -340,6 +323,10 @@ def test_the_save_menu_closes_like_any_menu(visit: Visit) -> None:
     for name, says in (("rounds", "Rounds one column a pass"), ("timing", "Time Pass "), ("blocks", "Blocks ")):
         assert page.locator(f"[data-chart={name}]").get_by_role("img", name=says).count() == 1, name
     assert page.get_attribute(".rule", "tabindex") == "0", "what scrolls can be reached by keyboard"
+    page.evaluate("() => { window.fetch = () => Promise.reject(new TypeError('Failed to fetch')) }")  # as if down
+    page.click(".save summary")
+    page.click("[data-save=json]")
+    page.wait_for_selector(".say.problem:has-text('The server does not answer')")
 
 
 def test_keyboard_focus_is_visible_and_tab_closes_an_open_list(visit: Visit) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPConnection, HTTPResponse
@@ -17,8 +17,10 @@ import pytest
 from playwright.sync_api import expect
 
 from lab import Run
-from tests.browser.conftest import Lab, Lenient, serving
+from tests.browser.conftest import Lab, serving
 from tests.programs.calls import get
+
+Visit = Callable[..., Lab]
 
 TAKEN_OFF = "/elsewhere"
 ROOT = "/lab"
@@ -94,9 +96,9 @@ def proxy(behind: str) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("path", [TAKEN_OFF, ROOT], ids=["taken off", "passed on"])
-def test_the_lab_works_below_a_proxys_path(lenient: Lenient, proxy: int, path: str) -> None:
+def test_the_lab_works_below_a_proxys_path(troubled: Visit, proxy: int, path: str) -> None:
     address = f"http://lab.localhost:{proxy}{path}"
-    lab = Lab(lenient(), address)
+    lab = troubled(address)
     asked: list[str] = []
     lab.page.on("request", lambda request: asked.append(request.url))
     lab.open(max_tokens=60)
@@ -120,9 +122,9 @@ class Slow(Proxy):
 
 
 @pytest.mark.parametrize("page", ["memory", "deploy", "lessons"])
-def test_a_page_gets_its_answers_when_the_end_of_a_stream_comes_late(lenient: Lenient, behind: str, page: str) -> None:
+def test_a_page_gets_its_answers_when_the_end_of_a_stream_comes_late(troubled: Visit, behind: str, page: str) -> None:
     with passing_on(behind, Slow) as port:
-        lab = Lab(lenient(), f"http://lab.localhost:{port}{ROOT}")
+        lab = troubled(f"http://lab.localhost:{port}{ROOT}")
         asked: list[str] = []
         lab.page.on("request", lambda request: asked.append(urlsplit(request.url).path))
         lab.at(page)
@@ -148,10 +150,10 @@ class Cutting(Proxy):
 
 
 def test_a_run_goes_on_although_the_connection_breaks_by_which_its_page_is_known(
-    lenient: Lenient, behind: str, tmp_path: Path
+    troubled: Visit, behind: str, tmp_path: Path
 ) -> None:
     with passing_on(behind, Cutting) as port:
-        lab = Lab(lenient(), f"http://lab.localhost:{port}{ROOT}")
+        lab = troubled(f"http://lab.localhost:{port}{ROOT}")
         lab.open(speculation="off", cache=0, max_tokens=120, kernels="reference")
         lab.run()
         lab.wait_for_tokens(5)
@@ -163,8 +165,8 @@ def test_a_run_goes_on_although_the_connection_breaks_by_which_its_page_is_known
         lab.page.close()
 
 
-def test_by_a_name_that_the_server_was_not_told_the_page_says_so(lenient: Lenient, proxy: int) -> None:
-    page = lenient()
+def test_by_a_name_that_the_server_was_not_told_the_page_says_so(troubled: Visit, proxy: int) -> None:
+    page = troubled().page
     page.goto(f"http://other.localhost:{proxy}{TAKEN_OFF}/")
     told = f"This server does not answer pages of http://other.localhost:{proxy}: see --allowed-hosts."
     expect(page.get_by_role("alert")).to_have_text(told)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page
 
-from tests.browser.conftest import OVERFLOW, Lab, Lenient
+from tests.browser.conftest import OVERFLOW, Lab
 from tests.browser.test_accessibility import violations
 from tests.remote.scripted_vllm import ACCEPTED, WORDS, ScriptedVLLM
 
@@ -61,9 +61,9 @@ def test_charts_update_and_a_prompt_is_answered_with_its_rounds(visit: Visit, vl
     assert page.evaluate(OVERFLOW) == [0, 0]  # at 1280 x 720
 
 
-def test_an_answer_that_cannot_be_heard_is_asked_for_again(lenient: Lenient, server: str, vllm: ScriptedVLLM) -> None:
+def test_an_answer_that_cannot_be_heard_is_asked_for_again(troubled: Visit, vllm: ScriptedVLLM) -> None:
     vllm.endless, vllm.pause = True, 0.02
-    page = Lab(lenient(), server).at("server")  # not ``visit``: the browser logs the refusal as an error
+    page = troubled().at("server")
     says(page, ".sheet-say", "serves")
     page.route("**/channels/*", lambda route: route.fulfill(status=502))
     page.fill("#prompt textarea", "Once")

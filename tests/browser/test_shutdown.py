@@ -9,21 +9,24 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.browser.conftest import ROOT, Lab, Lenient, serving, started
+from tests.browser.conftest import ROOT, Lab, serving, started
+
+Visit = Callable[..., Lab]
 
 
 def asked(address: str) -> str:
     return urllib.request.urlopen(address, timeout=10).read().decode()
 
 
-def test_a_server_reports_metrics_ends_runs_on_sigterm_and_is_reconnected_to(lenient: Lenient, tmp_path: Path) -> None:
+def test_a_server_reports_metrics_ends_runs_on_sigterm_and_is_reconnected_to(troubled: Visit, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     with started(log) as (address, app):
-        lab = Lab(lenient(), address)  # not ``visit``: the browser logs the lost connection as an error
+        lab = troubled(address)
         lab.open(kv_format="auto", speculation="off", cache=0, max_tokens=1000)
         lab.run()
         lab.wait_for_tokens(5)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import ROOT, Lab, Lenient, started
+from tests.browser.conftest import ROOT, Lab, started
+
+Visit = Callable[..., Lab]
 
 SPACE = {
     "SYSTEM": "spaces",
@@ -46,8 +48,8 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     assert str(ROOT) not in log.read_text(), log.read_text()
 
 
-def test_on_a_space_a_visitor_can_run_only_the_listed_pairs(lenient: Lenient, space: str) -> None:
-    page = lenient()  # not ``visit``: for a Space, Gradio requests things from other hosts
+def test_on_a_space_a_visitor_can_run_only_the_listed_pairs(troubled: Visit, space: str) -> None:
+    page = troubled().page
     lab = Lab(page, space).open(max_tokens=8)
     pairs = page.eval_on_selector_all("#pair label", "all => all.map(label => label.textContent.trim())")
     assert pairs == ["Matched", "Mismatched"]  # a visitor may name no folder or hub id
@@ -58,9 +60,9 @@ def test_on_a_space_a_visitor_can_run_only_the_listed_pairs(lenient: Lenient, sp
         assert json.load(answer)["status"] == "ok"
 
 
-def test_inside_another_page_a_link_to_what_is_shown_can_be_copied(lenient: Lenient, space: str, server: str) -> None:
+def test_inside_another_page_a_link_to_what_is_shown_can_be_copied(troubled: Visit, space: str, server: str) -> None:
     """A Space's page shows the app in a frame, whose address nobody sees. A private Space's has a key in it."""
-    page = lenient(permissions=["clipboard-read", "clipboard-write"])
+    page = troubled(permissions=["clipboard-read", "clipboard-write"]).page
     page.goto(f"{server.replace('127.0.0.1', 'localhost')}/health")  # any page of another host
     html = f'<iframe src="{space}/compare?__sign=secret" allow="clipboard-write" width=1200 height=700>'
     page.evaluate("html => (document.body.innerHTML = html)", html)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from playwright.sync_api import BrowserContext, Page
 
-from tests.browser.conftest import OVERFLOW, Lab, Lenient, background, free_port, serving
+from tests.browser.conftest import OVERFLOW, Lab, background, free_port, serving
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.test_accessibility import violations
 from tests.browser.workshop.conftest import state
@@ -82,9 +82,9 @@ def test_nobody_elses_run_is_shown_as_ones_own_whatever_its_models(visit: Visit,
         lab.finish()
 
 
-def test_after_a_restart_nobody_elses_run_is_shown_as_ones_own(lenient: Lenient, tmp_path: Path) -> None:
+def test_after_a_restart_nobody_elses_run_is_shown_as_ones_own(troubled: Visit, tmp_path: Path) -> None:
     """The server numbers runs from 0 again, and with a chosen key people stay in."""
-    port, mine, theirs = free_port(), lenient(), lenient()
+    port, mine, theirs = free_port(), troubled().page, troubled().page
     how = {"port": port, "DECODE_LAB_PRESENTER_KEY": KEY}
     with serving(tmp_path / "before.txt", "--workshop", **how) as server:
         lab = Lab(mine, server).open(join=Access(KEY).code, max_tokens=12)
@@ -108,8 +108,8 @@ def test_after_a_restart_nobody_elses_run_is_shown_as_ones_own(lenient: Lenient,
         assert lab.page.is_hidden(".strip-own")
 
 
-def test_joining_twice_leaves_one_connection(lenient: Lenient, server: str, code: str) -> None:
-    page = lenient()
+def test_joining_twice_leaves_one_connection(troubled: Visit, server: str, code: str) -> None:
+    page = troubled().page
     page.add_init_script(
         """window.opened = [];
         window.EventSource = class extends EventSource {
@@ -149,8 +149,8 @@ def test_a_room_page_rejoins_after_the_server_restarts(visit: Visit, presenter: 
     )
 
 
-def test_followers_and_the_room_say_that_the_server_does_not_answer(lenient: Lenient, leading: Lab, code: str) -> None:
-    follower = lenient()  # not ``visit``: the browser logs the refusals as errors
+def test_followers_and_the_room_say_that_the_server_does_not_answer(troubled: Visit, leading: Lab, code: str) -> None:
+    follower = troubled().page
     room = follower.context.new_page()
     follower.goto(f"{leading.server}/?join={code}")
     room.goto(f"{leading.server}/room?join={code}")
@@ -164,8 +164,8 @@ def test_followers_and_the_room_say_that_the_server_does_not_answer(lenient: Len
         page.wait_for_selector(f'{says}:not(.problem):has-text("{well}")')
 
 
-def test_the_pages_fit_the_screen_and_are_accessible(lenient: Lenient, server: str, code: str) -> None:
-    page = lenient()
+def test_the_pages_fit_the_screen_and_are_accessible(troubled: Visit, server: str, code: str) -> None:
+    page = troubled().page
     for address in (f"{server}/?join={code}", f"{server}/room"):
         page.set_viewport_size({"width": 1280, "height": 720})
         page.goto(address)

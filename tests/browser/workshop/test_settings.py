@@ -7,7 +7,7 @@ from typing import Any
 
 from playwright.sync_api import BrowserContext, Page, Route
 
-from tests.browser.conftest import Lab, Lenient
+from tests.browser.conftest import Lab
 from tests.browser.workshop.conftest import state
 
 Visit = Callable[..., Lab]
@@ -22,9 +22,9 @@ def begin_to_lead(presenter: BrowserContext, server: str, **link: Any) -> Lab:
     return lab
 
 
-def on_their_own(lenient: Lenient, server: str, code: str) -> Page:
+def on_their_own(troubled: Visit, server: str, code: str) -> Page:
     """The page of somebody who has joined and then left what is shown."""
-    page = lenient()
+    page = troubled().page
     page.goto(f"{server}/?join={code}")
     state(page, "following")
     page.click("[data-act=alone]")
@@ -77,9 +77,9 @@ def test_without_a_presenter_ones_own_settings_and_run_stay(
 
 
 def test_the_presenters_settings_can_be_asked_for_again_when_the_server_did_not_answer(
-    lenient: Lenient, leading: Lab, server: str, code: str
+    troubled: Visit, leading: Lab, server: str, code: str
 ) -> None:
-    page = on_their_own(lenient, server, code)
+    page = on_their_own(troubled, server, code)
     page.route("**/workshop/join", lambda route: route.abort(), times=1)
     page.click("[data-act=settings]")
     page.wait_for_selector(".strip[data-state=alone] .problem:has-text('does not answer')")
@@ -89,9 +89,9 @@ def test_the_presenters_settings_can_be_asked_for_again_when_the_server_did_not_
 
 
 def test_who_took_the_settings_is_on_their_own_although_the_server_answers_later(
-    lenient: Lenient, leading: Lab, server: str, code: str
+    troubled: Visit, leading: Lab, server: str, code: str
 ) -> None:
-    page = on_their_own(lenient, server, code)
+    page = on_their_own(troubled, server, code)
     asked: list[Route] = []
 
     def lose_the_second(route: Route) -> None:
