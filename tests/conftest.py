@@ -17,6 +17,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from tests.forked import Forking, forking
+
 gc.disable()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if not torch.cuda.is_available():
@@ -45,6 +47,12 @@ def _denormals() -> Iterator[None]:
     """Training flushes denormal numbers to zero in the whole thread; undo that for the next test."""
     yield
     torch.set_flush_denormal(False)
+
+
+@pytest.fixture(scope="session")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forking]:
+    with forking(tmp_path_factory.mktemp("forking") / "errors.txt") as process:
+        yield process
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from lab.memory.models import find
 from lab.pair import hub as hub_module
 from lab.pair.folder import ModelLoadError
 from tests import tiny_models
+from tests.forked import Forking
 from tests.hub import Hub, serving
 
-ROOT = Path(__file__).parents[2]
 Told = tuple[Any, list[str]]
 """A pair's tokens, or what is wrong with it; and what was told of its progress."""
 TRY = """
@@ -87,7 +86,7 @@ for name in sys.argv[1:]:
     except SystemExit as end:
         print(end.code, flush=True)
 """
-"""The app, with one draft after another: what it imports it imports once."""
+"""The app, with one draft after another."""
 
 
 def test_a_huge_configuration_is_not_fetched(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,21 +133,19 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def loaded(models: Path, cache: Path, *pairs: tuple[str, ...], **asked: str) -> list[Told]:
-    """What becomes of each pair, by a process that asks a hub. ``asked``: see ``ask``."""
-    with serving(models) as hub:
-        told, _ = ask(hub, cache, *pairs, **asked)
-    return told
+Ask = Callable[..., tuple[list[Told], str]]
 
 
-def ask(hub: Hub, cache: Path, *pairs: tuple[str, ...], stop_at: str = "", **variables: str) -> tuple[list[Told], str]:
-    """What becomes of each pair, by a process that asks the hub, and what that process wrote to its standard error.
-    Each pair is stopped once, when it has told ``stop_at``. ``variables``: of its environment, besides."""
-    command = [sys.executable, "-c", TRY, json.dumps(pairs), stop_at]
-    env = os.environ | hub.variables | {"HF_HOME": str(cache)} | variables
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout), done.stderr
+@pytest.fixture(scope="module")
+def ask(forked: Forking) -> Ask:
+    def ask(hub: Hub, cache: Path, *pairs: tuple[str, ...], stop_at: str = "", **variables: str):
+        """What becomes of each pair, by a process that asks the hub, and what that process wrote to its standard error.
+        Each pair is stopped once, when it has told ``stop_at``. ``variables``: of its environment, besides."""
+        done = forked.run(TRY, json.dumps(pairs), stop_at, **hub.variables | {"HF_HOME": str(cache)} | variables)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout), done.stderr
+
+    return ask
 
 
 @dataclass
@@ -167,7 +164,7 @@ class Refused:
 
 
 @pytest.fixture(scope="module")
-def refused(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Refused:
+def refused(models: Path, tmp_path_factory: pytest.TempPathFactory, ask: Ask) -> Refused:
     names = [f"some/{name}" for name in ("none", "kept", "shell", "gguf", "torn", "mute", "target", "large")]
     withheld = {"some/target/model.safetensors": 403, "some/large/model.safetensors.index.json": 403}
     with serving(models, gated=("some/kept",), refusals=withheld) as hub:
@@ -176,7 +173,7 @@ def refused(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Refused:
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["from Xet", "as plain files"])
-def test_a_pair_is_fetched_and_is_there_afterwards(models, tmp_path, plain: bool) -> None:
+def test_a_pair_is_fetched_and_is_there_afterwards(ask, models, tmp_path, plain: bool) -> None:
     pairs = ("some/target", "some/draft"), ("some/large",), ("some/large",), (str(models / "some/target"),)
     with serving(models, xet=True) as hub:
         told, _ = ask(hub, tmp_path, *pairs, HF_HUB_DISABLE_XET=str(int(plain)))
@@ -192,7 +189,7 @@ def test_a_pair_is_fetched_and_is_there_afterwards(models, tmp_path, plain: bool
 
 
 @pytest.mark.parametrize("xet", [False, True], ids=["plain files", "Xet"])
-def test_a_download_can_be_stopped_and_goes_on_later(models, tmp_path, xet: bool) -> None:
+def test_a_download_can_be_stopped_and_goes_on_later(ask, models, tmp_path, xet: bool) -> None:
     names = "some/large", "some/whole"  # several files, and one
     with serving(models, xet=xet, seconds=0.05 if xet else 0.02) as hub:
         told, errors = ask(hub, tmp_path, *((name,) for name in names for _ in range(2)), stop_at=": 0.")
@@ -207,12 +204,9 @@ def test_a_download_can_be_stopped_and_goes_on_later(models, tmp_path, xet: bool
     assert errors == ""
 
 
-def test_a_download_that_stalls_can_be_stopped_and_nobody_waits_for_it(models, tmp_path) -> None:
+def test_a_download_that_stalls_can_be_stopped_and_nobody_waits_for_it(forked, models, tmp_path) -> None:
     with serving(models, xet=True, stalls=True) as hub:
-        env = os.environ | hub.variables | {"HF_HOME": str(tmp_path)}
-        done = subprocess.run(
-            [sys.executable, "-c", STALL], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120
-        )
+        done = forked.run(STALL, whole=True, **hub.variables, HF_HOME=str(tmp_path))
     assert done.stdout.startswith("stopped\nThere is no folder"), (done.stdout, done.stderr)
 
 
@@ -235,7 +229,7 @@ def test_only_a_model_without_weights_is_said_to_have_none(refused) -> None:
         assert "hf auth login" in says
 
 
-def test_weights_that_do_not_arrive_are_not_said_to_be_damaged(models, tmp_path) -> None:
+def test_weights_that_do_not_arrive_are_not_said_to_be_damaged(ask, models, tmp_path) -> None:
     """As behind a firewall that lets only the hub itself through."""
     with serving(models, xet=True, refusals={"xet": 403}) as hub:
         told, errors = ask(hub, tmp_path, ("some/whole",), ("some/large",))
@@ -285,23 +279,25 @@ def test_a_hub_that_refuses_a_model_is_asked_once(refused) -> None:
     assert refused.errors == ""
 
 
-def test_what_is_wrong_with_a_model_in_the_cache_is_said_without_a_network(models, tmp_path) -> None:
+def test_what_is_wrong_with_a_model_in_the_cache_is_said_without_a_network(ask, models, tmp_path) -> None:
     """That no hub answers is not to blame."""
-    [(says, _)] = loaded(models, tmp_path, ("some/target",))
+    with serving(models) as hub:
+        [(says, _)], _ = ask(hub, tmp_path, ("some/target",))
     assert len(says) == 6
     weights = max((tmp_path / "hub/models--some--target/blobs").iterdir(), key=lambda file: file.stat().st_size)
     weights.write_bytes(weights.read_bytes()[:-100])
-    (damaged, _), (absent, _) = loaded(models, tmp_path, ("some/target",), ("some/draft",), HF_HUB_OFFLINE="1")
+    with serving(models) as hub:
+        told, _ = ask(hub, tmp_path, ("some/target",), ("some/draft",), HF_HUB_OFFLINE="1")
+    assert hub.asked == []
+    (damaged, _), (absent, _) = told
     assert damaged.startswith("some/target could not be loaded: ")
     assert "its files are damaged or incomplete" in damaged
     assert absent.startswith("The configuration of some/draft could not be fetched.")
 
 
-def test_the_app_says_what_a_hub_withholds_before_it_starts(models, tmp_path) -> None:
+def test_the_app_says_what_a_hub_withholds_before_it_starts(forked, models, tmp_path) -> None:
     with serving(models, gated=("some/kept",)) as hub:
-        command = [sys.executable, "-c", START, "some/none", "some/kept"]
-        env = os.environ | hub.variables | {"HF_HOME": str(tmp_path)}
-        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+        done = forked.run(START, "some/none", "some/kept", **hub.variables, HF_HOME=str(tmp_path))
     assert done.stdout == "2\n2\n", done.stderr
     none, kept = (line for line in done.stderr.splitlines() if line.startswith("app.py: "))
     assert none.startswith("app.py: The hub has no model some/none")
