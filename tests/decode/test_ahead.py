@@ -61,7 +61,7 @@ def reference():
 def test_tokens_are_those_of_the_reference(monkeypatch, reference, launches, config, ahead_of, sampling):
     """The first decode captures; the last token is known to be the last. Paged: the one that needs a new block waits
     for it."""
-    run = captured_engine(monkeypatch).generate("Once", config, sampling)
+    run = captured_engine(monkeypatch, interpreted=True).generate("Once", config, sampling)
     assert run.token_ids == reference.generate("Once", config, sampling).token_ids
     launched, used = launches
     assert used == launched == [1] * ahead_of
@@ -256,7 +256,8 @@ def test_the_times_of_steps_are_the_engines_and_each_counts_once(monkeypatch, la
 
 @without_gpu
 def test_the_rest_of_a_step_is_in_the_time_of_the_next_if_that_was_launched_before(monkeypatch, launches):
-    lab = captured_engine(monkeypatch, watch=lambda owner, at, event: sleep(0.5 * isinstance(event, StepTimed)))
+    slow = {"watch": lambda owner, at, event: sleep(0.5 * isinstance(event, StepTimed))}
+    lab = captured_engine(monkeypatch, interpreted=True, **slow)
     run = lab.generate("Once", CONTIGUOUS, GREEDY)
     steps = [event for event in run.events if isinstance(event, StepTimed)]
     behind = [step.total_ms > 500 for step in steps]
