@@ -23,6 +23,7 @@ from lab.pair.llama import unlike_llama
 from lab.pair.models import LanguageModel
 from lab.trace.events import FellBack
 from tests import tiny_models
+from tests.captured import SMALL
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BLOCK, BLOCKS = 4, 12
@@ -293,7 +294,7 @@ SAMPLING = SamplingParams(max_tokens=6, ignore_eos=True)
 
 
 def engine(**settings: object):
-    return tiny_models.engine("qwen3", "good", shape={"num_hidden_layers": 2}, kernels="triton", **settings)
+    return tiny_models.engine("qwen3", "good", shape=SMALL, kernels="triton", **settings)
 
 
 @pytest.fixture
