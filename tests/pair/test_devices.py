@@ -47,7 +47,7 @@ def devices(monkeypatch):
 
 
 def spread(architecture: str) -> LanguageModel:
-    model = tiny_models.random_model(architecture)
+    model = tiny_models.random_model(architecture, num_hidden_layers=3)
     return LanguageModel(dispatch_model(model, MAPS[architecture], main_device=FIRST), architecture)
 
 
@@ -72,7 +72,7 @@ def said(engine: Engine, config: EngineConfig) -> tuple[list[int], list[tuple[in
 )
 @pytest.mark.parametrize("architecture", MAPS)
 def test_two_devices_give_the_tokens_of_one(devices, architecture, config):
-    alone = tiny_models.engine(architecture, "good")
+    alone = tiny_models.engine(architecture, "good", shape={"num_hidden_layers": 3})
     expected = said(alone, config)
     draft = LanguageModel(alone.draft.model.to(FIRST), "draft")
     assert said(Engine(spread(architecture), tiny_models.tokenizer(), draft), config) == expected
@@ -142,7 +142,7 @@ def test_a_draft_takes_from_the_device_that_it_is_on(devices, monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    tiny_models.random_model("qwen3").save_pretrained(tmp_path)
+    tiny_models.random_model("qwen3", num_hidden_layers=3).save_pretrained(tmp_path)
     tiny_models.tokenizer().save_pretrained(tmp_path)
     return tmp_path
 

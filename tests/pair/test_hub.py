@@ -107,8 +107,8 @@ def test_a_huge_configuration_is_not_fetched(models: Path, monkeypatch: pytest.M
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Whole ones, one of them in several files; and some that are not."""
     root = tmp_path_factory.mktemp("hub")
-    model = tiny_models.random_model("llama")
-    large = tiny_models.random_model("llama", hidden_size=256, intermediate_size=512)
+    model = tiny_models.random_model("llama", num_hidden_layers=3)
+    large = tiny_models.random_model("llama", num_hidden_layers=3, hidden_size=256, intermediate_size=512)
     for name, it in (("target", model), ("draft", tiny_models.perturbed(model, 0.02)), ("large", large)):
         it.save_pretrained(root / "some" / name, max_shard_size="4MB")
         tiny_models.tokenizer().save_pretrained(root / "some" / name)
