@@ -1,4 +1,8 @@
-"""Captured steps without a GPU: a replay calls the captured function again, on the same tensors."""
+"""Captured steps without a GPU: a replay calls the captured function again, on the same tensors.
+
+What is tested of them is mostly when something is computed and with which plan, not the kernels, which take Triton's
+interpreter a hundred times as long as torch: so torch computes what the kernels compute, from the same plan.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,10 @@ import torch
 
 from lab.decode import backends
 from lab.decode.engine import Engine
-from lab.kv import graphs
+from lab.kv import attend_kernel, graphs, store_kernel
+from lab.kv.attention import _attend
+from lab.kv.plan import BlockPlan, Group
+from lab.kv.storage import LayerStorage
 from tests import tiny_models
 
 SMALL = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -45,10 +52,14 @@ def captured_engine(
     *,
     failing: dict[str, int] | None = None,
     error: Exception | None = None,
+    interpreted: bool = False,
     **settings: object,
 ) -> Engine:
-    """An engine of a small model whose steps are captured."""
+    """An engine of a small model whose steps are captured. ``interpreted``: by the kernels themselves."""
     pretend_to_capture(monkeypatch, failing, error)
+    if not interpreted:
+        compute_in_torch(monkeypatch)
+        settings |= {"fuse_layers": False}
     return tiny_models.engine("llama", "good", shape=SMALL, kernels="triton", **settings)
 
 
@@ -63,3 +74,32 @@ def pretend_to_capture(
 
     monkeypatch.setattr(graphs, "CaptureStream", stream)
     monkeypatch.setattr(backends, "can_be_captured", lambda model: True)
+
+
+def compute_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on, torch stores and attends in place of the kernels. Fused layers have kernels of their own."""
+    monkeypatch.setattr(store_kernel, "store", store)
+    monkeypatch.setattr(attend_kernel, "attend", attend)
+
+
+def store(layer: LayerStorage, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+    """As ``lab.kv.store_kernel.store``."""
+    real = slots >= 0
+    layer.write(slots[real].long(), key[real], value[real])
+
+
+def attend(layer: LayerStorage, query: torch.Tensor, plan: BlockPlan, scaling: float | None = None) -> torch.Tensor:
+    """As ``lab.kv.attend_kernel.attend``: what belongs to no sequence is not written."""
+    out = torch.empty(query.shape)
+    starts, lengths = plan.starts.tolist(), plan.lengths.tolist()
+    for start, stop, length, table in zip(starts, starts[1:], lengths, plan.tables.long(), strict=False):
+        if start == stop:
+            continue
+        places = torch.arange(length)
+        slots = table[places // plan.block_size] * plan.block_size + places % plan.block_size
+        keys, values = layer.read(slots)
+        shared = query.shape[1] // keys.shape[1]
+        seen = places <= torch.arange(length - (stop - start), length)[:, None]
+        group = Group(rows=slice(start, stop), sequences=1, mask=seen.repeat(shared, 1)[None, None])
+        out[start:stop] = _attend(query[start:stop].transpose(0, 1), keys, values, group, scaling)
+    return out

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -17,10 +14,10 @@ import pytest
 
 from lab.config import ConfigError
 from lab.remote.server import Server, ServerError
+from tests import forked
 from tests.browser.conftest import started
 from tests.coroutines import complete
 
-ROOT = Path(__file__).parents[1]
 TOKEN, KEY = "hf_" + "RecognisableToken" * 2, "sk-RecognisableKey"
 PAGES = ("", "compare", "lessons", "pool", "memory", "claims", "deploy", "server", "instructor", "config", "health")
 PAGES += ("metrics", "gradio_api/info", "gradio_api/mcp/schema", "gradio_api/nothing", "environ", "%2e%2e/app.py")
@@ -75,10 +72,8 @@ def fetched(address: str, body: bytes | None = None) -> str:
 
 
 def test_an_unavailable_private_model_does_not_reveal_the_token(refusing: Refusing, tmp_path: Path) -> None:
-    command = [sys.executable, "app.py", "--target", "somebody/private"]
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | variables(refusing, tmp_path), capture_output=True, text=True, timeout=300
-    )
+    app = "import runpy\nrunpy.run_path('app.py', run_name='__main__')"
+    done = forked.run(app, "--target", "somebody/private", **variables(refusing, tmp_path))
     assert done.returncode == 2
     assert "somebody/private" in done.stderr
     assert f"Bearer {TOKEN}" in refusing.sent  # so there was a token to reveal

@@ -29,7 +29,7 @@ _LLAMA_LIKE = {
     "vocab_size": VOCABULARY,
     "hidden_size": 48,
     "intermediate_size": 96,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": CONTEXT,
@@ -44,7 +44,7 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "gpt2": GPT2Config(
         vocab_size=VOCABULARY,
         n_embd=48,
-        n_layer=3,
+        n_layer=2,
         n_head=4,
         n_positions=CONTEXT,
         bos_token_id=None,
@@ -68,6 +68,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def random_model(architecture: str, *, seed: int = 0, **changes: object) -> PreTrainedModel:
     config = copy.deepcopy(CONFIGS[architecture])
     config.update(changes)
+    if getattr(config, "layer_types", None):  # one for each layer, all alike
+        config.layer_types = config.layer_types[:1] * config.num_hidden_layers
     torch.manual_seed(seed)
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
 

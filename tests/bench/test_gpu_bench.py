@@ -16,7 +16,7 @@ pytest.importorskip("triton", reason="the package triton is not installed (requi
 
 from lab import EngineConfig, Run, SamplingParams
 from lab.bench import __main__ as main
-from lab.bench.gpu import pair, part, session
+from lab.bench.gpu import pair, part, prefill, session
 from lab.bench.gpu.attention import format_attention
 from lab.bench.gpu.capacity import run_capacity
 from lab.bench.gpu.models import END, TINY_DRAFT, TINY_TARGET, Scripted, engine, guess, prompt, random_script, tokenizer
@@ -306,8 +306,9 @@ def test_attention_back_ends_read_a_prompt_within_the_same_layers(monkeypatch):
 
     forward = Scripted.forward
     monkeypatch.setattr(Scripted, "forward", spied)
+    monkeypatch.setattr(prefill, "RUNS", 1)
     sheet = Sheet()
-    time_prefill(sheet, fused, unfused, 20)
+    time_prefill(sheet, fused, unfused, 5)
     assert not sheet.result.keys() - {"prefill"}
     assert asked == {("flash", False), ("auto", False), ("math", False), ("auto", True)}
     assert {(row["attention"], row["layers"] == "fused") for row in sheet.result["prefill"].values()} == asked

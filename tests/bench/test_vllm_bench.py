@@ -35,7 +35,7 @@ class Standin:
 
 @pytest.fixture(scope="module")
 def engine():
-    return tiny_models.engine("llama", "good")
+    return tiny_models.engine("llama", "good", shape={"num_hidden_layers": 3})
 
 
 @pytest.fixture

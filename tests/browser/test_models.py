@@ -18,7 +18,7 @@ from tests.browser.test_page import Visit
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny target and a draft for it."""
     root = tmp_path_factory.mktemp("models")
-    model = tiny_models.random_model("llama")
+    model = tiny_models.random_model("llama", num_hidden_layers=3)
     for name, it in {"target": model, "draft": tiny_models.perturbed(model, 0.02)}.items():
         it.save_pretrained(root / name)
         tiny_models.tokenizer().save_pretrained(root / name)
@@ -66,7 +66,7 @@ def test_a_link_carries_the_models_named_and_leaves_it_to_people_to_load_them(vi
 
 
 def test_a_download_shows_progress_and_stops_without_losing_the_previous_pair(troubled: Visit, tmp_path: Path) -> None:
-    model = tiny_models.random_model("llama", hidden_size=256, intermediate_size=512)
+    model = tiny_models.random_model("llama", num_hidden_layers=3, hidden_size=256, intermediate_size=512)
     model.save_pretrained(tmp_path / "some/model")
     tiny_models.tokenizer().save_pretrained(tmp_path / "some/model")
     log, cache = tmp_path / "log.txt", {"HF_HOME": str(tmp_path / "cache")}

@@ -111,4 +111,4 @@ def test_a_taken_port_is_reported_device_cpu_hides_the_gpu_and_no_stubs_are_made
     assert "no-graphs" not in done.stdout.split()
     assert "len(stubs)=2" in done.stdout.split(), "those of one component, which is imported later"
     assert f"app.py: cannot listen on 127.0.0.1, port {port}" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1, "no library complains as it is imported"

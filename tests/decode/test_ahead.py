@@ -61,7 +61,7 @@ def reference():
 def test_tokens_are_those_of_the_reference(monkeypatch, reference, launches, config, ahead_of, sampling):
     """The first decode captures; the last token is known to be the last. Paged: the one that needs a new block waits
     for it."""
-    run = captured_engine(monkeypatch).generate("Once", config, sampling)
+    run = captured_engine(monkeypatch, interpreted=True).generate("Once", config, sampling)
     assert run.token_ids == reference.generate("Once", config, sampling).token_ids
     launched, used = launches
     assert used == launched == [1] * ahead_of
@@ -261,7 +261,7 @@ def test_the_rest_of_a_step_is_in_the_time_of_the_next_if_that_was_launched_befo
     steps = [event for event in run.events if isinstance(event, StepTimed)]
     behind = [step.total_ms > 500 for step in steps]
     assert behind == [False] * (len(steps) - len(launches[1])) + [True] * len(launches[1])
-    assert all(step.verify_ms > 1 for step in steps)
+    assert all(step.verify_ms > 0.2 for step in steps)
 
 
 @without_gpu

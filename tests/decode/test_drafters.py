@@ -149,12 +149,12 @@ def test_prompt_lookup_tells_texts_with_a_shared_prefix_apart_despite_preemption
 @pytest.mark.parametrize("layers", [1, 2])
 def test_early_exit_proposes_what_the_first_layers_predict(architecture, layers):
     """Compared with the same model with its other layers removed."""
-    lab = tiny_models.engine(architecture)
+    lab = tiny_models.engine(architecture, shape={"num_hidden_layers": 3})
     config = replace(PLAIN, speculative="early_exit", early_exit_layer=layers, num_speculative_tokens=3)
     run = lab.generate(PROMPT, config, SamplingParams(max_tokens=40, ignore_eos=True))
     assert run.token_ids == lab.generate(PROMPT, PLAIN, SamplingParams(max_tokens=40, ignore_eos=True)).token_ids
 
-    cut = tiny_models.engine(architecture)
+    cut = tiny_models.engine(architecture, shape={"num_hidden_layers": 3})
     blocks = cut.target.model.get_decoder()
     name = "h" if architecture == "gpt2" else "layers"
     setattr(blocks, name, getattr(blocks, name)[:layers])
@@ -187,13 +187,14 @@ def test_early_exit_shares_all_weights():
     cut = model.first(1)
     theirs = {parameter.data_ptr() for parameter in model.model.parameters()}
     assert {parameter.data_ptr() for parameter in cut.model.parameters()} < theirs
-    assert (cut.layers, model.layers, len(model.model.model.layers)) == (1, 3, 3)
+    assert (cut.layers, model.layers, len(model.model.model.layers)) == (1, 2, 2)
 
 
 @pytest.mark.parametrize("layers", [3, 99])
 def test_an_early_exit_layer_out_of_range_is_refused(layers):
+    lab = tiny_models.engine("llama", shape={"num_hidden_layers": 3})
     with pytest.raises(ConfigError, match=r"llama has 3 layers\. Choose from 1 to 2"):
-        tiny_models.engine("llama").stream(PROMPT, replace(PLAIN, speculative="early_exit", early_exit_layer=layers))
+        lab.stream(PROMPT, replace(PLAIN, speculative="early_exit", early_exit_layer=layers))
 
 
 # -- synthetic -------------------------------------------------------------------------------------

@@ -15,11 +15,10 @@ from lab import ConfigError, EngineConfig, SamplingParams, load_engine
 from lab.kv import attend_kernel, store_kernel
 from lab.trace.events import FellBack, StepTimed
 from tests import tiny_models
+from tests.captured import SMALL, compute_in_torch
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here: see the tests marked gpu")
 PROMPT = "A king"
-SMALL = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
-"""Small, since the interpreter runs one program per layer and KV head; an early exit needs two layers."""
 PAGED = EngineConfig(paged=True, block_size=4)
 SAMPLING = SamplingParams(max_tokens=8, ignore_eos=True)
 CONFIGS = {
@@ -38,7 +37,7 @@ def reference():
     return tiny_models.engine("llama", "good", shape=SMALL, kernels="reference")
 
 
-def on_kernels(**limits: int):
+def on_kernels(**limits: object):
     return tiny_models.engine("llama", "good", shape=SMALL, kernels="triton", **limits)
 
 
@@ -64,8 +63,9 @@ def counted(monkeypatch, module, name: str, *, failing_at: int | None = None) ->
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_kernels_give_the_tokens_of_the_reference(reference, monkeypatch, config):
     attended = counted(monkeypatch, attend_kernel, "attend")
-    run = on_kernels().generate(PROMPT, config, SAMPLING)
-    assert run.token_ids == reference.generate(PROMPT, config, SAMPLING).token_ids
+    sampling = replace(SAMPLING, max_tokens=6)
+    run = on_kernels().generate(PROMPT, config, sampling)
+    assert run.token_ids == reference.generate(PROMPT, config, sampling).token_ids
     assert fell_back(run) == []
     assert (attended[0] > 0) == config.kv_cache
 
@@ -98,8 +98,9 @@ def test_a_mixed_batch_gives_the_tokens_of_each_request_alone(reference):
 )
 def test_a_failing_kernel_is_replaced_by_the_reference(reference, monkeypatch, module, name, failing_at, config):
     """In the first step or later, or between two layers: the text is the same."""
+    compute_in_torch(monkeypatch)
     calls = counted(monkeypatch, module, name, failing_at=failing_at)
-    engine = on_kernels()
+    engine = on_kernels(fuse_layers=False)
     run = engine.generate(PROMPT, CONFIGS[config], SAMPLING)
     assert run.token_ids == reference.generate(PROMPT, CONFIGS[config], SAMPLING).token_ids
     (event,) = fell_back(run)
@@ -116,8 +117,9 @@ def test_a_failing_kernel_is_replaced_by_the_reference(reference, monkeypatch, m
 def test_a_failing_kernel_does_not_end_speculation(reference, monkeypatch, failing_at):
     """In the prefill, in a proposal, or in a verification: the draft is not to blame, and goes on drafting."""
     config = replace(PAGED, speculative="draft", num_speculative_tokens=3)
+    compute_in_torch(monkeypatch)
     counted(monkeypatch, attend_kernel, "attend", failing_at=failing_at)
-    engine = on_kernels()
+    engine = on_kernels(fuse_layers=False)
     run = engine.generate(PROMPT, config, SAMPLING)
     plain = reference.generate(PROMPT, config, SAMPLING)
     assert [event.part for event in fell_back(run)] == ["kernel"]
@@ -129,8 +131,9 @@ def test_a_failing_kernel_does_not_end_speculation(reference, monkeypatch, faili
 @without_gpu
 def test_every_request_in_the_pool_is_told_once_of_a_fallback(reference, monkeypatch):
     """Those in the batch, and those that join after the reference has taken over."""
+    compute_in_torch(monkeypatch)
     counted(monkeypatch, attend_kernel, "attend", failing_at=3)
-    engine = on_kernels()
+    engine = on_kernels(fuse_layers=False)
     runs = [request.result() for request in [engine.submit(PROMPT, PAGED, SAMPLING) for _ in range(2)]]
     runs.append(engine.generate(PROMPT, PAGED, SAMPLING))
     assert [[event.part for event in fell_back(run)] for run in runs] == [["kernel"]] * 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 from dataclasses import replace
@@ -119,8 +120,9 @@ def asked(name):
     ]
 
 
-def alone(lab, name):
-    plain = replace(CONFIGS[name], enable_prefix_caching=False)
+@functools.cache
+def alone(name):
+    lab, plain = tiny_models.engine("llama", "good"), replace(CONFIGS[name], enable_prefix_caching=False)
     return [lab.generate(prompt, plain, SAMPLING).token_ids for prompt in PROMPTS]
 
 
@@ -132,7 +134,7 @@ def together(lab, name):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_no_request_of_a_batch_is_lost(lab, monkeypatch, name, at):
     """They are computed a few at a time, with the same tokens."""
-    expected = alone(lab, name)
+    expected = alone(name)
     short_of_memory(monkeypatch, lab.target, at)
     runs = together(lab, name)
     assert [run.token_ids for run in runs] == expected
@@ -142,7 +144,7 @@ def test_no_request_of_a_batch_is_lost(lab, monkeypatch, name, at):
 
 
 def test_a_device_too_small_for_the_batch_serves_it_in_parts(lab, monkeypatch):
-    forward, expected, refused = lab.target.forward, alone(lab, "paged"), []
+    forward, expected, refused = lab.target.forward, alone("paged"), []
 
     def small(token_ids, positions, plan, keep):
         if sum(group.sequences for group in plan.groups) > 2:
@@ -181,12 +183,16 @@ def room_for(monkeypatch, model, most):
 LONG = "There was once a fisherman who lived with his wife in a pigsty close by the sea. " * 3
 
 
+@functools.cache
+def of_long_prompts(name):
+    lab, plain = tiny_models.engine("llama", "good"), replace(CONFIGS[name], enable_prefix_caching=False)
+    return [lab.generate(prompt, plain, SAMPLING).token_ids for prompt in (LONG, LONG[1:])]
+
+
 @pytest.mark.parametrize("drafter", ["off", "draft", "ngram"])
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name != "no cache"])
 def test_a_prompt_is_read_in_smaller_chunks_where_one_ran_out_of_memory(lab, monkeypatch, name, drafter):
-    config = replace(CONFIGS[name], speculative=drafter)
-    expected = [lab.generate(prompt, config, SAMPLING).token_ids for prompt in (LONG, LONG[1:])]
-    lab = tiny_models.engine("llama", "good")
+    config, expected = replace(CONFIGS[name], speculative=drafter), of_long_prompts(name)
     calls = room_for(monkeypatch, lab.target, 70)
     other = lab.submit(PROMPTS[2], CONFIGS[name], replace(SAMPLING, max_tokens=60))
     lab.step()  # its pool has the prefixes of nobody, and lasts
@@ -391,7 +397,7 @@ def test_a_block_copy_that_runs_out_of_memory_leaks_no_block(lab, monkeypatch):
 @pytest.mark.parametrize("name", ["paged", "no cache"])
 def test_a_request_that_failed_in_a_step_out_of_memory_ends_at_once(lab, monkeypatch, name):
     """One that got its last token in that step is finished; the others go on."""
-    expected = alone(lab, name)
+    expected = alone(name)
     judge, read, steps = pool.judge, pool.StepClock.read, []
 
     def one_not_finite(logits, rounds, **how):

@@ -12,7 +12,7 @@ from lab import EngineConfig, SamplingParams
 from tests import tiny_models
 
 PROMPT = "There was once a fisherman"
-NEW_TOKENS = 128
+NEW_TOKENS = 64
 
 COMBINATIONS = [
     EngineConfig(kv_cache=cache, kv_dtype=kv_dtype, paged=paged, speculative=speculative, num_speculative_tokens=3)

@@ -22,7 +22,7 @@ from lab.trace.events import StepTimed
 from lab.trace.roofline import Work, limits_of
 from tests import tiny_models
 
-# tiny_models' Llama: 3 layers of 48 numbers, 4 query heads and 2 KV heads of 12, FFN 96, a tied table of 257 tokens.
+# tiny_models' Llama with 3 layers: 48 numbers, 4 query heads and 2 KV heads of 12, FFN 96, a tied table of 257 tokens.
 LAYER = 48 * 48 + 2 * 48 * 24 + 48 * 48 + 3 * 48 * 96
 NORMS = (3 * 2 + 1) * 48
 HEAD = 257 * 48
@@ -31,7 +31,7 @@ SLOT = 3 * 2 * 2 * 12 * 4
 
 @pytest.fixture(scope="module")
 def llama() -> LanguageModel:
-    return LanguageModel(tiny_models.random_model("llama"), "llama")
+    return LanguageModel(tiny_models.random_model("llama", num_hidden_layers=3), "llama")
 
 
 def storage(model: LanguageModel, kv_format: str = "auto", slots: int = 8) -> KVStorage:
@@ -78,8 +78,9 @@ def test_an_early_exit_reads_only_its_layers(llama):
 
 
 def test_weights_count_in_their_dtype_and_without_lookup_tables():
-    tied = LanguageModel(tiny_models.random_model("llama"), "tied")
-    untied = LanguageModel(tiny_models.random_model("llama", tie_word_embeddings=False), "untied")
+    tied = LanguageModel(tiny_models.random_model("llama", num_hidden_layers=3), "tied")
+    untied = tiny_models.random_model("llama", num_hidden_layers=3, tie_word_embeddings=False)
+    untied = LanguageModel(untied, "untied")
     parameters = 3 * LAYER + NORMS + HEAD
     assert tied.weight_bytes == untied.weight_bytes == 4 * parameters
     assert sum(weight.numel() for weight in untied.model.parameters()) == parameters + HEAD

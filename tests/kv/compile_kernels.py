@@ -2,8 +2,9 @@
 
 Triton brings its own assembler, so everything up to the machine code is done; only the launch is left out.
 Prints a line for each kernel: its name, the rows of a tile (0: it has none), its warps, its bytes of shared memory, and
-per thread the registers and the bytes spilled from them. For attention there follow the KV format, the dtype, and the
-instructions of the inner loop: all of them, per 64 positions, and those that load a single byte from shared memory.
+per thread the registers and the bytes spilled from them. For attention there follow the KV format and the dtype; if few
+rows in bfloat16 attend, as decoded tokens do, also the instructions of the inner loop: all of them, per 64 positions,
+and those that load a single byte from shared memory.
 For a product: its kind, the instructions of all its warps per KB of the matrix, how many of its tiles lie in shared
 memory in a layout that gives tensor cores bank conflicts, and its loads from memory after the loop.
 """
@@ -33,7 +34,8 @@ def compile_only(self: triton.JITFunction, *args: object, grid: object, warmup: 
     binary = run(self, *args, grid=grid, warmup=True, **kwargs)
     with NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(binary.asm["cubin"])
-        wanted = ["-res-usage", "-sass"] if {"GATED", "COLUMNS"} & kwargs.keys() else ["-res-usage"]  # of loops: slow
+        looked_into = "GATED" in kwargs or (kwargs.get("ROWS"), str(kwargs.get("DTYPE"))) == (16, "bf16")
+        wanted = ["-res-usage", "-sass"] if looked_into else ["-res-usage"]  # slow: half a second
         command = [CUOBJDUMP, *wanted, file.name]
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     of_a_thread = re.search(r"REG:(\d+) STACK:(\d+)", shown).groups()
@@ -46,9 +48,11 @@ def compile_only(self: triton.JITFunction, *args: object, grid: object, warmup: 
         late = sum(bool(re.search(r"\bLDG\b", instruction)) for instruction in after)
         loop = [kind, round(len(body) * kwargs["num_warps"] / kilobytes), len(slow), late]
     if "COLUMNS" in kwargs:
-        body, _ = longest_loop(shown)
-        bytewise = sum("LDS.U8" in instruction or "LDS.S8" in instruction for instruction in body)
-        loop = [kwargs["FORMAT"], kwargs["DTYPE"], len(body) * 64 // kwargs["COLUMNS"], bytewise]
+        loop = [kwargs["FORMAT"], kwargs["DTYPE"]]
+        if looked_into:
+            body, _ = longest_loop(shown)
+            bytewise = sum("LDS.U8" in instruction or "LDS.S8" in instruction for instruction in body)
+            loop += [len(body) * 64 // kwargs["COLUMNS"], bytewise]
     print(self.__name__, kwargs.get("ROWS", 0), kwargs["num_warps"], binary.metadata.shared, *of_a_thread, *loop)
 
 

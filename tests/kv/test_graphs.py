@@ -113,7 +113,7 @@ def test_a_step_is_packed_and_padded():
 @without_gpu
 @pytest.mark.parametrize("config", [DRAFT, EARLY_EXIT], ids=["a draft, int8", "an early exit"])
 def test_captured_steps_give_the_tokens_of_the_reference(engine, reference, poisoned_outputs, config):
-    lab = engine()
+    lab = engine(interpreted=True)
     run = lab.generate(PROMPT, config, SAMPLING)
     assert run.token_ids == reference.generate(PROMPT, config, SAMPLING).token_ids
     assert fell_back(run) == []
@@ -131,7 +131,7 @@ def test_a_mixed_batch_gives_the_tokens_of_each_request_alone(engine, reference,
     """Sequences join and leave, windows and lengths differ; every step is padded to some bucket."""
     configs = [replace(PAGED, speculative=kind, num_speculative_tokens=3) for kind in ("off", "draft", "ngram")]
     prompts = [PROMPT, "A king", PROMPT + " and once"]
-    lab = engine()
+    lab = engine(interpreted=True)
     samplings = [replace(SAMPLING, max_tokens=length) for length in (2, 6, 4)]
     asked = list(zip(prompts, configs, samplings, strict=True))
     runs = [request.result() for request in [lab.submit(*one) for one in asked]]

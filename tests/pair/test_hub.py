@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,9 @@ import pytest
 from lab.memory.models import find
 from lab.pair import hub as hub_module
 from lab.pair.folder import ModelLoadError
-from tests import tiny_models
+from tests import forked, tiny_models
 from tests.hub import Hub, serving
 
-ROOT = Path(__file__).parents[2]
 Told = tuple[Any, list[str]]
 """A pair's tokens, or what is wrong with it; and what was told of its progress."""
 TRY = """
@@ -87,7 +84,7 @@ for name in sys.argv[1:]:
     except SystemExit as end:
         print(end.code, flush=True)
 """
-"""The app, with one draft after another: what it imports it imports once."""
+"""The app, with one draft after another."""
 
 
 def test_a_huge_configuration_is_not_fetched(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,8 +105,8 @@ def test_a_huge_configuration_is_not_fetched(models: Path, monkeypatch: pytest.M
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Whole ones, one of them in several files; and some that are not."""
     root = tmp_path_factory.mktemp("hub")
-    model = tiny_models.random_model("llama")
-    large = tiny_models.random_model("llama", hidden_size=256, intermediate_size=512)
+    model = tiny_models.random_model("llama", num_hidden_layers=3)
+    large = tiny_models.random_model("llama", num_hidden_layers=3, hidden_size=256, intermediate_size=512)
     for name, it in (("target", model), ("draft", tiny_models.perturbed(model, 0.02)), ("large", large)):
         it.save_pretrained(root / "some" / name, max_shard_size="4MB")
         tiny_models.tokenizer().save_pretrained(root / "some" / name)
@@ -134,19 +131,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def loaded(models: Path, cache: Path, *pairs: tuple[str, ...], **asked: str) -> list[Told]:
-    """What becomes of each pair, by a process that asks a hub. ``asked``: see ``ask``."""
-    with serving(models) as hub:
-        told, _ = ask(hub, cache, *pairs, **asked)
-    return told
-
-
 def ask(hub: Hub, cache: Path, *pairs: tuple[str, ...], stop_at: str = "", **variables: str) -> tuple[list[Told], str]:
     """What becomes of each pair, by a process that asks the hub, and what that process wrote to its standard error.
     Each pair is stopped once, when it has told ``stop_at``. ``variables``: of its environment, besides."""
-    command = [sys.executable, "-c", TRY, json.dumps(pairs), stop_at]
-    env = os.environ | hub.variables | {"HF_HOME": str(cache)} | variables
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+    done = forked.run(TRY, json.dumps(pairs), stop_at, **hub.variables | {"HF_HOME": str(cache)} | variables)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), done.stderr
 
@@ -209,10 +197,7 @@ def test_a_download_can_be_stopped_and_goes_on_later(models, tmp_path, xet: bool
 
 def test_a_download_that_stalls_can_be_stopped_and_nobody_waits_for_it(models, tmp_path) -> None:
     with serving(models, xet=True, stalls=True) as hub:
-        env = os.environ | hub.variables | {"HF_HOME": str(tmp_path)}
-        done = subprocess.run(
-            [sys.executable, "-c", STALL], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120
-        )
+        done = forked.run(STALL, **hub.variables, HF_HOME=str(tmp_path))
     assert done.stdout.startswith("stopped\nThere is no folder"), (done.stdout, done.stderr)
 
 
@@ -287,11 +272,15 @@ def test_a_hub_that_refuses_a_model_is_asked_once(refused) -> None:
 
 def test_what_is_wrong_with_a_model_in_the_cache_is_said_without_a_network(models, tmp_path) -> None:
     """That no hub answers is not to blame."""
-    [(says, _)] = loaded(models, tmp_path, ("some/target",))
+    with serving(models) as hub:
+        [(says, _)], _ = ask(hub, tmp_path, ("some/target",))
     assert len(says) == 6
     weights = max((tmp_path / "hub/models--some--target/blobs").iterdir(), key=lambda file: file.stat().st_size)
     weights.write_bytes(weights.read_bytes()[:-100])
-    (damaged, _), (absent, _) = loaded(models, tmp_path, ("some/target",), ("some/draft",), HF_HUB_OFFLINE="1")
+    with serving(models) as hub:
+        told, _ = ask(hub, tmp_path, ("some/target",), ("some/draft",), HF_HUB_OFFLINE="1")
+    assert hub.asked == []
+    (damaged, _), (absent, _) = told
     assert damaged.startswith("some/target could not be loaded: ")
     assert "its files are damaged or incomplete" in damaged
     assert absent.startswith("The configuration of some/draft could not be fetched.")
@@ -299,9 +288,7 @@ def test_what_is_wrong_with_a_model_in_the_cache_is_said_without_a_network(model
 
 def test_the_app_says_what_a_hub_withholds_before_it_starts(models, tmp_path) -> None:
     with serving(models, gated=("some/kept",)) as hub:
-        command = [sys.executable, "-c", START, "some/none", "some/kept"]
-        env = os.environ | hub.variables | {"HF_HOME": str(tmp_path)}
-        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+        done = forked.run(START, "some/none", "some/kept", **hub.variables, HF_HOME=str(tmp_path))
     assert done.stdout == "2\n2\n", done.stderr
     none, kept = (line for line in done.stderr.splitlines() if line.startswith("app.py: "))
     assert none.startswith("app.py: The hub has no model some/none")

@@ -30,7 +30,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder per architecture, written by save_pretrained."""
     root = tmp_path_factory.mktemp("models")
     for architecture in tiny_models.CONFIGS:
-        tiny_models.random_model(architecture).save_pretrained(root / architecture)
+        tiny_models.random_model(architecture, num_hidden_layers=3).save_pretrained(root / architecture)
         tiny_models.tokenizer().save_pretrained(root / architecture)
     return root
 

@@ -219,7 +219,7 @@ def test_the_shape_of_keys_and_values_is_read_from_the_model():
     model = LanguageModel(AutoModelForCausalLM.from_config(LlamaConfig(**TINY, num_key_value_heads=1)), "m")
     assert (model.layers, model.kv_heads, model.head_dim, model.vocabulary) == (2, 1, 8, 50)
     gpt2 = LanguageModel(tiny_models.random_model("gpt2"), "g")
-    assert (gpt2.layers, gpt2.kv_heads, gpt2.head_dim, gpt2.context_length) == (3, 4, 12, tiny_models.CONTEXT)
+    assert (gpt2.layers, gpt2.kv_heads, gpt2.head_dim, gpt2.context_length) == (2, 4, 12, tiny_models.CONTEXT)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -239,7 +239,7 @@ def test_a_pass_reads_every_weight_once_and_a_row_of_each_table(architecture, ch
 
 
 def test_an_early_exit_reads_only_its_layers():
-    model = LanguageModel(tiny_models.random_model("llama"), "m")
+    model = LanguageModel(tiny_models.random_model("llama", num_hidden_layers=3), "m")
     layer = sum(weight.nbytes for weight in model.model.model.layers[1].parameters())
     assert model.first(1).weight_bytes == model.weight_bytes - 2 * layer
 

@@ -19,7 +19,7 @@ from tests import tiny_models
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("model")
-    tiny_models.random_model("llama").save_pretrained(where)
+    tiny_models.random_model("llama", num_hidden_layers=3).save_pretrained(where)
     return where
 
 
@@ -53,7 +53,7 @@ def test_every_weight_is_reported_to_the_watcher(folder: Path) -> None:
 
 
 def test_a_status_is_of_one_model_although_the_next_begins_meanwhile() -> None:
-    loading, model = Loading(), tiny_models.random_model("llama")
+    loading, model = Loading(), tiny_models.random_model("llama", num_hidden_layers=3)
     loading.begin("target", model, 4)
 
     class Bar(loading.bar()):

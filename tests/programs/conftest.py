@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from gradio_client import Client
 
 from tests.browser.conftest import started
+from tests.programs import network
 from tests.programs.calls import get
 
 
@@ -30,11 +32,27 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-def app(log: Path, sent: Path) -> Iterator[tuple[str, subprocess.Popen]]:
-    """A running app, whose log may hold no traceback."""
-    with started(log, TMPDIR=str(sent)) as running:
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Environment variables for a process that is to do without a network, and the file of whom it asked for. There are
+    no variables that would keep libraries from asking."""
+    folder = tmp_path_factory.mktemp("watched")
+    (folder / "asked").touch()
+    (folder / "sitecustomize.py").write_text(Path(network.__file__).read_text("utf-8"), "utf-8")
+    kept = {"PYTHONPATH": str(folder), "ASKED": str(folder / "asked")}
+    with pytest.MonkeyPatch.context() as environment:
+        for name in os.environ:
+            if name.startswith(("HF_", "GRADIO_")):
+                environment.delenv(name)
+        yield kept | {"HF_HUB_OFFLINE": "", "GRADIO_IS_E2E_TEST": ""}
+
+
+@pytest.fixture(scope="package")
+def app(log: Path, sent: Path, watched: dict[str, str]) -> Iterator[tuple[str, subprocess.Popen]]:
+    """A running app, whose log may hold no traceback, and which may ask for nobody, whatever the tests do with it."""
+    with started(log, TMPDIR=str(sent), **watched) as running:
         yield running
     assert "Traceback" not in log.read_text(), log.read_text()
+    assert Path(watched["ASKED"]).read_text() == ""
 
 
 @pytest.fixture(scope="package")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tests.browser.conftest import free_port
 
-ROOT = Path(__file__).parents[2]
+APP = "import runpy\nrunpy.run_path('app.py', run_name='__main__')"
 
 
 def test_an_address_of_another_machine_is_refused_in_one_sentence() -> None:
     """192.0.2.0/24 is nobody's (RFC 5737)."""
-    command = [sys.executable, "app.py", "--host", "192.0.2.1", "--port", "7998", "--target", "not looked for yet"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = forked.run(APP, "--host", "192.0.2.1", "--port", "7998", "--target", "not looked for yet")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("app.py: cannot listen on 192.0.2.1, port 7998: ")
     assert done.stderr.count("\n") == 1
@@ -48,8 +45,7 @@ httpx.Client.request = asking
     [(signal.SIGINT, AS_SOON_AS_IT_SAYS_WHERE_IT_IS), (signal.SIGTERM, WHEN_IT_ANSWERS_AND_HAS_NOT_SAID_SO)],
 )
 def test_a_signal_right_after_startup_ends_the_server_cleanly(number: signal.Signals, when: str) -> None:
-    ended = f"import os, runpy\nnumber = {int(number)}\n{when}\nrunpy.run_path('app.py', run_name='__main__')"
-    command = [sys.executable, "-c", ended, "--port", str(free_port())]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    code = f"import os\nnumber = {int(number)}\n{when}\n{APP}"
+    done = forked.run(code, "--port", str(free_port()))
     assert done.returncode == 0, done.stderr
     assert "Decode Lab is at " in done.stdout

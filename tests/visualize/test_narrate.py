@@ -149,7 +149,7 @@ def test_preemption_and_readmission_are_narrated() -> None:
 def test_the_end_counts_passes_as_the_readouts_do_after_a_preemption() -> None:
     """Tokens a pass and the closing sentence are read together."""
     config = EngineConfig(paged=True, speculative="ngram", num_blocks=12, block_size=8)
-    lab = tiny_models.engine("llama")
+    lab = tiny_models.engine("llama", shape={"num_hidden_layers": 3})
     samplings = [SamplingParams(max_tokens=60, temperature=0.8, seed=seed, ignore_eos=True) for seed in (9, 10)]
     runs = [request.result() for request in [lab.submit("Once upon a time", config, one) for one in samplings]]
     run = next(run for run in runs if any(isinstance(event, Preempted) for event in run.events))
@@ -282,7 +282,8 @@ def test_a_window_of_0_is_left_when_the_narration_says(monkeypatch: pytest.Monke
     costly = {0: 1.0}
     monkeypatch.setattr(Costs, "round_ms", lambda self, gamma, *_: costly.get(gamma, 1e6))
     config = EngineConfig(speculative="draft", adaptive_window=True)
-    run = tiny_models.engine("llama", "good").generate("The king", config, SamplingParams(max_tokens=90, seed=1))
+    lab = tiny_models.engine("llama", "good", shape={"num_hidden_layers": 3})
+    run = lab.generate("The king", config, SamplingParams(max_tokens=90, seed=1))
     guessed = {event.step for event in run.events if isinstance(event, Proposed)}
     promised = {
         frame["step"] + int(found[1])
