@@ -13,7 +13,6 @@ import pytest
 from gradio_client import Client
 
 from tests.browser.conftest import started
-from tests.programs import network
 from tests.programs.calls import get
 
 
@@ -37,7 +36,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     no variables that would keep libraries from asking."""
     folder = tmp_path_factory.mktemp("watched")
     (folder / "asked").touch()
-    (folder / "sitecustomize.py").write_text(Path(network.__file__).read_text("utf-8"), "utf-8")
+    (folder / "sitecustomize.py").write_text(Path(__file__).with_name("network.py").read_text("utf-8"), "utf-8")
     kept = {"PYTHONPATH": str(folder), "ASKED": str(folder / "asked")}
     with pytest.MonkeyPatch.context() as environment:
         for name in os.environ:

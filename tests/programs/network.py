@@ -1,6 +1,7 @@
 """The network, as seen by a process that is to do without: whom it asks for is written down, and nobody answers.
 
-For ``sitecustomize``, which Python imports at its start, in the processes that one starts, too.
+For ``sitecustomize``, which Python imports at its start, in the processes that one starts, too. The tests themselves do
+not import it.
 """
 
 from __future__ import annotations
