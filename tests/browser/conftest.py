@@ -46,7 +46,8 @@ QUIET = (
 
 
 OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
-"""Pixels by which a page is wider and higher than its window; less than 0 by a scrollbar where there is one."""
+"""Pixels by which a page is wider and higher than its window; less than 0 by a scrollbar where there is one. On a
+phone, a page that is too wide widens the window: there, ``innerWidth`` is to be looked at, too."""
 
 
 def chromium() -> str:

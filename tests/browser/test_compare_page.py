@@ -331,6 +331,7 @@ def assert_fits(page: Page, wide: int) -> None:
             assert plot.get_attribute("aria-labelledby")
         across, down = page.evaluate(over)
         assert across <= 0  # less by a scrollbar where there is one
+        assert page.evaluate("innerWidth") == wide
         if wide > 820:
             assert down == 0
     cut = page.evaluate(

@@ -13,6 +13,7 @@ pytest.importorskip("triton", reason="the package triton is not installed (requi
 from lab import EngineConfig, SamplingParams, load_engine
 from lab.decode import ahead, drafters, outcome, pool
 from lab.decode.scheduler import Turn
+from lab.decode.window import Window
 from lab.trace.events import FellBack, StepTimed
 from tests import tiny_models
 from tests.captured import SMALL, captured_engine
@@ -76,11 +77,16 @@ def test_an_engine_without_it_launches_nothing_ahead(monkeypatch, reference, lau
 
 
 @without_gpu
-@pytest.mark.parametrize("speculative", ["draft", "ngram"])
-def test_nothing_is_launched_ahead_of_guesses(monkeypatch, reference, launches, speculative):
-    config = replace(CONTIGUOUS, speculative=speculative, num_speculative_tokens=2)
+@pytest.mark.parametrize(("speculative", "adaptive"), [("draft", False), ("ngram", False), ("draft", True)])
+def test_nothing_is_launched_ahead_of_guesses(monkeypatch, reference, launches, speculative, adaptive):
+    """Nor where an adaptive window is closed: the next round may open it."""
+    config = replace(CONTIGUOUS, speculative=speculative, num_speculative_tokens=2, adaptive_window=adaptive)
+    expected = reference.generate("a b a b a", config, GREEDY).token_ids
+    if adaptive:
+        monkeypatch.setattr(Window, "__post_init__", lambda window: setattr(window, "gamma", 0))
+        monkeypatch.setattr(Window, "observe", lambda *_, **__: False)
     run = captured_engine(monkeypatch).generate("a b a b a", config, GREEDY)
-    assert run.token_ids == reference.generate("a b a b a", config, GREEDY).token_ids
+    assert run.token_ids == expected
     assert launches == ([], [])
 
 
