@@ -21,13 +21,14 @@ from subprocess import CompletedProcess
 from unittest.mock import patch
 
 ROOT = Path(__file__).parents[1]
-METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"  # on Windows
+METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"  # all that Windows has
 PATIENCE = 120.0
 """Seconds after which a process is killed."""
 
 
 def start(log: Path, options: list[str], environment: dict[str, str]) -> BaseProcess:
     """Begin ``python app.py`` with these options and no other environment variables. Its output goes to ``log``."""
+    log.write_text("")  # of a start before
     return _fork(_start, environment, (log, log), ["app.py", *options])
 
 

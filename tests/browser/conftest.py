@@ -107,7 +107,8 @@ def started(
 
 @contextmanager
 def serving(log: Path, *options: str, port: int = 0, host: str = "127.0.0.1", **variables: str) -> Iterator[str]:
-    """The address of such an app, in a process that has its imports from another; for ``variables`` see there."""
+    """The address of such an app, in a process that has its imports from another: see ``tests.forked``, also for which
+    ``variables`` it can be given."""
     port = free_port(port)
     app = forked.start(log, ["--port", str(port), *options], os.environ | ALWAYS | variables)
     try:
@@ -121,7 +122,7 @@ def serving(log: Path, *options: str, port: int = 0, host: str = "127.0.0.1", **
 
 def _await_answers(log: Path, alive: Callable[[], bool]) -> None:
     until = time.monotonic() + 120
-    while not log.exists() or "Decode Lab is at " not in log.read_text():  # printed a moment after it starts answering
+    while "Decode Lab is at " not in log.read_text():  # printed a moment after it starts answering
         assert alive(), log.read_text()
         assert time.monotonic() < until, f"the app did not start: {log.read_text()}"
         time.sleep(0.1)

@@ -46,7 +46,7 @@ def run_gpu(
     """Run the parts, writing all results so far to ``out`` after each. ``folder``: for recorded runs. ``seconds``: the
     most that all of them may take together; None: ``SECONDS``.
 
-    This process does not touch the device.
+    This process computes nothing on the device: only parts, each in a process of its own, can break or fill it.
 
     Returns:
         The table.
