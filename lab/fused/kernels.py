@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from lab.kv.early import early, let_next_begin, wait_for_previous
 from lab.kv.storage import PlainLayer
 
 
@@ -79,6 +80,7 @@ def rotate(
         NORMED=norms is not None,
         STORED=layer is not None,
         num_warps=1,
+        **early(qkv.device),
     )
 
 
@@ -132,7 +134,10 @@ def _rotate_kernel(
     PADDED: tl.constexpr,
     NORMED: tl.constexpr,
     STORED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    let_next_begin(EARLY)
+    wait_for_previous(EARLY)
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     i = tl.arange(0, PADDED)
     inside = i < HALF

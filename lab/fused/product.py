@@ -26,6 +26,7 @@ import triton.language as tl
 from torch.nn import functional as F
 
 from lab.fused.kernels import rms_norm, swiglu
+from lab.kv.early import early, fetch, let_next_begin, wait_for_previous
 from lab.kv.interpreter import multiplied_in
 
 MOST_ROWS = 16
@@ -46,6 +47,8 @@ class Tile(NamedTuple):
 # once on an H100's multiprocessor, if there are that many. They take 50 to 74 KB each: of smaller GPUs' 100 KB there is
 # room for one, which was not measured there. Where x is normed, a second warp computes the same squares again.
 NORMED, GATED, ADDED = Tile(16, 256, 1, 4), Tile(16, 256, 2, 4), Tile(16, 512, 2, 3)
+FETCHED = 512
+"""Inputs whose weights a program asks for while the kernel ahead still runs."""
 
 
 def normed_product(
@@ -119,6 +122,8 @@ def _launch(
         ROWS=MOST_ROWS,
         OUTPUTS=tile.outputs,
         INPUTS=min(tile.inputs, inputs & -inputs),  # the largest power of two that divides them
+        FETCHED=min(FETCHED, inputs & -inputs),
+        **early(x.device),
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
@@ -143,6 +148,8 @@ def _product_kernel(
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     INPUTS: tl.constexpr,
+    FETCHED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     row, i = tl.arange(0, ROWS), tl.arange(0, INPUTS)
     there = (row < rows)[:, None]
@@ -156,6 +163,10 @@ def _product_kernel(
     x_at = x + row[:, None] * inputs + i[None, :]
     weight_at = weight + matrix_row[None, :].to(tl.int64) * inputs + i[:, None]
     at = out + row[:, None] * outputs + output[None, :]
+    let_next_begin(EARLY)
+    line = tl.arange(0, (FETCHED + 63) // 64) * 64
+    fetch(weight + matrix_row[:, None].to(tl.int64) * inputs + line[None, :], EARLY)
+    wait_for_previous(EARLY)
     # What is added in the end is on its way while the matrix is read. Converted only then: that waits for its arrival.
     if ADDED:
         before = tl.load(at, mask=there, other=0.0)

@@ -26,6 +26,7 @@ import torch
 import triton
 import triton.language as tl
 
+from lab.kv.early import early, let_next_begin, wait_for_previous
 from lab.kv.graphs import SHORTEST_CONTEXT
 from lab.kv.interpreter import multiplied_in
 from lab.kv.plan import BlockPlan
@@ -46,18 +47,23 @@ multiprocessor's registers: assembled for compute capability 9.0 by Triton 3.6, 
 MOST_SPLITS = 128
 MOST_TILES = 4
 """Most tiles of a sequence that is not split: a second kernel then takes longer than it saves. With tiles of 64 tokens,
-384 tokens of one sequence took an H100 12.8 microseconds whole, 9.2 in two parts and 7.7 in four, and 128 tokens 5.7,
-5.6 and 5.9 (part 3 of ``python -m lab.bench gpu``)."""
-RESIDENT, RESIDENT_WIDE = 4, 2
+384 tokens of one sequence took an H100 12.5 microseconds whole, 7.9 in two parts and 6.1 in four, and 128 tokens 4.8,
+4.2 and 4.2 (part 3 of ``python -m lab.bench gpu``)."""
+STAGES = {"plain": 2, "int8": 5, "int4": 3}
+"""For few rows. With 2, a tile is loaded once the last one has been used: the multiprocessor's other programs fill the
+wait. With 3, the next tile's blocks are looked up meanwhile; with 5, two tiles of keys and two of values are on their
+way (read in Triton's output)."""
+RESIDENT, RESIDENT_WIDE = {"plain": 4, "int8": 2, "int4": 4}, 2
 """Programs that a multiprocessor runs at once: of 16 rows, and of more. An H100's has shared memory for so many: 228 KB
-of which a program takes 25 to 42, or up to 80 with more rows (heads of 128). The 100 KB of an A10G's, L4's or RTX's are
-enough for two programs of 16 rows (of INT4, three) and for one of more, if plain: a sequence may then be split into
-more parts than run at once. Not measured there."""
+of which a program takes 25 to 39 (INT8: 77), or up to 80 with more rows (heads of 128). The 100 KB of an A10G's, L4's
+or RTX's are enough for two programs of 16 rows (of INT4, three; of INT8, one) and for one of more, if plain: a sequence
+may then be split into more parts than run at once. Not measured there."""
 REGISTERS = 128
 """Most per thread if four programs of 128 threads are to run at once: a multiprocessor has 65,536. For heads of 128
-and compute capability 9.0, Triton 3.6 takes 96 for plain, and without a limit 128 for INT4 and 146 for INT8: a fourth
-program would wait until one of three has ended. Limited to 128, a thread spills up to 16 bytes to memory. Counted
-in the machine code, as are the instructions for 64 positions: 421 for plain, 758 for INT8, 681 for INT4."""
+and compute capability 9.0, Triton 3.6 takes 86 for plain, and without a limit 145 for INT4. Counted in the machine
+code, as are the instructions for 64 positions: 416 for plain, 520 for INT8, 489 for INT4."""
+COMBINED = 32
+"""Numbers of a head that a program combines: more would take the few programs that there are longer."""
 
 
 class Tiling(NamedTuple):
@@ -106,6 +112,9 @@ def attend(
     padded = max(16, triton.next_power_of_2(width))
 
     out = torch.empty(tokens, heads, dim, dtype=query.dtype, device=query.device)
+    # Begun early, plain attention over 1,024 to 32,768 tokens of one sequence took an H100 2 to 10% less time. INT8's,
+    # two of whose programs take two thirds of a processor's shared memory, took 37 microseconds instead of 33.
+    begun = early(query.device, begins=form == "plain")
     found = out
     if splits > 1:
         found = torch.empty(tokens, heads, splits, dim, dtype=torch.float32, device=query.device)
@@ -146,10 +155,11 @@ def attend(
         num_warps=4,
         num_stages=tiling.stages,
         maxnreg=tiling.registers,
+        **begun,
     )
     if splits > 1:
-        _combine_kernel[tokens, heads](
-            out, found, maxima, sums, DIM=dim, PADDED=triton.next_power_of_2(dim), SPLITS=splits, num_warps=4
+        _combine_kernel[tokens, heads, triton.cdiv(dim, COMBINED)](
+            out, found, maxima, sums, DIM=dim, PART=COMBINED, SPLITS=splits, num_warps=4, **early(query.device)
         )
     return out
 
@@ -171,13 +181,10 @@ def _tiling(form: str, query: torch.Tensor, keys: torch.Tensor, plan: BlockPlan,
     tile = rows // shared
     programs = sequences if plan.longest_new <= tile else tokens // tile + sequences
     if splits is None:
-        resident = RESIDENT if few else RESIDENT_WIDE
+        resident = RESIDENT[form] if few else RESIDENT_WIDE
         splits = _splits(programs * kv_heads, resident, plan.longest, columns, query.device)
-    # A tile is loaded once the last one has been used: the multiprocessor's other programs fill the wait. A third
-    # stage looks up the next tile's blocks meanwhile (read in Triton's output): on an H100, 1 to 2% less time
-    # where few rows read INT8 or INT4.
-    stages = 3 if few and quantised else 2
-    registers = REGISTERS if few and quantised and not exact else None
+    stages = STAGES[form] if few else 2
+    registers = REGISTERS if few and form == "int4" and not exact else None
     return Tiling(rows, columns, paired, programs, splits, stages, registers)
 
 
@@ -239,12 +246,16 @@ def _attend_kernel(
     COLUMNS: tl.constexpr,
     SPLITS: tl.constexpr,
     ALONE: tl.constexpr,  # no sequence has more than one new token
+    EARLY: tl.constexpr,
 ):
+    let_next_begin(EARLY)
     kv_head, split = tl.program_id(1), tl.program_id(2)
     TOKENS: tl.constexpr = ROWS // SHARED
     sequence, tile = _tile(starts, sequences, TOKENS)
     first = tl.load(starts + sequence).to(tl.int32)
     new = tl.load(starts + sequence + 1).to(tl.int32) - first
+    length = tl.load(lengths + sequence).to(tl.int32)
+    wait_for_previous(EARLY)  # what was read so far is the plan, copied to the device before the step's first kernel
     if tile * TOKENS >= new:
         return
 
@@ -253,7 +264,6 @@ def _attend_kernel(
     token = tile * TOKENS + row // SHARED
     head = kv_head * SHARED + row % SHARED
     real = (row < TOKENS * SHARED) & (token < new)
-    length = tl.load(lengths + sequence).to(tl.int32)
     position = length - new + token
 
     # Stored number i holds PARTS dimensions, from PARTS * i on, the first in its lowest bits.
@@ -278,14 +288,16 @@ def _attend_kernel(
     for start in range(begin, end, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         inside = column < end
-        block = tl.load(tables + sequence * height + column // BLOCK_SIZE, mask=inside, other=0)
-        slot = block.to(tl.int64) * BLOCK_SIZE + column % BLOCK_SIZE
+        # Where no token is, the last one is loaded again: stale slots may hold NaN, and 0 x NaN is NaN. A mask instead
+        # would take instructions for every vector.
+        known = tl.minimum(column, end - 1)
+        block = tl.load(tables + sequence * height + known // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE
+        slot = block + known % BLOCK_SIZE
         numbers = (slot * numbers_slot + kv_head * numbers_head)[:, None] + i[None, :]
-        scales = slot * scales_slot + kv_head * scales_head
-        # Nothing is loaded from where no token is: stale slots may hold NaN, and 0 x NaN is NaN.
-        mask = inside[:, None] & stored[None, :]
+        # Scales are masked: through a minimum, Triton does not see that they lie side by side.
+        scales = (block + column % BLOCK_SIZE) * scales_slot + kv_head * scales_head
 
-        k = tl.load(keys + numbers, mask=mask, other=0)
+        k = _vectors(keys + numbers, stored, WIDTH)
         k_scale = None
         if FORMAT == "int4":
             k_scale = _group_scales(key_scales, scales, inside, GROUPS, PADDED, PADDED_GROUP)
@@ -308,7 +320,7 @@ def _attend_kernel(
         maximum = newest
         total = total * shrink + tl.sum(weight, 1)
 
-        v = tl.load(values + numbers, mask=mask, other=0)
+        v = _vectors(values + numbers, stored, WIDTH)
         v_scale = None
         if FORMAT == "int4":
             v_scale = _group_scales(value_scales, scales, inside, GROUPS, PADDED, PADDED_GROUP)
@@ -355,6 +367,14 @@ def _tile(starts, sequences, TOKENS: tl.constexpr):
 
 
 @triton.jit
+def _vectors(at, stored, WIDTH: tl.constexpr):
+    """The stored numbers at these addresses, [COLUMNS, PADDED]; zeros where ``stored``, [PADDED], is false."""
+    if at.shape[1] == WIDTH:
+        return tl.load(at)
+    return tl.load(at, mask=stored[None, :], other=0)
+
+
+@triton.jit
 def _group_scales(scales, at, inside, GROUPS: tl.constexpr, PADDED: tl.constexpr, PADDED_GROUP: tl.constexpr):
     """The scale of every stored number. Each is loaded once and spread over its group."""
     group = tl.arange(0, PADDED // PADDED_GROUP)[None, :]
@@ -366,9 +386,11 @@ def _group_scales(scales, at, inside, GROUPS: tl.constexpr, PADDED: tl.constexpr
 @triton.jit
 def _part(numbers, part: tl.constexpr, scale, FORMAT: tl.constexpr, DTYPE: tl.constexpr):
     """One part of every stored number, times its scale if there is one."""
-    if FORMAT == "int4":
-        # In 128 as bfloat16, and in 2^23 as float32, the last bit is worth 1: half a byte is added with "or", and need
-        # not be converted. 128 or 2^23 is subtracted exactly, with the 8; the product is rounded once.
+    if FORMAT != "plain" and tl.bfloat16 == DTYPE and tl.int16 == numbers.dtype:
+        code: tl.constexpr = INT8_PARTS[part] if FORMAT == "int8" else INT4_PARTS[part]
+        x = tl.inline_asm_elementwise(code, "=r,r", [numbers], tl.bfloat16, is_pure=True, pack=2)
+    elif FORMAT == "int4":
+        # As below; in 2^23 as float32 the last bit is worth 1.
         half = (numbers >> 4 * part) & 15
         if tl.bfloat16 == DTYPE:
             x = (half.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True) - 136
@@ -384,10 +406,21 @@ def _part(numbers, part: tl.constexpr, scale, FORMAT: tl.constexpr, DTYPE: tl.co
 
 
 @triton.jit
-def _combine_kernel(out, found, maxima, sums, DIM: tl.constexpr, PADDED: tl.constexpr, SPLITS: tl.constexpr):
+def _combine_kernel(
+    out,  # [N, heads, head_dim]
+    found,  # [N, heads, splits, head_dim] float32
+    maxima,  # [N, heads, splits] float32, as are the sums
+    sums,
+    DIM: tl.constexpr,
+    PART: tl.constexpr,  # of them, numbers for a program
+    SPLITS: tl.constexpr,
+    EARLY: tl.constexpr,
+):
     """Combine the splits' sums for one token and query head, each rescaled to the largest score of all."""
+    wait_for_previous(EARLY)
+    let_next_begin(EARLY)  # only now: programs that wait would leave less room for those of attention
     row = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
-    split, i = tl.arange(0, SPLITS), tl.arange(0, PADDED)
+    split, i = tl.arange(0, SPLITS), tl.program_id(2) * PART + tl.arange(0, PART)
     maximum = tl.load(maxima + row * SPLITS + split)
     weight = tl.exp2(maximum - tl.max(maximum, 0))
     total = tl.sum(weight * tl.load(sums + row * SPLITS + split), 0)
@@ -396,3 +429,24 @@ def _combine_kernel(out, found, maxima, sums, DIM: tl.constexpr, PADDED: tl.cons
     )
     mean = tl.sum(weight[:, None] * parts, 0) / total
     tl.store(out + row * DIM + i, mean.to(out.dtype.element_ty), mask=i < DIM)
+
+
+def _parts(dequantise: str, shifts: tuple[int, ...]) -> tl.constexpr:
+    """PTX for each part of two neighbouring numbers of 16 bits at once, which Triton would unpack."""
+    head = "{{ .reg .b32 x, y; shr.u32 x, $1, {};"
+    return tl.constexpr(tuple(head.format(shift) + dequantise + "}" for shift in shifts))
+
+
+# In 128 as bfloat16, which is 0x4300, the last bit is worth 1: small numbers are added with "or", and need not be
+# converted. A multiply-add by 1 or -1 (0x3F80, 0xBF80) then takes 128 away exactly: 128 + 8 from half a byte, and from
+# a byte's lower seven bits 128 + its sign bit's value.
+INT4_PARTS = _parts(
+    "lop3.b32 x, x, 0x000F000F, 0x43004300, 0xEA; mov.b32 y, 0x3F803F80;"
+    ".reg .b32 z; mov.b32 z, 0xC308C308; fma.rn.bf16x2 $0, x, y, z;",
+    (0, 4, 8, 12),
+)
+INT8_PARTS = _parts(
+    "lop3.b32 y, x, 0x00800080, 0x43004300, 0xEA; lop3.b32 x, x, 0x007F007F, 0x43004300, 0xEA;"
+    ".reg .b32 z; mov.b32 z, 0xBF80BF80; fma.rn.bf16x2 $0, y, z, x;",
+    (0, 8),
+)

@@ -1,8 +1,9 @@
 """Compiles the kernels for a GPU that need not be present: ``python -m tests.kv.compile_kernels 90``.
 
 Triton brings its own assembler, so everything up to the machine code is done; only the launch is left out.
-Prints a line for each kernel: its name, the rows of a tile (0: it has none), its warps, its bytes of shared memory, and
-per thread the registers and the bytes spilled from them. For attention there follow the KV format and the dtype; if few
+Prints a line for each kernel: its name, the rows of a tile (0: it has none), its warps, its bytes of shared memory, per
+thread the registers and the bytes spilled from them, and how many loads and how many stores come before it waits for
+the kernel ahead (-1: it does not wait). For attention there follow the KV format and the dtype; if few
 rows in bfloat16 attend, as decoded tokens do, also the instructions of the inner loop: all of them, per 64 positions,
 and those that load a single byte from shared memory.
 For a product: its kind, the instructions of all its warps per KB of the matrix, how many of its tiles lie in shared
@@ -23,6 +24,8 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
+from lab.fused import kernels
+from lab.fused import product as products
 from lab.fused.kernels import rms_norm, rotate, swiglu
 from lab.fused.product import add_product, gated_product, normed_product
 from lab.fused.softmax import softmax
@@ -38,6 +41,8 @@ def compile_only(self: triton.JITFunction, *args: object, grid: object, warmup: 
         wanted = ["-res-usage", "-sass"] if looked_into else ["-res-usage"]  # slow: half a second
         command = [CUOBJDUMP, *wanted, file.name]
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    ahead, waits, _ = binary.asm["ptx"].partition("griddepcontrol.wait")
+    ahead = [len(re.findall(kind, ahead)) if waits else -1 for kind in (r"ld\.global|cp\.async", r"st\.global")]
     of_a_thread = re.search(r"REG:(\d+) STACK:(\d+)", shown).groups()
     loop = []
     if "GATED" in kwargs:
@@ -53,7 +58,9 @@ def compile_only(self: triton.JITFunction, *args: object, grid: object, warmup: 
             body, _ = longest_loop(shown)
             bytewise = sum("LDS.U8" in instruction or "LDS.S8" in instruction for instruction in body)
             loop += [len(body) * 64 // kwargs["COLUMNS"], bytewise]
-    print(self.__name__, kwargs.get("ROWS", 0), kwargs["num_warps"], binary.metadata.shared, *of_a_thread, *loop)
+    print(
+        self.__name__, kwargs.get("ROWS", 0), kwargs["num_warps"], binary.metadata.shared, *of_a_thread, *ahead, *loop
+    )
 
 
 def longest_loop(code: str) -> tuple[list[str], list[str]]:
@@ -78,6 +85,9 @@ triton.runtime.driver.set_active(
         get_current_target=lambda: target, get_current_device=lambda: 0, get_current_stream=lambda device: 0
     )
 )
+if target.arch >= 90:
+    for module in attend_kernel, kernels, products:
+        module.early = lambda device, begins=True: {"EARLY": True, "launch_pdl": begins}
 steps = (1, 8), (20, 1)  # new tokens and splits
 kinds = [
     *product(FORMATS, [torch.bfloat16], steps),

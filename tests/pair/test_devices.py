@@ -168,6 +168,28 @@ def test_weights_on_disk_decode_the_same(folder, device_map):
     assert offloaded.target.weight_bytes == plain.target.weight_bytes
 
 
+IN_PART = DISK | {
+    "model.embed_tokens": 0,
+    "model.rotary_emb": 0,
+    "model.norm": 0,
+    "model.layers.0": 0,
+    "lm_head": "cpu",
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("device_map", ["auto", {"": 0}, IN_PART], ids=["auto", "whole", "in part"])
+def test_a_map_with_a_gpu_gives_the_tokens_of_the_gpu_alone(folder, device_map):
+    plain = load_engine(folder, device="cuda", dtype="float32")
+    mapped = load_engine(folder, folder, device_map=device_map, dtype="float32")
+    assert torch.device(mapped.device).type == "cuda"
+    assert {weight.device.type for weight in mapped.draft.model.parameters()} == {"cuda"}
+    assert mapped.target.weight_bytes == plain.target.weight_bytes
+    for config in (EngineConfig(), EngineConfig(paged=True, speculative="early_exit", early_exit_layer=2)):
+        assert said(mapped, config) == said(plain, config)
+
+
 def test_device_map_auto_is_the_cpu_where_there_is_no_gpu(folder, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr("accelerate.utils.modeling.is_mps_available", lambda *_, **__: True)  # on a Mac

@@ -16,6 +16,7 @@ from tests import tiny_models
 SAMPLING = SamplingParams(max_tokens=24, ignore_eos=True)
 DTYPES = {"torchao-int8": "float32", "bitsandbytes-int8": "float16"}
 """What dtype="auto" means with each of them on a CPU."""
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
 @pytest.fixture(scope="module")
@@ -26,31 +27,35 @@ def folder(tmp_path_factory):
     return path
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])])
 @pytest.mark.parametrize("choice", DTYPES)
 class TestInt8:
     @pytest.fixture
-    def engines(self, folder, choice):
+    def engines(self, folder, choice, device):
+        """A model in the dtype that the other computes in, and that with INT8 weights."""
         pytest.importorskip(choice.removesuffix("-int8"), reason="an optional library")
-        plain = load_engine(folder, device="cpu", dtype=DTYPES[choice])
-        return plain, load_engine(folder, folder, device="cpu", quantization=choice)
+        dtype = DTYPES[choice] if device == "cpu" or choice == "bitsandbytes-int8" else "bfloat16"
+        plain = load_engine(folder, device=device, dtype=dtype)
+        int8 = load_engine(folder, folder, device=device, quantization=choice)
+        assert int8.dtype == dtype
+        return plain, int8
 
-    def test_an_int8_model_decodes_and_drafts(self, engines, choice):
+    def test_an_int8_model_decodes_and_drafts(self, engines):
         _, int8 = engines
-        assert int8.dtype == DTYPES[choice]
         for config in (EngineConfig(paged=True), EngineConfig(kv_dtype="int8")):
             assert len(int8.generate("Once", config, SAMPLING).token_ids) == SAMPLING.max_tokens
         drafted = int8.generate("Once", EngineConfig(speculative="draft"), SAMPLING)
         assert drafted.metrics.mean_acceptance_length > 3  # the draft is the target, quantised the same way
 
-    def test_int8_logits_are_close_to_the_original(self, engines, choice):
+    def test_int8_logits_are_close_to_the_original(self, engines):
         logits = []
         for engine in engines:
             with engine.target.stock_attention() as model, torch.inference_mode():
-                logits.append(model(torch.arange(3, 40)[None]).logits.float())
+                logits.append(model(torch.arange(3, 40, device=engine.device)[None]).logits.float())
         off = ((logits[1] - logits[0]).norm() / logits[0].norm()).item()
         assert 0 < off < 0.1
 
-    def test_weight_bytes_are_those_of_the_stored_tensors(self, engines, choice):
+    def test_weight_bytes_are_those_of_the_stored_tensors(self, engines):
         plain, int8 = (engine.target for engine in engines)
         linear = [module for module in plain.model.model.layers.modules() if isinstance(module, torch.nn.Linear)]
         saved = sum(module.weight.nbytes - module.weight.numel() for module in linear)
@@ -58,7 +63,7 @@ class TestInt8:
         beside = int8.weight_bytes - (plain.weight_bytes - saved)
         assert 4 * rows <= beside <= 8 * rows  # a float32 scale per row, and torchao's zero point
 
-    def test_a_change_of_the_int8_numbers_is_noticed(self, engines, choice):
+    def test_a_change_of_the_int8_numbers_is_noticed(self, engines):
         model = engines[1].target
         before = model.identity()
         assert model.identity() == before

@@ -1,0 +1,23 @@
+"""Where kernels may begin before the one ahead has ended. What they do until then: ``test_kernels``."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lab.kv import early as module
+from lab.kv.early import early
+
+
+@pytest.mark.parametrize(("capability", "begins"), [((8, 9), False), ((9, 0), True), ((12, 0), True)])
+def test_kernels_begin_early_from_compute_capability_9_on(monkeypatch, capability, begins):
+    monkeypatch.setattr(module, "INTERPRETED", False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    early.cache_clear()
+    options = early(torch.device("cuda", 0)), early(torch.device("cuda", 0), begins=False)
+    early.cache_clear()
+    if begins:
+        assert options == ({"EARLY": True, "launch_pdl": True}, {"EARLY": True, "launch_pdl": False})
+    else:  # a launch that such a GPU would refuse is not asked for
+        assert options == ({"EARLY": False}, {"EARLY": False})
+    assert early(torch.device("cpu")) == {"EARLY": False}
