@@ -117,7 +117,7 @@ async function begin() {
     return enter(code);
   }
   const known = knownCode();
-  if (known) return enter(known);
+  if (known && !(problem && leads)) return enter(known);
   $(".strip-join").hidden = false;
   say(problem ?? "Join with the code on the presenter's screen.", Boolean(problem));
 }
