@@ -231,6 +231,9 @@ def test_a_saved_run_is_reopened_and_a_bad_file_changes_nothing(visit: Visit, tm
     other.page.click("[data-do=last]")
     other.finish()
     assert 0 < other.seen()["pass"] < end["pass"]
+    Run(run.events[:1]).save(part)
+    other.reopen(part)
+    expect(other.page.locator(".place")).to_have_text("start / 0 · 0 ms")
 
     large = tmp_path / "large.json"
     large.write_bytes(b" " * (MAX_RUN_FILE + 1))
