@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import BrowserContext, Page
+from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.browser.conftest import OVERFLOW, Lab, background, free_port, serving
 from tests.browser.conftest import PRESENTERS_KEY as KEY
@@ -162,6 +163,15 @@ def test_followers_and_the_room_say_that_the_server_does_not_answer(troubled: Vi
         page.wait_for_selector(f"{says}.problem:has-text('The lab does not answer')")
         page.unroute("**/channels/*")
         page.wait_for_selector(f'{says}:not(.problem):has-text("{well}")')
+    leading.run()
+    leading.finish()
+    shown = json.loads(leading.page.get_attribute(".stage", "data-run"))["run"]
+    over = {"content_type": "text/event-stream", "body": END}
+    follower.route(f"**/channels/{shown}?*", lambda route: route.fulfill(**over))  # as if it were forgotten
+    follower.reload()
+    expect(follower.locator(".say.problem")).to_have_text(
+        "The server no longer has this run: it may have been restarted."  # not that one should press Run
+    )
 
 
 def test_the_pages_fit_the_screen_and_are_accessible(troubled: Visit, server: str, code: str) -> None:
