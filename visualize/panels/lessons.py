@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -36,7 +37,9 @@ LATEX = [{"left": "$$", "right": "$$", "display": True}, {"left": "$", "right": 
 BROWSER_KEEPS = f"""() => {{
   // More than the lab ever keeps would be refused, and the page would not load.
   const upTo = (most, text) => (new Blob([JSON.stringify(text)]).size > most ? "" : text);
-  const number = new URLSearchParams(location.search).get("lesson") ?? "{next(iter(course()))}";
+  const numbers = {json.dumps([str(number) for number in course()])}; // without another, the first is shown
+  const asked = new URLSearchParams(location.search).getAll("lesson").at(-1);
+  const number = numbers.includes(asked) ? asked : numbers[0];
   try {{
     const kept = JSON.parse(localStorage.getItem("{sheet.KEPT}") ?? "{{}}").lessons?.[number];
     const runs = localStorage.getItem(`{sheet.KEPT}-runs-${{number}}`);
