@@ -415,10 +415,19 @@ def test_progress_can_be_exported_and_imported(visit: Visit, tmp_path: Path) -> 
     assert other.evaluate("window.pwned") is None
 
 
-def test_a_link_to_an_unknown_lesson_gives_a_notice(visit: Visit) -> None:
-    page = visit().at("lessons", lesson="99")
+def test_a_link_to_an_unknown_lesson_gives_a_notice_and_shows_what_was_done_in_the_first(visit: Visit) -> None:
+    lab = visit()
+    page = lab.at("lessons", lesson="99")
     assert "There is no such lesson; the lessons are 1, 2," in page.inner_text(".toast-wrap")
     expect(page.locator("#introduction h1")).to_contain_text("1.")
+    page.press("#predict input", "Enter")
+    page.click("#predict .main")
+    expect(page.locator("#run")).to_be_enabled()
+    for asked in ("99", ""):
+        lab.at("lessons", lesson=asked)
+        expect(page.locator("#run")).to_be_enabled()
+    page.goto(f"{lab.server}/lessons?lesson={COSTS}&lesson=1")  # the last counts
+    expect(page.locator("#run")).to_be_enabled()
 
 
 def test_the_page_fits_a_phone(visit: Visit) -> None:

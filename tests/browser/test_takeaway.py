@@ -178,6 +178,11 @@ def test_a_run_recorded_on_a_gpu_is_opened_without_one(visit: Visit) -> None:
         assert lab.seen()["say"].startswith("Finished with 48 tokens")
         expect(lab.page.locator("#replays input")).to_have_value("GPU recordings")
     assert len(lab.page.evaluate("shown")) == 3, "each choice opens the run once"
+    lab.slow(400)
+    last = list(runs())[-1]
+    for chosen in (name, last):  # the second before the first is there
+        lab.pick("replays", chosen)
+    lab.page.wait_for_selector(f".token >> nth=1 >> text='{Run.load(runs()[last]).prompt.split()[1]}'")
     assert "recorded" not in lab.page.url
 
 
@@ -231,6 +236,9 @@ def test_a_saved_run_is_reopened_and_a_bad_file_changes_nothing(visit: Visit, tm
     other.page.click("[data-do=last]")
     other.finish()
     assert 0 < other.seen()["pass"] < end["pass"]
+    Run(run.events[:1]).save(part)
+    other.reopen(part)
+    expect(other.page.locator(".place")).to_have_text("start / 0 · 0 ms")
 
     large = tmp_path / "large.json"
     large.write_bytes(b" " * (MAX_RUN_FILE + 1))

@@ -7,9 +7,11 @@ import json
 import re
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl
 
+import gradio as gr
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,15 +29,18 @@ from tests.lessons.test_course import GOOD
 from tests.lessons.test_marking import CURVE
 from tests.visualize.conftest import script
 from tests.visualize.picture import draw
+from tests.visualize.test_unmeasured import FREE, VISITOR, handlers
 from visualize.batch import inputs as batch_inputs
 from visualize.figures import compare as compared
 from visualize.figures import overlap
 from visualize.figures.compare import MARKS
 from visualize.lessons import lesson_sheet as sheet
 from visualize.lessons import observation
+from visualize.lessons.instructor import Answers
 from visualize.lessons.learner import Learner, restored
 from visualize.lessons.lesson_run import LessonRun
 from visualize.lessons.overlap import pictures
+from visualize.panels import instructor, lessons
 from visualize.run.transcript import recorded
 from visualize.server.tasks import follow
 from visualize.server.visitors import OneEach
@@ -374,6 +379,22 @@ def test_a_visitor_has_one_task_at_a_time_and_leaving_cancels_it(lesson: Lesson)
             assert task.cancelled.is_set()
             assert task.done.wait(20)
     assert list(follow(None)) == []
+
+
+def test_a_second_click_empties_nothing() -> None:
+    """As Gradio empties the outputs of a generator that yields nothing."""
+    learns, teaches = (handlers(page.build, Answers()) for page in (lessons, instructor))
+    *_, (learner, *_) = learns["run"](VISITOR, FREE, Learner(0))
+    for act, *what in (
+        (learns["run"], FREE, learner),
+        (learns["change"], FREE, learner),
+        (teaches["measure"], SimpleNamespace(lessons=[FREE])),
+    ):
+        first = act(VISITOR, *what)
+        next(first)
+        (answer,) = act(VISITOR, *what)
+        assert answer == [gr.skip()] * len(answer)
+        first.close()
 
 
 def test_closing_the_stream_cancels_the_task(lesson: Lesson) -> None:

@@ -73,6 +73,8 @@ def test_a_rejection_is_explained_with_numbers_and_marked_tokens() -> None:
     assert told["layout"]["xaxis.ticktext"] == ["✗ “ forest”", "“ sea”", "↻ “ castle”"]
     figure = draw(verdict.figure(), told["columns"], told["layout"])
     assert [trace.y for trace in figure.data] == [(0.1, 0.5, 0.4), (0.5, 0.3, 0.2), (0.0, 0.5, 0.5), (0.45, 0.45)]
+    hovered = [trace.hovertemplate.split("%{y:")[1] for trace in figure.data]
+    assert hovered == [".3~g}<extra></extra>"] * 4, "written as in the sentence: 0.5, not 0.500"
     assert figure.layout.yaxis.range == (0, pytest.approx(0.53))
     assert min(figure.data[-1].x) < 0 < max(figure.data[-1].x)
 

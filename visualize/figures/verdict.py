@@ -31,7 +31,7 @@ def figure(dark: bool = False) -> go.Figure:
         go.Bar(
             name=name,
             marker=marker | {"line": {"width": 0}},
-            hovertemplate=f"%{{customdata}}: {name} %{{y:.3g}}<extra></extra>",
+            hovertemplate=f"%{{customdata}}: {name} %{{y:.3~g}}<extra></extra>",
         )
         for name, marker in zip(BARS, markers, strict=True)
     ]
@@ -39,7 +39,7 @@ def figure(dark: bool = False) -> go.Figure:
         name=LINE,
         mode="lines",
         line={"color": colours.ink, "width": 2.5},
-        hovertemplate=f"{LINE} = %{{y:.3g}}<extra></extra>",
+        hovertemplate=f"{LINE} = %{{y:.3~g}}<extra></extra>",
     )
     return blank(
         [*traces, line],

@@ -48,6 +48,12 @@ def begins(asked: Dependency) -> None:
     asked.then(fn=None, js="() => { setTimeout(() => document.body.classList.remove('begun'), 500) }")
 
 
+def nothing(outputs: int) -> list[Any]:
+    """An answer that changes none of so many outputs, as to the second click of two. Those of a generator that yields
+    nothing at all are emptied by Gradio."""
+    return [gr.skip()] * outputs
+
+
 def stops(pages: gr.Blocks, pressed: Callable[..., Dependency], visitors: Stoppable) -> None:
     """Stop what a visitor has in progress when they press Stop or leave. ``pressed``: the event of Stop."""
 

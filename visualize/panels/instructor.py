@@ -12,7 +12,7 @@ from lessons.teaching import guide
 from visualize.lessons.instructor import Answers, lesson_records, told
 from visualize.lessons.lesson_run import LessonRun
 from visualize.panels import header
-from visualize.panels.events import QUIET, REPEATED, ready, stops
+from visualize.panels.events import QUIET, REPEATED, nothing, ready, stops
 from visualize.panels.lessons import LATEX
 from visualize.panels.widgets import component
 from visualize.server.tasks import Record, follow
@@ -47,6 +47,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
             preset = lessons[number].front.preset
             task = tasks.begin(request.session_hash, lambda preset=preset: LessonRun(line, load, preset))
             if task is None:
+                yield nothing(1 + len(lessons))
                 return
             for record in follow(task):
                 if not task.done.is_set():

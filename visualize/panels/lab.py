@@ -103,7 +103,7 @@ def build(
         panel.stop.click(stop, queue=False, **REPEATED)
         panel.open.upload(reopened, panel.open, view, **LATEST)
         # Not by ``input``: Gradio sends two for a click, and the second may come when the first has been answered.
-        panel.replays.change(replayed, panel.replays, [view, panel.replays], **QUIET)
+        panel.replays.change(replayed, panel.replays, [view, panel.replays], **REPEATED)
         panel.settle(view.submit(use, None, [panel.put_out, *panel.values], **QUIET))
         keep_address(panel.values, link)
         ready(page.load(opened, outputs=[panel.put_out, *panel.values], **QUIET))

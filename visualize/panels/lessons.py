@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +23,7 @@ from visualize.lessons.learner import MOST_CHARACTERS, Learner, restored
 from visualize.lessons.lesson_run import LessonRun
 from visualize.lessons.observation import Seen
 from visualize.panels import header, stage
-from visualize.panels.events import QUIET, REPEATED, begins, ready, warn
+from visualize.panels.events import QUIET, REPEATED, begins, nothing, ready, warn
 from visualize.panels.widgets import component
 from visualize.run.transcript import recorded
 from visualize.server.shelf import Shelf
@@ -36,7 +37,9 @@ LATEX = [{"left": "$$", "right": "$$", "display": True}, {"left": "$", "right": 
 BROWSER_KEEPS = f"""() => {{
   // More than the lab ever keeps would be refused, and the page would not load.
   const upTo = (most, text) => (new Blob([JSON.stringify(text)]).size > most ? "" : text);
-  const number = new URLSearchParams(location.search).get("lesson") ?? "{next(iter(course()))}";
+  const numbers = {json.dumps([str(number) for number in course()])}; // without another, the first is shown
+  const asked = new URLSearchParams(location.search).getAll("lesson").at(-1);
+  const number = numbers.includes(asked) ? asked : numbers[0];
   try {{
     const kept = JSON.parse(localStorage.getItem("{sheet.KEPT}") ?? "{{}}").lessons?.[number];
     const runs = localStorage.getItem(`{sheet.KEPT}-runs-${{number}}`);
@@ -142,10 +145,13 @@ class _Actions:
         if learner.prediction is None:
             return
         task = self._tasks.begin(request.session_hash, lambda: LessonRun(self._line, self._load, lesson.front.preset))
+        if task is None:
+            yield nothing(9)
+            return
         for record in follow(task):
             if not task.whole:
                 yield [*unchanged, as_line(record), gr.skip()]
-        if task and task.whole:
+        if task.whole:
             learner = Learner(learner.prediction, {kind: found.figures for kind, found in task.measured.items()})
             runs = task.measured["runs"].runs if "runs" in task.measured else None
             try:
@@ -165,10 +171,13 @@ class _Actions:
         if learner.figures is None:
             return
         task = self._tasks.begin(request.session_hash, lambda: LessonRun(self._line, self._load, lesson.changed))
+        if task is None:
+            yield nothing(3)
+            return
         for record in follow(task):
             if not task.whole:
                 yield [gr.skip(), gr.skip(), as_line(sheet.change(lesson, learner) | record)]
-        if task and task.whole:
+        if task.whole:
             tried = replace(learner, tried={kind: found.figures for kind, found in task.measured.items()})
             try:
                 changed = sheet.change(lesson, tried)
@@ -218,7 +227,7 @@ def _lacking(error: LabError) -> Record:
 def _forgotten(outputs: int) -> list[Any]:
     """The server was restarted, or very many visitors came since: it does not know this page's learner."""
     gr.Warning("The server has forgotten this page. Load this page again: what you did is kept in this browser.")
-    return [gr.skip()] * outputs
+    return nothing(outputs)
 
 
 def _kept(lesson: Lesson, learner: Learner, runs: Runs | None = None) -> str:

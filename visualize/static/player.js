@@ -170,12 +170,12 @@ document.addEventListener("click", ({ target, detail }) => detail && target.clos
 function drawControls() {
   const { frame, last, at, steps } = picture;
   for (const button of [...Object.values(buttons), bar]) button.disabled = last < 1;
-  if (last < 1) return;
+  if (!frame) return;
   const here = frame.finished ? "end" : at && frame.step >= 0 ? `pass ${frame.step}` : "start"; // the prefill is pass 0
-  bar.max = last;
+  bar.max = last || 1;
   bar.value = at;
   bar.setAttribute("aria-valuetext", `${here} of ${steps}`);
-  bar.style.setProperty("--played", `${(100 * at) / last}%`);
+  bar.style.setProperty("--played", `${(100 * at) / bar.max}%`);
   $(".place").textContent = `${here} / ${steps} · ${time(frame.t_ms)}`;
   const plays = moving() || mode === "looping";
   buttons.play.classList.toggle("plays", plays);

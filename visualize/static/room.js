@@ -5,7 +5,7 @@ const { shells } = setup;
 const READOUTS = {
   running: ["running", "Runs whose next tokens the engine computes, all in the same step."],
   waiting: ["waiting", "Runs that wait until there are blocks for them."],
-  speed: ["tokens a second", "All runs together, over the last second."],
+  speed: ["tokens/s", "All runs together, over the last second."],
   live: ["blocks live", "Blocks that runs hold, of all in the pool below."],
   followers: ["following", "People who see what the presenter shows."],
   done: ["runs done", "Since the server was started."],
@@ -117,7 +117,7 @@ async function begin() {
     return enter(code);
   }
   const known = knownCode();
-  if (known) return enter(known);
+  if (known && !(problem && leads)) return enter(known);
   $(".strip-join").hidden = false;
   say(problem ?? "Join with the code on the presenter's screen.", Boolean(problem));
 }

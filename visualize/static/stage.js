@@ -74,7 +74,7 @@ function listen(id) {
   const gone = () => {
     if (!run.running) return; // it was heard to its end
     over();
-    sayNow("The server no longer has this run: it may have been restarted. Press Run to begin again.", true);
+    sayNow(`The server no longer has this run: it may have been restarted.${led ? "" : " Press Run to begin again."}`, true);
     schedule();
   };
   const lost = () => run.running && sayNow(UNREACHED);

@@ -32,13 +32,14 @@ def test_a_wrong_code_and_a_wrong_key_are_explained(troubled: Visit) -> None:
 def test_a_wrong_key_or_code_does_not_displace_the_right_one(troubled: Visit, server: str, code: str) -> None:
     page = troubled().page
     for right, wrong, well in (
-        (f"#lead={KEY}", "#lead=nonsense", "ready"),
         (f"?join={code}", "?join=AAAAA", "following"),
+        (f"#lead={KEY}", "#lead=nonsense", "ready"),  # and the browser keeps a code
     ):
         page.goto(f"{server}/{right}")
         state(page, well)
-        page.goto(f"{server}/{wrong}")
-        page.wait_for_selector(".strip-say.problem")
+        for path, says in ("room", ".sheet-say"), ("", ".strip-say"):
+            page.goto(f"{server}/{path}{wrong}")
+            page.wait_for_selector(f"{says}.problem")
         page.goto(server)
         state(page, well)
         page.evaluate("localStorage.removeItem('decode-lab-key')")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import BrowserContext, Page
+from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.browser.conftest import OVERFLOW, Lab, background, free_port, serving
 from tests.browser.conftest import PRESENTERS_KEY as KEY
@@ -162,6 +163,24 @@ def test_followers_and_the_room_say_that_the_server_does_not_answer(troubled: Vi
         page.wait_for_selector(f"{says}.problem:has-text('The lab does not answer')")
         page.unroute("**/channels/*")
         page.wait_for_selector(f'{says}:not(.problem):has-text("{well}")')
+    leading.run()
+    leading.finish()
+    shown = json.loads(leading.page.get_attribute(".stage", "data-run"))["run"]
+    over = {"content_type": "text/event-stream", "body": END}
+    follower.route(f"**/channels/{shown}?*", lambda route: route.fulfill(**over))  # as if it were forgotten
+    follower.reload()
+    expect(follower.locator(".say.problem")).to_have_text(
+        "The server no longer has this run: it may have been restarted."  # not that one should press Run
+    )
+
+
+CUT = """() => [...document.querySelectorAll('.readout .label')]
+  .filter((label) => label.scrollWidth > label.clientWidth).map((label) => label.textContent)"""
+UNDER_ARROWS = """() => [...document.querySelectorAll('#lists input')].filter((input) => {
+  const text = Object.assign(document.createElement('canvas').getContext('2d'), { font: getComputedStyle(input).font });
+  const arrow = input.parentElement.querySelector('path').getBoundingClientRect();
+  return input.getBoundingClientRect().left + text.measureText(input.value || input.placeholder).width > arrow.left;
+}).map((input) => input.ariaLabel)"""
 
 
 def test_the_pages_fit_the_screen_and_are_accessible(troubled: Visit, server: str, code: str) -> None:
@@ -172,9 +191,11 @@ def test_the_pages_fit_the_screen_and_are_accessible(troubled: Visit, server: st
         page.wait_for_selector("body[data-ready]")
         page.wait_for_selector(".strip[data-state=following], .room .squares")
         assert max(page.evaluate(OVERFLOW)) <= 0, address
+        assert page.evaluate(UNDER_ARROWS) == [], "what the Lab's lists are called"
         page.set_viewport_size({"width": 1366, "height": 625})
         page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
         page.wait_for_function("document.querySelector('.say').getBoundingClientRect().bottom <= innerHeight")
         page.set_viewport_size({"width": 390, "height": 844})
         page.wait_for_function(f"{OVERFLOW}[0] <= 0")
+        assert page.evaluate(CUT) == [], address
         assert violations(page) == [], address
