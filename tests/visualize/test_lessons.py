@@ -385,6 +385,9 @@ def test_a_second_click_empties_nothing() -> None:
     """As Gradio empties the outputs of a generator that yields nothing."""
     learns, teaches = (handlers(page.build, Answers()) for page in (lessons, instructor))
     *_, (learner, *_) = learns["run"](VISITOR, FREE, Learner(0))
+    for act, early in (learns["run"], Learner()), (learns["change"], Learner(0)):
+        (answer,) = act(VISITOR, FREE, early)
+        assert answer == [gr.skip()] * len(answer)
     for act, *what in (
         (learns["run"], FREE, learner),
         (learns["change"], FREE, learner),

@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -142,9 +143,10 @@ class _Actions:
             yield _forgotten(9)
             return
         lesson, unchanged = course()[number], [gr.skip()] * 7
-        if learner.prediction is None:
-            return
-        task = self._tasks.begin(request.session_hash, lambda: LessonRun(self._line, self._load, lesson.front.preset))
+        task = None
+        if learner.prediction is not None:
+            start = partial(LessonRun, self._line, self._load, lesson.front.preset)
+            task = self._tasks.begin(request.session_hash, start)
         if task is None:
             yield nothing(9)
             return
@@ -168,9 +170,9 @@ class _Actions:
             yield _forgotten(3)
             return
         lesson = course()[number]
-        if learner.figures is None:
-            return
-        task = self._tasks.begin(request.session_hash, lambda: LessonRun(self._line, self._load, lesson.changed))
+        task = None
+        if learner.figures is not None:
+            task = self._tasks.begin(request.session_hash, partial(LessonRun, self._line, self._load, lesson.changed))
         if task is None:
             yield nothing(3)
             return
