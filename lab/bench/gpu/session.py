@@ -25,8 +25,8 @@ TITLES = {
     4: "a long-tailed mix in a fixed piece of memory",
 }
 RECORDING = "recording"
-SECONDS = {"1": 130, "2": 150, "3": 35, "4": 115, RECORDING: 20}
-"""The most a part may take, starting its process included: 450 in all. What it leaves, the next ones may use."""
+SECONDS = {"1": 150, "2": 150, "3": 35, "4": 100, RECORDING: 20}
+"""The most a part may take, starting its process included: 455 in all. What it leaves, the next ones may use."""
 TO_DIE = 10
 """Seconds to wait for a killed process to end. One that is waiting for a broken driver may never end."""
 FORMATS = {"1": format_pair, "2": format_large, "3": format_attention, "4": format_capacity}
