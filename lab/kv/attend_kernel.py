@@ -386,7 +386,7 @@ def _group_scales(scales, at, inside, GROUPS: tl.constexpr, PADDED: tl.constexpr
 @triton.jit
 def _part(numbers, part: tl.constexpr, scale, FORMAT: tl.constexpr, DTYPE: tl.constexpr):
     """One part of every stored number, times its scale if there is one."""
-    if FORMAT != "plain" and tl.bfloat16 == DTYPE and tl.int16 == numbers.dtype:
+    if PTX and FORMAT != "plain" and tl.bfloat16 == DTYPE and tl.int16 == numbers.dtype:
         code: tl.constexpr = INT8_PARTS[part] if FORMAT == "int8" else INT4_PARTS[part]
         x = tl.inline_asm_elementwise(code, "=r,r", [numbers], tl.bfloat16, is_pure=True, pack=2)
     elif FORMAT == "int4":
@@ -429,6 +429,10 @@ def _combine_kernel(
     )
     mean = tl.sum(weight[:, None] * parts, 0) / total
     tl.store(out + row * DIM + i, mean.to(out.dtype.element_ty), mask=i < DIM)
+
+
+PTX = tl.constexpr(torch.version.hip is None)
+"""Whether kernels may have instructions of NVIDIA's. AMD's GPUs are "cuda" to torch, too."""
 
 
 def _parts(dequantise: str, shifts: tuple[int, ...]) -> tl.constexpr:

@@ -28,7 +28,7 @@ def early(device: torch.device, begins: bool = True) -> dict[str, bool]:
     Args:
         begins: whether it begins early itself. If not, there is nothing left to wait for when it does.
     """
-    if INTERPRETED or device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
+    if INTERPRETED or torch.version.hip or device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
         return {"EARLY": False}
     return {"EARLY": True, "launch_pdl": begins}
 

@@ -21,3 +21,13 @@ def test_kernels_begin_early_from_compute_capability_9_on(monkeypatch, capabilit
     else:  # a launch that such a GPU would refuse is not asked for
         assert options == ({"EARLY": False}, {"EARLY": False})
     assert early(torch.device("cpu")) == {"EARLY": False}
+
+
+def test_no_kernel_begins_early_on_a_gpu_of_amds(monkeypatch):
+    """Torch calls it "cuda", and says that its compute capability is 9.4."""
+    monkeypatch.setattr(module, "INTERPRETED", False)
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 4))
+    early.cache_clear()
+    assert early(torch.device("cuda", 0)) == {"EARLY": False}
+    early.cache_clear()
