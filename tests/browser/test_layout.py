@@ -239,15 +239,6 @@ def test_on_a_phone_nothing_covers_the_run_button(visit: Visit) -> None:
         assert run.evaluate(drawn), step
 
 
-def test_a_chart_can_be_chosen_before_a_run_shows_anything(visit: Visit) -> None:
-    lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(max_tokens=60)
-    lab.page.route("**/channels/**", lambda route: None)  # held back: the run has begun, and no frame of it arrives
-    lab.run()
-    lab.page.tap(".choose button[data-for=timing]")
-    assert parse_qs(urlsplit(lab.page.url).query)["chart"] == ["timing"]
-    lab.page.unroute_all(behavior="ignoreErrors")
-
-
 def test_on_a_phone_the_page_is_one_column_with_one_chart_at_a_time(visit: Visit) -> None:
     lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(max_tokens=60)
     off = """[...document.querySelectorAll("#folds button")].map((fold) => {
@@ -255,6 +246,14 @@ def test_on_a_phone_the_page_is_one_column_with_one_chart_at_a_time(visit: Visit
       return Math.abs(word.top + word.bottom - arrow.top - arrow.bottom) / 2;
     })"""
     assert max(lab.page.evaluate(off)) <= 3
+    meaning = lab.page.locator(".meaning")
+    lab.page.tap("[data-key=pass]")  # a readout explains itself on a tap
+    assert "Tokens / passes of the target" in meaning.inner_text()
+    box = meaning.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    lab.page.tap(".say")
+    assert not meaning.is_visible()
     left = "selector => document.querySelector(selector).getBoundingClientRect().left"
     assert lab.page.evaluate(left, "#pair input") - lab.page.evaluate(left, "#pair .container > .wrap") <= 12
     lab.run()

@@ -192,15 +192,6 @@ def test_the_link_claims_no_run_whose_settings_were_changed_before_it_came(visit
     assert link()["seed"]
 
 
-def test_hostile_values_in_a_link_are_left_out_with_a_notice(visit: Visit) -> None:
-    lab = visit().open(gamma="<script>window.pwned=1</script>", cache="0", paged="1", block_size="9999")
-    lab.page.wait_for_selector(".toast-body")
-    assert "gamma was left out" in lab.page.inner_text(".toast-wrap")
-    assert lab.page.input_value("#gamma input[type=number]") == "4"
-    assert lab.page.evaluate("window.pwned") is None
-    assert lab.page.locator("#toggle-paged input").is_disabled()
-
-
 CONTRAST = """() => {
   const pen = document.createElement("canvas").getContext("2d");
   const luminance = (colour) => {
