@@ -41,6 +41,7 @@ QUIET = (
     "--disable-component-update",
     "--disable-sync",
     f"--disable-features={','.join(WITHOUT)}",
+    "--js-flags=--no-opt,--no-maglev",  # optimizing scripts costs more than it saves on pages that are open for seconds
     "--process-per-site",  # pages of a context share compiled scripts: ready in half the time
 )
 

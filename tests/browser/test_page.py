@@ -63,14 +63,6 @@ def test_an_idle_page_requests_no_animation_frames(visit: Visit) -> None:
     comes_to_rest(lab.page)
 
 
-def test_no_animation_runs_when_a_run_begins(visit: Visit) -> None:
-    lab = visit().open(max_tokens=900, speculation="off", cache=0, paged=0)
-    lab.run()
-    assert lab.running
-    assert lab.page.evaluate("document.getAnimations().length") == 0
-    lab.page.keyboard.press("Escape")
-
-
 def test_the_rounds_chart_has_a_description_for_screen_readers(visit: Visit) -> None:
     lab = visit().open(max_tokens=24, seed=3)
     lab.run()

@@ -181,23 +181,6 @@ def test_a_run_recorded_on_a_gpu_is_opened_without_one(visit: Visit) -> None:
     assert "recorded" not in lab.page.url
 
 
-def test_no_recorded_run_takes_the_place_of_one_in_progress(visit: Visit) -> None:
-    """Nor by a key."""
-    lab = visit().open(max_tokens=900, speculation="off", cache=0, paged=0)
-    lab.page.focus("#replays input")
-    lab.run()
-    expect(lab.page.locator("#replays input")).to_have_attribute("aria-disabled", "true")
-    lab.page.focus("#replays input")
-    with lab.page.expect_request("**/queue/join*"):
-        for key in ("ArrowDown", "ArrowDown", "Enter"):
-            lab.page.keyboard.press(key)
-    expect(lab.page.locator("#replays input")).to_have_value("GPU recordings")
-    assert lab.running
-    assert lab.page.inner_text(".notice") == ""
-    lab.page.click("#stop")
-    lab.finish()
-
-
 def test_a_saved_run_is_reopened_and_a_bad_file_changes_nothing(visit: Visit, tmp_path: Path) -> None:
     lab = visit().open(max_tokens=40, seed=3)
     lab.run()
