@@ -340,6 +340,13 @@ def background(page: Page, hidden: bool) -> None:
     )
 
 
+def rests(page: Page) -> None:
+    """Hide the tab, and wait until it has said that it is away."""
+    with page.expect_response("**/away") as answer:
+        background(page, True)
+    assert answer.value.status == 204
+
+
 MEDIA = {"color_scheme", "forced_colors", "reduced_motion"}
 
 

@@ -60,6 +60,7 @@ def test_the_room_shows_everyones_blocks_and_nobodys_text(visit: Visit, presente
     one.run()
     own.wait_for_selector(".squares .square.chosen")
     assert own.is_hidden(".room-join")
+    own.close()
 
     other.page.bring_to_front()
     other.pick("pair", "Mismatched")  # nobody else's run is shown as one's own, whatever its models
