@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -107,18 +108,27 @@ def started(
 
 
 @contextmanager
-def serving(log: Path, *options: str, port: int = 0, host: str = "127.0.0.1", **variables: str) -> Iterator[str]:
-    """The address of such an app, in a process that has its imports from another: see ``tests.forked``, also for which
-    ``variables`` it can be given."""
+def forking(
+    log: Path, *options: str, port: int = 0, host: str = "127.0.0.1", **variables: str
+) -> Iterator[tuple[str, BaseProcess]]:
+    """The address and the process of such an app that has its imports from another: see ``tests.forked``, also for
+    which ``variables`` it can be given."""
     port = free_port(port)
     app = forked.start(log, ["--port", str(port), *options], os.environ | ALWAYS | variables)
     try:
         _await_answers(log, app.is_alive)
-        yield f"http://{host}:{port}"
+        yield f"http://{host}:{port}", app
     finally:
         app.terminate()
         app.join(60)
         assert app.exitcode is not None, "it does not end"
+
+
+@contextmanager
+def serving(log: Path, *options: str, port: int = 0, host: str = "127.0.0.1", **variables: str) -> Iterator[str]:
+    """The address of such a process."""
+    with forking(log, *options, port=port, host=host, **variables) as (address, _):
+        yield address
 
 
 def _await_answers(log: Path, alive: Callable[[], bool]) -> None:

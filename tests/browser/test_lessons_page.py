@@ -41,20 +41,6 @@ def done(page: Page, lesson: int) -> list[str]:
     return title.removeprefix("Done: ").split(", ") if title != "Not begun" else []
 
 
-def test_a_prediction_changed_before_the_first_was_answered_is_kept(visit: Visit) -> None:
-    lab = visit()
-    page = lab.at("lessons", lesson=COSTS)
-    lab.slow()
-    for said in ("about ten times as much", "The small one."):
-        page.click(f"#predict label:has-text('{said}')")
-        page.click("#predict .main")
-    page.wait_for_timeout(1500)
-    assert page.is_checked("#predict label:has-text('The small one.') input")
-    page.click("#run")
-    said = "You said: The small one."
-    expect(page.locator(".observe .outcome")).to_contain_text(said, timeout=60_000)
-
-
 def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -> None:
     page = visit().at("lessons", lesson=COSTS)
     expect(page.locator("#introduction h1")).to_have_text("3. What the cache costs")
@@ -153,19 +139,26 @@ def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -
     assert done(page, COSTS) == []
 
 
-def test_the_run_shortcut_works_before_plotly_has_loaded(visit: Visit) -> None:
+def test_a_prediction_changed_before_the_first_was_answered_is_kept_and_the_run_shortcut_needs_no_plotly(
+    visit: Visit,
+) -> None:
     lab, held = visit(), []
     lab.page.route("**/plotly.min.js", lambda route: held.append(route))
     page = lab.at("lessons", lesson=COSTS)
-    page.locator("#predict label").first.click()
-    page.click("#predict .main")
+    lab.slow()
+    for said in ("The small one.", "about ten times as much"):
+        page.click(f"#predict label:has-text('{said}')")
+        page.click("#predict .main")
+    page.wait_for_timeout(1500)
+    assert page.is_checked("#predict label:has-text('about ten times as much') input")
     expect(page.locator("#run")).to_be_enabled()
     with page.expect_request("**/queue/join*"):
         page.keyboard.press("Control+Enter")
     assert held
     for route in held:
         route.continue_()
-    expect(page.locator(".observe .outcome")).to_contain_text("It is: The small one.", timeout=60_000)
+    said = "You said: The large one, about ten times as much. It is: The small one."
+    expect(page.locator(".observe .outcome")).to_have_text(said, timeout=60_000)
 
 
 def test_a_curve_is_drawn_by_mouse_and_keys_and_a_run_can_be_stopped(visit: Visit) -> None:
@@ -367,8 +360,12 @@ def test_full_browser_storage_is_reported(visit: Visit) -> None:
     expect(page.locator(".course-say")).to_contain_text("has no room for what this lesson recorded")
 
 
-def test_more_than_a_lesson_ever_keeps_does_not_keep_the_page_from_loading(visit: Visit) -> None:
-    page = visit().at("lessons", lesson=COSTS)
+def test_neither_a_link_to_no_lesson_nor_more_than_one_ever_keeps_keep_the_page_from_loading(visit: Visit) -> None:
+    lab = visit()
+    page = lab.at("lessons", lesson="99")
+    assert "There is no such lesson; the lessons are 1, 2," in page.inner_text(".toast-wrap")
+    expect(page.locator("#introduction h1")).to_contain_text("1.")
+    lab.at("lessons", lesson=COSTS)
     page.evaluate(
         """([kept, lesson]) => {
           localStorage.setItem(kept, JSON.stringify({ lessons: { [lesson]: { name: "x".repeat(1e6) } } }));
@@ -413,12 +410,6 @@ def test_progress_can_be_exported_and_imported(visit: Visit, tmp_path: Path) -> 
     Lab(other, page.url.split("/lessons")[0]).at("lessons", lesson=1)
     expect(other.locator("#run")).to_be_disabled()
     assert other.evaluate("window.pwned") is None
-
-
-def test_a_link_to_an_unknown_lesson_gives_a_notice(visit: Visit) -> None:
-    page = visit().at("lessons", lesson="99")
-    assert "There is no such lesson; the lessons are 1, 2," in page.inner_text(".toast-wrap")
-    expect(page.locator("#introduction h1")).to_contain_text("1.")
 
 
 def test_the_page_fits_a_phone(visit: Visit) -> None:
