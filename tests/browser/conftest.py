@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -41,6 +42,7 @@ QUIET = (
     "--disable-component-update",
     "--disable-sync",
     f"--disable-features={','.join(WITHOUT)}",
+    "--js-flags=--no-opt,--no-maglev",  # optimizing scripts costs more than it saves on pages that are open for seconds
     "--process-per-site",  # pages of a context share compiled scripts: ready in half the time
 )
 
@@ -106,18 +108,27 @@ def started(
 
 
 @contextmanager
-def serving(log: Path, *options: str, port: int = 0, host: str = "127.0.0.1", **variables: str) -> Iterator[str]:
-    """The address of such an app, in a process that has its imports from another: see ``tests.forked``, also for which
-    ``variables`` it can be given."""
+def forking(
+    log: Path, *options: str, port: int = 0, host: str = "127.0.0.1", **variables: str
+) -> Iterator[tuple[str, BaseProcess]]:
+    """The address and the process of such an app that has its imports from another: see ``tests.forked``, also for
+    which ``variables`` it can be given."""
     port = free_port(port)
     app = forked.start(log, ["--port", str(port), *options], os.environ | ALWAYS | variables)
     try:
         _await_answers(log, app.is_alive)
-        yield f"http://{host}:{port}"
+        yield f"http://{host}:{port}", app
     finally:
         app.terminate()
         app.join(60)
         assert app.exitcode is not None, "it does not end"
+
+
+@contextmanager
+def serving(log: Path, *options: str, port: int = 0, host: str = "127.0.0.1", **variables: str) -> Iterator[str]:
+    """The address of such a process."""
+    with forking(log, *options, port=port, host=host, **variables) as (address, _):
+        yield address
 
 
 def _await_answers(log: Path, alive: Callable[[], bool]) -> None:
@@ -337,6 +348,13 @@ def background(page: Page, hidden: bool) -> None:
         "document.dispatchEvent(new Event('visibilitychange')) }",
         hidden,
     )
+
+
+def rests(page: Page) -> None:
+    """Hide the tab, and wait until it has said that it is away."""
+    with page.expect_response("**/away") as answer:
+        background(page, True)
+    assert answer.value.status == 204
 
 
 MEDIA = {"color_scheme", "forced_colors", "reduced_motion"}

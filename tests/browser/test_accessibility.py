@@ -1,4 +1,5 @@
-"""axe-core finds nothing wrong with a page, at rest or with a run on it; none is cut off on a phone or on paper."""
+"""axe-core finds nothing wrong with a page, at rest or with a run on it; none is cut off on a phone or on paper, and
+each says when it is hidden."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
-from tests.browser.conftest import OVERFLOW, Lab
+from tests.browser.conftest import OVERFLOW, Lab, rests
 from visualize.pages import PAGES
 
 Visit = Callable[..., Lab]
@@ -39,6 +40,7 @@ def test_a_page_at_rest(visit: Visit, path: str) -> None:
     page.set_viewport_size(PAPER)
     page.emulate_media(media="print")
     assert page.evaluate(CUT) == []
+    rests(page)
 
 
 def test_a_run_and_an_open_verdict(visit: Visit) -> None:

@@ -55,8 +55,14 @@ CUT = """([longest, small]) => [...document.querySelectorAll(".readout:not([hidd
 }).map((card) => card.dataset.key)"""
 
 
-def test_no_readout_is_cut_off(visit: Visit) -> None:
-    lab = visit().open(max_tokens=5)
+def test_no_readout_is_cut_off_and_text_does_not_move_when_a_run_is_compared_with_the_one_before(visit: Visit) -> None:
+    lab, tops = visit().open(max_tokens=5), []
+    for _ in range(2):
+        lab.run()
+        lab.finish()
+        tops.append(lab.page.locator(".token").first.bounding_box())
+    assert lab.page.inner_text(".compared").startswith("Small: the previous run")
+    assert tops[0] == tops[1]
     for prefix_caching in (False, True):
         lab.page.set_viewport_size({"width": 1280, "height": 720})
         if prefix_caching:
@@ -69,7 +75,7 @@ def test_no_readout_is_cut_off(visit: Visit) -> None:
             assert lab.page.evaluate(CUT, [LONGEST, SMALL]) == [], (prefix_caching, wide)
 
 
-def test_on_a_projector_no_control_needs_scrolling(visit: Visit) -> None:
+def test_on_a_projector_no_control_needs_scrolling_and_what_was_measured_is_said_in_one_line(visit: Visit) -> None:
     lab = visit().open(speculation="off", prefix_caching=1, adaptive_window=1)
     for name, who in DRAFTERS.items():
         lab.choose("speculation", who.label)
@@ -80,10 +86,7 @@ def test_on_a_projector_no_control_needs_scrolling(visit: Visit) -> None:
             lab.page.wait_for_selector(own, state="visible")
         assert lab.page.evaluate(ROOM) >= 0, name
         assert lab.page.evaluate(OVERFLOW) == [0, 0], name
-
-
-def test_on_a_projector_what_was_measured_is_said_in_one_line(visit: Visit) -> None:
-    lab = visit().open()
+    # What was measured is said in one line.
     lines = """where => {
       const text = document.createRange();
       text.selectNodeContents(document.querySelector(where));
@@ -124,16 +127,6 @@ def test_on_a_projector_the_longest_end_is_told_in_full(visit: Visit) -> None:
         where: box for where, box in before.items() if where != ".say"
     }
     assert lab.page.evaluate(OVERFLOW) == [0, 0]
-
-
-def test_text_does_not_move_when_a_run_is_compared_with_the_one_before(visit: Visit) -> None:
-    lab, tops = visit().open(max_tokens=5), []
-    for _ in range(2):
-        lab.run()
-        lab.finish()
-        tops.append(lab.page.locator(".token").first.bounding_box())
-    assert lab.page.inner_text(".compared").startswith("Small: the previous run")
-    assert tops[0] == tops[1]
 
 
 OUT = """() => [".save summary", ".against", ".place", ".say", "#run"].filter((where) => {
@@ -199,7 +192,7 @@ def test_rounds_of_many_guesses_are_drawn_row_by_row(visit: Visit, tmp_path: Pat
         assert seen["apart"] > -4, "the boxes of text are higher than its digits"
 
 
-def test_in_a_small_window_everything_can_be_reached(visit: Visit) -> None:
+def test_in_a_small_window_everything_can_be_reached_and_the_save_menu_is_within_it(visit: Visit) -> None:
     lab = visit(viewport={"width": 1024, "height": 768}).open(max_tokens=160)
     page = lab.page
     lab.run()
@@ -219,6 +212,11 @@ def test_in_a_small_window_everything_can_be_reached(visit: Visit) -> None:
         say = "document.querySelector('.say')"
         assert page.evaluate(f"{say}.scrollHeight - {say}.clientHeight") <= 0, (wide, high)
         page.wait_for_function(f"({SQUARES})() <= 0")
+    page.set_viewport_size({"width": 320, "height": 640})
+    page.click(".save summary")
+    box = lab.page.locator(".save[open] div").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 320
 
 
 def test_on_a_phone_nothing_covers_the_run_button(visit: Visit) -> None:
@@ -239,15 +237,6 @@ def test_on_a_phone_nothing_covers_the_run_button(visit: Visit) -> None:
         assert run.evaluate(drawn), step
 
 
-def test_a_chart_can_be_chosen_before_a_run_shows_anything(visit: Visit) -> None:
-    lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(max_tokens=60)
-    lab.page.route("**/channels/**", lambda route: None)  # held back: the run has begun, and no frame of it arrives
-    lab.run()
-    lab.page.tap(".choose button[data-for=timing]")
-    assert parse_qs(urlsplit(lab.page.url).query)["chart"] == ["timing"]
-    lab.page.unroute_all(behavior="ignoreErrors")
-
-
 def test_on_a_phone_the_page_is_one_column_with_one_chart_at_a_time(visit: Visit) -> None:
     lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(max_tokens=60)
     off = """[...document.querySelectorAll("#folds button")].map((fold) => {
@@ -255,6 +244,14 @@ def test_on_a_phone_the_page_is_one_column_with_one_chart_at_a_time(visit: Visit
       return Math.abs(word.top + word.bottom - arrow.top - arrow.bottom) / 2;
     })"""
     assert max(lab.page.evaluate(off)) <= 3
+    meaning = lab.page.locator(".meaning")
+    lab.page.tap("[data-key=pass]")  # a readout explains itself on a tap
+    assert "Tokens / passes of the target" in meaning.inner_text()
+    box = meaning.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    lab.page.tap(".say")
+    assert not meaning.is_visible()
     left = "selector => document.querySelector(selector).getBoundingClientRect().left"
     assert lab.page.evaluate(left, "#pair input") - lab.page.evaluate(left, "#pair .container > .wrap") <= 12
     lab.run()
@@ -275,13 +272,3 @@ def test_on_a_phone_the_page_is_one_column_with_one_chart_at_a_time(visit: Visit
     assert lab.page.evaluate(shown) == ["timing"]
     lab.page.tap(".choose button[data-for=rounds]")
     assert "chart" not in parse_qs(urlsplit(lab.page.url).query)
-
-
-def test_the_save_menu_opens_within_a_narrow_window(visit: Visit) -> None:
-    lab = visit(viewport={"width": 320, "height": 640}).open(max_tokens=5)
-    lab.run()
-    lab.finish()
-    lab.page.click(".save summary")
-    box = lab.page.locator(".save[open] div").bounding_box()
-    assert box["x"] >= 0
-    assert box["x"] + box["width"] <= 320

@@ -52,7 +52,9 @@ def assert_shows(lab: Lab, frames: list[Frame], seq: int) -> None:
     assert lab.page.inner_text("[data-chart=blocks] .caption") == picture.captions["blocks"]
 
 
-def test_every_key_and_the_bar_move_every_view_together(visit: Visit, tmp_path: Path) -> None:
+def test_every_key_and_the_bar_move_every_view_together_and_the_browsers_own_are_left_to_it(
+    visit: Visit, tmp_path: Path
+) -> None:
     lab = finished(visit)
     frames = frames_of(lab, tmp_path)
     last = len(frames) - 1
@@ -75,6 +77,38 @@ def test_every_key_and_the_bar_move_every_view_together(visit: Visit, tmp_path: 
     lab.page.click("[data-do=on]")
     assert_shows(lab, frames, last - 3)
     assert asked == []
+
+    page = lab.page
+    page.click(".story h2")
+    page.keyboard.press("End")
+    lab.wait_for_instant(last)
+    page.evaluate("window.kept = []; window.addEventListener('keydown', (e) => kept.push([e.key, e.defaultPrevented]))")
+    for key in ("Shift+ArrowRight", "Shift+End", "Alt+ArrowRight", "Control+Home"):
+        page.keyboard.press(key)
+        page.locator(".story .text").press(key)
+    assert all(not prevented for _, prevented in page.evaluate("kept")), page.evaluate("kept")
+    page.evaluate("document.dispatchEvent(new Event('keydown'))")  # as when autofill fills in a form: it has no key
+    page.evaluate("document.activeElement.blur()")
+
+    last = lab.instant
+    page.keyboard.press("Home")
+    lab.wait_for_instant(0)
+    assert page.inner_text(".place").startswith("start / ")
+    page.wait_for_function("location.search.includes('step=start')")
+    page.keyboard.press("ArrowRight")
+    lab.wait_for_instant(1)
+    assert page.inner_text(".place").startswith("pass 0 / ")
+    page.wait_for_function("location.search.includes('step=0')")
+    page.select_option(".speed", label="1/100")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.down("Space")
+    for _ in range(4):
+        page.keyboard.down("Space")  # the key repeats while held
+    page.keyboard.up("Space")
+    page.wait_for_selector("[data-do=play][aria-label=Pause]")
+    page.keyboard.press("Space")
+    page.keyboard.press("End")
+    lab.wait_for_instant(last)
 
 
 DRAWN = """() => {
@@ -251,10 +285,11 @@ def test_glyphs_are_drawn_only_when_passes_go_by_slowly_enough(visit: Visit, tmp
     for label, glyphs in (("true speed", False), ("1/10", True)):
         lab.page.select_option(".speed", label=label)
         lab.page.keyboard.press("Home")
-        lab.wait_for_instant(0)
+        lab.page.wait_for_selector(".stage[data-seq='0'][aria-busy=false]")
         lab.page.keyboard.press("Space")
+        drawn = "document.querySelector('[data-chart=rounds] .plot').data.some(({ x }) => x?.length)"  # not yet at 0
         playing = "document.querySelector('.stage').dataset.seq > 3 && document.querySelector('[aria-label=Pause]')"
-        now = lab.page.wait_for_function(f"() => {playing} && ({SQUARE})()").json_value()
+        now = lab.page.wait_for_function(f"() => {playing} && {drawn} && ({SQUARE})()").json_value()
         assert now["glyphs"] == glyphs
         assert now["shapes"] == (2 if glyphs else 5)  # full and hollow squares; without glyphs, a shape for each state
         lab.page.keyboard.press("Space")
@@ -287,7 +322,7 @@ def test_a_live_run_is_followed_until_the_user_scrubs_back(visit: Visit) -> None
     assert "it was stopped." in lab.seen()["say"]
 
 
-def test_the_end_says_what_to_do_next_and_the_first_step_is_the_prefill(visit: Visit) -> None:
+def test_the_end_says_what_to_do_next_and_a_link_opens_the_run_at_its_step(visit: Visit) -> None:
     lab = finished(visit)
     assert "were given back" in lab.seen()["say"]
     assert lab.seen()["say"].endswith("▶\u00a0plays it 20 times slower.")
@@ -305,10 +340,9 @@ def test_the_end_says_what_to_do_next_and_the_first_step_is_the_prefill(visit: V
     assert seen["say"].startswith("Prefill: ")
     assert seen["pass"] == 0
     assert seen["timing"]["target"] == seen["timing"]["prefill"] == seen["rounds"]["plain"] == 1
+    lab.page.keyboard.press("End")
+    lab.page.wait_for_function("!location.search.includes('step')")
 
-
-def test_a_link_opens_the_run_at_its_step(visit: Visit) -> None:
-    lab = finished(visit)
     assert "step" not in parse_qs(urlsplit(lab.page.url).query)
     lab.page.locator(".bar").fill("9")
     lab.wait_for_instant(9)
@@ -351,7 +385,7 @@ def test_a_link_opens_the_run_at_its_step(visit: Visit) -> None:
     other.page.wait_for_function("!location.search.includes('step')")
 
 
-def test_a_link_keeps_its_step_until_the_run_is_made(visit: Visit) -> None:
+def test_a_link_keeps_its_step_until_the_run_is_made_or_settings_are_changed(visit: Visit) -> None:
     lab = visit().open(**LINK, paged=1, step=4, guess="4.1")  # a default may be spelled out
     lab.page.wait_for_timeout(500)
     assert parse_qs(urlsplit(lab.page.url).query)["step"] == ["4"]
@@ -361,47 +395,13 @@ def test_a_link_keeps_its_step_until_the_run_is_made(visit: Visit) -> None:
     asked = parse_qs(urlsplit(lab.page.url).query)
     assert (asked["step"], asked["guess"], asked["run"]) == (["4"], ["4.1"], ["1"])
 
-
-def test_changed_settings_drop_the_step_and_guess_of_a_link(visit: Visit) -> None:
-    lab = visit().open(**LINK, step=4, guess="4.1")
+    lab.open(**LINK, step=4, guess="4.1")
     lab.toggle("paged")
     lab.page.wait_for_function("!['step', 'guess'].some((name) => location.search.includes(name))")
     lab.run()
     lab.finish()
     assert lab.seen()["say"].startswith("Finished")
     assert lab.page.is_hidden(".verdict")
-
-
-def test_the_browsers_own_shortcuts_are_left_to_it(visit: Visit) -> None:
-    lab = finished(visit)
-    page = lab.page
-    page.evaluate("window.kept = []; window.addEventListener('keydown', (e) => kept.push([e.key, e.defaultPrevented]))")
-    for key in ("Shift+ArrowRight", "Shift+End", "Alt+ArrowRight", "Control+Home"):
-        page.keyboard.press(key)
-        page.locator(".story .text").press(key)
-    assert all(not prevented for _, prevented in page.evaluate("kept")), page.evaluate("kept")
-    page.evaluate("document.dispatchEvent(new Event('keydown'))")  # as when autofill fills in a form: it has no key
-    page.evaluate("document.activeElement.blur()")
-
-    last = lab.instant
-    page.keyboard.press("Home")
-    lab.wait_for_instant(0)
-    assert page.inner_text(".place").startswith("start / ")
-    page.wait_for_function("location.search.includes('step=start')")
-    page.keyboard.press("ArrowRight")
-    lab.wait_for_instant(1)
-    assert page.inner_text(".place").startswith("pass 0 / ")
-    page.wait_for_function("location.search.includes('step=0')")
-    page.select_option(".speed", label="1/100")
-    page.evaluate("document.activeElement.blur()")
-    page.keyboard.down("Space")
-    for _ in range(4):
-        page.keyboard.down("Space")  # the key repeats while held
-    page.keyboard.up("Space")
-    page.wait_for_selector("[data-do=play][aria-label=Pause]")
-    page.keyboard.press("Space")
-    page.keyboard.press("End")
-    lab.wait_for_instant(last)
 
 
 def test_keys_reach_the_player_after_run_and_arrows_start_at_a_clicked_token(visit: Visit) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.conftest import ROOT, Lab, serving, started
+from tests.browser.conftest import ROOT, Lab, forking, serving, started
 
 Visit = Callable[..., Lab]
 
@@ -40,8 +40,7 @@ def test_a_server_reports_metrics_ends_runs_on_sigterm_and_is_reconnected_to(tro
         assert app.wait(60) == 0
         lab.page.keyboard.press("Control+Enter")
         lab.page.wait_for_selector("text=Attempting reconnection")
-    latin = {"PYTHONIOENCODING": "cp1252"}  # of a log file on Windows: it lacks what Gradio prints
-    with started(log, port=int(address.rpartition(":")[2]), **latin) as (_, app):
+    with forking(log, port=int(address.rpartition(":")[2])) as (_, app):
         lab.page.wait_for_selector("text=Attempting reconnection", state="detached", timeout=30_000)
         lab.page.wait_for_selector(".lab-header p:has-text('The connection was lost')")
         lab.ready().run()

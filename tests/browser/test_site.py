@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,8 @@ from lab import Engine, Run
 from lessons.course import course
 from lessons.marking import mark
 from lessons.questions import Curve
-from tests.browser.conftest import ROOT, Lab
+from tests import forked
+from tests.browser.conftest import Lab
 from tests.browser.test_accessibility import violations
 from visualize.export import folder, lessons, runs
 from visualize.export.answers import RECORDED
@@ -32,8 +31,8 @@ HOSTILE = "<img src=x onerror=window.pwned=1>"
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("out") / "a site & more"
-    command = [sys.executable, "-m", "lab.export", str(folder), "--quick"]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    exported = "import runpy; runpy.run_module('lab.export', run_name='__main__')"
+    told = forked.run(exported, str(folder), "--quick")
     assert told.returncode == 0, told.stderr
     assert told.stdout == f"Written: {folder / 'index.html'}\n"
     assert "[5/5] " in told.stderr

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from playwright.sync_api import Page, Route
+from playwright.sync_api import Route
 
-from tests.browser.conftest import Lab, background
+from tests.browser.conftest import Lab, background, rests
 
 Visit = Callable[..., Lab]
 CONNECTIONS = 6
 """To one server, in Chromium, Firefox and Safari, as long as they speak HTTP/1.1."""
 
 
-def rests(page: Page) -> None:
-    """Hide the tab, and wait until it has said that it is away."""
-    with page.expect_response("**/away") as answer:
-        background(page, True)
-    assert answer.value.status == 204
-
-
 def test_any_number_of_tabs_can_be_open(visit: Visit) -> None:
     first = visit()
     labs = [first, *(visit(beside=first) for _ in range(CONNECTIONS))]
-    for lab, path in zip(labs, ("", "compare", "pool", "memory", "claims", "deploy", "lessons"), strict=True):
-        lab.at(path)
+    for lab in labs:
+        lab.at("" if lab is first else "deploy")
         rests(lab.page)
     with first.page.expect_request("**/heartbeat/*"):
         background(first.page, False)
@@ -63,9 +56,10 @@ def test_a_tab_that_is_closed_while_it_says_that_it_is_away_says_that_it_is_gone
     assert str(lab.page.evaluate("localStorage.getItem('beacon')")).endswith("/gone")
 
 
-def test_a_tab_may_say_twice_that_it_is_away(visit: Visit) -> None:
+def test_a_tab_may_say_twice_that_it_is_away_and_one_that_the_browser_brings_back_is_loaded_again(visit: Visit) -> None:
     """Hidden, shown and hidden again before the first answer."""
-    page = visit().open(max_tokens=5).page
+    lab = visit().open(max_tokens=5)
+    page = lab.page
     held: list[Route] = []
     page.route("**/away", lambda route: held.append(route))
     for said in (1, 2):
@@ -76,14 +70,12 @@ def test_a_tab_may_say_twice_that_it_is_away(visit: Visit) -> None:
     background(page, True)
     for route in held:
         route.continue_()
+    page.unroute("**/away")
     page.wait_for_timeout(500)  # ``visit`` fails for an error on the page
     with page.expect_request("**/heartbeat/*"):
         background(page, False)
 
-
-def test_a_page_that_the_browser_brings_back_is_loaded_again(visit: Visit) -> None:
-    """The server ended its session when it was left. Playwright switches the browser's own cache of pages off."""
-    lab = visit().open(max_tokens=5)
-    with lab.page.expect_navigation():
-        lab.page.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
+    # The server ended its session when it was left. Playwright switches the browser's own cache of pages off.
+    with page.expect_navigation():
+        page.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
     lab.ready()

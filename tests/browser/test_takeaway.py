@@ -123,7 +123,9 @@ def test_a_run_from_a_file_can_be_made_again(visit: Visit, tmp_path: Path) -> No
     assert Run.load(lab.save("json", tmp_path)).config == Run.load(file).config
 
 
-def test_what_a_file_calls_its_models_and_its_end_is_no_markup(visit: Visit, tmp_path: Path) -> None:
+def test_what_a_file_calls_its_models_is_no_markup_and_of_two_files_opened_at_once_the_second_is_shown(
+    visit: Visit, tmp_path: Path
+) -> None:
     started, *rest = script(EngineConfig(), max_tokens=6)
     started = replace(started, target="<b>mine</b>", sampling=started.sampling | {"stop": ["<i>end</i>"]})
     Run([started, *rest]).save(tmp_path / "run.json")
@@ -135,13 +137,10 @@ def test_what_a_file_calls_its_models_and_its_end_is_no_markup(visit: Visit, tmp
     assert "models cannot be chosen here: <b>mine</b>" in said
     assert "stop strings cannot be set here: “<i>end</i>”" in said
 
-
-def test_of_two_files_opened_at_once_the_second_is_shown(visit: Visit, tmp_path: Path) -> None:
     files = [tmp_path / f"{n}.json" for n in (1, 2)]
     for file, (name, kept) in zip(files, runs().items(), strict=False):
         file.write_bytes(kept.read_bytes())
         assert name.endswith(f"prompt {file.stem}")
-    lab = visit().open()
     lab.slow(400)
     lab.reopen(files[0])
     lab.page.wait_for_timeout(500)  # uploaded, and not yet answered
@@ -184,23 +183,6 @@ def test_a_run_recorded_on_a_gpu_is_opened_without_one(visit: Visit) -> None:
         lab.pick("replays", chosen)
     lab.page.wait_for_selector(f".token >> nth=1 >> text='{Run.load(runs()[last]).prompt.split()[1]}'")
     assert "recorded" not in lab.page.url
-
-
-def test_no_recorded_run_takes_the_place_of_one_in_progress(visit: Visit) -> None:
-    """Nor by a key."""
-    lab = visit().open(max_tokens=900, speculation="off", cache=0, paged=0)
-    lab.page.focus("#replays input")
-    lab.run()
-    expect(lab.page.locator("#replays input")).to_have_attribute("aria-disabled", "true")
-    lab.page.focus("#replays input")
-    with lab.page.expect_request("**/queue/join*"):
-        for key in ("ArrowDown", "ArrowDown", "Enter"):
-            lab.page.keyboard.press(key)
-    expect(lab.page.locator("#replays input")).to_have_value("GPU recordings")
-    assert lab.running
-    assert lab.page.inner_text(".notice") == ""
-    lab.page.click("#stop")
-    lab.finish()
 
 
 def test_a_saved_run_is_reopened_and_a_bad_file_changes_nothing(visit: Visit, tmp_path: Path) -> None:
@@ -306,7 +288,9 @@ def preempted(step: int) -> list[Event]:
     return events
 
 
-def test_a_link_to_a_saved_page_opens_each_frame_of_a_step(alone: Page, tmp_path: Path) -> None:
+def test_a_link_to_a_saved_page_opens_each_frame_of_a_step_and_a_tokens_line_goes_with_it(
+    alone: Page, tmp_path: Path
+) -> None:
     events = preempted(5)
     frames = Reducer().feed(events)
     (first, *later) = [frame["seq"] for frame in frames if frame["step"] == 5]
@@ -326,21 +310,16 @@ def test_a_link_to_a_saved_page_opens_each_frame_of_a_step(alone: Page, tmp_path
             lab.wait_for_instant(seq)
     alone.locator(".bar").fill(str(len(frames) - 1))
     expect(alone).to_have_url(file.as_uri())
-    for step, seq in (("5.9", later[1]), ("999", len(frames) - 2)):  # of another run
-        alone.goto(f"{file.as_uri()}?step={step}")
-        lab.wait_for_instant(seq)
 
-
-def test_a_tokens_line_goes_with_it(alone: Page, tmp_path: Path) -> None:
-    file = tmp_path / "run.html"
-    file.write_text(as_page(Run(preempted(5))), "utf-8")
-    alone.goto(file.as_uri())
-    alone.locator(".token").last.wait_for()
     alone.focus(".text")
     alone.keyboard.press("End")
     expect(alone.locator(".tip")).to_be_visible()
-    alone.keyboard.press("Space")  # plays from the beginning: that token is yet to come
+    alone.keyboard.press("Space")  # plays from the beginning: that token is yet to come, and its line goes
     expect(alone.locator(".tip")).to_be_hidden(timeout=2000)
+
+    for step, seq in (("5.9", later[1]), ("999", len(frames) - 2)):  # of another run
+        alone.goto(f"{file.as_uri()}?step={step}")
+        lab.wait_for_instant(seq)
 
 
 def test_a_link_opens_a_run_that_was_saved_while_it_was_going_on(alone: Page, tmp_path: Path) -> None:
@@ -359,9 +338,12 @@ def test_a_link_opens_a_run_that_was_saved_while_it_was_going_on(alone: Page, tm
     assert not re.search("run again|Run it again", alone.inner_text(".rule")), "there is nothing to run it with"
 
 
-def test_a_saved_page_within_another_page_opens_verdicts(alone: Page) -> None:
+def test_a_saved_page_within_another_page_opens_verdicts(alone: Page, tmp_path: Path) -> None:
     """Its address cannot be written there."""
-    alone.set_content(f"<iframe width=1200 height=700 srcdoc='{escape(as_page(Run(preempted(5))))}'></iframe>")
+    file = tmp_path / "around.html"
+    inside = escape(as_page(Run(preempted(5))))
+    file.write_text(f"<iframe width=1200 height=700 srcdoc='{inside}'></iframe>", "utf-8")
+    alone.goto(file.as_uri())
     inner = alone.frame_locator("iframe")
     inner.locator(".token.recovered").first.click()
     expect(inner.locator(".verdict h2")).to_contain_text("guess")

@@ -48,7 +48,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
 @pytest.fixture(scope="package")
 def app(log: Path, sent: Path, watched: dict[str, str]) -> Iterator[tuple[str, subprocess.Popen]]:
     """A running app, whose log may hold no traceback, and which may ask for nobody, whatever the tests do with it."""
-    with started(log, TMPDIR=str(sent), **watched) as running:
+    latin = {"PYTHONIOENCODING": "cp1252"}  # of a log file on Windows: it lacks what Gradio prints
+    with started(log, TMPDIR=str(sent), **latin, **watched) as running:
         yield running
     assert "Traceback" not in log.read_text(), log.read_text()
     assert Path(watched["ASKED"]).read_text() == ""

@@ -16,40 +16,6 @@ from visualize.server.channel import END
 from visualize.workshop.access import Access
 
 Visit = Callable[..., Lab]
-
-
-def test_the_room_shows_everyones_blocks_and_nobodys_text(visit: Visit, presenter: BrowserContext, code: str) -> None:
-    room = presenter.pages[0]
-    room.bring_to_front()
-    prompt = "A certain king had a beautiful garden"
-    long = {"join": code, "max_tokens": 900, "kernels": "reference"}  # takes seconds, long enough to observe
-    one, other = visit().open(**long, prompt=prompt), visit().open(**long)
-    for lab in (one, other):
-        lab.run()
-    room.wait_for_function(
-        "new Set([...document.querySelectorAll('.squares .square.own')].map((square) => square.textContent)).size === 2"
-    )
-    assert room.inner_text("[data-key=running] .value") == "2"
-    assert room.locator(".chips[data-state=running] li").count() == 2
-    for lab in (one, other):
-        lab.wait_for_tokens(3)
-    numbers = {lab.page.inner_text(".strip-own").removeprefix("your run: ") for lab in (one, other)}
-    assert numbers == set(room.locator(".chips[data-state=running] b").all_inner_texts())
-    assert "garden" not in room.content()
-    for lab in (one, other):
-        lab.page.keyboard.press("Escape")  # does nothing if the run is over
-        lab.finish()
-    room.wait_for_function("document.querySelector('[data-key=running] .value').textContent === '0'")
-    assert room.locator(".squares .square.own").count() == 0
-
-    own = one.page.context.new_page()  # in the same browser, the room marks one's own blocks
-    own.goto(f"{one.server}/room")
-    own.wait_for_selector(".squares .square")
-    one.run()
-    own.wait_for_selector(".squares .square.chosen")
-    assert own.is_hidden(".room-join")
-
-
 LONG = {"max_tokens": 900, "kernels": "reference"}
 """Takes seconds, long enough to observe."""
 
@@ -67,16 +33,46 @@ def number(lab: Lab) -> str:
     return lab.page.inner_text(".strip-own").removeprefix("your run: ")
 
 
-def test_nobody_elses_run_is_shown_as_ones_own_whatever_its_models(visit: Visit, code: str) -> None:
-    one, other = (visit().open(join=code, pair=pair, **LONG) for pair in ("matched", "mismatched"))
+def test_the_room_shows_everyones_blocks_and_nobodys_text(visit: Visit, presenter: BrowserContext, code: str) -> None:
+    room = presenter.pages[0]
+    room.bring_to_front()
+    prompt = "A certain king had a beautiful garden"
+    one, other = visit().open(join=code, prompt=prompt, **LONG), visit().open(join=code, **LONG)
     for lab in (one, other):
-        state(lab.page, "following")
         lab.run()
+    room.wait_for_function(
+        "new Set([...document.querySelectorAll('.squares .square.own')].map((square) => square.textContent)).size === 2"
+    )
+    assert room.inner_text("[data-key=running] .value") == "2"
+    assert room.locator(".chips[data-state=running] li").count() == 2
+    for lab in (one, other):
+        lab.wait_for_tokens(3)
+    assert {number(lab) for lab in (one, other)} == set(room.locator(".chips[data-state=running] b").all_inner_texts())
+    assert "garden" not in room.content()
+    for lab in (one, other):
+        lab.page.keyboard.press("Escape")  # does nothing if the run is over
+        lab.finish()
+    room.wait_for_function("document.querySelector('[data-key=running] .value').textContent === '0'")
+    assert room.locator(".squares .square.own").count() == 0
+
+    own = one.page.context.new_page()  # in the same browser, the room marks one's own blocks
+    own.goto(f"{one.server}/room")
+    own.wait_for_selector(".squares .square")
+    one.run()
+    own.wait_for_selector(".squares .square.chosen")
+    assert own.is_hidden(".room-join")
+    own.close()
+
+    other.page.bring_to_front()
+    other.pick("pair", "Mismatched")  # nobody else's run is shown as one's own, whatever its models
+    other.page.wait_for_function("location.search.includes('pair=mismatched')")
+    other.run()
+    for lab in (one, other):
         lab.wait_for_tokens(2)
     assert number(one) != number(other)
-    room = other.page.context.new_page()
-    room.goto(f"{other.server}/room")
-    assert chosen(room) <= {number(other)}
+    others = other.page.context.new_page()
+    others.goto(f"{other.server}/room")
+    assert chosen(others) <= {number(other)}
     for lab in (one, other):
         lab.page.bring_to_front()
         lab.page.keyboard.press("Escape")
