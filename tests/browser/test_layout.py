@@ -219,6 +219,15 @@ def test_in_a_small_window_everything_can_be_reached_and_the_save_menu_is_within
     assert box["x"] + box["width"] <= 320
 
 
+def test_a_chart_can_be_chosen_before_a_run_shows_anything(visit: Visit) -> None:
+    lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(max_tokens=60)
+    lab.page.route("**/channels/**", lambda route: None)  # held back: the run has begun, and no frame of it arrives
+    lab.run()
+    lab.page.tap(".choose button[data-for=timing]")
+    assert parse_qs(urlsplit(lab.page.url).query)["chart"] == ["timing"]
+    lab.page.unroute_all(behavior="ignoreErrors")
+
+
 def test_on_a_phone_nothing_covers_the_run_button(visit: Visit) -> None:
     """Without a cache, most settings are disabled."""
     page = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(cache=0).page
