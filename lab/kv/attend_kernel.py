@@ -437,7 +437,7 @@ PTX = tl.constexpr(torch.version.hip is None)
 
 def _parts(dequantise: str, shifts: tuple[int, ...]) -> tl.constexpr:
     """PTX for each part of two neighbouring numbers of 16 bits at once, which Triton would unpack."""
-    head = "{{ .reg .b32 x, y; shr.u32 x, $1, {};"
+    head = "{{ .reg .b32 x, y, z; shr.u32 x, $1, {};"
     return tl.constexpr(tuple(head.format(shift) + dequantise + "}" for shift in shifts))
 
 
@@ -445,12 +445,12 @@ def _parts(dequantise: str, shifts: tuple[int, ...]) -> tl.constexpr:
 # converted. A multiply-add by 1 or -1 (0x3F80, 0xBF80) then takes 128 away exactly: 128 + 8 from half a byte, and from
 # a byte's lower seven bits 128 + its sign bit's value.
 INT4_PARTS = _parts(
-    "lop3.b32 x, x, 0x000F000F, 0x43004300, 0xEA; mov.b32 y, 0x3F803F80;"
-    ".reg .b32 z; mov.b32 z, 0xC308C308; fma.rn.bf16x2 $0, x, y, z;",
+    "lop3.b32 x, x, 0x000F000F, 0x43004300, 0xEA;"
+    "mov.b32 y, 0x3F803F80; mov.b32 z, 0xC308C308; fma.rn.bf16x2 $0, x, y, z;",
     (0, 4, 8, 12),
 )
 INT8_PARTS = _parts(
     "lop3.b32 y, x, 0x00800080, 0x43004300, 0xEA; lop3.b32 x, x, 0x007F007F, 0x43004300, 0xEA;"
-    ".reg .b32 z; mov.b32 z, 0xBF80BF80; fma.rn.bf16x2 $0, y, z, x;",
+    "mov.b32 z, 0xBF80BF80; fma.rn.bf16x2 $0, y, z, x;",
     (0, 8),
 )

@@ -2,10 +2,10 @@
 
 Triton brings its own assembler, so everything up to the machine code is done; only the launch is left out.
 Prints a line for each kernel: its name, the rows of a tile (0: it has none), its warps, its bytes of shared memory, per
-thread the registers and the bytes spilled from them, and how many loads and how many stores come before it waits for
-the kernel ahead (-1: it does not wait). For attention there follow the KV format and the dtype; if few
-rows in bfloat16 attend, as decoded tokens do, also the instructions of the inner loop: all of them, per 64 positions,
-and those that load a single byte from shared memory.
+thread the registers and the bytes spilled from them, and how many loads, stores and requests for lines come before it
+waits for the kernel ahead (-1: it does not wait). For attention there follow the KV format and the dtype; if few rows
+in bfloat16 attend, as decoded tokens do, also the instructions of the inner loop: all of them, per 64 positions, and
+those that load a single byte from shared memory.
 For a product: its kind, the instructions of all its warps per KB of the matrix, how many of its tiles lie in shared
 memory in a layout that gives tensor cores bank conflicts, and its loads from memory after the loop.
 """
@@ -42,7 +42,7 @@ def compile_only(self: triton.JITFunction, *args: object, grid: object, warmup: 
         command = [CUOBJDUMP, *wanted, file.name]
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     ahead, waits, _ = binary.asm["ptx"].partition("griddepcontrol.wait")
-    ahead = [len(re.findall(kind, ahead)) if waits else -1 for kind in (r"ld\.global|cp\.async", r"st\.global")]
+    ahead = [len(re.findall(kind, ahead)) if waits else -1 for kind in AHEAD]
     of_a_thread = re.search(r"REG:(\d+) STACK:(\d+)", shown).groups()
     loop = []
     if "GATED" in kwargs:
@@ -77,6 +77,7 @@ def longest_loop(code: str) -> tuple[list[str], list[str]]:
     return instructions[start:stop], instructions[stop:]
 
 
+AHEAD = r"ld\.global|cp\.async", r"st\.global", r"prefetch\.global"
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 run, triton.JITFunction.run = triton.JITFunction.run, compile_only
 target = GPUTarget("cuda", int(sys.argv[1]), 32)

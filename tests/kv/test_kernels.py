@@ -181,27 +181,28 @@ def test_the_kernels_compile_for_an_absent_gpu(tmp_path):
     # six kernels between: four of them rotate. Two of softmax.
     assert len(lines) == 8 * 2 + 4 + 3 * 2 + 6 + 2
     waits = {"_attend_kernel", "_combine_kernel", "_product_kernel", "_rotate_kernel"}
-    for name, rows, warps, shared, registers, in_memory, loads, stores, *kind in (
-        (line[0], *map(int, line[1:8]), *line[8:]) for line in lines
+    for name, rows, warps, shared, registers, in_memory, loads, stores, fetched, *kind in (
+        (line[0], *map(int, line[1:9]), *line[9:]) for line in lines
     ):
         assert shared <= SHARED_MEMORY
         assert in_memory <= 128
         # Before it has waited, a kernel reads no more than its plan, and writes nothing.
         assert stores == (0 if name in waits else -1)
         assert loads == (stores if name != "_attend_kernel" else 4)
+        assert (fetched > 0) == (name == "_product_kernel")
         if name == "_attend_kernel":
             resident = attend_kernel.RESIDENT[kind[0]] if rows == 16 else attend_kernel.RESIDENT_WIDE
             assert resident * 32 * warps * registers <= REGISTERS
             assert resident * shared <= PROCESSOR_MEMORY
     # Of a decoded token's loops. Half the bytes are no gain where each takes so many more instructions that they, and
     # not memory, are waited for.
-    attend = [line for line in lines if line[0] == "_attend_kernel" and (line[1], line[9]) == ("16", "bf16")]
-    loops = {line[8]: tuple(map(int, line[10:])) for line in attend}
+    attend = [line for line in lines if line[0] == "_attend_kernel" and (line[1], line[10]) == ("16", "bf16")]
+    loops = {line[9]: tuple(map(int, line[11:])) for line in attend}
     for quantised in ("int8", "int4"):
         instructions, single_bytes = loops[quantised]
         assert instructions <= 1.5 * loops["plain"][0]
         assert single_bytes == 0
-    products = [(line[8], *map(int, line[9:]), int(line[3])) for line in lines if line[0] == "_product_kernel"]
+    products = [(line[9], *map(int, line[10:]), int(line[3])) for line in lines if line[0] == "_product_kernel"]
     assert [kind for kind, *_ in products] == 2 * ["normed", "gated", "added"]
     for _, instructions, slow_tiles, late_loads, shared in products:
         assert instructions < INSTRUCTIONS_PER_KB / 3
@@ -264,6 +265,20 @@ def test_a_prompt_beside_many_that_decode(monkeypatch, dtype):
     assert grids == [(sum(new) // tile + 20, 1, 1)]
     assert Case("auto", [4] * 20, [1] * 20, shared=4, kv_heads=1, dtype=dtype).error() < 1
     assert grids[1:] == [(20, 1, 1)]
+
+
+@pytest.mark.parametrize(("kv_format", "begins"), [("auto", True), ("int8", False), ("int4", False)])
+def test_attention_over_a_quantised_cache_does_not_begin_early(monkeypatch, kv_format, begins):
+    """But what combines its parts does."""
+    asked = []
+
+    def early(device, begins=True):
+        asked.append(begins)
+        return {"EARLY": False}
+
+    monkeypatch.setattr(attend_kernel, "early", early)
+    assert Case(kv_format, [40], [1]).error(splits=2) < 1
+    assert asked == [begins, True]
 
 
 def test_how_many_splits_a_sequence_gets(monkeypatch):
