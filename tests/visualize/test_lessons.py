@@ -27,6 +27,7 @@ from lessons.marking import mark
 from lessons.questions import Curve, Slider
 from tests.lessons.test_course import GOOD
 from tests.lessons.test_marking import CURVE
+from tests.visualize import test_unmeasured
 from tests.visualize.conftest import script
 from tests.visualize.picture import draw
 from tests.visualize.test_unmeasured import FREE, VISITOR, handlers
@@ -381,23 +382,27 @@ def test_a_visitor_has_one_task_at_a_time_and_leaving_cancels_it(lesson: Lesson)
     assert list(follow(None)) == []
 
 
-def test_a_second_click_empties_nothing() -> None:
+def test_a_second_click_empties_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Gradio empties the outputs of a generator that yields nothing."""
+    line = Line()
+    monkeypatch.setattr(test_unmeasured, "Line", lambda: line)
     learns, teaches = (handlers(page.build, Answers()) for page in (lessons, instructor))
     *_, (learner, *_) = learns["run"](VISITOR, FREE, Learner(0))
     for act, early in (learns["run"], Learner()), (learns["change"], Learner(0)):
         (answer,) = act(VISITOR, FREE, early)
         assert answer == [gr.skip()] * len(answer)
-    for act, *what in (
-        (learns["run"], FREE, learner),
-        (learns["change"], FREE, learner),
-        (teaches["measure"], SimpleNamespace(lessons=[FREE])),
-    ):
-        first = act(VISITOR, *what)
-        next(first)
-        (answer,) = act(VISITOR, *what)
-        assert answer == [gr.skip()] * len(answer)
-        first.close()
+    with line.turn("another", threading.Event()):  # what was clicked first waits for it, and is not over
+        for act, *what in (
+            (learns["run"], FREE, learner),
+            (learns["change"], FREE, learner),
+            (teaches["measure"], SimpleNamespace(lessons=[FREE])),
+        ):
+            visitor = SimpleNamespace(session_hash=act.__name__)
+            first = act(visitor, *what)
+            next(first)
+            (answer,) = act(visitor, *what)
+            assert answer == [gr.skip()] * len(answer)
+            first.close()
 
 
 def test_closing_the_stream_cancels_the_task(lesson: Lesson) -> None:
