@@ -9,12 +9,19 @@ from positions, so a decoded token, a verified window and a prompt's chunk diffe
 One new token of one sequence is too little work for a GPU: its positions are then split over several
 programs, and a second kernel combines their results, weighted by their sums (Flash-Decoding: Dao et al., 2023).
 
-INT8 and INT4 are dequantised in registers. An INT8 scale belongs to a whole vector, so it multiplies a
+Tensor cores multiply 16 or 64 rows by as few as 8 columns. A decoded token has few query heads that share a KV head:
+over a quantised cache, positions are the rows of its products, and what is called a row here, a token's head, is a
+column (``P``: the axis of the positions). For more tokens it is the other way round. So it is for plain ones: they
+gained 2%, and newer versions of Triton (seen in 3.9) then give a program 68 KB of shared memory instead of 39, too
+many for four.
+
+INT4 is dequantised in registers, and so are INT8's values. An INT8 scale belongs to a whole vector, so it multiplies a
 score, or a weight, instead of the vector's numbers: a little more exact than the reference, which rounds
-dequantised numbers to the model's dtype. Where few rows share that work, bytes are loaded in pairs: only
-two-byte numbers reach the tensor cores transposed, as values must, without being gathered one by one.
-The two or four neighbours in such a number are not interleaved again: each of them is a part, which has
-a tile of keys or values of its own and its own dimensions of the query.
+dequantised numbers to the model's dtype. INT8's keys are not even converted if there are few rows: they are multiplied
+as the integers that they are, by queries of 15 bits, in two halves. Where few rows share that work, bytes that
+do have to be converted are loaded in pairs: only two-byte numbers reach the tensor cores transposed, as values
+must, without being gathered one by one. The two or four neighbours in such a number are not interleaved again: each
+of them is a part, which has a tile of keys or values of its own and its own dimensions of the query.
 """
 
 from __future__ import annotations
@@ -33,8 +40,9 @@ from lab.kv.plan import BlockPlan
 from lab.kv.storage import LayerStorage, parts
 
 LOG2_E = 1.4426950408889634
-MOST_ROWS = 64
-"""Most rows of a tile: new tokens x the query heads of a KV head."""
+FEWEST_ROWS, MOST_ROWS = 16 if torch.version.hip else 8, 64
+"""Of a tile: new tokens x the query heads of a KV head. Plain ones have at least 16, as all have on AMD's GPUs,
+whose matrix cores take no fewer columns."""
 TILE_BYTES = 16 * 1024
 """Bytes of a tile's keys, in the dtype they are multiplied in: two such tiles, twice over, and the query fit the 99 KB
 of shared memory that a program can have from compute capability 8.0 on. (Before, on a T4, it is 64 KB: heads of 256
@@ -54,14 +62,11 @@ STAGES = {"plain": 2, "int8": 5, "int4": 3}
 wait. With 3, the next tile's blocks are looked up meanwhile; with 5, two tiles of keys and two of values are on their
 way (read in Triton's output)."""
 RESIDENT, RESIDENT_WIDE = {"plain": 4, "int8": 2, "int4": 4}, 2
-"""Programs that a multiprocessor runs at once: of 16 rows, and of more. An H100's has shared memory for so many: 228 KB
-of which a program takes 25 to 39 (INT8: 77), or up to 80 with more rows (heads of 128). The 100 KB of an A10G's, L4's
-or RTX's are enough for two programs of 16 rows (of INT4, three; of INT8, one) and for one of more, if plain: a sequence
-may then be split into more parts than run at once. Not measured there."""
-REGISTERS = 128
-"""Most per thread if four programs of 128 threads are to run at once: a multiprocessor has 65,536. For heads of 128
-and compute capability 9.0, Triton 3.6 takes 86 for plain, and without a limit 145 for INT4. Counted in the machine
-code, as are the instructions for 64 positions: 416 for plain, 520 for INT8, 489 for INT4."""
+"""Programs that a multiprocessor runs at once: of at most 16 rows, and of more. An H100's has shared memory for so
+many: 228 KB of which a program takes 23 to 39 (INT8: 89 or 93; if three fitted, some would get three, and others one),
+or up to 80 with more rows (heads of 128). The 100 KB of an A10G's, L4's or RTX's are enough for two programs of few
+rows (of INT4, three; of INT8, one) and for one of more, if plain: a sequence may then be split into more parts than run
+at once. Not measured there."""
 COMBINED = 32
 """Numbers of a head that a program combines: more would take the few programs that there are longer."""
 
@@ -71,20 +76,22 @@ class Tiling(NamedTuple):
 
     Attributes:
         rows, columns: of a tile: new tokens x the query heads of a KV head, and positions.
+        axis: of the positions in a tile's scores: 0, or 1 if rows come first.
         paired: whether bytes are loaded in pairs.
         programs: for each KV head and split.
         splits: among which a sequence's positions are split.
         stages: tiles on their way and being multiplied.
-        registers: most per thread. None: no limit.
+        warps: of a program. Two share the 32 numbers of a vector in INT4: four would do the same work twice.
     """
 
     rows: int
     columns: int
+    axis: int
     paired: bool
     programs: int
     splits: int
     stages: int
-    registers: int | None
+    warps: int
 
 
 def attend(
@@ -106,15 +113,14 @@ def attend(
     (tokens, heads, dim), (sequences, height) = query.shape, plan.tables.shape
     tiling = _tiling(form, query, keys, plan, splits)
     splits = tiling.splits
+    integers = form == "int8" and tiling.axis == 0
     if tiling.paired:
-        keys, values = keys.view(torch.int16), values.view(torch.int16)
-    kv_heads, width, groups = keys.shape[1], keys.shape[-1], key_scales.shape[-1]
+        keys, values = keys if integers else keys.view(torch.int16), values.view(torch.int16)
+    kv_heads, groups = keys.shape[1], key_scales.shape[-1]
+    key_width, width = keys.shape[-1], values.shape[-1]
     padded = max(16, triton.next_power_of_2(width))
 
     out = torch.empty(tokens, heads, dim, dtype=query.dtype, device=query.device)
-    # Begun early, plain attention over 1,024 to 32,768 tokens of one sequence took an H100 2 to 10% less time. INT8's,
-    # two of whose programs take two thirds of a processor's shared memory, took 37 microseconds instead of 33.
-    begun = early(query.device, begins=form == "plain")
     found = out
     if splits > 1:
         found = torch.empty(tokens, heads, splits, dim, dtype=torch.float32, device=query.device)
@@ -136,30 +142,35 @@ def attend(
         height,
         *query.stride(),
         *keys.stride()[:2],
+        *values.stride()[:2],
         *key_scales.stride()[:2],
         FORMAT=form,
         DTYPE=multiplied_in(query.dtype),
         HEADS=heads,
         SHARED=heads // kv_heads,
         DIM=dim,
+        INTEGERS=integers,
+        KEY_PARTS=dim // key_width,
+        KEY_WIDTH=key_width,
+        KEY_PADDED=max(32 if integers else 16, triton.next_power_of_2(key_width)),
         PARTS=dim // width,
         WIDTH=width,
         PADDED=padded,
         GROUPS=groups,
         PADDED_GROUP=width // groups if groups > 1 else padded,
         BLOCK_SIZE=plan.block_size,
+        P=tiling.axis,
         ROWS=tiling.rows,
         COLUMNS=tiling.columns,
         SPLITS=splits,
         ALONE=plan.longest_new == 1,
-        num_warps=4,
+        num_warps=tiling.warps,
         num_stages=tiling.stages,
-        maxnreg=tiling.registers,
-        **begun,
+        **early(query.device),
     )
     if splits > 1:
         _combine_kernel[tokens, heads, triton.cdiv(dim, COMBINED)](
-            out, found, maxima, sums, DIM=dim, PART=COMBINED, SPLITS=splits, num_warps=4, **early(query.device)
+            out, found, maxima, sums, DIM=dim, PART=COMBINED, SPLITS=splits, num_warps=1, **early(query.device)
         )
     return out
 
@@ -169,10 +180,12 @@ def _tiling(form: str, query: torch.Tensor, keys: torch.Tensor, plan: BlockPlan,
     (tokens, heads, dim), sequences, (_, kv_heads, width) = query.shape, len(plan.tables), keys.shape
     shared, exact, quantised = heads // kv_heads, query.dtype == torch.float32, form != "plain"
     most_rows, tile_bytes = (MOST_ROWS_FLOAT32, TILE_BYTES_FLOAT32) if exact else (MOST_ROWS, TILE_BYTES)
-    rows = max(16, triton.next_power_of_2(shared), triton.next_power_of_2(min(shared * plan.longest_new, most_rows)))
-    few = rows == 16
-    # 32 such numbers are enough for tensor cores of four warps; a stride divisible by 16 tells Triton of alignment.
-    paired = quantised and few and width >= 64 and width % 32 == 0
+    wanted = max(shared, min(shared * plan.longest_new, most_rows))
+    rows = max(FEWEST_ROWS if quantised and not exact else 16, triton.next_power_of_2(wanted))
+    few = rows <= 16
+    axis = 0 if few and quantised and not exact else 1
+    # 32 such numbers are enough for tensor cores of two warps; a stride divisible by 16 tells Triton of alignment.
+    paired = quantised and few and not exact and width >= 64 and width % 32 == 0
     if paired:
         tile_bytes *= 2
     itemsize = multiplied_in(query.dtype).primitive_bitwidth // 8
@@ -183,9 +196,8 @@ def _tiling(form: str, query: torch.Tensor, keys: torch.Tensor, plan: BlockPlan,
     if splits is None:
         resident = RESIDENT[form] if few else RESIDENT_WIDE
         splits = _splits(programs * kv_heads, resident, plan.longest, columns, query.device)
-    stages = STAGES[form] if few else 2
-    registers = REGISTERS if few and form == "int4" and not exact else None
-    return Tiling(rows, columns, paired, programs, splits, stages, registers)
+    warps = 2 if paired and form == "int4" else 4
+    return Tiling(rows, columns, axis, paired, programs, splits, STAGES[form] if few else 2, warps)
 
 
 def _splits(programs: int, resident: int, longest: int, columns: int, device: torch.device) -> int:
@@ -215,7 +227,7 @@ def _attend_kernel(
     sums,
     query,  # [N, heads, head_dim] of any strides
     keys,  # [slots, kv_heads, stored numbers of a vector] in the cache's dtype, or int16: pairs of its bytes
-    values,  # likewise
+    values,  # likewise, not always in the same
     key_scales,  # [slots, kv_heads, groups]: INT8's float32, one group; INT4's bfloat16; plain: never read
     value_scales,
     tables,  # [sequences, height] int32 or int64, as are the two that follow; see ``BlockPlan``
@@ -227,8 +239,10 @@ def _attend_kernel(
     query_token,
     query_head,
     query_dim,
-    numbers_slot,
-    numbers_head,
+    keys_slot,
+    keys_head,
+    values_slot,
+    values_head,
     scales_slot,
     scales_head,
     FORMAT: tl.constexpr,
@@ -236,12 +250,17 @@ def _attend_kernel(
     HEADS: tl.constexpr,
     SHARED: tl.constexpr,
     DIM: tl.constexpr,
-    PARTS: tl.constexpr,  # of a stored number
-    WIDTH: tl.constexpr,  # of a stored vector, in such numbers
+    INTEGERS: tl.constexpr,  # keys are multiplied as they are stored
+    KEY_PARTS: tl.constexpr,  # dimensions in a key's stored number
+    KEY_WIDTH: tl.constexpr,  # of a stored key, in such numbers
+    KEY_PADDED: tl.constexpr,
+    PARTS: tl.constexpr,  # the same of values
+    WIDTH: tl.constexpr,
     PADDED: tl.constexpr,
     GROUPS: tl.constexpr,  # of an INT4 vector, each with a scale
     PADDED_GROUP: tl.constexpr,  # stored numbers in a group
     BLOCK_SIZE: tl.constexpr,
+    P: tl.constexpr,  # axis of the positions in the scores, [COLUMNS, ROWS] if 0
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -255,9 +274,16 @@ def _attend_kernel(
     first = tl.load(starts + sequence).to(tl.int32)
     new = tl.load(starts + sequence + 1).to(tl.int32) - first
     length = tl.load(lengths + sequence).to(tl.int32)
-    wait_for_previous(EARLY)  # what was read so far is the plan, copied to the device before the step's first kernel
     if tile * TOKENS >= new:
         return
+
+    # This split's share of what the tile's last token sees.
+    seen = tl.minimum(length, length - new + (tile + 1) * TOKENS)
+    share = tl.cdiv(tl.cdiv(seen, SPLITS), COLUMNS) * COLUMNS
+    begin = split * share
+    end = tl.minimum(begin + share, seen)
+    i, j = tl.arange(0, KEY_PADDED), tl.arange(0, PADDED)  # numbers stored for a key, and for a value
+    wait_for_previous(EARLY)  # what was read so far is the plan, copied to the device before the step's first kernel
 
     # The tile's rows: token by token, the heads of each side by side, so that all share the keys that are loaded.
     row = tl.arange(0, ROWS)
@@ -265,26 +291,28 @@ def _attend_kernel(
     head = kv_head * SHARED + row % SHARED
     real = (row < TOKENS * SHARED) & (token < new)
     position = length - new + token
-
-    # Stored number i holds PARTS dimensions, from PARTS * i on, the first in its lowest bits.
-    i = tl.arange(0, PADDED)
-    stored = i < WIDTH
     row_at = (first + token).to(tl.int64)
-    q_at = query + (row_at * query_token + head.to(tl.int64) * query_head)[:, None] + (PARTS * i)[None, :] * query_dim
-    q_mask = real[:, None] & stored[None, :]
-    q, acc = (), ()
-    for part in tl.static_range(PARTS):
-        q += (tl.load(q_at + part * query_dim, mask=q_mask, other=0.0).to(DTYPE),)
-        acc += (tl.zeros([ROWS, PADDED], tl.float32),)
+    q_at = query + row_at * query_token + head.to(tl.int64) * query_head
 
-    # This split's share of what the tile's last token sees.
-    seen = tl.minimum(length, length - new + (tile + 1) * TOKENS)
-    share = tl.cdiv(tl.cdiv(seen, SPLITS), COLUMNS) * COLUMNS
-    begin = split * share
-    end = tl.minimum(begin + share, seen)
+    # A stored number holds several dimensions that follow each other, the first in its lowest bits.
+    q, factor = (), scaling
+    if INTEGERS:
+        x = tl.load(q_at[:, None] + i[None, :] * query_dim, mask=real[:, None] & (i < DIM)[None, :], other=0.0)
+        x, unit = _halves(x.to(tl.float32))
+        q += (tl.trans(x),)
+        factor = scaling * _of_rows(unit, P)
+    else:
+        q_at = _of_rows(q_at, P) + _of_columns(KEY_PARTS * i, P) * query_dim
+        q_mask = _of_rows(real, P) & _of_columns(i < KEY_WIDTH, P)
+        for part in tl.static_range(KEY_PARTS):
+            q += (tl.load(q_at + part * query_dim, mask=q_mask, other=0.0).to(DTYPE),)
 
+    acc = ()
+    for _ in tl.static_range(PARTS):
+        acc += (tl.zeros([PADDED, ROWS] if P == 0 else [ROWS, PADDED], tl.float32),)
     maximum = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
+    # Added up at the end: in the loop, warps would wait for each other.
+    weights = tl.zeros([COLUMNS, ROWS] if P == 0 else [ROWS, COLUMNS], tl.float32)
     for start in range(begin, end, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         inside = column < end
@@ -293,57 +321,97 @@ def _attend_kernel(
         known = tl.minimum(column, end - 1)
         block = tl.load(tables + sequence * height + known // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE
         slot = block + known % BLOCK_SIZE
-        numbers = (slot * numbers_slot + kv_head * numbers_head)[:, None] + i[None, :]
+        k_at = keys + (slot * keys_slot + kv_head * keys_head)[:, None] + i[None, :]
+        v_at = values + tl.expand_dims(slot * values_slot + kv_head * values_head, P) + tl.expand_dims(j, 1 - P)
         # Scales are masked: through a minimum, Triton does not see that they lie side by side.
         scales = (block + column % BLOCK_SIZE) * scales_slot + kv_head * scales_head
 
-        k = _vectors(keys + numbers, stored, WIDTH)
-        k_scale = None
-        if FORMAT == "int4":
-            k_scale = _group_scales(key_scales, scales, inside, GROUPS, PADDED, PADDED_GROUP)
-        score = tl.zeros([ROWS, COLUMNS], tl.float32)
-        for part in tl.static_range(PARTS):
-            score = tl.dot(q[part], tl.trans(_part(k, part, k_scale, FORMAT, DTYPE)), score, input_precision="ieee")
-        if FORMAT == "int8":
-            score *= (tl.load(key_scales + scales, mask=inside, other=0.0) * scaling)[None, :]
+        k = tl.load(k_at) if KEY_PADDED == KEY_WIDTH else tl.load(k_at, mask=(i < KEY_WIDTH)[None, :], other=0)
+        if INTEGERS:
+            high, low = tl.split(tl.reshape(tl.dot(k, q[0], out_dtype=tl.int32), [COLUMNS, ROWS, 2]))
+            score = (128 * high + low).to(tl.float32) * factor
         else:
-            score *= scaling
-        visible = inside[None, :]
+            k_scale = None
+            if FORMAT == "int4":
+                k_scale = _group_scales(key_scales, scales, inside, GROUPS, KEY_PADDED, PADDED_GROUP)
+            score = tl.zeros_like(weights)
+            for part in tl.static_range(KEY_PARTS):
+                k_part = _part(k, part, k_scale, FORMAT, DTYPE)
+                if P == 0:
+                    score = tl.dot(k_part, q[part], score, input_precision="ieee")
+                else:
+                    score = tl.dot(q[part], tl.trans(k_part), score, input_precision="ieee")
+            score *= factor
+        if FORMAT == "int8":
+            score *= _of_columns(tl.load(key_scales + scales, mask=inside, other=0.0), P)
+        visible = _of_columns(inside, P)
         if not ALONE:  # a tile's only token sees all that the tile goes over
-            visible &= column[None, :] <= position[:, None]
+            visible &= _of_columns(column, P) <= _of_rows(position, P)
         score = tl.where(visible, score, float("-inf"))
 
-        newest = tl.maximum(maximum, tl.max(score, 1))
+        newest = tl.maximum(maximum, tl.max(score, P))
         base = tl.where(newest == float("-inf"), 0.0, newest)  # nothing seen yet: no inf - inf
-        weight = tl.exp2(score - base[:, None])
-        shrink = tl.exp2(maximum - base)
+        weight = tl.exp2(score - _of_rows(base, P))
+        shrink = _of_rows(tl.exp2(maximum - base), P)
         maximum = newest
-        total = total * shrink + tl.sum(weight, 1)
+        weights = weights * shrink + weight
 
-        v = _vectors(values + numbers, stored, WIDTH)
+        v = tl.load(v_at) if PADDED == WIDTH else tl.load(v_at, mask=tl.expand_dims(j < WIDTH, 1 - P), other=0)
         v_scale = None
         if FORMAT == "int4":
             v_scale = _group_scales(value_scales, scales, inside, GROUPS, PADDED, PADDED_GROUP)
+            if P == 0:
+                v_scale = tl.trans(v_scale)
         elif FORMAT == "int8":
             vector_scale = tl.load(value_scales + scales, mask=inside, other=0.0)
             if tl.float16 == DTYPE:  # a small weight times a small scale would underflow
-                v_scale = vector_scale[:, None]
+                v_scale = tl.expand_dims(vector_scale, P)
             else:
-                weight *= vector_scale[None, :]
+                weight *= _of_columns(vector_scale, P)
         grown = ()
         for part in tl.static_range(PARTS):
             v_part = _part(v, part, v_scale, FORMAT, DTYPE)
-            grown += (tl.dot(weight.to(DTYPE), v_part, acc[part] * shrink[:, None], input_precision="ieee"),)
+            if P == 0:
+                grown += (tl.dot(v_part, weight.to(DTYPE), acc[part] * shrink, input_precision="ieee"),)
+            else:
+                grown += (tl.dot(weight.to(DTYPE), v_part, acc[part] * shrink, input_precision="ieee"),)
         acc = grown
 
+    total = tl.sum(weights, P)
     place = (row_at * HEADS + head) * SPLITS + split
     if SPLITS > 1:
         tl.store(maxima + place, maximum, mask=real)
         tl.store(sums + place, total, mask=real)
-    at = found + place[:, None] * DIM + (PARTS * i)[None, :]
+    at = found + _of_rows(place, P) * DIM + _of_columns(PARTS * j, P)
     for part in tl.static_range(PARTS):
-        mean = acc[part] / total[:, None] if SPLITS == 1 else acc[part]
-        tl.store(at + part, mean.to(found.dtype.element_ty), mask=q_mask)
+        mean = acc[part] / _of_rows(total, P) if SPLITS == 1 else acc[part]
+        tl.store(at + part, mean.to(found.dtype.element_ty), mask=_of_rows(real, P) & _of_columns(j < WIDTH, P))
+
+
+@triton.jit
+def _of_rows(x, P: tl.constexpr):
+    """A number of every row, [ROWS], to be combined with what has rows and another axis."""
+    return tl.expand_dims(x, P)
+
+
+@triton.jit
+def _of_columns(x, P: tl.constexpr):
+    """The same of every number along that other axis: of every position in the scores."""
+    return tl.expand_dims(x, 1 - P)
+
+
+@triton.jit
+def _halves(x):
+    """Each row of x, [rows, dims] float32, in 15 bits: two halves that follow each other, int8 [2 rows, dims], and its
+    unit, [rows] float32. x is (128 x the first + the second) x the unit, give or take half a unit: 1/32512 of the
+    row's largest number.
+    """
+    unit = tl.maximum(tl.max(tl.abs(x), 1), 1e-30) / (127 * 128)
+    x = tl.floor(x / unit[:, None] + 0.5)
+    high = tl.floor(x / 128 + 0.5)
+    both = tl.join(high, x - 128 * high)  # [rows, dims, 2]
+    both = tl.reshape(tl.permute(both, (0, 2, 1)), [2 * x.shape[0], x.shape[1]])
+    return both.to(tl.int8), unit
 
 
 @triton.jit
@@ -364,14 +432,6 @@ def _tile(starts, sequences, TOKENS: tl.constexpr):
         sequence, above = tl.where(mine, middle, sequence), tl.where(mine, above, middle)
     first = tl.load(starts + sequence).to(tl.int32) // TOKENS + sequence
     return sequence, tl.where(several, program - first, 0)
-
-
-@triton.jit
-def _vectors(at, stored, WIDTH: tl.constexpr):
-    """The stored numbers at these addresses, [COLUMNS, PADDED]; zeros where ``stored``, [PADDED], is false."""
-    if at.shape[1] == WIDTH:
-        return tl.load(at)
-    return tl.load(at, mask=stored[None, :], other=0)
 
 
 @triton.jit

@@ -22,15 +22,11 @@ from lab.kv.interpreter import INTERPRETED
 
 
 @functools.cache
-def early(device: torch.device, begins: bool = True) -> dict[str, bool]:
-    """Options of a launch, the kernel's own EARLY among them: whether it lets the next one begin early.
-
-    Args:
-        begins: whether it begins early itself. If not, there is nothing left to wait for when it does.
-    """
+def early(device: torch.device) -> dict[str, bool]:
+    """Options of a launch, the kernel's own EARLY among them."""
     if INTERPRETED or torch.version.hip or device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
         return {"EARLY": False}
-    return {"EARLY": True, "launch_pdl": begins}
+    return {"EARLY": True, "launch_pdl": True}
 
 
 @triton.jit

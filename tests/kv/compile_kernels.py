@@ -4,7 +4,7 @@ Triton brings its own assembler, so everything up to the machine code is done; o
 Prints a line for each kernel: its name, the rows of a tile (0: it has none), its warps, its bytes of shared memory, per
 thread the registers and the bytes spilled from them, and how many loads, stores and requests for lines come before it
 waits for the kernel ahead (-1: it does not wait). For attention there follow the KV format and the dtype; if few rows
-in bfloat16 attend, as decoded tokens do, also the instructions of the inner loop: all of them, per 64 positions, and
+in bfloat16 attend, as decoded tokens do, also the instructions of the inner loop: of all warps, per 64 positions, and
 those that load a single byte from shared memory.
 For a product: its kind, the instructions of all its warps per KB of the matrix, how many of its tiles lie in shared
 memory in a layout that gives tensor cores bank conflicts, and its loads from memory after the loop.
@@ -37,7 +37,7 @@ def compile_only(self: triton.JITFunction, *args: object, grid: object, warmup: 
     binary = run(self, *args, grid=grid, warmup=True, **kwargs)
     with NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(binary.asm["cubin"])
-        looked_into = "GATED" in kwargs or (kwargs.get("ROWS"), str(kwargs.get("DTYPE"))) == (16, "bf16")
+        looked_into = "GATED" in kwargs or (kwargs.get("ROWS", 64) <= 16 and str(kwargs.get("DTYPE")) == "bf16")
         wanted = ["-res-usage", "-sass"] if looked_into else ["-res-usage"]  # slow: half a second
         command = [CUOBJDUMP, *wanted, file.name]
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -57,7 +57,7 @@ def compile_only(self: triton.JITFunction, *args: object, grid: object, warmup: 
         if looked_into:
             body, _ = longest_loop(shown)
             bytewise = sum("LDS.U8" in instruction or "LDS.S8" in instruction for instruction in body)
-            loop += [len(body) * 64 // kwargs["COLUMNS"], bytewise]
+            loop += [len(body) * kwargs["num_warps"] * 64 // kwargs["COLUMNS"], bytewise]
     print(
         self.__name__, kwargs.get("ROWS", 0), kwargs["num_warps"], binary.metadata.shared, *of_a_thread, *ahead, *loop
     )
@@ -88,7 +88,7 @@ triton.runtime.driver.set_active(
 )
 if target.arch >= 90:
     for module in attend_kernel, kernels, products:
-        module.early = lambda device, begins=True: {"EARLY": True, "launch_pdl": begins}
+        module.early = lambda device: {"EARLY": True, "launch_pdl": True}
 steps = (1, 8), (20, 1)  # new tokens and splits
 kinds = [
     *product(FORMATS, [torch.bfloat16], steps),
