@@ -40,9 +40,10 @@ from lab.kv.plan import BlockPlan
 from lab.kv.storage import LayerStorage, parts
 
 LOG2_E = 1.4426950408889634
-FEWEST_ROWS, MOST_ROWS = 16 if torch.version.hip else 8, 64
-"""Of a tile: new tokens x the query heads of a KV head. Plain ones have at least 16, as all have on AMD's GPUs,
-whose matrix cores take no fewer columns."""
+FEWEST_COLUMNS = 8
+"""Of a product of tensor cores, which has at least 16 rows."""
+MOST_ROWS = 64
+"""Most rows of a tile: new tokens x the query heads of a KV head."""
 TILE_BYTES = 16 * 1024
 """Bytes of a tile's keys, in the dtype they are multiplied in: two such tiles, twice over, and the query fit the 99 KB
 of shared memory that a program can have from compute capability 8.0 on. (Before, on a T4, it is 64 KB: heads of 256
@@ -76,7 +77,7 @@ class Tiling(NamedTuple):
 
     Attributes:
         rows, columns: of a tile: new tokens x the query heads of a KV head, and positions.
-        axis: of the positions in a tile's scores: 0, or 1 if rows come first.
+        axis: of the positions in a tile's scores: 0 (they are rows of products then), or 1.
         paired: whether bytes are loaded in pairs.
         programs: for each KV head and split.
         splits: among which a sequence's positions are split.
@@ -181,9 +182,10 @@ def _tiling(form: str, query: torch.Tensor, keys: torch.Tensor, plan: BlockPlan,
     shared, exact, quantised = heads // kv_heads, query.dtype == torch.float32, form != "plain"
     most_rows, tile_bytes = (MOST_ROWS_FLOAT32, TILE_BYTES_FLOAT32) if exact else (MOST_ROWS, TILE_BYTES)
     wanted = max(shared, min(shared * plan.longest_new, most_rows))
-    rows = max(FEWEST_ROWS if quantised and not exact else 16, triton.next_power_of_2(wanted))
+    turned = quantised and not exact and _takes_few_columns(query.device)
+    rows = max(FEWEST_COLUMNS if turned else 16, triton.next_power_of_2(wanted))
     few = rows <= 16
-    axis = 0 if few and quantised and not exact else 1
+    axis = 0 if few and turned else 1
     # 32 such numbers are enough for tensor cores of two warps; a stride divisible by 16 tells Triton of alignment.
     paired = quantised and few and not exact and width >= 64 and width % 32 == 0
     if paired:
@@ -196,7 +198,7 @@ def _tiling(form: str, query: torch.Tensor, keys: torch.Tensor, plan: BlockPlan,
     if splits is None:
         resident = RESIDENT[form] if few else RESIDENT_WIDE
         splits = _splits(programs * kv_heads, resident, plan.longest, columns, query.device)
-    warps = 2 if paired and form == "int4" else 4
+    warps = 2 if paired and form == "int4" and axis == 0 else 4
     return Tiling(rows, columns, axis, paired, programs, splits, STAGES[form] if few else 2, warps)
 
 
@@ -211,6 +213,16 @@ def _splits(programs: int, resident: int, longest: int, columns: int, device: to
         return 1
     wanted = min(resident * _processors(device) // programs, tiles, MOST_SPLITS)
     return 1 << max(0, wanted.bit_length() - 1)
+
+
+@functools.cache
+def _takes_few_columns(device: torch.device) -> bool:
+    """Whether products of few columns are worth it. AMD's matrix cores take no fewer than 16. For compute capability 10
+    and 11, whose tensor cores have a memory of their own, Triton 3.9 makes 2.2 times the instructions (INT8).
+    """
+    if torch.version.hip or device.type != "cuda":
+        return not torch.version.hip
+    return torch.cuda.get_device_capability(device)[0] not in (10, 11)
 
 
 @functools.cache
@@ -404,9 +416,10 @@ def _of_columns(x, P: tl.constexpr):
 def _halves(x):
     """Each row of x, [rows, dims] float32, in 15 bits: two halves that follow each other, int8 [2 rows, dims], and its
     unit, [rows] float32. x is (128 x the first + the second) x the unit, give or take half a unit: 1/32512 of the
-    row's largest number.
+    row's largest number; if any is not finite, the unit is NaN.
     """
     unit = tl.maximum(tl.max(tl.abs(x), 1), 1e-30) / (127 * 128)
+    unit += 0 * tl.sum(x, 1)  # NaN if anything is not finite, which a maximum does not tell
     x = tl.floor(x / unit[:, None] + 0.5)
     high = tl.floor(x / 128 + 0.5)
     both = tl.join(high, x - 128 * high)  # [rows, dims, 2]

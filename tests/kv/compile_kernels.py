@@ -86,6 +86,7 @@ triton.runtime.driver.set_active(
         get_current_target=lambda: target, get_current_device=lambda: 0, get_current_stream=lambda device: 0
     )
 )
+attend_kernel._takes_few_columns = lambda device: target.arch // 10 not in (10, 11)
 if target.arch >= 90:
     for module in attend_kernel, kernels, products:
         module.early = lambda device: {"EARLY": True, "launch_pdl": True}

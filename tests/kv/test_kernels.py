@@ -99,6 +99,11 @@ class Case:
         return (out.double() - self.expected()).abs().max().item() / (self.size * ERROR[self.query.dtype])
 
 
+def usual(kv_format: str) -> torch.dtype:
+    """One in which few rows attend to a quantised cache as on a GPU; plain ones do so in any."""
+    return torch.float32 if kv_format == "auto" else torch.float16
+
+
 # -- storing ---------------------------------------------------------------------------------
 
 
@@ -142,6 +147,7 @@ def test_a_row_without_a_slot_is_not_written(kv_format):
 
 
 @pytest.mark.parametrize("kv_format", QUANTISED)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of the interpreter's
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_non_finite_values_do_not_become_finite(kv_format, odd):
@@ -223,9 +229,10 @@ def test_the_kernels_compile_for_an_absent_gpu(tmp_path):
     ("splits", "head_dim", "shared"),
     [(1, 64, 1), (4, 64, 2), (1, 128, 2), (4, 128, 1), (1, 64, 4), (4, 128, 4)],
 )
-def test_heads_and_splits(kv_format, head_dim, shared, splits):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_heads_and_splits(kv_format, head_dim, shared, splits, dtype):
     """One new token, several, and a whole prompt in one batch; some splits of the short ones are empty."""
-    case = Case(kv_format, [1, 75, 150, 5], [1, 1, 3, 5], shared=shared, head_dim=head_dim)
+    case = Case(kv_format, [1, 75, 150, 5], [1, 1, 3, 5], shared=shared, head_dim=head_dim, dtype=dtype)
     assert case.error(splits=splits) < 1
 
 
@@ -233,13 +240,15 @@ def test_heads_and_splits(kv_format, head_dim, shared, splits):
 @pytest.mark.parametrize("block_size", [1, 8, 16, 24, 128])
 def test_block_sizes(kv_format, block_size):
     """Lengths that fill their last block, begin a new one, and end inside one."""
-    assert Case(kv_format, [48, 49, 130], [1, 2, 1], block_size=block_size, shared=1).error(splits=2) < 1
+    case = Case(kv_format, [48, 49, 130], [1, 2, 1], block_size=block_size, shared=1, dtype=usual(kv_format))
+    assert case.error(splits=2) < 1
 
 
 @pytest.mark.parametrize("kv_format", FORMATS)
 @pytest.mark.parametrize(("head_dim", "shared"), [(12, 2), (80, 3), (32, 7), (96, 2)])
 def test_shapes_that_are_not_powers_of_two(kv_format, head_dim, shared):
-    assert Case(kv_format, [70, 33], [4, 1], head_dim=head_dim, shared=shared).error(splits=2) < 1
+    case = Case(kv_format, [70, 33], [4, 1], head_dim=head_dim, shared=shared, dtype=usual(kv_format))
+    assert case.error(splits=2) < 1
 
 
 @pytest.mark.parametrize("kv_format", FORMATS)
@@ -294,6 +303,28 @@ def test_a_query_in_two_halves_is_exact_to_15_bits():
     assert (unit[:, 0] <= (x.abs().amax(1) / 16256).clamp_min(1e-34) * 1.001).all()
 
 
+@pytest.mark.parametrize("kv_format", ["int8", "int4"])
+def test_where_tensor_cores_take_no_few_columns(monkeypatch, kv_format):
+    """Positions are columns then, and INT8's keys are converted like its values."""
+    monkeypatch.setattr(attend_kernel, "_takes_few_columns", lambda device: False)
+    asked, tiling = [], attend_kernel._tiling
+    monkeypatch.setattr(attend_kernel, "_tiling", lambda *told: asked.append(tiling(*told)) or asked[-1])
+    case = Case(kv_format, [40, 75], [1, 2], head_dim=128, dtype=torch.float16)
+    assert case.error(splits=2) < 1
+    assert [(a.axis, a.rows, a.paired, a.warps) for a in asked] == [(1, 16, True, 4)]
+
+
+@pytest.mark.parametrize(
+    ("capability", "hip", "few"), [((9, 0), None, True), ((10, 0), None, False), ((9, 4), "7", False)]
+)
+def test_which_gpus_take_few_columns(monkeypatch, capability, hip, few):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    attend_kernel._takes_few_columns.cache_clear()
+    assert attend_kernel._takes_few_columns(torch.device("cuda", 0)) == few
+    attend_kernel._takes_few_columns.cache_clear()
+
+
 def test_how_many_splits_a_sequence_gets(monkeypatch):
     """On a GPU of 132 processors, for 8 KV heads: as many as run at once, each with something to do."""
     monkeypatch.setattr(attend_kernel, "_processors", lambda device: 132)
@@ -322,6 +353,18 @@ def test_large_scores_neither_overflow_nor_vanish():
     case = Case("auto", [80, 3], [1, 2])
     case.query *= 1e3
     assert case.error(splits=2) < 500  # a score of thousands is itself known to a few ten-thousandths
+
+
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("kv_format", FORMATS)
+def test_a_query_that_is_not_finite_is_noticed(kv_format, odd):
+    """Also where it is multiplied as integers, which can be neither infinite nor NaN."""
+    case = Case(kv_format, [40, 40], [1, 1], dtype=torch.float16)
+    case.query[0, 1, 5] = odd
+    out = attend(case.layer, case.query, case.plan)
+    assert out[0, 1].isnan().all()
+    assert out[0, 0].isfinite().all()
+    assert out[1].isfinite().all()
 
 
 @pytest.mark.parametrize("splits", [1, 2])
