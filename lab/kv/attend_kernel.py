@@ -333,6 +333,7 @@ def _attend_kernel(
         known = tl.minimum(column, end - 1)
         block = tl.load(tables + sequence * height + known // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE
         slot = block + known % BLOCK_SIZE
+        # As the products take them: [COLUMNS, numbers] of keys, and of values, but [numbers, COLUMNS] if P is 0.
         k_at = keys + (slot * keys_slot + kv_head * keys_head)[:, None] + i[None, :]
         v_at = values + tl.expand_dims(slot * values_slot + kv_head * values_head, P) + tl.expand_dims(j, 1 - P)
         # Scales are masked: through a minimum, Triton does not see that they lie side by side.

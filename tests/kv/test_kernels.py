@@ -147,7 +147,6 @@ def test_a_row_without_a_slot_is_not_written(kv_format):
 
 
 @pytest.mark.parametrize("kv_format", QUANTISED)
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of the interpreter's
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_non_finite_values_do_not_become_finite(kv_format, odd):
@@ -355,6 +354,7 @@ def test_large_scores_neither_overflow_nor_vanish():
     assert case.error(splits=2) < 500  # a score of thousands is itself known to a few ten-thousandths
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of the interpreter's
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("kv_format", FORMATS)
 def test_a_query_that_is_not_finite_is_noticed(kv_format, odd):
