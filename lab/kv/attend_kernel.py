@@ -15,13 +15,9 @@ column (``P``: the axis of the positions). For more tokens it is the other way r
 gained 2%, and newer versions of Triton (seen in 3.9) then give a program 68 KB of shared memory instead of 39, too
 many for four.
 
-INT4 is dequantised in registers, and so are INT8's values. An INT8 scale belongs to a whole vector, so it multiplies a
-score, or a weight, instead of the vector's numbers: a little more exact than the reference, which rounds
-dequantised numbers to the model's dtype. INT8's keys are not even converted if there are few rows: they are multiplied
-as the integers that they are, by queries of 15 bits, in two halves. Where few rows share that work, bytes that
-do have to be converted are loaded in pairs: only two-byte numbers reach the tensor cores transposed, as values
-must, without being gathered one by one. The two or four neighbours in such a number are not interleaved again: each
-of them is a part, which has a tile of keys or values of its own and its own dimensions of the query.
+An INT8 scale belongs to a whole vector, so it multiplies a score, or a weight, instead of the vector's numbers: a
+little more exact than the reference, which rounds dequantised numbers to the model's dtype. How stored numbers become
+what is multiplied: ``dequantise``.
 """
 
 from __future__ import annotations
@@ -33,6 +29,7 @@ import torch
 import triton
 import triton.language as tl
 
+from lab.kv.dequantise import group_scales, halves, part_of
 from lab.kv.early import early, let_next_begin, wait_for_previous
 from lab.kv.graphs import SHORTEST_CONTEXT
 from lab.kv.interpreter import multiplied_in
@@ -116,7 +113,9 @@ def attend(
     splits = tiling.splits
     integers = form == "int8" and tiling.axis == 0
     if tiling.paired:
-        keys, values = keys if integers else keys.view(torch.int16), values.view(torch.int16)
+        values = values.view(torch.int16)
+        if not integers:
+            keys = keys.view(torch.int16)
     kv_heads, groups = keys.shape[1], key_scales.shape[-1]
     key_width, width = keys.shape[-1], values.shape[-1]
     padded = max(16, triton.next_power_of_2(width))
@@ -220,9 +219,9 @@ def _takes_few_columns(device: torch.device) -> bool:
     """Whether products of few columns are worth it. AMD's matrix cores take no fewer than 16. For compute capability 10
     and 11, whose tensor cores have a memory of their own, Triton 3.9 makes 2.2 times the instructions (INT8).
     """
-    if torch.version.hip or device.type != "cuda":
-        return not torch.version.hip
-    return torch.cuda.get_device_capability(device)[0] not in (10, 11)
+    if device.type != "cuda":
+        return True
+    return not torch.version.hip and torch.cuda.get_device_capability(device)[0] not in (10, 11)
 
 
 @functools.cache
@@ -310,7 +309,7 @@ def _attend_kernel(
     q, factor = (), scaling
     if INTEGERS:
         x = tl.load(q_at[:, None] + i[None, :] * query_dim, mask=real[:, None] & (i < DIM)[None, :], other=0.0)
-        x, unit = _halves(x.to(tl.float32))
+        x, unit = halves(x.to(tl.float32))
         q += (tl.trans(x),)
         factor = scaling * _of_rows(unit, P)
     else:
@@ -346,10 +345,10 @@ def _attend_kernel(
         else:
             k_scale = None
             if FORMAT == "int4":
-                k_scale = _group_scales(key_scales, scales, inside, GROUPS, KEY_PADDED, PADDED_GROUP)
+                k_scale = group_scales(key_scales, scales, inside, GROUPS, KEY_PADDED, PADDED_GROUP)
             score = tl.zeros_like(weights)
             for part in tl.static_range(KEY_PARTS):
-                k_part = _part(k, part, k_scale, FORMAT, DTYPE)
+                k_part = part_of(k, part, k_scale, FORMAT, DTYPE)
                 if P == 0:
                     score = tl.dot(k_part, q[part], score, input_precision="ieee")
                 else:
@@ -372,7 +371,7 @@ def _attend_kernel(
         v = tl.load(v_at) if PADDED == WIDTH else tl.load(v_at, mask=tl.expand_dims(j < WIDTH, 1 - P), other=0)
         v_scale = None
         if FORMAT == "int4":
-            v_scale = _group_scales(value_scales, scales, inside, GROUPS, PADDED, PADDED_GROUP)
+            v_scale = group_scales(value_scales, scales, inside, GROUPS, PADDED, PADDED_GROUP)
             if P == 0:
                 v_scale = tl.trans(v_scale)
         elif FORMAT == "int8":
@@ -383,7 +382,7 @@ def _attend_kernel(
                 weight *= _of_columns(vector_scale, P)
         grown = ()
         for part in tl.static_range(PARTS):
-            v_part = _part(v, part, v_scale, FORMAT, DTYPE)
+            v_part = part_of(v, part, v_scale, FORMAT, DTYPE)
             if P == 0:
                 grown += (tl.dot(v_part, weight.to(DTYPE), acc[part] * shrink, input_precision="ieee"),)
             else:
@@ -414,21 +413,6 @@ def _of_columns(x, P: tl.constexpr):
 
 
 @triton.jit
-def _halves(x):
-    """Each row of x, [rows, dims] float32, in 15 bits: two halves that follow each other, int8 [2 rows, dims], and its
-    unit, [rows] float32. x is (128 x the first + the second) x the unit, give or take half a unit: 1/32512 of the
-    row's largest number; if any is not finite, the unit is NaN.
-    """
-    unit = tl.maximum(tl.max(tl.abs(x), 1), 1e-30) / (127 * 128)
-    unit += 0 * tl.sum(x, 1)  # NaN if anything is not finite, which a maximum does not tell
-    x = tl.floor(x / unit[:, None] + 0.5)
-    high = tl.floor(x / 128 + 0.5)
-    both = tl.join(high, x - 128 * high)  # [rows, dims, 2]
-    both = tl.reshape(tl.permute(both, (0, 2, 1)), [2 * x.shape[0], x.shape[1]])
-    return both.to(tl.int8), unit
-
-
-@triton.jit
 def _tile(starts, sequences, TOKENS: tl.constexpr):
     """This program's sequence, and which of its tiles.
 
@@ -446,37 +430,6 @@ def _tile(starts, sequences, TOKENS: tl.constexpr):
         sequence, above = tl.where(mine, middle, sequence), tl.where(mine, above, middle)
     first = tl.load(starts + sequence).to(tl.int32) // TOKENS + sequence
     return sequence, tl.where(several, program - first, 0)
-
-
-@triton.jit
-def _group_scales(scales, at, inside, GROUPS: tl.constexpr, PADDED: tl.constexpr, PADDED_GROUP: tl.constexpr):
-    """The scale of every stored number. Each is loaded once and spread over its group."""
-    group = tl.arange(0, PADDED // PADDED_GROUP)[None, :]
-    scale = tl.load(scales + at[:, None] + group, mask=inside[:, None] & (group < GROUPS), other=0.0)
-    scale = tl.broadcast_to(scale[:, :, None], (scale.shape[0], scale.shape[1], PADDED_GROUP))
-    return tl.reshape(scale, (scale.shape[0], PADDED))
-
-
-@triton.jit
-def _part(numbers, part: tl.constexpr, scale, FORMAT: tl.constexpr, DTYPE: tl.constexpr):
-    """One part of every stored number, times its scale if there is one."""
-    if PTX and FORMAT != "plain" and tl.bfloat16 == DTYPE and tl.int16 == numbers.dtype:
-        code: tl.constexpr = INT8_PARTS[part] if FORMAT == "int8" else INT4_PARTS[part]
-        x = tl.inline_asm_elementwise(code, "=r,r", [numbers], tl.bfloat16, is_pure=True, pack=2)
-    elif FORMAT == "int4":
-        # As below; in 2^23 as float32 the last bit is worth 1.
-        half = (numbers >> 4 * part) & 15
-        if tl.bfloat16 == DTYPE:
-            x = (half.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True) - 136
-        else:
-            x = (half.to(tl.int32) | 0x4B000000).to(tl.float32, bitcast=True) - 8388616
-    elif FORMAT == "int8":
-        x = (numbers >> 8 * part).to(tl.int8).to(DTYPE)
-    else:
-        x = numbers
-    if scale is not None:
-        x = x * scale
-    return x.to(DTYPE)
 
 
 @triton.jit
@@ -503,28 +456,3 @@ def _combine_kernel(
     )
     mean = tl.sum(weight[:, None] * parts, 0) / total
     tl.store(out + row * DIM + i, mean.to(out.dtype.element_ty), mask=i < DIM)
-
-
-PTX = tl.constexpr(torch.version.hip is None)
-"""Whether kernels may have instructions of NVIDIA's. AMD's GPUs are "cuda" to torch, too."""
-
-
-def _parts(dequantise: str, shifts: tuple[int, ...]) -> tl.constexpr:
-    """PTX for each part of two neighbouring numbers of 16 bits at once, which Triton would unpack."""
-    head = "{{ .reg .b32 x, y, z; shr.u32 x, $1, {};"
-    return tl.constexpr(tuple(head.format(shift) + dequantise + "}" for shift in shifts))
-
-
-# In 128 as bfloat16, which is 0x4300, the last bit is worth 1: small numbers are added with "or", and need not be
-# converted. A multiply-add by 1 or -1 (0x3F80, 0xBF80) then takes 128 away exactly: 128 + 8 from half a byte, and from
-# a byte's lower seven bits 128 + its sign bit's value.
-INT4_PARTS = _parts(
-    "lop3.b32 x, x, 0x000F000F, 0x43004300, 0xEA;"
-    "mov.b32 y, 0x3F803F80; mov.b32 z, 0xC308C308; fma.rn.bf16x2 $0, x, y, z;",
-    (0, 4, 8, 12),
-)
-INT8_PARTS = _parts(
-    "lop3.b32 y, x, 0x00800080, 0x43004300, 0xEA; lop3.b32 x, x, 0x007F007F, 0x43004300, 0xEA;"
-    "mov.b32 z, 0xBF80BF80; fma.rn.bf16x2 $0, y, z, x;",
-    (0, 8),
-)

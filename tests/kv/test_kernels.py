@@ -18,6 +18,7 @@ import triton.language as tl
 
 from lab.kv import attend_kernel
 from lab.kv.attend_kernel import attend
+from lab.kv.dequantise import halves
 from lab.kv.plan import BlockPlan
 from lab.kv.storage import FORMATS, KVStorage
 from lab.kv.store_kernel import store
@@ -279,10 +280,10 @@ def test_a_prompt_beside_many_that_decode(monkeypatch, dtype):
 
 
 @triton.jit
-def _halve(x, halves, units, ROWS: tl.constexpr, DIMS: tl.constexpr):
+def _halve(x, found, units, ROWS: tl.constexpr, DIMS: tl.constexpr):
     i, row, half = tl.arange(0, DIMS), tl.arange(0, ROWS), tl.arange(0, 2 * ROWS)
-    found, unit = attend_kernel._halves(tl.load(x + row[:, None] * DIMS + i[None, :]))
-    tl.store(halves + half[:, None] * DIMS + i[None, :], found)
+    both, unit = halves(tl.load(x + row[:, None] * DIMS + i[None, :]))
+    tl.store(found + half[:, None] * DIMS + i[None, :], both)
     tl.store(units + row, unit)
 
 
@@ -292,9 +293,9 @@ def test_a_query_in_two_halves_is_exact_to_15_bits():
     x[1] = 0
     x[2] = torch.arange(-16256, 16256, 508).float()
     x[3, 0] = x[3].abs().max() * 1000
-    halves, units = torch.full((16, 64), 99, dtype=torch.int8, device=DEVICE), torch.empty(8, device=DEVICE)
-    _halve[(1,)](x.to(DEVICE), halves, units, 8, 64)
-    high, low = halves.cpu().double().view(8, 2, 64).unbind(1)
+    found, units = torch.full((16, 64), 99, dtype=torch.int8, device=DEVICE), torch.empty(8, device=DEVICE)
+    _halve[(1,)](x.to(DEVICE), found, units, 8, 64)
+    high, low = found.cpu().double().view(8, 2, 64).unbind(1)
     unit = units.cpu().double()[:, None]
     off = ((128 * high + low) * unit - x).abs()
     assert (off <= 0.5001 * unit).all()
