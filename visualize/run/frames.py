@@ -31,17 +31,16 @@ and is to be set as text, never as markup.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 from lab.trace.events import Admitted, BlockEvicted, Event, Finished, Preempted, RunStarted, StepTimed
 from lab.trace.metrics import Meter
 from lab.trace.roofline import achieved, limits_of
-from visualize.figures import blocks, recomputed, rounds, timing
-from visualize.figures.base import window
+from visualize.figures import blocks, rounds, timing
 from visualize.run.in_words import described, difference
 from visualize.run.narrate import Narrator, limit
+from visualize.run.passes import RecomputedView, TimingView
 from visualize.run.pool import PoolEvent, PoolView
 from visualize.run.readouts import Before, rows
 from visualize.run.step import Step
@@ -75,12 +74,7 @@ class Reducer:
         self._meter = Meter()
         self._readouts: dict[str, list[str]] = {}
         self._seq, self._at = 0, -1
-        self._pace: deque[tuple[int, float]] = deque(maxlen=timing.SMOOTH)  # tokens and ms of the latest passes
-        self._in_view: deque[tuple[int, float, float]] = deque()  # passes visible in the timing chart: step, ms, speed
-        self._tops = (1.0, 500.0)
-        self._prefill: tuple[int, float] | None = None  # the latest one's step and ms
-        self._said: list[Any] = []  # its label in the timing chart
-        self._new = self._again = self._most = 0  # tokens the target computed anew, again, and at most in one pass
+        self._timing, self._recomputed = TimingView(), RecomputedView()
         self._admitted: dict[str, int] = {}
         self._axes: dict[str, dict[str, Any]] = {}
         self._captions: dict[str, str] = {}
@@ -168,13 +162,13 @@ class Reducer:
         self._pool.level(timed.kv_tokens, len(step.proposals))
         found = achieved(timed, self._limits) if self._limits else None
         near = limit(found) if found else ""
-        charts = {"rounds": step.squares(timed.step), "timing": self._bars(timed, len(tokens), near)}
-        layout = {"rounds": rounds.layout(timed.step), "timing": timing.layout(timed.step, *self._tops)}
+        charts = {"rounds": step.squares(timed.step), "timing": self._timing.take(timed, len(tokens), near)}
+        layout = {"rounds": rounds.layout(timed.step), "timing": self._timing.layout(timed.step)}
         captions = {"rounds": rounds.caption(timed.batch_sequences), "timing": timing.caption(timed, near)}
         if not self._config["kv_cache"]:
-            charts["recomputed"] = self._computed(timed, len(step.proposals))
-            layout["recomputed"] = recomputed.layout(timed.step, self._most)
-            captions["recomputed"] = recomputed.caption(self._new, self._again)
+            charts["recomputed"] = self._recomputed.take(timed, len(step.proposals))
+            layout["recomputed"] = self._recomputed.layout(timed.step)
+            captions["recomputed"] = self._recomputed.caption()
         pieces = [token["text"] for token in tokens]
         return {
             "tokens": tokens,
@@ -196,41 +190,3 @@ class Reducer:
             "say": self._narrator.ended(finished, self._meter.metrics(), self._generated, self._pool.most),
             "finished": {"reason": finished.reason, "message": finished.message},
         }
-
-    def _computed(self, timed: StepTimed, guesses: int) -> list[Any]:
-        """Adds a pass to the chart of recomputed tokens. New are its guesses and the token before them, which the last
-        pass chose; in the first pass, all tokens."""
-        new = guesses + 1 if self._new else timed.target_tokens
-        again = timed.target_tokens - new
-        self._new, self._again = self._new + new, self._again + again
-        self._most = max(self._most, timed.target_tokens)
-        return recomputed.point(timed.step, new, again)
-
-    def _bars(self, timed: StepTimed, made: int, near: str) -> list[Any]:
-        if timed.step_kind == "prefill":
-            self._prefill, speed = (timed.step, timed.total_ms), None
-        else:
-            self._pace.append((made, timed.total_ms))
-            tokens, spent = (sum(column) for column in zip(*self._pace, strict=True))
-            speed = 1000 * tokens / spent if spent > 0 else 0.0
-            self._in_view.append((timed.step, timed.total_ms, speed))
-        first = window(timed.step)[0]
-        while self._in_view and self._in_view[0][0] < first:
-            self._in_view.popleft()
-        _, longest, fastest = (max(column) for column in zip((0, 0.0, 0.0), *self._in_view, strict=True))
-        step, ms = self._prefill or (-1, 0.0)
-        if step > first and (not longest or ms <= timing.DWARFS * longest):
-            longest = max(longest, ms)
-        highest = longest, fastest or self._tops[1] / 2
-        self._tops = tuple(map(timing.axis_top, self._tops, highest))
-        other = timed.sample_ms + timed.rest_ms
-        bars = timing.points(timed.step, timed.draft_ms, timed.verify_ms, other, speed, near)
-        return bars + self._of_prefill(first)
-
-    def _of_prefill(self, first: float) -> list[Any]:
-        """The label of the latest prefill's bar, if it changed; it is hidden once the bar is left of ``first``."""
-        if self._prefill is None:
-            return []
-        (step, ms), was = self._prefill, self._said
-        self._said = timing.prefill(step, ms, self._tops[0], first=not was, seen=step > first)
-        return [self._said] if self._said[2] != (was and was[2]) else []
