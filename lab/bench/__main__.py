@@ -23,7 +23,7 @@ from transformers.utils import logging as transformers_logging
 
 from lab import Engine, LabError, SamplingParams, load_engine
 from lab.bench.ab import format_ab, run_ab
-from lab.bench.gpu.session import SECONDS, TITLES, run_gpu
+from lab.bench.gpu.session import SECONDS, TITLES, format_gpu, is_whole, run_gpu
 from lab.bench.kv_error import format_kv, run_kv
 from lab.bench.ladder import format_rows, run_ladder
 from lab.bench.llama import format_llama, run_llama
@@ -153,8 +153,9 @@ def commands() -> Parser:
 
 
 def main() -> int:
-    """Returns the exit status: 0, 2 (the user can mend it), 130 (interrupted) or 141 (the output's reader has closed
-    the pipe). Whatever becomes of the output, a complete measurement is written to its file."""
+    """Returns the exit status: 0, 1 (a part of the GPU's bench did not come to its end), 2 (the user can mend it), 130
+    (interrupted) or 141 (the output's reader has closed the pipe). Whatever becomes of the output, a complete
+    measurement is written to its file."""
     parser = commands()
     args = parser.parse_args()
     print_utf8()
@@ -169,7 +170,7 @@ def main() -> int:
         args.out = args.out / "gpu.json" if os.path.isdir(args.out) else args.out
         older = _written(args.out)
     try:
-        _measure(args)
+        whole = _measure(args)
     except LabError as error:
         args.fail(str(error))
     except (RuntimeError, MemoryError) as error:
@@ -185,7 +186,7 @@ def main() -> int:
         return READ_ENOUGH
     if output.failure:
         args.fail(f"the output cannot be written: {output.failure.strerror}.")
-    return 0
+    return 0 if whole else 1
 
 
 def _written(path: Path) -> int | None:
@@ -193,8 +194,8 @@ def _written(path: Path) -> int | None:
     return path.stat().st_mtime_ns if os.path.exists(path) else None  # Path's own raises where a name is too long
 
 
-def _measure(args: argparse.Namespace) -> None:
-    """Raises LabError."""
+def _measure(args: argparse.Namespace) -> bool:
+    """Whether all of it was measured. Raises LabError."""
     device = resolve_device(args.device)
     resolve_dtype(args.dtype, device)
     if args.bench == "gpu":
@@ -202,9 +203,9 @@ def _measure(args: argparse.Namespace) -> None:
             raise LabError(f"{args.record} is a file. Name a folder for the runs.")
         where = {"device": args.device, "dtype": args.dtype, "folder": args.record}
         with writable(args.out):
-            table = run_gpu(args.part, args.out, args.report, small=args.small, seconds=args.seconds, **where)
-        args.report(f"\n{table}\n\nwritten to {args.out}")
-        return
+            result = run_gpu(args.part, args.out, args.report, small=args.small, seconds=args.seconds, **where)
+        args.report(f"\n{format_gpu(result)}\n\nwritten to {args.out}")
+        return is_whole(result)
     args.fell_back = []
     with writable(args.json):
         result, table = args.run(args)
@@ -212,6 +213,7 @@ def _measure(args: argparse.Namespace) -> None:
         about = {"bench": args.bench, "machine": describe_machine(device), "fell_back": args.fell_back}
         write(args.json, about | result)
     args.report(f"written to {args.json}")
+    return True
 
 
 def _engine(args: argparse.Namespace, *, guessing: bool = True) -> Engine:

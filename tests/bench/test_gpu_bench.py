@@ -72,7 +72,7 @@ def test_a_kernel_that_computes_something_else_gets_no_figure(monkeypatch):
 def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "apart", here)
     out, folder = tmp_path / "gpu.json", tmp_path / "runs"
-    table = run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True, folder=folder)
+    table = format_gpu(run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True, folder=folder))
     result = json.loads(out.read_text("utf-8"))
     parts = {number: entry["result"] for number, entry in result["parts"].items()}
     for entry in (*result["parts"].values(), result["recorded"]):
@@ -138,7 +138,7 @@ def test_a_part_that_dies_or_hangs_loses_no_figures(tmp_path, monkeypatch):
         monkeypatch.setitem(SECONDS, name, seconds)
     monkeypatch.setattr(session, "time", SimpleNamespace(time=lambda: 0.0))  # so that starting them takes no time
     out, began = tmp_path / "new" / "gpu.json", time.perf_counter()
-    table = run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True, folder=tmp_path)
+    table = format_gpu(run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True, folder=tmp_path))
     assert time.perf_counter() - began < 50
     result = json.loads(out.read_text("utf-8"))
     parts = result["parts"]
@@ -421,11 +421,19 @@ def test_a_prompt_has_as_many_tokens_as_asked_for():
     assert len(set(texts)) == 9
 
 
-def test_the_output_may_be_a_folder_or_a_file(tmp_path, monkeypatch, capsys):
-    asked = []
-    monkeypatch.setattr(main, "run_gpu", lambda parts, out, report, **how: asked.append(out) or "table")
+LATE = {"title": "late", "seconds": 9.0, "result": {}, "failure": "stopped after 9 s"}
+
+
+@pytest.mark.parametrize(
+    ("some", "status"), [({}, 0), ({"parts": {"4": LATE}}, 1), ({"recorded": LATE}, 1)], ids=["whole", "a part", "runs"]
+)
+def test_the_output_may_be_a_folder_or_a_file_and_the_status_tells_whether_all_is_there(
+    tmp_path, monkeypatch, capsys, some, status
+):
+    asked, found = [], {"machine": {}, "parts": {}} | some
+    monkeypatch.setattr(main, "run_gpu", lambda parts, out, report, **how: asked.append(out) or found)
     for out in (tmp_path, tmp_path / "other.json"):
         monkeypatch.setattr(sys, "argv", ["bench", "gpu", "--out", str(out)])
-        main.main()
+        assert main.main() == status
     assert asked == [tmp_path / "gpu.json", tmp_path / "other.json"]
     assert f"written to {asked[0]}" in capsys.readouterr().out

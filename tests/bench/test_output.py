@@ -286,7 +286,7 @@ def test_what_is_wrong_is_said_before_models_are_loaded(
 def test_what_no_part_of_the_gpu_bench_could_do_is_refused_before_the_first(
     bench: Command, monkeypatch, tmp_path, capsys, arguments: list[str], message: str
 ) -> None:
-    """Each part would start a process to fail in, and the status would be 0."""
+    """Each part would start a process to fail in."""
     monkeypatch.chdir(tmp_path)
     Path("a file").touch()
     monkeypatch.setattr(command, "run_gpu", None)

@@ -244,11 +244,15 @@ def test_settings_become_parameters_with_their_types_and_descriptions() -> None:
     assert complete(called(caller("a"), "x", 3, 64, 0.0, 0, 1.0, 8)) == (
         '{"prompt": "x", "often": 3, "seed": 8, "who": "a"}'
     )
+    assert '"often": 3' in complete(called(caller("a"), "x", "3")), "as text"
     assert '"often": 2, "seed": null' in complete(called(caller("a"), "x", None, None)), "null: not given"
     refused = (
         (None, "prompt must be text"),
         ("x", 0.5, "often must be a whole number"),
+        ("x", True, "often must be a whole number, not True"),
         ("x", 1, 0, "max_tokens must be"),
+        ("x", 1, 9, True, "temperature must be a number, not True"),
+        ("x", 1, 9, 0.0, 0, 1.0, False, "seed must be a whole number, not False"),
     )
     for *values, says in refused:
         with pytest.raises(gr.Error, match=says):

@@ -7,10 +7,12 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
+from functools import partial
 from typing import Annotated, Any, Literal, get_type_hints
 
 import gradio as gr
 from pydantic import BeforeValidator, ValidationError, create_model
+from pydantic_core import PydanticCustomError
 
 from lab.config import ConfigError, LabError
 from lab.config_text import described
@@ -104,10 +106,23 @@ def _usual(name: str, default: Any, bounds: Mapping[str, tuple[float, float]]) -
 
 
 def _as_given(hint: Any) -> Any:
-    """Where several strings are taken, one is too, as ``SamplingParams`` has it."""
-    if hint != tuple[str, ...]:
-        return hint
-    return Annotated[hint, BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+    """Where several strings are taken, one is too, as ``SamplingParams`` has it. A number may come as text, as language
+    models like to write it, but true is none."""
+    if hint == tuple[str, ...]:
+        return Annotated[hint, BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+    if hint in _NUMBERS:
+        return Annotated[hint, BeforeValidator(partial(_no_truth, _NUMBERS[hint]))]
+    return hint
+
+
+_NUMBERS = {int: "int_type", int | None: "int_type", float: "float_type", float | None: "float_type"}
+"""The pydantic errors of what is none."""
+
+
+def _no_truth(error: str, value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticCustomError(error, "it is a truth value")
+    return value
 
 
 _KINDS = {

@@ -42,14 +42,14 @@ def run_gpu(
     folder: Path | None,
     dtype: str = "auto",
     seconds: float | None = None,
-) -> str:
+) -> dict:
     """Run the parts, writing all results so far to ``out`` after each. ``folder``: for recorded runs. ``seconds``: the
     most that all of them may take together; None: ``SECONDS``.
 
     This process computes nothing on the device: only parts, each in a process of its own, can break or fill it.
 
     Returns:
-        The table.
+        What is in ``out``: ``format_gpu`` makes a table of it.
     """
     share = 1.0 if seconds is None else seconds / sum(SECONDS.values())
     result: dict = {"bench": "gpu", "small": small, "dtype": dtype, "seconds": seconds, "machine": {}, "parts": {}}
@@ -68,7 +68,12 @@ def run_gpu(
         result["recorded"] = apart(RECORDING, out, until, options | {"folder": str(folder)}, report)
         result["machine"] = result["recorded"].pop("machine", None) or result["machine"]
         write(out, result)
-    return format_gpu(result)
+    return result
+
+
+def is_whole(result: dict) -> bool:
+    """Whether every part came to its end."""
+    return not any("failure" in entry for entry in (*result["parts"].values(), result.get("recorded", {})))
 
 
 def apart(name: str, out: Path, until: float, options: dict, report: Callable[[str], None]) -> dict:
