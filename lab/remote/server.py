@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import ssl
 import time
@@ -45,7 +46,7 @@ class Server:
         transport: how requests travel; None: over the network.
 
     Raises:
-        ConfigError: not an address of this kind, or a key that cannot be sent.
+        ConfigError: not an address of this kind, a key that cannot be sent, or no certificates in ``SSL_CERT_FILE``.
     """
 
     def __init__(self, address: str, key: str | None = None, transport: httpx.AsyncBaseTransport | None = None) -> None:
@@ -56,7 +57,7 @@ class Server:
         self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._transport = transport
         # Certificates are read once; http has none to check.
-        self._verify = httpx.create_ssl_context() if self.address.startswith("https") else False
+        self._verify = _trusted() if self.address.startswith("https") else False
 
     async def read(self) -> Reading:
         """Its metrics now.
@@ -226,6 +227,17 @@ def _trouble(error: BaseException) -> str:
         if isinstance(cause, socket.gaierror):
             return "no host of this name was found."
     return "is the server running there?"
+
+
+def _trusted() -> ssl.SSLContext:
+    """The certificates that are trusted here."""
+    try:
+        return httpx.create_ssl_context()
+    except OSError as error:  # as OpenSSL's own are
+        raise ConfigError(
+            f"The file that SSL_CERT_FILE names, {os.environ.get('SSL_CERT_FILE')!r}, has no certificates that can be "
+            f"read ({error.strerror})."
+        ) from error
 
 
 def _checked(address: str) -> str:

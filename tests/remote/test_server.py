@@ -141,6 +141,14 @@ def test_why_there_is_no_connection_is_said(
         assert GENERATED in complete(Server(address).read()).values
 
 
+def test_a_file_without_certificates_is_refused_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for file in (tmp_path, tmp_path / "missing.pem", Path(__file__)):
+        monkeypatch.setenv("SSL_CERT_FILE", str(file))
+        with pytest.raises(ConfigError, match=f"The file that SSL_CERT_FILE names, '{file}', has no certificates"):
+            Server("https://gpu")
+        assert Server("http://gpu").address == "http://gpu"  # which needs none
+
+
 def test_a_silent_server_is_reported(server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "READ_S", 0.1)
     vllm.wrong["/metrics"] = "silent"
