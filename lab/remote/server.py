@@ -31,6 +31,10 @@ MOST_LINE = 2**18
 MOST_BYTES = 8 * 2**20
 """Bytes of one answer. A server's metrics are 50 KB."""
 MOST_MODELS = 16
+UNKNOWN_SIGNER, OTHER_NAME = (18, 19, 20, 21), (62, 64)
+"""OpenSSL's codes for certificates that nobody trusted here has signed, and for those of another host."""
+ALERTS = ("SSLV3_ALERT_", "TLSV1_", "TLSV13_ALERT_")
+"""How OpenSSL's names for what the other side says begin: it speaks TLS, then."""
 
 
 class ServerError(LabError):
@@ -218,10 +222,15 @@ def _trouble(error: BaseException) -> str:
         causes.append(cause)
     for cause in causes:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return (
-                f"its certificate is not trusted here ({cause.verify_message}). Start the lab with the variable "
-                "SSL_CERT_FILE: a file with the certificate of whoever signed it."
-            )
+            said = f"its certificate is not trusted here ({cause.verify_message.strip('.')})."
+            if cause.verify_code in OTHER_NAME:
+                return f"{said} Give the address with a name that is in the certificate."
+            if cause.verify_code in UNKNOWN_SIGNER:
+                signer = "a file with the certificate of whoever signed it"
+                return f"{said} Start the lab with the variable SSL_CERT_FILE: {signer}."
+            return said
+        if isinstance(cause, ssl.SSLError) and (cause.reason or "").startswith(ALERTS):
+            return f"it refused to speak https ({cause.reason}). Some servers do unless the address has their name."
         if isinstance(cause, ssl.SSLError):
             return "what answers there does not speak https. Try http."
         if isinstance(cause, socket.gaierror):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
@@ -139,6 +140,24 @@ def test_why_there_is_no_connection_is_said(
         authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
         assert GENERATED in complete(Server(address).read()).values
+        by_another_name = refused(address.replace("127.0.0.1", "localhost"))
+        assert "not valid for 'localhost'). Give the address with a name that is in the certificate." in by_another_name
+        assert "SSL_CERT_FILE" not in by_another_name  # it would not help
+
+
+@pytest.mark.parametrize("alert", [40, 70, 112], ids=["no common cipher", "another version", "unknown name"])
+def test_a_server_that_refuses_to_speak_https_is_not_said_to_speak_http(alert: int) -> None:
+    """Whoever then tried http would send the key for all to read."""
+
+    def refuse(listening: socket.socket) -> None:
+        with listening.accept()[0] as connection:
+            connection.recv(4096)
+            connection.sendall(bytes([21, 3, 3, 0, 2, 2, alert]))  # a fatal alert
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=refuse, args=[listening], daemon=True).start()
+        with pytest.raises(ServerError, match=r"it refused to speak https \(\w+\)\."):
+            complete(Server(f"https://127.0.0.1:{listening.getsockname()[1]}").read())
 
 
 def test_a_file_without_certificates_is_refused_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
