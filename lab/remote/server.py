@@ -101,13 +101,15 @@ class Server:
             "prompt": prompt,
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,  # like all of these, else as the model's generation_config.json has it
             "stream": True,
             "stream_options": {"include_usage": True},  # the last message then has the metrics, too
         }
         others = {
             "seed": sampling.seed,
-            "top_k": sampling.top_k or None,
-            "top_p": None if sampling.top_p == 1 else sampling.top_p,
             "stop": list(sampling.stop) or None,
             "ignore_eos": sampling.ignore_eos or None,
         }

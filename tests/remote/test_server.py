@@ -56,14 +56,17 @@ def test_an_answer_streams_in_pieces_and_ends_with_its_rounds(server: Server, vl
     assert "".join(pieces) == "".join(f" {word}" for word in WORDS)
     assert end == Completed("length", 5, len(WORDS), ReportedRounds(DRAFTED, ACCEPTED))
     [asked] = vllm.asked
-    expected = {"model": MODEL, "prompt": "Once", "max_tokens": 16, "stream": True}
+    expected = {"model": MODEL, "prompt": "Once", "max_tokens": 16, "min_p": 0, "repetition_penalty": 1, "stream": True}
     assert asked == expected | how | {"stream_options": {"include_usage": True}}
 
 
-def test_settings_at_the_server_defaults_are_not_sent(server: Server, vllm: ScriptedVLLM) -> None:
-    complete(answer(server))
+def test_no_sampling_is_left_to_the_models_own_defaults(server: Server, vllm: ScriptedVLLM) -> None:
+    """vLLM takes what a request leaves out from the model's generation_config.json: for Qwen3 20 tokens and 0.95."""
+    complete(answer(server, temperature=1.0))
     [asked] = vllm.asked
-    assert asked.keys() == {"model", "prompt", "max_tokens", "temperature", "stream", "stream_options"}
+    sampling = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1}
+    assert {name: asked.get(name) for name in sampling} == sampling
+    assert not {"seed", "stop", "ignore_eos"} & asked.keys()
 
 
 def test_an_answer_without_its_rounds_is_accepted(server: Server, vllm: ScriptedVLLM) -> None:
