@@ -106,6 +106,8 @@ def test_on_a_projector_no_label_is_cut_and_a_lost_server_moves_nothing(visit: V
     vllm.wrong["/metrics"] = "html"
     page.wait_for_selector(".sheet-say.problem")
     assert charts.bounding_box() == before
+    page.focus(".sheet-say")  # what does not fit can be read by Tab, too
+    assert page.inner_text(".meaning") == page.text_content(".sheet-say")
     vllm.wrong.clear()
     page.wait_for_selector(".sheet-say:not(.problem)")
     assert charts.bounding_box() == before
