@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from lab.config import ConfigError, LabError, SamplingParams
-from lab.remote.completion import MOST_NAME, Answer, Completed, complaint
+from lab.remote.completion import Answer, Completed, complaint
 from lab.remote.metrics import MetricsError, Reading, parse
 
 CONNECT_S, READ_S, WHOLE_S, ANSWER_S = 2.0, 5.0, 10.0, 120.0
@@ -30,7 +30,8 @@ MOST_LINE = 2**18
 """Bytes of one message of an answer."""
 MOST_BYTES = 8 * 2**20
 """Bytes of one answer. A server's metrics are 50 KB."""
-MOST_MODELS = 16
+MOST_MODELS, MOST_NAME = 16, 4096
+"""Models that are listed, and characters of a name: vLLM calls a model from a folder by its path."""
 UNKNOWN_SIGNER, OTHER_NAME = (18, 19, 20, 21), (62, 64)
 """OpenSSL's codes for certificates that nobody trusted here has signed, and for those of another host."""
 ALERTS = ("SSLV3_ALERT_", "TLSV1_", "TLSV13_ALERT_")

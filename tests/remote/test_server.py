@@ -50,6 +50,12 @@ def test_changing_metrics_and_the_models_are_read(server: Server) -> None:
     assert complete(server.models()) == (MODEL,)
 
 
+def test_a_model_is_asked_for_by_its_whole_name(server: Server, vllm: ScriptedVLLM) -> None:
+    """A model from a folder has the folder's path for a name."""
+    vllm.model = "/far" * 100 + "/model"
+    assert complete(server.models()) == (vllm.model,)
+
+
 def test_an_answer_streams_in_pieces_and_ends_with_its_rounds(server: Server, vllm: ScriptedVLLM) -> None:
     how = {"seed": 7, "temperature": 0.5, "top_k": 40, "top_p": 0.9, "stop": ["zz"], "ignore_eos": True}
     *pieces, end = complete(answer(server, **how))
