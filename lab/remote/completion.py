@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-MOST_NAME = 200
+MOST_REASON = 200
 MOST_ROUNDS = 100_000
 DETAILED = "--per-request-spec-decode-metrics detailed"
 """What a server must be started with to report each round."""
@@ -46,7 +46,7 @@ class Answer:
         choices = message.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
         if isinstance(reason := choice.get("finish_reason"), str):
-            self._reason = reason[:MOST_NAME]
+            self._reason = reason[:MOST_REASON]
         self._last |= {name: message[name] for name in ("usage", "metrics") if isinstance(message.get(name), dict)}
         text = choice.get("text")
         # A lone surrogate, which JSON can express, could not be sent on.

@@ -117,7 +117,8 @@ def differences(config: EngineConfig) -> Iterator[str]:
         yield (
             "int4_per_token_head rotates each vector and has a scale and a zero point per token and KV head, where "
             "this lab's INT4 has a scale per 32 numbers: its error is not the one measured here, and its bytes are "
-            "counted here with this lab's scales. It runs on vLLM's Triton attention only."
+            "counted here with this lab's scales. It runs on vLLM's Triton attention only, where heads have 64, 128 or "
+            "another power of two of numbers: it does not start with heads of another size, such as 80 or 96."
         )
     if config.kv_cache and not keeps_block_size(config):
         yield f"Blocks of {config.block_size} are left out: most of vLLM's attention takes multiples of {BLOCK}."

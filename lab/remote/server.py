@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import ssl
 import time
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from lab.config import ConfigError, LabError, SamplingParams
-from lab.remote.completion import MOST_NAME, Answer, Completed, complaint
+from lab.remote.completion import Answer, Completed, complaint
 from lab.remote.metrics import MetricsError, Reading, parse
 
 CONNECT_S, READ_S, WHOLE_S, ANSWER_S = 2.0, 5.0, 10.0, 120.0
@@ -29,7 +30,12 @@ MOST_LINE = 2**18
 """Bytes of one message of an answer."""
 MOST_BYTES = 8 * 2**20
 """Bytes of one answer. A server's metrics are 50 KB."""
-MOST_MODELS = 16
+MOST_MODELS, MOST_NAME = 16, 4096
+"""Models that are listed, and characters of a name: vLLM calls a model from a folder by its path."""
+UNKNOWN_SIGNER, OTHER_NAME = (18, 19, 20, 21), (62, 64)
+"""OpenSSL's codes for certificates that nobody trusted here has signed, and for those of another host."""
+ALERTS = ("SSLV3_ALERT_", "TLSV1_", "TLSV13_ALERT_")
+"""How OpenSSL's names for what the other side says begin: it speaks TLS, then."""
 
 
 class ServerError(LabError):
@@ -45,7 +51,7 @@ class Server:
         transport: how requests travel; None: over the network.
 
     Raises:
-        ConfigError: not an address of this kind, or a key that cannot be sent.
+        ConfigError: not an address of this kind, a key that cannot be sent, or no certificates in ``SSL_CERT_FILE``.
     """
 
     def __init__(self, address: str, key: str | None = None, transport: httpx.AsyncBaseTransport | None = None) -> None:
@@ -56,7 +62,7 @@ class Server:
         self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._transport = transport
         # Certificates are read once; http has none to check.
-        self._verify = httpx.create_ssl_context() if self.address.startswith("https") else False
+        self._verify = _trusted() if self.address.startswith("https") else False
 
     async def read(self) -> Reading:
         """Its metrics now.
@@ -96,13 +102,15 @@ class Server:
             "prompt": prompt,
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,  # like all of these, else as the model's generation_config.json has it
             "stream": True,
             "stream_options": {"include_usage": True},  # the last message then has the metrics, too
         }
         others = {
             "seed": sampling.seed,
-            "top_k": sampling.top_k or None,
-            "top_p": None if sampling.top_p == 1 else sampling.top_p,
             "stop": list(sampling.stop) or None,
             "ignore_eos": sampling.ignore_eos or None,
         }
@@ -217,15 +225,31 @@ def _trouble(error: BaseException) -> str:
         causes.append(cause)
     for cause in causes:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return (
-                f"its certificate is not trusted here ({cause.verify_message}). Start the lab with the variable "
-                "SSL_CERT_FILE: a file with the certificate of whoever signed it."
-            )
+            said = f"its certificate is not trusted here ({cause.verify_message.strip('.')})."
+            if cause.verify_code in OTHER_NAME:
+                return f"{said} Give the address with a name that is in the certificate."
+            if cause.verify_code in UNKNOWN_SIGNER:
+                signer = "a file with the certificate of whoever signed it"
+                return f"{said} Start the lab with the variable SSL_CERT_FILE: {signer}."
+            return said
+        if isinstance(cause, ssl.SSLError) and (cause.reason or "").startswith(ALERTS):
+            return f"it refused to speak https ({cause.reason}). Some servers do unless the address has their name."
         if isinstance(cause, ssl.SSLError):
             return "what answers there does not speak https. Try http."
         if isinstance(cause, socket.gaierror):
             return "no host of this name was found."
     return "is the server running there?"
+
+
+def _trusted() -> ssl.SSLContext:
+    """The certificates that are trusted here."""
+    try:
+        return httpx.create_ssl_context()
+    except OSError as error:  # as OpenSSL's own are
+        raise ConfigError(
+            f"The file that SSL_CERT_FILE names, {os.environ.get('SSL_CERT_FILE')!r}, has no certificates that can be "
+            f"read ({error.strerror})."
+        ) from error
 
 
 def _checked(address: str) -> str:

@@ -48,10 +48,11 @@ def test_charts_update_and_a_prompt_is_answered_with_its_rounds(visit: Visit, vl
     }
     assert numbers == {"usage": "25", "running": "3", "waiting": "2", "hits": "75", "length": "3.25"}
     vllm.words, vllm.gauges["kv_cache_usage_perc"] = (*WORDS, HOSTILE), 0.5
-    page.fill("#prompt textarea", HOSTILE)
+    page.fill("#prompt textarea", f"{HOSTILE}\n\u202e")  # which would reverse the answer after it
     page.keyboard.press("Control+Enter")
     says(page, ".answer-say", "Answered: 10 tokens")
-    assert page.inner_text(".answer-text") == HOSTILE + "".join(f" {word}" for word in vllm.words)
+    assert page.inner_text(".answer-text") == f"{HOSTILE}\n⟨RLO⟩" + "".join(f" {word}" for word in vllm.words)
+    assert [asked["prompt"] for asked in vllm.asked if isinstance(asked, dict)] == [f"{HOSTILE}\n\u202e"]
     assert page.query_selector(".answer-text img") is None
     says(page, ".rounds-say", "4 rounds with guesses, 8 of 14 guesses kept. Which tokens they were is not reported.")
     page.wait_for_function(f"document.querySelector('[data-chart=rounds] .plot').data[1].x.length === {sum(ACCEPTED)}")
@@ -106,6 +107,8 @@ def test_on_a_projector_no_label_is_cut_and_a_lost_server_moves_nothing(visit: V
     vllm.wrong["/metrics"] = "html"
     page.wait_for_selector(".sheet-say.problem")
     assert charts.bounding_box() == before
+    page.focus(".sheet-say")  # what does not fit can be read by Tab, too
+    assert page.inner_text(".meaning") == page.text_content(".sheet-say")
     vllm.wrong.clear()
     page.wait_for_selector(".sheet-say:not(.problem)")
     assert charts.bounding_box() == before

@@ -67,6 +67,7 @@ def test_prompt_lookup_passes_its_window_and_the_default_few_flags() -> None:
         (EngineConfig(), "contiguous sequences have no counterpart", None),
         (replace(PAGED, kv_dtype="int8"), "fp8 is as small", ("--kv-cache-dtype", "int8_per_token_head")),
         (replace(PAGED, kv_dtype="int4"), "a scale per 32 numbers", ("--kv-cache-dtype", "int4_per_token_head")),
+        (replace(PAGED, kv_dtype="int4"), "does not start with heads of another size, such as 80 or 96", None),
         (replace(PAGED, block_size=8), "Blocks of 8 are left out", None),
         (replace(PAGED, num_blocks=99), "number of blocks is left out", None),
         (replace(PAGED, eviction="priority"), "cache priorities have no counterpart", None),

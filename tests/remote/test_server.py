@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
@@ -49,20 +50,29 @@ def test_changing_metrics_and_the_models_are_read(server: Server) -> None:
     assert complete(server.models()) == (MODEL,)
 
 
+def test_a_model_is_asked_for_by_its_whole_name(server: Server, vllm: ScriptedVLLM) -> None:
+    """A model from a folder has the folder's path for a name."""
+    vllm.model = "/far" * 100 + "/model"
+    assert complete(server.models()) == (vllm.model,)
+
+
 def test_an_answer_streams_in_pieces_and_ends_with_its_rounds(server: Server, vllm: ScriptedVLLM) -> None:
     how = {"seed": 7, "temperature": 0.5, "top_k": 40, "top_p": 0.9, "stop": ["zz"], "ignore_eos": True}
     *pieces, end = complete(answer(server, **how))
     assert "".join(pieces) == "".join(f" {word}" for word in WORDS)
     assert end == Completed("length", 5, len(WORDS), ReportedRounds(DRAFTED, ACCEPTED))
     [asked] = vllm.asked
-    expected = {"model": MODEL, "prompt": "Once", "max_tokens": 16, "stream": True}
+    expected = {"model": MODEL, "prompt": "Once", "max_tokens": 16, "min_p": 0, "repetition_penalty": 1, "stream": True}
     assert asked == expected | how | {"stream_options": {"include_usage": True}}
 
 
-def test_settings_at_the_server_defaults_are_not_sent(server: Server, vllm: ScriptedVLLM) -> None:
-    complete(answer(server))
+def test_no_sampling_is_left_to_the_models_own_defaults(server: Server, vllm: ScriptedVLLM) -> None:
+    """vLLM takes what a request leaves out from the model's generation_config.json: for Qwen3 20 tokens and 0.95."""
+    complete(answer(server, temperature=1.0))
     [asked] = vllm.asked
-    assert asked.keys() == {"model", "prompt", "max_tokens", "temperature", "stream", "stream_options"}
+    sampling = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1}
+    assert {name: asked.get(name) for name in sampling} == sampling
+    assert not {"seed", "stop", "ignore_eos"} & asked.keys()
 
 
 def test_an_answer_without_its_rounds_is_accepted(server: Server, vllm: ScriptedVLLM) -> None:
@@ -139,6 +149,32 @@ def test_why_there_is_no_connection_is_said(
         authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
         assert GENERATED in complete(Server(address).read()).values
+        by_another_name = refused(address.replace("127.0.0.1", "localhost"))
+        assert "not valid for 'localhost'). Give the address with a name that is in the certificate." in by_another_name
+        assert "SSL_CERT_FILE" not in by_another_name  # it would not help
+
+
+@pytest.mark.parametrize("alert", [40, 70, 112], ids=["no common cipher", "another version", "unknown name"])
+def test_a_server_that_refuses_to_speak_https_is_not_said_to_speak_http(alert: int) -> None:
+    """Whoever then tried http would send the key for all to read."""
+
+    def refuse(listening: socket.socket) -> None:
+        with listening.accept()[0] as connection:
+            connection.recv(4096)
+            connection.sendall(bytes([21, 3, 3, 0, 2, 2, alert]))  # a fatal alert
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=refuse, args=[listening], daemon=True).start()
+        with pytest.raises(ServerError, match=r"it refused to speak https \(\w+\)\."):
+            complete(Server(f"https://127.0.0.1:{listening.getsockname()[1]}").read())
+
+
+def test_a_file_without_certificates_is_refused_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for file in (tmp_path, tmp_path / "missing.pem", Path(__file__)):
+        monkeypatch.setenv("SSL_CERT_FILE", str(file))
+        with pytest.raises(ConfigError, match=f"The file that SSL_CERT_FILE names, '{file}', has no certificates"):
+            Server("https://gpu")
+        assert Server("http://gpu").address == "http://gpu"  # which needs none
 
 
 def test_a_silent_server_is_reported(server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch) -> None:

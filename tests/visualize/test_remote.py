@@ -35,7 +35,7 @@ from visualize.figures import remote as figures
 from visualize.server.channel import Channel
 from visualize.server.work import Line
 from visualize.vllm import remote
-from visualize.vllm.remote import NO_ROUND, NOT_TOLD, Asked, Prompts, Watch
+from visualize.vllm.remote import CUT_SHORT, NO_ROUND, NOT_TOLD, Asked, Prompts, Watch
 from visualize.vllm.watched import ABOUT, Reducer
 
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
@@ -261,7 +261,9 @@ def test_a_stopped_answer_ends_here_and_on_the_server(server: Server, vllm: Scri
     assert prompts.begin("somebody", "Again", SamplingParams(max_tokens=9)) is None
     until(lambda: vllm.asked)
     prompts.stop("somebody")
-    assert heard(asked.channel)[-1]["say"].startswith("Stopped.")
+    end = heard(asked.channel)[-1]
+    assert end["say"].startswith("Stopped.")
+    assert end["rounds"] == CUT_SHORT, "nobody waits for them"
     until(lambda: vllm.left)
     vllm.endless = False
     assert heard(prompts.begin("somebody", "Again", SamplingParams(max_tokens=9)).channel)[-1]["rounds"]
@@ -296,3 +298,4 @@ def test_an_answer_that_breaks_off_is_explained(server: Server, vllm: ScriptedVL
     *_, end = heard(Asked(server, Line(), vllm.model, "Once", SamplingParams()).channel)
     assert end["problem"]
     assert "the engine died" in end["say"]
+    assert end["rounds"] == CUT_SHORT

@@ -16,7 +16,7 @@ from visualize.panels import header
 from visualize.panels.events import QUIET, begins, keep_address, ready, stops, warn
 from visualize.panels.widgets import Widgets, component
 from visualize.server.work import Line
-from visualize.text import as_line, visible
+from visualize.text import as_line, visible, visible_lines
 from visualize.vllm.remote import Prompts, Watch
 from visualize.vllm.watched import labels
 
@@ -48,7 +48,9 @@ def build(pages: gr.Blocks, server: Server, line: Line) -> None:
             asked = prompts.begin(request.session_hash, *_asked(LINK.controls(values)))
         except LabError as error:
             return as_line(record | {"problem": visible(str(error))})
-        return as_line(record | {"answer": asked.channel.id, "prompt": str(values[0])}) if asked else gr.skip()
+        if asked is None:
+            return gr.skip()
+        return as_line(record | {"answer": asked.channel.id, "prompt": visible_lines(str(values[0]))})
 
     def opened(request: gr.Request) -> list[Any]:
         asked, notices = LINK.read(request.query_params)

@@ -2,6 +2,7 @@
 // Gradio runs this once, as a function of (element, props, trigger, watch, ...), after elements.js and sheet.js.
 
 const { shells, verdicts } = setup;
+const NONE = setup.server ? "No numbers yet: they come from this machine." : "No numbers: it was not checked when these pages were made.";
 const rows = new Map(); // by the claim's id: its parts, and its result
 const sayAloud = teller($(".heard"));
 let running = false;
@@ -103,7 +104,7 @@ function show(row, found) {
   row.verdict.className = `verdict ${found?.verdict ?? "unchecked"}`;
   row.verdict.replaceChildren(make("span", "glyph", state?.glyph ?? "·"), make("span", "word", state?.label ?? "not checked"));
   row.needs.replaceChildren(...(found?.needs ? fact("What would make it true", found.needs) : []));
-  row.figures.replaceChildren(found?.numbers ? numbers(found) : make("p", "none", "No numbers yet: they come from this machine."));
+  row.figures.replaceChildren(found?.numbers ? numbers(found) : make("p", "none", NONE));
   row.chart.hidden = !found?.chart;
   under(row);
   draw(row);

@@ -36,6 +36,7 @@ TOO_MANY = (
     "What the server reports about your prompt's rounds cannot be drawn: more rounds than tokens you allow, or more "
     f"than {MOST_POSITIONS} guesses in one."
 )
+CUT_SHORT = "The server reports an answer's rounds at its end, which this one did not reach."
 NO_ROUND = "The answer ended before a round with guesses."
 ENDED = {"": "", "length": " It reached the maximum of tokens.", "stop": " It ended by itself."}
 """By the server's reason. Others are that it was aborted, or went wrong."""
@@ -102,10 +103,10 @@ class Asked:
         try:
             asyncio.run(self._read())
         except LabError as error:
-            self._put(say=visible(str(error)), problem=True)
+            self._put(say=visible(str(error)), problem=True, rounds=CUT_SHORT)
         except Exception as error:
             log.exception("an answer could not be told")
-            self._put(say=f"The answer failed ({type(error).__name__}).", problem=True)
+            self._put(say=f"The answer failed ({type(error).__name__}).", problem=True, rounds=CUT_SHORT)
         finally:
             self.channel.close()
 
@@ -120,7 +121,7 @@ class Asked:
             if self.cancelled.is_set() or self._line.closed:
                 reading.cancel()
                 await asyncio.wait({reading})
-                self._put(say=CLOSED if self._line.closed else STOPPED)
+                self._put(say=CLOSED if self._line.closed else STOPPED, rounds=CUT_SHORT)
                 return
         self._put(**_told(reading.result(), self._most))
 
