@@ -9,7 +9,9 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route
 
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.conftest import Lab
+from visualize.workshop.access import Access
 
+CODE = Access(KEY).code
 HASTY = "const { timeout } = AbortSignal; AbortSignal.timeout = () => timeout.call(AbortSignal, 1000)"
 """Doors that do not answer are given up after a second."""
 
@@ -26,15 +28,16 @@ def presenter(browser: Browser, server: str) -> Iterator[BrowserContext]:
     context = browser.new_context(viewport={"width": 1280, "height": 720})
     page = context.new_page()
     page.goto(f"{server}/room#lead={KEY}")
-    page.wait_for_selector(".room-code:not(:empty)")
+    page.wait_for_selector(f".room-code:text-is('{CODE}')")
     assert "lead" not in page.url, "a key in the address could be read off the projection"
+    page.goto("about:blank")  # else it would draw everybody's runs during all tests
     yield context
     context.close()
 
 
 @pytest.fixture(scope="package")
 def code(presenter: BrowserContext) -> str:
-    return presenter.pages[0].inner_text(".room-code")
+    return CODE
 
 
 @pytest.fixture(scope="package")

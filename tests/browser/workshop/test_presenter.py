@@ -174,18 +174,19 @@ def test_the_presenter_is_told_of_an_unreachable_server_and_it_is_retried(
 ) -> None:
     leading.run()
     leading.finish()
-    room = presenter.pages[0]
+    room = presenter.new_page()
     presenter.route("**/workshop/*", lambda route: route.abort())
     leading.page.bring_to_front()
     lab = visit().open(join=code)
     leading.page.keyboard.press("Home")
     leading.page.wait_for_selector(".strip-say.problem:has-text('does not answer')", timeout=15_000)
     room.bring_to_front()
-    room.reload()
+    room.goto(f"{leading.server}/room")
     room.wait_for_selector(".sheet-say.problem:has-text('does not answer')")
     assert room.is_hidden(".room-join")
     presenter.unroute("**/workshop/*")
     room.wait_for_selector(f".room-code:has-text('{code}')")
+    room.close()
     leading.page.bring_to_front()
     leading.page.wait_for_selector(".strip-say:not(.problem):has-text('You lead')", timeout=15_000)
     sees(lab.page, 0)  # the instant that could not be sent arrives

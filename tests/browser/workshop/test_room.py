@@ -11,9 +11,8 @@ from playwright.sync_api import BrowserContext, Page, expect
 from tests.browser.conftest import OVERFLOW, Lab, background, free_port, serving
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.test_accessibility import violations
-from tests.browser.workshop.conftest import state
+from tests.browser.workshop.conftest import CODE, state
 from visualize.server.channel import END
-from visualize.workshop.access import Access
 
 Visit = Callable[..., Lab]
 LONG = {"max_tokens": 900, "kernels": "reference"}
@@ -33,9 +32,12 @@ def number(lab: Lab) -> str:
     return lab.page.inner_text(".strip-own").removeprefix("your run: ")
 
 
-def test_the_room_shows_everyones_blocks_and_nobodys_text(visit: Visit, presenter: BrowserContext, code: str) -> None:
-    room = presenter.pages[0]
-    room.bring_to_front()
+def test_the_room_shows_everyones_blocks_and_nobodys_text(
+    visit: Visit, presenter: BrowserContext, server: str, code: str
+) -> None:
+    room = presenter.new_page()
+    room.goto(f"{server}/room")
+    room.wait_for_selector(".squares .square")
     prompt = "A certain king had a beautiful garden"
     one, other = visit().open(join=code, prompt=prompt, **LONG), visit().open(join=code, **LONG)
     for lab in (one, other):
@@ -54,6 +56,7 @@ def test_the_room_shows_everyones_blocks_and_nobodys_text(visit: Visit, presente
         lab.finish()
     room.wait_for_function("document.querySelector('[data-key=running] .value').textContent === '0'")
     assert room.locator(".squares .square.own").count() == 0
+    room.close()
 
     own = one.page.context.new_page()  # in the same browser, the room marks one's own blocks
     own.goto(f"{one.server}/room")
@@ -84,7 +87,7 @@ def test_after_a_restart_nobody_elses_run_is_shown_as_ones_own(troubled: Visit, 
     port, mine, theirs = free_port(), troubled().page, troubled().page
     how = {"port": port, "DECODE_LAB_PRESENTER_KEY": KEY}
     with serving(tmp_path / "before.txt", "--workshop", **how) as server:
-        lab = Lab(mine, server).open(join=Access(KEY).code, max_tokens=12)
+        lab = Lab(mine, server).open(join=CODE, max_tokens=12)
         state(lab.page, "following")
         lab.run()
         lab.finish()
@@ -94,7 +97,7 @@ def test_after_a_restart_nobody_elses_run_is_shown_as_ones_own(troubled: Visit, 
         state(lab.page, "following")
         lab.page.keyboard.press("Home")  # the old run can still be played
         state(lab.page, "alone")
-        other = Lab(theirs, server).open(join=Access(KEY).code, **LONG)
+        other = Lab(theirs, server).open(join=CODE, **LONG)
         state(other.page, "following")
         other.run()
         other.wait_for_tokens(2)
