@@ -15,6 +15,7 @@ from lab.trace.events import (
     BlockCopied,
     BlockShared,
     Committed,
+    FellBack,
     Preempted,
     Prefilled,
     StepTimed,
@@ -259,6 +260,23 @@ def test_a_draft_does_not_read_again_what_is_shared(monkeypatch, found):
     assert len([count for count in read if count > 6]) == 1  # whole only once
 
 
+def test_a_draft_reads_what_the_one_of_another_continuation_did_not(monkeypatch):
+    """That one was given up in the prompt which both share."""
+    lab, errors = engine(), [RuntimeError("a cosmic ray")]
+    forward = lab.draft.forward
+
+    def fails_once(*args):
+        if errors:
+            raise errors.pop()
+        return forward(*args)
+
+    monkeypatch.setattr(lab.draft, "forward", fails_once)
+    config = replace(CACHED, speculative="draft", num_speculative_tokens=2)
+    runs = drain(lab.prepare(text(14), config, GREEDY, continuations=2)())
+    assert [run.token_ids for run in runs] == [alone(text(14), config, GREEDY)] * 2
+    assert [len(kinds(run, FellBack)) for run in runs] == [1, 0]
+
+
 @pytest.mark.parametrize("length", [27, 28, 29, 32, 33])
 def test_what_is_read_again_after_a_preemption_does_not_shorten_the_next_window(length):
     """If both are too many tokens for a step, the last known token waits for the next step."""
@@ -340,7 +358,11 @@ def test_a_step_stays_within_its_token_budget_with_speculation():
         return turns
 
     scheduler.schedule = watched
-    drain([lab.submit(text(4, seed), config, sampling) for seed in range(8)])
+    requests = [lab.submit(text(4, seed), config, sampling) for seed in range(8)]
+    lab.step()
+    for _ in range(3):  # all but one, and when that is done they come back together, and propose at once
+        scheduler.shrink()
+    drain(requests)
     assert 9 < max(steps) <= 40
 
 
