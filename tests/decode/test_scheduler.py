@@ -243,6 +243,20 @@ def test_a_draft_prefills_a_long_prompt_in_the_same_chunks(monkeypatch):
     assert read == []
 
 
+def test_a_draft_is_given_no_longer_text_than_it_was_made_for(monkeypatch):
+    """Proposals included, the last of which it does not read. Nothing of a prompt that leaves no room for one."""
+    target, draft = (RememberingModel(VOCABULARY, WORDS, context_length=length) for length in (40, 20))
+    forward, read = draft.forward, []
+    monkeypatch.setattr(draft, "forward", lambda ids, at, *rest: (read.extend(at.tolist()), forward(ids, at, *rest))[1])
+    lab, config = Engine(target, tokenizer(), draft), replace(PLAIN, speculative="draft", num_speculative_tokens=5)
+    sampling = SamplingParams(max_tokens=30, ignore_eos=True)
+    assert lab.generate(text(3), config, sampling).token_ids == alone(text(3), config, sampling)
+    assert max(read) == 18
+    read.clear()
+    assert lab.generate(text(19), config, sampling).reason == "length"
+    assert read == []
+
+
 @pytest.mark.parametrize("found", [True, False])
 def test_a_draft_does_not_read_again_what_is_shared(monkeypatch, found):
     """Neither what a prefix was found for nor what another continuation of the prompt has read."""
