@@ -51,6 +51,19 @@ def test_a_fully_cached_prompt_still_computes_a_token(length):
     assert sum(isinstance(event, BlockShared) for event in second.events) == (length - 1) // 2
 
 
+def test_a_prefix_that_is_found_gets_the_priority_of_the_request_that_finds_it():
+    lab, one = engine(), replace(GREEDY, max_tokens=1)
+    config = replace(CACHED, eviction="priority")
+    high = replace(config, cache_priority=3)
+    for prompt, asked in ((text(7), config), (text(7), high), (text(9, 1), config)):
+        run = lab.generate(prompt, asked, one)
+        assert kinds(run, Prefilled)[0].cached_tokens == (6 if asked is high else 0)
+    [pool], ids = lab._pools, tokenizer()(text(7))["input_ids"]
+    blocks = pool.cache.blocks
+    last = [blocks.prefix(block).tokens for block in blocks.cached_blocks()][-3:]  # given up last, though used before
+    assert sorted(last) == sorted(zip(ids[::2], ids[1::2], strict=False))
+
+
 def test_a_preempted_request_finds_its_own_blocks_in_the_prefix_cache():
     """The newest request gives up its blocks, and finds what is left of them when it is admitted again."""
     lab = engine()
@@ -198,6 +211,14 @@ def test_continuations_wait_for_the_first_only_where_blocks_are_shared(config):
 # -- limits ------------------------------------------------------------------------------------------
 
 
+def test_continuations_wait_until_a_prompt_is_read_whole():
+    """In two chunks, of which they could share the first before."""
+    lab, sampling = engine(max_num_batched_tokens=33), SamplingParams(max_tokens=3, ignore_eos=True)
+    first, second = drain(lab.prepare(text(36), replace(PLAIN, num_blocks=80), sampling, continuations=2)())
+    assert first.token_ids == second.token_ids == alone(text(36), PLAIN, sampling)
+    assert kinds(second, Prefilled)[0].cached_tokens == 35
+
+
 def test_a_long_prompt_is_prefilled_in_chunks_beside_decoding():
     """No request's tokens wait for another's whole prompt."""
     lab = engine(max_num_batched_tokens=33)
@@ -322,9 +343,14 @@ def test_what_is_read_again_after_a_preemption_does_not_shorten_the_next_window(
 
 def test_seats_are_limited_and_given_in_order_of_arrival():
     lab = engine(max_num_seqs=2)
-    runs = drain([lab.submit(text(4, seed), PLAIN, SamplingParams(max_tokens=5 + seed)) for seed in range(5)])
+    requests = [lab.submit(text(4, seed), PLAIN, SamplingParams(max_tokens=5 + seed)) for seed in range(5)]
+    lab.step()
+    [pool] = lab._pools
+    assert not pool.scheduler.may_admit  # so that the next step may be launched ahead
+    runs = drain(requests)
     assert max(step.batch_sequences for run in runs for step in kinds(run, StepTimed)) == 2
     assert [kinds(run, Admitted)[0].waiting for run in runs] == [4, 3, 2, 1, 0]
+    assert [kinds(run, Admitted)[0].running for run in runs] == [1, 2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("running", [1, 2, 3, 4, 5])
