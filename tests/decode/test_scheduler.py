@@ -77,6 +77,10 @@ def test_a_preempted_request_finds_its_own_blocks_in_the_prefix_cache():
     assert preempted
     back = [admitted for run in preempted for admitted in kinds(run, Admitted)[1:]]
     assert max(admitted.cached_tokens for admitted in back) > 0
+    for run in preempted:
+        for event in kinds(run, Preempted):
+            *_, last = kinds(Run(run.events[: run.events.index(event)]), StepTimed)
+            assert event.tokens == last.kv_tokens
 
 
 def test_known_tokens_that_are_computed_again_one_at_a_time_are_no_decode():
