@@ -88,6 +88,9 @@ def test_a_pair_needs_at_least_the_memory_of_its_weights(folders) -> None:
     model = find(folders["target"])
     assert needed_bytes([model], torch.float32) > 4 * model.parameters
     assert needed_bytes([model], torch.bfloat16) < needed_bytes([model, model], torch.bfloat16)
+    large = known()["llama-3.1-8b"]
+    cache = 2048 * 32 * 8 * 2 * 128 * 2  # of 2,048 tokens, 32 layers with 8 heads, a key and a value of 128 numbers
+    assert needed_bytes([large], torch.bfloat16) == pytest.approx((2 * large.parameters + cache) / USABLE, rel=1e-6)
 
 
 def test_on_a_cpu_a_pair_needs_memory_for_what_the_step_in_c_copies() -> None:
@@ -122,6 +125,7 @@ def test_one_other_pair_is_kept_and_the_embedded_ones_stay_loaded(folders) -> No
     assert first() is None
     assert engines(pair(folders, draft="")) is second
     assert engines("matched") is embedded
+    assert engines(own("", "matched")).draft.name == embedded.draft.name  # an embedded draft has no folder to look for
 
 
 @pytest.mark.parametrize(
@@ -172,9 +176,11 @@ def test_during_a_load_others_use_loaded_pairs_and_can_stop_waiting(folders, mon
         return loads(*some, **how)
 
     monkeypatch.setattr(engines_module, "load_engine", load)
-    first = threading.Thread(target=engines, args=(pair(folders, draft=""),))
+    loaded = []
+    first, second = (threading.Thread(target=lambda: loaded.append(engines(pair(folders, draft="")))) for _ in "ab")
     first.start()
     assert begun.wait(30)
+    second.start()  # which asks for the same
     assert engines(pair(folders)) is there
     threading.Timer(0.3, stopped.set).start()
     with watched(Loading(stopped)), pytest.raises(LoadingCancelled):
@@ -182,6 +188,9 @@ def test_during_a_load_others_use_loaded_pairs_and_can_stop_waiting(folders, mon
     assert first.is_alive()
     goes_on.set()
     first.join()
+    second.join()
+    assert len(set(loaded)) == 1
+    assert len(loaded) == 2
 
 
 def test_a_pair_that_does_not_fit_is_refused_before_it_is_loaded(folders, monkeypatch) -> None:

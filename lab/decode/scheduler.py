@@ -190,7 +190,7 @@ class Scheduler:
         sequence.recorder.emit(Preempted, tokens=sequence.computed, cause=cause)
         sequence.release()
         self.running.remove(sequence)
-        self.waiting.appendleft(sequence)
+        self.add(sequence)
 
     # -- joining -------------------------------------------------------------------------------
 

@@ -122,10 +122,19 @@ class LanguageModel:
 
     @property
     def layer_weights(self) -> int:
-        """Weights of the matrices that every token is multiplied by, without the output head and lookup tables."""
+        """Weights of the matrices that every token is multiplied by, without the output head and lookup tables. Of a
+        linear layer its inputs times its outputs: where weights are quantised, a stored number may hold several.
+        """
         tables = {module.weight for module in self.model.modules() if isinstance(module, nn.Embedding)}
-        left_out = tables | {self.model.get_output_embeddings().weight}
-        return sum(weight.numel() for weight in self.model.parameters() if weight.ndim == 2 and weight not in left_out)
+        left_out, total = tables | {self.model.get_output_embeddings().weight}, 0
+        for module in self.model.modules():
+            if getattr(module, "weight", None) in left_out:
+                continue
+            if hasattr(module, "in_features") and not any(module.children()):  # a layer of peft's is also what it wraps
+                total += module.in_features * module.out_features
+            else:
+                total += sum(weight.numel() for weight in module.parameters(recurse=False) if weight.ndim == 2)
+        return total
 
     @property
     def routed(self) -> bool:

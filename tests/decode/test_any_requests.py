@@ -20,6 +20,7 @@ from lab.trace.events import (
     Prefilled,
     StepTimed,
 )
+from lab.trace.recorder import Recorder
 from lab.trace.run import Run
 from tests.remembering import LETTERS, alone, engine, kinds
 
@@ -139,7 +140,12 @@ TestScheduler = SchedulerMachine.TestCase
 
 @given(st.lists(st.integers(), unique=True))
 def test_a_queue_is_ordered_by_age_whatever_the_order_of_joining(orders):
+    """Every other one is running when the newer half of those is preempted: an older one may be waiting by then."""
     scheduler = Scheduler(None, None, lambda sequence: 0, max_num_seqs=1, max_num_batched_tokens=1)
-    for order in orders:
-        scheduler.add(SimpleNamespace(order=order))
-    assert [sequence.order for sequence in scheduler.waiting] == sorted(orders)
+    its = {"computed": 0, "recorder": Recorder(), "release": lambda: None}
+    scheduler.running = [SimpleNamespace(order=order, **its) for order in sorted(orders[::2])]
+    for order in orders[1::2]:
+        scheduler.add(SimpleNamespace(order=order, **its))
+    scheduler.shrink()
+    preempted = sorted(orders[::2])[max(1, len(orders[::2]) // 2) :]
+    assert [sequence.order for sequence in scheduler.waiting] == sorted(orders[1::2] + preempted)

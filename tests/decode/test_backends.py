@@ -52,7 +52,9 @@ def test_a_request_may_ask_for_torch_and_its_run_records_it(engine, tmp_path):
 def test_a_run_is_measured_against_the_products_that_compute_it(engine, monkeypatch, kernels):
     asked, config = [], EngineConfig(kernels=kernels)
     monkeypatch.setattr(intake, "device_limits", lambda device, dtype: asked.append(dtype))
-    engine.generate(PROMPT, config, SAMPLING)
+    begin = engine.prepare(PROMPT, config, SAMPLING)
+    assert asked  # before the run's clock starts, since measuring takes a while
+    assert begin()[0].result().reason == "length"
     assert set(asked) == {engine.models(config)[0].product_dtype}
 
 

@@ -403,6 +403,7 @@ def test_non_finite_logits_end_the_run(lab, monkeypatch):
         run = lab.generate(PROMPT, EngineConfig(), sampling)
         assert run.reason == "error"
         assert "not finite" in run.finished.message
+        assert not any(isinstance(event, StepTimed) for event in run.events)  # a step that gave nothing
 
 
 def test_runs_with_the_same_settings_share_a_pool(lab):

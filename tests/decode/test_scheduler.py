@@ -15,6 +15,7 @@ from lab.trace.events import (
     BlockCopied,
     BlockShared,
     Committed,
+    FellBack,
     Preempted,
     Prefilled,
     StepTimed,
@@ -50,6 +51,19 @@ def test_a_fully_cached_prompt_still_computes_a_token(length):
     assert sum(isinstance(event, BlockShared) for event in second.events) == (length - 1) // 2
 
 
+def test_a_prefix_that_is_found_gets_the_priority_of_the_request_that_finds_it():
+    lab, one = engine(), replace(GREEDY, max_tokens=1)
+    config = replace(CACHED, eviction="priority")
+    high = replace(config, cache_priority=3)
+    for prompt, asked in ((text(7), config), (text(7), high), (text(9, 1), config)):
+        run = lab.generate(prompt, asked, one)
+        assert kinds(run, Prefilled)[0].cached_tokens == (6 if asked is high else 0)
+    [pool], ids = lab._pools, tokenizer()(text(7))["input_ids"]
+    blocks = pool.cache.blocks
+    last = [blocks.prefix(block).tokens for block in blocks.cached_blocks()][-3:]  # given up last, though used before
+    assert sorted(last) == sorted(zip(ids[::2], ids[1::2], strict=False))
+
+
 def test_a_preempted_request_finds_its_own_blocks_in_the_prefix_cache():
     """The newest request gives up its blocks, and finds what is left of them when it is admitted again."""
     lab = engine()
@@ -63,6 +77,10 @@ def test_a_preempted_request_finds_its_own_blocks_in_the_prefix_cache():
     assert preempted
     back = [admitted for run in preempted for admitted in kinds(run, Admitted)[1:]]
     assert max(admitted.cached_tokens for admitted in back) > 0
+    for run in preempted:
+        for event in kinds(run, Preempted):
+            *_, last = kinds(Run(run.events[: run.events.index(event)]), StepTimed)
+            assert event.tokens == last.kv_tokens
 
 
 def test_known_tokens_that_are_computed_again_one_at_a_time_are_no_decode():
@@ -197,6 +215,14 @@ def test_continuations_wait_for_the_first_only_where_blocks_are_shared(config):
 # -- limits ------------------------------------------------------------------------------------------
 
 
+def test_continuations_wait_until_a_prompt_is_read_whole():
+    """In two chunks, of which they could share the first before."""
+    lab, sampling = engine(max_num_batched_tokens=33), SamplingParams(max_tokens=3, ignore_eos=True)
+    first, second = drain(lab.prepare(text(36), replace(PLAIN, num_blocks=80), sampling, continuations=2)())
+    assert first.token_ids == second.token_ids == alone(text(36), PLAIN, sampling)
+    assert kinds(second, Prefilled)[0].cached_tokens == 35
+
+
 def test_a_long_prompt_is_prefilled_in_chunks_beside_decoding():
     """No request's tokens wait for another's whole prompt."""
     lab = engine(max_num_batched_tokens=33)
@@ -242,6 +268,20 @@ def test_a_draft_prefills_a_long_prompt_in_the_same_chunks(monkeypatch):
     assert read == []
 
 
+def test_a_draft_is_given_no_longer_text_than_it_was_made_for(monkeypatch):
+    """Proposals included, the last of which it does not read. Nothing of a prompt that leaves no room for one."""
+    target, draft = (RememberingModel(VOCABULARY, WORDS, context_length=length) for length in (40, 20))
+    forward, read = draft.forward, []
+    monkeypatch.setattr(draft, "forward", lambda ids, at, *rest: (read.extend(at.tolist()), forward(ids, at, *rest))[1])
+    lab, config = Engine(target, tokenizer(), draft), replace(PLAIN, speculative="draft", num_speculative_tokens=5)
+    sampling = SamplingParams(max_tokens=30, ignore_eos=True)
+    assert lab.generate(text(3), config, sampling).token_ids == alone(text(3), config, sampling)
+    assert max(read) == 18
+    read.clear()
+    assert lab.generate(text(19), config, sampling).reason == "length"
+    assert read == []
+
+
 @pytest.mark.parametrize("found", [True, False])
 def test_a_draft_does_not_read_again_what_is_shared(monkeypatch, found):
     """Neither what a prefix was found for nor what another continuation of the prompt has read."""
@@ -257,6 +297,23 @@ def test_a_draft_does_not_read_again_what_is_shared(monkeypatch, found):
         runs = drain(lab.prepare(text(14), config, GREEDY, continuations=2)())
     assert [run.token_ids for run in runs] == [expected] * len(runs)
     assert len([count for count in read if count > 6]) == 1  # whole only once
+
+
+def test_a_draft_reads_what_the_one_of_another_continuation_did_not(monkeypatch):
+    """That one was given up in the prompt which both share."""
+    lab, errors = engine(), [RuntimeError("a cosmic ray")]
+    forward = lab.draft.forward
+
+    def fails_once(*args):
+        if errors:
+            raise errors.pop()
+        return forward(*args)
+
+    monkeypatch.setattr(lab.draft, "forward", fails_once)
+    config = replace(CACHED, speculative="draft", num_speculative_tokens=2)
+    runs = drain(lab.prepare(text(14), config, GREEDY, continuations=2)())
+    assert [run.token_ids for run in runs] == [alone(text(14), config, GREEDY)] * 2
+    assert [len(kinds(run, FellBack)) for run in runs] == [1, 0]
 
 
 @pytest.mark.parametrize("length", [27, 28, 29, 32, 33])
@@ -290,9 +347,14 @@ def test_what_is_read_again_after_a_preemption_does_not_shorten_the_next_window(
 
 def test_seats_are_limited_and_given_in_order_of_arrival():
     lab = engine(max_num_seqs=2)
-    runs = drain([lab.submit(text(4, seed), PLAIN, SamplingParams(max_tokens=5 + seed)) for seed in range(5)])
+    requests = [lab.submit(text(4, seed), PLAIN, SamplingParams(max_tokens=5 + seed)) for seed in range(5)]
+    lab.step()
+    [pool] = lab._pools
+    assert not pool.scheduler.may_admit  # so that the next step may be launched ahead
+    runs = drain(requests)
     assert max(step.batch_sequences for run in runs for step in kinds(run, StepTimed)) == 2
     assert [kinds(run, Admitted)[0].waiting for run in runs] == [4, 3, 2, 1, 0]
+    assert [kinds(run, Admitted)[0].running for run in runs] == [1, 2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("running", [1, 2, 3, 4, 5])
@@ -340,7 +402,11 @@ def test_a_step_stays_within_its_token_budget_with_speculation():
         return turns
 
     scheduler.schedule = watched
-    drain([lab.submit(text(4, seed), config, sampling) for seed in range(8)])
+    requests = [lab.submit(text(4, seed), config, sampling) for seed in range(8)]
+    lab.step()
+    for _ in range(3):  # all but one, and when that is done they come back together, and propose at once
+        scheduler.shrink()
+    drain(requests)
     assert 9 < max(steps) <= 40
 
 

@@ -102,6 +102,30 @@ def test_a_slot_counts_the_bytes_that_storage_allocates(architecture, kv_format)
     assert kept.slot_bytes(model.layers) == bytes_per_token(kv_format, **shape(model))
 
 
+class Packed(torch.nn.Module):
+    """A linear layer with two numbers to an element, in a parameter (as bitsandbytes' 4 bits) or a buffer (GPTQ)."""
+
+    def __init__(self, linear: torch.nn.Linear, *, in_buffer: bool) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        numbers = torch.zeros(linear.weight.numel() // 2, 1, dtype=torch.uint8)
+        self.weight = None if in_buffer else torch.nn.Parameter(numbers, requires_grad=False)
+        self.register_buffer("qweight", numbers if in_buffer else None)
+
+
+@pytest.mark.parametrize("in_buffer", [False, True])
+def test_packed_weights_are_half_the_bytes_and_as_many_flops(in_buffer):
+    plain, packed = (tiny_models.random_model("llama", num_hidden_layers=3) for _ in range(2))
+    for layer in packed.model.layers:
+        for part in (layer.self_attn, layer.mlp):
+            for name, linear in list(part.named_children()):
+                if isinstance(linear, torch.nn.Linear):
+                    setattr(part, name, Packed(linear, in_buffer=in_buffer))
+    plain, packed = (PassWork(LanguageModel(it, "llama"), None).of([Span(0, 4, keep=1)]) for it in (plain, packed))
+    assert packed.flops == plain.flops
+    assert packed.bytes == plain.bytes - 3 * LAYER * 7 // 2  # four bytes a number, now half a byte
+
+
 # -- by torch --------------------------------------------------------------------------------------
 
 
