@@ -81,6 +81,11 @@ class Pool:
         self._drafters.join(sequence)
         self.scheduler.add(sequence)
 
+    def close(self) -> None:
+        """Before it is dropped."""
+        if self.cache and self.cache.graphs:
+            self.cache.graphs.drop()
+
     @property
     def worth_keeping(self) -> bool:
         """Whether it holds prefixes that can still be found, or captured steps."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from transformers import PreTrainedTokenizerBase
@@ -232,10 +232,16 @@ class Pools:
         )
 
     def _drop_idle(self) -> bool:
-        """Drop the idle pools, with all that they hold. False if there are none."""
-        busy = OrderedDict((setting, pool) for setting, pool in self._pools.items() if len(pool.scheduler))
-        dropped, self._pools = len(self._pools) > len(busy), busy
-        return dropped
+        """Drop the idle pools. False if there are none."""
+        idle = [pool for pool in self if not len(pool.scheduler)]
+        self._drop(idle)
+        return bool(idle)
+
+    def _drop(self, pools: Iterable[Pool]) -> None:
+        """Drop these pools, with all that they hold."""
+        for pool in pools:
+            del self._pools[pool.setting]
+            pool.close()
 
     def _root(self, sequence: Sequence) -> Prefix:
         """Where the sequence's prefixes begin. Requests with a draft model have a root of their own: the blocks that
@@ -247,13 +253,14 @@ class Pools:
         idle = [pool for pool in self if not len(pool.scheduler)]
         for pool in sorted(idle, key=lambda pool: pool.worth_keeping):
             if not pool.worth_keeping or self.bytes_in_use() + wanted > self._budget.limit:
-                del self._pools[pool.setting]
+                self._drop([pool])
         return self.bytes_in_use() + wanted <= self._budget.limit or not self._pools
 
     def forget(self) -> None:
         """After something was broken off in the middle: drop the pools with all that they hold; all sequences end."""
         lost = [one for pool in self for one in (*pool.scheduler.running, *pool.scheduler.waiting)] + self.unplaced
-        self._pools, self.unplaced = OrderedDict(), []
+        self.unplaced = []
+        self._drop(self)
         for sequence in lost:
             sequence.table = None  # dropped with its pool: one of its blocks may be half given back
             self._begin(sequence)
@@ -266,7 +273,7 @@ class Pools:
             return
         self._backends.prepare()  # it may move them
         self._known_identity = self._backends.weights_identity()
-        pools, self._pools = list(self), OrderedDict()
+        pools = list(self)
         held = [sequence for pool in pools for sequence in (*pool.scheduler.running, *pool.scheduler.waiting)]
         for sequence in held:
             sequence.leave_pool()
@@ -274,5 +281,6 @@ class Pools:
             self.unplaced.append(sequence)
         if any(pool.cache and pool.cache.blocks.occupancy().cached for pool in pools):
             held += [sequence for sequence in self.inbox if sequence.shares_prefixes and sequence.recorder.began]
+        self._drop(pools)
         for sequence in held:
             sequence.recorder.emit(CacheDropped, reason="The weights, their dtype or an adapter have changed.")

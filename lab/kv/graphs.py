@@ -116,11 +116,16 @@ class Graphs:
         return len(self._captured)
 
     def give_up(self, reason: str) -> None:
-        """Drop all graphs, and their memory."""
+        """Use no graphs any more, and destroy those that there are."""
         self.on, self.failure = False, reason
-        self._captured.clear()
-        self._logits = torch.empty(0)
-        self._stream = None
+        self.drop()
+
+    def drop(self) -> None:
+        """Destroy all graphs, and free their memory, once no other thread captures."""
+        with CAPTURING:
+            self._captured.clear()
+            self._logits = torch.empty(0)
+            self._stream = None
 
     def has(self, model: LanguageModel, bucket: Bucket) -> bool:
         """Whether a bucket has been captured."""

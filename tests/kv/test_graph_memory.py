@@ -1,17 +1,23 @@
-"""Graphs of a cache write their logits to memory that they share, and one that finds no memory is left out."""
+"""Graphs of a cache write their logits to memory that they share, one that finds no memory is left out, and none is
+destroyed during a capture."""
 
 from __future__ import annotations
 
+import weakref
 from array import array
+from collections.abc import Callable
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
 import torch
 from torch.nn import functional as F
 
+from lab import Engine, EngineConfig, SamplingParams
+from lab.device_memory import CAPTURING
 from lab.kv import graphs
 from lab.kv.graphs import Bucket
-from tests.captured import Again
+from tests.captured import Again, captured_engine
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, vocabulary: int = 12) -> tuple[Mock, graphs.Graphs]:
@@ -82,3 +88,45 @@ def test_a_bucket_without_memory_is_tried_once_and_the_next_in_a_new_pool_if_the
     assert captured.on
     assert captured.count == 1
     assert "scripted, 2 x 1 tokens, context 512" in captured.failure
+
+
+PAGED = EngineConfig(paged=True, block_size=4)
+ONE = SamplingParams(max_tokens=2, ignore_eos=True)
+
+
+def need_the_memory(lab: Engine) -> None:
+    lab._pools._budget.lower(lab._pools.bytes_in_use())
+    lab.generate("Once", replace(PAGED, kv_dtype="int8"), ONE)
+
+
+def change_the_weights(lab: Engine) -> None:
+    lab.target.model.double()
+    lab.generate("Once", PAGED, ONE)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA captures here: see the tests marked gpu")
+@pytest.mark.parametrize(
+    "drop",
+    [
+        need_the_memory,
+        change_the_weights,
+        lambda lab: lab._pools._drop_idle(),
+        lambda lab: lab._pools.forget(),
+        lambda lab: next(iter(lab._pools)).cache.graphs.give_up("no"),
+    ],
+    ids=["need the memory", "change the weights", "memory ran out", "broken off", "give up"],
+)
+def test_graphs_are_destroyed_while_no_thread_captures(monkeypatch, drop: Callable[[Engine], None]):
+    """Whoever still refers to their cache, as the function that drops it does."""
+    pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
+    lab, record, alone = captured_engine(monkeypatch), Again.record, []
+
+    def watched(place, run):
+        replay, output = record(place, run)
+        weakref.finalize(replay, lambda: alone.append(CAPTURING.locked()))
+        return replay, output
+
+    monkeypatch.setattr(Again, "record", watched)
+    lab.generate("Once", PAGED, ONE)
+    drop(lab)
+    assert alone == [True]
