@@ -48,7 +48,15 @@ def test_the_last_measurement_fills_in_the_answer() -> None:
     assert "> **The small one.**" in text
     assert "> **16**" in text
     assert "A token takes 512 KiB in Llama 2 7B and 320 KiB in Llama 2 70B." in " ".join(text.split())
-    assert answers.last[COSTS].when in text
+    measured = f"*Measured on this machine, {answers.last[COSTS].when}.*"
+    assert measured in text
+    answers.put(COSTS, {})
+    text = told(lesson, answers.last[COSTS])
+    assert BLANK not in text, "what was complete stays"
+    assert measured not in text, "and it is said that it was measured again"
+    assert "but not all of it: " in text
+    answers.put(COSTS, figures)
+    assert measured in told(lesson, answers.last[COSTS])
     assert [found["number"] for found in lesson_records(answers) if found["measured"]] == [COSTS]
 
 
