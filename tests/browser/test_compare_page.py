@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page, Route, expect
 
-from tests.browser.conftest import Lab, as_on_a_phone, unfold
+from tests.browser.conftest import Lab, appeared, as_on_a_phone, unfold
 from tests.waiting import until
 from visualize.compare.comparison import COLUMNS
 from visualize.compare.lanes import LINK, presets
@@ -194,7 +194,7 @@ def test_a_preset_and_lanes_turned_at_once_agree(visit: Visit, preset_first: boo
 
 def test_an_emptied_seed_is_the_usual_one(visit: Visit) -> None:
     page = visit().at("compare", seed=3)
-    unfold(page, "pool")
+    appeared(page)
     expect(page.locator("#seed input")).to_have_value("3")
     page.click("#seed input")
     page.keyboard.press("End")

@@ -111,7 +111,7 @@ def test_every_key_and_the_bar_move_every_view_together_and_the_browsers_own_are
     lab.wait_for_instant(last)
 
     # Where the focus is on a control, keys reach the player that the control does not use itself.
-    records, folded = page.locator("#toggle-distributions input"), page.locator("#sampling > button")
+    records, folded = page.locator("#toggle-distributions input"), page.locator("#pool > button")
     format, gamma = page.locator("#kv-format input:checked"), page.locator("#gamma input[type=range]")
     records.click()
     for control, key, seq in (
