@@ -12,7 +12,7 @@ from lab.memory.capacity import Deployment
 from lab.memory.catalogue import MODELS, device_bytes
 from lab.memory.lengths import Lengths
 from lab.memory.models import Model, find, known
-from lab.memory.notice import notice
+from lab.memory.notice import notices
 from lab.pair.loading import refuse_absent
 from lab.printing import note
 
@@ -42,8 +42,7 @@ def do(options: Namespace) -> int:
         f"A sequence has {lengths.mean:,.10g} token{'s' * (lengths.mean != 1)} on average (--mean) and at most "
         f"{lengths.longest:,} (--longest), for which contiguous allocation reserves room."
     )
-    if said := notice(model, deployment, lambda count: f"{count:,} B"):
-        note([said])
+    note(notices(model, deployment, lambda count: f"{count:,} B"))
     return 0
 
 

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page, Route, expect
 
-from tests.browser.conftest import Lab, as_on_a_phone, unfold
+from tests.browser.conftest import Lab, appeared, as_on_a_phone, unfold
 from tests.waiting import until
 from visualize.compare.comparison import COLUMNS
 from visualize.compare.lanes import LINK, presets
@@ -194,7 +194,7 @@ def test_a_preset_and_lanes_turned_at_once_agree(visit: Visit, preset_first: boo
 
 def test_an_emptied_seed_is_the_usual_one(visit: Visit) -> None:
     page = visit().at("compare", seed=3)
-    unfold(page, "pool")
+    appeared(page)
     expect(page.locator("#seed input")).to_have_value("3")
     page.click("#seed input")
     page.keyboard.press("End")
@@ -234,9 +234,9 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
     assert page.inner_text(".play") == "Again"
     scrubbed(page, 0.5)
     page.wait_for_function("location.search.includes('at=50')")
-    page.click(".contest-say")
-    page.keyboard.press("Home")
+    page.locator("#lanes input").first.press("Home")  # of which a checkbox makes no use
     page.wait_for_function("document.querySelector('.clock').value === '0'")
+    page.click(".contest-say")
     page.keyboard.press("Space")
     page.wait_for_selector(".play:has-text('Pause')")
     page.keyboard.press("End")

@@ -101,7 +101,7 @@ def test_on_a_projector_no_control_needs_scrolling_and_what_was_measured_is_said
 
 
 def test_on_a_projector_everything_is_in_view_and_nothing_jumps(visit: Visit) -> None:
-    lab = visit().open(max_tokens=300)
+    lab = visit().open()
     before = lab.page.evaluate(BOXES)
     lab.run()
     lab.wait_for_tokens(60)
@@ -248,7 +248,7 @@ def test_on_a_phone_nothing_covers_the_run_button(visit: Visit) -> None:
 
 def test_on_a_phone_the_page_is_one_column_with_one_chart_at_a_time(visit: Visit) -> None:
     lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(max_tokens=60)
-    off = """[...document.querySelectorAll("#folds button")].map((fold) => {
+    off = """[...document.querySelectorAll("#folds button.label-wrap")].map((fold) => {
       const [word, arrow] = [...fold.children].map((part) => part.getBoundingClientRect());
       return Math.abs(word.top + word.bottom - arrow.top - arrow.bottom) / 2;
     })"""

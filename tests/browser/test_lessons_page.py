@@ -99,6 +99,9 @@ def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -
     slider = page.locator("#check input[type=range]")
     assert slider.get_attribute("aria-valuetext").startswith("not answered yet")
     slider.press("Enter")  # answers with the value it shows
+    at = page.get_attribute(".stage", "data-at")
+    slider.press("Space")  # does so too, and does not play the run from its beginning
+    assert page.get_attribute(".stage", "data-at") == at > "0"
     expect(page.locator("#check output")).to_have_text(slider.get_attribute("aria-valuetext"))
     slide(page, "#check", "84")
     page.click("#check .main")

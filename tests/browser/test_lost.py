@@ -51,6 +51,26 @@ def test_a_run_is_heard_to_its_end_although_the_connection_fails(troubled: Visit
     assert lab.page.locator(".token:not(.prompt)").count() == 100
 
 
+def stream(lab: Lab, speak: str) -> None:
+    """From here on, the page's streams are its own instead of the server's, counted in ``opened``. Each does what the
+    script ``speak`` says, which gets the stream and returns the timer that closing it ends."""
+    lab.page.evaluate(
+        """(speak) => {
+          window.opened = 0;
+          window.EventSource = class extends EventTarget {
+            static CLOSED = 2;
+            constructor() {
+              super();
+              window.opened += 1;
+              this.timer = eval(speak)(this);
+            }
+            close() { clearTimeout(this.timer); } // or an interval: their numbers are of one kind
+          };
+        }""",
+        speak,
+    )
+
+
 def test_a_run_is_heard_although_every_answer_begins_late(troubled: Visit) -> None:
     lab = troubled()
     lab.page.add_init_script(SLOW)
@@ -69,19 +89,13 @@ def test_a_run_is_heard_although_every_answer_begins_at_once_and_its_first_messa
     lab = troubled()
     lab.page.add_init_script(SLOW)
     lab.open(speculation="off", max_tokens=20)
-    lab.page.evaluate(
-        """() => {  // over a slow line
-          window.EventSource = class extends EventTarget {
-            static CLOSED = 2;
-            constructor() {
-              super();
-              setTimeout(() => this.onopen());
-              const message = { data: '{"stopped": "It has come."}', lastEventId: "0" };
-              this.late = setTimeout(() => this.onmessage(message), 900);
-            }
-            close() { clearTimeout(this.late); }
-          };
-        }"""
+    stream(
+        lab,
+        """(stream) => {
+          setTimeout(() => stream.onopen());
+          const message = { data: '{"stopped": "It has come."}', lastEventId: "0" };
+          return setTimeout(() => stream.onmessage(message), 900);
+        }""",
     )
     lab.run()
     lab.page.wait_for_selector(".say:text-is('It has come.')", timeout=10_000)
@@ -91,19 +105,7 @@ def test_a_stream_that_only_says_that_it_is_alive_is_kept(troubled: Visit) -> No
     lab = troubled()
     lab.page.add_init_script(SILENT)
     lab.open(speculation="off", max_tokens=20)
-    lab.page.evaluate(
-        """() => {  // a stream of the page's own, in place of the server's
-          window.EventSource = class extends EventTarget {
-            static CLOSED = 2;
-            constructor() {
-              super();
-              this.speak = setInterval(() => this.dispatchEvent(new Event("alive")), 300);
-              window.opened = (window.opened ?? 0) + 1;
-            }
-            close() { clearInterval(this.speak); }
-          };
-        }"""
-    )
+    stream(lab, "(stream) => setInterval(() => stream.dispatchEvent(new Event('alive')), 300)")
     lab.run()
     lab.page.wait_for_timeout(2000)
     assert lab.page.evaluate("opened") == 1

@@ -119,7 +119,6 @@ def test_the_link_reflects_the_controls(visit: Visit) -> None:
     assert again.page.is_checked("#kv-format label:has-text('INT8') input")
     assert not again.page.is_checked("#toggle-paged input")
     assert again.page.input_value("#gamma input[type=number]") == "3"
-    again.page.click("#pool button")
     assert again.page.is_checked("#block-size label:has-text('32') input")
     assert again.page.input_value("#pair input") == "Mismatched"
 

@@ -110,6 +110,35 @@ def test_every_key_and_the_bar_move_every_view_together_and_the_browsers_own_are
     page.keyboard.press("End")
     lab.wait_for_instant(last)
 
+    # Where the focus is on a control, keys reach the player that the control does not use itself.
+    records, folded = page.locator("#toggle-distributions input"), page.locator("#pool > button")
+    format, gamma = page.locator("#kv-format input:checked"), page.locator("#gamma input[type=range]")
+    records.click()
+    for control, key, seq in (
+        (records, "ArrowLeft", last - 1),
+        (records, "Home", 0),
+        (records, "Space", 0),
+        (records, "ArrowRight", 1),
+        (folded, "ArrowRight", 2),
+        (folded, "Space", 2),
+        (format, "Home", 0),
+        (gamma, "End", 0),
+        (page.locator("#prompt textarea"), "ArrowRight", 0),
+        (page.locator("#openings input"), "End", 0),
+        (page.locator(".speed"), "End", 0),
+        (format, "End", last),
+        (format, "ArrowRight", last),
+        (page.locator("#run"), "Home", 0),
+    ):
+        control.press(key)
+        lab.wait_for_instant(seq)
+    assert not records.is_checked()
+    assert folded.get_attribute("aria-expanded") == "true"
+    assert gamma.input_value() == "8"
+    assert page.is_checked("#kv-format label:has-text('INT8') input")
+    gamma.press("Space")
+    page.wait_for_selector("[data-do=play][aria-label=Pause]")
+
 
 DRAWN = """() => {
   const stage = document.querySelector(".stage");

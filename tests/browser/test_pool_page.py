@@ -136,10 +136,10 @@ def test_preemption_in_a_small_pool_is_shown_step_by_step(visit: Visit, tmp_path
     assert_shows(lab, frames, preempted)
     assert page.locator(".squares [data-mark=preempted]").count() > 0
     assert int(page.inner_text("[data-key=preempted] .value")) > 0
-    page.keyboard.press("ArrowLeft")
+    page.locator("#toggle-paged input").press("ArrowLeft")  # of which a checkbox makes no use
     assert_shows(lab, frames, preempted - 1)
     assert page.locator(".squares [data-mark=preempted]").count() == 0
-    page.keyboard.press("ArrowRight")
+    page.locator(".bar").press("ArrowRight")
     assert_shows(lab, frames, preempted)
     page.keyboard.press("Home")
     assert_shows(lab, frames, 0)

@@ -179,10 +179,12 @@ def test_numbers_come_from_the_events_and_are_compared_with_the_previous_run() -
     seconds = (steps[-1].entries[-1].t_ms - steps[0].entries[0].t_ms) / 1000
     assert shown.readouts["speed"][:2] == [f"{24 / seconds:,.0f}", "tok/s"]
     assert shown.say == f"Done: 3 sequences, 24 tokens in {seconds:.2f} s: {24 / seconds:,.0f} a second."
-    otherwise = replace(asked, paged=False, kv_format="int8").asked()
+    otherwise = replace(asked, paged=False, kv_format="int8", max_num_seqs=1).asked()
     again = BatchReducer(3, otherwise, reducer.after()).feed(steps)
     assert again[0]["readouts"]["speed"][2].startswith("was ")
-    assert again[0]["compared"] == "Small: the previous run. Changed: Paged blocks on → off, KV format Native → INT8."
+    assert again[0]["compared"] == (
+        "Small: the previous run. Changed: Paged blocks on → off, Max at once all → 1, KV format Native → INT8."
+    )
     assert again[-1]["readouts"]["speed"][2] == "the same"
     other = BatchReducer(3, replace(asked, tokens=9).asked(), reducer.after()).feed(steps)
     assert other[0]["compared"] == "Not the same sequences as before: not compared."

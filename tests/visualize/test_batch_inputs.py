@@ -58,6 +58,33 @@ def test_inputs_become_the_engines_settings_and_jobs() -> None:
     assert not any(job.prompt.startswith("\n") for job in replace(inputs, system="  ").jobs())
 
 
+GREEDY = {"temperature": 0.0, "lengths": "equal"}
+
+
+@pytest.mark.parametrize(
+    ("had", "changes", "alike"),
+    [
+        ({"shared": False}, {"system": "Another."}, True),
+        ({"shared": True}, {"system": "Another."}, False),
+        ({"shared": True}, {"system": f" {SYSTEM}\n"}, True),
+        ({"shared": False}, {"shared": True, "system": " "}, True),
+        (GREEDY, {"seed": 8}, True),
+        (GREEDY | {"temperature": 0.8}, {"seed": 8}, False),
+        (GREEDY | {"lengths": "tailed"}, {"seed": 8}, False),  # they are drawn
+        ({"sequences": 4, "continuations": 4}, {"every": 9}, True),  # they come together
+        ({"sequences": 4, "continuations": 4}, {"continuations": 8}, True),
+        ({"sequences": 5, "continuations": 4}, {"every": 9}, False),
+        ({"sequences": 16, "max_num_seqs": 16}, {"max_num_seqs": 32}, True),
+        ({"sequences": 17, "max_num_seqs": 16}, {"max_num_seqs": 32}, False),
+    ],
+)
+def test_runs_are_alike_whose_inputs_differ_only_where_they_have_no_effect(
+    had: dict[str, Any], changes: dict[str, Any], alike: bool
+) -> None:
+    before = Inputs(**had)
+    assert (replace(before, **changes).asked() == before.asked()) == alike
+
+
 @given(st.data())
 def test_a_link_round_trips(data: st.DataObject) -> None:
     given: dict[str, Any] = {"system": data.draw(st.text(max_size=50))}

@@ -48,7 +48,15 @@ def test_the_last_measurement_fills_in_the_answer() -> None:
     assert "> **The small one.**" in text
     assert "> **16**" in text
     assert "A token takes 512 KiB in Llama 2 7B and 320 KiB in Llama 2 70B." in " ".join(text.split())
-    assert answers.last[COSTS].when in text
+    measured = f"*Measured on this machine, {answers.last[COSTS].when}.*"
+    assert measured in text
+    answers.put(COSTS, {})
+    text = told(lesson, answers.last[COSTS])
+    assert BLANK not in text, "what was complete stays"
+    assert measured not in text, "and it is said that it was measured again"
+    assert "but not all of it: " in text
+    answers.put(COSTS, figures)
+    assert measured in told(lesson, answers.last[COSTS])
     assert [found["number"] for found in lesson_records(answers) if found["measured"]] == [COSTS]
 
 
@@ -65,6 +73,18 @@ def test_stop_between_two_lessons_ends_the_measuring() -> None:
     stop(visitor)
     rest = list(records)
     assert [(record["running"], record["progress"]) for record in rest] == [(False, "Stopped after 1 of 2.")]
+
+
+def test_where_no_lesson_is_named_nothing_is_measured_or_emptied_and_it_says_what_to_do() -> None:
+    with gr.Blocks() as pages:
+        instructor.build(pages, load, Line(), Answers())
+    measure = next(event.fn for event in pages.fns.values() if getattr(event.fn, "__name__", "") == "measure")
+    for given in ([], [99], "3", None):
+        ((line, *texts),) = measure(SimpleNamespace(session_hash="me"), SimpleNamespace(lessons=given))
+        record = json.loads(line)
+        assert record["running"] is False
+        assert record["progress"] == "No lesson was named. Press Measure all, or ↻ beside a lesson."
+        assert texts == [gr.skip()] * len(course())
 
 
 def test_the_right_answer_shown_is_marked_as_near() -> None:

@@ -20,7 +20,7 @@ from lab.config import ConfigError
 from lab.memory.capacity import POLICIES
 from lab.memory.catalogue import GiB
 from lab.memory.models import Model, known
-from lab.memory.notice import notice
+from lab.memory.notice import notices
 from lab.pair.loading import ModelLoadError
 from tests.visualize.picture import draw
 from tests.waiting import until
@@ -213,7 +213,8 @@ def test_weights_that_do_not_fit_are_reported() -> None:
     large = known()["llama-3.1-70b"]
     nothing = Inputs().deployment(large)
     why = "The weights take 131 GiB, 59.4 GiB more than the 72 GiB that are not set aside: they do not fit."
-    assert notice(large, nothing, size).startswith(why)
+    [said] = notices(large, nothing, size)
+    assert said.startswith(why)
     whole = sheet(large, nothing, 32)
     assert whole["charts"]["fit"]["columns"][0]["y"] == [0, 0, 0]
     left = {row["label"]: row["value"] for row in whole["readouts"]}["left for KV"]
@@ -233,9 +234,18 @@ def test_weights_that_do_not_fit_are_drawn_past_the_end_of_the_device() -> None:
 
 
 def test_lengths_beyond_the_model_or_the_memory_are_reported() -> None:
-    assert "made for 1,024 positions" in notice(known()["gpt-2"], Inputs().deployment(known()["gpt-2"]), size)
+    gpt2, large = known()["gpt-2"], known()["llama-3.1-70b"]
     small = Inputs(longest=100_000, mean=100, gpu="l4").deployment(LLAMA)
-    assert "Not one sequence of 100,000 tokens fits" in notice(LLAMA, small, size)
+    [said] = notices(gpt2, Inputs().deployment(gpt2), size)
+    assert said == "GPT-2 was made for 1,024 positions; the longest sequence here has 4,096."
+    [said] = notices(LLAMA, small, size)
+    assert "Not one sequence of 100,000 tokens fits" in said
+    both = Inputs(model="gpt-2", longest=1_000_000, gpu="l4")
+    beyond, scarce = notices(gpt2, both.deployment(gpt2), size)
+    assert answer(**vars(both))["notice"] == f"{beyond} {scarce}"
+    weights, beyond = notices(large, Inputs(longest=200_000).deployment(large), size)
+    assert "they do not fit" in weights
+    assert "made for 131,072 positions" in beyond
 
 
 def test_an_odd_head_size_has_no_int4() -> None:

@@ -41,7 +41,7 @@ class BatchReducer:
 
     Args:
         expected: number of sequences that will arrive.
-        asked: the run's inputs in words; None if unknown, as for a run from a file.
+        asked: the run's inputs; None if unknown, as for a run from a file.
         before: the run to compare with, if it had the same sequences.
         recorded: whether the run comes from a file.
     """

@@ -22,6 +22,8 @@ CHOICES: dict[str, dict[Any, str]] = {
     "speculation": {name: DRAFTERS[name].label for name in ("off", "draft", "ngram")},
 }
 """For each input with a fixed choice of values, the values and what the page calls them."""
+WORDS = CHOICES | {"paged": SWITCH, "prefix_caching": SWITCH}
+"""The same for all inputs whose values are not their own words."""
 COMING = ("sequences", "continuations", "every", "lengths", "tokens", "shared", "system", "temperature", "seed")
 """The inputs that say which sequences arrive."""
 BOUNDS: dict[str, tuple[float, float]] = {
@@ -87,11 +89,25 @@ class Inputs:
     temperature: float = 0.8
     seed: int = 7
 
+    @property
+    def beginning(self) -> str:
+        """What every prompt begins with."""
+        return self.system.strip() if self.shared else ""
+
     def asked(self) -> Asked:
-        """All inputs in words."""
-        values = {name: getattr(self, name) for name in NAMES}
-        words = {name: str(CHOICES.get(name, SWITCH).get(value, value)) for name, value in values.items()}
-        return Asked(tuple(words.pop(name) for name in COMING), {LABELS[name]: word for name, word in words.items()})
+        """The inputs by which runs are compared: one that has no effect beside the others is what it comes to."""
+        drawn = self.temperature > 0 or self.lengths == "tailed"
+        values = vars(self) | {
+            "continuations": min(self.continuations, self.sequences),
+            "every": self.every if self.sequences > self.continuations else 0,
+            "shared": bool(self.beginning),
+            "system": self.beginning,
+            "seed": self.seed if drawn else None,
+            "max_num_seqs": "all" if self.max_num_seqs >= self.sequences else self.max_num_seqs,
+        }
+        coming = tuple(values.pop(name) for name in COMING)
+        words = {name: str(WORDS.get(name, {}).get(value, value)) for name, value in values.items()}
+        return Asked(coming, {LABELS[name]: word for name, word in words.items()})
 
     def config(self) -> EngineConfig:
         """Raises ConfigError if an input makes no sense."""
@@ -107,14 +123,13 @@ class Inputs:
 
     def jobs(self) -> list[Job]:
         """Raises PromptError if the system prompt is too long."""
-        beginning = bounded(self.system.strip()) if self.shared else ""
         return crowd(
             self.sequences,
             self.lengths,
             self.tokens,
             temperature=self.temperature,
             seed=self.seed,
-            beginning=beginning,
+            beginning=bounded(self.beginning),
             continuations=self.continuations,
         )
 

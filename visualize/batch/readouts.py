@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from lab.trace.events import Admitted, BlockEvicted, Committed, Finished, Preempted, RunStarted
 from lab.trace.steps import Entry
@@ -43,9 +44,9 @@ def labels() -> list[dict[str, object]]:
 
 @dataclass(frozen=True)
 class Asked:
-    """The inputs in words: which sequences come, and the settings by their labels."""
+    """A run's inputs: which sequences come, and the settings by their labels, in words."""
 
-    coming: tuple[str, ...]
+    coming: tuple[Any, ...]
     settings: dict[str, str]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from lessons.course import course
 from lessons.expressions import Figures
 from lessons.lesson import Lesson
 from lessons.marking import right_answer
+from lessons.template import Template
 
 BLANK = "▢"
 """Placeholder for a number of a run that was not made yet."""
@@ -20,14 +21,26 @@ BLANK = "▢"
 
 @dataclass(frozen=True)
 class Answer:
-    """The figures of a lesson's run, and when it ended."""
+    """The figures of a lesson's run, and when it ended.
+
+    Attributes:
+        lacks: why they do not give all that is told of the lesson; empty: they do.
+        later: the last run since, if these figures give all and its own do not.
+    """
 
     figures: Figures
     at: datetime
+    lacks: str = ""
+    later: Answer | None = None
 
     @property
     def when(self) -> str:
         return f"{self.at:%Y-%m-%d, %H:%M}"
+
+    @property
+    def measured(self) -> str:
+        """When, and whether all of it."""
+        return f"{self.when}, but not all of it: {self.lacks}" if self.lacks else f"{self.when}."
 
 
 class Answers:
@@ -38,9 +51,12 @@ class Answers:
         self._last: dict[int, Answer] = {}
 
     def put(self, number: int, figures: Figures) -> None:
-        """Keep the figures of a lesson's finished run."""
+        """Keep the figures of a lesson's finished run. Those that give all answers stay until others do."""
+        new = Answer(figures, datetime.now(), _lacking(course()[number], figures))
         with self._lock:
-            self._last[number] = Answer(figures, datetime.now())
+            before = self._last.get(number)
+            stays = new.lacks and before and not before.lacks
+            self._last[number] = replace(before, later=new) if stays else new
 
     @property
     def last(self) -> Mapping[int, Answer]:
@@ -67,23 +83,32 @@ def told(lesson: Lesson, answer: Answer | None) -> str:
     is no answer, or one that lacks a figure; then with the reason."""
     if answer is None:
         return _written(lesson, None, f"Not measured yet: numbers will replace {BLANK}.")
+    again = f" Measured again {answer.later.measured}" if answer.later else ""
+    figures = None if answer.lacks else answer.figures
+    return _written(lesson, figures, f"Measured on this machine, {answer.measured}{again}")
+
+
+def _lacking(lesson: Lesson, figures: Figures) -> str:
+    """Why these figures do not give all that is told of a lesson; empty: they do."""
     try:
-        return _written(lesson, answer, f"Measured on this machine, {answer.when}.")
+        _written(lesson, figures, "")
     except LabError as error:
-        return _written(lesson, None, f"Measured on this machine, {answer.when}, but not all of it: {error}")
+        return str(error)
+    return ""
 
 
-def _written(lesson: Lesson, answer: Answer | None, measured: str) -> str:
-    """``measured``: whether and when, in a sentence. Raises ExpressionError if the answer lacks a figure."""
+def _written(lesson: Lesson, figures: Figures | None, measured: str) -> str:
+    """``measured``: whether and when, in a sentence. Raises ExpressionError if the figures lack one."""
     front = lesson.front
-    said = lesson.instructor
-    text = said.fill(answer.figures) if answer else said.blank(BLANK)
+
+    def filled(text: Template) -> str:
+        return text.blank(BLANK) if figures is None else text.fill(figures)
+
     rows = [
         f"## {lesson.number}. {front.title}",
         f"*{front.minutes} minutes.* [Open the lesson](lessons?lesson={lesson.number})",
     ]
     for title, question in (("Predict", front.predict), ("Check", front.check)):
-        asked = question.question.fill(answer.figures) if answer else question.question.blank(BLANK)
-        right = right_answer(question, answer.figures) if answer else BLANK
-        rows.append(f"**{title}.** {asked}\n\n> **{right}**")
-    return "\n\n".join([*rows, f"*{measured}*", text])
+        right = BLANK if figures is None else right_answer(question, figures)
+        rows.append(f"**{title}.** {filled(question.question)}\n\n> **{right}**")
+    return "\n\n".join([*rows, f"*{measured}*", filled(lesson.instructor)])

@@ -9,7 +9,7 @@ from lab.config import ConfigError
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import TABLE_BITS, WEIGHT_BITS, GiB
 from lab.memory.models import Model
-from lab.memory.notice import notice
+from lab.memory.notice import notices
 from visualize.amounts import digits
 from visualize.figures import memory
 from visualize.memory.calculator import WEIGHTS
@@ -27,7 +27,7 @@ def sheet(model: Model, chosen: Deployment, batch: int) -> dict[str, Any]:
         _overflow(chosen, charts["split"])
     return {
         "about": about(model),
-        "notice": notice(model, chosen, size),
+        "notice": " ".join(notices(model, chosen, size)),
         "source": f"Numbers of {model.name}: {model.source}.",
         "readouts": readouts(chosen, batch),
         "formula": formula(chosen, batch),

@@ -62,14 +62,14 @@ def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, Pair]) -
         inputs, notices = from_link(request.query_params, link, pairs)
         warn(notices)
         shown = {name: getattr(inputs, name) for name in NAMES} | {"lanes": list(inputs.lanes)}
-        fold = gr.update(open=bool(inputs.own) or inputs.pair != DEFAULTS["pair"])
+        folds = widgets.unfolded(request.query_params, vars(inputs))
         preset = gr.update(value=preset_of(inputs.lanes, draft))
-        return [fold, preset, *(gr.update(value=value) for value in shown.values())]
+        return [*folds, preset, *(gr.update(value=value) for value in shown.values())]
 
     header.build("Compare")
     with gr.Row(elem_id="lab"):
         with gr.Column(elem_id="controls"):
-            preset, text, controls = _controls(link, draft)
+            widgets, preset, controls = _controls(link, draft)
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Compare", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
@@ -85,7 +85,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, Pair]) -
     named = answering((sorted(some), [key]) for key, (_, some) in found.items())
     lanes.input(None, lanes, preset, js=f"(lanes) => ({named})(...[...lanes].sort()) ?? [null]", **QUIET)
     keep_address(values, link)
-    ready(pages.load(opened, outputs=[text, preset, *values], **QUIET))
+    ready(pages.load(opened, outputs=[*widgets.folds, preset, *values], **QUIET))
 
 
 def _link(pairs: Mapping[str, Pair]) -> Link:
@@ -96,8 +96,8 @@ def _link(pairs: Mapping[str, Pair]) -> Link:
     return LINK.choosing(pair={name: pair.label for name, pair in pairs.items()}, lanes=lanes)
 
 
-def _controls(link: Link, draft: bool) -> tuple[gr.Radio, gr.Accordion, dict[str, Any]]:
-    """The presets, the fold of the settings written by hand, and the controls by name."""
+def _controls(link: Link, draft: bool) -> tuple[Widgets, gr.Radio, dict[str, Any]]:
+    """What made the controls and their folds, the presets, and the controls by name."""
     widgets, controls = Widgets(link, LABELS, SAYS), {}
     with gr.Column(elem_id="settings", elem_classes="asked"):
         controls["prompt"] = widgets.text("prompt", 3, 3)
@@ -110,17 +110,17 @@ def _controls(link: Link, draft: bool) -> tuple[gr.Radio, gr.Accordion, dict[str
             elem_classes="choice",
         )
         controls["lanes"] = widgets.choices("lanes")
-        with gr.Accordion("Other settings, as text", open=False, elem_id="sampling") as text:
+        with widgets.fold("Other settings, as text", "sampling", controls):
             controls["own"] = widgets.text("own", 2, 4)
             controls["pair"] = widgets.pair()
         for name in ("repeats", "max_tokens"):
             controls[name] = widgets.slider(name)
         controls["temperature"] = widgets.slider("temperature", 0.05)
-        with gr.Accordion("More sampling", open=False, elem_id="pool"):
+        with widgets.fold("More sampling", "pool", controls):
             controls["top_k"] = widgets.slider("top_k")
             controls["top_p"] = widgets.slider("top_p", 0.05)
             controls["seed"] = widgets.number("seed")
-    return preset, text, controls
+    return widgets, preset, controls
 
 
 def _setup() -> dict[str, Any]:

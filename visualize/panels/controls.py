@@ -27,9 +27,11 @@ OPENINGS = (
 
 @dataclass(frozen=True)
 class Controls:
-    """The inputs in the order of ``Settings``' fields, the values chosen for those now out of use, and the buttons."""
+    """The inputs in the order of ``Settings``' fields, what made them and their folds, the values chosen for those now
+    out of use, and the buttons."""
 
     inputs: dict[str, Any]
+    widgets: Widgets
     put_out: gr.State
     run: gr.Button
     stop: gr.Button
@@ -68,16 +70,16 @@ def build(link: Link) -> Controls:
         inputs["adaptive_window"] = widgets.toggle("adaptive_window")
         inputs["distributions"] = widgets.toggle("distributions")
         with gr.Row(elem_id="folds"):
-            with gr.Accordion("Pool", open=False, elem_id="pool"):
+            with widgets.fold("Pool", "pool", inputs):
                 for name in ("block_size", "pool_size", "eviction"):
                     inputs[name] = widgets.choice(name)
                 inputs["cache_priority"] = widgets.slider("cache_priority")
-            with gr.Accordion("Sampling", open=False, elem_id="sampling"):
+            with widgets.fold("Sampling", "sampling", inputs):
                 for name, step in (("temperature", 0.05), ("top_k", 1), ("top_p", 0.05)):
                     inputs[name] = widgets.slider(name, step)
                 inputs["seed"] = widgets.number("seed")
                 inputs["max_tokens"] = widgets.slider("max_tokens")
-            with gr.Accordion("Device", open=False, elem_id="computing"):
+            with widgets.fold("Device", "computing", inputs):
                 inputs["kernels"] = widgets.choice("kernels")
                 inputs["cuda_graphs"] = widgets.toggle("cuda_graphs")
                 inputs["torch_compile"] = widgets.toggle("torch_compile")
@@ -95,7 +97,7 @@ def build(link: Link) -> Controls:
         queue=False,
         **LATEST,
     )
-    return Controls(inputs, put_out, run, stop, reopen, replays)
+    return Controls(inputs, widgets, put_out, run, stop, reopen, replays)
 
 
 def openings(prompt: gr.Textbox) -> None:

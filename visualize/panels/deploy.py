@@ -32,10 +32,19 @@ SAYS = {
 
 def build(pages: gr.Blocks) -> None:
     """Lay the page out, inside a route of ``pages``."""
+
+    def opened(request: gr.Request) -> list[Any]:
+        inputs, notices = from_link(request.query_params)
+        warn(notices)
+        given = vars(inputs)
+        hidden = dict(zip(HIDDEN, _show(*given.values()), strict=True))
+        folds = widgets.unfolded(request.query_params, given)
+        return [*folds, *(gr.update(value=value) | hidden.get(name, {}) for name, value in given.items())]
+
     header.build("Deploy")
     with gr.Row(elem_id="lab"):
         with gr.Column(elem_id="controls"):
-            controls = _controls()
+            widgets, controls = _controls()
         with gr.Column(elem_id="view"):
             view = component("deploy", {}, elem_id="sheet")
     values = [controls[name] for name in NAMES]
@@ -45,10 +54,11 @@ def build(pages: gr.Blocks) -> None:
     hiding = [controls[name].input for name in ("model", "draft_model", "gpu", "speculation")]
     gr.on(hiding, _show, values, shown, **LATEST)
     keep_address(values, LINK)
-    ready(pages.load(_opened, outputs=values, **QUIET).then(_answer, values, view, **QUIET))
+    ready(pages.load(opened, outputs=[*widgets.folds, *values], **QUIET).then(_answer, values, view, **QUIET))
 
 
-def _controls() -> dict[str, Any]:
+def _controls() -> tuple[Widgets, dict[str, Any]]:
+    """What made the controls and their fold, and the controls by name."""
     widgets = Widgets(LINK, LABELS, SAYS)
     with gr.Column(elem_id="settings", elem_classes="asked"):
         controls = {
@@ -71,12 +81,12 @@ def _controls() -> dict[str, Any]:
             "longest": widgets.number("longest"),
             "max_num_batched_tokens": widgets.number("max_num_batched_tokens"),
         }
-        with gr.Accordion("What vLLM has no flag for", open=False, elem_id="sampling"):
+        with widgets.fold("What vLLM has no flag for", "sampling", controls):
             controls["cache"] = widgets.toggle("cache")
             controls["paged"] = widgets.toggle("paged")
             controls["adaptive_window"] = widgets.toggle("adaptive_window")
             controls["eviction"] = widgets.listed("eviction")
-    return controls
+    return widgets, controls
 
 
 HIDDEN = {
@@ -91,13 +101,6 @@ HIDDEN = {
 def _show(*values: Any) -> list[dict[str, Any]]:
     inputs = to_inputs(values)
     return [gr.update(visible=True if there(inputs) else "hidden") for there in HIDDEN.values()]
-
-
-def _opened(request: gr.Request) -> list[Any]:
-    inputs, notices = from_link(request.query_params)
-    warn(notices)
-    hidden = dict(zip(HIDDEN, _show(*(getattr(inputs, name) for name in NAMES)), strict=True))
-    return [gr.update(value=getattr(inputs, name)) | hidden.get(name, {}) for name in NAMES]
 
 
 def _answer(*values: Any) -> str:

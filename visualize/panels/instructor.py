@@ -38,6 +38,9 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
     def measure(request: gr.Request, asked: gr.EventData) -> Iterator[list[Any]]:
         given = getattr(asked, "lessons", None)
         wanted = [number for number in lessons if isinstance(given, list) and number in given]
+        if not wanted:
+            said = "No lesson was named. Press Measure all, or ↻ beside a lesson."
+            yield outputs({"running": False, "progress": said}, unchanged)
         task = None
         for place, number in enumerate(wanted):
             said = f"Stopped after {place} of {len(wanted)}."

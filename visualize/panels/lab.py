@@ -88,7 +88,7 @@ def build(
         if settings.pair == OTHER and request.query_params.get("run") == "1":  # static/header.js does not press Run
             notices = [*notices, "This link names models of its own: press Run to load them."]
         warn(notices)
-        return controls.show(settings)
+        return [*panel.widgets.unfolded(request.query_params, vars(settings)), *controls.show(settings)]
 
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False, delete_cache=(CHECKED_S, STORED_S)) as page:
         header.build("Lab")
@@ -106,6 +106,6 @@ def build(
         panel.replays.change(replayed, panel.replays, [view, panel.replays], **REPEATED)
         panel.settle(view.submit(use, None, [panel.put_out, *panel.values], **QUIET))
         keep_address(panel.values, link)
-        ready(page.load(opened, outputs=[panel.put_out, *panel.values], **QUIET))
+        ready(page.load(opened, outputs=[*panel.widgets.folds, panel.put_out, *panel.values], **QUIET))
         page.unload(leave)
     return page

@@ -82,10 +82,15 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     def take_away(wanted: list[str]) -> dict[str, str]:
         return shelf.take_away(wanted)
 
+    def opened(request: gr.Request) -> list[Any]:
+        inputs, notices = from_link(request.query_params)
+        warn(notices)
+        return [*widgets.unfolded(request.query_params, vars(inputs)), *_show(inputs)]
+
     header.build("Pool")
     with gr.Row(elem_id="lab", elem_classes="staged"):
         with gr.Column(elem_id="controls"):
-            preset, controls = _controls()
+            widgets, preset, controls = _controls()
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Run", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
@@ -109,10 +114,11 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     preset.input(None, preset, [preset, *values], js=answering(_presets()), **QUIET).then(**named)
     gr.on(turned(values), **named)
     keep_address(values, LINK)
-    ready(pages.load(_opened, outputs=[preset, *values], **QUIET))
+    ready(pages.load(opened, outputs=[*widgets.folds, preset, *values], **QUIET))
 
 
-def _controls() -> tuple[gr.Radio, dict[str, Any]]:
+def _controls() -> tuple[Widgets, gr.Radio, dict[str, Any]]:
+    """What made the controls and their fold, the presets, and the controls by name."""
     widgets, controls = Widgets(LINK, LABELS, SAYS), {}
     with gr.Column(elem_id="settings", elem_classes="asked"):
         preset = gr.Radio(
@@ -134,13 +140,13 @@ def _controls() -> tuple[gr.Radio, dict[str, Any]]:
         controls["pool_blocks"] = widgets.slider("pool_blocks")
         controls["block_size"] = widgets.choice("block_size")
         controls["max_num_seqs"] = widgets.slider("max_num_seqs")
-        with gr.Accordion("More", open=False, elem_id="sampling"):
+        with widgets.fold("More", "sampling", controls):
             controls["kv_format"] = widgets.choice("kv_format")
             controls["speculation"] = widgets.choice("speculation")
             controls["temperature"] = widgets.slider("temperature", 0.05)
             controls["seed"] = widgets.number("seed")
             controls["system"] = widgets.text("system", 3, 6)
-    return preset, controls
+    return widgets, preset, controls
 
 
 SWITCHES = ("lengths", "shared", "paged")
@@ -183,12 +189,6 @@ def _named() -> str:
     known = [([getattr(preset.inputs, name) for name in NAMES], _chosen(key)) for key, preset in PRESETS.items()]
     find = answering(known, otherwise=_chosen(None))
     return f"(...values) => ({find})(...values.map((value, i) => value ?? {json.dumps(list(DEFAULTS.values()))}[i]))"
-
-
-def _opened(request: gr.Request) -> list[Any]:
-    inputs, notices = from_link(request.query_params)
-    warn(notices)
-    return _show(inputs)
 
 
 def _script() -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
@@ -15,11 +16,33 @@ from visualize.link import Link
 
 @dataclass(frozen=True)
 class Widgets:
-    """Makes the input for a setting of ``link`` by its name, with its label and the text below it from ``says``."""
+    """Makes the input for a setting of ``link`` by its name, with its label and the text below it from ``says``.
+
+    ``folds``: those made so far, each with the names of the inputs in it.
+    """
 
     link: Link
     labels: Mapping[str, str]
     says: Mapping[str, str]
+    folds: dict[gr.Accordion, list[str]] = field(default_factory=dict, init=False)
+
+    @contextmanager
+    def fold(self, title: str, elem_id: str, inputs: Mapping[str, Any]) -> Iterator[None]:
+        """A fold, closed at first, with what is added to ``inputs`` meanwhile."""
+        before = len(inputs)
+        with gr.Accordion(title, open=False, elem_id=elem_id) as fold:
+            yield
+        self.folds[fold] = list(inputs)[before:]
+
+    def unfolded(self, query: Mapping[str, str], values: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Updates of the folds: where a link sets an input to something else than its default, that can be seen.
+
+        Args:
+            query: the link's.
+            values: of all inputs, as the link sets them.
+        """
+        changed = {name for name, value in values.items() if name in query and value != self.link.defaults[name]}
+        return [gr.update(open=not changed.isdisjoint(names)) for names in self.folds.values()]
 
     def slider(self, name: str, step: float = 1, **settings: Any) -> gr.Slider:
         low, high = self.link.bounds[name]

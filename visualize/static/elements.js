@@ -43,6 +43,16 @@ function fillReadout(card, [value, unit = "", was = "", more = ""]) {
 /** Whether a key is pressed with a modifier: then it is the browser's, or the system's. */
 const modified = ({ ctrlKey, metaKey, altKey, shiftKey }) => ctrlKey || metaKey || altKey || shiftKey;
 
+/** The keys that a field uses itself, by its type. Those of other types use all. */
+const OWN_KEYS = { checkbox: [" "], radio: [" ", "arrowleft", "arrowright"], range: ["arrowleft", "arrowright", "home", "end"] };
+
+/** Whether a key (in lower case) is for what has the focus, which uses it itself: then it is not meant for the page. */
+function isForTarget({ target, defaultPrevented }, key) {
+  if (defaultPrevented || target.closest("[contenteditable]")) return true;
+  if (target.matches("button, summary")) return key === " ";
+  return target.matches("input, textarea, select") && (OWN_KEYS[target.type]?.includes(key) ?? true);
+}
+
 /** To screen readers a chart is an image, labelled by the texts beside it, whatever they currently say. */
 function asPicture(plot) {
   const words = [...plot.closest("[data-chart], figure").querySelectorAll("h2, h3, h4, .caption")];

@@ -33,7 +33,7 @@ window.addEventListener("keydown", (event) => {
 // Stop again if it was pressed, or hears that there is none (visualize/panels/events.py), or that it was refused.
 // While it runs, nothing else begins. What cannot be pressed keeps its place among the Tab stops, so it is not disabled.
 const STOPPABLE = ".running, .begun";
-const STARTS = "#run, #open, #replays input";
+const STARTS = "#run, #open, #replays input, .teaching [data-does=measure]";
 const stop = () => keyed("#stop", "Escape");
 const served = "gradio_config" in window; // and not a page on its own
 const startable = () => (body.dataset.ready || !served) && !body.matches(".running"); // the link's settings are there

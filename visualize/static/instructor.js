@@ -14,8 +14,7 @@ function read(value) {
   top.href = "#guide";
   guide.append(top);
   relist($("ol"), [guide, ...lessons.map((lesson) => entry(lesson, running, now))]);
-  $('[data-does="measure"]').ariaDisabled = running; // not disabled, so that it keeps the focus
-  $('[data-does="stop"]').ariaDisabled = !running;
+  $('[data-does="stop"]').ariaDisabled = !running; // not disabled, so that it keeps the focus
   tell(progress, running);
   $(".bar").hidden = !running;
   $(".bar i").style.width = `${100 * (share ?? 0)}%`;
@@ -47,7 +46,7 @@ element.addEventListener("click", (event) => {
   part.tabIndex = -1;
   part.focus({ preventScroll: true }); // as a browser does: the next Tab leads on from there
 });
-$('[data-does="measure"]').onclick = () => body.matches(".running") || trigger("submit", { lessons: numbers });
+$('[data-does="measure"]').onclick = () => trigger("submit", { lessons: numbers }); // when it may be: header.js
 $('[data-does="stop"]').onclick = () => body.matches(".running") && trigger("stop");
 $('[data-does="print"]').onclick = () => window.print();
 

@@ -154,11 +154,12 @@ speed.addEventListener("change", () => mode !== "playing" && picture.frame?.fini
 
 const KEYS = { " ": "play", arrowleft: "back", arrowright: "on", home: "first", end: "last", l: "loop" };
 document.addEventListener("keydown", (event) => {
-  const { key, target } = event;
-  const action = KEYS[key?.toLowerCase()]; // autofill sends events without a key
+  const { target } = event;
+  const key = event.key?.toLowerCase(); // autofill sends events without a key
+  const action = KEYS[key];
   if (!action || !element.offsetParent || buttons.play.disabled || modified(event)) return;
-  if (target !== bar && target.closest("input, textarea, select, [contenteditable]")) return;
-  if (key === " " ? target.closest("button, summary, .rule") : action !== "loop" && target.closest(".text, .rule")) return; // those use the key themselves
+  if (target !== bar && isForTarget(event, key)) return;
+  if (action !== "loop" && target.closest(".rule")) return; // it scrolls
   event.preventDefault();
   if (!event.repeat || action === "back" || action === "on") actions[action]();
   leave();

@@ -19,9 +19,10 @@ class Race {
     this.play.onclick = () => (this.running ? this.leave() : this.start());
     const keys = { " ": () => this.play.onclick(), home: () => this.put(0), end: () => this.put(this.ms) };
     document.addEventListener("keydown", (event) => {
-      const act = keys[event.key?.toLowerCase()]; // autofill sends events without a key
-      if (!act || this.play.disabled || !root.offsetParent || modified(event)) return;
-      if (event.target.closest("input, textarea, select, button, summary, [tabindex]")) return; // these use the key themselves
+      const key = event.key?.toLowerCase(); // autofill sends events without a key
+      const act = keys[key];
+      if (!act || this.play.disabled || !root.offsetParent || modified(event) || isForTarget(event, key)) return;
+      if (event.target.closest("[role=region]")) return; // it scrolls
       event.preventDefault();
       if (!event.repeat) act();
     });
