@@ -1,6 +1,6 @@
 """A command that starts vLLM with the settings found in this lab, on as many GPUs as its model needs.
 
-Flags are those of vLLM 0.32. Where it has no counterpart to a setting, or one that differs, ``differences`` says so.
+Flags are those of vLLM 0.33. Where it has no counterpart to a setting, or one that differs, ``differences`` says so.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TENSOR_PARALLEL = (1, 2, 4, 8)
 MOST_GPUS = 1024
 MOST_TOKENS = 2**31 - 1
 FEWEST_TOKENS = 2048
-"""vLLM's limit of a step's tokens on GPUs with less than 70 GiB, and on an A100, where none is given."""
+"""vLLM's limit of a step's tokens on GPUs with less than 70 GiB, an A100 and a GB10, where none is given."""
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 KV_CACHE_DTYPES = {"auto": "auto", "int8": "int8_per_token_head", "int4": "int4_per_token_head"}
 """``EngineConfig.kv_dtype`` as ``--kv-cache-dtype``."""

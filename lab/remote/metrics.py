@@ -1,7 +1,7 @@
 """A vLLM server's /metrics page, and what happened between two readings of it.
 
 Prometheus counters only grow, and restart from zero when the server restarts; gauges give the current state. Names are
-those of vLLM 0.32.
+those of vLLM 0.32 and 0.33.
 """
 
 from __future__ import annotations
