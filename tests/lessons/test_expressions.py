@@ -17,6 +17,7 @@ FIGURES = {
         "fast": {"ms": [2.0, 10.0, 3.0], "words": "fast"},
     },
     "growth": {"spread": [2.0, 40.0, 3.0], "lengths": [1.0, 2.0, 3.0, 4.0], "ms": [2.0, 8.0, 18.0, 32.0]},
+    "never": [],
     "zero": 0.0,
     "x": 3,
 }
@@ -31,6 +32,7 @@ PIECES = [*FUNCTIONS, *"()+-*/<>=.,'0123x ", "runs", " if ", "not "]
         ("-x", -3),
         ("runs.slow.ms + 1", 10.0),  # the median of the repeats
         ("ratio(runs.slow.ms, runs.fast.ms)", 3.0),  # repeat by repeat: 4, 2, 3
+        ("ratio(runs.slow.ms, growth.lengths)", 3.6),  # not as many on both sides: 9 / 2.5, of the medians
         ("lowest_ratio(runs.slow.ms, runs.fast.ms)", 2.0),
         ("highest_ratio(runs.slow.ms, runs.fast.ms)", 4.0),
         ("highest_ratio(4, 2)", 2.0),
@@ -116,6 +118,7 @@ def test_anything_outside_the_language_is_refused_before_evaluation(text: str) -
         ("runs.slow.words + 1", "a word stands where a number is wanted"),
         ("x if x else x", "neither true nor false"),
         ("median(x)", "several numbers are wanted"),
+        ("median(never)", "several numbers are wanted"),
         ("ratio(x)", "missing"),
         ("highest()", "cannot be computed"),
         ("lowest(x, runs.slow.words)", "a word stands where a number is wanted"),
