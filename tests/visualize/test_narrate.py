@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lab.config import EngineConfig, SamplingParams
-from lab.decode.window import Costs
+from lab.decode.window import PROBE_EVERY, Costs
 from lab.trace.events import (
     Admitted,
     BlockEvicted,
@@ -276,6 +276,20 @@ def test_a_pass_with_a_window_of_0_says_why_and_for_how_long() -> None:
     failure = FellBack(t_ms=0, part="drafter", reason="Its output is not finite.")
     plain_pass(told, 39, failure)
     assert plain_pass(told, 40).startswith("Pass 40: the target read one new token")
+
+
+def test_a_trial_of_guesses_is_not_told_as_if_it_promised_to_pay() -> None:
+    told = narrator(speculative="draft", adaptive_window=True)
+    none = WindowChanged(t_ms=0, step=8, gamma=0, acceptance=0.2, draft_ms=0.2, verify_ms=0.3)
+    a_round(told, none)
+    for step in range(8, PROBE_EVERY + 6):
+        plain_pass(told, step)
+    assert plain_pass(told, PROBE_EVERY + 6, replace(none, gamma=1)) == (
+        "Pass 38. The window goes from 0 to 1 as a trial: without guesses nothing shows how many would be accepted."
+    )
+    assert plain_pass(told, 39).startswith("Pass 39: the target read one new token"), "the drafter proposed nothing"
+    a_round(told, none)
+    assert "The window went from 0 to 1: 20% of" in plain_pass(told, 41, replace(none, gamma=1)), "it promises to"
 
 
 def test_a_window_of_0_is_left_when_the_narration_says(monkeypatch: pytest.MonkeyPatch) -> None:
