@@ -42,6 +42,8 @@ def test_a_large_model_on_a_cpu_has_a_speed_too(speed: float, text: str) -> None
 def test_what_is_kept_is_also_told_by_its_place_in_a_round() -> None:
     metrics = replace(measure(script(CONFIGS["speculative"])), acceptance_by_position=(0.574, 0.27, 0.0))
     assert rows(metrics, CONFIG)["accepted"][3] == "Kept in 57, 27, 0% of the rounds, from the first guess to the last."
+    alone = replace(metrics, acceptance_by_position=(0.57,))
+    assert rows(alone, CONFIG)["accepted"][3] == "Kept in 57% of the rounds."
 
 
 def test_no_guess_kept_is_a_rate_and_not_a_dash() -> None:

@@ -65,7 +65,7 @@ def _accepted(metrics: Metrics) -> Reading:
     if rate is None:
         return Reading()
     places = ", ".join(f"{100 * kept:.0f}" for kept in metrics.acceptance_by_position)
-    more = f"Kept in {places}% of the rounds, from the first guess to the last."
+    more = f"Kept in {places}% of the rounds{', from the first guess to the last' * (', ' in places)}."
     return Reading(f"{rate:.0%}".rstrip("%"), "%", rate, more=more)
 
 
