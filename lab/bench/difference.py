@@ -24,8 +24,8 @@ from lab.trace.run import Run
 DRAWING = ("draft", "early_exit", "ngram")
 """Drafters whose guesses are accepted or rejected by a random draw; others' are kept if the target draws the same."""
 OTHER_DRAWS = (
-    "Above temperature 0, speculation uses the seed's draws differently: the same seed gives other tokens than plain "
-    "decoding, or other guesses, do. They are drawn from the same distribution, so this is no difference in quality."
+    "Above temperature 0, speculation uses the seed's draws differently: the same seed gives other tokens than without "
+    "guesses, or with other guesses. They are drawn from the same distribution, so this is no difference in quality."
 )
 
 

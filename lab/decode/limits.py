@@ -26,8 +26,13 @@ Number = TypeVar("Number", int, float)
 COPY_BYTES = {"cuda": 512 * 2**20, "cpu": 128 * 2**20}
 """Size of each of the two buffers: together many times what a last-level cache holds."""
 PRODUCT_SIZES = (256, 512, 1024, 2048, 4096, 8192)
-"""Rows of square matrices, tried in turn until one product takes ``PRODUCT_MS``."""
+"""Rows of square matrices, tried in turn until one product takes ``PRODUCT_MS`` and is hardly faster than smaller ones,
+or takes ``LONGEST_MS``."""
 PRODUCT_MS = 2.0
+LONGEST_MS = 20.0
+RISES = 1.25
+"""Factor in FLOPs a second by which a product must beat the smaller ones for a larger one to be tried after
+``PRODUCT_MS``: where threads wait long for each other, as on a busy machine, a small product takes that long too."""
 REPEATS = {"cuda": 10, "cpu": 3}
 LEAST_SECONDS = {"cuda": 0.0, "cpu": 0.05}
 """Runs are repeated for at least this long: a few short products are all slow if something else holds the cores."""
@@ -83,8 +88,8 @@ def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
         # Not constants: the rate that a chip sustains depends on how many bits change.
         a, b = torch.rand(2, size, size, device=device).to(dtype)
         seconds = _best_seconds(functools.partial(torch.mm, a, b, out=torch.empty_like(a)), device)
-        rate = max(rate, 2 * size**3 / seconds)
-        if 1000 * seconds > PRODUCT_MS:
+        before, rate = rate, max(rate, 2 * size**3 / seconds)
+        if 1000 * seconds > (LONGEST_MS if rate > RISES * before else PRODUCT_MS):
             break
     return rate
 

@@ -40,6 +40,15 @@ def test_products_grow_until_one_takes_long_enough(monkeypatch):
     assert [len(product) for product in ran] == [256, 512, 1024]
 
 
+def test_a_small_product_that_only_waits_is_no_limit(monkeypatch):
+    """Threads that wait milliseconds for each other make a small product slow, and a larger one no slower."""
+    seconds = iter([8e-3, 8e-3, 24e-3])
+    ran = []
+    monkeypatch.setattr(limits, "_best_seconds", lambda run, device: ran.append(run()) or next(seconds))
+    assert limits._product_rate(CPU, torch.float32) == 2 * 1024**3 / 24e-3
+    assert [len(product) for product in ran] == [256, 512, 1024]
+
+
 def test_limits_are_measured_once_per_device_dtype_and_thread_count(monkeypatch, unmeasured):
     asked = []
     monkeypatch.setattr(limits, "_copy_rate", lambda device: 1e9)

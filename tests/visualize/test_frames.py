@@ -315,6 +315,16 @@ def test_guesses_that_saved_no_pass_are_said_to_have_saved_none() -> None:
     assert f"Those 5 took 5 passes, which kept none of {guesses} guesses: so guessing saved no pass." in said
 
 
+def test_the_squares_of_a_stand_in_name_no_q() -> None:
+    """It has none: the 1 in its events only fills the field."""
+    config = EngineConfig(speculative="synthetic", synthetic_acceptance_rate=0.5)
+    run = tiny_models.engine("llama", "good").generate("The king", config, SamplingParams(max_tokens=24, seed=1))
+    squares = [row for frame in Reducer().feed(run.events) for _, _, row in frame.get("charts", {}).get("rounds", [])]
+    assert len(squares) > 24
+    assert all("p " in row["customdata"][1] for row in squares if row["customdata"][1])
+    assert not any("q " in row["customdata"][1] for row in squares)
+
+
 def test_one_guess_and_one_block_are_in_the_singular() -> None:
     config = EngineConfig(speculative="synthetic", synthetic_acceptance_rate=0.0)
     run = tiny_models.engine("llama", "good").generate("The king", config, SamplingParams(max_tokens=3))

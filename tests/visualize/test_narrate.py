@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lab.config import EngineConfig, SamplingParams
-from lab.decode.window import Costs
+from lab.decode.window import PROBE_EVERY, Costs
 from lab.trace.events import (
     Admitted,
     BlockEvicted,
@@ -168,12 +168,13 @@ def test_a_token_whose_text_is_held_back_is_not_quoted() -> None:
 @pytest.mark.parametrize("speculative", [name for name in DRAFTERS if name != "off"])
 def test_the_drafter_is_named(speculative: str) -> None:
     said = a_round(narrator(speculative=speculative))
+    why = "wrong on purpose" if speculative == "synthetic" else "p 0.4, not its likeliest"  # nothing was drawn
     assert said == (
         f"Round 7: {DRAFTERS[speculative].name} proposed 2 tokens, “ a b”. "
-        "The target accepted 1, rejected “ b” (p 0.4, q 1) and put “ c” in its place."
+        f"The target accepted 1, rejected “ b” ({why}) and put “ c” in its place."
     )
-    assert "The target rejected the first, “ a” (p 0.4" in a_round(narrator(speculative=speculative), kept=0)
-    assert a_round(narrator(speculative=speculative), kept=2).endswith("accepted all 2 and added “ c” as a bonus.")
+    assert f"The target rejected the first, “ a” ({why})" in a_round(narrator(speculative=speculative), kept=0)
+    assert a_round(narrator(speculative=speculative), kept=2).endswith("accepted both and added “ c” as a bonus.")
 
 
 def test_a_rejection_is_told_with_the_numbers_that_decided_it() -> None:
@@ -275,6 +276,20 @@ def test_a_pass_with_a_window_of_0_says_why_and_for_how_long() -> None:
     failure = FellBack(t_ms=0, part="drafter", reason="Its output is not finite.")
     plain_pass(told, 39, failure)
     assert plain_pass(told, 40).startswith("Pass 40: the target read one new token")
+
+
+def test_a_trial_of_guesses_is_not_told_as_if_it_promised_to_pay() -> None:
+    told = narrator(speculative="draft", adaptive_window=True)
+    none = WindowChanged(t_ms=0, step=8, gamma=0, acceptance=0.2, draft_ms=0.2, verify_ms=0.3)
+    a_round(told, none)
+    for step in range(8, PROBE_EVERY + 6):
+        plain_pass(told, step)
+    assert plain_pass(told, PROBE_EVERY + 6, replace(none, gamma=1)) == (
+        "Pass 38. The window goes from 0 to 1 as a trial: without guesses nothing shows how many would be accepted."
+    )
+    assert plain_pass(told, 39).startswith("Pass 39: the target read one new token"), "the drafter proposed nothing"
+    a_round(told, none)
+    assert "The window went from 0 to 1: 20% of" in plain_pass(told, 41, replace(none, gamma=1)), "it promises to"
 
 
 def test_a_window_of_0_is_left_when_the_narration_says(monkeypatch: pytest.MonkeyPatch) -> None:

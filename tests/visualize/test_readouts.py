@@ -6,9 +6,10 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from lab.config import EngineConfig
+from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import Committed, Judged, Prefilled, Proposed, StepTimed
 from lab.trace.metrics import measure
+from tests import tiny_models
 from tests.visualize.conftest import CONFIGS, script
 from visualize.amounts import three
 from visualize.run.readouts import DASH, Before, Reading, beside, labels, rows
@@ -41,7 +42,24 @@ def test_a_large_model_on_a_cpu_has_a_speed_too(speed: float, text: str) -> None
 
 def test_what_is_kept_is_also_told_by_its_place_in_a_round() -> None:
     metrics = replace(measure(script(CONFIGS["speculative"])), acceptance_by_position=(0.574, 0.27, 0.0))
+    metrics = replace(metrics, draft_acceptance_rate=(0.574 + 0.27) / 3)
     assert rows(metrics, CONFIG)["accepted"][3] == "Kept in 57, 27, 0% of the rounds, from the first guess to the last."
+    alone = replace(metrics, acceptance_by_position=(0.57,), draft_acceptance_rate=0.57)
+    assert rows(alone, CONFIG)["accepted"][3] == "Kept in 57% of the rounds."
+
+
+def test_rounds_with_fewer_guesses_are_told_of_beside_the_shares_that_they_lower() -> None:
+    """With every guess kept, the last is not kept in all rounds: the text's end leaves no room for it."""
+    run = tiny_models.engine("llama", "good").generate(
+        "The king",
+        EngineConfig(speculative="synthetic", synthetic_acceptance_rate=1.0),
+        SamplingParams(max_tokens=8, ignore_eos=True),
+    )
+    shown = rows(run.metrics, CONFIG)["accepted"]
+    assert shown[:2] == ["100", "%"]
+    assert shown[3] == (
+        "Kept in 100, 50, 50, 50% of the rounds, from the first guess to the last. Not all rounds had so many guesses."
+    )
 
 
 def test_no_guess_kept_is_a_rate_and_not_a_dash() -> None:

@@ -162,7 +162,10 @@ class Reducer:
         self._pool.level(timed.kv_tokens, len(step.proposals))
         found = achieved(timed, self._limits) if self._limits else None
         near = limit(found) if found else ""
-        charts = {"rounds": step.squares(timed.step), "timing": self._timing.take(timed, len(tokens), near)}
+        charts = {
+            "rounds": step.squares(timed.step, self._config["speculative"]),
+            "timing": self._timing.take(timed, len(tokens), near),
+        }
         layout = {"rounds": rounds.layout(timed.step), "timing": self._timing.layout(timed.step)}
         captions = {"rounds": rounds.caption(timed.batch_sequences), "timing": timing.caption(timed, near)}
         if not self._config["kv_cache"]:

@@ -20,6 +20,9 @@ class Guessing:
 
     def changed(self, event: WindowChanged) -> str:
         was, self._window = self._window, event.gamma
+        if (was, event.gamma) == (0, 1) and self._observed % PROBE_EVERY == 0 and event.verify_ms is not None:
+            self.why_none = ""
+            return "The window goes from 0 to 1 as a trial: without guesses nothing shows how many would be accepted."
         if event.draft_ms is None or event.verify_ms is None:
             unknown = "guess" if event.draft_ms is None else "pass over fewer tokens" if event.gamma else "plain pass"
             costs = f"what a {unknown} costs"

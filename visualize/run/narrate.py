@@ -160,14 +160,24 @@ class Narrator:
             last = "the last of them" if beyond == 1 else f"the last {beyond} of them"
             return f"{opening} accepted {accepted}, and the text ended {f'before {last}' if beyond else 'there'}"
         if isinstance(own, Bonus):
-            every = "accepted it" if guesses == 1 else f"accepted all {guesses}"
+            every = {1: "accepted it", 2: "accepted both"}.get(guesses, f"accepted all {guesses}")
             return f"{opening} {every} and added {quoted(own.text)} as a bonus"
         first = quoted(proposals[accepted].text)
         rejected = f"accepted {accepted}, rejected {first}" if accepted else f"rejected the first, {first}"
-        odds = _odds(verdicts[accepted])
+        odds = self._odds(verdicts[accepted])
         return (
             f"{opening} {'rejected it' if guesses == 1 else rejected} ({odds}) and put {quoted(own.text)} in its place"
         )
+
+    def _odds(self, verdict: Judged) -> str:
+        """Why a guess was rejected. By p, q and u, where u was drawn: to two digits if they show what was decided,
+        since more are much for a sentence."""
+        if self._config["speculative"] == "synthetic":
+            return "wrong on purpose"
+        if verdict.u is None:
+            return f"p {verdict.p:.2g}, not its likeliest"
+        numbers = rounded(verdict.p, verdict.q, verdict.u, accepted=verdict.accepted, fewest=2)
+        return f"p {written(numbers.p)}, q {written(numbers.q)}, u {written(numbers.u)}"
 
     def _pass(self, tokens: int) -> str:
         if self._config["kv_cache"]:
@@ -207,11 +217,3 @@ class Narrator:
                 return self._guessing.changed(event)
             case _:
                 return ""
-
-
-def _odds(verdict: Judged) -> str:
-    """p, q and, if it was drawn, u, to two digits if they show what was decided: more are much for a sentence."""
-    if verdict.u is None:
-        return f"p {verdict.p:.2g}, q {verdict.q:.2g}"
-    numbers = rounded(verdict.p, verdict.q, verdict.u, accepted=verdict.accepted, fewest=2)
-    return f"p {written(numbers.p)}, q {written(numbers.q)}, u {written(numbers.u)}"

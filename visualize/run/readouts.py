@@ -65,7 +65,10 @@ def _accepted(metrics: Metrics) -> Reading:
     if rate is None:
         return Reading()
     places = ", ".join(f"{100 * kept:.0f}" for kept in metrics.acceptance_by_position)
-    more = f"Kept in {places}% of the rounds, from the first guess to the last."
+    more = f"Kept in {places}% of the rounds{', from the first guess to the last' * (', ' in places)}."
+    accepted = sum(metrics.acceptance_by_position)  # a round, on average
+    if rate and accepted / rate < len(metrics.acceptance_by_position) - 1e-6:
+        more += " Not all rounds had so many guesses."
     return Reading(f"{rate:.0%}".rstrip("%"), "%", rate, more=more)
 
 

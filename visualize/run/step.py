@@ -70,13 +70,14 @@ class Step:
             tokens.append(token)
         return tokens
 
-    def squares(self, step: int) -> list[Any]:
+    def squares(self, step: int, speculative: str) -> list[Any]:
         """The step's column in the chart of rounds."""
+        names = ("p", "u") if speculative == "synthetic" else ("p", "q", "u")  # it has no q
         points = []
         for guess in self.proposals:
             verdict = self.verdicts.get(guess.position)
             state = "unjudged" if verdict is None else "accepted" if verdict.accepted else "rejected"
-            numbers = _numbers(verdict or guess, "p", "q", "u")
+            numbers = _numbers(verdict or guess, *names)
             points.append(rounds.point(step, guess.position + 1, state, guess.text, numbers))
         if self.own is not None:
             points.append(rounds.point(step, 0, self.own.kind, self.own.text, _numbers(self.own, "p")))
