@@ -89,13 +89,14 @@ def reduction(trial: Trial) -> Found:
 
 def judge_reduction(values: Values) -> Verdict:
     flops, time, claimed = values["flops"], values["time"], values["claimed"]
-    found = f"{times(flops)} fewer operations, {times(time)} less time at {plain(values['length'])} tokens"
+    length = plain(values["length"])
+    found = f"without the cache {times(flops)} the operations and {times(time)} the time, at {length} tokens"
     if near(flops / claimed) and near(time / claimed):
-        return Verdict("holds", f"{found}.")
+        return Verdict("holds", f"{found.capitalize()}.")
     needs = "A device whose time follows its operations even for a single token: one with no weights to read."
     if near(flops / claimed):
         return Verdict("conditions", f"For operations, not for time: {found}.", needs)
-    return Verdict("fails", f"{found}.", needs)
+    return Verdict("fails", f"{found.capitalize()}.", needs)
 
 
 def complexity(trial: Trial) -> Found:
