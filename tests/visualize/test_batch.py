@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +22,7 @@ from lab.trace.events import (
     Committed,
     FellBack,
     Finished,
+    Part,
     Preempted,
     RunStarted,
     StepTimed,
@@ -34,7 +35,7 @@ from tests.visualize.picture import apply, draw
 from visualize.batch.frames import SMOOTH, BatchReducer
 from visualize.batch.inputs import Inputs
 from visualize.batch.live import BatchRun
-from visualize.batch.narrate import over, said
+from visualize.batch.narrate import LOST, over, said
 from visualize.batch.readouts import Tally
 from visualize.batch.sequences import TAIL, Sequences
 from visualize.figures import batch as figures
@@ -335,6 +336,20 @@ def test_who_was_stopped_is_told_apart_from_who_had_finished() -> None:
     whole, cut = (Finished(t_ms=0, reason=reason, text="", message="") for reason in ("length", "cancelled"))
     assert sentence((0, whole), (1, cut)) == "Sequence 0 finished. Sequence 1 was stopped."
     assert sentence((0, cut), (1, cut)) == "Sequences 0 and 1 were stopped."
+
+
+def test_who_finished_left_only_its_own_blocks_cached() -> None:
+    end = Finished(t_ms=0, reason="length", text="", message="")
+    blocks = [(owner, replace(freed(owner, block), cached=True)) for owner, block in ((0, 1), (1, 2), (1, 3))]
+    said = sentence((0, end), *blocks, tokens={0: 5})
+    assert said == "Sequence 0 finished with 5 tokens and left 1 block cached."
+
+
+def test_one_sequence_falls_back_or_several() -> None:
+    fell = FellBack(t_ms=0, part="cuda_graph", reason="It failed.")
+    assert sentence((3, fell)) == "Sequence 3 goes on without its CUDA graph. It failed."
+    assert sentence((3, fell), (5, fell)) == "Sequences 3 and 5 go on without their CUDA graph. It failed."
+    assert LOST.keys() == set(get_args(Part))
 
 
 def test_when_all_have_ended_and_one_failed_the_end_says_so() -> None:

@@ -67,7 +67,6 @@ class Blocks:
             case BlockEvicted():
                 self.cached.discard(event.block)
                 self._marks[event.block] = "evicted"
-                self._changed.add(event.block)
             case BlockFreed():
                 self._remove(owner, event)
             case Preempted():

@@ -12,6 +12,7 @@ from lab.trace.events import (
     Committed,
     FellBack,
     Finished,
+    Part,
     Preempted,
     RunStarted,
     StepTimed,
@@ -24,6 +25,15 @@ from visualize.text import visible
 
 Said = tuple[str, bool]
 """What is said, and whether it is rare enough to stay up for a moment."""
+LOST: dict[Part, str] = {
+    "drafter": "drafter",
+    "kv_format": "KV format",
+    "kernel": "fast kernel",
+    "cuda_graph": "CUDA graph",
+    "compile": "compiled layers",
+    "full_pool": "full pool",
+}
+"""What a sequence goes on without that fell back."""
 
 
 def said(entries: Sequence[Entry], tokens: dict[int, int]) -> Said:
@@ -59,10 +69,8 @@ def _fell_back(entries: Sequence[Entry]) -> str:
     if not fell:
         return ""
     event = next(iter(fell.values()))
-    lost = event.part.replace("_", " ").replace("kv", "KV")
-    return (
-        f"{_names(fell)} {_goes(fell)} on without {'their' if len(fell) > 1 else 'its'} {lost}. {visible(event.reason)}"
-    )
+    their = "their" if len(fell) > 1 else "its"
+    return f"{_names(fell)} {_goes(fell)} on without {their} {LOST[event.part]}. {visible(event.reason)}"
 
 
 def _preempted(entries: Sequence[Entry]) -> str:
