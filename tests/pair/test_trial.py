@@ -104,12 +104,26 @@ def test_the_attention_of_the_lab_is_restored_after_the_trial():
     assert len(run.token_ids) == 4
 
 
-def test_a_long_text_does_not_rotate_others_with_longrope():
+LONG_ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "original_max_position_embeddings": 64,
+    "short_factor": [1.0] * 8,
+    "long_factor": [4.0] * 8,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("phi3", {"rope_parameters": LONG_ROPE, "original_max_position_embeddings": 64}),
+        # One for each kind of layer that there may be.
+        ("mellum", {"rope_parameters": {"full_attention": LONG_ROPE, "sliding_attention": LONG_ROPE}, "head_dim": 16}),
+    ],
+)
+def test_a_long_text_does_not_rotate_others_with_longrope(kind, more):
     """The angles would change for all texts of a step as soon as one of them was longer than 64 tokens."""
-    factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
-    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64, **factors}
-    model = random_model("phi3", rope_parameters=rope, original_max_position_embeddings=64)
-    engine = Engine(LanguageModel(model, "phi3"), tiny_models.tokenizer())
+    engine = Engine(LanguageModel(random_model(kind, **more), kind), tiny_models.tokenizer())
     assert engine.context_length == 64
     sampling = SamplingParams(max_tokens=40, temperature=0)
     requests = [engine.submit(prompt, sampling=sampling) for prompt in ("Once", "A long beginning " * 3)]
