@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab import SamplingParams
-from lab.decode.acceptance import judge_matching, judge_sampled, residual
-from lab.decode.logprobs import read_around
+from lab.decode.acceptance import Verdict, judge_matching, judge_sampled, residual
+from lab.decode.logprobs import gather_around, read_around
 from lab.decode.sampling import sample
 from lab.native.judging import judge
 from tests.native.test_sampling import NOT_FINITE
@@ -78,7 +78,7 @@ def test_verdicts_equal_those_of_torch_bit_for_bit(rounds, vocabulary, seed):
     seed=st.integers(0, 9999),
 )
 def test_distributions_around_a_verdict_hold_the_likeliest_tokens(window, vocabulary, count, temperature, draft, seed):
-    """At temperature 0.02 most tokens have a probability of 0 and are left out."""
+    """In C and on torch alike. At temperature 0.02 most tokens have a probability of 0 and are left out."""
     generator = torch.Generator().manual_seed(seed)
     logits = 2 * torch.randn(window + 1, vocabulary, generator=generator)
     u = torch.rand(window + 1, 3, generator=generator, dtype=torch.float64)
@@ -91,6 +91,13 @@ def test_distributions_around_a_verdict_hold_the_likeliest_tokens(window, vocabu
     (judged,) = judge(logits, [sampling], [(tokens, q)], [u])
     drawn = q is not None and temperature > 0
     found = read_around(judged.around, window, judged.accepted, has_q=q is not None, drawn=drawn)
+    verdict = Verdict(torch.tensor([judged.accepted]), torch.tensor([judged.next_token]))
+    by_torch = gather_around(p[None], None if q is None else q[None], tokens[None], verdict, count, drawn)[0].tolist()
+    for one, same in zip(
+        found, read_around(by_torch, window, judged.accepted, has_q=q is not None, drawn=drawn), strict=True
+    ):
+        assert (one.token_ids, one.p, one.q) == (same.token_ids, same.p, same.q)
+        assert one.residual == (same.residual and pytest.approx(same.residual, rel=1e-5))
     assert len(found) == min(judged.accepted + 1, window)
     for i, around in enumerate(found):
         ids = around.token_ids
