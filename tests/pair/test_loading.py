@@ -23,6 +23,7 @@ from tests import tiny_models
 
 WEIGHTS = "model.safetensors"
 Weights = dict[str, torch.Tensor]
+GPTQ = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
 
 
 @pytest.fixture(scope="module")
@@ -392,13 +393,30 @@ def unloaded(monkeypatch) -> None:
     monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", None)
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"quantization_config": {"quant_method": "gptq", "bits": 4}}], ids=["plain", "quantised"]
-)
+@pytest.mark.parametrize("settings", [{}, GPTQ], ids=["plain", "quantised"])
 def test_a_model_far_larger_than_its_files_is_refused_before_it_takes_memory(folder, unloaded, settings: dict) -> None:
     """transformers would initialise the missing weights: 1.2 GB here."""
     said = words(folder(intermediate_size=2_000_000, **settings))
     assert "describes a model of 864,045,744 parameters, and its weights are 351,928 bytes, too few" in said
+
+
+@pytest.mark.parametrize(("settings", "refused"), [({}, True), (GPTQ, False)], ids=["plain", "quantised"])
+def test_only_quantised_weights_may_have_less_than_a_byte_each(folder, unloaded, settings: dict, refused: bool) -> None:
+    said = words(folder(intermediate_size=2_000, **settings))
+    assert ("too few for that" in said) == refused
+
+
+@pytest.mark.parametrize(("settings", "refused"), [({}, True), (GPTQ, False)], ids=["plain", "quantised"])
+def test_the_size_of_quantised_weights_in_memory_is_not_guessed(
+    folder, unloaded, monkeypatch, settings: dict, refused: bool
+) -> None:
+    monkeypatch.setattr(skeleton, "free_bytes", lambda device: 0)
+    assert ("GB are free" in words(folder(**settings))) == refused
+
+
+def test_only_weights_in_float32_are_copied_into_bfloat16() -> None:
+    assert skeleton.weight_bytes(100, torch.float32, packed=60) == 520
+    assert skeleton.weight_bytes(100, torch.bfloat16, packed=60) == 200
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(folder, unloaded, monkeypatch) -> None:
@@ -434,6 +452,7 @@ def test_transformers_report_of_weights_that_do_not_fit_is_not_logged(folder, ca
     finally:
         log.removeHandler(caplog.handler)
     assert not caplog.records
+    assert not logging.getLogger("transformers.modeling_utils").filters, "other reports are silenced for good"
 
 
 def test_a_mistyped_embedded_draft_is_not_looked_up_on_the_hub() -> None:
