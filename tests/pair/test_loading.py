@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -391,6 +392,13 @@ def test_a_failed_download_is_not_reported_as_missing_safetensors(folder, monkey
 def unloaded(monkeypatch) -> None:
     """Loading the weights, which would take memory, fails."""
     monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", None)
+
+
+def test_a_tokenizer_without_tokenizer_json_is_refused(folder, monkeypatch) -> None:
+    """One that transformers writes in Python, which cannot stream its text."""
+    slow = Mock(is_fast=False)
+    monkeypatch.setattr(loading.AutoTokenizer, "from_pretrained", Mock(return_value=slow))
+    assert "has no fast tokenizer (tokenizer.json)" in words(folder())
 
 
 @pytest.mark.parametrize("settings", [{}, GPTQ], ids=["plain", "quantised"])
