@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from dataclasses import replace
@@ -142,6 +143,13 @@ def test_figures_summarise_the_samples():
     assert result["metrics"]["perplexity"]["a"]["value"] == pytest.approx(2.718281828**2)
     assert result["metrics"]["draft_acceptance_rate"]["b"] == {"value": 0.5, "low": 0.5, "high": 0.5}
     assert result["metrics"]["mean_acceptance_length"]["b"] == {"value": 2.5, "low": 2.5, "high": 2.5}
+
+
+def test_the_ratio_of_perplexities_is_that_of_b_to_a():
+    side = Measured(1, 1, 1, Guesses(0, 0, 0))
+    found = summarise([Sample(side, side, 1, True, 10, 0.0, 20.0, 25.0)] * 6)["metrics"]["perplexity"]
+    assert found["ratio"]["value"] == pytest.approx(found["b"]["value"] / found["a"]["value"])
+    assert found["ratio"]["value"] == pytest.approx(math.exp(0.5))
 
 
 def test_a_prompt_without_proposals_does_not_count_for_acceptance():
