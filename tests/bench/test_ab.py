@@ -126,6 +126,20 @@ def test_a_and_b_alternate_in_going_first(lab, monkeypatch, b_first):
     assert turns == [b_first, not b_first, not b_first, b_first] * 2
 
 
+def test_each_repeat_is_drawn_with_a_seed_of_its_own(lab, monkeypatch):
+    decode, drawn = bench._decode, []
+
+    def spy(engine, prompt, config, sampling):
+        if not sampling.greedy:
+            drawn.append((config.paged, sampling.seed))
+        return decode(engine, prompt, config, sampling)
+
+    monkeypatch.setattr(bench, "_decode", spy)
+    sampling = SamplingParams(max_tokens=3, temperature=1.0, seed=0, ignore_eos=True)
+    measure_sample(lab, EngineConfig(), EngineConfig(paged=True), PROMPTS[0], sampling, repeats=3)
+    assert sorted(drawn) == [(paged, seed) for paged in (False, True) for seed in range(3)]
+
+
 def test_matching_stops_at_the_first_difference():
     assert matching([1, 2, 3], [1, 2, 4]) == 2
     assert matching([1, 2], [1, 2, 4]) == 2
