@@ -110,11 +110,10 @@ def steady_length(config: PreTrainedConfig, context_length: int) -> int:
     A longer text gets other angles with LongRoPE (Ding et al., 2402.13753) at all its positions, those of cached keys
     included, and so does every other text in the step.
     """
-    text = config.get_text_config(decoder=True)
-    rope = getattr(text, "rope_parameters", None) or {}
-    if rope.get("rope_type") != "longrope":
-        return context_length
-    return min(context_length, rope["original_max_position_embeddings"])
+    rope = getattr(config.get_text_config(decoder=True), "rope_parameters", None) or {}
+    by_kind = [its for its in rope.values() if isinstance(its, dict)]  # of layers, if they differ
+    scaled = [its for its in (rope, *by_kind) if its.get("rope_type") == "longrope"]
+    return min([context_length, *(its["original_max_position_embeddings"] for its in scaled)])
 
 
 def refuse_odd_numbers(given: Mapping[str, Any]) -> None:

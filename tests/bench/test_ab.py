@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from dataclasses import replace
@@ -125,6 +126,20 @@ def test_a_and_b_alternate_in_going_first(lab, monkeypatch, b_first):
     assert turns == [b_first, not b_first, not b_first, b_first] * 2
 
 
+def test_each_repeat_is_drawn_with_a_seed_of_its_own(lab, monkeypatch):
+    decode, drawn = bench._decode, []
+
+    def spy(engine, prompt, config, sampling):
+        if not sampling.greedy:
+            drawn.append((config.paged, sampling.seed))
+        return decode(engine, prompt, config, sampling)
+
+    monkeypatch.setattr(bench, "_decode", spy)
+    sampling = SamplingParams(max_tokens=3, temperature=1.0, seed=0, ignore_eos=True)
+    measure_sample(lab, EngineConfig(), EngineConfig(paged=True), PROMPTS[0], sampling, repeats=3)
+    assert sorted(drawn) == [(paged, seed) for paged in (False, True) for seed in range(3)]
+
+
 def test_matching_stops_at_the_first_difference():
     assert matching([1, 2, 3], [1, 2, 4]) == 2
     assert matching([1, 2], [1, 2, 4]) == 2
@@ -142,6 +157,13 @@ def test_figures_summarise_the_samples():
     assert result["metrics"]["perplexity"]["a"]["value"] == pytest.approx(2.718281828**2)
     assert result["metrics"]["draft_acceptance_rate"]["b"] == {"value": 0.5, "low": 0.5, "high": 0.5}
     assert result["metrics"]["mean_acceptance_length"]["b"] == {"value": 2.5, "low": 2.5, "high": 2.5}
+
+
+def test_the_ratio_of_perplexities_is_that_of_b_to_a():
+    side = Measured(1, 1, 1, Guesses(0, 0, 0))
+    found = summarise([Sample(side, side, 1, True, 10, 0.0, 20.0, 25.0)] * 6)["metrics"]["perplexity"]
+    assert found["ratio"]["value"] == pytest.approx(found["b"]["value"] / found["a"]["value"])
+    assert found["ratio"]["value"] == pytest.approx(math.exp(0.5))
 
 
 def test_a_prompt_without_proposals_does_not_count_for_acceptance():

@@ -115,6 +115,14 @@ def timed(engine, pace: float) -> Run:
     return Run(events)
 
 
+def test_a_setting_is_clearly_faster_or_slower_only_if_all_likely_factors_are_on_one_side(engine):
+    paces = {"first": (2, 2), "slower": (4, 4.1), "faster": (1, 1.02), "either": (1.9, 2.2)}
+    runs = {name: [timed(engine, pace) for pace in some] for name, some in paces.items()}
+    clear = {name: summary.clear for name, summary in summarise(runs).items()}
+    assert clear == {"first": True, "slower": True, "faster": True, "either": False}
+    assert not any(summary.clear for summary in summarise({name: some[:1] for name, some in runs.items()}).values())
+
+
 def test_a_cancelled_comparison_yields_no_partial_run(engine):
     cancelled = threading.Event()
     steps = compare(

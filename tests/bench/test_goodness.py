@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -35,3 +37,13 @@ def test_impossible_outcomes_are_noticed_and_rare_ones_are_pooled():
     assert g_test(drawn(rare, 5000, 0), rare, least=10) > 1e-3
     assert g_test(torch.tensor([5000] + [0] * 1000), rare, least=10) < 1e-6  # together they should occur 500 times
     assert g_test(torch.tensor([7]), torch.tensor([1.0])) == 1
+
+
+def test_the_degrees_of_freedom_are_one_less_than_the_outcomes():
+    """The tails of chi-square with one and with two are known in closed form."""
+    statistic = 2 * (60 * math.log(60 / 50) + 40 * math.log(40 / 50))
+    assert g_test(torch.tensor([60, 40]), torch.full((2,), 1 / 2)) == pytest.approx(math.erfc(math.sqrt(statistic / 2)))
+    statistic = 2 * sum(seen * math.log(seen / 50) for seen in (60, 50, 40))
+    assert g_test(torch.tensor([60, 50, 40]), torch.full((3,), 1 / 3)) == pytest.approx(
+        math.exp(-statistic / 2), rel=1e-5
+    )

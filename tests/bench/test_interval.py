@@ -91,6 +91,22 @@ def test_there_is_no_interval_if_a_resample_may_divide_by_zero():
         ratio_interval([1.0] * 6, [0.0] * 6)
 
 
+def test_a_resample_without_a_figure_might_be_anywhere():
+    """Of one in a hundred nothing is known: both ends are further out than if those were known to be at one of them."""
+    samples = [np.random.default_rng(0).normal(0, 1, 12), np.ones(12)]
+    plain = bootstrap(samples, operator.truediv)
+    for lowest, highest in ((-0.6, np.inf), (-np.inf, 0.6)):
+
+        def some(total, n, lowest=lowest, highest=highest):
+            mean = total / n
+            return np.where((mean > lowest) & (mean < highest), mean, np.nan)
+
+        found = bootstrap(samples, some)
+        assert found.low <= plain.low
+        assert found.high >= plain.high
+        assert (found.low, found.high) != (plain.low, plain.high)
+
+
 @pytest.mark.parametrize("samples", [([],), ([1.0, 2.0], [1.0])])
 def test_samples_must_exist_and_pair_up(samples):
     with pytest.raises(ValueError, match="one of each a prompt"):

@@ -52,6 +52,16 @@ def test_perplexity_is_that_of_the_text(lab):
     assert auto.perplexity == pytest.approx(math.exp(sum(nats) / len(nats)))
 
 
+def test_divergence_and_errors_are_those_of_all_windows_together(lab):
+    ids = list(range(40, 100))
+    whole, first, second = (kv_errors(lab, some, silent)[2] for some in ([ids, ids[:30]], [ids], [ids[:30]]))
+    assert whole.kl.value == pytest.approx((59 * first.kl.value + 29 * second.kl.value) / 88)
+    p, q = (torch.cat(list(log_probabilities(lab, ids, EngineConfig(kv_dtype=form)))) for form in ("auto", "int4"))
+    assert first.kl.value == pytest.approx((p.exp() * (p - q)).sum(-1).mean().item())
+    low, high = sorted([first.key_error, second.key_error])
+    assert low < whole.key_error < high
+
+
 def test_the_error_is_between_stored_and_computed_numbers():
     """A largest number of 2 makes steps of a quarter: 2 and 1 are stored exactly, 1.125 is half a step off."""
     shape = {"layers": 2, "kv_heads": 1, "head_dim": 2, "dtype": torch.float64, "device": torch.device("cpu")}

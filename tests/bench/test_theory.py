@@ -129,13 +129,14 @@ def test_a_setting_is_compared_with_the_most_similar_one_without_speculation() -
     configs = {
         "none": EngineConfig(kv_cache=False),
         "cache": EngineConfig(),
+        "paged": EngineConfig(paged=True),
         "int8": EngineConfig(kv_dtype="int8"),
         "draft": draft(),
         "draft int8": draft(kv_dtype="int8", paged=True),
         "draft none": draft(kv_cache=False),
     }
     assert without_speculation("draft", configs) == "cache"
-    assert without_speculation("draft int8", configs) == "int8"
+    assert without_speculation("draft int8", configs) == "int8", "the format matters more than the blocks"
     assert without_speculation("draft none", configs) == "none"
     del configs["none"]
     assert without_speculation("draft none", configs) is None

@@ -187,6 +187,25 @@ def test_draw_never_gives_weight_zero():
         assert draw(weights, torch.tensor(u, dtype=torch.float64)).item() in (1, 3)
 
 
+def test_draw_tells_tokens_apart_that_a_float32_sum_does_not():
+    """After a likely token, as many that are unlikely as a large vocabulary has."""
+    weights = torch.full((100_001,), 1e-8)
+    weights[0] = 1.0
+    sums = weights.double().cumsum(-1)
+    for token in (1, 2, 50_000, 99_999):
+        u = (sums[token - 1] + sums[token]) / 2 / sums[-1]
+        assert draw(weights, u).item() == token
+
+
+def test_draw_gives_a_token_even_if_weights_are_not_finite():
+    """Else a sequence whose target is broken would end the step of all others with it."""
+    for broken in (torch.nan, torch.inf):
+        weights = torch.tensor([[0.5, broken, 0.5], [0.5, 0.0, 0.5]])
+        first, second = draw(weights, torch.full((2,), 0.9, dtype=torch.float64)).tolist()
+        assert 0 <= first < 3
+        assert second == 2
+
+
 def test_top_k_and_top_p_keep_the_likeliest():
     logits = torch.log(torch.tensor([0.1, 0.4, 0.3, 0.2]))
     kept = [

@@ -13,6 +13,7 @@ from lab.bench.difference import first_differences, read_again
 from lab.bench.measuring import steps
 from lab.decode import intake
 from lab.decode.backends import choose_kernels
+from lab.native.model import NativeModel
 from lab.pair.loading import resolve_dtype
 from lab.pair.models import LanguageModel
 from lab.trace.events import StepTimed
@@ -74,6 +75,20 @@ def test_a_step_whose_attention_is_torchs_reads_the_weights_that_torch_does(engi
     assert read == ([by_torch[0], *in_c[1:]] if cached else by_torch)
     assert math.started.dtype == (c if cached else torchs).started.dtype
     assert asked[-1] == (engine.target.product_dtype if cached else torch.float32)
+
+
+@pytest.mark.parametrize(("cached", "in_c"), [(True, [1, 1, 1]), (False, [])], ids=["a cache", "no cache"])
+def test_a_step_whose_attention_is_torchs_is_not_computed_in_c(engine, monkeypatch, cached, in_c):
+    step, computed = NativeModel.step, []
+
+    def spy(model, batch, *rest):
+        computed.extend(len(new.token_ids) for new in batch)
+        return step(model, batch, *rest)
+
+    monkeypatch.setattr(NativeModel, "step", spy)
+    config = EngineConfig(kv_cache=cached, prefill_attention="math")
+    engine.generate(PROMPT, config, replace(SAMPLING, max_tokens=4))
+    assert computed == in_c
 
 
 @pytest.mark.parametrize(

@@ -373,6 +373,28 @@ def test_a_run_that_finds_nothing_because_weights_changed_is_told() -> None:
     assert told(cached) == 0
 
 
+def test_a_run_that_has_not_begun_when_weights_change_is_told_nothing_before_its_beginning() -> None:
+    """A synthetic run begins once its answer has been prepared."""
+    lab, sampling = tiny_models.engine("llama"), SamplingParams(max_tokens=4)
+    lab.generate(PROMPTS[0], CONFIGS["cached"], sampling)
+    with torch.no_grad():
+        lab.target.model.lm_head.weight.mul_(1.0)
+    run = lab.generate(PROMPTS[0], replace(CONFIGS["cached"], speculative="synthetic"), sampling)
+    assert run.reason == "length"
+    assert kinds(run, CacheDropped) == []
+
+
+def test_a_budget_smaller_than_a_block_still_serves_one_request_after_another() -> None:
+    """With one block, and not both at once."""
+    lab, sampling = tiny_models.engine("llama", kv_bytes=1), SamplingParams(max_tokens=4, ignore_eos=True)
+    requests = [lab.submit("Once", config, sampling) for config in (EngineConfig(), EngineConfig(paged=True))]
+    for _ in range(20):
+        lab.step()
+        assert len(list(lab._pools)) <= 1
+    assert [request.finished for request in requests] == [True, True]
+    assert [request.result().reason for request in requests] == ["length", "length"]
+
+
 def test_an_identity_changes_with_weights_dtype_and_adapters():
     model = tiny_models.engine("llama").target
     seen = [model.identity()]

@@ -88,6 +88,14 @@ def test_no_pass_has_a_negative_time():
     assert later.pass_ms(9) >= later.pass_ms(1) > 0
 
 
+def test_a_line_through_times_that_grow_ever_faster_begins_at_zero_and_runs_among_them():
+    """The steeper line that most pairs of sizes give would need a constant below 0; without that it overshoots all."""
+    times = TheilSen()
+    for size in (1, 2, 3):
+        times.observe(size, size**2)
+    assert [times.ms(size) for size in (0, 1, 2, 3)] == [0, 2, 4, 6]
+
+
 def test_only_recent_steps_count():
     costs = Costs()
     for ms in (50.0, 10.0):

@@ -16,7 +16,7 @@ from lab.decode import pool, pools
 from lab.device_memory import CAPTURING, is_out_of_memory
 from lab.kv import cache
 from lab.kv.attention import launching
-from lab.trace.events import FellBack, Preempted
+from lab.trace.events import CacheDropped, FellBack, Preempted
 from tests import tiny_models
 
 CONFIGS = {
@@ -305,6 +305,18 @@ def test_a_request_that_comes_while_a_pool_is_made_smaller_is_told(lab, monkeypa
     for run in (first.result(), second):
         (event,) = of(run, FellBack)
         assert event.reason == f"The device has no room for {full:,} cache blocks: the pool has {room:,}."
+
+
+def test_a_request_that_is_moved_again_is_not_told_again_that_its_pool_is_smaller(lab, monkeypatch):
+    only_so_many_slots(monkeypatch, [10 * 16])
+    first = lab.submit(PROMPTS[0], EngineConfig(), SAMPLING)
+    lab.step()
+    with torch.no_grad():
+        next(lab.target.model.parameters()).mul_(1)  # a new version of the weights, with the same numbers
+    lab.submit(PROMPTS[1], EngineConfig(), SAMPLING).result()
+    run = first.result()
+    assert len(of(run, CacheDropped)) == 1
+    assert [event.part for event in of(run, FellBack)] == ["full_pool"]
 
 
 def test_a_pool_of_a_stated_size_is_not_made_smaller(lab, monkeypatch):

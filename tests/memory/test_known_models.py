@@ -15,6 +15,7 @@ from transformers import (
     AutoModelForCausalLM,
     BertConfig,
     DeepseekV3Config,
+    FalconConfig,
     Gemma2Config,
     GitConfig,
     GPT2Config,
@@ -78,6 +79,21 @@ def test_the_kind_of_head_sharing_is_named() -> None:
     sharing = {key: known()[key].shape.sharing for key in ("llama-2-7b", "llama-3.1-8b", "falcon-7b")}
     assert sharing == {"llama-2-7b": "MHA", "llama-3.1-8b": "GQA", "falcon-7b": "MQA"}
     assert known()["falcon-7b"].shape.query_groups == 71
+
+
+@pytest.mark.parametrize(("changes", "kv_heads"), [({}, 1), ({"new_decoder_architecture": True}, 8)])
+def test_falcons_newer_architecture_ignores_multi_query(changes: dict, kv_heads: int) -> None:
+    """Falcon 40B gives both, and has eight KV heads."""
+    sizes = {"num_hidden_layers": 1, "hidden_size": 128, "num_attention_heads": 16, "num_kv_heads": 8}
+    config = FalconConfig(**sizes, multi_query=True, **changes)
+    assert ModelShape.from_config(config).kv_heads == kv_heads
+    weight = without_weights(config).transformer.h[0].self_attention.query_key_value.weight
+    assert weight.shape[0] == 128 + 2 * kv_heads * 128 // 16
+
+
+def test_a_size_in_blocks_or_of_layers_is_not_taken_for_how_many_there_are(tmp_path) -> None:
+    LlamaConfig(**TINY, num_key_value_heads=1, block_size=4096, expert_layer_size=200_000).save_pretrained(tmp_path)
+    assert find(tmp_path).shape.layers == 2
 
 
 def test_the_embedded_target_is_listed_as_it_is() -> None:
@@ -171,11 +187,12 @@ def test_an_unreadable_configuration_is_refused_with_the_reason(tmp_path) -> Non
         (MptConfig(), "section of its own"),
         (LlamaConfig(**TINY | {"num_hidden_layers": 10**6}), "num_hidden_layers|as layers"),
         (LlamaConfig(**TINY | {"vocab_size": 10**12}), "vocab_size"),
+        (LlamaConfig(**TINY, num_kv_shared_layers=1), "share the keys and values of others"),
         (LlamaConfig(**TINY | {"num_attention_heads": 4, "num_key_value_heads": 3}), "share each KV head"),
     ],
     ids=[
         *("window", "latent", "mllama", "gpt2", "bert", "roberta", "t5"),
-        *("mpt", "layers", "vocabulary", "heads"),
+        *("mpt", "layers", "vocabulary", "shared layers", "heads"),
     ],
 )
 def test_a_model_whose_memory_would_be_computed_wrong_is_refused(tmp_path, config, says: str) -> None:

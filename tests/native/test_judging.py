@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab import SamplingParams
-from lab.decode.acceptance import judge_matching, judge_sampled, residual
-from lab.decode.logprobs import read_around
+from lab.decode.acceptance import Verdict, judge_matching, judge_sampled, residual
+from lab.decode.logprobs import gather_around, read_around
 from lab.decode.sampling import sample
-from lab.native.judging import judge
+from lab.native.judging import JudgedRound, judge
 from tests.native.test_sampling import NOT_FINITE
 
 SAMPLINGS = (
@@ -78,7 +78,7 @@ def test_verdicts_equal_those_of_torch_bit_for_bit(rounds, vocabulary, seed):
     seed=st.integers(0, 9999),
 )
 def test_distributions_around_a_verdict_hold_the_likeliest_tokens(window, vocabulary, count, temperature, draft, seed):
-    """At temperature 0.02 most tokens have a probability of 0 and are left out."""
+    """In C and on torch alike. At temperature 0.02 most tokens have a probability of 0 and are left out."""
     generator = torch.Generator().manual_seed(seed)
     logits = 2 * torch.randn(window + 1, vocabulary, generator=generator)
     u = torch.rand(window + 1, 3, generator=generator, dtype=torch.float64)
@@ -91,6 +91,13 @@ def test_distributions_around_a_verdict_hold_the_likeliest_tokens(window, vocabu
     (judged,) = judge(logits, [sampling], [(tokens, q)], [u])
     drawn = q is not None and temperature > 0
     found = read_around(judged.around, window, judged.accepted, has_q=q is not None, drawn=drawn)
+    verdict = Verdict(torch.tensor([judged.accepted]), torch.tensor([judged.next_token]))
+    by_torch = gather_around(p[None], None if q is None else q[None], tokens[None], verdict, count, drawn)[0].tolist()
+    for one, same in zip(
+        found, read_around(by_torch, window, judged.accepted, has_q=q is not None, drawn=drawn), strict=True
+    ):
+        assert (one.token_ids, one.p, one.q) == (same.token_ids, same.p, same.q)
+        assert one.residual == (same.residual and pytest.approx(same.residual, rel=1e-5))
     assert len(found) == min(judged.accepted + 1, window)
     for i, around in enumerate(found):
         ids = around.token_ids
@@ -113,6 +120,32 @@ def test_distributions_around_a_verdict_hold_the_likeliest_tokens(window, vocabu
         likely = len(weights) * count
         assert len(ids) <= 1 + likely + replaced
         assert all(any(its[token] > 0 for its in weights.values()) for token in ids[1:])
+
+
+def one_round(vocabulary: int, q: torch.Tensor, u: float, logprobs: int = 0) -> JudgedRound:
+    """A round with token 0 proposed from ``q``, and all tokens equally likely under p. ``u`` is for the verdict."""
+    draws = torch.tensor([[0.0, u, 0.0]] * 2, dtype=torch.float64)
+    sampling = SamplingParams(temperature=1.0, logprobs=logprobs)
+    (judged,) = judge(torch.zeros(2, vocabulary), [sampling], [(torch.tensor([0]), q[None])], [draws])
+    return judged
+
+
+def test_a_proposal_is_rejected_where_u_q_is_exactly_p():
+    q = torch.tensor([1.0, 0.0])
+    assert one_round(2, q, u=0.5)[:2] == (0, 1)
+    assert one_round(2, q, u=0.5 - 2**-53)[0] == 1
+
+
+def test_a_residual_without_weight_falls_back_to_p():
+    """q is above p everywhere, as rounding may leave it: what is drawn first is then p's first token."""
+    q = torch.full((8,), 1 / 8).nextafter(torch.ones(8))
+    assert one_round(8, q, u=1 - 2**-53)[:2] == (0, 0)
+
+
+def test_of_equally_likely_tokens_around_a_verdict_the_lowest_ids_are_told():
+    judged = one_round(70, torch.full((70,), 1 / 70), u=0.0, logprobs=3)
+    (around,) = read_around(judged.around, 1, judged.accepted, has_q=True, drawn=True)
+    assert around.token_ids == [0, 1, 2]
 
 
 @pytest.mark.parametrize("odd", NOT_FINITE, ids=hex)

@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 import os
+import re
 import signal
 import threading
 import time
@@ -388,15 +389,34 @@ def test_non_finite_weights_end_the_run():
     assert "not finite" in run.finished.message
 
 
+ROPE = {"rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"hidden_act": "gelu"}, "activation is gelu"),
+        ({"hidden_size": 72, "head_dim": 16}, "multiples of 16"),
+        ({"intermediate_size": 72}, "multiples of 16"),
+        ({"head_dim": 24}, "multiples of 16"),
+        ({"rope_parameters": ROPE | {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial"),
+        ({"rope_parameters": ROPE | {"rope_type": "dynamic"}}, r"changes with the length \(dynamic\)"),
+        (
+            {"rope_parameters": ROPE | {"rope_type": "longrope", "short_factor": [1] * 16, "long_factor": [2] * 16}},
+            r"changes with the length \(longrope\)",
+        ),
+    ],
+)
+def test_a_configuration_that_the_step_in_c_does_not_support_is_refused(changes, says):
+    config = LlamaConfig(**SHAPE | changes)
+    assert re.search(says, refusal(LanguageModel(exact(config), "odd")))
+    config.dtype = torch.bfloat16
+    assert packed_parameters(config, 1000) == 0, "no memory is kept free for a copy"
+
+
 def test_models_the_step_in_c_does_not_support_run_on_torch():
     model = exact(LLAMA)
     assert "float32" in refusal(LanguageModel(copy.deepcopy(model).bfloat16(), "half"))
-    odd = copy.deepcopy(LLAMA)
-    odd.hidden_act = "gelu"
-    assert "gelu" in refusal(LanguageModel(exact(odd), "gelu"))
-    odd = copy.deepcopy(LLAMA)
-    odd.intermediate_size = 72
-    assert "multiples of 16" in refusal(LanguageModel(exact(odd), "odd"))
     assert "gpt2" in refusal(LanguageModel(tiny_models.random_model("gpt2"), "gpt2"))
     with torch.no_grad():
         model.lm_head.weight[3, 3] = 1 / 3

@@ -125,7 +125,7 @@ def test_top_k_and_top_p_cut_off_what_torch_cuts_off(top_k, top_p, seed):
 
 
 @pytest.mark.parametrize("native", [False, True])
-@pytest.mark.parametrize("cut", [{"top_k": 5}, {"top_p": 0.15}, {"top_k": 20, "top_p": 0.24}])
+@pytest.mark.parametrize("cut", [{"top_k": 5}, {"top_p": 0.15}, {"top_p": 5 / 32}, {"top_k": 20, "top_p": 0.24}])
 def test_of_equally_likely_tokens_the_lowest_ids_are_kept(native, cut):
     """On torch and in C alike: otherwise one seed would give two texts."""
     logits = torch.zeros(2, 64)

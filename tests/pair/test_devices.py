@@ -6,6 +6,7 @@ which uses the same hooks, is real.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +20,7 @@ from lab.decode.pool import Pool
 from lab.kv import budget
 from lab.kv.budget import Budget
 from lab.kv.plan import Group, StepPlan
-from lab.pair.devices import best_device, has_kernels, resolve_device
+from lab.pair.devices import best_device, has_kernels, refuse_device_map, resolve_device
 from lab.pair.failure import why
 from lab.pair.models import LanguageModel
 from lab.trace.events import CacheDropped, FellBack, Proposed
@@ -314,6 +315,8 @@ def test_a_kernel_that_is_missing_is_not_blamed_on_the_files(method):
     [
         ({"device": "gpu"}, r"device must be 'cpu', 'cuda' or the number of a GPU as in 'cuda:1', not 'gpu'"),
         ({"device": "cuda:x"}, "not 'cuda:x'"),
+        ({"device": "cpu:1"}, "not 'cpu:1'"),
+        ({"device": "cuda:"}, "not 'cuda:'"),
         ({"device": "cuda:99"}, r"device='cuda:99' is not there: this machine has .*GPU"),
         ({"device": "cpu", "device_map": "auto"}, "Give only one of them"),
         ({"device_map": "balanced"}, r"device_map must be 'auto', or a device for each module by name.*not 'balanced'"),
@@ -329,3 +332,15 @@ def test_a_kernel_that_is_missing_is_not_blamed_on_the_files(method):
 def test_invalid_devices_and_device_maps_are_refused(folder, settings, reason):
     with pytest.raises(ConfigError, match=reason):
         load_engine(folder, **settings)
+
+
+@pytest.mark.parametrize(
+    ("places", "refused"),
+    [((0, 1), False), (("cpu", "cpu"), False), ((0, "cpu"), True), ((0, "disk"), True), (("disk", "disk"), True)],
+)
+def test_only_weights_that_stay_where_they_compute_are_quantised(monkeypatch, places, refused):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    device_map = dict(zip(("model", "lm_head"), places, strict=True))
+    refuse_device_map(device_map, None)
+    with pytest.raises(ConfigError, match="device_map keeps some on the CPU or on disk") if refused else nullcontext():
+        refuse_device_map(device_map, None, "torchao-int8")

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from tests import tiny_models
 
 WEIGHTS = "model.safetensors"
 Weights = dict[str, torch.Tensor]
+GPTQ = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
 
 
 @pytest.fixture(scope="module")
@@ -204,8 +206,8 @@ def test_damaged_files_are_reported_in_one_line(folder, damage: Callable[[Path],
     assert not (where / "ran").exists()
 
 
-@pytest.mark.parametrize("absolute", [False, True])
-def test_an_index_that_lists_files_outside_its_folder_is_refused(folder, tmp_path: Path, absolute: bool) -> None:
+@pytest.mark.parametrize("way", ["{}/", "../", "part/../../"])
+def test_an_index_that_lists_files_outside_its_folder_is_refused(folder, tmp_path: Path, way: str) -> None:
     """Also where they are weights that fit (CVE-2026-75104)."""
     where, elsewhere = folder(), tmp_path / "elsewhere.safetensors"
     kept = where / "kept.safetensors"
@@ -219,7 +221,8 @@ def test_an_index_that_lists_files_outside_its_folder_is_refused(folder, tmp_pat
     list_as(kept.name)
     load_engine(where, device="cpu")
     shutil.copy(kept, elsewhere)
-    list_as(str(elsewhere) if absolute else "../elsewhere.safetensors")
+    (where / "part").mkdir()
+    list_as(way.format(tmp_path) + elsewhere.name)
     assert "elsewhere.safetensors'" in (said := words(where))
     assert f"its {index.name} lists a file outside the folder" in said
 
@@ -392,13 +395,37 @@ def unloaded(monkeypatch) -> None:
     monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", None)
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"quantization_config": {"quant_method": "gptq", "bits": 4}}], ids=["plain", "quantised"]
-)
+def test_a_tokenizer_without_tokenizer_json_is_refused(folder, monkeypatch) -> None:
+    """One that transformers writes in Python, which cannot stream its text."""
+    slow = Mock(is_fast=False)
+    monkeypatch.setattr(loading.AutoTokenizer, "from_pretrained", Mock(return_value=slow))
+    assert "has no fast tokenizer (tokenizer.json)" in words(folder())
+
+
+@pytest.mark.parametrize("settings", [{}, GPTQ], ids=["plain", "quantised"])
 def test_a_model_far_larger_than_its_files_is_refused_before_it_takes_memory(folder, unloaded, settings: dict) -> None:
     """transformers would initialise the missing weights: 1.2 GB here."""
     said = words(folder(intermediate_size=2_000_000, **settings))
     assert "describes a model of 864,045,744 parameters, and its weights are 351,928 bytes, too few" in said
+
+
+@pytest.mark.parametrize(("settings", "refused"), [({}, True), (GPTQ, False)], ids=["plain", "quantised"])
+def test_only_quantised_weights_may_have_less_than_a_byte_each(folder, unloaded, settings: dict, refused: bool) -> None:
+    said = words(folder(intermediate_size=2_000, **settings))
+    assert ("too few for that" in said) == refused
+
+
+@pytest.mark.parametrize(("settings", "refused"), [({}, True), (GPTQ, False)], ids=["plain", "quantised"])
+def test_the_size_of_quantised_weights_in_memory_is_not_guessed(
+    folder, unloaded, monkeypatch, settings: dict, refused: bool
+) -> None:
+    monkeypatch.setattr(skeleton, "free_bytes", lambda device: 0)
+    assert ("GB are free" in words(folder(**settings))) == refused
+
+
+def test_only_weights_in_float32_are_copied_into_bfloat16() -> None:
+    assert skeleton.weight_bytes(100, torch.float32, packed=60) == 520
+    assert skeleton.weight_bytes(100, torch.bfloat16, packed=60) == 200
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(folder, unloaded, monkeypatch) -> None:
@@ -434,6 +461,7 @@ def test_transformers_report_of_weights_that_do_not_fit_is_not_logged(folder, ca
     finally:
         log.removeHandler(caplog.handler)
     assert not caplog.records
+    assert not logging.getLogger("transformers.modeling_utils").filters, "other reports are silenced for good"
 
 
 def test_a_mistyped_embedded_draft_is_not_looked_up_on_the_hub() -> None:

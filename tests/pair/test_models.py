@@ -15,6 +15,7 @@ from transformers import (
     DeepseekV3Config,
     Gemma2Config,
     GptOssConfig,
+    Llama4TextConfig,
     LlamaConfig,
     MambaConfig,
     MistralConfig,
@@ -49,6 +50,8 @@ TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidde
         (BertConfig(**TINY), "encoder"),
         (MllamaConfig(text_config=TINY | {"pad_token_id": 0, "cross_attention_layers": [1]}), "cross-attention"),
         (DeepseekV3Config(num_hidden_layers=2), "latent"),
+        (Llama4TextConfig(num_hidden_layers=2), "chunked attention \\(chunk 8192\\)"),
+        (LlamaConfig(**TINY, num_kv_shared_layers=1), "share the keys and values of others"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.model_type,
 )

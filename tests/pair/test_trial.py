@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
@@ -78,6 +80,21 @@ def test_a_model_whose_layers_need_another_attention_is_refused(kind, reason, dt
         refuse_disagreement(LanguageModel(model, "a/model"))
 
 
+@pytest.mark.parametrize(("tokens", "factor", "taken"), [(3, 2.0, True), (7, 2.0, False), (1, torch.nan, False)])
+def test_a_model_is_refused_if_most_tokens_differ_or_one_is_not_finite(monkeypatch, tokens, factor, taken):
+    """A few of the ten may: in a mixture, a token near a tie goes to another expert."""
+    cached = trial._cached
+
+    def changed(*given):
+        logits = cached(*given)
+        logits.flatten(0, 1)[:tokens] *= factor
+        return logits
+
+    monkeypatch.setattr(trial, "_cached", changed)
+    with nullcontext() if taken else pytest.raises(UnsupportedModelError, match="% off"):
+        refuse_disagreement(LanguageModel(random_model("llama"), "llama"))
+
+
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("no more"), torch.AcceleratorError("CUDA error: out of memory")]
 )
@@ -100,16 +117,31 @@ def test_a_model_from_a_folder_is_tried_before_it_is_accepted(tmp_path):
 def test_the_attention_of_the_lab_is_restored_after_the_trial():
     model = LanguageModel(random_model("llama"), "llama")
     refuse_disagreement(model)
-    run = Engine(model, tiny_models.tokenizer()).generate("Once", sampling=SamplingParams(max_tokens=4))
-    assert len(run.token_ids) == 4
+    engine = Engine(model, tiny_models.tokenizer())
+    run = engine.generate("Once upon", sampling=SamplingParams(max_tokens=8, ignore_eos=True))
+    assert run.token_ids == tiny_models.continuation(engine, run.prompt_token_ids, 8)
 
 
-def test_a_long_text_does_not_rotate_others_with_longrope():
+LONG_ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "original_max_position_embeddings": 64,
+    "short_factor": [1.0] * 8,
+    "long_factor": [4.0] * 8,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("phi3", {"rope_parameters": LONG_ROPE, "original_max_position_embeddings": 64}),
+        # One for each kind of layer that there may be.
+        ("mellum", {"rope_parameters": {"full_attention": LONG_ROPE, "sliding_attention": LONG_ROPE}, "head_dim": 16}),
+    ],
+)
+def test_a_long_text_does_not_rotate_others_with_longrope(kind, more):
     """The angles would change for all texts of a step as soon as one of them was longer than 64 tokens."""
-    factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
-    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64, **factors}
-    model = random_model("phi3", rope_parameters=rope, original_max_position_embeddings=64)
-    engine = Engine(LanguageModel(model, "phi3"), tiny_models.tokenizer())
+    engine = Engine(LanguageModel(random_model(kind, **more), kind), tiny_models.tokenizer())
     assert engine.context_length == 64
     sampling = SamplingParams(max_tokens=40, temperature=0)
     requests = [engine.submit(prompt, sampling=sampling) for prompt in ("Once", "A long beginning " * 3)]

@@ -91,6 +91,11 @@ def test_tokens_less_than_a_millisecond_apart_have_a_rate():
     assert measure([commit(10, 0, "plain"), commit(10.5, 1, "plain")]).tokens_per_second == pytest.approx(2000)
 
 
+def test_the_most_bytes_of_any_step_count():
+    metrics = measure([timed(10, 5, "prefill", 200, 90), timed(20, 1, "decode", 100, 50)])
+    assert (metrics.kv_reserved_bytes, metrics.kv_used_bytes, metrics.peak_memory_bytes) == (200, 90, 1005)
+
+
 def test_a_run_without_a_cache_holds_no_bytes_of_one():
     metrics = measure([timed(10, 0, "prefill", 0, 0)])
     assert (metrics.kv_reserved_bytes, metrics.kv_used_bytes) == (0, 0)
