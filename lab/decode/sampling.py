@@ -74,8 +74,7 @@ def draw(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     """
     # float64: in float32 the sum over a large vocabulary rounds small weights away.
     cumulative = weights.double().cumsum(-1)
-    total = cumulative[..., -1]
-    point = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
+    point = u * cumulative[..., -1]  # below the total, also when rounded: u is at most 1 - 2**-53
     token = torch.searchsorted(cumulative, point[..., None], right=True)[..., 0]
     return token.clamp_max(weights.shape[-1] - 1)  # needed only where weights are not finite
 

@@ -100,7 +100,7 @@ static int distribution(const float *logits, int n, const Sampling *how, float *
 static int draw(const float *p, int n, double u, Room *room) {
     double total = 0;
     for (int i = 0; i < n; i++) room[i].cumulative = total += p[i];
-    const double point = fmin(u * total, nextafter(total, 0));
+    const double point = u * total; /* below the total, as there */
     int low = 0, high = n - 1; /* the first token whose sum is above the point; with NaN, the last token */
     while (low < high) {
         const int middle = (low + high) / 2;

@@ -76,7 +76,7 @@ def resolve_device(device: str | None) -> str:
 
 def _refuse_absent(device: str) -> None:
     kind, colon, index = str(device).partition(":")
-    numbered = index.isdecimal() if colon else True
+    numbered = index.isascii() and index.isdecimal() if colon else True
     if kind not in ("cpu", "cuda") or not numbered or (kind == "cpu" and int(index or 0)):
         raise ConfigError(f"device must be 'cpu', 'cuda' or the number of a GPU as in 'cuda:1', not {device!r}.")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():

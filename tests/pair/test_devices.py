@@ -315,6 +315,7 @@ def test_a_kernel_that_is_missing_is_not_blamed_on_the_files(method):
     [
         ({"device": "gpu"}, r"device must be 'cpu', 'cuda' or the number of a GPU as in 'cuda:1', not 'gpu'"),
         ({"device": "cuda:x"}, "not 'cuda:x'"),
+        ({"device": "cuda:١"}, "not 'cuda:١'"),  # a digit to Python, and none to torch
         ({"device": "cpu:1"}, "not 'cpu:1'"),
         ({"device": "cuda:"}, "not 'cuda:'"),
         ({"device": "cuda:99"}, r"device='cuda:99' is not there: this machine has .*GPU"),
