@@ -95,6 +95,10 @@ def test_a_round_is_drawn_above_the_same_tokens_one_by_one() -> None:
         begins, ends = zip(*sorted((base, base + x) for base, x, y in boxes if y == row), strict=True)
         assert (*begins, end) == pytest.approx((0, *ends))
         assert names["text"][row] == f" {end:.2f} ms"
+    low, high = sorted(chart["layout"]["yaxis.range"])
+    assert low < -0.36, "a bar is 0.72 high"
+    assert high > 1.36
+    assert chart["layout"]["xaxis.range"][1] > max(names["x"])
 
 
 def timed(run: Run) -> list[StepTimed]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 import threading
 from dataclasses import replace
@@ -200,9 +201,14 @@ def test_distances_are_drawn_for_each_rule() -> None:
     lesson = course()[9]
     task = LessonRun(Line(), load, lesson.front.preset)
     list(follow(task))
-    lines = observation.seen(lesson, task.measured).panels[1]["chart"]["columns"]
+    chart = observation.seen(lesson, task.measured).panels[1]["chart"]
+    lines = chart["columns"]
     assert [len(line["x"]) for line in lines] == [8] * len(RULES)
     assert lines[list(RULES).index("redrawn_from_p")]["y"][-1] > 5 * lines[list(RULES).index("residual")]["y"][-1]
+    for axis in ("x", "y"):
+        low, high = chart["layout"][f"{axis}axis.range"]
+        drawn = [math.log10(at) for line in lines for at in line[axis] if at]
+        assert low < min(drawn) <= max(drawn) < high
 
 
 def test_punctuation_after_an_inline_formula_becomes_part_of_it() -> None:
@@ -233,6 +239,9 @@ def test_p_and_q_are_drawn_for_every_rule_and_every_distance() -> None:
     assert heights(b[1], "written") == [[0.2, 0.5], [0.15, 0.15], [0.5, 0.5]]
     assert heights(c[1], "proposed") == [[0.1, 0.4], [0.1, 0.4], [0, 0], [0.5, 0.5]]
     assert heights(c[1], "written") == [[0.1, 0.4], [0.4, 0.1], [0.5, 0.5]]
+    first, last = overlap.layout(2, 0.5)["xaxis.range"]
+    assert first < 1 - 0.4, "the first word's bar, which is 0.8 wide, begins within the chart"
+    assert last > 2 + 0.4
     assert a[1]["said"].startswith("Accepted: 70.0%, rejected: 30.0%. p has 30.0% over q, exactly as much")
     assert [frame[1]["said"].endswith("What comes out is p.") for frame in (a, b, c)] == [True, False, True]
     assert b[1]["said"].endswith("What comes out is 15.0% away from p.")
