@@ -31,7 +31,16 @@ from lab.native.cores import cores
 # operation, and a thread that has to share its core holds up all of them.
 os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or str(max(1, cores() - 1))
 
-from visualize.server.options import KEY, SHARED, ask_directly, borrows_a_gpu, can_listen, is_private, read_options
+from visualize.server.options import (
+    KEY,
+    SHARED,
+    ask_directly,
+    borrows_a_gpu,
+    can_listen,
+    is_private,
+    known_hosts,
+    read_options,
+)
 
 if borrows_a_gpu(os.environ):  # before anything asks torch for a GPU: afterwards no forked process could use one
     import spaces  # noqa: F401
@@ -135,7 +144,8 @@ def main(arguments: list[str] | None = None) -> None:
     with suppress(OSError):  # each run then tries again, and says in the log what it does without
         Apart.start()
     line = Line(options.max_users, together=options.workshop)
-    workshop = Workshop(line, options.host, os.environ.get(KEY)) if options.workshop else None
+    hosts = known_hosts(options, os.environ)
+    workshop = Workshop(line, options.host, os.environ.get(KEY), hosts) if options.workshop else None
     monitor = Monitor(line)
     monitors = [monitor, workshop.room] if workshop else [monitor]
     engines = Engines(

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from visualize.server.options import known_hosts, read_options
 from visualize.server.work import Line
 from visualize.workshop import access
 from visualize.workshop.access import LENGTH, LETTERS, Access, AccessError, joining, qr_code
@@ -68,6 +69,19 @@ def test_the_joining_link_has_an_address_that_others_can_reach(monkeypatch: pyte
     for page, host in (("http://localhost:7860/", "0.0.0.0"), ("http://[::]:7860/", "::")):
         with pytest.raises(AccessError, match="open this page by the address that they use"):
             joining(page, "BCDFG", host)
+
+
+def test_others_are_sent_to_no_address_that_the_server_would_not_answer_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "_own_address", lambda host: "10.1.2.3")
+    options = read_options(["--host", "0.0.0.0", "--allowed-hosts", "lab.example.org", "--device", "cpu"], {})
+    names = known_hosts(options, {})
+    told = Workshop(Line(together=True), options.host, "KEY", names).announcement("http://0.0.0.0:7860/")
+    assert "http://10.1.2.3" not in told
+    assert "only by the names in --allowed-hosts: lead from the address at which a proxy serves it" in told
+    page = "https://lab.example.org/"
+    assert joining(page, "BCDFG", options.host, names) == f"{page}?join=BCDFG"
+    known = (*names, "10.1.2.3")
+    assert joining("http://localhost:7860/", "BCDFG", options.host, known) == "http://10.1.2.3:7860/?join=BCDFG"
 
 
 def test_where_no_way_leads_out_of_the_network_an_interface_has_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
