@@ -11,27 +11,39 @@ from contextlib import suppress
 from tempfile import gettempdir
 
 # Of the libraries' variables, too, an empty one counts as unset.
-os.environ["GRADIO_ANALYTICS_ENABLED"] = os.environ.get("GRADIO_ANALYTICS_ENABLED") or "False"
+if empty := [name for name, value in os.environ.items() if not value and name.startswith(("GRADIO_", "HF_", "OMP_"))]:
+    for name in empty:
+        del os.environ[name]
+os.environ["GRADIO_ANALYTICS_ENABLED"] = os.environ.get("GRADIO_ANALYTICS_ENABLED", "False")
 # Gradio's own statistics, which nothing uses, would go through the last ten thousand events after every event.
-os.environ["GRADIO_ANALYTICS_MAX_EVENTS"] = os.environ.get("GRADIO_ANALYTICS_MAX_EVENTS") or "1"
-os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = os.environ.get("GRADIO_ANALYTICS_CACHE_FREQUENCY") or "1000000000"
+os.environ["GRADIO_ANALYTICS_MAX_EVENTS"] = os.environ.get("GRADIO_ANALYTICS_MAX_EVENTS", "1")
+os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = os.environ.get("GRADIO_ANALYTICS_CACHE_FREQUENCY", "1000000000")
 # Else an MCP call, with Gradio as its own client, asks the hub.
-os.environ["HF_HUB_DISABLE_TELEMETRY"] = os.environ.get("HF_HUB_DISABLE_TELEMETRY") or "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = os.environ.get("HF_HUB_DISABLE_TELEMETRY", "1")
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during start-up ends silently; later see ``serve``
     # Gradio's own folder for uploads, /tmp/gradio, belongs to whoever on this machine used Gradio first.
     own_uploads = f"{gettempdir()}/decode-lab-uploads-{secrets.token_hex(8)}"
-    os.environ["GRADIO_TEMP_DIR"] = os.environ.get("GRADIO_TEMP_DIR") or own_uploads
+    os.environ["GRADIO_TEMP_DIR"] = os.environ.get("GRADIO_TEMP_DIR", own_uploads)
     gc.disable()  # imported objects stay: scanning them again and again takes a quarter of the start-up
 
 from lab.native.cores import cores
 
 # The engine leaves one core to the server: torch's threads wait for each other at every
 # operation, and a thread that has to share its core holds up all of them.
-os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or str(max(1, cores() - 1))
+os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(max(1, cores() - 1)))
 
-from visualize.server.options import KEY, SHARED, ask_directly, borrows_a_gpu, can_listen, is_private, read_options
+from visualize.server.options import (
+    KEY,
+    SHARED,
+    ask_directly,
+    borrows_a_gpu,
+    can_listen,
+    is_private,
+    known_hosts,
+    read_options,
+)
 
 if borrows_a_gpu(os.environ):  # before anything asks torch for a GPU: afterwards no forked process could use one
     import spaces  # noqa: F401
@@ -135,7 +147,8 @@ def main(arguments: list[str] | None = None) -> None:
     with suppress(OSError):  # each run then tries again, and says in the log what it does without
         Apart.start()
     line = Line(options.max_users, together=options.workshop)
-    workshop = Workshop(line, options.host, os.environ.get(KEY)) if options.workshop else None
+    hosts = known_hosts(options, os.environ)
+    workshop = Workshop(line, options.host, os.environ.get(KEY), hosts) if options.workshop else None
     monitor = Monitor(line)
     monitors = [monitor, workshop.room] if workshop else [monitor]
     engines = Engines(

@@ -161,6 +161,8 @@ class Engines:
         monitors: told of everything that the engines do.
     """
 
+    _order = itertools.count()  # of all requests in this process: monitors may be shared, too
+
     def __init__(
         self,
         offered: Mapping[str, Pair] = EMBEDDED,
@@ -177,7 +179,6 @@ class Engines:
         self._loaded: dict[Pair, Engine] = {}
         self._called = {pair: pair.label for pair in EMBEDDED.values()}
         self._loading = threading.Lock()
-        self._order = itertools.count()
 
     def __call__(self, wanted: str | Pair) -> Engine:
         """The engine of an offered pair, by its name, or of another pair.

@@ -209,6 +209,9 @@ def test_uploads_take_one_file_at_a_time_and_keep_nothing_broken_off(server: str
         ("gradio_api/proxy=http://127.0.0.1:9/", 404, "nothing at this address"),
         ("gradio_api/runs", 404, "nothing at this address"),
         ("gradio_api/nothing", 404, "nothing at this address"),
+        ("gradio_api/mcp/sse", 404, "nothing at this address"),  # a call by this transport would outlive its caller
+        ("gradio_api/mcp/messages/?session_id=a", 404, "nothing at this address"),
+        ("gradio_api/mcp/schema", 200, '"name":"calculator"'),
         ("?page=nothing", 404, "nothing at this address"),
         ("?page=compare", 200, "<html"),
         ("assets/" + "a" * 1000, 404, "nothing at this address"),

@@ -187,7 +187,8 @@ def test_the_server_answers_to_the_names_that_it_was_told(arguments: list[str], 
 
 
 def test_a_librarys_variable_that_is_empty_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a container's often are. OpenMP would complain and take every core, the hub's library would report usage."""
+    """As a container's often are. OpenMP would complain and take every core, the hub's library would report usage, and
+    Gradio would fail at a number."""
     names = ("OMP_NUM_THREADS", "HF_HUB_DISABLE_TELEMETRY", "GRADIO_ANALYTICS_ENABLED", "GRADIO_ANALYTICS_MAX_EVENTS")
     for chosen in ("", "7"):
         for name in names:
@@ -195,6 +196,10 @@ def test_a_librarys_variable_that_is_empty_counts_as_unset(monkeypatch: pytest.M
         runpy.run_path(str(ROOT / "app.py"))
         found = [os.environ[name] for name in names]
         assert all(found) if not chosen else found == ["7"] * len(names)
+    for name in ("GRADIO_SERVER_PORT", "GRADIO_NUM_PORTS"):  # which the lab has no value of its own for
+        monkeypatch.setenv(name, "")
+        runpy.run_path(str(ROOT / "app.py"))
+        assert name not in os.environ
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--port", "none"]])

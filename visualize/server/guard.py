@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from visualize.server import posted, sent, sessions
+from visualize.server.leaving import TOOLS
 from visualize.server.posted import MOST_BYTES, Refusal
 from visualize.text import visible
 
@@ -34,15 +35,14 @@ MOST_UNREAD = 32
 """Most events of a session that are in progress, or whose answers nobody has read: Gradio keeps these."""
 COMPONENT = f"{API}component_server"
 """Where a component of a page calls its server function."""
-TOOLS = re.compile(rf"{API}mcp(?:/.*)?")
-"""Where MCP tools are called. Gradio forwards such a call to itself, over HTTP."""
 FILES = f"{API}upload"
 KEPT_FILE = re.compile(rf"{API}file=(?!https?:)[^\0]*", re.DOTALL | re.IGNORECASE)
 """A file on this server. Given a URL, Gradio would fetch it from wherever the caller says."""
 OTHERS = re.compile(
-    rf"{API}(?:info|app_id|startup-events|theme\.css|upload_progress|heartbeat/[\w-]+(?:/\w+)?|cancel|reset)/?"
+    rf"{API}(?:info|app_id|startup-events|theme\.css|upload_progress|heartbeat/[\w-]+(?:/\w+)?|cancel|reset|mcp/schema)/?"
 )
-"""What else pages and Gradio's client request. A page that lost its server requests ``app_id`` until one answers."""
+"""What else pages, Gradio's client and the hub's MCP server request. A page that lost its server requests ``app_id``
+until one answers. MCP's older transport (``mcp/sse``) is not among them: a call by it would outlive its caller."""
 ICONS = "/pwa_icon/"
 """Where Gradio scales the icon, which is drawn, and so has no size."""
 LONGEST = 255

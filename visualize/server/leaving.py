@@ -31,6 +31,7 @@ STREAM = "/gradio_api/queue/data"
 UNFETCHED_S = 300.0
 """Seconds after which answers that nobody waits for are forgotten; it may take up to twice as long."""
 TOOLS = re.compile(r"/gradio_api/mcp(?:/http)?/?")
+"""Where MCP tools are called. Gradio forwards such a call to itself, over HTTP."""
 CALLER = "x-decode-lab-caller"
 """The header that identifies a tool's caller: Gradio forwards all tool calls to itself in one session, but keeps their
 headers. This one is accepted from nobody else."""

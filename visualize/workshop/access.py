@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import secrets
 import socket
+from collections.abc import Collection
 from ipaddress import ip_address
 from urllib.parse import urlsplit, urlunsplit
 
@@ -67,16 +68,18 @@ def _same(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode())
 
 
-def joining(page: str, code: str, host: str) -> str:
+def joining(page: str, code: str, host: str, names: Collection[str] | None = None) -> str:
     """The address at which people join.
 
     Args:
         page: the Lab's address, as the presenter's browser has it.
         host: what the server listens on. A loopback or wildcard host in ``page`` is of no use to others: it is
             replaced by this machine's address in its network.
+        names: those that the server answers to. None: any.
 
     Raises:
-        AccessError: ``page`` is not a web address, nobody else can reach the server, or its address is not known.
+        AccessError: ``page`` is not a web address, nobody else can reach the server, or its address is not known, or is
+            none that it answers to.
     """
     try:
         parts = urlsplit(page)
@@ -98,6 +101,11 @@ def joining(page: str, code: str, host: str) -> str:
             raise AccessError(
                 "This machine has no address at which others could reach it: connect it to their network. Or, if they "
                 "can reach it, open this page by the address that they use, such as http://192.168.1.5:7860/room."
+            )
+        if names is not None and name not in names:
+            raise AccessError(
+                "The server answers others only by the names in --allowed-hosts: lead from the address at which a "
+                f"proxy serves it, or add this machine's own to them, {name}."
             )
     host_and_port = in_address(name) + (f":{port}" if port else "")
     return urlunsplit((parts.scheme, host_and_port, parts.path or "/", f"join={code}", ""))

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from visualize.workshop.access import Access, AccessError, joining, qr_code
+from visualize.workshop.access import Access, AccessError, qr_code
 from visualize.workshop.lead import Lead
 from visualize.workshop.room import Room
 
@@ -33,11 +33,11 @@ class Doors:
     """A workshop's routes.
 
     Args:
-        host: what the server listens on.
+        joining: makes of the Lab's address the one at which people join (``access.joining``).
     """
 
-    def __init__(self, access: Access, lead: Lead, room: Room, host: str) -> None:
-        self._access, self._lead, self._room, self._host = access, lead, room, host
+    def __init__(self, access: Access, lead: Lead, room: Room, joining: Callable[[str], str]) -> None:
+        self._access, self._lead, self._room, self._joining = access, lead, room, joining
 
     def routes(self) -> list[Route]:
         doors = {"join": self._join, "presenter": self._presenter, "lead": self._show}
@@ -69,7 +69,7 @@ class Doors:
         answer = {"code": self._access.code, "room": self._room.channel.id}
         answer |= {"followers": self._lead.followers, "leader": self._lead.leader}
         try:
-            link = joining(str(body.get("page")), self._access.code, self._host)
+            link = self._joining(str(body.get("page")))
         except AccessError as error:
             return answer | {"problem": str(error)}
         return answer | {"link": link, "picture": qr_code(link)}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
+
 from starlette.routing import Route
 
 from visualize.server.shelf import Shelf
@@ -22,17 +25,19 @@ class Workshop:
     Args:
         host: what the server listens on.
         key: the presenter's. None: one is generated.
+        names: those that the server answers to. None: any.
 
     Attributes:
         shelf: for the runs of the Lab's visitors.
     """
 
-    def __init__(self, line: Line, host: str, key: str | None) -> None:
+    def __init__(self, line: Line, host: str, key: str | None, names: Collection[str] | None = None) -> None:
         self.access, self.shelf = Access(key), Shelf()
         self.lead = Lead(self.shelf)
         self.room = Room(line, self.lead)
-        self._host, self._made_up = host, not key
-        self._doors = Doors(self.access, self.lead, self.room, host)
+        self._made_up = not key
+        self._joining = partial(joining, code=self.access.code, host=host, names=names)
+        self._doors = Doors(self.access, self.lead, self.room, self._joining)
 
     def routes(self) -> list[Route]:
         return self._doors.routes()
@@ -42,7 +47,7 @@ class Workshop:
         address: a full stop would be copied with it."""
         address = here(address.rstrip("/") + "/")
         try:
-            how = f"Others join at {joining(address, self.access.code, self._host)}"
+            how = f"Others join at {self._joining(address)}"
         except AccessError as error:
             how = str(error)
         key, whose = (self.access.key, "") if self._made_up else ("KEY", " (KEY stands for the key that you chose)")

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from visualize.server.options import known_hosts, read_options
 from visualize.server.work import Line
 from visualize.workshop import access
 from visualize.workshop.access import LENGTH, LETTERS, Access, AccessError, joining, qr_code
@@ -70,6 +71,19 @@ def test_the_joining_link_has_an_address_that_others_can_reach(monkeypatch: pyte
             joining(page, "BCDFG", host)
 
 
+def test_others_are_sent_to_no_address_that_the_server_would_not_answer_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "_own_address", lambda host: "10.1.2.3")
+    options = read_options(["--host", "0.0.0.0", "--allowed-hosts", "lab.example.org", "--device", "cpu"], {})
+    names = known_hosts(options, {})
+    told = Workshop(Line(together=True), options.host, "KEY", names).announcement("http://0.0.0.0:7860/")
+    assert "http://10.1.2.3" not in told
+    assert "only by the names in --allowed-hosts: lead from the address at which a proxy serves it" in told
+    page = "https://lab.example.org/"
+    assert joining(page, "BCDFG", options.host, names) == f"{page}?join=BCDFG"
+    known = (*names, "10.1.2.3")
+    assert joining("http://localhost:7860/", "BCDFG", options.host, known) == "http://10.1.2.3:7860/?join=BCDFG"
+
+
 def test_where_no_way_leads_out_of_the_network_an_interface_has_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a laptop that is a hotspot: no route to other networks, and an address in its own."""
 
@@ -116,6 +130,9 @@ def test_the_console_shows_the_same_address_as_the_qr_code(monkeypatch: pytest.M
     assert "fewer than 12 characters" in everywhere
     long = Workshop(Line(together=True), "::", "twelve chars").announcement("http://[::]:7860/")
     assert "fewer than" not in long
+    assert "twelve chars" not in long, "others may read what is printed"
+    made_up = Workshop(Line(together=True), "::", None)
+    assert f"http://[::1]:7860/room#lead={made_up.access.key}" in made_up.announcement("http://[::]:7860/")
     alone = Workshop(Line(together=True), "127.0.0.1", "KEY").announcement("http://127.0.0.1:7860/")
     assert "start it with --host 0.0.0.0" in alone
 
@@ -132,6 +149,7 @@ def test_if_only_this_machine_can_join_the_error_says_what_to_do() -> None:
         "None",
         "javascript:alert(1)",
         "file:///etc/passwd",
+        "javascript://lab.example.org/%0Aalert(1)",
         "http://",
         "http://a:b/",
         "http://[",

@@ -7,6 +7,7 @@ import gc
 import json
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from lab.trace.events import Committed, Event, Finished
 from tests.coroutines import complete
 from tests.tiny_models import engine as tiny_engine
 from tests.waiting import until
@@ -24,6 +26,7 @@ from visualize.server.channel import Channel, find
 from visualize.server.live import LiveRun
 from visualize.server.work import Line
 from visualize.workshop import doors
+from visualize.workshop.pools import SharedPools
 from visualize.workshop.workshop import Workshop
 
 KEY = "the presenter's"
@@ -216,6 +219,29 @@ def test_followers_are_told_that_the_page_that_leads_has_closed(room: Room) -> N
     assert room.shown() == {"run": None, "at": None, "guess": None}
 
 
+def test_whoever_took_over_is_the_one_whose_leaving_is_told(room: Room) -> None:
+    run = Channel()
+    for who in ("ann", "ben"):
+        room.ask("lead", key=KEY, run=run.id, at=1, who=who, session=f"{who}'s", take=True)
+    room.workshop.lead.left("ann's")
+    assert room.shown() == {"run": run.id, "at": 1, "guess": None}
+    assert room.workshop.lead.leader == "ben"
+    room.workshop.lead.left("ben's")
+    assert room.shown()["left"]
+    assert room.workshop.lead.leader is None
+    room.ask("lead", key=KEY, run=run.id, at=2, who="a page of no visitor", take=True)
+    room.workshop.lead.left(None)
+    assert room.shown() == {"run": run.id, "at": 2, "guess": None}
+
+
+@pytest.mark.parametrize("said", [None, 0, 1, "false", "true", []])
+def test_nobody_takes_over_or_ends_it_but_by_true(room: Room, said: object) -> None:
+    run = Channel()
+    room.ask("lead", key=KEY, run=run.id, at=1, who="ann", rest=said)
+    assert room.ask("lead", key=KEY, run=run.id, at=2, who="ben", take=said)[1]["leader"] == "ann"
+    assert room.shown() == {"run": run.id, "at": 1, "guess": None}
+
+
 def test_the_last_to_take_over_leads_even_with_nothing_to_show_yet(room: Room) -> None:
     for who in ("ann", "ben"):
         assert room.ask("lead", key=KEY, run=None, who=who, take=True)[1] == {"followers": 0}
@@ -315,11 +341,14 @@ def test_with_too_many_runs_from_files_the_first_is_dropped(room: Room, monkeypa
         room.workshop.lead.opened(f"who opened {id}", f'{{"run": "{id}"}}\n{{"seq": 0}}\n')
     assert room.ask("lead", key=KEY, run="one", at=0)[1]["problem"] == doors.GONE
     assert room.ask("lead", key=KEY, run="two", at=0)[1] == {"followers": 0}
+    room.workshop.lead.opened("who opened two", '{"run": "two again"}\n{"seq": 0}\n')
     room.workshop.lead.opened("somebody", '{"run": "four"}\n{"seq": 0}\n')
+    assert not find("three"), "opened before the other two"
+    assert find("two again")
     assert room.ask("lead", key=KEY, run="two", at=0)[1] == {"followers": 0}, "a run being shown is kept"
     room.workshop.lead.opened("somebody", head("long") + line({"seq": 0, "say": "x" * 100}))
     assert find("long")
-    assert not find("three")
+    assert not find("two again")
 
 
 def test_followers_are_the_readers_of_the_channel(room: Room) -> None:
@@ -399,6 +428,47 @@ def test_the_room_is_updated_only_while_someone_is_watching(room: Room) -> None:
     assert set(last["pool"]["blocks"]) == {"state", "owners", "fill", "mark"}
     assert max(message["speed"] for message in messages) <= 4 * 8
     assert "fox" not in str(messages)
+
+
+def test_the_rooms_speed_is_that_of_all_tokens_in_the_last_second(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    room.line.close(0)
+    until(lambda: room.workshop.room.channel.closed)  # its own thread has ended
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep)
+    monkeypatch.setattr("visualize.workshop.room.time", clock)
+    watched, speeds = Workshop(room.line, "0.0.0.0", KEY).room, []
+    take = watched.watch("tiny")
+    some = {"t_ms": 0.0, "step": 0, "origins": (), "pieces": (), "probabilities": (), "text": ""}
+    for seconds, tokens in ((0.5, 3), (0.5, 2), (1.0, 0), (2.0, 5)):
+        now[0] += seconds
+        take(0, now[0], Committed(token_ids=(7,) * tokens, **some))
+        watched._listen()
+        speeds.append(watched._record()["speed"])
+    assert speeds == [0, 5, 0, 2]
+
+
+def test_the_room_starts_over_after_what_it_cannot_take(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    take, sound = SharedPools.take, [False]
+
+    def once(pools: SharedPools, model: str, owner: int, event: Event) -> None:
+        if isinstance(event, Finished) and not sound.pop():
+            raise ValueError("a defect")
+        take(pools, model, owner, event)
+
+    monkeypatch.setattr(SharedPools, "take", once)
+    engine = tiny_engine(watch=room.workshop.room.watch("tiny"))
+    how = Settings(max_tokens=3, speculation="off", prompt="A fox")
+    assert LiveRun(room.line, lambda pair: engine, how).done.wait(20)
+    until(lambda: not sound)
+    sound.append(True)
+    assert LiveRun(room.line, lambda pair: engine, how).done.wait(20)
+    until(lambda: not sound)
+
+    async def look() -> dict[str, Any]:
+        return json.loads((await anext(aiter(room.workshop.room.channel.read())))[1])
+
+    seen = complete(asyncio.wait_for(look(), 10))
+    assert (seen["running"], seen["waiting"], seen["done"]) == (0, 0, 1)
 
 
 def test_the_room_is_updated_when_someone_follows(room: Room) -> None:

@@ -112,7 +112,10 @@ def test_the_pool_with_most_sequences_is_shown_and_the_others_are_listed() -> No
     assert shared.counts() == (2, 1)
     for request in [*first, *later]:
         request.result()
-    assert shared.done == 3
+    stopped = threading.Event()
+    stopped.set()
+    assert list(one.stream("ab", SETTINGS[0], sampling, cancelled=stopped))[-1].reason == "cancelled"
+    assert shared.done == 3, "one that was stopped is not done"
     assert shared.shown().name == "other, Native, blocks of 2", "with no sequences, the pool shown stays"
     for count in range(13, 33):
         config = EngineConfig(paged=True, block_size=2, num_blocks=count)
