@@ -93,7 +93,7 @@ def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -
     assert not first.evaluate("plot => plot.isConnected || Boolean(plot.data)"), "the replaced plot is released"
 
     page.click("#try .main")
-    expect(page.locator("#try .see")).to_contain_text("its cache is 4.00× smaller", timeout=60_000)
+    expect(page.locator("#try .see")).to_contain_text("a cache 4.00× as large", timeout=60_000)
     assert page.inner_text("#try tbody").split("\n")[0].split("\t") == ["KV heads of the small model", "32", "8"]
 
     slider = page.locator("#check input[type=range]")
@@ -342,11 +342,11 @@ def test_a_tab_that_stayed_behind_erases_nothing(visit: Visit) -> None:
     ahead.click("#check .main")
     expect(ahead.locator("#check .verdict")).to_contain_text("You said 84")
     stays.click("#try .main")
-    expect(stays.locator("#try .see")).to_contain_text("its cache is 4.00× smaller", timeout=60_000)
+    expect(stays.locator("#try .see")).to_contain_text("a cache 4.00× as large", timeout=60_000)
     ahead.reload()
     ahead.wait_for_selector("#stage .token")
     expect(ahead.locator("#check .verdict")).to_contain_text("You said 84")
-    expect(ahead.locator("#try .see")).to_contain_text("its cache is 4.00× smaller")
+    expect(ahead.locator("#try .see")).to_contain_text("a cache 4.00× as large")
 
 
 def test_full_browser_storage_is_reported(visit: Visit) -> None:

@@ -136,7 +136,7 @@ def test_a_lesson_takes_a_prediction_shows_the_run_and_marks_the_answer(page: Pa
     assert "$" not in page.inner_text("#explain")
 
     page.click("#try .main")
-    expect(page.locator("#try .see")).to_contain_text("its cache is 4.00× smaller")
+    expect(page.locator("#try .see")).to_contain_text("a cache 4.00× as large")
     slider = page.locator("#check input[type=range]")
     slider.press("End")
     page.click("#check .main")
