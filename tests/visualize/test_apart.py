@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -143,6 +145,19 @@ def test_a_reducers_error_is_reported_and_ends_no_other_run() -> None:
     with pytest.raises(RefusedError, match="AttributeError"):
         Apart(Reducer()).feed(rest)
     assert told(other, [run, *rest]) == here([run, *rest])
+
+
+def test_nothing_is_kept_of_a_run_that_is_over() -> None:
+    """One process serves all visitors' runs for as long as the server runs."""
+    asked = [(7, "take", Reducer()), (7, "feed", script(CONFIGS["plain"])), (7, "after", None), (7, "after", None)]
+    requests, answers = io.BytesIO(b"".join(map(pickle.dumps, asked))), io.BytesIO()
+    apart.serve(requests, answers)
+    answers.seek(0)
+    taken, fed, after, again = (pickle.load(answers) for _ in asked)
+    assert taken is None
+    assert fed
+    assert after.metrics
+    assert isinstance(again, RefusedError)
 
 
 def test_the_process_ends_with_its_parent() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -109,6 +110,29 @@ def test_a_reader_that_stops_is_forgotten() -> None:
 
     complete(leave())
     channel.put("nobody is there, and the loop is closed")
+
+
+def test_a_channel_knows_for_how_long_nobody_has_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a minute of that, a run is ended; one that somebody reads may take hours."""
+    now = [100.0]
+    monkeypatch.setattr("visualize.server.channel.time", SimpleNamespace(monotonic=lambda: now[0]))
+    channel = Channel()
+    now[0] += 70
+    assert (channel.unheard, channel.never_heard) == (70, True)
+
+    async def while_heard() -> tuple[float, bool]:
+        reading = asyncio.create_task(anext(stream := channel.read()))
+        await asyncio.sleep(0.01)
+        now[0] += 1000
+        found = channel.unheard, channel.never_heard
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await stream.aclose()
+        return found
+
+    assert complete(while_heard()) == (0, False)
+    now[0] += 5
+    assert (channel.unheard, channel.never_heard) == (5, False)
 
 
 def test_a_page_receives_every_message_and_the_end() -> None:

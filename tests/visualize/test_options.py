@@ -169,6 +169,7 @@ def test_a_server_that_others_can_reach_is_not_private() -> None:
         (["--allowed-hosts", "lab.example.org"], {}),
     ):
         assert not is_private(read_options(arguments, environment), environment)
+    assert known_hosts(read_options([], {}), {"SPACE_ID": "somebody/lab"}) is None, "a Space has a name of its own"
 
 
 @pytest.mark.parametrize(

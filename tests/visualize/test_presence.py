@@ -85,7 +85,8 @@ def test_a_tab_is_gone_when_no_connection_follows_its_last() -> None:
         close_other, _ = await tabs.connect()  # as a browser does that reconnects before its first is known to be lost
         assert came == [200, ALIVE]
         await close()
-        assert (tabs.begun, tabs.ended) == ([TAB], [])
+        await later(2 * RETURNS)
+        assert (tabs.begun, tabs.ended) == ([TAB], []), "the other is open"
         await close_other()
         await later(0.8 * RETURNS)
         assert tabs.ended == []
@@ -127,6 +128,17 @@ def test_a_tab_that_is_closed_is_gone_at_once() -> None:
         await close()
         await later(2 * RETURNS)
         assert (tabs.begun, tabs.ended) == ([TAB] * 3, [TAB] * 2)
+
+    complete(use())
+
+
+def test_a_tab_that_returns_as_it_is_closed_is_not_taken_for_the_one_that_was() -> None:
+    async def use() -> None:
+        tabs = Tabs()
+        await tabs.connect()
+        said, _ = await asyncio.gather(tabs.ask(f"{TAB}/gone"), tabs.connect())  # before the old heartbeat has ended
+        assert (said, tabs.begun, tabs.ended) == (204, [TAB] * 2, [TAB])
+        assert await tabs.ask(f"{TAB}/away") == 204
 
     complete(use())
 

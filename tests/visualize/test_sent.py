@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import gradio as gr
 import pytest
@@ -12,6 +13,8 @@ from gradio import route_utils
 
 import app
 from lab.engines import Engines
+from visualize.server import sent
+from visualize.server.posted import Refusal
 from visualize.server.sent import keep_deleting
 from visualize.server.work import Line
 
@@ -44,6 +47,32 @@ def test_a_file_that_arrives_while_old_ones_are_deleted_ends_nothing(
     for _ in range(2):  # the schedule goes on after the first
         route_utils.delete_files_created_by_app(pages, None)
     assert not [name for name in names if os.path.exists(name)]
+
+
+def test_no_more_is_taken_than_may_be_on_disk_until_the_first_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(sent, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(sent, "MOST_STORED", 4 * sent.A_FILE)
+    stored = sent.Stored()
+
+    def is_refused(size: int) -> bool:
+        try:
+            stored.admit(size)
+        except Refusal as refusal:
+            return refusal.answer.status_code == 507
+        return False
+
+    assert not is_refused(1), "it takes as much as the smallest file on disk"
+    now[0] += 60
+    assert not is_refused(3 * sent.A_FILE)
+    assert is_refused(1)
+    now[0] = sent.STORED_S + sent.CHECKED_S  # when the first may still be there: the check came just before its time
+    assert is_refused(1)
+    now[0] += 1
+    assert not is_refused(1)
+    assert is_refused(1), "of the others none is deleted yet"
+    now[0] += 60
+    assert not is_refused(3 * sent.A_FILE)
 
 
 def test_the_labs_own_server_keeps_deleting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,7 @@ def test_a_visitor_has_one_run_at_a_time_without_holding_up_others() -> None:
     assert not desk.runs[1].done.is_set()
     desk.visitors.leave("ben")
     assert desk.runs[1].done.wait(10)
+    assert desk.runs[1].cancelled.is_set(), "it did not come to its own end"
 
 
 def test_of_many_simultaneous_clicks_one_begins_a_run() -> None:
