@@ -9,16 +9,16 @@ BIN    := $(VENV)/bin
 run: $(VENV)/.installed
 	$(BIN)/python app.py $(ARGS)
 
-# All tests run in three processes: those in a browser, those of apps or sites that only one test uses, which mostly wait
-# for them, and the others. With ARGS, those that it names, in one.
+# All tests run in two processes that take about as long: those in a browser, and the others, with those of apps or
+# sites that only one test uses. With ARGS, those that it names, in one.
 OWN_APPS := $(patsubst %,tests/browser/test_%.py,models proxy shutdown site space)
 test: $(VENV)/.installed-test lint
 	@CHROMIUM="$$($(BIN)/python tests/ensure_chromium.py)" || exit 1; export CHROMIUM; \
 	if [ -n "$(ARGS)" ]; then exec $(BIN)/python -m pytest $(ARGS); fi; \
-	$(BIN)/python -m pytest --ignore tests/browser & others=$$!; \
-	$(BIN)/python -m pytest $(OWN_APPS) & own_apps=$$!; \
+	( $(BIN)/python -m pytest --ignore tests/browser; others=$$?; \
+	$(BIN)/python -m pytest $(OWN_APPS) && exit $$others ) & others=$$!; \
 	$(BIN)/python -m pytest tests/browser $(OWN_APPS:%=--ignore %); browser=$$?; \
-	wait $$others; others=$$?; wait $$own_apps && exit $$((others | browser))
+	wait $$others && exit $$browser
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
