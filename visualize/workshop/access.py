@@ -94,7 +94,7 @@ def joining(page: str, code: str, host: str, names: Collection[str] | None = Non
         if host not in EVERYWHERE:
             raise AccessError(
                 "Only this machine reaches the server at this address. To let others join, start it with --host "
-                "0.0.0.0 or --share, or lead from the address at which a proxy serves it."
+                "0.0.0.0, or lead from the address by which they reach it: the public link of --share, or a proxy's."
             )
         name = _own_address(host)
         if not name:
