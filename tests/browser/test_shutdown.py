@@ -58,13 +58,15 @@ def test_it_listens_on_an_ipv6_address_and_ignores_proxies(tmp_path: Path) -> No
         pytest.skip("no IPv6 here")
     log = tmp_path / "log.txt"
     proxy = dict.fromkeys(("HTTP_PROXY", "http_proxy"), "http://127.0.0.1:9")
-    with serving(log, "--workshop", "--host", "[::]", host="[::1]", **proxy) as address:
+    named = ("--allowed-hosts", "lab.example.org")
+    with serving(log, "--workshop", "--host", "[::]", *named, host="[::1]", **proxy) as address:
         assert json.loads(asked(f"{address}/health"))["status"] == "ok"
         until = time.monotonic() + 30
         while "lead from" not in log.read_text() and time.monotonic() < until:
             time.sleep(0.1)
     said = log.read_text()
     assert f"lead from {address}/room#lead=" in said
+    assert "/?join=" not in said, "others would be sent to an address that it does not answer to"
     assert "Traceback" not in said, said
 
 
