@@ -14,8 +14,7 @@ import torch
 
 from lab import ConfigError, EngineConfig, SamplingParams
 from lab.decode.engine import batched_tokens
-from lab.kv.storage import KVStorage
-from lab.trace.events import Admitted, CacheDropped, Event, Finished, Prefilled, RunStarted, StepTimed
+from lab.trace.events import Admitted, Event, Finished, Prefilled, StepTimed
 from tests import tiny_models
 
 PROMPTS = [
@@ -217,6 +216,17 @@ def test_pools_stay_within_the_memory_budget_and_wait_for_it():
     assert [request.result().token_ids for request in requests] == [alone] * len(configs)
 
 
+def test_a_budget_smaller_than_a_block_still_serves_one_request_after_another() -> None:
+    """With one block, and not both at once."""
+    lab, sampling = tiny_models.engine("llama", kv_bytes=1), SamplingParams(max_tokens=4, ignore_eos=True)
+    requests = [lab.submit("Once", config, sampling) for config in (EngineConfig(), EngineConfig(paged=True))]
+    for _ in range(20):
+        lab.step()
+        assert len(list(lab._pools)) <= 1
+    assert [request.finished for request in requests] == [True, True]
+    assert [request.result().reason for request in requests] == ["length", "length"]
+
+
 def test_a_request_waiting_for_memory_is_not_starved():
     """Others keep arriving for a pool that exists; the pool it needs has room only once that one is idle."""
     lab = tiny_models.engine("llama", "good")
@@ -315,110 +325,6 @@ def test_a_failing_watcher_ends_no_run(caplog):
     watched = tiny_models.engine("llama", watch=fails).generate("A", EngineConfig(), sampling)
     assert watched.token_ids == tiny_models.engine("llama").generate("A", EngineConfig(), sampling).token_ids
     assert "the disk is full" in caplog.text
-
-
-# -- versions --------------------------------------------------------------------------------------
-
-
-def test_changed_weights_drop_the_cache_even_in_mid_run(monkeypatch):
-    lab, other = tiny_models.engine("llama"), tiny_models.engine("llama", seed=5)
-    config, sampling = CONFIGS["cached"], SamplingParams(max_tokens=12, ignore_eos=True)
-    lab.generate(PROMPTS[0], config, sampling)
-    under_way = lab.submit(PROMPTS[2], config, sampling)
-    for _ in range(4):
-        lab.step()
-    cache, still_there, init = weakref.ref(next(iter(lab._pools)).cache), [], KVStorage.__init__
-
-    def making(self, *sizes, **how):
-        still_there.append(cache() is not None)
-        init(self, *sizes, **how)
-
-    monkeypatch.setattr(KVStorage, "__init__", making)
-    lab.target.model.load_state_dict(other.target.model.state_dict())
-    gc.disable()  # a GPU may not have room for both caches until a collection
-    run = lab.generate(PROMPTS[0], config, sampling)
-    gc.enable()
-    assert still_there
-    assert not any(still_there)
-    assert kinds(run, Prefilled)[0].cached_tokens == 0
-    assert run.token_ids == other.generate(PROMPTS[0], config, sampling).token_ids
-    assert len(kinds(run, CacheDropped)) == 1
-    changed = under_way.result()
-    assert len(kinds(changed, CacheDropped)) == 1
-    said = [*changed.prompt_token_ids, *changed.token_ids[:4]]
-    assert changed.token_ids[4:] == tiny_models.continuation(other, said, 8)
-    assert len(kinds(changed, RunStarted)) == 1
-    again = lab.generate(PROMPTS[2], config, sampling)
-    assert kinds(again, Prefilled)[0].cached_tokens == (len(again.prompt_token_ids) - 1) // 4 * 4
-
-
-def test_a_run_that_finds_nothing_because_weights_changed_is_told() -> None:
-    """Only one that looks for something, and only if something was held."""
-    lab, sampling = tiny_models.engine("llama"), SamplingParams(max_tokens=4)
-
-    def change() -> None:
-        with torch.no_grad():
-            lab.target.model.lm_head.weight.mul_(1.0)
-
-    def told(config: EngineConfig) -> int:
-        return len(kinds(lab.generate(PROMPTS[0], config, sampling), CacheDropped))
-
-    cached = CONFIGS["cached"]
-    assert told(cached) == 0
-    change()
-    assert told(CONFIGS["paged"]) == 0
-    assert told(cached) == 0  # it had been dropped before
-    change()
-    assert told(cached) == 1
-    assert told(cached) == 0
-
-
-def test_a_run_that_has_not_begun_when_weights_change_is_told_nothing_before_its_beginning() -> None:
-    """A synthetic run begins once its answer has been prepared."""
-    lab, sampling = tiny_models.engine("llama"), SamplingParams(max_tokens=4)
-    lab.generate(PROMPTS[0], CONFIGS["cached"], sampling)
-    with torch.no_grad():
-        lab.target.model.lm_head.weight.mul_(1.0)
-    run = lab.generate(PROMPTS[0], replace(CONFIGS["cached"], speculative="synthetic"), sampling)
-    assert run.reason == "length"
-    assert kinds(run, CacheDropped) == []
-
-
-def test_a_budget_smaller_than_a_block_still_serves_one_request_after_another() -> None:
-    """With one block, and not both at once."""
-    lab, sampling = tiny_models.engine("llama", kv_bytes=1), SamplingParams(max_tokens=4, ignore_eos=True)
-    requests = [lab.submit("Once", config, sampling) for config in (EngineConfig(), EngineConfig(paged=True))]
-    for _ in range(20):
-        lab.step()
-        assert len(list(lab._pools)) <= 1
-    assert [request.finished for request in requests] == [True, True]
-    assert [request.result().reason for request in requests] == ["length", "length"]
-
-
-def test_an_identity_changes_with_weights_dtype_and_adapters():
-    model = tiny_models.engine("llama").target
-    seen = [model.identity()]
-    assert model.identity() == seen[0]
-
-    def then(change) -> None:
-        change()
-        seen.append(model.identity())
-
-    layer = model.model.model.layers[0].mlp
-    state = {"active": ["a"], "disabled": False}
-
-    class Adapted(type(layer)):
-        """As peft's layers, which have more to say than which adapter is active."""
-
-        active_adapters = property(lambda self: state["active"])
-        disable_adapters = property(lambda self: state["disabled"])
-
-    then(lambda: layer.up_proj.weight.requires_grad_(False).mul_(2))
-    then(lambda: model.model.double())
-    then(lambda: setattr(layer, "__class__", Adapted))
-    then(lambda: state.update(active=["b"]))
-    then(lambda: state.update(disabled=True))
-    assert len(set(seen)) == len(seen)
 
 
 def test_a_request_that_cannot_even_be_scheduled_ends_with_an_error(monkeypatch):
