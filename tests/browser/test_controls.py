@@ -98,17 +98,22 @@ def test_a_late_answer_to_a_switch_does_not_change_the_settings_of_a_run(visit: 
         lab.page.evaluate(
             """() => {
               const honest = window.fetch;
-              window.fetch = async (...asked) => {
-                const answer = await honest(...asked);
-                const late = new URL(asked[0].url ?? asked[0], location).pathname.endsWith("/run/predict");
-                await new Promise((done) => setTimeout(done, late ? 400 : 0));
+              let asked = 0;
+              window.answered = 0;
+              window.fetch = async (...request) => {
+                const path = new URL(request[0].url ?? request[0], location).pathname;
+                if (!path.endsWith("/run/predict")) return honest(...request);
+                const first = ++asked === 1; // the switch's; what follows the settings of the run is asked for later
+                const answer = await honest(...request);
+                while (first ? asked < 2 : !window.answered) await new Promise((done) => setTimeout(done, 20));
+                setTimeout(() => window.answered += 1, 100);
                 return answer;
               };
             }"""
         )
         for control in ("#toggle-cache input", ".use") if turned_first else (".use", "#toggle-cache input"):
             lab.page.evaluate("control => document.querySelector(control).click()", control)
-        lab.page.wait_for_timeout(1500)
+        lab.page.wait_for_function("answered === 2")
         for name in ("cache", "paged", "prefix-caching"):
             switch = lab.page.locator(f"#toggle-{name} input")
             assert (switch.is_checked(), switch.is_enabled()) == (True, True), (turned_first, name)
