@@ -181,6 +181,7 @@ def test_a_server_that_others_can_reach_is_not_private() -> None:
          (*LOOPBACK, "192.168.1.7", "a.example", "b.example")),
         (["--host", "0.0.0.0"], None),
         (["--share"], None),
+        (["--share", "--allowed-hosts", "lab.example.org"], None),  # nobody knows the public link's name beforehand
     ],
 )  # fmt: skip
 def test_the_server_answers_to_the_names_that_it_was_told(arguments: list[str], known: tuple[str, ...] | None) -> None:

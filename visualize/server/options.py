@@ -113,8 +113,8 @@ def is_private(options: argparse.Namespace, environment: Mapping[str, str]) -> b
 
 
 def known_hosts(options: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, ...] | None:
-    """The names that the server answers to. None: any."""
-    if options.allowed_hosts:
+    """The names that the server answers to. None: any, as where a public link will have a name of its own."""
+    if options.allowed_hosts and not options.share:
         return tuple(dict.fromkeys((*LOOPBACK, options.host, *options.allowed_hosts)))
     return LOOPBACK if is_private(options, environment) else None
 
