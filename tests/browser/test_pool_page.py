@@ -238,23 +238,24 @@ def test_what_was_chosen_last_stays_however_late_the_answers_are(visit: Visit) -
     page = opened(lab)
     lab.slow()
     dry, users = PRESETS["dry"], PRESETS["users"]
-    page.focus("#preset input:checked")
-    page.keyboard.press("ArrowDown")
-    page.wait_for_timeout(150)
-    page.keyboard.press("ArrowDown")
-    page.wait_for_timeout(1200)
-    expect(page.locator("#preset label.selected")).to_have_text(dry.label)
-    assert dry.about in page.inner_text("#preset")
-    assert in_link(page.url) == in_link(address(dry.inputs))
+    for pause in (0, 20, 60, 150):
+        page.click(f"#preset label:has-text('{users.label}')")
+        page.wait_for_url(lambda url: in_link(url) == {})
+        page.keyboard.press("ArrowDown")
+        page.wait_for_timeout(pause)
+        page.keyboard.press("ArrowDown")
+        page.wait_for_url(lambda url: in_link(url) == in_link(address(dry.inputs)))
+        expect(page.locator("#preset label.selected")).to_have_text(dry.label)
+        expect(page.locator("#preset")).to_contain_text(dry.about)
 
     for pause in (50, 300, 450):
         page.click(f"#preset label:has-text('{dry.label}')")
         page.wait_for_timeout(pause)
         page.click("#toggle-paged input")
         page.wait_for_timeout(1200)
-        assert not page.is_checked("#toggle-paged input"), pause
-        assert page.is_disabled("#toggle-prefix-caching input"), pause
-        assert in_link(page.url) == in_link(address(replace(dry.inputs, paged=False))), pause
+        expect(page.locator("#toggle-paged input"), str(pause)).not_to_be_checked()
+        expect(page.locator("#toggle-prefix-caching input"), str(pause)).to_be_disabled()
+        page.wait_for_url(lambda url: in_link(url) == in_link(address(replace(dry.inputs, paged=False))))
         expect(page.locator("#preset label.selected")).to_have_count(0)
 
     page.click("#toggle-paged input")
@@ -262,8 +263,8 @@ def test_what_was_chosen_last_stays_however_late_the_answers_are(visit: Visit) -
     page.click(f"#preset label:has-text('{users.label}')")
     page.wait_for_timeout(1200)
     expect(page.locator("#preset label.selected")).to_have_text(users.label)
-    assert page.is_enabled("#toggle-prefix-caching input")
-    assert in_link(page.url) == {}
+    expect(page.locator("#toggle-prefix-caching input")).to_be_enabled()
+    page.wait_for_url(lambda url: in_link(url) == {})
 
 
 def test_a_scenarios_name_fits_its_box_and_an_emptied_seed_is_the_usual_one(visit: Visit) -> None:

@@ -111,7 +111,8 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     switches, dependent = ([controls[name] for name in names] for names in (SWITCHES, DEPENDENT))
     gr.on([switch.input for switch in switches], None, switches, dependent, js=answering(_states()), **QUIET)
     named: dict[str, Any] = {"fn": None, "inputs": values, "outputs": preset, "js": _named(), **QUIET}
-    preset.input(None, preset, [preset, *values], js=answering(_presets()), **QUIET).then(**named)
+    chosen = f"() => ({answering(_presets())})(window.decodeLab.scenario)"
+    preset.input(None, preset, [preset, *values], js=chosen, **QUIET).then(**named)
     gr.on(turned(values), **named)
     keep_address(values, LINK)
     ready(pages.load(opened, outputs=[*widgets.folds, preset, *values], **QUIET))

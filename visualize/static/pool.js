@@ -157,6 +157,9 @@ function described(block) {
   return `Block ${block}: ${whose}, ${fill} of ${picture.head.block_size} slots filled`;
 }
 
+// What a person chose last: by the time Gradio asks for the answer, that to an earlier choice may have been put in its place.
+document.addEventListener("input", ({ target }) => target.closest("#preset") && (window.decodeLab.scenario = target.value), true);
+
 choose(charts[0]);
 watch("value", () => read(props.value ?? ""));
 read(props.value ?? "");
