@@ -213,8 +213,6 @@ def at_lengths(values: Values) -> dict[int, float]:
 
 def plain(value: float) -> str:
     """Three digits, thousands separated, no power of ten unless needed."""
-    if value == 0 or abs(value) < 1e-3:
-        return f"{value:.2g}"
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"

@@ -335,7 +335,7 @@ def test_every_rule_is_tried_on_more_than_one_side():
 
 
 def test_numbers_are_formatted_for_people():
-    assert [plain(x) for x in (0, 2, 1.239, 12.39, 123.9, 1_234_567, 0.01, 2.9e-297)] == [
+    assert [plain(x) for x in (0, 2, 1.239, 12.39, 123.9, 1_234_567, 0.01, 0.0012349, 0.00012349, 2.9e-297)] == [
         "0",
         "2",
         "1.24",
@@ -343,6 +343,8 @@ def test_numbers_are_formatted_for_people():
         "124",
         "1,234,567",
         "0.01",
+        "0.00123",
+        "0.000123",
         "2.9e-297",
     ]
     texts = [
