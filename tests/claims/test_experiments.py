@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,11 +18,13 @@ import pytest
 from lab import LabError, load_engine
 from lab.bench.interval import ratio_interval
 from lab.claims import CLAIMS, report
-from lab.claims.claim import TEXTS, WORDS, Found, Number
+from lab.claims.claim import GAMMA, TEXTS, WORDS, Found, Number, at_lengths
 from lab.claims.operations import count
 from lab.claims.report import format_claims, run_claims
 from lab.claims.speculation import Tally, accepted, guesses
 from lab.claims.trial import Stopped, Trial, passage
+from lab.trace.events import StepTimed
+from lab.trace.run import Run
 
 
 @functools.cache
@@ -33,16 +36,45 @@ def no_engine(pair: str):
     raise AssertionError("a calculation asks for no engine")
 
 
-class Copied(Trial):
-    """Counts every row of a small trial three times, so that its two texts have an interval."""
+SPEEDS = {"kv_cache": 5.0, "kv_dtype": 1.2, "paged": 0.8, "guess": 0.125}
+"""How many times as fast a setting makes a run; each guess of a round adds its own."""
+COST, WIDE = 0.3, 1.6
+"""Times of a guess, and of a pass over a round's tokens, where a pass over one token takes 1."""
+
+
+class Paced(Trial):
+    """A small trial of real runs whose times are made up: long texts are faster, without a cache a step takes a
+    sixteenth of its tokens. Counts every row three times, so that two texts have an interval."""
 
     def take_turns(self, rows, repeats):
         return {row: some * 3 for row, some in super().take_turns(rows, repeats).items()}
 
+    def generate(self, engine, prompt, config, max_tokens, temperature=0.0):
+        run = super().generate(engine, prompt, config, max_tokens, temperature)
+        guesses = config.num_speculative_tokens if config.speculative != "off" else 0
+        rate = len(prompt) * (1 + SPEEDS["guess"] * guesses)
+        for name in ("kv_cache", "kv_dtype", "paged"):
+            rate *= SPEEDS[name] if getattr(config, name) not in ("auto", False) else 1
+        paced = Run(replace(one, **times_of(one, guesses)) if isinstance(one, StepTimed) else one for one in run.events)
+        vars(paced)["metrics"] = replace(run.metrics, tokens_per_second=rate)
+        return paced
+
+
+def times_of(step: StepTimed, guesses: int) -> dict[str, float]:
+    whole = step.target_tokens / 16 if step.kv_reserved_bytes == 0 else 1.0
+    wide = WIDE if step.step_kind == "verify" else 1.0
+    return {"draft_ms": guesses * COST, "verify_ms": wide, "total_ms": whole}
+
 
 @pytest.fixture(scope="module")
 def trial() -> Trial:
-    return Copied(load, small=True)
+    return Paced(load, small=True)
+
+
+@pytest.fixture(scope="module")
+def check(trial):
+    """What checking a claim gives; done once for each."""
+    return functools.cache(lambda name: CLAIMS[name].check(Trial(no_engine) if CLAIMS[name].arithmetic else trial))
 
 
 UNCERTAIN = {
@@ -64,10 +96,9 @@ UNCERTAIN = {
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_every_experiment_gives_numbers_that_its_rule_decides_by(trial, name):
+def test_every_experiment_gives_numbers_that_its_rule_decides_by(check, name):
     claim = CLAIMS[name]
-    checked = claim.check(Trial(no_engine) if claim.arithmetic else trial)
-    found, verdict = checked.found, checked.verdict
+    found, verdict, _ = check(name)
     assert verdict == claim.verdict(found)
     assert verdict.word in WORDS
     for number in found.numbers:
@@ -86,6 +117,44 @@ def test_every_experiment_gives_numbers_that_its_rule_decides_by(trial, name):
         any(number.kind == "measured" for number in found.numbers) or claim.arithmetic or name == "million-operations"
     )
     check_chart(found)
+
+
+GUESSED = 1 + GAMMA * SPEEDS["guess"]
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "value"),
+    [
+        ("ladder", "measured: cache + INT8", SPEEDS["kv_dtype"]),
+        ("ladder", "measured: cache + paged", SPEEDS["paged"]),
+        ("ladder", "measured: cache + speculation", GUESSED),
+        ("ladder", "measured: all", GUESSED * SPEEDS["kv_dtype"] * SPEEDS["paged"]),
+        ("both-ten", "at_", GUESSED * SPEEDS["kv_cache"]),
+        ("both-ten", "cache: ", SPEEDS["kv_cache"]),
+        ("both-ten", "draft: ", GUESSED),
+        ("int8-speed", "at_", SPEEDS["kv_dtype"]),
+        ("speedup-formula", "faster: ", GUESSED),
+        ("two-to-three", "faster: ", GUESSED),
+        ("two-to-three", "cost", COST),
+        ("two-to-three", "wide", WIDE),
+        ("larger-window", "best: ", 8),
+    ],
+)
+def test_ratios_are_of_the_settings_that_they_are_said_to_be_of(check, name, keys, value):
+    found = [number for number in check(name).found.numbers if number.key.startswith(keys)]
+    assert found
+    for number in found:
+        assert number.value == pytest.approx(value)
+        if number.low is not None:
+            assert (number.low, number.high) == pytest.approx((value, value))
+
+
+@pytest.mark.parametrize("name", ["short-speedup", "long-speedup"])
+def test_the_gain_of_a_cache_is_that_of_each_length(check, name):
+    found = check(name).found
+    for length, gain in at_lengths(found.values).items():
+        assert gain == pytest.approx((length + 2) / 16, abs=0.2)  # the passage may be a token or two off
+    assert found.chart.series[0].y == tuple(at_lengths(found.values).values())
 
 
 def check_chart(found: Found) -> None:
