@@ -123,13 +123,17 @@ CASES = [
     ("seven-two", {"need": 0.7} | JUDGED, "conditions"),
     ("seven-two", {"need": 0.89} | JUDGED, "fails"),
     ("larger-window", JUDGED | by_kind(best=(4, 2, 2, 0)), "holds"),
+    ("larger-window", JUDGED | by_kind(best=(2, 2, 2, 0)), "holds"),
     ("larger-window", JUDGED | by_kind(best=(4, 1, 2, 0)), "conditions"),
+    ("larger-window", JUDGED | by_kind(best=(2, 1, 2, 0)), "conditions"),
+    ("larger-window", JUDGED | by_kind(best=(2, 2, 0, 1)), "conditions"),
     ("larger-window", JUDGED | by_kind(best=(2, 4, 2, 2)), "fails"),
     ("accept-by-p", BY_P | {"kept": 0.6}, "holds"),
     ("accept-by-p", BY_P, "conditions"),
     ("accept-by-p", BY_P | {"exact": 1e-7, "kept": 0.6}, "fails"),
     ("redraw-p-minus-q", DIFFERENCE | {"raised": 0, "absolute": 0.1}, "holds"),
     ("redraw-p-minus-q", DIFFERENCE, "conditions"),
+    ("redraw-p-minus-q", DIFFERENCE | {"raised": 0}, "conditions"),
     ("redraw-p-minus-q", DIFFERENCE | {"clamped": 1e-9}, "fails"),
     ("no-rollback", STALE | {"same": 6, "stays": 1.0}, "holds"),
     ("no-rollback", STALE | {"same": 6, "stays": 1.0, "left": 0.0}, "conditions"),  # nothing rejected, so nothing shown
@@ -251,6 +255,8 @@ def test_paging_also_reports_the_gain_over_no_batching():
         assert "Batching and paging together give ×3 over one request after another" in why
     alone = judged("paged-throughput", PAGING | {"fit": 1.9, "faster": 1.5, "naive": 3})
     assert alone.why.startswith("For the speed over one request after another, not for what paging alone does to the")
+    both = judged("paged-throughput", PAGING | {"fit": 2.3, "faster": 1.5, "naive": 3})
+    assert both.why.startswith("For how many fit and the speed over one request after another, not")
 
 
 @pytest.mark.parametrize(
