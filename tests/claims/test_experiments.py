@@ -22,6 +22,7 @@ from lab.claims.claim import GAMMA, TEXTS, WORDS, Found, Number, at_lengths
 from lab.claims.operations import count
 from lab.claims.report import format_claims, run_claims
 from lab.claims.speculation import Tally, accepted, guesses
+from lab.claims.together import LADDER
 from lab.claims.trial import Stopped, Trial, passage
 from lab.trace.events import StepTimed
 from lab.trace.run import Run
@@ -147,6 +148,11 @@ def test_ratios_are_of_the_settings_that_they_are_said_to_be_of(check, name, key
         assert number.value == pytest.approx(value)
         if number.low is not None:
             assert (number.low, number.high) == pytest.approx((value, value))
+
+
+def test_the_first_rung_is_not_compared_with_itself(check):
+    keys = {number.key for number in check("ladder").found.numbers}
+    assert keys == {"rate"} | {f"{what}: {name}" for what in ("claimed", "measured") for name in list(LADDER)[1:]}
 
 
 @pytest.mark.parametrize("name", ["short-speedup", "long-speedup"])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
 from lab.claims import CLAIMS
 from lab.claims.claim import WORDS, Found, Number, Verdict, plain
+from lab.claims.together import LADDER as TABLE
 from lab.claims.windows import fastest
 
 KINDS = ("stories (greedy)", "stories (temperature 0.8)", "code (temperature 1.5)", "stories (wrong draft)")
@@ -300,6 +302,11 @@ def test_the_formula_is_judged_as_a_speed_up():
     assert "ignores" not in even.why
     same = by_kind(said=(3.0, 2.5, 2.0, 1.0), faster=(1.5, 1.2, 0.8, 0.5))
     assert "judged" not in judged("speedup-formula", FORMULA | same).why
+
+
+def test_the_table_compared_with_is_the_one_that_is_described():
+    described = re.findall(r"\b\d+", CLAIMS["ladder"].tested)
+    assert sorted(map(int, described)) == sorted(TABLE.values())
 
 
 def test_quotes_keep_their_qualifications():
