@@ -7,6 +7,7 @@ import json
 import math
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -150,9 +151,14 @@ def test_ratios_are_of_the_settings_that_they_are_said_to_be_of(check, name, key
             assert (number.low, number.high) == pytest.approx((value, value))
 
 
-def test_the_first_rung_is_not_compared_with_itself(check):
-    keys = {number.key for number in check("ladder").found.numbers}
-    assert keys == {"rate"} | {f"{what}: {name}" for what in ("claimed", "measured") for name in list(LADDER)[1:]}
+def test_the_first_rung_is_not_compared_with_itself_but_drawn(check):
+    found = check("ladder").found
+    first, *others = LADDER
+    assert found.values.keys() == {"rate"} | {f"{what}: {name}" for what in ("claimed", "measured") for name in others}
+    for series in found.chart.series:
+        assert series.x == tuple(LADDER)
+        assert series.y == (1, *(found.values[f"{series.name}: {name}"] for name in others))
+    assert found.chart.series[0].y == tuple(rate / LADDER[first] for rate in LADDER.values())
 
 
 @pytest.mark.parametrize("name", ["short-speedup", "long-speedup"])
@@ -220,6 +226,20 @@ def test_every_measurement_takes_a_turn_and_can_be_cancelled():
     assert sum(calls.values()) == 5
     with pytest.raises(Stopped):
         CLAIMS["ladder"].check(trial)
+
+
+def test_waiting_for_a_turn_is_not_part_of_what_a_measurement_takes():
+    @contextmanager
+    def turn() -> Iterator[None]:
+        time.sleep(0.2)
+        yield
+
+    def experiment(trial: Trial) -> Found:
+        trial.take_turns({"row": lambda: time.sleep(0.01)}, 1)
+        return CLAIMS["seventy-80gb"].experiment(trial)
+
+    checked = replace(CLAIMS["seventy-80gb"], experiment=experiment).check(Trial(no_engine, turn=turn))
+    assert 0.02 <= checked.seconds < 0.2
 
 
 def test_attention_and_linear_layers_cost_the_same_at_the_reported_lengths(trial):
