@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from lab import LabError, load_engine
-from lab.bench.interval import ratio_interval
+from lab.bench.interval import FEWEST, ratio_interval
 from lab.claims import CLAIMS, report
 from lab.claims.claim import GAMMA, TEXTS, WORDS, Found, Number, at_lengths
 from lab.claims.operations import count
@@ -149,6 +149,15 @@ def test_ratios_are_of_the_settings_that_they_are_said_to_be_of(check, name, key
         assert number.value == pytest.approx(value)
         if number.low is not None:
             assert (number.low, number.high) == pytest.approx((value, value))
+
+
+def test_the_loss_in_quality_is_a_small_change_and_larger_for_int4(check):
+    values = check("int8-lossless").found.values
+    assert abs(values["rise"]) <= values["high"] < 0.01
+    assert abs(values["int4_rise"]) < 0.1
+    assert 0 < values["kl"] < values["int4_kl"] < 0.1
+    assert 0 < values["off"] < 0.01
+    assert 0 < values["same"] <= FEWEST
 
 
 def test_the_first_rung_is_not_compared_with_itself_but_drawn(check):
