@@ -251,9 +251,30 @@ def test_waiting_for_a_turn_is_not_part_of_what_a_measurement_takes():
     assert 0.02 <= checked.seconds < 0.2
 
 
-def test_attention_and_linear_layers_cost_the_same_at_the_reported_lengths(trial):
-    engine = trial.engine("matched")
-    values = CLAIMS["complexity"].experiment(trial).values
+def test_operations_are_those_of_the_shape(check):
+    """The embedded target's: 16 layers of 4 heads of 64, and 12.85 million weights, tables of tokens included."""
+    values = check("million-operations").found.values
+    assert values["pairs"] == 1001 * 1002 / 2
+    assert values["share"] * values["flops"] == pytest.approx(4 * 16 * 4 * 64 * values["pairs"] / 1e9)
+    assert (1 - values["share"]) * values["flops"] == pytest.approx(2 * (12.85e6 - 4096 * 256) * 1001 / 1e9, rel=0.01)
+    assert values["claimed"] == 1e6
+    assert values["times"] == pytest.approx(values["flops"] * 1e9 / 1e6)
+
+
+def test_a_cache_saves_what_is_told_at_the_longest_text(trial, check):
+    values, whole = (check(name).found.values for name in ("thousand-operations", "million-operations"))
+    assert values["pairs"] == 1001
+    one = count(trial.engine("matched"), 1000, 1001)
+    assert values["flops"] == pytest.approx(whole["flops"] * 1e9 / one.flops, rel=1e-9)
+    assert values["length"] == 96
+    assert values["cached"] == 1
+    assert values["uncached"] == values["time"] == pytest.approx(98 / 16, abs=0.2)
+
+
+def test_attention_and_linear_layers_cost_the_same_at_the_reported_lengths(trial, check):
+    engine, values = trial.engine("matched"), check("complexity").found.values
+    assert values["attention_uncached"] == pytest.approx(2, abs=0.01)
+    assert values["attention_cached"] == pytest.approx(1, abs=0.01)
     whole, one = round(values["even"]), round(values["even_cached"])
     for start, stop in ((0, whole), (one - 1, one)):
         pass_ = count(engine, start, stop)
