@@ -160,6 +160,14 @@ def test_the_loss_in_quality_is_a_small_change_and_larger_for_int4(check):
     assert 0 < values["same"] <= FEWEST
 
 
+def test_the_share_of_the_cache_grows_with_the_text(check):
+    """A token's keys and values are 16 kB, and the weights, of two bytes or four each, 26 or 51 MB."""
+    values = check("int8-speed").found.values
+    for length in (16, 64):
+        cache = 16_384 * (length + 15)
+        assert 0.9 * cache / (cache + 51e6) < values[f"share_{length}"] < 1.1 * cache / (cache + 26e6)
+
+
 def test_the_first_rung_is_not_compared_with_itself_but_drawn(check):
     found = check("ladder").found
     first, *others = LADDER
