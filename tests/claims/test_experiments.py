@@ -160,6 +160,16 @@ def test_the_loss_in_quality_is_a_small_change_and_larger_for_int4(check):
     assert 0 < values["same"] <= FEWEST
 
 
+def test_rules_keep_what_theory_says_and_are_tried_on_the_same_guesses(check):
+    by_p, difference = (check(name).found.values for name in ("accept-by-p", "redraw-p-minus-q"))
+    for kept, theory in (("kept", "pq"), ("standard_kept", "shared")):
+        assert by_p[kept] == pytest.approx(by_p[theory], abs=0.02)  # 16,000 guesses: five standard deviations
+    assert by_p["tokens"] == pytest.approx(sum(by_p["pq"] ** i for i in range(GAMMA)))  # without a bonus token
+    assert by_p["standard_tokens"] == pytest.approx(sum(by_p["shared"] ** i for i in range(GAMMA + 1)))
+    assert difference["negative"] == pytest.approx(1 - by_p["shared"])
+    assert (by_p["control"], by_p["standard"]) == (difference["control"], difference["clamped"])
+
+
 def test_the_share_of_the_cache_grows_with_the_text(check):
     """A token's keys and values are 16 kB, and the weights, of two bytes or four each, 26 or 51 MB."""
     values = check("int8-speed").found.values
