@@ -18,7 +18,7 @@ import pytest
 
 from lab import LabError, load_engine
 from lab.bench.interval import FEWEST, ratio_interval
-from lab.claims import CLAIMS, report
+from lab.claims import CLAIMS, paging, report
 from lab.claims.claim import GAMMA, TEXTS, WORDS, Found, Number, at_lengths
 from lab.claims.operations import count
 from lab.claims.report import format_claims, run_claims
@@ -299,6 +299,23 @@ def test_attention_and_linear_layers_cost_the_same_at_the_reported_lengths(trial
         linear = pass_.flops - pass_.attention_flops - 2 * engine.target.head_weights
         assert pass_.attention_flops == pytest.approx(linear, rel=1e-3)
     assert values["even_8b"] == 2 * values["even_8b_cached"]
+
+
+def test_paging_is_compared_with_contiguous_runs_and_with_no_batching(monkeypatch):
+    speeds = {"contiguous, the most": (15.0, 2.0, 0.6), "paged": (45.0, 8.0, 0.1)}
+
+    def serve(name: str, max_num_seqs: int = 6) -> dict[str, float]:
+        rate, sequences, wasted = speeds[name] if max_num_seqs > 1 else (10.0, 1.0, 0.5)
+        return {"tokens_per_second": rate, "mean_sequences": sequences, "wasted_share": wasted}
+
+    rows = {name: functools.partial(serve, name) for name in speeds}
+    monkeypatch.setattr("lab.bench.serve.memory_rows", lambda *asked: (rows, {"requests": 6}))
+    monkeypatch.setattr(paging, "write", lambda *asked: [])
+    values = CLAIMS["paged-throughput"].experiment(Trial(lambda pair: None, small=True)).values
+    assert (values["in_contiguous"], values["in_paged"], values["fit"]) == (2, 8, 4)
+    assert (values["vain"], values["vain_paged"]) == (0.6, 0.1)
+    assert (values["faster"], values["naive"], values["batching"]) == (3, 4.5, 1.5)
+    assert values["large"] == pytest.approx(4096 / 500, rel=0.1)
 
 
 def test_each_greedy_text_counts_once_per_draft():
