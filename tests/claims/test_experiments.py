@@ -166,6 +166,7 @@ def test_rules_keep_what_theory_says_and_are_tried_on_the_same_guesses(check):
         assert by_p[kept] == pytest.approx(by_p[theory], abs=0.02)  # 16,000 guesses: five standard deviations
     assert by_p["tokens"] == pytest.approx(sum(by_p["pq"] ** i for i in range(GAMMA)))  # without a bonus token
     assert by_p["standard_tokens"] == pytest.approx(sum(by_p["shared"] ** i for i in range(GAMMA + 1)))
+    assert difference["raised"] == difference["places"] == 4
     assert difference["negative"] == pytest.approx(1 - by_p["shared"])
     assert (by_p["control"], by_p["standard"]) == (difference["control"], difference["clamped"])
 
