@@ -35,6 +35,7 @@ def test_a_rate_is_all_tokens_over_all_time_of_a_repeat(monkeypatch):
         takes longer."""
         guesses = config.num_speculative_tokens if config.speculative == "draft" else 0
         what = engine.draft.name, job.prompt, job.sampling.temperature, job.sampling.seed
+        assert (job.sampling.max_tokens, job.sampling.ignore_eos) == (6, True)
         calls[what, config] += 1
         again = calls[what, config] - 1 or 100  # the first is not counted
         return 10, again * (guesses + 1) * (2 if job.prompt in bench.CODE else 1)
