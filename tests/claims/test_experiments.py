@@ -160,6 +160,31 @@ def test_the_loss_in_quality_is_a_small_change_and_larger_for_int4(check):
     assert 0 < values["same"] <= FEWEST
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("seventy-80gb", {"claimed": 80, "own": 1.342, "every": 10.74, "weights": 138}),
+        ("seventy-4gb", {"claimed": 4, "own": 1.342, "sequences": 2.98, "every_sequences": 0.373}),
+        ("int8-halves", {"claimed": 2, "numbers": 2, "scales": 4, "least": 1.88, "most": 1.94}),
+        ("int4-quarters", {"claimed": 4, "numbers": 4, "scales": 8, "least": 3.55, "most": 3.56}),
+    ],
+)
+def test_sizes_are_those_of_published_configurations(check, name, expected):
+    values = check(name).found.values
+    assert {key: values[key] for key in expected} == pytest.approx(expected, rel=0.01)
+
+
+def test_the_share_accepted_of_all_guesses_is_that_of_the_tokens_a_pass_gave(check):
+    shares, found = check("acceptance-rate").found.values, check("speedup-formula").found
+    kinds = [key.removeprefix("of_all: ") for key in shares if key.startswith("of_all: ")]
+    assert len(kinds) == 4
+    for kind in kinds:
+        assert found.values[f"tokens: {kind}"] == pytest.approx(1 + GAMMA * shares[f"of_all: {kind}"])
+        assert found.values[f"said: {kind}"] == pytest.approx(1 + GAMMA * shares[f"accepted: {kind}"])
+    for series, what in zip(found.chart.series, ("tokens", "theory", "faster"), strict=True):
+        assert dict(zip(series.x, series.y, strict=True)) == {kind: found.values[f"{what}: {kind}"] for kind in kinds}
+
+
 def test_rules_keep_what_theory_says_and_are_tried_on_the_same_guesses(check):
     by_p, difference = (check(name).found.values for name in ("accept-by-p", "redraw-p-minus-q"))
     for kept, theory in (("kept", "pq"), ("standard_kept", "shared")):
