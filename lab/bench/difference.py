@@ -6,7 +6,7 @@ the target reads the run's text again as the run decoded it (``lab.bench.score``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -86,7 +86,7 @@ def first_differences(engine: Engine, runs: Mapping[str, Run]) -> dict[tuple[str
     read = {}
     for name, run in runs.items():
         own = {place for pair, place in places.items() if name in pair and place < len(run.token_ids)}
-        read[name] = read_again(engine, run, sorted(own))
+        read[name] = read_again(engine, run, own)
 
     def choice(own: str, other: str, place: int) -> Choice | None:
         run, others = runs[own], runs[other].token_ids[place : place + 1]
@@ -99,7 +99,7 @@ def first_differences(engine: Engine, runs: Mapping[str, Run]) -> dict[tuple[str
     return {(a, b): Difference(place, choice(a, b, place), choice(b, a, place)) for (a, b), place in places.items()}
 
 
-def read_again(engine: Engine, run: Run, places: Sequence[int]) -> dict[int, torch.Tensor]:
+def read_again(engine: Engine, run: Run, places: Collection[int]) -> dict[int, torch.Tensor]:
     """The distributions, each [vocabulary] float32 on the host, that ``run`` drew its tokens at ``places`` from."""
     if not places:
         return {}

@@ -98,7 +98,8 @@ def run_serve(engine: Engine, count: int, seed: int, repeats: int, report: Calla
 def _refuse_short(engine: Engine, prompt: int, output: int) -> None:
     """Raises LabError if the model's context would cut the longest request short, or its prompt would not fit."""
     opening = longest(engine, OPENINGS)
-    needed = opening + prompt + max(SHARED_TOKENS + output, PARAGRAPH_TOKENS)
+    shared = opening + SHARED_TOKENS + 1  # and a line break
+    needed = opening + prompt + max(shared + output, PARAGRAPH_TOKENS)
     if needed > engine.context_length:
         raise LabError(
             f"{engine.target.name} holds {engine.context_length:,} tokens, and a request of this bench takes up to "

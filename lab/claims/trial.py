@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
@@ -29,6 +30,9 @@ class Trial:
         cancelled: once set, the experiment ends with ``Stopped`` before its next measurement.
         report: told in a few words what is under way.
         turn: entered around every measurement, so that others' can come in between.
+
+    Attributes:
+        seconds: spent on measurements so far, without waiting for a turn.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class Trial:
         self.engine = load
         self.small = small
         self.report = report
+        self.seconds = 0.0
         self._cancelled = cancelled or threading.Event()
         self._turn = turn
         self._known: dict[Callable[[Trial], object], object] = {}
@@ -55,7 +60,11 @@ class Trial:
         """
         with self._turn():
             self._go_on()
-            return work()
+            began = time.perf_counter()
+            try:
+                return work()
+            finally:
+                self.seconds += time.perf_counter() - began
 
     def take_turns(self, rows: Mapping[str, Callable[[], Measured]], repeats: int) -> dict[str, list[Measured]]:
         """Each row ``repeats`` times in changing order, after one run to warm up.

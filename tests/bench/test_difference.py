@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lab import load_engine
-from lab.bench.difference import Difference, first_difference, first_differences, read_again
+from lab.bench.difference import Difference, draws, first_difference, first_differences, read_again
 from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import Committed
 from tests import tiny_models
@@ -57,6 +57,17 @@ def test_the_first_difference_of_int4_has_the_margins_of_both_settings(engine, s
     assert found.a.margin != found.b.margin  # each under its own setting
 
 
+def test_places_far_apart_are_read_in_one_go(engine, monkeypatch):
+    monkeypatch.setattr("lab.bench.score.CHUNK", 16)
+    run = engine.generate(
+        PROMPT, EngineConfig(), SamplingParams(max_tokens=40, temperature=1.0, seed=5, ignore_eos=True)
+    )
+    again = read_again(engine, run, {35, 2, 20})
+    assert {place: p[run.token_ids[place]].item() for place, p in again.items()} == pytest.approx(
+        {place: probabilities(run)[place] for place in (2, 20, 35)}, abs=1e-4
+    )
+
+
 def test_margins_of_the_embedded_pair_in_int4_are_those_of_its_runs():
     """By the step in C, where a token gives the same bits alone and among many."""
     engine = load_engine()
@@ -73,7 +84,7 @@ def test_margins_of_the_embedded_pair_in_int4_are_those_of_its_runs():
 
 def test_only_pairs_that_differ_are_reported(engine):
     """Sampled with a draft or without: other tokens from the same distribution, so with the same margin."""
-    sampling = SamplingParams(max_tokens=60, temperature=1.0, seed=5, ignore_eos=True)
+    sampling = SamplingParams(max_tokens=40, temperature=1.0, seed=5, ignore_eos=True)
     configs = {
         "cache": EngineConfig(),
         "draft": DRAFT,
@@ -103,3 +114,21 @@ def test_an_output_that_has_ended_differs_from_a_longer_one(engine):
     assert found.a.margin <= found.a.p
     assert first_difference(runs["long"], runs["long"]) is None
     assert first_difference(runs["short"], runs["long"]) == 4
+
+
+def test_settings_with_the_same_guesses_use_the_same_draws():
+    assert draws(EngineConfig()) == draws(EngineConfig(speculative="synthetic")) == ()
+    assert draws(DRAFT) == draws(replace(DRAFT, kv_dtype="int8", paged=True))
+    lookup, early = (replace(DRAFT, speculative=name) for name in ("ngram", "early_exit"))
+    others = [
+        DRAFT,
+        replace(DRAFT, num_speculative_tokens=4),
+        replace(DRAFT, adaptive_window=True),
+        lookup,
+        replace(lookup, prompt_lookup_min=3),
+        replace(lookup, prompt_lookup_max=7),
+        early,
+        replace(early, early_exit_layer=1),
+    ]
+    assert len({draws(config) for config in others}) == len(others)
+    assert draws(replace(DRAFT, prompt_lookup_min=3, early_exit_layer=1)) == draws(DRAFT)

@@ -122,6 +122,8 @@ def test_intervals_of_shares_are_wilson_intervals():
     """19 of 20: 0.764 to 0.991 (Newcombe, 1998, gives Wilson's interval in closed form)."""
     share = share_interval(19, 20)
     assert (share.value, round(share.low, 3), round(share.high, 3)) == (0.95, 0.764, 0.991)
+    other = share_interval(1, 20)
+    assert (other.value, round(other.low, 3), round(other.high, 3)) == (0.05, 0.009, 0.236)
     assert share_interval(20, 20).low < 0.85
     assert share_interval(0, 20).high > 0.15
 

@@ -230,3 +230,17 @@ def test_a_context_that_would_cut_requests_short_is_refused():
     short = tiny_models.engine("llama", "good", shape={"max_position_embeddings": 320})
     with pytest.raises(LabError, match=r"holds 320 tokens, and a request of this bench takes up to [4-9]\d\d\."):
         bench.run_serve(short, 4, 0, 1, lambda line: None)
+
+
+def test_requests_with_a_shared_prefix_are_counted_with_both_their_openings(lab, monkeypatch):
+    monkeypatch.setattr(bench, "PARAGRAPH_TOKENS", 1)
+    monkeypatch.setattr(bench, "write", lambda _, lengths: [max(OPENINGS, key=len) + "x" * n for n in lengths])
+    rows = bench.throughput_rows(lab, exactly(bench.write(lab, [40]), [30]))
+    _, [job] = rows["shared prefix, cached"].args[:2]
+    takes = len(lab.tokenizer(job.prompt)["input_ids"]) + 30
+    enough, short = (
+        tiny_models.engine("llama", shape={"max_position_embeddings": context}) for context in (takes, takes - 1)
+    )
+    bench._refuse_short(enough, 40, 30)
+    with pytest.raises(LabError, match=f"takes up to {takes}"):
+        bench._refuse_short(short, 40, 30)

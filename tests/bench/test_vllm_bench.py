@@ -22,9 +22,10 @@ class Standin:
 
     answers: dict[str, tuple[str, ReportedRounds | None]]
     address: str = "http://127.0.0.1:8000"
+    serves: tuple[str, ...] = ("tiny",)
 
     async def models(self) -> tuple[str, ...]:
-        return ("tiny",)
+        return self.serves
 
     async def complete(self, model: str, prompt: str, sampling: SamplingParams) -> AsyncIterator[str | Completed]:
         text, reported = self.answers[prompt]
@@ -76,3 +77,8 @@ def test_a_server_without_rounds_is_told_how_to_start(engine, standin, reported)
     standin.answers[PROMPTS[0]] = "a text", reported
     with pytest.raises(LabError, match="per-request-spec-decode-metrics detailed"):
         run_vllm(engine, standin, 40, lambda line: None)
+
+
+def test_a_server_without_a_model_is_refused(engine):
+    with pytest.raises(LabError, match="8000 serves no model"):
+        run_vllm(engine, Standin({}, serves=()), 40, lambda line: None)

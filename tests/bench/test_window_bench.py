@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 from lab import Engine, EngineConfig
 from lab.bench import window as bench
@@ -24,6 +25,37 @@ def test_every_setting_is_timed_on_every_kind_of_prompt(monkeypatch):
     text = bench.format_window(result)
     for name in (*result["rows"], *result["ratios"]):
         assert name in text
+
+
+def test_a_rate_is_all_tokens_over_all_time_of_a_repeat(monkeypatch):
+    calls = Counter()
+
+    def timed(engine, job, config) -> tuple[int, float]:
+        """Ten tokens, in as many seconds as the setting has guesses and one more, doubled for code; repeat after repeat
+        takes longer."""
+        guesses = config.num_speculative_tokens if config.speculative == "draft" else 0
+        what = engine.draft.name, job.prompt, job.sampling.temperature, job.sampling.seed
+        assert (job.sampling.max_tokens, job.sampling.ignore_eos) == (6, True)
+        calls[what, config] += 1
+        again = calls[what, config] - 1 or 100  # the first is not counted
+        return 10, again * (guesses + 1) * (2 if job.prompt in bench.CODE else 1)
+
+    monkeypatch.setattr(bench, "GAMMAS", (1, 3))
+    monkeypatch.setattr(bench, "timed", timed)
+    good, bad = (tiny_models.engine("llama", draft) for draft in ("good", "bad"))
+    rows = bench.run_window(good, bad, max_tokens=6, repeats=3, report=lambda line: None)["rows"]
+    for name, seconds in {"off": 1, "gamma 1": 2, "gamma 3": 4, "adaptive": 4}.items():
+        rates = {kind: rate * seconds for kind, rate in rows[name].items()}
+        assert rates == {"mix": 3.75, "lower": 3.125, "upper": 5.625, "easy": 5, "middling": 2.5, "hard": 5}
+    assert {what for what, _ in calls} == {
+        (draft, prompt, temperature, seed)
+        for draft, prompts, temperature in (
+            ("good", bench.STORIES, 0.0),
+            ("good", bench.CODE, 1.5),
+            ("bad", bench.STORIES, 0.0),
+        )
+        for seed, prompt in enumerate(prompts)
+    }
 
 
 def test_the_adaptive_window_is_compared_with_the_worst_and_best_fixed_one():

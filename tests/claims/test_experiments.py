@@ -7,21 +7,26 @@ import json
 import math
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from lab import LabError, load_engine
-from lab.bench.interval import ratio_interval
-from lab.claims import CLAIMS, report
-from lab.claims.claim import TEXTS, WORDS, Found, Number
+from lab.bench.interval import FEWEST, ratio_interval
+from lab.claims import CLAIMS, paging, report
+from lab.claims.claim import GAMMA, TEXTS, WORDS, Found, Number, at_lengths
 from lab.claims.operations import count
 from lab.claims.report import format_claims, run_claims
 from lab.claims.speculation import Tally, accepted, guesses
+from lab.claims.together import LADDER
 from lab.claims.trial import Stopped, Trial, passage
+from lab.trace.events import StepTimed
+from lab.trace.run import Run
 
 
 @functools.cache
@@ -33,16 +38,45 @@ def no_engine(pair: str):
     raise AssertionError("a calculation asks for no engine")
 
 
-class Copied(Trial):
-    """Counts every row of a small trial three times, so that its two texts have an interval."""
+SPEEDS = {"kv_cache": 5.0, "kv_dtype": 1.2, "paged": 0.8, "guess": 0.125}
+"""How many times as fast a setting makes a run; each guess of a round adds its own."""
+COST, WIDE = 0.3, 1.6
+"""Times of a guess, and of a pass over a round's tokens, where a pass over one token takes 1."""
+
+
+class Paced(Trial):
+    """A small trial of real runs whose times are made up: long texts are faster, without a cache a step takes a
+    sixteenth of its tokens. Counts every row three times, so that two texts have an interval."""
 
     def take_turns(self, rows, repeats):
         return {row: some * 3 for row, some in super().take_turns(rows, repeats).items()}
 
+    def generate(self, engine, prompt, config, max_tokens, temperature=0.0):
+        run = super().generate(engine, prompt, config, max_tokens, temperature)
+        guesses = config.num_speculative_tokens if config.speculative != "off" else 0
+        rate = len(prompt) * (1 + SPEEDS["guess"] * guesses)
+        for name in ("kv_cache", "kv_dtype", "paged"):
+            rate *= SPEEDS[name] if getattr(config, name) not in ("auto", False) else 1
+        paced = Run(replace(one, **times_of(one, guesses)) if isinstance(one, StepTimed) else one for one in run.events)
+        vars(paced)["metrics"] = replace(run.metrics, tokens_per_second=rate)
+        return paced
+
+
+def times_of(step: StepTimed, guesses: int) -> dict[str, float]:
+    whole = step.target_tokens / 16 if step.kv_reserved_bytes == 0 else 1.0
+    wide = WIDE if step.step_kind == "verify" else 1.0
+    return {"draft_ms": guesses * COST, "verify_ms": wide, "total_ms": whole}
+
 
 @pytest.fixture(scope="module")
 def trial() -> Trial:
-    return Copied(load, small=True)
+    return Paced(load, small=True)
+
+
+@pytest.fixture(scope="module")
+def check(trial):
+    """What checking a claim gives; done once for each."""
+    return functools.cache(lambda name: CLAIMS[name].check(Trial(no_engine) if CLAIMS[name].arithmetic else trial))
 
 
 UNCERTAIN = {
@@ -64,10 +98,9 @@ UNCERTAIN = {
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_every_experiment_gives_numbers_that_its_rule_decides_by(trial, name):
+def test_every_experiment_gives_numbers_that_its_rule_decides_by(check, name):
     claim = CLAIMS[name]
-    checked = claim.check(Trial(no_engine) if claim.arithmetic else trial)
-    found, verdict = checked.found, checked.verdict
+    found, verdict, _ = check(name)
     assert verdict == claim.verdict(found)
     assert verdict.word in WORDS
     for number in found.numbers:
@@ -86,6 +119,107 @@ def test_every_experiment_gives_numbers_that_its_rule_decides_by(trial, name):
         any(number.kind == "measured" for number in found.numbers) or claim.arithmetic or name == "million-operations"
     )
     check_chart(found)
+
+
+GUESSED = 1 + GAMMA * SPEEDS["guess"]
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "value"),
+    [
+        ("ladder", "measured: cache + INT8", SPEEDS["kv_dtype"]),
+        ("ladder", "measured: cache + paged", SPEEDS["paged"]),
+        ("ladder", "measured: cache + speculation", GUESSED),
+        ("ladder", "measured: all", GUESSED * SPEEDS["kv_dtype"] * SPEEDS["paged"]),
+        ("both-ten", "at_", GUESSED * SPEEDS["kv_cache"]),
+        ("both-ten", "cache: ", SPEEDS["kv_cache"]),
+        ("both-ten", "draft: ", GUESSED),
+        ("int8-speed", "at_", SPEEDS["kv_dtype"]),
+        ("speedup-formula", "faster: ", GUESSED),
+        ("two-to-three", "faster: ", GUESSED),
+        ("two-to-three", "cost", COST),
+        ("two-to-three", "wide", WIDE),
+        ("larger-window", "best: ", 8),
+    ],
+)
+def test_ratios_are_of_the_settings_that_they_are_said_to_be_of(check, name, keys, value):
+    found = [number for number in check(name).found.numbers if number.key.startswith(keys)]
+    assert found
+    for number in found:
+        assert number.value == pytest.approx(value)
+        if number.low is not None:
+            assert (number.low, number.high) == pytest.approx((value, value))
+
+
+def test_the_loss_in_quality_is_a_small_change_and_larger_for_int4(check):
+    values = check("int8-lossless").found.values
+    assert abs(values["rise"]) <= values["high"] < 0.01
+    assert abs(values["int4_rise"]) < 0.1
+    assert 0 < values["kl"] < values["int4_kl"] < 0.1
+    assert 0 < values["off"] < 0.01
+    assert 0 < values["same"] <= FEWEST
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("seventy-80gb", {"claimed": 80, "own": 1.342, "every": 10.74, "weights": 138}),
+        ("seventy-4gb", {"claimed": 4, "own": 1.342, "sequences": 2.98, "every_sequences": 0.373}),
+        ("int8-halves", {"claimed": 2, "numbers": 2, "scales": 4, "least": 1.88, "most": 1.94}),
+        ("int4-quarters", {"claimed": 4, "numbers": 4, "scales": 8, "least": 3.55, "most": 3.56}),
+    ],
+)
+def test_sizes_are_those_of_published_configurations(check, name, expected):
+    values = check(name).found.values
+    assert {key: values[key] for key in expected} == pytest.approx(expected, rel=0.01)
+
+
+def test_the_share_accepted_of_all_guesses_is_that_of_the_tokens_a_pass_gave(check):
+    shares, found = check("acceptance-rate").found.values, check("speedup-formula").found
+    kinds = [key.removeprefix("of_all: ") for key in shares if key.startswith("of_all: ")]
+    assert len(kinds) == 4
+    for kind in kinds:
+        assert found.values[f"tokens: {kind}"] == pytest.approx(1 + GAMMA * shares[f"of_all: {kind}"])
+        assert found.values[f"said: {kind}"] == pytest.approx(1 + GAMMA * shares[f"accepted: {kind}"])
+    for series, what in zip(found.chart.series, ("tokens", "theory", "faster"), strict=True):
+        assert dict(zip(series.x, series.y, strict=True)) == {kind: found.values[f"{what}: {kind}"] for kind in kinds}
+
+
+def test_rules_keep_what_theory_says_and_are_tried_on_the_same_guesses(check):
+    by_p, difference = (check(name).found.values for name in ("accept-by-p", "redraw-p-minus-q"))
+    for kept, theory in (("kept", "pq"), ("standard_kept", "shared")):
+        assert by_p[kept] == pytest.approx(by_p[theory], abs=0.02)  # 16,000 guesses: five standard deviations
+    assert by_p["tokens"] == pytest.approx(sum(by_p["pq"] ** i for i in range(GAMMA)))  # without a bonus token
+    assert by_p["standard_tokens"] == pytest.approx(sum(by_p["shared"] ** i for i in range(GAMMA + 1)))
+    assert difference["raised"] == difference["places"] == 4
+    assert difference["negative"] == pytest.approx(1 - by_p["shared"])
+    assert (by_p["control"], by_p["standard"]) == (difference["control"], difference["clamped"])
+
+
+def test_the_share_of_the_cache_grows_with_the_text(check):
+    """A token's keys and values are 16 kB, and the weights, of two bytes or four each, 26 or 51 MB."""
+    values = check("int8-speed").found.values
+    for length in (16, 64):
+        cache = 16_384 * (length + 15)
+        assert 0.9 * cache / (cache + 51e6) < values[f"share_{length}"] < 1.1 * cache / (cache + 26e6)
+
+
+def test_the_first_rung_is_not_compared_with_itself_but_drawn(check):
+    found = check("ladder").found
+    first, *others = LADDER
+    assert found.values.keys() == {"rate"} | {f"{what}: {name}" for what in ("claimed", "measured") for name in others}
+    for series in found.chart.series:
+        assert series.x == tuple(LADDER)
+        assert series.y == (1, *(found.values[f"{series.name}: {name}"] for name in others))
+    assert found.chart.series[0].y == tuple(rate / LADDER[first] for rate in LADDER.values())
+
+
+@pytest.mark.parametrize("name", ["short-speedup", "long-speedup"])
+def test_the_gain_of_a_cache_is_that_of_each_length(check, name):
+    found = check(name).found
+    for length, gain in at_lengths(found.values).items():
+        assert gain == pytest.approx((length + 2) / 16, abs=0.2)  # the passage may be a token or two off
+    assert found.chart.series[0].y == tuple(at_lengths(found.values).values())
 
 
 def check_chart(found: Found) -> None:
@@ -147,15 +281,67 @@ def test_every_measurement_takes_a_turn_and_can_be_cancelled():
         CLAIMS["ladder"].check(trial)
 
 
-def test_attention_and_linear_layers_cost_the_same_at_the_reported_lengths(trial):
-    engine = trial.engine("matched")
-    values = CLAIMS["complexity"].experiment(trial).values
+def test_waiting_for_a_turn_is_not_part_of_what_a_measurement_takes():
+    @contextmanager
+    def turn() -> Iterator[None]:
+        time.sleep(0.2)
+        yield
+
+    def experiment(trial: Trial) -> Found:
+        trial.take_turns({"row": lambda: time.sleep(0.01)}, 1)
+        return CLAIMS["seventy-80gb"].experiment(trial)
+
+    checked = replace(CLAIMS["seventy-80gb"], experiment=experiment).check(Trial(no_engine, turn=turn))
+    assert 0.02 <= checked.seconds < 0.2
+
+
+def test_operations_are_those_of_the_shape(check):
+    """The embedded target's: 16 layers of 4 heads of 64, and 12.85 million weights, tables of tokens included."""
+    values = check("million-operations").found.values
+    assert values["pairs"] == 1001 * 1002 / 2
+    assert values["share"] * values["flops"] == pytest.approx(4 * 16 * 4 * 64 * values["pairs"] / 1e9)
+    assert (1 - values["share"]) * values["flops"] == pytest.approx(2 * (12.85e6 - 4096 * 256) * 1001 / 1e9, rel=0.01)
+    assert values["claimed"] == 1e6
+    assert values["times"] == pytest.approx(values["flops"] * 1e9 / 1e6)
+
+
+def test_a_cache_saves_what_is_told_at_the_longest_text(trial, check):
+    values, whole = (check(name).found.values for name in ("thousand-operations", "million-operations"))
+    assert values["pairs"] == 1001
+    one = count(trial.engine("matched"), 1000, 1001)
+    assert values["flops"] == pytest.approx(whole["flops"] * 1e9 / one.flops, rel=1e-9)
+    assert values["length"] == 96
+    assert values["cached"] == 1
+    assert values["uncached"] == values["time"] == pytest.approx(98 / 16, abs=0.2)
+
+
+def test_attention_and_linear_layers_cost_the_same_at_the_reported_lengths(trial, check):
+    engine, values = trial.engine("matched"), check("complexity").found.values
+    assert values["attention_uncached"] == pytest.approx(2, abs=0.01)
+    assert values["attention_cached"] == pytest.approx(1, abs=0.01)
     whole, one = round(values["even"]), round(values["even_cached"])
     for start, stop in ((0, whole), (one - 1, one)):
         pass_ = count(engine, start, stop)
         linear = pass_.flops - pass_.attention_flops - 2 * engine.target.head_weights
         assert pass_.attention_flops == pytest.approx(linear, rel=1e-3)
     assert values["even_8b"] == 2 * values["even_8b_cached"]
+
+
+def test_paging_is_compared_with_contiguous_runs_and_with_no_batching(monkeypatch):
+    speeds = {"contiguous, the most": (15.0, 2.0, 0.6), "paged": (45.0, 8.0, 0.1)}
+
+    def serve(name: str, max_num_seqs: int = 6) -> dict[str, float]:
+        rate, sequences, wasted = speeds[name] if max_num_seqs > 1 else (10.0, 1.0, 0.5)
+        return {"tokens_per_second": rate, "mean_sequences": sequences, "wasted_share": wasted}
+
+    rows = {name: functools.partial(serve, name) for name in speeds}
+    monkeypatch.setattr("lab.bench.serve.memory_rows", lambda *asked: (rows, {"requests": 6}))
+    monkeypatch.setattr(paging, "write", lambda *asked: [])
+    values = CLAIMS["paged-throughput"].experiment(Trial(lambda pair: None, small=True)).values
+    assert (values["in_contiguous"], values["in_paged"], values["fit"]) == (2, 8, 4)
+    assert (values["vain"], values["vain_paged"]) == (0.6, 0.1)
+    assert (values["faster"], values["naive"], values["batching"]) == (3, 4.5, 1.5)
+    assert values["large"] == pytest.approx(4096 / 500, rel=0.1)
 
 
 def test_each_greedy_text_counts_once_per_draft():

@@ -40,6 +40,24 @@ def test_exact_rules_pass_and_wrong_ones_are_always_noticed(seed):
     assert control(places, GUESSES).value < NOTICED
 
 
+@pytest.mark.parametrize(
+    ("rule", "shares"),
+    [
+        (with_residual, (0.6, 0.0, 0.4)),
+        (with_target, (0.5, 0.3, 0.2)),
+        (with_absolute, (0.3, 0.5, 0.2)),
+        (by_target, (5 / 7, 0.0, 2 / 7)),
+    ],
+)
+def test_each_rule_redraws_from_its_own_weights(rule, shares):
+    p, q = (torch.tensor(weights, dtype=torch.float64) for weights in ((0.5, 0.3, 0.2), (0.2, 0.8, 0.0)))
+    u_next = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
+    rejected = Draws(torch.ones(1000, dtype=torch.long), torch.full((1000,), 0.99, dtype=torch.float64), u_next)
+    kept, token = rule(Context(p, q), rejected)
+    assert not kept.any()
+    assert token.bincount(minlength=3).tolist() == pytest.approx([1000 * share for share in shares], abs=1)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_accepted_share_is_what_theory_gives(seed):
     places = random_places(seed)

@@ -144,6 +144,22 @@ def test_logits_and_cache_are_those_of_the_reference(config, kv_format):
             assert close.double().mean() > 0.999
 
 
+@pytest.mark.parametrize("kv_format", ["int8", "int4"])
+@pytest.mark.parametrize("odd", [0.0, math.nan])
+@torch.inference_mode()
+def test_vectors_that_have_no_scale_of_their_own_are_stored_as_by_the_reference(odd, kv_format):
+    """One head's values are all 0, or all but one that is no number: the vector must not be read back as finite."""
+    model = exact(LLAMA)
+    weight = model.model.layers[0].self_attn.v_proj.weight
+    weight[: LLAMA.head_dim] = 0
+    weight[5] = odd
+    both = logits_of_both(LanguageModel(model, "odd"), kv_format, [(0, 3)])
+    theirs, ours = (storage.layers[0].read(slice(0, 3))[1][:, 0] for _, storage in both)
+    assert torch.equal(ours.isfinite(), theirs.isfinite())
+    assert ours.isfinite().all() == (not odd)
+    assert odd or not ours.any()
+
+
 @settings(max_examples=30)
 @given(
     lengths=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 20)), min_size=1, max_size=4),

@@ -51,10 +51,11 @@ def test_draws_at_the_ends_of_the_distribution(u):
     assert not p[0, [0, 2, 4]].any()
 
 
+@pytest.mark.parametrize("where", [17, slice(None)], ids=["one", "all"])
 @pytest.mark.parametrize("odd", NOT_FINITE, ids=hex)
-def test_non_finite_logits_show_in_their_row_of_p_only(odd):
+def test_non_finite_logits_show_in_their_row_of_p_only(odd, where):
     logits = torch.zeros(2, 40)
-    logits.view(torch.int32)[0, 17] = odd
+    logits.view(torch.int32)[0, where] = odd
     for top_k in (0, 3):
         how = [SamplingParams(), SamplingParams(temperature=0.8, top_k=top_k)]
         for broken in (0, 1):

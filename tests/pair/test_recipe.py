@@ -84,6 +84,14 @@ def test_the_split_is_by_position_and_keeps_held_out_text_out_of_training(corpus
     assert not any(line in trained_on for text in split.held_out for line in text.splitlines())
 
 
+def test_every_36th_book_is_held_out_and_empty_lines_are_no_books(corpus, tmp_path):
+    assert [index for index in range(100) if unseen_book(index)] == [2, 38, 74]
+    (tmp_path / "spaced.txt").write_text(f"\n\n{corpus.read_text('utf-8')}\n\n\n\n", "utf-8")
+    spaced, plain = read_split(tmp_path / "spaced.txt"), read_split(corpus)
+    assert [text.strip() for text in spaced.held_out] == plain.held_out
+    assert len(spaced.train) == len(plain.train)
+
+
 def test_an_empty_corpus_is_refused(tmp_path):
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(ValueError, match="holds no text"):

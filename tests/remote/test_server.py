@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import ConfigError, SamplingParams
+from lab.remote import completion
 from lab.remote import server as remote
 from lab.remote.completion import Answer, Completed, ReportedRounds, reported_rounds
 from lab.remote.metrics import GENERATED
@@ -100,10 +101,17 @@ def test_an_answer_that_ended_before_its_first_round_has_none() -> None:
         {"per_step_drafted": ["4"], "per_step_accepted": [1]},
         {"per_step_drafted": [True], "per_step_accepted": [True]},
         {"per_step_drafted": [4], "per_step_accepted": [-1]},
+        {"per_step_drafted": [4, 4], "per_step_accepted": [1, 5]},
     ],
 )
 def test_malformed_rounds_are_dropped(said: object) -> None:
     assert reported_rounds(said) is None
+
+
+def test_of_more_rounds_than_any_answer_has_the_first_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completion, "MOST_ROUNDS", 2)
+    said = {"per_step_drafted": [4, 4, 4], "per_step_accepted": [1, 2, 3]}
+    assert reported_rounds(said) == ReportedRounds((4, 4), (1, 2))
 
 
 @pytest.mark.parametrize(

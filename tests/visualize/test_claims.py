@@ -12,6 +12,7 @@ import pytest
 
 from lab.claims import CLAIMS
 from lab.claims.claim import WORDS, Chart, Checked, Found, Number, Series, Verdict
+from lab.claims.trial import Trial
 from lab.config import LabError
 from tests.visualize.picture import draw
 from visualize.claims import checks
@@ -55,7 +56,7 @@ def test_only_calculated_claims_have_a_verdict_at_first():
     for name, row in record["checked"].items():
         assert row["verdict"] in VERDICTS
         assert row["took"] == "calculated"
-        assert [number.label for number in CLAIMS[name].check(None).found.numbers] == [row[0] for row in row["numbers"]]
+        assert [number.label for number in CLAIMS[name].experiment(None).numbers] == [row[0] for row in row["numbers"]]
     json.dumps(record, allow_nan=False)
 
 
@@ -199,6 +200,6 @@ def test_a_measured_claim_says_how_long_it_took_unless_results_were_reused():
 
 
 def test_a_claim_without_measured_numbers_counts_as_calculated():
-    checked = CLAIMS["seventy-80gb"].check(None)
+    checked = CLAIMS["seventy-80gb"].check(Trial(no_engine))
     assert {number.kind for number in checked.found.numbers} == {"claimed", "formula"}
     assert shown(CLAIMS["ladder"], checked)["took"] == "calculated"
