@@ -68,7 +68,8 @@ def test_a_link_opens_its_numbers_and_a_change_updates_them(visit: Visit) -> Non
 def test_the_memory_axis_has_correct_ticks_on_devices_of_any_size(visit: Visit) -> None:
     page = visit().at("memory", gpu="other", memory=80)
     shown = page.locator("[data-chart=split] .xtick")
-    for memory, ticks in ((80, ["0 GiB", "20", "40", "60", "80"]), (100_000, ["0 GiB", "50,000", "100,000"])):
+    fits = (80, ["0 GiB", "20", "40", "60", "80"]), (100_000, ["0 GiB", "50,000", "100,000"])
+    for memory, ticks in (*fits, (16, ["device: 16 GiB"]), (0.1, ["device: 102 MiB"])):
         page.fill("#memory input", str(memory))
         expect(shown).to_have_text(ticks)
         expect(shown.last.locator("text")).to_be_visible()

@@ -226,8 +226,8 @@ def test_weights_that_do_not_fit_are_drawn_past_the_end_of_the_device() -> None:
     split = sheet(large, Inputs().deployment(large), 32)["charts"]["split"]
     weights, aside, *_ = split["columns"]
     assert weights["x"] == [pytest.approx(131.4, abs=0.1)] * 2
-    assert split["layout"]["xaxis.range"] == [0, pytest.approx(131.4 + 8, abs=0.1)]
-    assert split["layout"]["xaxis.tickvals"] == [0, 80]
+    assert split["layout"]["xaxis.range"] == [0, pytest.approx(1.25 * (131.4 + 8), abs=0.1)]
+    assert split["layout"]["xaxis.tickvals"] == [80]
     assert aside["x"][0] == pytest.approx(8)
     fits = sheet(LLAMA, Inputs().deployment(LLAMA), 32)["charts"]["split"]["layout"]
     assert fits == {"xaxis.range": [0, 80]}
