@@ -315,6 +315,8 @@ def test_the_page_fits_the_screen(visit: Visit) -> None:
     for wide, high in ((1280, 720), (1000, 720), (768, 1024)):
         page.set_viewport_size({"width": wide, "height": high})
         assert_fits(page, wide)
+    told = page.evaluate("document.querySelector('[data-chart=positions] .plot').ariaDescription")
+    assert set(re.findall(r"guess (.+?):", told)) == set("1234"), "although they are drawn side by side"
     as_on_a_phone(page)
     assert_fits(page, 390)
 
