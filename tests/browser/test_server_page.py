@@ -98,10 +98,15 @@ NO_ROOM = """() => [...document.querySelectorAll(".readout .label")]
 
 
 def test_on_a_projector_no_label_is_cut_and_a_lost_server_moves_nothing(visit: Visit, vllm: ScriptedVLLM) -> None:
+    vllm.by_position = tuple(0.9**position for position in range(16))
     page = visit().at("server")
     says(page, ".sheet-say", "serves")
     page.wait_for_selector("[data-key=length] .was:not(:empty)")
     assert page.evaluate(NO_ROOM) == []
+    page.wait_for_function(f"({POINTS})('acceptance') === 16")
+    labels = "ticks => ticks.map((tick) => [tick.textContent, tick.transform.baseVal[1]?.angle ?? 0])"
+    positions = page.eval_on_selector_all("[data-chart=acceptance] .xtick text", labels)
+    assert positions == [["guess 2", 0], *([f"{position}", 0] for position in range(4, 17, 2))]
     charts = page.locator(".remote-charts")
     before = charts.bounding_box()
     vllm.wrong["/metrics"] = "html"
