@@ -245,6 +245,9 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
     page.wait_for_function("location.search.includes('at=50')")
     page.click("#preset label:has-text('Ladder')")  # an instant belongs to its settings
     page.wait_for_function("!location.search.includes('at=')")
+    scrubbed(page, 0.3)
+    page.wait_for_timeout(400)
+    assert "at=" not in page.url
 
 
 def test_the_link_claims_no_comparison_of_settings_chosen_after_it_was_asked_for(visit: Visit) -> None:
