@@ -36,9 +36,7 @@ def bars_figure(dark: bool = False) -> go.Figure:
         marker={"color": colours.other, "line": {"width": 0}},
         hovertemplate="%{customdata}<extra></extra>",
     )
-    quartiles = go.Scatter(
-        name="quartiles", mode="lines", line={"color": colours.ink, "width": 2.5}, hoverinfo="skip", connectgaps=False
-    )
+    quartiles = go.Scatter(name="quartiles", mode="lines", line={"color": colours.ink, "width": 2.5}, hoverinfo="skip")
     runs = go.Scatter(
         name="runs",
         mode="markers",
