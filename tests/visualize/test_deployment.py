@@ -72,6 +72,10 @@ def test_a_large_model_is_split_over_gpus_and_too_few_are_reported() -> None:
         assert "room for at most " not in known_to_the_byte["say"]
         assert not any("on top" in text for text in known_to_the_byte["differences"])
     assert "the others wait" in told(gpu="l4", tensor_parallel=1, at_once=5000)["say"]
+    tight = {"gpu": OTHER, "memory": 17.5, "mean": 4096, "tensor_parallel": 1, "speculation": "off"}
+    of_one = "On 1 GPU of 17.5 GiB there is room for 1 sequence"
+    assert told(**tight, at_once=1)["say"] == f"{of_one}, and 1 sequence at once is asked for."
+    assert told(**tight, at_once=2)["say"] == f"{of_one} on average, not for 2 sequences at once: the others wait."
     assert "would not start" in told(gpu="l4", tensor_parallel=1, longest=130_000)["say"]
 
 
