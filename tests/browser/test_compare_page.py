@@ -112,6 +112,8 @@ def test_two_settings_race_and_write_identical_outputs(visit: Visit) -> None:
     page.wait_for_timeout(150)
     assert page.inner_text(".now") == stands
     assert asked == []
+    page.select_option(".pace", "0.01")
+    page.click(".play")
 
     page.click("[data-shows=theory]")
     page.wait_for_selector("[data-chart=speedup] .main-svg")
@@ -125,6 +127,7 @@ def test_two_settings_race_and_write_identical_outputs(visit: Visit) -> None:
     page.wait_for_function("location.search.includes('prompt=Once')")
     page.click(".grow")
     page.wait_for_selector(".grown:has-text('without a cache: ')")  # its progress
+    assert page.locator(".play").text_content() == "Play", "the race takes no time from what is measured"
     page.wait_for_selector(".grown:has-text('A token after n others takes')", timeout=60_000)  # grown or not
     dots = page.evaluate("document.querySelector('[data-chart=growth] .plot').data.map(trace => trace.x.length)")
     assert dots == [199, 199, 104, 2]  # the steps after the prefill, two curves with a gap after each, two names
