@@ -81,6 +81,7 @@ def test_two_settings_race_and_write_identical_outputs(visit: Visit) -> None:
         "[data-lane='Draft γ4'] .piece", "all => [...new Set(all.map(piece => piece.classList[1]))]"
     )
     assert {"prompt", "plain", "accepted"} <= set(kinds)
+    assert {"prompt", *page.locator(".race .legend li:visible").all_inner_texts()} == set(kinds)
     texts = page.eval_on_selector_all(".lane-text", "all => all.map(text => text.textContent)")
     assert texts[0] == texts[1]
     assert HOSTILE in texts[0]
@@ -216,6 +217,7 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
     compared(page)
     page.wait_for_selector(".play:has-text('Again')")
     assert "at=" not in page.url
+    expect(page.locator(".race .legend li:visible")).to_have_text(["plain"])
     scrubbed(page, 0.437)
     page.wait_for_function("location.search.includes('at=43.7')")
     assert page.get_attribute(".clock", "aria-valuetext") == page.inner_text(".now")
@@ -269,8 +271,10 @@ def test_the_link_claims_no_comparison_of_settings_chosen_after_it_was_asked_for
 
 
 def test_a_link_with_a_value_left_out_still_links_to_its_comparison(visit: Visit) -> None:
-    page = visit().at("compare", lanes="cache,paged", max_tokens=10, repeats=0, run=1)
+    page = visit(reduced_motion="reduce").at("compare", lanes="cache,paged", max_tokens=10, repeats=0, run=1)
     page.wait_for_selector(".contest[data-over=true] .lane", timeout=90_000)
+    expect(page.locator(".lane.over")).to_have_count(2, timeout=2000)  # nothing moves by itself
+    assert page.inner_text(".play") == "Again"
     assert parse_qs(urlsplit(page.url).query)["run"] == ["1"]
 
 
@@ -350,6 +354,10 @@ def assert_fits(page: Page, wide: int) -> None:
         }"""
     )
     assert cut == []
+    unseen = (
+        "texts => texts.map(({ scrollHeight, scrollTop, clientHeight }) => scrollHeight - scrollTop - clientHeight)"
+    )
+    assert max(page.eval_on_selector_all(".lane-text", unseen)) < 2, "the newest line is in view"
     page.wait_for_function(
         "(plot => plot.querySelector('.main-svg').clientWidth === plot.clientWidth)"
         "(document.querySelector('[data-chart=bars] .plot'))"
