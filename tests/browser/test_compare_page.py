@@ -71,6 +71,7 @@ def test_two_settings_race_and_write_identical_outputs(visit: Visit) -> None:
     none, ends = scrubbed(page, 0, 1)
     assert none == {"Cache": 0, "Draft γ4": 0}
     assert ends == {"Cache": 40, "Draft γ4": 40}
+    assert page.eval_on_selector_all(".lane .done", "bars => bars.map((bar) => bar.style.width)") == ["100%", "100%"]
     back = scrubbed(page, *(share / 100 for share in range(100, -1, -1)))
     for lane in ends:
         counts = [shown[lane] for shown in back]
@@ -167,6 +168,9 @@ def test_links_carry_the_settings_and_presets_choose_lanes(visit: Visit) -> None
     page.wait_for_selector("[data-chart=growth]")
     cut = "lines => lines.filter((line) => line.scrollWidth > line.clientWidth).map((line) => line.textContent)"
     assert page.eval_on_selector_all(".theory-charts .caption", cut) == []
+    assert page.inner_text(".missing").startswith("To place runs on these curves, compare a setting with speculation")
+    assert page.is_hidden("[data-chart=round]")
+    assert page.is_hidden(".figures.theory table")
     page.click("#preset label:has-text('Blocks')")
     page.wait_for_function("location.search.includes('lanes=cache%2Cpaged')")
     page.click("[data-shows=race]")
@@ -241,6 +245,9 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
     page.wait_for_function("location.search.includes('at=50')")
     page.locator("#lanes input").first.press("Home")  # of which a checkbox makes no use
     page.wait_for_function("document.querySelector('.clock').value === '0'")
+    scrubbed(page, 0.5)
+    page.get_by_role("region", name="The figures").press("Home")  # which scrolls it
+    assert page.input_value(".clock") != "0"
     page.click(".contest-say")
     page.keyboard.press("Space")
     page.wait_for_selector(".play:has-text('Pause')")

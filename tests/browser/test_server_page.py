@@ -56,6 +56,10 @@ def test_charts_update_and_a_prompt_is_answered_with_its_rounds(visit: Visit, vl
     assert page.query_selector(".answer-text img") is None
     says(page, ".rounds-say", "4 rounds with guesses, 8 of 14 guesses kept. Which tokens they were is not reported.")
     page.wait_for_function(f"document.querySelector('[data-chart=rounds] .plot').data[1].x.length === {sum(ACCEPTED)}")
+    vllm.spec = False
+    page.click("#run")
+    says(page, ".rounds-say", "The server reports nothing about your prompt's rounds")
+    page.wait_for_function("document.querySelector('[data-chart=rounds] .plot').data[1].x.length === 0")
     says(page, "[data-key=usage] .value", "50")
     assert page.evaluate(POINTS, "usage") > before
     assert page.evaluate("window.pwned") is None
@@ -133,6 +137,7 @@ def test_a_lost_server_is_reported_and_the_charts_resume_when_it_is_back(visit: 
     vllm.restart()
     vllm.model = HOSTILE
     page.wait_for_selector(".sheet-say:not(.problem)")
+    assert page.locator(".readouts.old").count() == 0
     says(page, ".sheet-say", HOSTILE)
     gaps = "document.querySelector('[data-chart=usage] .plot').data[0].y.filter((y) => y === null).length"
     assert page.evaluate(gaps) >= 1
