@@ -378,6 +378,14 @@ def test_what_does_nothing_in_a_setting_is_said() -> None:
     assert not [said for _, config in LANES.values() for said in idle(config, SamplingParams())]
 
 
+def test_with_prefix_caching_it_is_said_that_the_warm_up_left_the_prompts_blocks() -> None:
+    runs = made("cache", "paged")
+    caching = configs(runs) | {"Paged": EngineConfig(paged=True, enable_prefix_caching=True)}
+    for known, says in ((configs(runs), False), (caching, True)):
+        said = " ".join(whole(known, runs, {})["said"])
+        assert ("the warm-up left them in the cache" in said) == says
+
+
 def test_a_setting_that_does_not_repeat_its_output_is_named() -> None:
     runs = made("cache", "paged", repeats=3)
     runs["Paged"][2] = shifted(runs["Paged"][2], 3)

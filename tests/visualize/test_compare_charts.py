@@ -190,6 +190,7 @@ def test_cache_bytes_lie_on_the_line_of_their_format() -> None:
     assert names["text"] == ["Native", "INT8", "INT4"]
     assert marks["text"] == [MARKS[0], MARKS[2]]
     tokens, held = marks["x"][0], marks["y"][0]
+    assert tokens == max(step.kv_tokens for step in timed(runs["Cache"][0]))
     assert held == tokens * BYTES["auto"] / 1000
     assert line["y"][1] == pytest.approx(line["x"][1] * BYTES["auto"] / 1000)
     assert marks["customdata"][0] == f"{held:.3g} kB"
