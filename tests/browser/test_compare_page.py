@@ -318,7 +318,8 @@ def test_mistakes_are_explained_and_a_comparison_can_be_stopped(visit: Visit) ->
 def test_the_page_fits_the_screen(visit: Visit) -> None:
     page = visit().at(
         "compare",
-        lanes="cache,int8,paged,draft-4,all",
+        lanes="cache,int8,paged,draft-4",
+        own=f"{'漢字' * 7}: kv_dtype=int8,paged=true,speculative=draft",
         max_tokens=32,
         repeats=1,
         temperature=0.6,
@@ -332,6 +333,9 @@ def test_the_page_fits_the_screen(visit: Visit) -> None:
     for wide, high in ((1280, 720), (1000, 720), (768, 1024)):
         page.set_viewport_size({"width": wide, "height": high})
         assert_fits(page, wide)
+    left = "nodes => Math.min(...nodes.map((node) => node.getBoundingClientRect().left))"
+    plot, names = (page.eval_on_selector_all(f"[data-chart=bars] {part}", left) for part in (".plot", ".ytick text"))
+    assert plot <= names, "no name is cut off"
     told = page.evaluate("document.querySelector('[data-chart=positions] .plot').ariaDescription")
     assert set(re.findall(r"guess (.+?):", told)) == set("1234"), "although they are drawn side by side"
     as_on_a_phone(page)

@@ -58,6 +58,7 @@ def bars_figure(dark: bool = False) -> go.Figure:
         xaxis={"range": [0, 1], "nticks": 5, "fixedrange": True},
         yaxis={
             "range": [MOST - 0.5, -0.5],
+            "automargin": True,  # names may be of wide letters
             "showgrid": False,
             "fixedrange": True,
             "tickfont": {"color": colours.ink, "size": 11},
