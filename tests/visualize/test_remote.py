@@ -70,6 +70,9 @@ def test_readings_become_numbers_lines_and_bars() -> None:
     assert second["points"]["speed"] == [[0, None, {"x": 3.0, "y": 50.0}]]
     assert second["charts"]["acceptance"]["columns"] == [{"x": [1, 2, 3, 4], "y": [0.9, 0.8, 0.5, 0.3]}]
     assert "problem" not in second
+    assert second["layout"]["speed"]["yaxis.range"][1] >= 50
+    crowd = reducer.take(Reading(104.0, reading(104.0, 3).values | {WAITING: 70.0}), ["tiny"])
+    assert crowd["layout"]["queue"]["yaxis.range"][1] > 70
 
 
 def test_a_restart_and_a_lost_connection_are_reported_and_leave_a_gap() -> None:
@@ -79,6 +82,8 @@ def test_a_restart_and_a_lost_connection_are_reported_and_leave_a_gap() -> None:
     assert again["say"].startswith("The counters did not go on: the server was restarted, or several servers answer")
     assert again["points"]["speed"][0][2]["y"] is None
     assert again["charts"]["acceptance"]["columns"] == [{"x": [], "y": []}]
+    goes_on = reducer.take(reading(2.5, 2, started=2.0), ["tiny"])
+    assert goes_on["readouts"]["hits"] == ["75", "%", "last minute"]  # of what came after the restart
     gone = reducer.lost(3.0, f"No connection {HOSTILE}.")
     assert gone["problem"]
     assert "⟨RLO⟩" in gone["say"]
