@@ -71,6 +71,7 @@ def test_two_settings_race_and_write_identical_outputs(visit: Visit) -> None:
     none, ends = scrubbed(page, 0, 1)
     assert none == {"Cache": 0, "Draft γ4": 0}
     assert ends == {"Cache": 40, "Draft γ4": 40}
+    assert page.eval_on_selector_all(".lane .done", "bars => bars.map((bar) => bar.style.width)") == ["100%", "100%"]
     back = scrubbed(page, *(share / 100 for share in range(100, -1, -1)))
     for lane in ends:
         counts = [shown[lane] for shown in back]
@@ -81,6 +82,7 @@ def test_two_settings_race_and_write_identical_outputs(visit: Visit) -> None:
         "[data-lane='Draft γ4'] .piece", "all => [...new Set(all.map(piece => piece.classList[1]))]"
     )
     assert {"prompt", "plain", "accepted"} <= set(kinds)
+    assert {"prompt", *page.locator(".race .legend li:visible").all_inner_texts()} == set(kinds)
     texts = page.eval_on_selector_all(".lane-text", "all => all.map(text => text.textContent)")
     assert texts[0] == texts[1]
     assert HOSTILE in texts[0]
@@ -112,6 +114,8 @@ def test_two_settings_race_and_write_identical_outputs(visit: Visit) -> None:
     page.wait_for_timeout(150)
     assert page.inner_text(".now") == stands
     assert asked == []
+    page.select_option(".pace", "0.01")
+    page.click(".play")
 
     page.click("[data-shows=theory]")
     page.wait_for_selector("[data-chart=speedup] .main-svg")
@@ -125,6 +129,7 @@ def test_two_settings_race_and_write_identical_outputs(visit: Visit) -> None:
     page.wait_for_function("location.search.includes('prompt=Once')")
     page.click(".grow")
     page.wait_for_selector(".grown:has-text('without a cache: ')")  # its progress
+    assert page.locator(".play").text_content() == "Play", "the race takes no time from what is measured"
     page.wait_for_selector(".grown:has-text('A token after n others takes')", timeout=60_000)  # grown or not
     dots = page.evaluate("document.querySelector('[data-chart=growth] .plot').data.map(trace => trace.x.length)")
     assert dots == [199, 199, 104, 2]  # the steps after the prefill, two curves with a gap after each, two names
@@ -163,6 +168,9 @@ def test_links_carry_the_settings_and_presets_choose_lanes(visit: Visit) -> None
     page.wait_for_selector("[data-chart=growth]")
     cut = "lines => lines.filter((line) => line.scrollWidth > line.clientWidth).map((line) => line.textContent)"
     assert page.eval_on_selector_all(".theory-charts .caption", cut) == []
+    assert page.inner_text(".missing").startswith("To place runs on these curves, compare a setting with speculation")
+    assert page.is_hidden("[data-chart=round]")
+    assert page.is_hidden(".figures.theory table")
     page.click("#preset label:has-text('Blocks')")
     page.wait_for_function("location.search.includes('lanes=cache%2Cpaged')")
     page.click("[data-shows=race]")
@@ -213,6 +221,7 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
     compared(page)
     page.wait_for_selector(".play:has-text('Again')")
     assert "at=" not in page.url
+    expect(page.locator(".race .legend li:visible")).to_have_text(["plain"])
     scrubbed(page, 0.437)
     page.wait_for_function("location.search.includes('at=43.7')")
     assert page.get_attribute(".clock", "aria-valuetext") == page.inner_text(".now")
@@ -236,6 +245,9 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
     page.wait_for_function("location.search.includes('at=50')")
     page.locator("#lanes input").first.press("Home")  # of which a checkbox makes no use
     page.wait_for_function("document.querySelector('.clock').value === '0'")
+    scrubbed(page, 0.5)
+    page.get_by_role("region", name="The figures").press("Home")  # which scrolls it
+    assert page.input_value(".clock") != "0"
     page.click(".contest-say")
     page.keyboard.press("Space")
     page.wait_for_selector(".play:has-text('Pause')")
@@ -245,6 +257,9 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
     page.wait_for_function("location.search.includes('at=50')")
     page.click("#preset label:has-text('Ladder')")  # an instant belongs to its settings
     page.wait_for_function("!location.search.includes('at=')")
+    scrubbed(page, 0.3)
+    page.wait_for_timeout(400)
+    assert "at=" not in page.url
 
 
 def test_the_link_claims_no_comparison_of_settings_chosen_after_it_was_asked_for(visit: Visit) -> None:
@@ -263,8 +278,10 @@ def test_the_link_claims_no_comparison_of_settings_chosen_after_it_was_asked_for
 
 
 def test_a_link_with_a_value_left_out_still_links_to_its_comparison(visit: Visit) -> None:
-    page = visit().at("compare", lanes="cache,paged", max_tokens=10, repeats=0, run=1)
+    page = visit(reduced_motion="reduce").at("compare", lanes="cache,paged", max_tokens=10, repeats=0, run=1)
     page.wait_for_selector(".contest[data-over=true] .lane", timeout=90_000)
+    expect(page.locator(".lane.over")).to_have_count(2, timeout=2000)  # nothing moves by itself
+    assert page.inner_text(".play") == "Again"
     assert parse_qs(urlsplit(page.url).query)["run"] == ["1"]
 
 
@@ -301,7 +318,8 @@ def test_mistakes_are_explained_and_a_comparison_can_be_stopped(visit: Visit) ->
 def test_the_page_fits_the_screen(visit: Visit) -> None:
     page = visit().at(
         "compare",
-        lanes="cache,int8,paged,draft-4,all",
+        lanes="cache,int8,paged,draft-4",
+        own=f"{'漢字' * 7}: kv_dtype=int8,paged=true,speculative=draft",
         max_tokens=32,
         repeats=1,
         temperature=0.6,
@@ -315,6 +333,11 @@ def test_the_page_fits_the_screen(visit: Visit) -> None:
     for wide, high in ((1280, 720), (1000, 720), (768, 1024)):
         page.set_viewport_size({"width": wide, "height": high})
         assert_fits(page, wide)
+    left = "nodes => Math.min(...nodes.map((node) => node.getBoundingClientRect().left))"
+    plot, names = (page.eval_on_selector_all(f"[data-chart=bars] {part}", left) for part in (".plot", ".ytick text"))
+    assert plot <= names, "no name is cut off"
+    told = page.evaluate("document.querySelector('[data-chart=positions] .plot').ariaDescription")
+    assert set(re.findall(r"guess (.+?):", told)) == set("1234"), "although they are drawn side by side"
     as_on_a_phone(page)
     assert_fits(page, 390)
 
@@ -342,6 +365,10 @@ def assert_fits(page: Page, wide: int) -> None:
         }"""
     )
     assert cut == []
+    unseen = (
+        "texts => texts.map(({ scrollHeight, scrollTop, clientHeight }) => scrollHeight - scrollTop - clientHeight)"
+    )
+    assert max(page.eval_on_selector_all(".lane-text", unseen)) < 2, "the newest line is in view"
     page.wait_for_function(
         "(plot => plot.querySelector('.main-svg').clientWidth === plot.clientWidth)"
         "(document.querySelector('[data-chart=bars] .plot'))"

@@ -26,6 +26,8 @@ def test_settings_carry_over_and_a_change_updates_the_command(visit: Visit) -> N
     assert "--kv-cache-dtype int8_per_token_head" in command
     assert "--tensor-parallel-size 2" in command
     assert page.inner_text(".splits .chosen th") == "2"
+    verdicts = page.locator(".splits tbody td:last-child").all_inner_texts()
+    assert verdicts == ["✗ too few", *["✓ enough"] * 3]
     assert page.locator("thead th:empty").count() == 0
     page.click("#speculation label:has-text('Lookup')")
     page.wait_for_selector('.serve:has-text(\'"method": "ngram"\')')
@@ -43,6 +45,7 @@ def test_settings_carry_over_and_a_change_updates_the_command(visit: Visit) -> N
     page.wait_for_function("text => document.querySelector('.serve').textContent.includes(text)", arg=HOSTILE)
     assert page.evaluate("window.pwned") is None
     assert page.query_selector(".sheet img") is None
+    assert page.is_hidden(".splits")  # of a model that is not known
     assert page.evaluate(OVERFLOW) == [0, 0]
     page.wait_for_function("location.search.includes('hub=') && location.search.includes('at_once=8')")
     page.click("#block-size label:has-text('128')")  # the Lab has no such blocks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from itertools import pairwise
@@ -26,6 +27,10 @@ def test_answers_are_measured_on_request_and_the_page_fits_a_phone_and_prints_in
     expect(lossless).not_to_contain_text("▢", timeout=60_000)
     expect(lossless.locator("blockquote").first).to_have_text("A and C.")
     expect(page.locator("#lesson-8")).to_contain_text("▢")
+    when = page.eval_on_selector_all(".teaching a[href^='#lesson-']", "links => links.map((link) => link.title)")
+    assert [re.sub(r" \d.*", "", title) for title in when] == ["Not measured yet"] * 8 + ["Measured"] + [
+        "Not measured yet"
+    ] * 3
     page.click(".teaching a:has-text('All together')")
     expect(page.locator("#lesson-12 h2")).to_be_in_viewport()
     page.keyboard.press("Tab")

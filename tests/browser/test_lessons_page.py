@@ -70,7 +70,8 @@ def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -
     expect(outcome).to_have_text(said, timeout=60_000)
     page.wait_for_selector(".observe [data-chart] .main-svg")
     page.wait_for_selector("#stage .token")
-    expect(page.locator("#predict label.right")).to_contain_text("The small one.")
+    expect(page.locator("#predict label.right")).to_have_text(re.compile(r"The small one\..*◆ correct"))
+    expect(page.locator(".raced")).to_be_hidden()  # nothing races here
     assert page.get_attribute("#predict [role=radiogroup]", "aria-label") == page.inner_text("#predict .asked")
     expect(page.locator("#predict input").first).to_be_disabled()
     assert page.evaluate("document.querySelector('[data-chart=chart-0] .plot').data[0].x") == BYTES
@@ -117,6 +118,8 @@ def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -
     page.click("#check .main")
     expect(page.locator("#check .verdict")).to_have_text("You said 16; it comes to 16.")
     expect(page.locator("#check .onwards a")).to_contain_text("Next: 4.")
+    right = page.eval_on_selector("#check .right", "mark => Number(mark.style.getPropertyValue('--at'))")
+    assert right == pytest.approx(slider.evaluate("({ value, max }) => value / max"), abs=0.01)
 
     page.reload()
     page.wait_for_selector("body[data-ready]")
@@ -176,6 +179,9 @@ def test_a_curve_is_drawn_by_mouse_and_keys_and_a_run_can_be_stopped(visit: Visi
     page.mouse.up()
     assert float(last.get_attribute("aria-valuetext").rstrip("×")) > 30  # it began at a third of 80
     page.locator("#predict .handle").first.press("Home")
+    page.locator("#predict .handle").first.press("PageUp")
+    expect(page.locator("#predict .handle").first).to_have_attribute("aria-valuenow", "10")
+    page.locator("#predict .handle").first.press("PageDown")
     expect(page.locator("#predict .handle").first).to_have_attribute("aria-valuetext", re.compile(r"^0(\.00)?×$"))
     page.click("#predict .main")
     page.click("#run")
@@ -264,6 +270,7 @@ def test_p_and_q_are_shown_under_every_rule_and_can_be_moved(visit: Visit) -> No
     page.get_by_role("radio", name="A, the residual").press("ArrowRight")
     expect(said).to_contain_text("away from p.")
     assert too_much() > 0.05
+    expect(page.locator(".overlap output")).to_have_text(re.compile(r"\d% apart, as in your run$"))
     page.get_by_role("slider", name="How far q is from p").press("Home")
     expect(page.locator(".overlap output")).to_have_text("0% apart")
     expect(said).to_contain_text("Accepted: 100%, rejected: 0%.")

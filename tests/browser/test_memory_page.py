@@ -36,6 +36,7 @@ def test_a_link_opens_its_numbers_and_a_change_updates_them(visit: Visit) -> Non
     page = visit().at("memory", model="llama-2-7b", kv_format="int8", mean=300)
     page.wait_for_selector(".sheet-say:has-text('Llama 2 7B: 32 layers')")
     assert number(page, "KV a token") == "264KiB"
+    assert page.inner_text("[data-key='mean sequence'] .was") == "longest 1.03 GiB"
     assert "32 × 32 × 2 × 132" in page.inner_text(".formula")
     page.wait_for_selector("[data-chart=split] .main-svg")
     traces = page.evaluate("[...document.querySelectorAll('.plot')].map((plot) => plot.data.length)")
@@ -68,7 +69,8 @@ def test_a_link_opens_its_numbers_and_a_change_updates_them(visit: Visit) -> Non
 def test_the_memory_axis_has_correct_ticks_on_devices_of_any_size(visit: Visit) -> None:
     page = visit().at("memory", gpu="other", memory=80)
     shown = page.locator("[data-chart=split] .xtick")
-    for memory, ticks in ((80, ["0 GiB", "20", "40", "60", "80"]), (100_000, ["0 GiB", "50,000", "100,000"])):
+    fits = (80, ["0 GiB", "20", "40", "60", "80"]), (100_000, ["0 GiB", "50,000", "100,000"])
+    for memory, ticks in (*fits, (16, ["device: 16 GiB"]), (0.1, ["device: 102 MiB"])):
         page.fill("#memory input", str(memory))
         expect(shown).to_have_text(ticks)
         expect(shown.last.locator("text")).to_be_visible()
@@ -82,6 +84,7 @@ def test_mistakes_are_explained_and_lose_nothing(visit: Visit) -> None:
     page.wait_for_selector(".sheet-say.problem")
     assert "The mean length must be between 1 token and the longest" in page.inner_text(".sheet-say")
     assert page.inner_text(".sheet-say").endswith("What is shown is from before.")
+    assert page.locator(".sheet.stale").count() == 1
     assert number(page, "KV a token") == "128KiB"  # greyed out, but still there
     page.fill("#mean input", "400")
     page.wait_for_selector(".sheet:not(.stale)")

@@ -56,6 +56,10 @@ def test_charts_update_and_a_prompt_is_answered_with_its_rounds(visit: Visit, vl
     assert page.query_selector(".answer-text img") is None
     says(page, ".rounds-say", "4 rounds with guesses, 8 of 14 guesses kept. Which tokens they were is not reported.")
     page.wait_for_function(f"document.querySelector('[data-chart=rounds] .plot').data[1].x.length === {sum(ACCEPTED)}")
+    vllm.spec = False
+    page.click("#run")
+    says(page, ".rounds-say", "The server reports nothing about your prompt's rounds")
+    page.wait_for_function("document.querySelector('[data-chart=rounds] .plot').data[1].x.length === 0")
     says(page, "[data-key=usage] .value", "50")
     assert page.evaluate(POINTS, "usage") > before
     assert page.evaluate("window.pwned") is None
@@ -98,10 +102,15 @@ NO_ROOM = """() => [...document.querySelectorAll(".readout .label")]
 
 
 def test_on_a_projector_no_label_is_cut_and_a_lost_server_moves_nothing(visit: Visit, vllm: ScriptedVLLM) -> None:
+    vllm.by_position = tuple(0.9**position for position in range(16))
     page = visit().at("server")
     says(page, ".sheet-say", "serves")
     page.wait_for_selector("[data-key=length] .was:not(:empty)")
     assert page.evaluate(NO_ROOM) == []
+    page.wait_for_function(f"({POINTS})('acceptance') === 16")
+    labels = "ticks => ticks.map((tick) => [tick.textContent, tick.transform.baseVal[1]?.angle ?? 0])"
+    positions = page.eval_on_selector_all("[data-chart=acceptance] .xtick text", labels)
+    assert positions == [["guess 2", 0], *([f"{position}", 0] for position in range(4, 17, 2))]
     charts = page.locator(".remote-charts")
     before = charts.bounding_box()
     vllm.wrong["/metrics"] = "html"
@@ -128,6 +137,7 @@ def test_a_lost_server_is_reported_and_the_charts_resume_when_it_is_back(visit: 
     vllm.restart()
     vllm.model = HOSTILE
     page.wait_for_selector(".sheet-say:not(.problem)")
+    assert page.locator(".readouts.old").count() == 0
     says(page, ".sheet-say", HOSTILE)
     gaps = "document.querySelector('[data-chart=usage] .plot').data[0].y.filter((y) => y === null).length"
     assert page.evaluate(gaps) >= 1

@@ -412,6 +412,14 @@ def test_what_ran_in_a_step_is_drawn_over_the_time_it_took() -> None:
     assert {sum(states) for states in zip(live, cached, free, strict=True)} == {sum((live[0], cached[0], free[0]))}
 
 
+@pytest.mark.parametrize("sequences", [1, 2, 32])
+def test_the_axis_of_sequences_holds_all_and_is_labelled_with_whole_numbers(sequences: int) -> None:
+    """Of an axis that ends at 1, Plotly would label the middle, too: 500m."""
+    low, top = figures.layout(1.0, 64, sequences, 10.0)["queue"]["yaxis.range"]
+    assert low == 0
+    assert top > max(2, sequences)
+
+
 # -- a live run ------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from lab.bench.turns import shuffled
 from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.config_text import idle
 from lab.engines import Pair
-from lab.trace.events import Committed
+from lab.trace.events import Committed, FellBack
 from lab.trace.guesses import guessed
 from lab.trace.run import Run
 from tests.visualize.compared import HOSTILE, configs, made
@@ -293,7 +293,7 @@ def test_the_verdict_counts_the_settings() -> None:
 def test_a_difference_is_shown_with_its_position_and_both_margins() -> None:
     runs = made("cache", "int8", "paged")
     runs["INT8"] = [shifted(run, 7) for run in runs["INT8"]]
-    found = Difference(7, Choice(" took", 0.4, 0.3, 0.1), Choice(HOSTILE, 0.36, 0.00031, 0.008))
+    found = Difference(7, Choice(" took", 0.4, 0.0, 0.1), Choice(HOSTILE, 0.36, 0.00031, 0.008))
     ended = Difference(7, None, Choice(" took", 0.4, None, 0.1))
     record = whole(configs(runs), runs, {("Cache", "INT8"): found, ("INT8", "Paged"): ended})
     assert record["said"][0] == "Cache and Paged wrote the same 40 tokens; the other differs."
@@ -303,7 +303,7 @@ def test_a_difference_is_shown_with_its_position_and_both_margins() -> None:
     assert (first["mark"], first["name"]) == (f"{MARKS[0]} {MARKS[1]}", "Cache, INT8")
     assert first["cells"] == [
         ["7", ""],
-        ["“ took”", "p 0.400, the other's 0.300"],
+        ["“ took”", "p 0.400, the other's 0.000"],
         ["0.100", ""],
         ["“<img src=x onerror=window.pwned=1>⟨RLO⟩”", "p 0.360, the other's 3.1e-04"],
         ["0.008", ""],
@@ -378,10 +378,25 @@ def test_what_does_nothing_in_a_setting_is_said() -> None:
     assert not [said for _, config in LANES.values() for said in idle(config, SamplingParams())]
 
 
-def test_a_setting_that_does_not_repeat_its_output_is_named() -> None:
+def test_with_prefix_caching_it_is_said_that_the_warm_up_left_the_prompts_blocks() -> None:
     runs = made("cache", "paged")
-    runs["Paged"][1] = shifted(runs["Paged"][1], 3)
+    caching = configs(runs) | {"Paged": EngineConfig(paged=True, enable_prefix_caching=True)}
+    for known, says in ((configs(runs), False), (caching, True)):
+        said = " ".join(whole(known, runs, {})["said"])
+        assert ("the warm-up left them in the cache" in said) == says
+
+
+def test_a_setting_that_does_not_repeat_its_output_is_named() -> None:
+    runs = made("cache", "paged", repeats=3)
+    runs["Paged"][2] = shifted(runs["Paged"][2], 3)
     assert "Paged did not write the same every time." in whole(configs(runs), runs, {})["said"]
+
+
+def test_what_all_settings_went_on_without_is_said_once() -> None:
+    runs, reason = made("cache", "paged", repeats=1), "There is no C compiler here: torch computes the steps."
+    for name, ((begun, *events),) in ((name, [run.events for run in some]) for name, some in runs.items()):
+        runs[name] = [Run([begun, FellBack(t_ms=0.0, part="kernel", reason=reason), *events])]
+    assert whole(configs(runs), runs, {})["said"].count(reason) == 1
 
 
 def test_the_table_has_a_figure_for_every_column() -> None:
@@ -459,8 +474,10 @@ def test_a_race_shows_every_token_at_its_time() -> None:
 def test_text_held_back_to_the_end_is_no_further_token_of_a_race() -> None:
     """A run that ends inside a character: its bytes so far come with the end, and are of a token counted before."""
     ((run,),) = made("cache", repeats=1).values()
-    *events, end = run.events
+    begun, *events, end = run.events
     lane = race({"Cache": run})["lanes"][0]["commits"]
-    held = race({"Cache": Run([*events, replace(end, text="�")])})["lanes"][0]["commits"]
+    drawn = race({"Cache": Run([replace(begun, prompt="A\u202e"), *events, replace(end, text="�\u202e")])})
+    assert drawn["prompt"] == "A⟨RLO⟩"
+    held = drawn["lanes"][0]["commits"]
     assert sum(len(pieces) for _, pieces in held) == len(run.token_ids)
-    assert held[-1][1][-1] == [lane[-1][1][-1][0] + "�", "plain"]
+    assert held[-1][1][-1] == [lane[-1][1][-1][0] + "�⟨RLO⟩", "plain"]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 from statistics import median
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from lab.bench.compare import Spread
 from lab.bench.growth import CACHED, UNCACHED, Curve
+from lab.bench.theory import Parts, Speculated
 from lab.decode.window import tokens_per_round
 from lab.trace.events import StepTimed
 from lab.trace.run import Run
@@ -19,7 +22,9 @@ from tests.visualize.picture import draw
 from visualize.assets import read
 from visualize.compare.comparison import so_far
 from visualize.compare.prediction import GROWTH_TOKENS, _power, growth, theory
+from visualize.figures import theory as figures
 from visualize.figures.compare import CHARTS, MARKS, shells
+from visualize.figures.lengths import cache_columns, growth_columns
 
 
 def test_charts_are_the_same_in_light_and_dark() -> None:
@@ -89,6 +94,7 @@ def test_a_round_is_drawn_above_the_same_tokens_one_by_one() -> None:
     around = median(step.sample_ms + step.rest_ms for step in rounds)
     assert (other["base"][0], other["x"][0]) == pytest.approx((drafting + judging, around))
     assert sum(target["x"][1:]) == pytest.approx(tokens * one, rel=0.05)
+    assert target["customdata"][0].startswith("the target's pass over 3 tokens: ")
     assert target["y"] == [0] + [1] * (len(target["x"]) - 1)
     for row, end in enumerate(names["x"]):  # box after box, without gaps
         boxes = [box for part in (draft, target, other) for box in zip(part["base"], part["x"], part["y"], strict=True)]
@@ -122,19 +128,27 @@ def test_the_curves_of_theory_go_through_points_worked_out_by_hand() -> None:
     line, names, whiskers, marks = found["charts"]["speedup"]["columns"]
     assert names["text"] == ["×1", MARKS[1], MARKS[2]]
     assert min(names["x"]) > 8  # to the right of a mark at the last gamma, not behind it
-    assert marks["x"] == [2, 4]
-    assert len(whiskers["x"]) == 6
+    assert line["y"][:3] == [1, 1, None]
+    assert whiskers["x"][::3] == marks["x"] == [2, 4]
+    assert whiskers["y"][0] <= marks["y"][0] <= whiskers["y"][1]
     a, c = (float(found["rows"][1]["cells"][i][0]) for i in (0, 2))
     drawn = line["y"][3 + 9 + 3]  # gamma 4 of the second curve: after the line at ×1 and the first curve
     assert drawn == pytest.approx(tokens_per_round(a, 4) / (4 * c + 1), rel=0.01)
     line, names, whiskers, marks = found["charts"]["gains"]["columns"]
     assert names["text"] == ["×1", "γ 1", "γ 2", "γ 4", "γ 8"]
-    assert marks["x"] == found["charts"]["tokens"]["columns"][2]["x"]
+    assert (line["x"][:3], line["y"][:3]) == ([0, 1, None], [1, 1, None])
+    assert whiskers["x"][::3] == marks["x"] == found["charts"]["tokens"]["columns"][2]["x"]
+    assert whiskers["y"] == found["charts"]["speedup"]["columns"][2]["y"]
     assert marks["y"] == found["charts"]["speedup"]["columns"][3]["y"]
     costs = [float(row["cells"][2][0]) for row in found["rows"]]
     assert names["y"][1] == pytest.approx(2 / (1 + sum(costs) / 2), rel=0.01)  # one guess, always accepted
-    *_, whiskers, marks = found["charts"]["positions"]["columns"]
+    line, _, whiskers, marks = found["charts"]["positions"]["columns"]
+    assert line["y"] == [level for a in found["charts"]["tokens"]["columns"][2]["x"] for level in (a, a, None)]
+    assert all(begin < 1 and gamma < end for begin, end, gamma in ((*line["x"][:2], 2), (*line["x"][3:5], 4)))
     assert marks["text"] == [MARKS[1]] * 2 + [MARKS[2]] * 4
+    assert whiskers["x"][::3] == marks["x"]
+    assert [round(x) for x in marks["x"]] == [1, 2, 1, 2, 3, 4]
+    assert 0.6 < marks["x"][0] < 1 < marks["x"][2] < 1.4, "side by side"
     for i, y in enumerate(marks["y"]):
         assert whiskers["y"][3 * i] <= y <= whiskers["y"][3 * i + 1]
         said, sure = marks["customdata"][i].split("<br>")
@@ -176,12 +190,51 @@ def test_cache_bytes_lie_on_the_line_of_their_format() -> None:
     assert names["text"] == ["Native", "INT8", "INT4"]
     assert marks["text"] == [MARKS[0], MARKS[2]]
     tokens, held = marks["x"][0], marks["y"][0]
+    assert tokens == max(step.kv_tokens for step in timed(runs["Cache"][0]))
     assert held == tokens * BYTES["auto"] / 1000
     assert line["y"][1] == pytest.approx(line["x"][1] * BYTES["auto"] / 1000)
     assert marks["customdata"][0] == f"{held:.3g} kB"
+    assert (line["x"][0], line["y"][0]) == (0, 0)
     empty = theory({}, {}, {})["charts"]
     assert empty["cache"]["columns"][0]["x"] == empty["gains"]["columns"][0]["x"] == []
     assert empty["tokens"]["columns"][0]["x"], "these curves need no measurement"
+
+
+def as_measured(gamma: int, *speedup: float) -> Speculated:
+    parts = Parts(0.1 * gamma, 1.2, 0.2), Parts(0.0, 1.0, 0.1)
+    counts = {"rounds": 10, "passes": 12, "judged": (10,) * gamma, "accepted": (7,) * gamma}
+    return Speculated(gamma, 0.7, **counts, tokens=3.3, round=parts[0], plain=parts[1], speedup=Spread(*speedup))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {},
+        {"●": as_measured(2, 0.3, 0.4, 0.5)},
+        {"●": as_measured(2, 1.1, 1.3, 1.4), "■": as_measured(32, 11.0, 12.0, 14.5)},
+    ],
+    ids=["nothing", "slow", "two"],
+)
+def test_axes_hold_what_is_drawn_and_as_many_labels_as_there_is_room_for(found: dict[str, Speculated]) -> None:
+    lengths = tuple(range(20, 80))
+    curves = {CACHED: Curve(lengths, (5.0,) * 60), UNCACHED: Curve(lengths, tuple(9 + 0.1 * n for n in lengths))}
+    used = dict.fromkeys(found, (300, 450_000))
+    charts = figures.columns(found) | {"cache": cache_columns(BYTES, used), "growth": growth_columns(curves)}
+    for name, (columns, layout) in charts.items():
+        empty = CHARTS[name]().layout
+        axes = {axis: layout.get(f"{axis}axis.range", empty[f"{axis}axis"].range) for axis in "xy"}
+        for axis, (low, high) in ((axis, sorted(ends)) for axis, ends in axes.items()):
+            drawn = [at for trace in columns for at in trace[axis] if at is not None]
+            if axis == "x":
+                bars = (zip(trace.get("base", ()), trace["x"], strict=False) for trace in columns)
+                drawn += [base + length for some in bars for base, length in some]
+            if drawn:
+                assert low <= min(drawn) <= max(drawn) <= high < 2.5 * max(drawn), (name, axis)
+        every = layout.get("xaxis.dtick", empty.xaxis.dtick)
+        assert every is None or (axes["x"][1] - axes["x"][0]) / every < 10, name
+    rows = charts["round"][1]["yaxis.tickvals"]
+    assert len(rows) == 2 * len(found)
+    assert all(later - before > 0.72 for before, later in pairwise(rows)), "a bar is 0.72 high"
 
 
 def test_without_a_baseline_and_speculation_there_are_curves_and_an_explanation() -> None:

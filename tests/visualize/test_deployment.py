@@ -34,7 +34,8 @@ def test_the_page_opens_with_a_command_for_one_gpu() -> None:
 
 def test_every_choice_has_an_answer() -> None:
     for model, weights in itertools.product(NAMED, CHOICES["weights"]):
-        assert told(model=model, draft_model=model, weights=weights)["command"]
+        command = told(model=model, draft_model=model, weights=weights)["command"]
+        assert ("--dtype float32" in command) == (weights == "float32")
     others = {"speculation", "kv_format", "eviction", "block_size", "tensor_parallel", "gpu"}
     for name in others:
         for value in CHOICES[name]:
@@ -72,6 +73,10 @@ def test_a_large_model_is_split_over_gpus_and_too_few_are_reported() -> None:
         assert "room for at most " not in known_to_the_byte["say"]
         assert not any("on top" in text for text in known_to_the_byte["differences"])
     assert "the others wait" in told(gpu="l4", tensor_parallel=1, at_once=5000)["say"]
+    tight = {"gpu": OTHER, "memory": 17.5, "mean": 4096, "tensor_parallel": 1, "speculation": "off"}
+    of_one = "On 1 GPU of 17.5 GiB there is room for 1 sequence"
+    assert told(**tight, at_once=1)["say"] == f"{of_one}, and 1 sequence at once is asked for."
+    assert told(**tight, at_once=2)["say"] == f"{of_one} on average, not for 2 sequences at once: the others wait."
     assert "would not start" in told(gpu="l4", tensor_parallel=1, longest=130_000)["say"]
 
 
@@ -161,8 +166,10 @@ def test_what_vllm_has_in_any_case_leaves_the_other_settings_as_they_are(without
 
 
 def test_memory_vllm_needs_beside_the_cache_comes_out_of_its_share() -> None:
-    *_, last = told(set_aside=15)["differences"]
-    assert "--gpu-memory-utilization 0.85" in last
+    found = told(set_aside=15)
+    *_, last = found["differences"]
+    assert "its 85% of the memory (--gpu-memory-utilization 0.85)" in last
+    assert "    --gpu-memory-utilization 0.85 " in found["command"]
     assert "less is left for the cache than is counted here" in last
     assert not any("counted here" in text for text in told(model=OTHER, hub="a/b", speculation="off")["differences"])
 

@@ -104,6 +104,8 @@ def test_without_a_cache_all_but_the_last_token_is_recomputed(kind: str) -> None
     assert whole["y"] == [a + b for a, b in zip(again, new, strict=True)]
     assert shown.captions["recomputed"] == f"{sum(again):,} of {sum(again) + sum(new):,} tokens"
     assert shown.layout["recomputed"]["xaxis.range"][1] >= len(new) - 1
+    begun = picture(Reducer().feed(script(config, max_tokens=1))).layout["recomputed"]["xaxis.range"]
+    assert begun[1] >= 5, "on a shorter axis, passes would be labelled 0, 0, 1, 1"
     assert shown.layout["recomputed"]["yaxis.range"][1] >= max(whole["y"])
 
 

@@ -48,6 +48,7 @@ def test_the_page_opens_with_an_answer() -> None:
     assert first["notice"] == ""
     shown = {row["label"]: row["value"] for row in first["readouts"]}
     assert shown["KV a token"] == "128 KiB"
+    assert next(row["small"] for row in first["readouts"] if row["label"] == "mean sequence") == "longest 512 MiB"
     assert shown["weights"] == "15 GiB"
     assert int(shown["fit paged"].replace(",", "")) > int(shown["fit contiguous"]) > 0
 
@@ -182,7 +183,11 @@ def test_formula_and_readouts_show_the_same_numbers() -> None:
     chosen = Inputs(kv_format="int4").deployment(LLAMA)
     rows = {row["name"]: row for row in formula(chosen, 32)}
     shown = {row["label"]: row["value"] for row in readouts(chosen, 32)}
-    assert rows["vector"]["numbers"] == "64 + 8"
+    assert (rows["vector"]["words"], rows["vector"]["numbers"]) == (
+        "bytes of 128 numbers in INT4 + of their scales",
+        "64 + 8",
+    )
+    assert "numbers in BF16 +" in formula(Inputs().deployment(LLAMA), 32)[0]["words"]
     assert rows["token"]["numbers"] == "32 × 8 × 2 × 72"
     assert math.prod(map(int, rows["token"]["numbers"].split(" × "))) == chosen.token_bytes
     assert rows["token"]["result"] == f"{chosen.token_bytes:,} B = {shown['KV a token']}"
@@ -190,8 +195,26 @@ def test_formula_and_readouts_show_the_same_numbers() -> None:
     pairs |= {"contiguous": "fit contiguous", "paged": "fit paged", "sequence": "mean sequence"}
     for row, readout in pairs.items():
         assert rows[row]["result"] == shown[readout]
+    assert rows["batch"]["numbers"] == f"32 × {shown['mean sequence']}"
+    assert rows["left for KV"]["numbers"] == f"80 GiB × 0.90 − {shown['weights']}"
+    assert rows["blocks"]["numbers"] == f"{chosen.cache_bytes:,} / (16 × {chosen.token_bytes:,})"
     blocks, filled = (float(part.replace(",", "")) for part in rows["paged"]["numbers"].split(" / "))
     assert f"{int(blocks / filled):,}" == rows["paged"]["result"]  # worked out from the digits shown
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "words"),
+    [
+        ("llama-3.1-8b", "bfloat16", "parameters × bits / 8"),
+        ("llama-3.1-8b", "int4", "(table and head × 16 + other parameters × bits) / 8"),
+        ("llama-3.2-1b", "int8", "(table × 16 + other parameters × bits) / 8"),
+    ],
+)
+def test_the_formula_of_the_weights_comes_to_their_bytes(model: str, weights: str, words: str) -> None:
+    chosen = Inputs(weights=weights).deployment(known()[model])
+    row = next(row for row in formula(chosen, 32) if row["name"] == "weights")
+    assert row["words"] == words
+    assert eval(row["numbers"].replace("×", "*").replace(",", "")) == chosen.weight_bytes
 
 
 def test_every_input_has_an_effect() -> None:
@@ -205,6 +228,7 @@ def test_every_input_has_an_effect() -> None:
 
 def test_the_sharing_of_kv_heads_is_described() -> None:
     assert "32 query heads on 8 KV heads of 128 numbers (GQA: 1/4 of the cache of MHA)" in about(LLAMA)
+    assert about(LLAMA).endswith(", 8.03 billion parameters, context 131,072.")
     assert "71 query heads on 1 KV head of 64 numbers (MQA: 1/71" in about(known()["falcon-7b"])
     assert "each with a KV head of 128 numbers (MHA)" in about(known()["llama-2-7b"])
 
@@ -217,6 +241,7 @@ def test_weights_that_do_not_fit_are_reported() -> None:
     assert said.startswith(why)
     whole = sheet(large, nothing, 32)
     assert whole["charts"]["fit"]["columns"][0]["y"] == [0, 0, 0]
+    assert next(row["numbers"] for row in whole["formula"] if row["name"] == "blocks").startswith("0 / (")
     left = {row["label"]: row["value"] for row in whole["readouts"]}["left for KV"]
     assert left == {row["name"]: row["result"] for row in whole["formula"]}["left for KV"] == "-59.4 GiB"
 
@@ -226,8 +251,8 @@ def test_weights_that_do_not_fit_are_drawn_past_the_end_of_the_device() -> None:
     split = sheet(large, Inputs().deployment(large), 32)["charts"]["split"]
     weights, aside, *_ = split["columns"]
     assert weights["x"] == [pytest.approx(131.4, abs=0.1)] * 2
-    assert split["layout"]["xaxis.range"] == [0, pytest.approx(131.4 + 8, abs=0.1)]
-    assert split["layout"]["xaxis.tickvals"] == [0, 80]
+    assert split["layout"]["xaxis.range"] == [0, pytest.approx(1.25 * (131.4 + 8), abs=0.1)]
+    assert split["layout"]["xaxis.tickvals"] == [80]
     assert aside["x"][0] == pytest.approx(8)
     fits = sheet(LLAMA, Inputs().deployment(LLAMA), 32)["charts"]["split"]["layout"]
     assert fits == {"xaxis.range": [0, 80]}
@@ -283,6 +308,18 @@ def test_a_chart_takes_its_columns(name: str, dark: bool) -> None:
     drawn = draw(memory.CHARTS[name](dark), columns, layout)
     for trace, values in zip(drawn.data, columns, strict=True):
         assert list(trace.y) == list(values["y"])
+
+
+@pytest.mark.parametrize("inputs", [Inputs(), Inputs(mean=1, longest=1, block_size=1), Inputs(gpu="t4")])
+def test_axes_hold_what_is_drawn(inputs: Inputs) -> None:
+    """Also of a model that does not fit."""
+    for name, chart in sheet(LLAMA, inputs.deployment(LLAMA), 32)["charts"].items():
+        for axis in {"length": "xy", "fit": "y", "split": "x"}[name]:
+            low, high = chart["layout"][f"{axis}axis.range"]
+            traces = [trace[axis] for trace in chart["columns"]]
+            most = max(map(sum, zip(*traces, strict=True))) if name == "split" else max(map(max, traces))
+            assert (low, most) == (0, pytest.approx(min(most, high))), (name, axis)
+            assert high >= 4 if most == 0 else high < 2.5 * most, (name, axis)
 
 
 def test_the_lines_are_bytes_by_length() -> None:

@@ -70,6 +70,10 @@ def test_readings_become_numbers_lines_and_bars() -> None:
     assert second["points"]["speed"] == [[0, None, {"x": 3.0, "y": 50.0}]]
     assert second["charts"]["acceptance"]["columns"] == [{"x": [1, 2, 3, 4], "y": [0.9, 0.8, 0.5, 0.3]}]
     assert "problem" not in second
+    assert second["layout"]["speed"]["yaxis.range"][1] >= 50
+    reducer.take(Reading(104.0, reading(104.0, 3).values | {WAITING: 70.0}), ["tiny"])
+    after = reducer.take(reading(105.0, 4), ["tiny"])
+    assert after["layout"]["queue"]["yaxis.range"][1] > 70, "it is still in view"
 
 
 def test_a_restart_and_a_lost_connection_are_reported_and_leave_a_gap() -> None:
@@ -79,6 +83,8 @@ def test_a_restart_and_a_lost_connection_are_reported_and_leave_a_gap() -> None:
     assert again["say"].startswith("The counters did not go on: the server was restarted, or several servers answer")
     assert again["points"]["speed"][0][2]["y"] is None
     assert again["charts"]["acceptance"]["columns"] == [{"x": [], "y": []}]
+    goes_on = reducer.take(reading(2.5, 2, started=2.0), ["tiny"])
+    assert goes_on["readouts"]["hits"] == ["75", "%", "last minute"]  # of what came after the restart
     gone = reducer.lost(3.0, f"No connection {HOSTILE}.")
     assert gone["problem"]
     assert "⟨RLO⟩" in gone["say"]
@@ -109,7 +115,9 @@ def test_metrics_missing_from_the_server_are_reported() -> None:
     said = Reducer("http://host", 0.0).take(Reading(1.0, {RUNNING: 1.0, DRAFTS: 0.0}), [])["say"]
     assert "lack vllm:kv_cache_usage_perc" in said
     whole = {name: 0.0 for name in (*GAUGES, *COUNTERS) if name not in (DRAFTS, DRAFTED, ACCEPTED)}
-    assert "does not speculate" in Reducer("http://host", 0.0).take(Reading(1.0, whole), [HOSTILE])["say"]
+    said = Reducer("http://host", 0.0).take(Reading(1.0, whole), [HOSTILE, "tiny"])["say"]
+    assert said.startswith("http://host serves <img src=x onerror=window.pwned=1>⟨RLO⟩ and others.")
+    assert said.endswith("It does not speculate, so there are no guesses to report.")
 
 
 def test_every_line_has_its_trace() -> None:

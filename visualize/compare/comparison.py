@@ -34,7 +34,7 @@ COLUMNS = (
     ),
     ("kept\nof all", "Draft acceptance rate: accepted / proposed tokens, all runs together."),
     ("KV used", "Peak bytes of cache that held the text's tokens; small: reserved."),
-    ("memory", "Peak memory. CPU: the whole process, the same for all settings; GPU: memory allocated in the run."),
+    ("memory", "Peak memory. CPU: the whole process, with all else that it holds; GPU: memory allocated in the run."),
     ("output", "Compared with the first setting's."),
 )
 """The table's columns, and what each holds."""

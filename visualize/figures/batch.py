@@ -109,7 +109,7 @@ def _points(seconds: float, **values: list[int]) -> dict[str, list[Patch]]:
 
 def layout(seconds: float, num_blocks: int, sequences: int, top_speed: float) -> dict[str, dict[str, Any]]:
     """The axes; those that grow do so in jumps, and stay still in between."""
-    tops = {"occupancy": num_blocks, "queue": max(1, sequences) * 1.06, "speed": nice_ceiling(top_speed)}
+    tops = {"occupancy": num_blocks, "queue": max(2, sequences) * 1.06, "speed": nice_ceiling(top_speed)}
     time = [0, nice_ceiling(seconds)]
     return {name: {"xaxis.range": time, "yaxis.range": [0, top]} for name, top in tops.items()}
 

@@ -36,9 +36,7 @@ def bars_figure(dark: bool = False) -> go.Figure:
         marker={"color": colours.other, "line": {"width": 0}},
         hovertemplate="%{customdata}<extra></extra>",
     )
-    quartiles = go.Scatter(
-        name="quartiles", mode="lines", line={"color": colours.ink, "width": 2.5}, hoverinfo="skip", connectgaps=False
-    )
+    quartiles = go.Scatter(name="quartiles", mode="lines", line={"color": colours.ink, "width": 2.5}, hoverinfo="skip")
     runs = go.Scatter(
         name="runs",
         mode="markers",
@@ -60,6 +58,7 @@ def bars_figure(dark: bool = False) -> go.Figure:
         xaxis={"range": [0, 1], "nticks": 5, "fixedrange": True},
         yaxis={
             "range": [MOST - 0.5, -0.5],
+            "automargin": True,  # names may be of wide letters
             "showgrid": False,
             "fixedrange": True,
             "tickfont": {"color": colours.ink, "size": 11},

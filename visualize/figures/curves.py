@@ -17,7 +17,7 @@ Curves = tuple[dict[str, list[Any]], dict[str, list[Any]]]
 def curve_trace(dark: bool, width: float = 1.5) -> go.Scatter:
     """Any number of curves in one trace, with gaps between."""
     line = {"color": look(dark).muted, "width": width}
-    return go.Scatter(name="theory", mode="lines", line=line, connectgaps=False, hoverinfo="skip")
+    return go.Scatter(name="theory", mode="lines", line=line, hoverinfo="skip")
 
 
 def name_trace(dark: bool) -> go.Scatter:
@@ -34,9 +34,7 @@ def name_trace(dark: bool) -> go.Scatter:
 
 def whisker_trace(dark: bool) -> go.Scatter:
     """Quartiles, or an interval, through a mark."""
-    return go.Scatter(
-        name="spread", mode="lines", line={"color": look(dark).ink, "width": 1.5}, connectgaps=False, hoverinfo="skip"
-    )
+    return go.Scatter(name="spread", mode="lines", line={"color": look(dark).ink, "width": 1.5}, hoverinfo="skip")
 
 
 def mark_trace(dark: bool, hover: str) -> go.Scatter:

@@ -30,7 +30,7 @@ def figure(dark: bool = False) -> go.Figure:
         ],
         dark,
         margin={"l": 48, "r": 10, "t": 4, "b": 36},
-        xaxis={"range": [0, 1], "showgrid": False, "tickformat": "d", "nticks": 6, "title": axis_title("pass", dark)},
+        xaxis={"range": [0, 5], "showgrid": False, "tickformat": "d", "nticks": 6, "title": axis_title("pass", dark)},
         yaxis={"range": [0, 10], "nticks": 5},
     )
 
@@ -45,8 +45,8 @@ def point(step: int, new: int, again: int) -> list[Patch]:
 
 
 def layout(step: int, most: int) -> dict[str, Any]:
-    """The axes. ``most``: the most tokens in a pass so far."""
-    return {"xaxis.range": [0, max(1.0, nice_ceiling(step))], "yaxis.range": [0, nice_ceiling(1.05 * most)]}
+    """The axes, on which every label is a whole number. ``most``: the most tokens in a pass so far."""
+    return {"xaxis.range": [0, max(5.0, nice_ceiling(step))], "yaxis.range": [0, nice_ceiling(1.05 * most)]}
 
 
 def caption(new: int, again: int) -> str:

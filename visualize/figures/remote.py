@@ -6,6 +6,7 @@ requests.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -103,10 +104,14 @@ def layout(seconds: float, most: float, top_speed: float) -> dict[str, dict[str,
 
 
 def acceptance(by_position: Sequence[float]) -> dict[str, Any]:
-    """The bars and their axis."""
+    """The bars and their axis, on which there is room for only so many labels."""
     positions = list(range(1, len(by_position) + 1))
     columns: Columns = [{"x": positions, "y": [round(share, 4) for share in by_position]}]
-    return {"columns": columns, "layout": {"xaxis.range": [0.4, max(4, len(positions)) + 0.6]}}
+    most = max(4, len(positions))
+    return {
+        "columns": columns,
+        "layout": {"xaxis.range": [0.4, most + 0.6], "xaxis.dtick": math.ceil(most / rounds.LABELS)},
+    }
 
 
 def rounds_told(reported: ReportedRounds) -> dict[str, Any]:

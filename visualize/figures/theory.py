@@ -5,6 +5,7 @@ A setting has the same mark everywhere on the page; curves carry their own names
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -31,6 +32,8 @@ from visualize.figures.timing import PARTS, part_colours
 GAMMAS = (1, 2, 4, 8)
 """Gammas whose curves are always drawn."""
 POINTS = 50
+LABELS = 8
+"""How many numbers of guesses there is room to label."""
 OTHER = "verdict, sampling and all else"
 EVEN = "×1"
 """The name of the line where nothing is gained or lost."""
@@ -143,6 +146,7 @@ def speedup_columns(found: Marked) -> Drawn:
     }
     return [*curves, whiskers, marks], {
         "xaxis.range": [0.5, 1.11 * widest],
+        "xaxis.dtick": math.ceil(widest / LABELS),
         "yaxis.range": [0, nice_ceiling(1.05 * max(tops))],
     }
 
@@ -207,7 +211,10 @@ def positions_columns(found: Marked) -> Drawn:
                 "(Wilson, 95%)"
             )
     widest = max((one.gamma for one in found.values()), default=4)
-    return [*curves, whiskers, marks], {"xaxis.range": [0.5, widest + 0.7]}
+    return [*curves, whiskers, marks], {
+        "xaxis.range": [0.5, widest + 0.7],
+        "xaxis.dtick": math.ceil(widest / LABELS),
+    }
 
 
 def columns(found: Marked) -> dict[str, Drawn]:

@@ -180,10 +180,10 @@ def _overflow(chosen: Deployment, split: dict[str, Any]) -> None:
     """Draw weights that do not fit at their full length, beyond the end of the device."""
     weights, *_ = split["columns"]
     weights["x"] = [chosen.weight_bytes / GiB] * len(weights["x"])
-    aside = chosen.memory - chosen.usable_bytes
+    drawn = chosen.weight_bytes + chosen.memory - chosen.usable_bytes
     split["layout"] |= {
-        "xaxis.range": [0, (chosen.weight_bytes + aside) / GiB],
-        "xaxis.tickvals": [0, chosen.memory / GiB],
-        "xaxis.ticktext": ["0", f"device: {size(chosen.memory)}"],
+        "xaxis.range": [0, 1.25 * drawn / GiB],  # a tick whose text does not fit in is left out
+        "xaxis.tickvals": [chosen.memory / GiB],
+        "xaxis.ticktext": [f"device: {size(chosen.memory)}"],
         "xaxis.ticksuffix": "",
     }

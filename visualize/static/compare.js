@@ -3,20 +3,23 @@
 // and race.js.
 
 const { shells } = setup;
-const { asked, address, ran } = window.decodeLab;
+const { asked, address, query, ran } = window.decodeLab;
 const drawn = {};
 let running = false;
 let stale = false; // whether race and theory are of the comparison before
 let old = false; // whether bars and figures are
 
-// The race's speed and the instant at which it was left are part of the link, as in the Lab's player.
+// The race's speed and the instant at which it was left are part of the link, as in the Lab's player: as long as it links
+// to this race.
 let wanted = parseFloat(asked.get("at"));
 wanted = wanted >= 0 && wanted <= 100 ? wanted / 100 : null;
 document.addEventListener("decode-lab-other", () => (wanted = null));
 let remembering;
 const race = new Race($(".race"), (share) => {
   clearTimeout(remembering); // browsers limit how often an address is rewritten
-  remembering = setTimeout(() => address({ at: share === null ? null : (100 * share).toFixed(1) }), 250);
+  remembering = setTimeout(() => {
+    address({ at: share === null || query.get("run") !== "1" ? null : (100 * share).toFixed(1) });
+  }, 250);
 });
 window.decodeLab.choice("speed", race.pace);
 
@@ -133,6 +136,7 @@ function predicted({ charts, rows, missing }) {
 }
 
 function grown({ running, progress, problem, charts }) {
+  if (running) race.stop(); // nobody sees it, and it would take time from what is measured
   $(".grow").disabled = running;
   body.classList.toggle("running", running);
   $(".grown").textContent = problem ?? progress;

@@ -138,6 +138,7 @@ function toldAt(trace, row) {
 function inDigits(value, form) {
   if (typeof value !== "number") return value ?? "";
   if (form.endsWith("%")) return `${Number((100 * value).toPrecision(3))}%`;
+  if (form.endsWith(".0f")) return Math.round(value).toLocaleString("en");
   return Number.isInteger(value) ? value.toLocaleString("en") : value.toLocaleString("en", { maximumSignificantDigits: 3 });
 }
 

@@ -20,6 +20,7 @@ from lab.remote.deployment import (
     sharded,
     splits,
 )
+from visualize.amounts import counted
 from visualize.memory import calculator
 from visualize.memory.sheet import size
 from visualize.vllm.deployment import NAMED, Inputs
@@ -136,22 +137,20 @@ def _fits(inputs: Inputs, target: Model | None, draft: Model | None, needed: Dep
     if gpus not in splits(needed):
         what = f"The heads of {target.name} and {draft.name} cannot both" if draft else "This model's heads cannot"
         return f"{what} be split over {gpus} GPUs: choose {_listed(splits(needed))}."
-    shard, wanted = sharded(needed, gpus), f"{inputs.at_once:,} sequence{'s' * (inputs.at_once > 1)} at once"
+    shard, wanted = sharded(needed, gpus), f"{counted(inputs.at_once, 'sequence')} at once"
     are = "are" if inputs.at_once > 1 else "is"
-    each = f"{gpus} GPU{'s' * (gpus > 1)} of {size(needed.memory)}"
+    each = f"{counted(gpus, 'GPU')} of {size(needed.memory)}"
+    room = counted(shard.sequences("paged"), "sequence")
     if holds(shard, inputs.at_once):
         most = "at most " * (inputs.speculation == "draft" and draft is None)  # what the draft takes is not known
-        return (
-            f"On {each} there is room for {most}{shard.sequences('paged'):,} sequences, and {wanted} {are} asked for."
-        )
+        return f"On {each} there is room for {most}{room}, and {wanted} {are} asked for."
     if shard.cache_bytes <= 0:
         larger = "more or larger GPUs" if gpus < max(splits(needed)) else "larger GPUs"
         ways = _listed([larger, "weights of fewer bits", *(["another draft"] if draft else [])])
         return f"Not even the weights fit on {each}: choose {ways}."
     if not shard.sequences("contiguous"):
         return f"One sequence of {inputs.longest:,} tokens does not fit on {each}, and vLLM would not start."
-    room = shard.sequences("paged")
-    return f"On {each} there is room for {room:,} sequences on average, not for {wanted}: the others wait."
+    return f"On {each} there is room for {room} on average, not for {wanted}: the others wait."
 
 
 def _rows(needed: Deployment, at_once: int, gpus: int) -> list[dict[str, Any]]:
