@@ -278,9 +278,9 @@ def test_the_link_claims_no_comparison_of_settings_chosen_after_it_was_asked_for
 
 
 def test_a_link_with_a_value_left_out_still_links_to_its_comparison(visit: Visit) -> None:
-    page = visit(reduced_motion="reduce").at("compare", lanes="cache,paged", max_tokens=10, repeats=0, run=1)
+    page = visit(reduced_motion="reduce").at("compare", lanes="cache,paged", repeats=0, speed="0.01", run=1)
     page.wait_for_selector(".contest[data-over=true] .lane", timeout=90_000)
-    expect(page.locator(".lane.over")).to_have_count(2, timeout=2000)  # nothing moves by itself
+    expect(page.locator(".lane.over")).to_have_count(2, timeout=5000)  # nothing moves by itself, for ten seconds
     assert page.inner_text(".play") == "Again"
     assert parse_qs(urlsplit(page.url).query)["run"] == ["1"]
 
