@@ -27,13 +27,12 @@ from visualize.figures.curves import (
     no_points,
     whisker_trace,
 )
+from visualize.figures.rounds import LABELS
 from visualize.figures.timing import PARTS, part_colours
 
 GAMMAS = (1, 2, 4, 8)
 """Gammas whose curves are always drawn."""
 POINTS = 50
-LABELS = 8
-"""How many numbers of guesses there is room to label."""
 OTHER = "verdict, sampling and all else"
 EVEN = "×1"
 """The name of the line where nothing is gained or lost."""
