@@ -18,6 +18,7 @@ another layout of it, that costs more than all the memory traffic; this is why t
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -42,14 +43,20 @@ class Tile(NamedTuple):
     stages: int
 
 
-# Of the choices that were tried on an H100, for the matrices of an 8B and a 1B Llama, and that fit in the shared memory
-# of smaller GPUs, 99 KB, what took least time. (With more, the gate takes up to 3% less.) Three or four programs run at
-# once on an H100's multiprocessor, if there are that many. They take 50 to 74 KB each: of smaller GPUs' 100 KB there is
-# room for one, which was not measured there. Where x is normed, a second warp computes the same squares again.
-NORMED, GATED, ADDED = Tile(16, 256, 1, 4), Tile(16, 256, 2, 4), Tile(16, 512, 2, 3)
+# Of the tiles that fit in the shared memory of smaller GPUs, 99 KB, those with which a step of a Llama 8B took an H200
+# least time. They take 58 to 98 KB: of an H200's 228, two or three run at once on a multiprocessor, if there are that
+# many; of smaller GPUs' 100 there is room for one, which was not measured there. Enough has to be on its way: with two
+# tiles of ADDED, a step took 4.23 ms instead of 4.08 with three; with five of NORMED, 4.30 instead of 4.08 with seven.
+# Where x is normed, a second warp computes the same squares again.
+NORMED, ADDED = Tile(16, 128, 1, 8), Tile(16, 512, 2, 4)
+GATED, GATED_ROWS = Tile(16, 256, 2, 5), Tile(16, 128, 2, 8)
+"""For one row, and for more: five rows took 4.27 ms instead of 4.32, and one would take 4.20 instead of 4.08."""
+ADDED_ALONE = Tile(16, 512, 2, 5)
+"""For programs that have a multiprocessor each, of GPUs where one may have so much of its shared memory: a step of a
+Llama 1B took 1.00 ms instead of 1.03."""
 FETCHED = 512
-"""Inputs whose weights a program asks for while the kernel ahead still runs. On an H100, a step of a Llama 8B took 1 to
-5% longer with none, with 1,024 and with 2,048."""
+"""Inputs whose weights a program asks for while the kernel ahead still runs. A step of a Llama 8B took an H200 up to
+0.6% longer if one of its products asked for none, up to 0.5% if for 1,024, and 0.3 to 3% if for 2,048."""
 
 
 def normed_product(
@@ -71,7 +78,7 @@ def gated_product(x: torch.Tensor, norm: torch.Tensor, epsilon: float, weight: t
     if not _is_ours(x, weight, len(weight) // 2, GATED):
         return swiglu(F.linear(rms_norm(x, norm, epsilon), weight))
     out = x.new_empty(len(x), len(weight) // 2)
-    _launch(GATED, out, x, weight, norm=norm, epsilon=epsilon)
+    _launch(GATED if len(x) == 1 else GATED_ROWS, out, x, weight, norm=norm, epsilon=epsilon, gated=True)
     return out
 
 
@@ -82,7 +89,8 @@ def add_product(to: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torc
     """
     if not _is_ours(x, weight, len(weight), ADDED):
         return to.addmm_(x, weight.t())
-    _launch(ADDED, to, x, weight)
+    alone = _each_has_a_multiprocessor(len(weight) // ADDED.outputs, x.device)
+    _launch(ADDED_ALONE if alone else ADDED, to, x, weight, added=True)
     return to
 
 
@@ -94,6 +102,16 @@ def _is_ours(x: torch.Tensor, weight: torch.Tensor, outputs: int, tile: Tile) ->
     return few and x.shape[1] % 16 == 0 and outputs % tile.outputs == 0 and weight.is_contiguous()
 
 
+@functools.cache
+def _each_has_a_multiprocessor(programs: int, device: torch.device) -> bool:
+    """Whether so many programs are few enough for that, and may have more than half of its shared memory."""
+    if device.type != "cuda":
+        return False
+    properties = torch.cuda.get_device_properties(device)
+    enough = getattr(properties, "shared_memory_per_block_optin", 0) >= 128 * 1024  # ROCm's has no such attribute
+    return enough and programs <= properties.multi_processor_count
+
+
 def _launch(
     tile: Tile,
     out: torch.Tensor,
@@ -103,6 +121,8 @@ def _launch(
     norm: torch.Tensor | None = None,
     epsilon: float = 0.0,
     bias: torch.Tensor | None = None,
+    gated: bool = False,
+    added: bool = False,
 ) -> None:
     (rows, inputs), outputs = x.shape, out.shape[1]
     _product_kernel[(outputs // tile.outputs,)](
@@ -117,8 +137,8 @@ def _launch(
         outputs,
         NORMED=norm is not None,
         BIASED=bias is not None,
-        GATED=tile is GATED,
-        ADDED=tile is ADDED,
+        GATED=gated,
+        ADDED=added,
         DTYPE=multiplied_in(x.dtype),
         ROWS=MOST_ROWS,
         OUTPUTS=tile.outputs,

@@ -444,8 +444,8 @@ def _combine_kernel(
     EARLY: tl.constexpr,
 ):
     """Combine the splits' sums for one token and query head, each rescaled to the largest score of all."""
+    let_next_begin(EARLY)
     wait_for_previous(EARLY)
-    let_next_begin(EARLY)  # only now: programs that wait would leave less room for those of attention
     row = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
     split, i = tl.arange(0, SPLITS), tl.program_id(2) * PART + tl.arange(0, PART)
     maximum = tl.load(maxima + row * SPLITS + split)

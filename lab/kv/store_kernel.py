@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
+from lab.kv.early import early, let_next_begin, wait_for_previous
 from lab.kv.storage import LayerStorage, parts
 
 TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
@@ -49,6 +50,7 @@ def store(layer: LayerStorage, slots: torch.Tensor, key: torch.Tensor, value: to
         PADDED_GROUPS=triton.next_power_of_2(dim // group),
         PADDED_PAIRS=triton.next_power_of_2(-(-group // 2)),
         num_warps=1,
+        **early(key.device),
     )
 
 
@@ -77,7 +79,10 @@ def _store_kernel(
     GROUP: tl.constexpr,
     PADDED_GROUPS: tl.constexpr,
     PADDED_PAIRS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    let_next_begin(EARLY)
+    wait_for_previous(EARLY)
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     slot = tl.load(slots + token).to(tl.int64)
     if slot < 0:

@@ -17,6 +17,7 @@ from lab.device_memory import CAPTURING
 from lab.fused import layer as fused_layer
 from lab.fused import product
 from lab.fused.layer import FusedLayer, fused, merge
+from lab.kv.attention import KernelError
 from lab.kv.plan import BlockPlan
 from lab.kv.storage import KVStorage
 from lab.pair.llama import unlike_llama
@@ -169,6 +170,33 @@ def test_a_layer_takes_six_launches(monkeypatch, family, before):
     few = product.MOST_ROWS
     assert launched(ours, few) == launched(ours, 1)
     assert launched(ours, few + 1) == (4, ["rms_norm", "rotate", "attend", "rms_norm", "swiglu"])
+
+
+def test_the_final_norm_takes_one_launch(monkeypatch):
+    """Also of the layers that an early exit computes. A kernel that fails is not tried again."""
+    plain = model_of("llama")
+    ours, normed = merged(plain), []
+
+    def kernel(x, *args):
+        normed.append(len(x))
+        return rms_norm(x, *args)
+
+    rms_norm = fused_layer.rms_norm
+    monkeypatch.setattr(fused_layer, "rms_norm", kernel)
+    for model in (ours, ours.first(1)):
+        step(model, storage_for(plain), [([3, 7], 0, 5)])
+    assert normed == [5, 5]
+    x = torch.randn(1, 3, 48, device=DEVICE)
+    said = plain.model.model.norm(x)
+    torch.testing.assert_close(ours.model.model.norm(x), said)
+
+    def failing(x, *args):
+        raise RuntimeError("no such GPU")
+
+    monkeypatch.setattr(fused_layer, "rms_norm", failing)
+    with pytest.raises(KernelError, match="no such GPU"):
+        ours.model.model.norm(x)
+    assert torch.equal(ours.model.model.norm(x), said)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])

@@ -88,7 +88,7 @@ triton.runtime.driver.set_active(
 )
 attend_kernel._takes_few_columns = lambda device: target.arch // 10 not in (10, 11)
 if target.arch >= 90:
-    for module in attend_kernel, kernels, products:
+    for module in attend_kernel, store_kernel, kernels, products:
         module.early = lambda device: {"EARLY": True, "launch_pdl": True}
 steps = (1, 8), (20, 1)  # new tokens and splits
 kinds = [

@@ -189,7 +189,7 @@ def test_the_kernels_compile_for_an_absent_gpu(tmp_path):
     # Eight kinds: store and attend, and four of them combine. Three kinds of product, for some rows and for one, and
     # six kernels between: four of them rotate. Two of softmax.
     assert len(lines) == 8 * 2 + 4 + 3 * 2 + 6 + 2
-    waits = {"_attend_kernel", "_combine_kernel", "_product_kernel", "_rotate_kernel"}
+    waits = {"_attend_kernel", "_combine_kernel", "_product_kernel", "_rotate_kernel", "_store_kernel"}
     for name, rows, warps, shared, registers, in_memory, loads, stores, fetched, *kind in (
         (line[0], *map(int, line[1:9]), *line[9:]) for line in lines
     ):
@@ -217,7 +217,7 @@ def test_the_kernels_compile_for_an_absent_gpu(tmp_path):
         assert instructions < INSTRUCTIONS_PER_KB / 3
         assert not slow_tiles
         assert not late_loads
-        assert 3 * shared <= PROCESSOR_MEMORY
+        assert 2 * shared <= PROCESSOR_MEMORY
 
 
 # -- attending -------------------------------------------------------------------------------
