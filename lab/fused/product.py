@@ -44,13 +44,13 @@ class Tile(NamedTuple):
 
 
 # Of the tiles that fit in the shared memory of smaller GPUs, 99 KB, those with which a step of a Llama 8B took an H200
-# least time. They take 58 to 98 KB: of an H200's 228, two or three run at once on a multiprocessor, if there are that
-# many; of smaller GPUs' 100 there is room for one, which was not measured there. Enough has to be on its way: with two
-# tiles of ADDED, a step took 4.23 ms instead of 4.08 with three; with five of NORMED, 4.30 instead of 4.08 with seven.
-# Where x is normed, a second warp computes the same squares again.
-NORMED, ADDED = Tile(16, 128, 1, 8), Tile(16, 512, 2, 4)
-GATED, GATED_ROWS = Tile(16, 256, 2, 5), Tile(16, 128, 2, 8)
-"""For one row, and for more: five rows took 4.27 ms instead of 4.32, and one would take 4.20 instead of 4.08."""
+# least time, with one row and with 3 to 16. They take 58 to 98 KB: of an H200's 228, two or three run at once on a
+# multiprocessor, if there are that many; of smaller GPUs' 100 there is room for one, which was not measured there.
+# Enough has to be on its way: with two tiles of ADDED, a step took 4.23 ms instead of 4.08 with three; with five of
+# NORMED, 4.30 instead of 4.08 with seven. Half as many outputs need x twice as often: with 16 of GATED, a layer
+# took 130.4 microseconds instead of 127.9, and 136.8 instead of 131.1 with 3 rows. Where x is normed, a second warp
+# computes the same squares again.
+NORMED, GATED, ADDED = Tile(16, 128, 1, 8), Tile(32, 128, 2, 5), Tile(16, 512, 2, 4)
 ADDED_ALONE = Tile(16, 512, 2, 5)
 """For programs that have a multiprocessor each, of GPUs where one may have so much of its shared memory: a step of a
 Llama 1B took 1.00 ms instead of 1.03."""
@@ -78,7 +78,7 @@ def gated_product(x: torch.Tensor, norm: torch.Tensor, epsilon: float, weight: t
     if not _is_ours(x, weight, len(weight) // 2, GATED):
         return swiglu(F.linear(rms_norm(x, norm, epsilon), weight))
     out = x.new_empty(len(x), len(weight) // 2)
-    _launch(GATED if len(x) == 1 else GATED_ROWS, out, x, weight, norm=norm, epsilon=epsilon, gated=True)
+    _launch(GATED, out, x, weight, norm=norm, epsilon=epsilon, gated=True)
     return out
 
 
