@@ -14,7 +14,8 @@ from tests.test_readme import MEASURED, README, ROOT, flat
 EARLIER, LATER = (json.loads((ROOT / f"docs/bench/gpu-h100{name}.json").read_text("utf-8")) for name in ("", "-early"))
 """Two calls of the bench. The later one has no part 4, and repeats neither all of part 1 nor of speculation."""
 
-H200 = json.loads((ROOT / "docs/bench/gpu-h200.json").read_text("utf-8"))
+H200, FIRST = (json.loads((ROOT / f"docs/bench/gpu-h200{name}.json").read_text("utf-8")) for name in ("", "-first"))
+"""Two calls as well. The later one has no part 1."""
 
 BY_HAND = "0.64"
 """32.7 microseconds over 51.2."""
@@ -111,19 +112,18 @@ def goals_on_an_h100(_: dict) -> list[str]:
     ]
 
 
-def goals_on_an_h200(record: dict) -> list[str]:
-    int8 = of_native(record, "int8", "paged")
-    paged = {c: {b: float(t) for b, t in of_native(record, "auto", "paged", c).items()} for c in CONTEXTS}
-    above = {(c, b): t for c in CONTEXTS for b, t in paged[c].items() if t > 1.02}
-    ((context, batch), worst), *others = above.items()
-    assert not others
+def goals_on_an_h200(_: dict) -> list[str]:
+    int8 = of_native(H200, "int8", "paged")
+    assert float(over_formula(H200).split()[0]) >= 0.9
+    assert gpu(H200)["2"]["decode"]["decode"]["of_copy"] >= 0.85
+    assert max(float(paged) for c in CONTEXTS for paged in of_native(H200, "auto", "paged", c).values()) <= 1.01
     return [
-        f"| batch 1: 85% of a copy's bandwidth | {gpu(record)['2']['decode']['decode']['of_copy']:.0%} |",
-        f"| the pair: five times `generate` with its dynamic cache | {over_generate(record)} |",
+        f"| batch 1: 85% of a copy's bandwidth | {gpu(H200)['2']['decode']['decode']['of_copy']:.0%} |",
+        f"| the pair: five times `generate` with its dynamic cache | {over_generate(FIRST)} |",
         "| INT8 at 32k in at most 0.6 of native's time "
-        f"| {int8[8]} and {int8[32]} for 8 and 32 sequences, {int8[1]} for one |",
-        f"| paged within 5% of contiguous | within 2%, but for {batch} sequences of {context:,} tokens: {worst:.2f} |",
-        f"| speed-ups within 10% of the formula | {over_formula(record)} of it |",
+        f"| {int8[1]}, {int8[8]} and {int8[32]} for 1, 8 and 32 sequences |",
+        "| paged within 5% of contiguous | within 1% |",
+        f"| speed-ups within 10% of the formula | {over_formula(H200)} of it |",
     ]
 
 
@@ -154,7 +154,9 @@ def headlines(_: dict) -> list[str]:
         (prefill, LATER),
         (pair, EARLIER),
         (goals_on_an_h100, {}),
-        *((table, H200) for table in (large, speculation, attention, capacity, prefill, pair, goals_on_an_h200)),
+        *((table, H200) for table in (large, speculation, attention, capacity, prefill)),
+        (pair, FIRST),
+        (goals_on_an_h200, {}),
         (headlines, {}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -188,18 +190,33 @@ def test_the_gpu_is_the_recorded_one():
 def test_the_second_gpu_is_the_recorded_one():
     machine, parts, text = H200["machine"], gpu(H200), flat(MEASURED)
     assert f"One {machine['accelerator']}, otherwise the same: " in text
-    assert [machine[name] for name in ("driver", "torch", "transformers", "triton")] == [
-        LATER["machine"][name] for name in ("driver", "torch", "transformers", "triton")
-    ]
-    assert f"`python -m lab.bench gpu --seconds {H200['seconds']}`" in text
+    same = "driver", "torch", "transformers", "triton"
+    for record in (H200, FIRST):
+        assert [record["machine"][name] for name in same] == [LATER["machine"][name] for name in same]
+    assert f"`python -m lab.bench gpu --part 2 3 4 --seconds {H200['seconds']}`" in text
+    assert f"`python -m lab.bench gpu --seconds {FIRST['seconds']}`" in text
+    assert list(parts) == ["2", "3", "4"]
     assert f"A copy moved {parts['2']['copy_gb_per_second']:.0f} GB/s" in text
     c = [row["c"] for row in parts["2"]["speculation"]]
     assert f"a measured c of {min(c):.2f} to {max(c):.2f}" in text
-    assert {row["spread"]["samples"] for row in parts["2"]["speculation"]} == {1, 2}
-    products = {
-        row["product"]: row
-        for row in parts["3"]["products"]
+    assert {row["spread"]["samples"] for row in parts["2"]["speculation"]} == {2}
+    assert products_of_a_copy(H200) in text
+    assert products_of_a_copy(FIRST) in text
+    first, now = (
+        ", ".join(f"{row['tokens_per_second']:.0f}" for row in gpu(record)["4"]["rows"].values())
+        for record in (FIRST, H200)
+    )
+    assert f"{now} tokens/s, where the first call gave {first}" in text
+    decoded = gpu(FIRST)["2"]["decode"]["decode"]
+    assert f"{decoded['tokens_per_second']:.1f} tokens/s, {decoded['of_copy']:.0%} of a copy" in text
+
+
+def products_of_a_copy(record: dict) -> str:
+    """How fast the four products of a layer read, beside a copy."""
+    copies = gpu(record)["2"]["copy_gb_per_second"]
+    rows = [
+        row["gb_per_second"] / copies
+        for row in gpu(record)["3"]["products"]
         if (row["model"], row["rows"], row["by"]) == ("8B", 1, "lab")
-    }
-    told = ", ".join(f"{row['gb_per_second'] / parts['2']['copy_gb_per_second']:.0%}" for row in products.values())
-    assert told in text
+    ]
+    return ", ".join(f"{share:.0%}" for share in rows)
