@@ -202,11 +202,15 @@ class Pools:
 
     def _made(self, setting: PoolSetting, least: int) -> Pool:
         """A new pool. If the device has less memory than the budget says, idle pools are dropped for it; if no other
-        pool has memory, it then gets fewer blocks, but no fewer than ``least``."""
+        pool has memory, it then gets fewer blocks, but no fewer than ``least``. A larger one leaves enough for a step.
+        """
         pool, fitting = None, setting
         while pool is None:
             try:
                 pool = self._new(fitting)
+                if fitting.num_blocks > least and not self._budget.leaves_enough:
+                    pool = None
+                    raise MemoryError("The pool leaves no memory for a step.")
             except Exception as error:  # while there is an error, it keeps the attempt's memory alive
                 if not is_out_of_memory(error):
                     raise

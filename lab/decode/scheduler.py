@@ -72,7 +72,7 @@ class Scheduler:
         self._window = window
         self._max_num_seqs = self._seats = max_num_seqs
         self._crowd: list[Sequence] = []  # while one of them runs, there are fewer seats
-        self._max_num_batched_tokens = max_num_batched_tokens
+        self._max_num_batched_tokens = self._wished = max_num_batched_tokens
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.running)
@@ -84,6 +84,8 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence by age: one that has been computed before (in another pool, say) keeps its place."""
+        if not len(self):  # there may be memory again
+            self._max_num_batched_tokens = min(self._wished, 2 * self._max_num_batched_tokens)
         younger = sum(1 for _ in takewhile(lambda other: other.order > sequence.order, reversed(self.waiting)))
         self.waiting.insert(len(self.waiting) - younger, sequence)
 
@@ -129,7 +131,7 @@ class Scheduler:
 
         If several run, preempt the newer half, and let no more run at once until all of the older half are done. A
         single one reads its text in chunks of half the tokens; no step has more from then on, since what did not fit
-        once will not fit the next time.
+        once will hardly fit the next time. When a sequence comes while there is no other, twice as many are tried.
         """
         if len(self.running) < 2:
             if self._chunk > LEAST_BATCHED_TOKENS:

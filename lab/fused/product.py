@@ -9,11 +9,12 @@ A program reads whole rows of the matrix, a tile at a time, and always multiplie
 tensor cores take, with zeros for missing ones. So a row's result does not depend on the others: with up to 16 rows, a
 token gets the same bits from a verify as from a step of its own, which torch's product does not promise.
 
-An H100 reads the matrices of a Llama 8B at 2.2 to 2.8 TB/s so, for one row or 16, where torch's products without what
-surrounds them read at 2.0 to 2.6 and a large read alone at 3.0 (part 3 of ``python -m lab.bench gpu``). What a tile
-waits for was read off the machine code. Memory gives each of an H200's multiprocessors 18 bytes a clock (4.8 TB/s for
-132 of them at 1.98 GHz). So if tensor cores can read x only eight times more slowly, because something else needs
-another layout of it, that costs more than all the memory traffic; this is why the norm's squares are a product too.
+An H200 reads the matrices of a Llama 8B at 3.4 to 4.0 TB/s so (the smaller ones with 16 rows at 3.0), where torch's
+products without what surrounds them read at 2.5 to 3.7 and a large copy moves 4.2 (part 3 of ``python -m lab.bench
+gpu``). What a tile waits for was read off the machine code. Memory gives each of an H200's multiprocessors 18 bytes a
+clock (4.8 TB/s for 132 of them at 1.98 GHz). So if tensor cores can read x only eight times more slowly, because
+something else needs another layout of it, that costs more than all the memory traffic; this is why the norm's squares
+are a product too.
 """
 
 from __future__ import annotations

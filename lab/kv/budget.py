@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 # The share of free memory that all caches together may take, and the full contexts
 # that a pool has room for at most when num_blocks is None.
 MEMORY_SHARE = {"cuda": 0.9, "cpu": 0.25}
+LEFT_BYTES = {"cuda": 128 * 2**20}
+"""What caches leave on a device at least, for a step: activations, logits, graphs, and cuBLAS's workspace (32 MiB on an
+H100). With 3 MiB left beside its cache, a Llama 1B could read no prompt on an H200; with 60 it could, in small chunks
+and without graphs."""
 FULL_CONTEXTS = 8
 
 
@@ -40,6 +44,12 @@ class Budget:
         if self._limit is None:
             self._limit = _limit(self._models)
         return self._limit
+
+    @property
+    def leaves_enough(self) -> bool:
+        """Whether what is free now is enough for a step."""
+        devices = {device for model in self._models for device in model.layer_devices if device.type in LEFT_BYTES}
+        return all(free_bytes(device) >= LEFT_BYTES[device.type] for device in devices)
 
     def lower(self, limit: int) -> None:
         """Count on ``limit`` bytes from now on: a pool that should have fitted did not."""
@@ -125,9 +135,10 @@ def _limit(models: list[LanguageModel]) -> int:
         for device in model.layer_devices:
             on_device[device] += _token_bytes([model], "auto") // model.layers
     whole = on_device.total()
-    return int(
-        min(
-            free_bytes(device) * MEMORY_SHARE.get(device.type, 0.25) * whole / part
-            for device, part in on_device.items()
-        )
-    )
+    return int(min(_for_caches(device) * whole / part for device, part in on_device.items()))
+
+
+def _for_caches(device: torch.device) -> float:
+    """Of what is free on a device, the bytes for caches."""
+    free = free_bytes(device)
+    return max(0, min(free * MEMORY_SHARE.get(device.type, 0.25), free - LEFT_BYTES.get(device.type, 0)))

@@ -16,7 +16,8 @@ from lab.decode import pool, pools
 from lab.device_memory import CAPTURING, is_out_of_memory
 from lab.kv import cache
 from lab.kv.attention import launching
-from lab.trace.events import CacheDropped, FellBack, Preempted
+from lab.kv.budget import Budget
+from lab.trace.events import CacheDropped, FellBack, Preempted, StepTimed
 from tests import tiny_models
 
 CONFIGS = {
@@ -202,8 +203,25 @@ def test_a_prompt_is_read_in_smaller_chunks_where_one_ran_out_of_memory(lab, mon
     assert [tokens for tokens in calls if tokens > 70] == [244, 243, 121]  # beside the other, alone, and half of it
     assert not of(run, FellBack)
     assert lab.generate(LONG[1:], config, SAMPLING).token_ids == expected[1]
-    assert len([tokens for tokens in calls if tokens > 70]) == 3  # what did not fit once is not tried again
+    assert [tokens for tokens in calls if tokens > 70][3:] == [120]  # twice as many are tried once more
     assert other.result().reason == "length"
+
+
+def test_chunks_grow_again_where_memory_has_come_back(lab, monkeypatch):
+    """With every request that comes while there is no other, up to what they were."""
+
+    def largest(text):
+        run = lab.generate(text, CONFIGS["paged"], replace(SAMPLING, max_tokens=4))
+        return max(event.target_tokens for event in of(run, StepTimed))
+
+    with monkeypatch.context() as short:
+        room_for(short, lab.target, 70)
+        assert largest(LONG) == 60
+    other = lab.submit(PROMPTS[2], CONFIGS["paged"], replace(SAMPLING, max_tokens=60))
+    lab.step()
+    assert [largest(LONG[i:]) for i in range(2)] == [119, 119]  # and the other's token
+    assert other.result().reason == "length"
+    assert [largest(LONG[i:]) for i in range(2)] == [240, 242]
 
 
 def test_a_device_too_small_for_the_prompts_of_a_batch_reads_them_one_by_one_and_in_chunks(lab, monkeypatch):
@@ -325,6 +343,28 @@ def test_a_pool_of_a_stated_size_is_not_made_smaller(lab, monkeypatch):
     assert run.reason == "error"
     assert "ran out of memory" in run.finished.message
     assert set(tried) == {11 * 16}
+
+
+def test_a_pool_that_leaves_no_memory_for_a_step_is_made_smaller(lab, monkeypatch):
+    """But not one whose size was asked for, nor below what the request needs: they may still do."""
+    full, made = lab.default_num_blocks(EngineConfig()), lab._pools._new
+
+    def new(setting):
+        pool = made(setting)
+        monkeypatch.setattr(Budget, "leaves_enough", setting.num_blocks <= room)
+        return pool
+
+    monkeypatch.setattr(lab._pools, "_new", new)
+    room = 0
+    run = lab.generate(PROMPTS[0], EngineConfig(num_blocks=11), SAMPLING)
+    assert (run.reason, run.started.num_blocks, of(run, FellBack)) == ("length", 11, [])
+    needed = -(-(len(run.prompt_token_ids) + SAMPLING.max_tokens) // 16)
+    for room, expected in ((10, {8, 9, 10}), (0, {needed})):
+        run = lab.generate(PROMPTS[0], EngineConfig(eviction="priority" if room else "lru"), SAMPLING)
+        assert run.reason == "length"
+        assert [event.part for event in of(run, FellBack)] == ["full_pool"]
+        assert lab.default_num_blocks(EngineConfig()) in expected
+    assert full > 11
 
 
 @pytest.mark.parametrize("max_tokens", [24, 44])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from lab.config import ConfigError, EngineConfig
 from lab.kv import budget as module
@@ -25,6 +26,23 @@ def test_a_limit_is_measured_once(pair, monkeypatch):
     monkeypatch.setattr(module, "free_bytes", lambda device: next(free))
     budget = Budget(*pair)
     assert budget.limit == budget.limit == 1000
+
+
+@pytest.mark.parametrize(("free", "for_caches"), [(10_000, 9_000), (1_000, 872), (128, 0), (100, 0)])
+def test_caches_leave_a_gpu_memory_for_a_step(monkeypatch, free, for_caches):
+    """In MiB: a tenth, but no less than a small step needs."""
+    monkeypatch.setattr(module, "free_bytes", lambda device: free * 2**20)
+    assert module._for_caches(torch.device("cuda")) == for_caches * 2**20
+
+
+def test_what_is_left_is_looked_at_where_it_matters(pair, monkeypatch):
+    free = [199]
+    monkeypatch.setattr(module, "free_bytes", lambda device: free[0])
+    assert Budget(*pair).leaves_enough
+    monkeypatch.setattr(module, "LEFT_BYTES", {"cpu": 200})
+    assert not Budget(*pair).leaves_enough
+    free[0] = 200
+    assert Budget(*pair).leaves_enough
 
 
 def test_blocks_have_room_for_the_keys_and_values_of_both_models(pair):
