@@ -104,7 +104,7 @@ def _by_kernels(model: LanguageModel, batch: list[NewTokens], storage: KVStorage
     except Exception as error:
         if not (is_out_of_memory(error) and graphs and graphs.on):
             raise
-        graphs.give_up("Memory ran short, and theirs was needed.")
+        graphs.make_room()
     return model.forward(token_ids, there.positions, plan, there.kept)
 
 

@@ -78,8 +78,16 @@ class Pool:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence, with the drafter it asks for."""
+        if not len(self.scheduler):
+            self._try_again()
         self._drafters.join(sequence)
         self.scheduler.add(sequence)
+
+    def _try_again(self) -> None:
+        """There may be memory now for what there was none for. If not, it costs a failed step, or a capture."""
+        self.scheduler.grow()
+        if self.cache and self.cache.graphs:
+            self.cache.graphs.try_again()
 
     def close(self) -> None:
         """Before it is dropped."""

@@ -84,8 +84,6 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence by age: one that has been computed before (in another pool, say) keeps its place."""
-        if not len(self):  # there may be memory again
-            self._max_num_batched_tokens = min(self._wished, 2 * self._max_num_batched_tokens)
         younger = sum(1 for _ in takewhile(lambda other: other.order > sequence.order, reversed(self.waiting)))
         self.waiting.insert(len(self.waiting) - younger, sequence)
 
@@ -130,8 +128,8 @@ class Scheduler:
         """Make the next step smaller, if it can be.
 
         If several run, preempt the newer half, and let no more run at once until all of the older half are done. A
-        single one reads its text in chunks of half the tokens; no step has more from then on, since what did not fit
-        once will hardly fit the next time. When a sequence comes while there is no other, twice as many are tried.
+        single one reads its text in chunks of half the tokens; no step has more until ``grow``, since what did not
+        fit once will hardly fit the next time.
         """
         if len(self.running) < 2:
             if self._chunk > LEAST_BATCHED_TOKENS:
@@ -141,6 +139,10 @@ class Scheduler:
         while len(self.running) > self._seats:
             self._preempt(self.running[-1], "memory")
         self._crowd = list(self.running)
+
+    def grow(self) -> None:
+        """Let a step have twice as many tokens again, up to what it could have at first."""
+        self._max_num_batched_tokens = min(self._wished, 2 * self._max_num_batched_tokens)
 
     # -- one sequence's share -----------------------------------------------------------------
 

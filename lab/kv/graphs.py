@@ -91,8 +91,8 @@ class Graphs:
     """The captured steps of the models that share a cache. They contain the addresses of its slots and of the models.
 
     A bucket is captured on first use. All graphs of a cache share one pool of memory, and the memory of their logits,
-    since no two run at the same time. A bucket that there is no memory to capture is not tried again: its steps are
-    launched kernel by kernel. If one cannot be captured for another reason, or not replayed, all are given up.
+    since no two run at the same time. A bucket that there is no memory to capture is left out: its steps are launched
+    kernel by kernel. If one cannot be captured for another reason, or not replayed, all are given up.
 
     Attributes:
         on: whether graphs are in use.
@@ -107,6 +107,7 @@ class Graphs:
         self.capturing: str | None = None
         self._captured: dict[tuple[LanguageModel, Bucket], Captured] = {}
         self._too_large: set[tuple[LanguageModel, Bucket]] = set()
+        self._for_memory = False  # whether ``failure`` is for want of memory
         self._logits = torch.empty(0)
         self._stream: CaptureStream | None = None
 
@@ -117,8 +118,19 @@ class Graphs:
 
     def give_up(self, reason: str) -> None:
         """Use no graphs any more, and destroy those that there are."""
-        self.on, self.failure = False, reason
+        self.on, self.failure, self._for_memory = False, reason, False
         self.drop()
+
+    def make_room(self) -> None:
+        """Use no graphs until ``try_again``: others need their memory."""
+        self.give_up("Memory ran short, and theirs was needed.")
+        self._for_memory = True
+
+    def try_again(self) -> None:
+        """Capture what there was no memory for: there may be some now."""
+        if self._for_memory:
+            self._too_large.clear()
+            self.on, self.failure, self._for_memory = True, None, False
 
     def drop(self) -> None:
         """Destroy all graphs, and free their memory, once no other thread captures."""
@@ -193,6 +205,7 @@ class Graphs:
         log.warning("no memory to capture %s, %s", model.name, bucket, exc_info=True)
         self._too_large.add((model, bucket))
         self.failure = f"There was no memory to capture {model.name}, {bucket}. Only steps of that shape are affected."
+        self._for_memory = True
         if not self._captured:
             self._stream = None  # its pool of memory, without a graph, could not be used again
 

@@ -154,7 +154,9 @@ def test_a_failing_graph_is_replaced_by_kernel_launches(engine, reference, where
         ("cuda_graph", "RuntimeError: operation not permitted")
     ]
     (place,) = Again.made
+    lab.generate(PROMPT, DRAFT, SAMPLING)
     assert {"record": place.recorded, "replay": place.replayed}[where] == number  # it is not asked again
+    assert len(Again.made) == 1
 
 
 @without_gpu
@@ -164,7 +166,8 @@ def test_a_failing_graph_is_replaced_by_kernel_launches(engine, reference, where
     ids=["torch", "triton"],
 )
 def test_graphs_are_freed_when_memory_runs_short(engine, reference, monkeypatch, error):
-    """A prefill, which is not captured, finds no memory until the graphs are freed."""
+    """A prefill, which is not captured, finds no memory until the graphs are freed. The next request has graphs again,
+    unless it comes while another runs."""
     lab = engine()
     first = lab.generate(PROMPT, PAGED, SAMPLING)
     forward, calls = lab.target.forward, []
@@ -183,22 +186,34 @@ def test_graphs_are_freed_when_memory_runs_short(engine, reference, monkeypatch,
     gone = weakref.ref(Again.made.pop())
     gc.collect()
     assert gone() is None
+    third = lab.generate(PROMPT, PAGED, SAMPLING)
+    assert fell_back(third) == []
+    assert Again.made[0].replayed
+    calls.clear()
+    pair = [lab.submit(PROMPT, PAGED, SAMPLING)]
+    lab.step()
+    pair.append(lab.submit(PROMPT, PAGED, SAMPLING))
+    for run in (request.result() for request in pair):
+        assert run.token_ids == first.token_ids
+        assert [event.part for event in fell_back(run)] == ["cuda_graph"]
 
 
 @without_gpu
 def test_a_step_that_finds_no_memory_for_its_graph_leaves_the_others_theirs(engine, reference):
-    """It is launched kernel by kernel, now and whenever it comes again."""
+    """It is launched kernel by kernel, whenever it comes again, until a request comes to an idle engine."""
     lab = engine(failing={"record": 2}, error=torch.OutOfMemoryError("CUDA out of memory"))
-    runs = [lab.generate(PROMPT, DRAFT, SAMPLING) for _ in range(2)]
-    for run in runs:
-        assert run.token_ids == reference.generate(PROMPT, DRAFT, SAMPLING).token_ids
-        assert [(event.part, event.reason) for event in fell_back(run)] == [
-            ("cuda_graph", f"There was no memory to capture {SECOND}. Only steps of that shape are affected.")
-        ]
+    run = lab.generate(PROMPT, DRAFT, SAMPLING)
+    assert run.token_ids == reference.generate(PROMPT, DRAFT, SAMPLING).token_ids
+    assert [(event.part, event.reason) for event in fell_back(run)] == [
+        ("cuda_graph", f"There was no memory to capture {SECOND}. Only steps of that shape are affected.")
+    ]
     (place,) = Again.made
     (pool,) = lab._pools
     assert place.recorded == pool.cache.graphs.count + 1 > 2
     assert place.replayed > 2
+    again = lab.generate(PROMPT, DRAFT, SAMPLING)
+    assert (again.token_ids, fell_back(again)) == (run.token_ids, [])
+    assert place.recorded == pool.cache.graphs.count + 1 > 3
 
 
 @without_gpu
