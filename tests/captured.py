@@ -6,17 +6,25 @@ interpreter a hundred times as long as torch: so torch computes what the kernels
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from lab import EngineConfig, Run, SamplingParams
 from lab.decode import backends
 from lab.decode.engine import Engine
 from lab.kv import attend_kernel, graphs, store_kernel
 from lab.kv.attention import _attend
 from lab.kv.plan import BlockPlan, Group
 from lab.kv.storage import LayerStorage
+from lab.trace.events import FellBack
 from tests import tiny_models
 
+PAGED = EngineConfig(paged=True, block_size=4)
+DRAFT = replace(PAGED, kv_dtype="int8", speculative="draft", num_speculative_tokens=3)
+EARLY_EXIT = EngineConfig(speculative="early_exit", num_speculative_tokens=2)
+SAMPLING = SamplingParams(max_tokens=5, ignore_eos=True)
 SMALL = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
 """Small, since the interpreter runs one program per layer and KV head; an early exit needs two layers."""
 
@@ -103,3 +111,7 @@ def attend(layer: LayerStorage, query: torch.Tensor, plan: BlockPlan, scaling: f
         group = Group(rows=slice(start, stop), sequences=1, mask=seen.repeat(shared, 1)[None, None])
         out[start:stop] = _attend(query[start:stop].transpose(0, 1), keys, values, group, scaling)
     return out
+
+
+def fell_back(run: Run) -> list[FellBack]:
+    return [event for event in run.events if isinstance(event, FellBack)]
