@@ -368,19 +368,20 @@ def test_another_engine_of_the_same_models_shares_their_layers(calls):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests of the kernels themselves do it there")
-def test_a_failing_kernel_between_matrices_is_replaced_by_the_reference(monkeypatch):
+@pytest.mark.parametrize(("module", "kernel"), [(product, "swiglu"), (fused_layer, "rms_norm")])
+def test_a_failing_kernel_between_matrices_or_after_them_is_replaced_by_the_reference(monkeypatch, module, kernel):
     """As with an attention kernel, the reference goes on, and the run says why."""
     lab = engine()
     expected = lab.generate("A king", EngineConfig(kernels="reference"), SAMPLING).token_ids
-    launch, ran = product.swiglu, []
+    launch, ran = getattr(module, kernel), []
 
-    def fails_later(x):
-        ran.append(x)
-        if len(ran) > 5:
+    def fails_later(*numbers):
+        ran.append(numbers)
+        if len(ran) > 3:
             raise RuntimeError("out of registers\nand much more")
-        return launch(x)
+        return launch(*numbers)
 
-    monkeypatch.setattr(product, "swiglu", fails_later)
+    monkeypatch.setattr(module, kernel, fails_later)
     run = lab.generate("A king", EngineConfig(), SAMPLING)
     assert run.token_ids == expected
     (event,) = [event for event in run.events if isinstance(event, FellBack)]
