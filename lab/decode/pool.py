@@ -34,6 +34,9 @@ from lab.transfer import several_on_device
 
 log = logging.getLogger(__name__)
 
+TRY_AGAIN_SECONDS = 60
+"""How often at most a pool that is never idle tries again what there was no memory for."""
+
 
 class Pool:
     """One cache, its queue and its batch. ``setting.num_blocks`` 0: no cache.
@@ -75,16 +78,18 @@ class Pool:
         self._reporting = Reporting(target, self.cache, budget)
         self._async_scheduling = async_scheduling
         self._ahead: Ahead | None = None
+        self._tried = time.monotonic()
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence, with the drafter it asks for."""
-        if not len(self.scheduler):
+        if not len(self.scheduler) or time.monotonic() - self._tried >= TRY_AGAIN_SECONDS:
             self._try_again()
         self._drafters.join(sequence)
         self.scheduler.add(sequence)
 
     def _try_again(self) -> None:
         """There may be memory now for what there was none for. If not, it costs a failed step, or a capture."""
+        self._tried = time.monotonic()
         self.scheduler.grow()
         if self.cache and self.cache.graphs:
             self.cache.graphs.try_again()
