@@ -62,7 +62,7 @@ class Server:
         self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._transport = transport
         # Certificates are read once; http has none to check.
-        self._verify = _trusted() if self.address.startswith("https") else False
+        self._verify = trusted() if self.address.startswith("https") else False
 
     async def read(self) -> Reading:
         """Its metrics now.
@@ -241,8 +241,12 @@ def _trouble(error: BaseException) -> str:
     return "is the server running there?"
 
 
-def _trusted() -> ssl.SSLContext:
-    """The certificates that are trusted here."""
+def trusted() -> ssl.SSLContext:
+    """The certificates that are trusted here.
+
+    Raises:
+        ConfigError: there are none in ``SSL_CERT_FILE``.
+    """
     try:
         return httpx.create_ssl_context()
     except OSError as error:  # as OpenSSL's own are

@@ -105,10 +105,13 @@ def test_the_command_line_overrides_variables_and_gradios_come_last() -> None:
         ),
         ([], {"DECODE_LAB_ATTACH": "gpu:8000"}, "app.py: DECODE_LAB_ATTACH: The address of a vLLM server is like"),
         ([], {"DECODE_LAB_PRESENTER_KEY": "ab\udcff"}, "DECODE_LAB_PRESENTER_KEY must be text in UTF-8"),
+        ([], {"SSL_CERT_FILE": "missing.pem"}, "The file that SSL_CERT_FILE names, 'missing.pem', has no certificates"),
         ([], {"DECODE_LAB_SHARE": "perhaps"}, "DECODE_LAB_SHARE must be one of 1, true"),
     ],
 )
-def test_invalid_options_are_explained_in_one_line(arguments, environment, said, capsys) -> None:
+def test_invalid_options_are_explained_in_one_line(arguments, environment, said, capsys, monkeypatch) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)  # where libraries look
     with pytest.raises(SystemExit) as end:
         read_options(arguments, environment)
     line = capsys.readouterr().err

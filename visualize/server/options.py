@@ -16,7 +16,7 @@ from ipaddress import ip_address
 
 from lab.config import ConfigError
 from lab.options import Parser, add_pair
-from lab.remote.server import Server
+from lab.remote.server import Server, trusted
 from visualize.link import SWITCHED
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -98,6 +98,8 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
     try:
         options.device = resolve_device(options.device)
         resolve_dtype(options.dtype, options.device)
+        if environment.get("SSL_CERT_FILE"):
+            trusted()  # Gradio reads them when it is imported
     except ConfigError as error:
         parser.error(str(error))
     if any("\ud800" <= character <= "\udfff" for character in environment.get(KEY, "")):  # bytes that are not UTF-8
