@@ -81,15 +81,15 @@ def build(
     embedded: Engines,
     line: Line,
     attached: Server | None = None,
-    borrowed: bool = False,
+    borrowed: Monitor | None = None,
     workshop: Workshop | None = None,
     *,
     told: dict[str | None, str],
 ) -> gr.Blocks:
     """All pages: the Lab at the root, every other page at its own address. Lessons and claims use the embedded pair,
     the other pages any of ``engines``. There is one ``line`` for all, because there is one machine. ``attached``: a
-    vLLM server to watch. ``borrowed``: each of the Lab's runs borrows a GPU. ``workshop``: the one that visitors join.
-    ``told``: see ``Programs``.
+    vLLM server to watch. ``borrowed``: counts the Lab's runs, each of which borrows a GPU. ``workshop``: the one that
+    visitors join. ``told``: see ``Programs``.
     """
     if attached:
         PAGES["Server"] = "server"
@@ -99,7 +99,7 @@ def build(
     if borrowed:
         from visualize.server.zero import borrowing  # a package that only such a Space has
 
-        load = borrowing(engines)
+        load = borrowing(engines, borrowed.watch)
     pages = lab.build(load, line, engines.offered, any_pair=engines.any_pair, workshop=workshop)
     answers = Answers()
     with pages.route("Compare", "/compare", show_in_navbar=False):
@@ -165,7 +165,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(SHARED, file=sys.stderr)
     told: dict[str | None, str] = {}
     with private_uploads():
-        pages = build(engines, embedded, line, options.attach, borrowed, workshop, told=told)
+        pages = build(engines, embedded, line, options.attach, monitor if borrowed else None, workshop, told=told)
         serve(
             pages,
             options,

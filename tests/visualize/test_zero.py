@@ -10,9 +10,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from lab import EngineConfig, Run, SamplingParams
 from lab.config import ConfigError, PromptError
+from lab.engines import EMBEDDED
 from lab.trace.events import Event, Finished, StepTimed
 from tests.browser.conftest import started
 from tests.programs.calls import call
@@ -21,14 +24,20 @@ from visualize.run.settings import Settings
 from visualize.run.transcript import lines
 from visualize.server import zero
 from visualize.server.live import LiveRun, transcript
+from visualize.server.monitoring import Monitor
 from visualize.server.work import Line
 
 CONFIG = EngineConfig(speculative="draft", paged=True)
 
 
-@pytest.fixture(scope="module")
-def borrowed() -> zero.BorrowedGPU:
-    return zero.borrowing(zero._engine)("matched")
+@pytest.fixture
+def monitor() -> Monitor:
+    return Monitor(Line())
+
+
+@pytest.fixture
+def borrowed(monitor: Monitor) -> zero.BorrowedGPU:
+    return zero.borrowing(zero._engine, monitor.watch)("matched")
 
 
 def test_its_yields_can_be_pickled_and_make_up_the_run(borrowed: zero.BorrowedGPU) -> None:
@@ -69,6 +78,20 @@ def test_stopping_ends_a_borrowed_run_after_the_current_step(
     run = Run(events)
     assert run.reason == "cancelled"
     assert sum(isinstance(event, StepTimed) for event in events) == 4
+
+
+def test_the_server_counts_a_borrowed_run(borrowed: zero.BorrowedGPU, monitor: Monitor) -> None:
+    def page() -> str:
+        return TestClient(Starlette(routes=monitor.routes())).get("/metrics").text
+
+    ended = 'vllm:request_success_total{finished_reason="%s",model_name="' + EMBEDDED["matched"].label + '"} 1.0'
+    cancelled = threading.Event()
+    list(borrowed.stream("A fox", CONFIG, SamplingParams(max_tokens=7), cancelled=cancelled))
+    assert ended % "length" in page()
+    assert f'vllm:generation_tokens_total{{model_name="{EMBEDDED["matched"].label}"}} 7.0' in page()
+    cancelled.set()
+    list(borrowed.stream("A fox", CONFIG, SamplingParams(max_tokens=7), cancelled=cancelled))
+    assert ended % "abort" in page()
 
 
 def test_errors_are_reported_as_anywhere_else(borrowed: zero.BorrowedGPU) -> None:

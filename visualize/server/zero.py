@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import spaces
 
 from lab import Engine, load_engine
 from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.engines import EMBEDDED
 from lab.trace.events import Event, Finished, StepTimed
+from lab.trace.recorder import Watch
 from visualize.server.work import Load
 
 BEGINNING = 20.0
@@ -31,10 +35,13 @@ class BorrowedGPU:
     Args:
         pair: an embedded pair's name.
         here: its engine in this process, on the CPU, which says how many blocks there are.
+        watch: told of every event, as an engine's own would be, which cannot hear from another process.
     """
 
-    def __init__(self, pair: str, here: Engine) -> None:
-        self._pair, self._here = pair, here
+    _owners = itertools.count()
+
+    def __init__(self, pair: str, here: Engine, watch: Watch) -> None:
+        self._pair, self._here, self._watch = pair, here, watch
 
     def default_num_blocks(self, config: EngineConfig) -> int:
         return self._here.default_num_blocks(config)
@@ -57,6 +64,14 @@ class BorrowedGPU:
             raise ConfigError(
                 "torch_compile=True does not work on a borrowed GPU: there is no compiler for it. Switch it off."
             )
+        owner = next(self._owners)
+        for event in self._events(prompt, config, sampling, cancelled):
+            self._watch(owner, time.perf_counter(), event)
+            yield event
+
+    def _events(
+        self, prompt: str, config: EngineConfig, sampling: SamplingParams, cancelled: threading.Event
+    ) -> Iterator[Event]:
         with contextlib.closing(decode(self._pair, prompt, config, sampling)) as steps:
             for events in steps:
                 yield from events
@@ -65,9 +80,9 @@ class BorrowedGPU:
                     return
 
 
-def borrowing(load: Load) -> Load:
-    """``load``, but with engines that decode on a borrowed GPU."""
-    return lambda pair: BorrowedGPU(pair, load(pair))
+def borrowing(load: Load, watch: Callable[[str], Watch]) -> Load:
+    """``load``, but with engines that decode on a borrowed GPU. ``watch``: see ``Monitor``."""
+    return lambda pair: BorrowedGPU(pair, load(pair), watch(EMBEDDED[pair].label))
 
 
 def seconds(pair: str, prompt: str, config: EngineConfig, sampling: SamplingParams) -> int:
