@@ -80,6 +80,9 @@ class Leaving:
         elif method == "GET" and path == STREAM:
             await self._read(scope, receive, send)
             return
+        elif method == "GET" and TOOLS.fullmatch(path):
+            await self._listen(scope, receive, send)
+            return
         else:
             await self._app(scope, receive, send)
             return
@@ -127,6 +130,20 @@ class Leaving:
             await self._app(scope, receive, send)
         finally:
             self._reading -= Counter([who])  # which drops those without one
+
+    async def _listen(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on the stream that an MCP client keeps open, and complete it when the server ends: what serves it just
+        returns then."""
+        unfinished = False
+
+        async def passed_on(message: Message) -> None:
+            nonlocal unfinished
+            unfinished = message["type"] == "http.response.start" or bool(message.get("more_body"))
+            await send(message)
+
+        await self._app(scope, receive, passed_on)
+        if unfinished:
+            await send({"type": "http.response.body"})
 
     async def _sweep(self, app: App) -> None:
         """Forget answers that were ready at the last look and that nobody has come to read."""

@@ -156,6 +156,7 @@ def serve(
     _wait_for_a_signal(asked, line)
     line.close(PATIENCE)
     _let_answer(waiting)
+    _end_streams()
     pages.close(verbose=False)
     gc.unfreeze()  # otherwise Triton's library complains at exit about what it finds
 
@@ -174,3 +175,11 @@ def _let_answer(waiting: Collection[str]) -> None:
     until = time.monotonic() + ANSWERING
     while waiting and time.monotonic() < until:
         time.sleep(0.02)
+
+
+def _end_streams() -> None:
+    """End the streams that MCP clients keep open: closing would wait five seconds for them, and then break them off."""
+    with suppress(ImportError):  # mcp, which brings it, need not be there
+        from sse_starlette.sse import AppStatus
+
+        AppStatus.should_exit = True
