@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import re
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from lab import Run
 from lab.engines import LISTED
@@ -353,9 +355,18 @@ def imports(files: set[Path]) -> set[str]:
     return found
 
 
-def test_the_space_uses_the_pinned_gradio():
-    pinned = re.search(r"^gradio==(.+)$", (ROOT / "requirements.txt").read_text("utf-8"), re.MULTILINE)
-    assert f"sdk_version: {pinned[1]}\n" in README
+def test_the_space_uses_the_pinned_gradio_and_can_install_what_is_pinned_beside_it():
+    """In one call of pip, a Space installs ``requirements.txt`` and ``gradio[oauth,mcp]`` of the header's version."""
+    lines = (ROOT / "requirements.txt").read_text("utf-8").splitlines()
+    pinned = dict(line.split("==") for line in lines if "==" in line)
+    assert f"sdk_version: {pinned['gradio']}\n" in README
+    checked = set()
+    for it in map(Requirement, requires("gradio")):
+        asked = not it.marker or any(it.marker.evaluate({"extra": extra}) for extra in ("mcp", "oauth"))
+        if asked and it.name in pinned:
+            assert it.specifier.contains(pinned[it.name]), it
+            checked.add(it.name)
+    assert checked > {"mcp", "pydantic"}
 
 
 def test_the_header_for_the_space_is_complete():

@@ -208,10 +208,12 @@ class Engine:
         return None
 
     @property
-    def capturing(self) -> str | None:
-        """The step that is being captured as a CUDA graph at this moment, to tell those who wait for it."""
+    def waits_for(self) -> str:
+        """What the step under way waits for, to tell those who wait for it: a CUDA graph that is being captured. Empty:
+        nothing."""
         graphs = (pool.cache.graphs for pool in self._pools if pool.cache and pool.cache.graphs)
-        return next((captured.capturing for captured in graphs if captured.capturing), None)
+        captured = next((captured.capturing for captured in graphs if captured.capturing), None)
+        return f"a CUDA graph, captured once for steps like this one: {captured}" if captured else ""
 
     # -- asking ------------------------------------------------------------------------------
 

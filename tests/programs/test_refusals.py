@@ -207,6 +207,7 @@ def test_uploads_take_one_file_at_a_time_and_keep_nothing_broken_off(server: str
         ("gradio_api/file=http://127.0.0.1:9/", 404, "nothing at this address"),
         ("gradio_api/file=%00", 404, "nothing at this address"),
         ("gradio_api/proxy=http://127.0.0.1:9/", 404, "nothing at this address"),
+        ("gradio_api/run-history/buckets", 404, "nothing at this address"),  # asks with a saved token: CVE-2026-134825
         ("gradio_api/runs", 404, "nothing at this address"),
         ("gradio_api/nothing", 404, "nothing at this address"),
         ("gradio_api/mcp/sse", 404, "nothing at this address"),  # a call by this transport would outlive its caller

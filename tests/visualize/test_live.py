@@ -203,30 +203,25 @@ def test_waiting_for_blocks_is_reported() -> None:
     ]
 
 
-def test_cuda_graph_capture_is_reported() -> None:
-    class Captures(ScriptedEngine):
-        """Captures until it has been seen twice."""
+def test_what_a_step_waits_for_is_reported() -> None:
+    class Waits(ScriptedEngine):
+        """Waits until it has been seen twice."""
 
-        steps, over = ["draft, 1 x 1 tokens, context 512", "target, 1 x 5 tokens, context 512"], threading.Event()
+        awaited, over = ["a CUDA graph", "another"], threading.Event()
 
         @property
-        def capturing(self) -> str | None:
-            if self.steps:
-                return self.steps.pop(0)
+        def waits_for(self) -> str:
+            if self.awaited:
+                return self.awaited.pop(0)
             self.over.set()
-            return None
+            return ""
 
         def stream(self, *asked: Any, **named: Any) -> Iterator[Event]:
             assert self.over.wait(10)
             yield from super().stream(*asked, **named)
 
-    said = [
-        record["status"] for record in records("".join(told(start(Captures(), max_tokens=3)))) if "status" in record
-    ]
-    assert said[:2] == [
-        "Capturing a CUDA graph, once for steps like this one: draft, 1 x 1 tokens, context 512 …",
-        "Capturing a CUDA graph, once for steps like this one: target, 1 x 5 tokens, context 512 …",
-    ]
+    said = [record["status"] for record in records("".join(told(start(Waits(), max_tokens=3)))) if "status" in record]
+    assert said[:2] == ["Waiting for a CUDA graph …", "Waiting for another …"]
 
 
 def test_a_run_stopped_while_waiting_leaves_the_line() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import runpy
+import subprocess
+import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -17,8 +21,9 @@ from lab import EngineConfig, Run, SamplingParams
 from lab.config import ConfigError, PromptError
 from lab.engines import EMBEDDED
 from lab.trace.events import Event, Finished, StepTimed
-from tests.browser.conftest import started
+from tests.browser.conftest import ROOT, started
 from tests.programs.calls import call
+from tests.visualize.lending import lending
 from visualize.run.frames import Reducer
 from visualize.run.settings import Settings
 from visualize.run.transcript import lines
@@ -105,8 +110,16 @@ def test_layers_are_not_compiled_on_a_borrowed_gpu(borrowed: zero.BorrowedGPU) -
         list(borrowed.stream("A fox", compiled, SamplingParams(), cancelled=threading.Event()))
 
 
-GUARDED = """
-import sys, torch
+BUILT_FOR_CUDA = """
+import torch
+torch._C._cuda_init, torch.version.cuda = print, "13.0"
+torch.cuda._is_in_bad_fork = torch.cuda.is_initialized
+"""
+"""Run at Python's start: ``spaces`` finds what a CUDA build of torch has."""
+GUARDED = (
+    BUILT_FOR_CUDA
+    + """
+import sys
 def guarded(name, real):
     def call(*values):
         assert "spaces" in sys.modules, f"torch.cuda.{name} was asked before spaces was there"
@@ -115,27 +128,72 @@ def guarded(name, real):
 for name in ("is_available", "device_count", "init"):
     setattr(torch.cuda, name, guarded(name, getattr(torch.cuda, name)))
 """
-"""Run at Python's start, in place of a CUDA build of torch: once asked for devices, no forked process can use one."""
-SPACES = """
-import sys
-if (gradio := sys.modules.get("gradio")) and not hasattr(gradio, "Blocks"):
-    raise ImportError("as the real one refuses Gradio itself")
-def GPU(duration):
-    return lambda function: function
+)
+"""Once such a build is asked for devices, no forked process can use one."""
+BORROWS = (
+    BUILT_FOR_CUDA
+    + """
+import threading
+import spaces, spaces.zero.torch
+spaces.zero.torch.init = spaces.zero.torch.move = lambda *_, **__: None  # there is no GPU to move tensors to
+import gradio
+from lab import EngineConfig, LabError, Run, SamplingParams
+from visualize.server import zero
+
+with gradio.Blocks() as pages:
+    gradio.Markdown("")
+pages.launch(prevent_thread_lock=True, quiet=True)
+borrowed = zero.borrowing(lambda pair: None, lambda model: lambda *event: None)("matched")
+for prompt in ("A fox", "", "A fox"):
+    events = borrowed.stream(
+        prompt, EngineConfig(speculative="draft", paged=True), SamplingParams(max_tokens=8, seed=1),
+        cancelled=threading.Event(),
+    )
+    try:
+        print("told:", Run(events).text.strip())
+    except LabError as error:
+        print("told:", error)
+pages.close()
 """
+)
 
 
-def test_a_zerogpu_space_starts_without_touching_the_gpu(tmp_path: Path) -> None:
+def test_a_zerogpu_space_starts_without_touching_the_gpu_and_reports(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(GUARDED)
-    (tmp_path / "spaces.py").write_text(SPACES)
     log = tmp_path / "log.txt"
-    with started(log, SPACES_ZERO_GPU="true", PYTHONPATH=str(tmp_path)) as (address, _):
+    there = {"PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)}
+    with lending() as lender, started(log, **lender.variables, **there) as (address, _):
         with urllib.request.urlopen(f"{address}/health", timeout=10) as answer:
             assert answer.status == 200
         event, answer = call(address, "run", {"prompt": "A fox", "max_tokens": 3})
         assert event == "complete"
         assert '\\"device\\": \\"cpu\\"' in answer
+    assert lender.asked == ["/startup-report"]
     assert "Traceback" not in log.read_text(), log.read_text()
+
+
+def test_a_space_lends_a_gpu_and_what_goes_wrong_there_or_before_is_told_in_its_words(tmp_path: Path) -> None:
+    """In a process that ``spaces`` forks: of an error that is raised there, it tells the class's name alone."""
+    text = zero._engine("matched").generate("A fox", CONFIG, SamplingParams(max_tokens=8, seed=1)).text.strip()
+    with lending(lends=2) as lender:
+        there = {**os.environ, **lender.variables, "HOME": str(tmp_path), "GRADIO_ANALYTICS_ENABLED": "False"}
+        done = subprocess.run(
+            [sys.executable, "-c", BORROWS], cwd=ROOT, env=there, capture_output=True, text=True, timeout=120
+        )
+    told = [line.removeprefix("told: ") for line in done.stdout.splitlines() if line.startswith("told: ")]
+    assert told[:2] == [text, "The prompt is empty. Write at least one word to go on from."], done.stderr
+    assert told[2].startswith("ZeroGPU quota exceeded: ")
+    first, again = ["/schedule", "/allow", "/release"], ["/schedule", "/release"]
+    assert lender.asked == ["/startup-report", *first, *again, "/schedule"]
+
+
+def test_what_is_compared_on_such_a_space_runs_on_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lab.here.has_gpu", lambda: True)  # as ``spaces`` has torch say
+    lanes = [runpy.run_path(f"{ROOT}/visualize/compare/lanes.py")["LANES"]]
+    monkeypatch.setenv("SPACES_ZERO_GPU", "true")
+    lanes.append(runpy.run_path(f"{ROOT}/visualize/compare/lanes.py")["LANES"])
+    assert ["no-graphs" in those for those in lanes] == [True, False]
+    assert [those["compiled"][1].kernels for those in lanes] == ["auto", "reference"]
 
 
 def test_the_time_estimate_grows_with_the_tokens() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -16,7 +17,11 @@ from visualize.run.settings import BOUNDS as LAB_BOUNDS
 from visualize.run.settings import CHOICES as LAB_CHOICES
 from visualize.run.settings import LINK as LAB_LINK
 from visualize.run.settings import MAX_PROMPT
+from visualize.server.options import borrows_a_gpu
 from visualize.text import visible
+
+HAS_GPU = has_gpu() and not borrows_a_gpu(os.environ)
+"""Whether settings are compared on a GPU: what a ZeroGPU Space lends is for single runs."""
 
 
 def _draft(gamma: int, **more: Any) -> EngineConfig:
@@ -36,11 +41,11 @@ LANES: dict[str, tuple[str, EngineConfig]] = {
     "early-exit": ("Early exit γ4", EngineConfig(speculative="early_exit")),
     "all": ("INT8 paged γ4", _draft(4, kv_dtype="int8", paged=True)),
     "torch": ("By torch", EngineConfig(kernels="reference")),
-    "compiled": ("Compiled", EngineConfig(kernels="auto" if has_gpu() else "reference", torch_compile=True)),
+    "compiled": ("Compiled", EngineConfig(kernels="auto" if HAS_GPU else "reference", torch_compile=True)),
 }
 """Settings to choose from, in the order of a comparison: each one's label and engine configuration. The cache alone
 comes first, so that a speed-up means what it means in the field."""
-if has_gpu():
+if HAS_GPU:
     LANES["no-graphs"] = "No graphs", EngineConfig(cuda_graphs=False)
 NEED_A_DRAFT = frozenset(key for key, (_, config) in LANES.items() if config.speculative == "draft")
 """The lanes in which a draft model guesses."""

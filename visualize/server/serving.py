@@ -129,7 +129,7 @@ def serve(
             max_threads=max(200, 2 * options.max_users),  # who waits has one, and can press Stop
             max_file_size=MAX_RUN_FILE,
             state_session_capacity=500,  # a fifth of a megabyte each
-            run_history=False,
+            run_history=False,  # it would lend whoever claims to be this machine a saved token (CVE-2026-134825)
             footer_links=[],
             share=options.share,
             quiet=True,

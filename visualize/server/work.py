@@ -167,8 +167,8 @@ class Work(ABC):
         if ahead := self._line.ahead(self):
             return f"Waiting: {before_yours(ahead)}"
         engine = self._engine  # its own thread drops it when it ends
-        captured = engine and engine.capturing
-        return f"Capturing a CUDA graph, once for steps like this one: {captured} …" if captured else ""
+        awaited = engine and engine.waits_for
+        return f"Waiting for {awaited} …" if awaited else ""
 
     def engine(self, pair: str | Pair) -> Any:
         """The engine of a model pair, loaded if necessary."""

@@ -14,10 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import gradio as gr
 import spaces
 
 from lab import Engine, load_engine
-from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.config import ConfigError, EngineConfig, LabError, SamplingParams
 from lab.engines import EMBEDDED
 from lab.trace.events import Event, Finished, StepTimed
 from lab.trace.recorder import Watch
@@ -42,15 +43,13 @@ class BorrowedGPU:
 
     def __init__(self, pair: str, here: Engine, watch: Watch) -> None:
         self._pair, self._here, self._watch = pair, here, watch
+        self.waits_for = ""
 
     def default_num_blocks(self, config: EngineConfig) -> int:
         return self._here.default_num_blocks(config)
 
     def models(self, config: EngineConfig) -> None:
         """Nothing is compiled on a borrowed GPU."""
-
-    capturing = None
-    """What is captured there cannot be seen from here."""
 
     def place_in_queue(self, cancelled: threading.Event) -> None:
         """Every call has a pool of its own, so nobody is ahead of it."""
@@ -59,25 +58,40 @@ class BorrowedGPU:
         self, prompt: str, config: EngineConfig, sampling: SamplingParams, *, cancelled: threading.Event
     ) -> Iterator[Event]:
         """The events of a run, as each step ends. Once ``cancelled`` is set, it ends after the next step: the forked
-        process cannot be notified, only abandoned. Raises ConfigError if layers are to be compiled."""
+        process cannot be notified, only abandoned.
+
+        Raises:
+            ConfigError: layers are to be compiled.
+            LabError: see ``Engine.submit``; or no GPU was lent, or not for long enough.
+        """
         if config.torch_compile:
             raise ConfigError(
                 "torch_compile=True does not work on a borrowed GPU: there is no compiler for it. Switch it off."
             )
         owner = next(self._owners)
-        for event in self._events(prompt, config, sampling, cancelled):
-            self._watch(owner, time.perf_counter(), event)
-            yield event
+        self.waits_for = "a GPU, and for the models to be loaded there"
+        try:
+            for event in self._events(prompt, config, sampling, cancelled):
+                self.waits_for = ""
+                self._watch(owner, time.perf_counter(), event)
+                yield event
+        finally:
+            self.waits_for = ""
 
     def _events(
         self, prompt: str, config: EngineConfig, sampling: SamplingParams, cancelled: threading.Event
     ) -> Iterator[Event]:
-        with contextlib.closing(decode(self._pair, prompt, config, sampling)) as steps:
-            for events in steps:
-                yield from events
-                if cancelled.is_set() and not isinstance(events[-1], Finished):
-                    yield Finished(t_ms=events[-1].t_ms, reason="cancelled", text="", message="")
-                    return
+        try:
+            with contextlib.closing(decode(self._pair, prompt, config, sampling)) as steps:
+                for events in steps:
+                    if isinstance(events, LabError):
+                        raise events
+                    yield from events
+                    if cancelled.is_set() and not isinstance(events[-1], Finished):
+                        yield Finished(t_ms=events[-1].t_ms, reason="cancelled", text="", message="")
+                        return
+        except gr.Error as error:  # as ``spaces`` says why there is no GPU, or none any more
+            raise LabError(f"{error.title}: {error.message}") from error
 
 
 def borrowing(load: Load, watch: Callable[[str], Watch]) -> Load:
@@ -91,14 +105,18 @@ def seconds(pair: str, prompt: str, config: EngineConfig, sampling: SamplingPara
 
 
 @spaces.GPU(duration=seconds)
-def decode(pair: str, prompt: str, config: EngineConfig, sampling: SamplingParams) -> Iterator[list[Event]]:
-    """A run's events, grouped by step. Errors: see ``Engine.submit``."""
+def decode(pair: str, prompt: str, config: EngineConfig, sampling: SamplingParams) -> Iterator[list[Event] | LabError]:
+    """A run's events, grouped by step, or the error that there is instead (see ``Engine.submit``): of one that is
+    raised, only its class's name would be told."""
     events: list[Event] = []
-    for event in _engine(pair).stream(prompt, config, sampling):
-        events.append(event)
-        if isinstance(event, StepTimed | Finished):
-            yield events
-            events = []
+    try:
+        for event in _engine(pair).stream(prompt, config, sampling):
+            events.append(event)
+            if isinstance(event, StepTimed | Finished):
+                yield events
+                events = []
+    except LabError as error:
+        yield error
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 // A page whose scripts do not come would stay empty. In the head, before them: it says why, once. A script that is
 // preloaded in vain is asked for again when it is needed; if that fails, too, Vite says so. Vite would also give a part of
-// the page up for its style: here that is asked for once more, and the part does not wait for it.
+// the page up for its style: here that is asked for once more, and the part does not wait for it. Of other hosts there is
+// only a Space's own header, whose fonts nobody misses.
 {
   let told = false;
   async function tell() {
@@ -12,11 +13,13 @@
     document.body.append(Object.assign(document.createElement("p"), { textContent: why, role: "alert", style: "margin: 20px" }));
   }
   addEventListener("error", ({ target }) => {
-    if (target.matches?.("link[rel=stylesheet]:not([data-again])")) {
+    if (!target.matches?.("script[type=module], link[rel=stylesheet]")) return;
+    if (new URL(target.src ?? target.href).origin !== location.origin) return;
+    if (target.matches("link:not([data-again])")) {
       const again = target.cloneNode();
       again.dataset.again = "";
       target.replaceWith(again);
-    } else if (target.matches?.("script[type=module], link[rel=stylesheet]")) tell();
+    } else tell();
   }, true);
   addEventListener("vite:preloadError", (event) => {
     if (event.payload.message.startsWith("Unable to preload CSS")) event.preventDefault();

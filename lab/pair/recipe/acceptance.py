@@ -32,7 +32,7 @@ def story_prompts(split: Split) -> list[str]:
 
 
 def acceptance(target: Path, draft: Path, prompts: list[str], temperature: float, device: str) -> Guesses:
-    """Continue each prompt by ``NEW_TOKENS`` tokens; prompt i is sampled with seed i."""
+    """Continue each prompt by ``NEW_TOKENS`` tokens, or to an end of text; prompt i is sampled with seed i."""
     engine = load_engine(target=str(target), draft=str(draft), device=device)
     config = EngineConfig(speculative="draft", num_speculative_tokens=GAMMA)
     return guessed(
