@@ -1,0 +1,38 @@
+"""What ``docs/dependencies.md`` says that the lab does not use, it does not use."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CODE = "\n".join(
+    path.read_text("utf-8")
+    for folder in ("lab", "visualize", "lessons")
+    for path in (ROOT / "app.py", *(ROOT / folder).rglob("*.py"))
+)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        r"\bPIL\b|\bgr\.(Image|Gallery|ImageEditor|ImageSlider|AnnotatedImage|Chatbot|MultimodalTextbox)\b",
+        r"torch\.export|AOTI|torch\.jit",
+        r"load_checkpoint_(in_model|and_dispatch)",
+        r"\bdiskcache\b|DiskCache|set_cache\(",
+        r"\bgr\.(DateTime|Dataframe|DataFrame|Audio|DownloadButton)\b",
+        r"transformers.*\bconvert_",
+    ],
+)
+def test_nothing_uses_what_an_advisory_without_a_fix_is_about(use: str) -> None:
+    assert not re.findall(f".*(?:{use}).*", CODE)
+
+
+def test_the_page_names_the_versions_that_are_pinned() -> None:
+    page = (ROOT / "docs/dependencies.md").read_text("utf-8")
+    for line in (ROOT / "requirements.txt").read_text("utf-8").splitlines():
+        name, _, version = line.partition("==")
+        for told in re.findall(rf"^\| {re.escape(name)} (\d[\d.]*) \|", page, re.MULTILINE):
+            assert told == version, line
