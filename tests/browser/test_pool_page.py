@@ -247,7 +247,7 @@ def test_presets_set_the_link_and_the_link_restores_the_settings(visit: Visit) -
     expect(page.locator("#eviction")).to_contain_text(PRIORITIES)
     page.click("#shared label:has-text('All')")
     expect(page.locator("#eviction")).to_contain_text(ALIKE)
-    page.click("#shared label:has-text('Every fourth')")
+    page.click("#shared label:has-text('Every 4th')")
     page.wait_for_url(lambda url: in_link(url) == in_link(address(FORGETS)) | {"eviction": ["priority"]})
     page.reload()
     expect(page.locator("#eviction label.selected")).to_have_text("Lowest priority")

@@ -16,7 +16,7 @@ from visualize.vocabulary import DRAFTERS, KV_FORMATS, SWITCH
 
 CHOICES: dict[str, dict[Any, str]] = {
     "continuations": {count: str(count) for count in (1, 2, 4, 8)},
-    "shared": {0: "None", 1: "All", 4: "Every fourth"},
+    "shared": {0: "None", 1: "All", 4: "Every 4th"},
     "lengths": {"equal": "Equal", "tailed": "Long-tailed", "paragraph": "A paragraph"},
     "block_size": {size: str(size) for size in (4, 8, 16, 32)},
     "eviction": settings.CHOICES["eviction"],

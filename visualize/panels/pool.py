@@ -68,8 +68,8 @@ TOKENS = {
 }
 NEEDS_PAGED = "Needs paged blocks: only those can be shared."
 NEEDS_PREFIXES = "Needs prefix caching: else no prefix is kept."
-PRIORITIES = "Prefixes with the system prompt have the higher priority."
-ALIKE = "All prompts have the same priority: either evicts the same."
+PRIORITIES = "Those with the system prompt have priority."
+ALIKE = "All prompts have the same priority."
 
 
 def build(pages: gr.Blocks, load: Load, line: Line) -> None:
