@@ -72,7 +72,7 @@ class Inputs:
 
     ``every``: steps between two arrivals; 0: all at once. ``continuations`` of a prompt arrive together. ``lengths``,
     ``tokens``: see ``lab.bench.workload.crowd``.
-    ``shared``: every so manyth prompt begins with ``system``; 0: none. The sequences' seeds count up from ``seed``.
+    ``shared``: one in so many prompts begins with ``system``; 0: none. The sequences' seeds count up from ``seed``.
     """
 
     sequences: int = 30
