@@ -19,6 +19,12 @@ def listed(words: Sequence[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
+def counted(number: int, thing: str) -> str:
+    """``counted(2, "block")`` is "2 blocks", and ``counted(2, "pass")`` is "2 passes"."""
+    several = "es" if thing.endswith("s") else "s"
+    return f"{number:,} {thing}{several * (number != 1)}"
+
+
 def speed(rate: float) -> str:
     """Tokens a second, as a whole number or to three digits: "1376", "12.3", "0.42"."""
     return f"{rate:.0f}" if rate >= 99.95 else f"{rate:.3g}"

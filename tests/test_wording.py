@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.wording import in_short, speed
+from lab.wording import counted, in_short, speed
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,18 @@ def test_an_error_of_a_library_is_shortened_to_a_line_with_its_reason(said: str,
 )
 def test_a_speed_has_three_digits_however_slow(rate: float, said: str) -> None:
     assert speed(rate) == said
+
+
+@pytest.mark.parametrize(
+    ("number", "thing", "said"),
+    [
+        (0, "block", "0 blocks"),
+        (1, "block", "1 block"),
+        (1234, "token", "1,234 tokens"),
+        (10**12, "token", "1,000,000,000,000 tokens"),
+        (1, "pass", "1 pass"),
+        (3, "guess", "3 guesses"),
+    ],
+)
+def test_one_thing_is_singular(number: int, thing: str, said: str) -> None:
+    assert counted(number, thing) == said

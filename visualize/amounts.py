@@ -1,11 +1,6 @@
-"""Amounts in words: counts of things, numbers to three digits, and bytes in a suitable unit."""
+"""Amounts in words: numbers to three digits, and bytes in a suitable unit."""
 
 from __future__ import annotations
-
-
-def counted(number: int, thing: str) -> str:
-    """``counted(2, "block")`` is "2 blocks"."""
-    return f"{number:,} {thing}{'s' * (number != 1)}"
 
 
 def byte_unit(size: float) -> tuple[float, str]:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from lab.bench.workload import Job
 from lab.config import ConfigError, EngineConfig
@@ -24,8 +25,9 @@ def arrivals(
     cancelled: threading.Event | None = None,
 ) -> Iterator[Step]:
     """Decode ``jobs``, which arrive all at once or one ``every`` so many steps, with the models of ``engine`` and
-    nothing cached. Their sequences are numbered (``owner``) in order: all continuations of a job, then the next job's.
-    Steps in which nothing happens, because the next job has not arrived, take no time and are left out.
+    nothing cached. Each job has its own cache priority. Their sequences are numbered (``owner``) in order: all
+    continuations of a job, then the next job's. Steps in which nothing happens, because the next job has not arrived,
+    take no time and are left out.
 
     Setting ``cancelled`` ends it after the step under way; the last step then reports that the requests have ended.
 
@@ -46,7 +48,13 @@ def arrivals(
 
     own = engine.another(max_num_seqs=max_num_seqs, watch=watch)
     coming = deque(
-        own.prepare(job.prompt, config, job.sampling, continuations=job.continuations, cancelled=cancelled)
+        own.prepare(
+            job.prompt,
+            replace(config, cache_priority=job.cache_priority),
+            job.sampling,
+            continuations=job.continuations,
+            cancelled=cancelled,
+        )
         for job in jobs
     )
     began = time.perf_counter()

@@ -17,6 +17,7 @@ from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.decode.engine import Engine
 from lab.trace.events import Committed
 from lab.trace.run import Run
+from lab.wording import counted
 
 TOGETHER = 10
 """Steps per median."""
@@ -77,10 +78,12 @@ def measure_growth(
     """
     least = FEWEST * TOGETHER + 1  # the prefill gives the first
     if max_tokens < least:
-        raise ConfigError(f"{max_tokens} tokens are too few to see times grow: ask for {least} or more.")
+        raise ConfigError(f"To see times grow takes {least} tokens or more, not {max_tokens}.")
     room = engine.context_length - len(engine.tokenizer(prompt)["input_ids"])
     if room < least:
-        raise ConfigError(f"The prompt leaves room for {max(0, room)} tokens; to see times grow takes {least}.")
+        raise ConfigError(
+            f"The prompt leaves room for {counted(max(0, room), 'token')}; to see times grow takes {least}."
+        )
     plain = engine.another()
     small = EngineConfig(num_blocks=-(-engine.context_length // EngineConfig.block_size))  # one context is enough
     curves = {}

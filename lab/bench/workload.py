@@ -19,11 +19,17 @@ end of a paragraph, which nobody knows in advance."""
 
 @dataclass(frozen=True)
 class Job:
-    """A request before it is submitted. ``continuations``: how many of its prompt, each with its own seed."""
+    """A request before it is submitted.
+
+    Attributes:
+        continuations: how many of its prompt, each with its own seed.
+        cache_priority: as in ``EngineConfig``.
+    """
 
     prompt: str
     sampling: SamplingParams
     continuations: int = 1
+    cache_priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,15 @@ def exactly(prompts: list[str], lengths: list[int], temperature: float = 0.0) ->
 
 
 def crowd(
-    count: int, mix: Mix, tokens: int, *, temperature: float, seed: int, beginning: str = "", continuations: int = 1
+    count: int,
+    mix: Mix,
+    tokens: int,
+    *,
+    temperature: float,
+    seed: int,
+    beginning: str = "",
+    of_every: int = 1,
+    continuations: int = 1,
 ) -> list[Job]:
     """Jobs of many users: texts the embedded pair was not trained on, to be continued.
 
@@ -68,13 +82,14 @@ def crowd(
         count: sequences of all jobs together.
         tokens: of an output: exactly so many ("equal"), their median ("tailed"), at most ("paragraph").
         seed: of the first sequence; the others' count up from it.
-        beginning: of every prompt, before its own text.
+        beginning: of every ``of_every``-th prompt from the first on, before its own text. What is cached of such a
+            prompt has a higher priority.
         continuations: of every job; the last one gets what is left.
     """
     texts = (*held_out_prompts(), *PROMPTS)
     firsts = range(0, count, continuations)
     own = [_turned(texts[i % len(texts)], i // len(texts)) for i in range(len(firsts))]
-    prompts = [f"{beginning}\n{text}" if beginning else text for text in own]
+    begun = [bool(beginning) and not i % of_every for i in range(len(firsts))]
     drawn = [tokens] * len(firsts)
     if mix == "tailed":
         drawn = LogNormalLengths(median=tokens, longest=4 * tokens).draw(len(firsts), seed)
@@ -82,11 +97,12 @@ def crowd(
     stop = () if known else ("\n",)
     return [
         Job(
-            prompt,
+            f"{beginning}\n{text}" if begins else text,
             SamplingParams(max_tokens=most, temperature=temperature, seed=seed + first, stop=stop, ignore_eos=known),
             min(continuations, count - first),
+            cache_priority=int(begins),
         )
-        for first, prompt, most in zip(firsts, prompts, drawn, strict=True)
+        for first, text, begins, most in zip(firsts, own, begun, drawn, strict=True)
     ]
 
 

@@ -34,7 +34,7 @@ def do(options: Namespace) -> int:
             for done, (turn, run) in enumerate(turns, 1):
                 if turn.repeat:
                     runs[turn.name].append(run)
-                _progress(f"{done} of {len(configs) * (options.repeats + 1)} runs are done")
+                _progress(f"{done} of {len(configs) * (options.repeats + 1)} runs done")
         except (ConfigError, PromptError):  # before the first run
             raise
         except LabError as error:

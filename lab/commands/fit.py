@@ -36,7 +36,7 @@ def do(options: Namespace) -> int:
     for name in ("memory", "weight", "cache", "token"):
         print(f"{name:>11} {answer[f'{name}_bytes']:>20,} B")
     for policy, count in answer["sequences"].items():
-        print(f"{policy:>11} {count:>20,} sequences at once")
+        print(f"{policy:>11} {count:>20,} {'sequence' if count == 1 else 'sequences'} at once")
     lengths = deployment.lengths
     print(
         f"A sequence has {lengths.mean:,.10g} token{'s' * (lengths.mean != 1)} on average (--mean) and at most "

@@ -23,6 +23,7 @@ from lab.pair.models import LanguageModel
 from lab.trace.events import RunStarted
 from lab.trace.recorder import Recorder, Watch
 from lab.trace.roofline import Limits
+from lab.wording import counted
 
 
 class Intake:
@@ -172,7 +173,7 @@ class Intake:
             )
         if config.speculative == "early_exit" and not self._target.early_layers(config.early_exit_layer) < layers:
             raise ConfigError(
-                f"early_exit_layer={config.early_exit_layer} is not an exit: {name} has {layers} layers. "
+                f"early_exit_layer={config.early_exit_layer} is not an exit: {name} has {counted(layers, 'layer')}. "
                 f"Choose from 1 to {layers - 1}."
             )
 

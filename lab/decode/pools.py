@@ -20,6 +20,7 @@ from lab.kv.budget import Budget
 from lab.kv.cache import PoolSetting
 from lab.kv.prefix import Prefix
 from lab.trace.events import CacheDropped, FellBack
+from lab.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +178,8 @@ class Pools:
             if pool is None:
                 return False
             if (blocks := pool.setting.num_blocks) < sequence.told_blocks:
-                reason = f"The device has no room for {sequence.told_blocks:,} cache blocks: the pool has {blocks:,}."
+                asked = counted(sequence.told_blocks, "cache block")
+                reason = f"The device has no room for {asked}: the pool has {blocks:,}."
                 sequence.recorder.emit(FellBack, part="full_pool", reason=reason)
                 sequence.told_blocks = blocks
             if sequence.root is None:

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 from lab.config import HIGHEST_PRIORITY, PoolExhaustedError
 from lab.kv.prefix import Prefix, PrefixIndex
 from lab.trace.events import BlockEvicted
+from lab.wording import counted
 
 Emit = Callable[..., None]
 """Called as ``emit(EventType, **fields)``; the receiver stamps the time."""
@@ -98,9 +99,9 @@ class BlockPool:
         start = _first_run(self._free, count) if neighbours else 0
         available = len(self._free) if neighbours else self.available
         if start is None or available < count:
-            side_by_side = " side by side" if neighbours else ""
+            blocks = f"{counted(count, 'cache block')}{' side by side' * neighbours} {'is' if count == 1 else 'are'}"
             raise PoolExhaustedError(
-                f"{count} cache blocks{side_by_side} are needed and {available} of {self.num_blocks} are free. "
+                f"{blocks} needed and {available} of {self.num_blocks} are free. "
                 "Use a shorter prompt, fewer tokens (max_tokens) or a larger pool (num_blocks), or wait for another "
                 "run to end."
             )

@@ -12,6 +12,7 @@ from lab.config import ConfigError, EngineConfig, KVFormat, PromptError
 from lab.device_memory import free_bytes
 from lab.kv.cache import PoolSetting
 from lab.kv.storage import bytes_per_token
+from lab.wording import counted
 
 if TYPE_CHECKING:
     from lab.pair.models import LanguageModel
@@ -67,8 +68,9 @@ class Budget:
         fitting = self.limit // (config.block_size * _token_bytes(self._models, config.kv_dtype))
         if config.num_blocks and config.num_blocks > fitting:
             raise ConfigError(
-                f"num_blocks={config.num_blocks:,} does not fit: the memory for caches holds {fitting:,} blocks of "
-                f"{config.block_size} tokens here. Choose fewer, or leave num_blocks at None."
+                f"num_blocks={config.num_blocks:,} does not fit: the memory for caches holds "
+                f"{counted(fitting, 'block')} of {counted(config.block_size, 'token')} here. Choose fewer, or leave "
+                "num_blocks at None."
             )
         useful = FULL_CONTEXTS * -(-self._target.context_length // config.block_size)
         return PoolSetting(

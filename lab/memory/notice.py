@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from lab.memory.capacity import Deployment
 from lab.memory.models import Model
+from lab.wording import counted
 
 
 def notices(model: Model, chosen: Deployment, size: Callable[[int], str]) -> Iterator[str]:
@@ -22,4 +23,4 @@ def notices(model: Model, chosen: Deployment, size: Callable[[int], str]) -> Ite
     if longest > context:
         yield f"{model.name} was made for {context:,} positions; the longest sequence here has {longest:,}."
     if not full and not chosen.sequences("contiguous"):
-        yield f"Not one sequence of {longest:,} tokens fits into what is left for the cache."
+        yield f"Not one sequence of {counted(longest, 'token')} fits into what is left for the cache."

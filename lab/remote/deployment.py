@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from lab.config import ConfigError, EngineConfig, require_whole
 from lab.memory.capacity import Deployment
 from lab.remote.completion import DETAILED
+from lab.wording import counted
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 """Numbers of GPUs in one machine over which every layer may be split."""
@@ -73,8 +74,8 @@ def serve_command(
         raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}.")
     if max_num_seqs and max_num_batched_tokens and max_num_batched_tokens < max_num_seqs:
         raise ConfigError(
-            f"A step of {max_num_batched_tokens:,} tokens has no room for one from each of {max_num_seqs:,} sequences: "
-            "allow at least as many tokens as sequences."
+            f"A step of {counted(max_num_batched_tokens, 'token')} has no room for one from each of {max_num_seqs:,} "
+            "sequences: allow at least as many tokens as sequences."
         )
     if max_num_batched_tokens is None and (max_num_seqs or 0) > FEWEST_TOKENS:
         max_num_batched_tokens = max_num_seqs
@@ -201,7 +202,8 @@ def sharded(deployment: Deployment, tensor_parallel: int) -> Deployment:
     fewer, more = sorted((shape.kv_heads, tensor_parallel))
     if shape.heads % tensor_parallel or more % fewer:
         raise ConfigError(
-            f"{shape.heads} query heads and {shape.kv_heads} KV heads cannot be split over {tensor_parallel} GPUs."
+            f"{counted(shape.heads, 'query head')} and {counted(shape.kv_heads, 'KV head')} cannot be split over "
+            f"{tensor_parallel} GPUs."
         )
     part = {
         "heads": shape.heads // tensor_parallel,

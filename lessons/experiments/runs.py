@@ -18,6 +18,7 @@ from lab.trace.events import Distributions, Judged, StepTimed
 from lab.trace.judged import Rounded, rounded
 from lab.trace.metrics import Metrics
 from lab.trace.run import Run
+from lab.wording import counted
 from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
 
 CONFIG = tuple(field.name for field in fields(EngineConfig))
@@ -144,7 +145,8 @@ class Runs(Experiment):
         def tell(turn: RunTurn, tokens: int) -> None:
             most = cases[turn.name].sampling.max_tokens
             doing = f"repeat {turn.repeat} of {self.repeats}" if turn.repeat else "warming up"
-            watch(f"{spoken(turn.name)}, {doing}: {tokens} tokens", (turn.number - 1 + min(1, tokens / most)) / turn.of)
+            so_far = counted(tokens, "token")
+            watch(f"{spoken(turn.name)}, {doing}: {so_far}", (turn.number - 1 + min(1, tokens / most)) / turn.of)
 
         runs: dict[str, list[Run]] = {name: [] for name in cases}
         for turn, run in in_turns(cases, self.repeats, cancelled=cancelled, watch=tell):

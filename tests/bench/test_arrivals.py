@@ -106,6 +106,17 @@ def test_a_request_that_can_never_fit_is_refused_before_anything_starts(lab):
         next(arrivals(lab, jobs(5, 100), config))
 
 
+@pytest.mark.parametrize(("eviction", "found"), [("lru", 0), ("priority", 20)])
+def test_what_jobs_of_a_higher_priority_leave_behind_outlasts_what_others_do(lab, eviction, found):
+    begins = "A beginning that is not short"
+    first, *others = jobs(8, 20, 20)
+    often = replace(first, prompt=begins, cache_priority=1)
+    config = replace(PAGED, enable_prefix_caching=True, eviction=eviction, num_blocks=12)
+    events = by_owner(list(arrivals(lab, [often, *others, often], config, max_num_seqs=1)))
+    [again] = [event for event in events[3] if isinstance(event, Admitted)]
+    assert again.cached_tokens == found
+
+
 def test_synthetic_speculation_is_refused_as_it_needs_a_run_beforehand(lab):
     with pytest.raises(ConfigError, match="would not arrive when they should"):
         next(arrivals(lab, jobs(3, 3), replace(PAGED, speculative="synthetic")))

@@ -117,6 +117,8 @@ def test_a_late_answer_to_a_switch_does_not_change_the_settings_of_a_run(visit: 
         for name in ("cache", "paged", "prefix-caching"):
             switch = lab.page.locator(f"#toggle-{name} input")
             assert (switch.is_checked(), switch.is_enabled()) == (True, True), (turned_first, name)
+        folds = lab.page.locator("#folds button.label-wrap")  # that is open in which there is a change
+        assert [fold.get_attribute("aria-expanded") for fold in folds.all()] == ["false", "true", "false"]
         assert link(lab) == {"prefix_caching": "1", "max_tokens": "4"}
 
 

@@ -90,6 +90,8 @@ def test_a_command_can_be_copied_on_a_phone(visit: Visit) -> None:
     assert page.evaluate(OVERFLOW)[0] == 0
     cut = page.eval_on_selector(".splits", "table => table.scrollWidth - table.clientWidth")
     assert cut == 0, "whether so many GPUs are enough is in view"
+    rows = page.eval_on_selector_all(".splits tbody tr", "rows => rows.map((row) => row.offsetHeight)")
+    assert max(rows) < 30, "each row is one line"
 
 
 def test_an_impossible_tensor_parallel_split_is_reported(visit: Visit) -> None:

@@ -54,6 +54,13 @@ def test_answers_are_measured_on_request_and_the_page_fits_a_phone_and_prints_in
 
     as_on_a_phone(page)
     assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
+    at = page.locator(".told td:first-child").filter(has_text=re.compile(r"^\d:\d\d$"))
+    lines = """cells => cells.map((cell) => {
+      const text = document.createRange();
+      text.selectNodeContents(cell);
+      return text.getClientRects().length;
+    })"""
+    assert set(at.evaluate_all(lines)) == {1}, "a time is not broken in two"
     page.emulate_media(media="print")
     expect(page.locator("#controls")).to_be_hidden()
     expect(page.locator("#lesson-12 h2")).to_be_visible()

@@ -242,6 +242,10 @@ def test_a_curve_can_be_drawn_in_one_stroke(visit: Visit) -> None:
     assert drawn()[2] in range(found[2], found[2] + 4)
     assert drawn() == [*found[:2], drawn()[2], *found[3:]]
     expect(handles.nth(2)).to_be_focused()
+    found = drawn()
+    page.reload()  # as Gradio does when it has lost the server
+    page.wait_for_selector("body[data-ready]")
+    assert drawn() == found
     page.click("#predict .main")
     expect(page.locator("#predict .verdict")).to_have_text("Kept. Now press Run.")
 

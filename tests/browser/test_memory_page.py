@@ -66,7 +66,11 @@ def test_a_link_opens_its_numbers_and_a_change_updates_them(visit: Visit) -> Non
     assert said == {"model": "falcon-7b", "mean": "300", "longest": "2048"}
 
 
-def test_the_memory_axis_has_correct_ticks_on_devices_of_any_size(visit: Visit) -> None:
+LABELS = """() => [...document.querySelectorAll("[data-chart=fit] .bartext")]
+  .map((label) => label.getBoundingClientRect()).map(({ top, bottom, right }) => [top, bottom, right])"""
+
+
+def test_charts_are_legible_on_devices_of_any_size(visit: Visit) -> None:
     page = visit().at("memory", gpu="other", memory=80)
     shown = page.locator("[data-chart=split] .xtick")
     fits = (80, ["0 GiB", "20", "40", "60", "80"]), (100_000, ["0 GiB", "50,000", "100,000"])
@@ -74,6 +78,17 @@ def test_the_memory_axis_has_correct_ticks_on_devices_of_any_size(visit: Visit) 
         page.fill("#memory input", str(memory))
         expect(shown).to_have_text(ticks)
         expect(shown.last.locator("text")).to_be_visible()
+    page.fill("#mean input", "20")  # very many sequences fit
+    for width, memory in ((1280, 100_000), (390, 90_000)):
+        page.set_viewport_size({"width": width, "height": 720})
+        page.fill("#memory input", str(memory))
+        page.wait_for_function("memory => location.search.includes(`memory=${memory}&`)", arg=memory)
+        expect(page.locator("[data-chart=fit] .bartext").last).to_have_text(re.compile(r"^\d\d,\d{3},\d{3}$"))
+        labels = sorted(page.evaluate(LABELS))
+        assert len(labels) == 6
+        assert all(one[1] <= other[0] for one, other in pairwise(labels)), "they do not overlap"
+        panel = page.locator("[data-chart=fit]").bounding_box()
+        assert max(right for *_, right in labels) <= panel["x"] + panel["width"]
 
 
 def test_mistakes_are_explained_and_lose_nothing(visit: Visit) -> None:

@@ -13,16 +13,18 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from lab.trace.run import read_json
+from lab.wording import counted
 from tests.browser.conftest import OVERFLOW, Lab, unfold
 from tests.visualize.picture import Picture
-from visualize.amounts import counted
 from visualize.batch.file import of
 from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import PRESETS, address
 from visualize.figures import batch as figures
+from visualize.panels.pool import ALIKE, PRIORITIES
 
 Visit = Callable[..., Lab]
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"
+FORGETS = PRESETS["forgets"].inputs
 FEW = {"sequences": 6, "every": 0, "lengths": "equal", "tokens": 40, "max_num_seqs": 5, "pool_blocks": 18, "shared": 0}
 
 
@@ -100,10 +102,18 @@ def test_a_saved_run_is_reopened_and_a_file_of_another_kind_is_refused(visit: Vi
     opened(lab, **FEW)
     ran(lab)
     file = lab.save("json", tmp_path)
+    frames = frames_of(file, recorded=True)
+    lab.page.click(".against")  # the first sequence alone, in the Lab
+    lab.page.wait_for_selector("#stage .token:not(.prompt)")
+    lab.finish()
+    alone = lab.page.evaluate(
+        "[...document.querySelectorAll('.token:not(.prompt)')].map((token) => token.textContent).join('')"
+    )
+    texts = (token["text"] for frame in frames for token in frame.get("tokens", []) if token["owner"] == 0)
+    assert alone == "".join(texts).replace(" ", "")  # they are between the tokens
     lab = visit()
     page = opened(lab)
     lab.reopen(file)
-    frames = frames_of(file, recorded=True)
     assert_shows(lab, frames, len(frames) - 1)
     assert "recorded on cpu" in page.inner_text("#device")
     wrong = tmp_path / "wrong.json"
@@ -114,6 +124,7 @@ def test_a_saved_run_is_reopened_and_a_file_of_another_kind_is_refused(visit: Vi
     lab.reopen(wrong)
     page.wait_for_selector(".say.problem:has-text('is not a run of the pool')")
     assert page.inner_text("[data-key=finished] .value") == "6 / 6"  # the run shown before stays
+    expect(page.locator(".against")).to_be_hidden()  # whose settings are not known
 
 
 def test_preemption_in_a_small_pool_is_shown_step_by_step(visit: Visit, tmp_path: Path) -> None:
@@ -230,6 +241,17 @@ def test_presets_set_the_link_and_the_link_restores_the_settings(visit: Visit) -
     assert PRESETS["fits"].about not in page.inner_text("#preset")
     page.click("#toggle-paged input")
     page.wait_for_selector("#preset label.selected:has-text('Contiguous')")
+    assert "Needs prefix caching" in page.inner_text("#eviction")
+    page.click("#preset label:has-text('Evicted')")
+    page.click("#eviction label:has-text('Lowest priority')")
+    expect(page.locator("#eviction")).to_contain_text(PRIORITIES)
+    page.click("#shared label:has-text('All')")
+    expect(page.locator("#eviction")).to_contain_text(ALIKE)
+    page.click("#shared label:has-text('Every 4th')")
+    page.wait_for_url(lambda url: in_link(url) == in_link(address(FORGETS)) | {"eviction": ["priority"]})
+    page.reload()
+    expect(page.locator("#eviction label.selected")).to_have_text("Lowest priority")
+    expect(page.locator("#eviction")).to_contain_text(PRIORITIES)
 
 
 def test_what_was_chosen_last_stays_however_late_the_answers_are(visit: Visit) -> None:

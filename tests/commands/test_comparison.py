@@ -22,8 +22,8 @@ from tests.commands.conftest import PROMPT, Shell
 def test_a_comparison_shows_its_progress_on_a_terminal_only(shell: Shell, monkeypatch, tty: bool) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: tty)
     _, table, said = shell("compare", PROMPT, "", "paged=true", "--repeats", "1", "--max-tokens", "4")
-    assert "runs are done" not in table
-    assert [f"{done} of 4 runs are done" in said for done in (1, 4)] == [tty, tty]
+    assert "runs done" not in table
+    assert [f"{done} of 4 runs done" in said for done in (1, 4)] == [tty, tty]
     assert not said or said.endswith("\r\x1b[K")
 
 

@@ -157,7 +157,9 @@ def test_a_missing_draft_is_refused_with_the_reason() -> None:
 def test_the_token_budget_must_cover_every_sequence() -> None:
     with pytest.raises(ConfigError, match="at least as many tokens as sequences"):
         serve_command(PAGED, "a/b", max_num_seqs=65, max_num_batched_tokens=64)
-    assert "--max-num-batched-tokens 65" in serve_command(PAGED, "a/b", max_num_seqs=65, max_num_batched_tokens=65)
+    for config in (PAGED, replace(PAGED, speculative="draft"), replace(PAGED, speculative="ngram")):
+        command = serve_command(config, "a/b", "c/d", max_num_seqs=65, max_num_batched_tokens=65)
+        assert "--max-num-batched-tokens 65" in command
     assert "batched" not in serve_command(PAGED, "a/b", max_num_seqs=2048)
     assert "--max-num-batched-tokens 2049" in serve_command(PAGED, "a/b", max_num_seqs=2049), "vLLM's own may be 2,048"
 
@@ -215,7 +217,7 @@ def test_a_large_model_needs_several_gpus_and_its_heads_must_be_divisible() -> N
     assert sharded(large, 8).token_bytes * 8 == large.token_bytes
     one_kv_head = Deployment(shape=falcon.shape, parameters=falcon.parameters, memory=80 * GiB, lengths=lengths)
     assert set(splits(one_kv_head)) == {1}  # 71 query heads
-    with pytest.raises(ConfigError, match="71 query heads and 1 KV heads cannot be split over 2"):
+    with pytest.raises(ConfigError, match="71 query heads and 1 KV head cannot be split over 2"):
         sharded(one_kv_head, 2)
     for none in (0, -1, 2.0):
         with pytest.raises(ConfigError, match="tensor_parallel must be a whole number"):

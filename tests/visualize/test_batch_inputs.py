@@ -23,9 +23,12 @@ from visualize.batch.inputs import (
     Inputs,
     address,
     from_link,
+    in_lab,
     preset_of,
     to_inputs,
 )
+from visualize.pages import PAGES
+from visualize.run import settings as lab_settings
 
 
 @pytest.mark.parametrize("key", PRESETS)
@@ -54,7 +57,10 @@ def test_inputs_become_the_engines_settings_and_jobs() -> None:
     assert [job.sampling.seed for job in jobs[:2]] == [5, 6]
     several = replace(inputs, sequences=10, continuations=4).jobs()
     assert [(job.continuations, job.sampling.seed) for job in several] == [(4, 5), (4, 9), (2, 13)]
-    assert not any(SYSTEM in job.prompt for job in replace(inputs, shared=False).jobs())
+    assert not any(SYSTEM in job.prompt for job in replace(inputs, shared=0).jobs())
+    fourth = replace(inputs, shared=4, sequences=6).jobs()
+    assert [SYSTEM in job.prompt for job in fourth] == [True, False, False, False, True, False]
+    assert [job.cache_priority for job in fourth] == [1, 0, 0, 0, 1, 0]
     assert not any(job.prompt.startswith("\n") for job in replace(inputs, system="  ").jobs())
 
 
@@ -64,10 +70,14 @@ GREEDY = {"temperature": 0.0, "lengths": "equal"}
 @pytest.mark.parametrize(
     ("had", "changes", "alike"),
     [
-        ({"shared": False}, {"system": "Another."}, True),
-        ({"shared": True}, {"system": "Another."}, False),
-        ({"shared": True}, {"system": f" {SYSTEM}\n"}, True),
-        ({"shared": False}, {"shared": True, "system": " "}, True),
+        ({"shared": 0}, {"system": "Another."}, True),
+        ({"shared": 1}, {"system": "Another."}, False),
+        ({"shared": 1}, {"system": f" {SYSTEM}\n"}, True),
+        ({"shared": 0}, {"shared": 4, "system": " "}, True),
+        ({"shared": 1}, {"shared": 4}, False),
+        ({"shared": 4}, {"eviction": "priority"}, False),
+        ({"shared": 1}, {"eviction": "priority"}, True),  # all have the same
+        ({"shared": 4, "prefix_caching": False}, {"eviction": "priority"}, True),
         (GREEDY, {"seed": 8}, True),
         (GREEDY | {"temperature": 0.8}, {"seed": 8}, False),
         (GREEDY | {"lengths": "tailed"}, {"seed": 8}, False),  # they are drawn
@@ -89,7 +99,7 @@ def test_runs_are_alike_whose_inputs_differ_only_where_they_have_no_effect(
 def test_a_link_round_trips(data: st.DataObject) -> None:
     given: dict[str, Any] = {"system": data.draw(st.text(max_size=50))}
     given |= {name: data.draw(st.sampled_from(list(choices))) for name, choices in CHOICES.items()}
-    given |= {name: data.draw(st.booleans()) for name in ("shared", "paged", "prefix_caching")}
+    given |= {name: data.draw(st.booleans()) for name in ("paged", "prefix_caching")}
     given["prefix_caching"] &= given["paged"]
     for name, (low, high) in BOUNDS.items():
         whole = isinstance(DEFAULTS[name], int)
@@ -106,6 +116,8 @@ def test_a_link_round_trips(data: st.DataObject) -> None:
         ({"lengths": "<b>"}, "lengths was left out: it must be one of equal, tailed, paragraph"),
         ({"speculation": "synthetic"}, "speculation was left out"),
         ({"paged": "0", "prefix_caching": "1"}, "needs paged blocks"),
+        ({"eviction": "random"}, "eviction was left out: it must be one of lru, priority"),
+        ({"shared": "3"}, "shared was left out: it must be one of 0, 1, 4"),
         ({"system": "x" * 5000}, "more than 4,000 characters"),
         ({"temperature": "nan"}, "temperature was left out"),
     ],
@@ -132,11 +144,31 @@ def test_a_number_out_of_bounds_is_explained(value: Any) -> None:
         Inputs(sequences=value).config()
 
 
+@pytest.mark.parametrize("key", PRESETS)
+def test_the_first_sequence_can_be_run_alone_in_the_lab(key: str) -> None:
+    inputs = PRESETS[key].inputs
+    page, _, query = in_lab(inputs).partition("?")
+    assert page == PAGES["Lab"]
+    asked = dict(parse_qsl(query))
+    assert asked.pop("run") == "1"
+    found, notices = lab_settings.from_link(asked)
+    assert notices == []
+    config, first = inputs.config(), inputs.jobs()[0]
+    assert replace(found.engine_config(config.num_blocks), early_exit_layer=None) == config
+    assert (found.prompt, found.max_tokens, found.seed) == (first.prompt, first.sampling.max_tokens, inputs.seed)
+    assert found.temperature == first.sampling.temperature
+
+
+def test_no_link_leads_from_inputs_that_make_no_sense_to_the_lab() -> None:
+    assert in_lab(Inputs(sequences=0)) == ""
+    assert in_lab(Inputs(system="x" * 4001)) == ""
+
+
 def test_a_system_prompt_that_is_too_long_is_explained() -> None:
     inputs = Inputs(system="x" * 4001)
     with pytest.raises(PromptError, match="4,001 characters; the most is 4,000"):
         inputs.jobs()
-    replace(inputs, shared=False).jobs()  # it is not used then
+    replace(inputs, shared=0).jobs()  # it is not used then
 
 
 def test_fractions_are_refused_where_only_whole_numbers_make_sense() -> None:

@@ -1,4 +1,4 @@
-"""What a link changes can be seen: folds with such an input in them are open, and no others."""
+"""What a link or a run's settings change can be seen: folds with such an input in them are opened, and no others."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from types import SimpleNamespace
 
 import gradio as gr
 import pytest
+from gradio.block_function import BlockFunction
 
 from lab.engines import EMBEDDED
 from tests.visualize.scripted import ScriptedEngine
+from tests.visualize.test_again import started
 from visualize.panels import compare, deploy, lab, pool
+from visualize.run.settings import Settings
+from visualize.server.shelf import Shelf
 from visualize.server.work import Line
 
 
@@ -52,10 +56,39 @@ PAGES: Mapping[str, Callable[[], gr.Blocks]] = {
 def test_a_link_opens_the_folds_in_which_it_changes_something(
     page: str, query: dict[str, str], open_folds: list[str]
 ) -> None:
-    events = PAGES[page]().fns.values()
-    opened = next(event for event in events if getattr(event.fn, "__name__", "") == "opened")
-    updates = opened.fn(SimpleNamespace(query_params=query))
-    shown = zip(opened.outputs, updates, strict=True)
-    folds = [(part, update["open"]) for part, update in shown if isinstance(part, gr.Accordion)]
-    assert [part.label for part, is_open in folds if is_open] == open_folds
-    assert not any(part.open for part, _ in folds)  # as the page comes
+    opened = event_of(PAGES[page](), "opened")
+    assert not any(fold.open for fold in folds_of(opened)), "as the page comes"
+    assert opened_by(opened, SimpleNamespace(query_params=query)) == open_folds
+
+
+@pytest.mark.parametrize(
+    ("settings", "open_folds"),
+    [
+        (Settings(), []),
+        (Settings(cache=False, paged=False), []),  # whatever follows from it
+        (Settings(max_tokens=9, kernels="reference"), ["Sampling", "Device"]),
+        (Settings(prefix_caching=True, eviction="priority", gamma=2), ["Pool"]),
+    ],
+)
+def test_the_settings_of_a_run_open_the_folds_in_which_they_differ(settings: Settings, open_folds: list[str]) -> None:
+    shelf = Shelf()
+    shelf.put("visitor", "run", [started(settings)])
+    workshop = SimpleNamespace(shelf=shelf)  # else the page has a shelf that nobody else reaches
+    page = lab.build(load, Line(), EMBEDDED, any_pair=False, workshop=workshop)
+    assert opened_by(event_of(page, "use"), SimpleNamespace(run="run")) == open_folds
+
+
+def event_of(page: gr.Blocks, name: str) -> BlockFunction:
+    return next(event for event in page.fns.values() if getattr(event.fn, "__name__", "") == name)
+
+
+def folds_of(event: BlockFunction) -> list[gr.Accordion]:
+    return [part for part in event.outputs if isinstance(part, gr.Accordion)]
+
+
+def opened_by(event: BlockFunction, asked: SimpleNamespace) -> list[str]:
+    """The folds that an event opens. It closes none that a person has opened."""
+    shown = dict(zip(event.outputs, event.fn(asked), strict=True))
+    changes = {fold.label: shown[fold].get("open") for fold in folds_of(event)}
+    assert False not in changes.values()
+    return [label for label, is_open in changes.items() if is_open]

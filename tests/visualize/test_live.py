@@ -41,7 +41,7 @@ def test_a_refusal_names_the_pages_own_controls() -> None:
     """The engine's own wording is for programs."""
     engine = tiny_models.engine("llama", "good")
     lab = Settings(prompt="a b", speculation="off", block_size=64, pool_size=256, max_tokens=280)
-    pool = Inputs(sequences=1, tokens=200, shared=False, pool_blocks=8, block_size=4)
+    pool = Inputs(sequences=1, tokens=200, shared=0, pool_blocks=8, block_size=4)
     for run, named in (
         (LabRun(Line(), lambda pair: engine, lab), "“Pool size”"),
         (BatchRun(Line(), lambda pair: engine, pool), "“Blocks in the pool”"),

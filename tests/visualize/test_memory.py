@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from lab.config import ConfigError
 from lab.memory.capacity import POLICIES
 from lab.memory.catalogue import GiB
+from lab.memory.lengths import Lengths
 from lab.memory.models import Model, known
 from lab.memory.notice import notices
 from lab.pair.loading import ModelLoadError
@@ -240,7 +241,7 @@ def test_weights_that_do_not_fit_are_reported() -> None:
     [said] = notices(large, nothing, size)
     assert said.startswith(why)
     whole = sheet(large, nothing, 32)
-    assert whole["charts"]["fit"]["columns"][0]["y"] == [0, 0, 0]
+    assert whole["charts"]["fit"]["columns"][0]["x"] == [0, 0, 0]
     assert next(row["numbers"] for row in whole["formula"] if row["name"] == "blocks").startswith("0 / (")
     left = {row["label"]: row["value"] for row in whole["readouts"]}["left for KV"]
     assert left == {row["name"]: row["result"] for row in whole["formula"]}["left for KV"] == "-59.4 GiB"
@@ -314,7 +315,7 @@ def test_a_chart_takes_its_columns(name: str, dark: bool) -> None:
 def test_axes_hold_what_is_drawn(inputs: Inputs) -> None:
     """Also of a model that does not fit."""
     for name, chart in sheet(LLAMA, inputs.deployment(LLAMA), 32)["charts"].items():
-        for axis in {"length": "xy", "fit": "y", "split": "x"}[name]:
+        for axis in {"length": "xy", "fit": "x", "split": "x"}[name]:
             low, high = chart["layout"][f"{axis}axis.range"]
             traces = [trace[axis] for trace in chart["columns"]]
             most = max(map(sum, zip(*traces, strict=True))) if name == "split" else max(map(max, traces))
@@ -338,9 +339,16 @@ def test_the_bars_are_the_sequences_that_fit() -> None:
     others = in_every_format(chosen)
     columns, _ = memory.fit_columns(chosen, others)
     for policy, column in zip(POLICIES, columns, strict=True):
-        assert column["y"] == [other.sequences(policy) for other in others.values()]
-        assert column["text"] == [f"{count:,}" for count in column["y"]]
-    assert columns[0]["x"] == ["<b>Native</b>", "INT8", "INT4"]
+        assert column["x"] == [other.sequences(policy) for other in others.values()]
+        assert column["text"] == [f"{count:,}" for count in column["x"]]
+        assert column["customdata"] == [f"{count:,} sequences" for count in column["x"]]
+    assert columns[0]["y"] == ["<b>Native</b>", "INT8", "INT4"]
+
+
+def test_one_sequence_that_fits_is_singular_on_hover() -> None:
+    one = replace(Inputs().deployment(LLAMA), lengths=Lengths(20, 300_000))
+    columns, _ = memory.fit_columns(one, {"auto": one})
+    assert columns[0]["customdata"] == ["1 sequence"]
 
 
 def test_the_parts_of_a_device_add_up_to_it() -> None:

@@ -160,7 +160,7 @@ def test_a_comparison_reports_how_many_runs_are_done() -> None:
     some, sampling = programs(told=Told()), SamplingParams(max_tokens=20)
     complete(some.compare(caller("a"), "A fox", ["", "paged=true"], sampling, repeats=1))
     assert said[0] == "Under way"
-    assert set(said[1:]) <= {f"{done} of 4 runs are done" for done in range(1, 5)}
+    assert set(said[1:]) <= {f"{done} of 4 runs done" for done in range(1, 5)}
     assert len(said) > 2
 
 

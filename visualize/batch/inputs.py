@@ -8,16 +8,18 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from lab.bench.workload import Job, crowd
-from lab.config import EngineConfig
+from lab.config import EngineConfig, LabError
 from visualize.batch.readouts import Asked
 from visualize.link import Link
-from visualize.run.settings import MAX_PROMPT, bounded
+from visualize.run import settings
 from visualize.vocabulary import DRAFTERS, KV_FORMATS, SWITCH
 
 CHOICES: dict[str, dict[Any, str]] = {
     "continuations": {count: str(count) for count in (1, 2, 4, 8)},
+    "shared": {0: "None", 1: "All", 4: "Every 4th"},
     "lengths": {"equal": "Equal", "tailed": "Long-tailed", "paragraph": "A paragraph"},
     "block_size": {size: str(size) for size in (4, 8, 16, 32)},
+    "eviction": settings.CHOICES["eviction"],
     "kv_format": KV_FORMATS,
     "speculation": {name: DRAFTERS[name].label for name in ("off", "draft", "ngram")},
 }
@@ -46,6 +48,7 @@ LABELS = {
     "paged": "Paged blocks",
     "prefix_caching": "Prefix caching",
     "block_size": "Block size",
+    "eviction": "Eviction",
     "pool_blocks": "Blocks in the pool",
     "max_num_seqs": "Max at once",
     "kv_format": "KV format",
@@ -69,7 +72,7 @@ class Inputs:
 
     ``every``: steps between two arrivals; 0: all at once. ``continuations`` of a prompt arrive together. ``lengths``,
     ``tokens``: see ``lab.bench.workload.crowd``.
-    ``shared``: every prompt begins with ``system``. The sequences' seeds count up from ``seed``.
+    ``shared``: one in so many prompts begins with ``system``; 0: none. The sequences' seeds count up from ``seed``.
     """
 
     sequences: int = 30
@@ -77,11 +80,12 @@ class Inputs:
     every: int = 2
     lengths: str = "tailed"
     tokens: int = 32
-    shared: bool = True
+    shared: int = 1
     system: str = SYSTEM
     paged: bool = True
     prefix_caching: bool = True
     block_size: int = 16
+    eviction: str = settings.DEFAULTS["eviction"]
     pool_blocks: int = 192
     max_num_seqs: int = 16
     kv_format: str = "auto"
@@ -91,18 +95,20 @@ class Inputs:
 
     @property
     def beginning(self) -> str:
-        """What every prompt begins with."""
+        """What the prompts begin with that begin alike."""
         return self.system.strip() if self.shared else ""
 
     def asked(self) -> Asked:
         """The inputs by which runs are compared: one that has no effect beside the others is what it comes to."""
         drawn = self.temperature > 0 or self.lengths == "tailed"
+        shared = self.shared if self.beginning else 0
         values = vars(self) | {
             "continuations": min(self.continuations, self.sequences),
             "every": self.every if self.sequences > self.continuations else 0,
-            "shared": bool(self.beginning),
+            "shared": shared,
             "system": self.beginning,
             "seed": self.seed if drawn else None,
+            "eviction": self.eviction if self.prefix_caching and shared > 1 else "lru",
             "max_num_seqs": "all" if self.max_num_seqs >= self.sequences else self.max_num_seqs,
         }
         coming = tuple(values.pop(name) for name in COMING)
@@ -118,6 +124,7 @@ class Inputs:
             block_size=self.block_size,
             num_blocks=self.pool_blocks,
             enable_prefix_caching=self.prefix_caching,
+            eviction=self.eviction,
             speculative=self.speculation,
         )
 
@@ -129,7 +136,8 @@ class Inputs:
             self.tokens,
             temperature=self.temperature,
             seed=self.seed,
-            beginning=bounded(self.beginning),
+            beginning=settings.bounded(self.beginning),
+            of_every=max(1, self.shared),
             continuations=self.continuations,
         )
 
@@ -156,7 +164,7 @@ PRESETS = {
             every=0,
             lengths="paragraph",
             tokens=192,
-            shared=False,
+            shared=0,
             paged=False,
             prefix_caching=False,
             pool_blocks=64,
@@ -171,7 +179,7 @@ PRESETS = {
             every=0,
             lengths="equal",
             tokens=96,
-            shared=False,
+            shared=0,
             prefix_caching=False,
             pool_blocks=40,
             max_num_seqs=12,
@@ -179,8 +187,8 @@ PRESETS = {
     ),
     "forgets": Preset(
         "Evicted: a cache that forgets",
-        "Finished ones stay cached until a block is needed: the least recently used goes first.",
-        Inputs(sequences=20, every=8, lengths="equal", tokens=48, pool_blocks=32, max_num_seqs=4),
+        "Others push the system prompt out before it is used again. Then evict the lowest priority.",
+        Inputs(sequences=13, every=8, lengths="equal", tokens=64, shared=4, pool_blocks=21, max_num_seqs=2),
     ),
     "part": Preset(
         "Eight endings: copy on write",
@@ -191,7 +199,7 @@ PRESETS = {
             every=24,
             lengths="equal",
             tokens=48,
-            shared=False,
+            shared=0,
             prefix_caching=False,
             pool_blocks=80,
         ),
@@ -199,15 +207,15 @@ PRESETS = {
 }
 NAMES = tuple(field.name for field in fields(Inputs))
 DEFAULTS = {field.name: field.default for field in fields(Inputs)}
-LINK = Link(DEFAULTS, CHOICES, BOUNDS, {"system": MAX_PROMPT})
+LINK = Link(DEFAULTS, CHOICES, BOUNDS, {"system": settings.MAX_PROMPT})
 
 
 def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
     """The inputs a link asks for, and a sentence for each value that was left out."""
-    settings, notices = LINK.read(query)
-    inputs = Inputs(**settings)
+    asked, notices = LINK.read(query)
+    inputs = Inputs(**asked)
     if inputs.prefix_caching and not inputs.paged:
-        if "prefix_caching" in settings:
+        if "prefix_caching" in asked:
             notices.append("The link's prefix caching was left out: it needs paged blocks, only those can be shared.")
         inputs = replace(inputs, prefix_caching=False)
     return inputs, notices
@@ -215,9 +223,27 @@ def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
 
 def address(inputs: Inputs) -> str:
     """The page's address with these inputs, relative to the other pages."""
-    said = {name: getattr(inputs, name) for name in NAMES if getattr(inputs, name) != DEFAULTS[name]}
-    query = urlencode({name: int(value) if isinstance(value, bool) else value for name, value in said.items()})
+    query = _query(vars(inputs), DEFAULTS)
     return f"pool?{query}" if query else "pool"
+
+
+def in_lab(inputs: Inputs) -> str:
+    """The Lab's address, relative to the other pages, where the first of these sequences runs alone with these
+    settings. Empty if an input makes no sense: its run says why."""
+    try:
+        inputs.config()
+        first = inputs.jobs()[0]
+    except LabError:
+        return ""
+    values = {name: value for name, value in vars(inputs).items() if name in settings.DEFAULTS}
+    most = min(first.sampling.max_tokens, int(settings.BOUNDS["max_tokens"][1]))
+    return f"./?{_query(values | {'prompt': first.prompt, 'max_tokens': most}, settings.DEFAULTS)}&run=1"
+
+
+def _query(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """A link's query, which leaves out defaults."""
+    said = {name: value for name, value in values.items() if value != defaults[name]}
+    return urlencode({name: int(value) if isinstance(value, bool) else value for name, value in said.items()})
 
 
 def to_inputs(values: Sequence[Any]) -> Inputs:

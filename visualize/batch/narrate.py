@@ -18,8 +18,8 @@ from lab.trace.events import (
     StepTimed,
 )
 from lab.trace.steps import Entry
-from lab.wording import listed
-from visualize.amounts import counted, three
+from lab.wording import counted, listed
+from visualize.amounts import three
 from visualize.batch.readouts import Tally
 from visualize.text import visible
 

@@ -12,8 +12,8 @@ from lab.config import EngineConfig, SamplingParams
 from lab.config_text import idle
 from lab.trace.events import Committed
 from lab.trace.run import Run
-from lab.wording import listed
-from visualize.amounts import counted, digits, in_bytes, three
+from lab.wording import counted, listed
+from visualize.amounts import digits, in_bytes, three
 from visualize.figures.compare import MARKS, bars, times
 from visualize.run.narrate import quoted
 from visualize.text import visible

@@ -12,6 +12,7 @@ from lab.bench.compare import Case, RunTurn, in_turns, typical
 from lab.decode.engine import Engine
 from lab.machine import hardware
 from lab.trace.run import Run
+from lab.wording import counted
 from visualize.assets import read
 from visualize.export.pages import CHARTS, Page, part
 from visualize.run import replays
@@ -99,7 +100,7 @@ def record(
     cases = {name: _case(load, PRESETS[name].settings) for name in names}
 
     def tell(turn: RunTurn, tokens: int) -> None:
-        step(f"{PRESETS[turn.name].title}, run {turn.number} of {turn.of}: {tokens} tokens")
+        step(f"{PRESETS[turn.name].title}, run {turn.number} of {turn.of}: {counted(tokens, 'token')}")
 
     runs: dict[str, list[Run]] = {name: [] for name in cases}
     for turn, run in in_turns(cases, repeats, cancelled=threading.Event(), watch=tell):

@@ -11,6 +11,7 @@ from lab.claims import CLAIMS
 from lab.config import LabError
 from lab.decode.engine import Engine
 from lab.machine import describe_machine, hardware
+from lab.wording import counted
 from lessons.course import course
 from visualize.export import claims, index, lessons, runs
 from visualize.export.pages import common_files
@@ -52,7 +53,7 @@ def make(load: Callable[[str], Engine], wanted: Wanted, terminal: Terminal) -> d
     files = runs.read_files(wanted.files, wanted.runs)  # first: a bad one costs no time
     terminal.part("models")
     where = _where(load("matched"))
-    terminal.part(f"{len(wanted.runs)} runs")
+    terminal.part(counted(len(wanted.runs), "run"))
     recordings = [*runs.record(load, wanted.runs, wanted.repeats, terminal.step), *files]
     found = []
     for number in wanted.lessons:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import plotly.graph_objects as go
 
-from visualize.amounts import counted
+from lab.wording import counted
 from visualize.figures.base import Patch, blank, look
 from visualize.vocabulary import ANOTHERS, GIVEN_BACK, OWN, STATES
 
@@ -148,7 +148,8 @@ def _words(now: Block, block_size: int) -> str:
         return "cached, free to take, but its tokens can still be found"
     if now.owner is None:
         return "another sequence's"
-    about = [f"entry {now.index} of sequence {now.owner}'s table", f"{now.fill} of {block_size} slots filled"]
+    filled = f"{now.fill} of {counted(block_size, 'slot')} filled"
+    about = [f"entry {now.index} of sequence {now.owner}'s table", filled]
     about += [f"{now.vain} more written for rejected guesses:<br>the next pass writes over them"] if now.vain else []
     about += [_WORDS[now.came]] if now.came != "own" else []
     about += [f"shared by {now.references} sequences when it was found"] if now.references > 1 else []

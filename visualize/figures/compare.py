@@ -9,7 +9,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from lab.bench.compare import MOST, Summary
-from visualize.amounts import counted, three
+from lab.wording import counted
+from visualize.amounts import three
 from visualize.figures import lengths, theory
 from visualize.figures.base import Columns, blank, look, looks
 from visualize.text import label

@@ -24,7 +24,7 @@ def growth_figure(dark: bool = False) -> go.Figure:
             name=name,
             mode="markers",
             marker={"color": colour, "size": 5, "opacity": 0.55, "symbol": symbol},
-            hovertemplate="%{x} tokens: %{y:.1f} ms<extra>%{fullData.name}</extra>",
+            hovertemplate="length %{x:,}: %{y:.1f} ms<extra>%{fullData.name}</extra>",
         )
         for name, colour, symbol in ((CACHED, OWN, "circle"), (UNCACHED, colours.verify, "x-thin-open"))
     ]
@@ -55,7 +55,7 @@ def growth_columns(curves: Mapping[str, Curve]) -> Drawn:
 def cache_figure(dark: bool = False) -> go.Figure:
     """Bytes of cache against the text's length, one line per format."""
     return blank(
-        [curve_trace(dark), name_trace(dark), mark_trace(dark, "%{x:,} tokens: %{customdata}, measured")],
+        [curve_trace(dark), name_trace(dark), mark_trace(dark, "length %{x:,}: %{customdata}, measured")],
         dark,
         margin={"l": 52, "r": 46, "t": 8, "b": 36},
         xaxis={"range": [0, 1], "nticks": 5, "title": axis_title("tokens", dark)},

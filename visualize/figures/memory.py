@@ -11,7 +11,8 @@ import plotly.graph_objects as go
 
 from lab.memory.capacity import POLICIES, Deployment, Split
 from lab.memory.catalogue import GiB
-from visualize.figures.base import Columns, blank, look, looks, nice_ceiling
+from lab.wording import counted
+from visualize.figures.base import Columns, blank, look, looks
 from visualize.vocabulary import KV_FORMATS, OWN
 
 DASHES = {"auto": "solid", "int8": "dash", "int4": "dot"}
@@ -42,7 +43,7 @@ def unit(size: float) -> tuple[str, int]:
 def length_figure(dark: bool = False) -> go.Figure:
     """One line per format, the chosen one again in colour, and two points on it: the mean and the longest sequence."""
     colours = look(dark)
-    hover = "%{x:,} tokens: %{y:,.3r} %{fullData.meta}<extra>%{fullData.name}</extra>"
+    hover = "length %{x:,}: %{y:,.3r} %{fullData.meta}<extra>%{fullData.name}</extra>"
     lines = [
         go.Scatter(
             name=KV_FORMATS[name],
@@ -102,7 +103,8 @@ def length_columns(chosen: Deployment, others: Others) -> tuple[Columns, dict[st
 
 
 def fit_figure(dark: bool = False) -> go.Figure:
-    """Two bars per format: contiguous hatched, paged filled, each with its number."""
+    """Two bars per format: contiguous hatched, paged filled, each with its number. They lie, so that numbers of any
+    length have room."""
     colours = look(dark)
     markers = {
         "contiguous": {
@@ -115,13 +117,13 @@ def fit_figure(dark: bool = False) -> go.Figure:
     bars = [
         go.Bar(
             name=policy,
+            orientation="h",
             marker=markers[policy],
             textposition="outside",
-            textangle=0,
             constraintext="none",
             textfont={"color": colours.ink, "size": 12},
             cliponaxis=False,
-            hovertemplate=f"%{{x}}, {policy}: %{{y:,}} sequences<extra></extra>",
+            hovertemplate=f"%{{y}}, {policy}: %{{customdata}}<extra></extra>",
         )
         for policy in POLICIES
     ]
@@ -130,11 +132,11 @@ def fit_figure(dark: bool = False) -> go.Figure:
         dark,
         barmode="group",
         bargap=0.3,
-        margin={"l": 46, "r": 10, "t": 6, "b": 46},
+        margin={"l": 56, "r": 10, "t": 6, "b": 46},
         showlegend=True,
         legend=_legend(dark, -0.13),
-        xaxis={"showgrid": False, "fixedrange": True, "tickfont": {"color": colours.ink, "size": 12}},
-        yaxis={"range": [0, 1], "nticks": 5, "tickformat": "~s", "fixedrange": True},
+        xaxis={"range": [0, 1], "nticks": 5, "tickangle": 0, "tickformat": "~s", "fixedrange": True},
+        yaxis={"autorange": "reversed", **_names(dark)},
     )
 
 
@@ -142,8 +144,17 @@ def fit_columns(chosen: Deployment, others: Others) -> tuple[Columns, dict[str, 
     """Sequences by policy and format; the chosen format's name is bold."""
     names = [f"<b>{KV_FORMATS[key]}</b>" if key == chosen.kv_dtype else KV_FORMATS[key] for key in others]
     counts = {policy: [other.sequences(policy) for other in others.values()] for policy in POLICIES}
-    columns = [{"x": names, "y": y, "text": [f"{count:,}" for count in y]} for y in counts.values()]
-    return columns, {"yaxis.range": [0, nice_ceiling(max(4, 1.15 * max(max(y) for y in counts.values())))]}
+    columns = [
+        {
+            "x": some,
+            "y": names,
+            "text": [f"{count:,}" for count in some],
+            "customdata": [counted(count, "sequence") for count in some],
+        }
+        for some in counts.values()
+    ]
+    most = max(max(some) for some in counts.values())
+    return columns, {"xaxis.range": [0, 1.5 * max(4, most)]}  # the longest bar leaves room for its number
 
 
 # -- where the memory is ---------------------------------------------------------------------
@@ -187,14 +198,7 @@ def split_figure(dark: bool = False) -> go.Figure:
             "separatethousands": True,
             "fixedrange": True,
         },
-        yaxis={
-            "showgrid": False,
-            "fixedrange": True,
-            "tickfont": {"color": colours.ink, "size": 12},
-            "ticks": "outside",
-            "ticklen": 5,
-            "tickcolor": "rgba(0,0,0,0)",
-        },
+        yaxis=_names(dark),
     )
 
 
@@ -221,6 +225,18 @@ def columns(chosen: Deployment, others: Others) -> dict[str, tuple[Columns, dict
         "length": length_columns(chosen, others),
         "fit": fit_columns(chosen, others),
         "split": split_columns(chosen),
+    }
+
+
+def _names(dark: bool) -> dict[str, Any]:
+    """The axis with the names of bars that lie."""
+    return {
+        "showgrid": False,
+        "fixedrange": True,
+        "tickfont": {"color": look(dark).ink, "size": 12},
+        "ticks": "outside",
+        "ticklen": 5,
+        "tickcolor": "rgba(0,0,0,0)",
     }
 
 

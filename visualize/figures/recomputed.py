@@ -10,7 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from visualize.amounts import counted
+from lab.wording import counted
 from visualize.figures.base import Patch, axis_title, blank, look, nice_ceiling
 from visualize.vocabulary import OWN
 

@@ -10,6 +10,7 @@ from lab.memory.capacity import Deployment
 from lab.memory.catalogue import TABLE_BITS, WEIGHT_BITS, GiB
 from lab.memory.models import Model
 from lab.memory.notice import notices
+from lab.wording import counted
 from visualize.amounts import digits
 from visualize.figures import memory
 from visualize.memory.calculator import WEIGHTS
@@ -51,14 +52,15 @@ def in_every_format(chosen: Deployment) -> dict[str, Deployment]:
 def about(model: Model) -> str:
     """What the model is, and how its heads share keys and values."""
     shape = model.shape
-    heads = f"{shape.heads} query heads, each with a KV head of {shape.head_dim} numbers (MHA)"
+    queries = counted(shape.heads, "query head")
+    heads = f"{queries}, each with a KV head of {shape.head_dim} numbers (MHA)"
     if shape.query_groups > 1:
         heads = (
-            f"{shape.heads} query heads on {shape.kv_heads} KV head{'s' * (shape.kv_heads > 1)} of {shape.head_dim} "
-            f"numbers ({shape.sharing}: 1/{shape.query_groups} of the cache of MHA)"
+            f"{queries} on {counted(shape.kv_heads, 'KV head')} of {shape.head_dim} numbers ({shape.sharing}: "
+            f"1/{shape.query_groups} of the cache of MHA)"
         )
     return (
-        f"{model.name}: {shape.layers} layers, {heads}, {model.parameters / 1e9:.3g} billion parameters, "
+        f"{model.name}: {counted(shape.layers, 'layer')}, {heads}, {model.parameters / 1e9:.3g} billion parameters, "
         f"context {shape.context_length:,}."
     )
 

@@ -17,7 +17,7 @@ from visualize.panels import controls, header, room, stage
 from visualize.panels.events import LATEST, QUIET, REPEATED, begins, keep_address, ready, warn
 from visualize.run.again import again
 from visualize.run.replays import runs
-from visualize.run.settings import LINK, OTHER, from_link, sensible
+from visualize.run.settings import LINK, NAMES, OTHER, from_link, senseless, sensible
 from visualize.server.live import LiveRun
 from visualize.server.sent import CHECKED_S, STORED_S
 from visualize.server.shelf import Shelf
@@ -70,13 +70,14 @@ def build(
         return shelf.take_away(wanted)
 
     def use(given: gr.EventData) -> list[Any]:
-        """The controls as those of the run on the stage."""
+        """The controls as those of the run on the stage, and the folds."""
         started = next(iter(shelf.events(str(getattr(given, "run", "")))), None)
         if started is None:
             raise gr.Error("The server no longer has this run. If you have its file, open it.", print_exception=False)
         settings, notices = again(started, pairs, link)
         warn(notices, "run")
-        return controls.show(settings)
+        asked = set(NAMES) - senseless(settings).keys()
+        return [*panel.widgets.unfolded(asked, vars(settings)), *controls.show(settings)]
 
     def leave(request: gr.Request) -> None:
         visitors.leave(request.session_hash)
@@ -104,8 +105,9 @@ def build(
         panel.open.upload(reopened, panel.open, view, **LATEST)
         # Not by ``input``: Gradio sends two for a click, and the second may come when the first has been answered.
         panel.replays.change(replayed, panel.replays, [view, panel.replays], **REPEATED)
-        panel.settle(view.submit(use, None, [panel.put_out, *panel.values], **QUIET))
+        everything = [*panel.widgets.folds, panel.put_out, *panel.values]
+        panel.settle(view.submit(use, None, everything, **QUIET))
         keep_address(panel.values, link)
-        ready(page.load(opened, outputs=[*panel.widgets.folds, panel.put_out, *panel.values], **QUIET))
+        ready(page.load(opened, outputs=everything, **QUIET))
         page.unload(leave)
     return page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from visualize.batch.inputs import (
     PRESETS,
     Inputs,
     from_link,
+    in_lab,
     preset_of,
     to_inputs,
 )
@@ -50,11 +51,12 @@ SAYS = {
     "every": "Steps between arrivals; 0: all at once.",
     "lengths": "A paragraph: nobody knows when it ends.",
     "tokens": "Their median; some write four times as many.",
-    "shared": "All prompts begin with it.",
-    "system": "The beginning of every prompt.",
+    "shared": "Which prompts begin with it.",
+    "system": "The beginning of these prompts.",
     "paged": "Off: room for the longest is reserved.",
     "prefix_caching": "Prompts that begin alike share blocks.",
     "block_size": "Token slots in a block.",
+    "eviction": "Which cached prefix makes room for a new block.",
     "max_num_seqs": "Sequences in a step; the others wait.",
     "temperature": "0 always takes the likeliest token (greedy).",
     "seed": "The first sequence's; the others count up.",
@@ -65,6 +67,9 @@ TOKENS = {
     "paragraph": "At most: it ends with the paragraph.",
 }
 NEEDS_PAGED = "Needs paged blocks: only those can be shared."
+NEEDS_PREFIXES = "Needs prefix caching: else no prefix is kept."
+PRIORITIES = "Those with the system prompt have priority."
+ALIKE = "All prompts have the same priority."
 
 
 def build(pages: gr.Blocks, load: Load, line: Line) -> None:
@@ -74,7 +79,10 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
 
     def run(request: gr.Request, *values: Any) -> str:
         inputs = to_inputs(values)
-        return visitors.begin(request.session_hash, lambda before: BatchRun(line, load, inputs, before)) or gr.skip()
+        begun = visitors.begin(
+            request.session_hash, lambda before: BatchRun(line, load, inputs, before), against=in_lab(inputs)
+        )
+        return begun or gr.skip()
 
     def reopened(path: str, request: gr.Request) -> str:
         return visitors.reopen(request.session_hash, Path(path))
@@ -108,8 +116,11 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     begins(press.click(run, values, view, **QUIET))
     stops(pages, halt.click, visitors)
     reopen.upload(reopened, reopen, view, **LATEST)
-    switches, dependent = ([controls[name] for name in names] for names in (SWITCHES, DEPENDENT))
-    gr.on([switch.input for switch in switches], None, switches, dependent, js=answering(_states()), **QUIET)
+    for names, dependent, state in FOLLOWS:
+        switches = [controls[name] for name in names]
+        states = ((values, state(*values)) for values in product(*(_values(name) for name in names)))
+        outputs = [controls[name] for name in dependent]
+        gr.on([switch.input for switch in switches], None, switches, outputs, js=answering(states), **QUIET)
     named: dict[str, Any] = {"fn": None, "inputs": values, "outputs": preset, "js": _named(), **QUIET}
     chosen = f"() => ({answering(_presets())})(window.decodeLab.scenario)"
     preset.input(None, preset, [preset, *values], js=chosen, **QUIET).then(**named)
@@ -135,9 +146,10 @@ def _controls() -> tuple[Widgets, gr.Radio, dict[str, Any]]:
         controls["every"] = widgets.slider("every")
         controls["lengths"] = widgets.choice("lengths")
         controls["tokens"] = widgets.slider("tokens")
-        controls["shared"] = widgets.toggle("shared")
+        controls["shared"] = widgets.choice("shared")
         controls["paged"] = widgets.toggle("paged")
         controls["prefix_caching"] = widgets.toggle("prefix_caching")
+        controls["eviction"] = widgets.choice("eviction")
         controls["pool_blocks"] = widgets.slider("pool_blocks")
         controls["block_size"] = widgets.choice("block_size")
         controls["max_num_seqs"] = widgets.slider("max_num_seqs")
@@ -150,14 +162,44 @@ def _controls() -> tuple[Widgets, gr.Radio, dict[str, Any]]:
     return widgets, preset, controls
 
 
-SWITCHES = ("lengths", "shared", "paged")
-DEPENDENT = ("tokens", "system", "prefix_caching")
-"""The controls that depend on them."""
+def _of_lengths(lengths: str) -> list[dict[str, Any]]:
+    """What "tokens" means."""
+    return [gr.update(info=TOKENS[lengths])]
+
+
+def _of_shared(shared: int) -> list[dict[str, Any]]:
+    return [gr.update(interactive=shared > 0)]
+
+
+def _of_prefixes(paged: bool, prefix_caching: bool, eviction: str, shared: int) -> list[dict[str, Any]]:
+    """What cannot be used and why, and what the priorities are."""
+    prefixes = gr.update(interactive=True, info=SAYS["prefix_caching"])
+    if not paged:
+        prefixes = gr.update(interactive=False, value=False, info=NEEDS_PAGED)
+    if not (paged and prefix_caching):
+        return [prefixes, gr.update(interactive=False, info=NEEDS_PREFIXES)]
+    says = SAYS["eviction"] if eviction == "lru" else PRIORITIES if shared > 1 else ALIKE
+    return [prefixes, gr.update(interactive=True, info=says)]
+
+
+FOLLOWS: tuple[tuple[tuple[str, ...], tuple[str, ...], Callable[..., list[dict[str, Any]]]], ...] = (
+    (("lengths",), ("tokens",), _of_lengths),
+    (("shared",), ("system",), _of_shared),
+    (("paged", "prefix_caching", "eviction", "shared"), ("prefix_caching", "eviction"), _of_prefixes),
+)
+"""Switches, the controls that depend on them, and what follows from their values."""
+
+
+def _values(name: str) -> tuple[Any, ...]:
+    """All that a switch can be."""
+    return tuple(LINK.choices.get(name, (True, False)))
 
 
 def _show(inputs: Inputs) -> list[Any]:
     """Updates that put ``inputs`` on the controls, first of all on the preset."""
-    follows = dict(zip(DEPENDENT, _state(*(getattr(inputs, name) for name in SWITCHES)), strict=True))
+    follows: dict[str, dict[str, Any]] = {}
+    for names, dependent, state in FOLLOWS:
+        follows |= zip(dependent, state(*(getattr(inputs, name) for name in names)), strict=True)
     updates = [gr.update(value=getattr(inputs, name)) | follows.get(name, {}) for name in NAMES]
     return [_chosen(preset_of(inputs)), *updates]
 
@@ -167,22 +209,9 @@ def _chosen(key: str | None) -> dict[str, Any]:
     return gr.update(value=key, info=PRESETS[key].about if key else "")
 
 
-def _state(lengths: str, shared: bool, paged: bool) -> list[dict[str, Any]]:
-    """Updates of the ``DEPENDENT`` controls: what "tokens" means, and what cannot be used and why."""
-    updates = [gr.update(info=TOKENS[lengths]), gr.update(interactive=shared)]
-    if paged:
-        return [*updates, gr.update(interactive=True, info=SAYS["prefix_caching"])]
-    return [*updates, gr.update(interactive=False, value=False, info=NEEDS_PAGED)]
-
-
 def _presets() -> Iterator[tuple[Sequence[Any], Any]]:
     """What to show when a preset is chosen."""
     return (([key], _show(preset.inputs)) for key, preset in PRESETS.items())
-
-
-def _states() -> Iterator[tuple[Sequence[Any], Any]]:
-    """What follows from the switches, in each of their states."""
-    return ((values, _state(*values)) for values in product(TOKENS, (True, False), (True, False)))
 
 
 def _named() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,15 +34,16 @@ class Widgets:
             yield
         self.folds[fold] = list(inputs)[before:]
 
-    def unfolded(self, query: Mapping[str, str], values: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Updates of the folds: where a link sets an input to something else than its default, that can be seen.
+    def unfolded(self, asked: Collection[str], values: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Updates of the folds: where an input is set to something else than its default, that can be seen. The others
+        stay as they are.
 
         Args:
-            query: the link's.
-            values: of all inputs, as the link sets them.
+            asked: the inputs that were asked for. What follows from them for others is seen without a look at those.
+            values: of all inputs, as they are set.
         """
-        changed = {name for name, value in values.items() if name in query and value != self.link.defaults[name]}
-        return [gr.update(open=not changed.isdisjoint(names)) for names in self.folds.values()]
+        changed = {name for name, value in values.items() if name in asked and value != self.link.defaults[name]}
+        return [gr.skip() if changed.isdisjoint(names) else gr.update(open=True) for names in self.folds.values()]
 
     def slider(self, name: str, step: float = 1, **settings: Any) -> gr.Slider:
         low, high = self.link.bounds[name]

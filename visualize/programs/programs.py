@@ -195,7 +195,7 @@ class Programs:
                     step = next(steps, None)
                 if step is None:
                     break
-                job.stage = f"{done} of {len(configs) * (repeats + 1)} runs are done"
+                job.stage = f"{done} of {len(configs) * (repeats + 1)} runs done"
                 if step[0].repeat:
                     runs[step[0].name].append(step[1])
             with job.turn():

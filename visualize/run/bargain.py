@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lab.wording import counted
+
 
 @dataclass
 class Bargain:
@@ -36,9 +38,9 @@ class Bargain:
         """After ``generated`` tokens. Empty without a round."""
         if not self.rounds or generated < 2:
             return ""
-        passes = f"{self.passes} {'pass' if self.passes == 1 else 'passes'}"
+        passes = counted(self.passes, "pass")
         those = f"Those {generated - 1}" if generated > 2 else "The other"
-        kept = f"kept {self.kept or 'none'} of {self.guesses:,} guesses"
+        kept = f"kept {self.kept or 'none'} of {counted(self.guesses, 'guess')}"
         if self.guesses == 1:
             kept = f"{'kept' if self.kept else 'did not keep'} the one guess"
         if self.passes >= generated - 1:

@@ -27,7 +27,7 @@ from lab.trace.events import (
 from lab.trace.judged import rounded, written
 from lab.trace.metrics import Metrics
 from lab.trace.roofline import Achieved
-from visualize.amounts import counted
+from lab.wording import counted
 from visualize.run.bargain import Bargain
 from visualize.run.guessing import Guessing
 from visualize.run.reading import Reading

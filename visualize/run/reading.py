@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lab.trace.events import Admitted, Preempted
-from visualize.amounts import counted
+from lab.wording import counted
 
 
 class Reading:

@@ -1,11 +1,11 @@
 """A run as text for the page's script: one JSON object per line.
 
 The first line is ``{"run": its id}``. With ``"live": true`` the others arrive through the channel of
-that id (``visualize.server.channel``); ``"against"`` is the address of a comparison of the run's
-settings (``visualize.compare.against``). Then come frames (``visualize.run.frames``), and ``{"status": ...}``,
-``{"problem": ...}`` or, of a run that was stopped before it began, ``{"stopped": ...}``, a sentence each. In a channel,
-a file that was saved before its run's end ends with ``{"cut": true}``. The same script reads a run in progress, one
-from a file and one in an exported page.
+that id (``visualize.server.channel``); ``"against"`` is the address of another page with the run's
+settings (``visualize.compare.against``, ``visualize.batch.inputs.in_lab``). Then come frames
+(``visualize.run.frames``), and ``{"status": ...}``, ``{"problem": ...}`` or, of a run that was stopped before it began,
+``{"stopped": ...}``, a sentence each. In a channel, a file that was saved before its run's end ends with
+``{"cut": true}``. The same script reads a run in progress, one from a file and one in an exported page.
 """
 
 from __future__ import annotations

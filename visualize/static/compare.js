@@ -77,7 +77,7 @@ function isNew(name, part) {
 const sayAloud = teller($(".heard"));
 /** Show the progress. Tokens are counted on the screen only: screen readers are told of runs. */
 function tell(text, tokens) {
-  write($(".contest-say"), tokens === undefined ? text : `${text}, ${tokens} tokens`);
+  write($(".contest-say"), tokens === undefined ? text : `${text}, ${counted(tokens, "token")}`);
   sayAloud(text, running);
 }
 

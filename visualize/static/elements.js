@@ -98,7 +98,7 @@ function plotted(plot, traces, layout, words) {
   plot.ariaDescription = words;
 }
 
-/** As in visualize/amounts.py: ``counted(2, "block")`` is "2 blocks". */
+/** As in lab/wording.py: ``counted(2, "block")`` is "2 blocks". */
 const counted = (number, thing) => `${number.toLocaleString("en")} ${thing}${number === 1 ? "" : "s"}`;
 
 /** How many squares there are of each kind. */

@@ -23,15 +23,11 @@ function absent() {
   return $(".stage").classList.contains("cacheless") ? "blocks" : "recomputed";
 }
 
-/** The link to a comparison of the shown run's settings, once that run is over. */
+/** The link to a comparison of the shown run's settings. */
 function drawAgainst(guesses) {
-  const link = $(".against");
-  link.hidden = !run.against || run.running || picture.id !== JSON.parse(run.id).run;
-  if (link.hidden) return;
-  const seeded = /[?&]seed=/.test(run.against) ? run.against : `${run.against}&seed=${picture.head.sampling.seed}`; // one that was drawn
-  if (link.getAttribute("href") === seeded) return; // nothing is written again while it is played
-  link.href = seeded;
-  link.title = `Compare with ${guesses ? "the same settings without guesses" : "the cache alone"}`;
+  const drawn = run.against && !/[?&]seed=/.test(run.against); // a seed, where none was given
+  const seeded = drawn ? `${run.against}&seed=${picture.head.sampling.seed}` : run.against;
+  offer(seeded, `Compare with ${guesses ? "the same settings without guesses" : "the cache alone"}`);
 }
 
 /** Before there is a run: how to get one. An exported page comes with its own. */

@@ -14,6 +14,7 @@ function drawOwn({ columns, head, at }) {
   seen = at;
   drawChips(rows(columns.sequences[0]));
   drawWrote();
+  offer(run.against, "Use these settings in the Lab: the first sequence alone");
 }
 
 function moved() {
@@ -154,7 +155,7 @@ function described(block) {
   const [state, owners, fill] = [pool.state[block], pool.owners[block], pool.fill[block]];
   if (state !== "live") return `Block ${block}: ${state === "cached" ? "cached, free to take, but its tokens can still be found" : "free"}`;
   const whose = owners.length > 1 ? `shared by sequences ${owners.join(", ")}` : `sequence ${owners[0]}`;
-  return `Block ${block}: ${whose}, ${fill} of ${picture.head.block_size} slots filled`;
+  return `Block ${block}: ${whose}, ${fill} of ${counted(picture.head.block_size, "slot")} filled`;
 }
 
 // What a person chose last: by the time Gradio asks for the answer, that to an earlier choice may have been put in its place.

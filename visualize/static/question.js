@@ -5,6 +5,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const button = $(".give button");
 let answer = () => null;
+let unsent = null; // under which name this tab keeps an answer that was not given yet
 
 function read(value) {
   const record = value ? JSON.parse(value) : null;
@@ -14,7 +15,11 @@ function read(value) {
   const { kind, question, given, locked, mark } = record;
   $("h2").textContent = setup.title;
   $(".asked").textContent = question;
-  const [node, get] = { slider, choice, curve }[kind](record);
+  const name = `decode-lab-unsent-${question}`;
+  unsent = given === null ? name : null;
+  if (!unsent) keep(name, null, "sessionStorage");
+  const begun = JSON.parse(kept(name, "sessionStorage"));
+  const [node, get] = { slider, choice, curve }[kind]({ ...record, given: given ?? begun });
   answer = get;
   $(".given").replaceChildren(node);
   $(".question").classList.toggle("locked", locked);
@@ -219,5 +224,7 @@ button.onclick = () => {
   if (value === null) return tell(setup.unanswered, "problem");
   trigger("submit", { answer: value });
 };
+// Gradio loads a page again that has lost its server (answers.js).
+addEventListener("pagehide", () => unsent && answer() !== null && keep(unsent, JSON.stringify(answer()), "sessionStorage"));
 watch("value", () => read(props.value));
 read(props.value);

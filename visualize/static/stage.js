@@ -55,6 +55,14 @@ function read(transcript) {
   if (run.running) endEarly();
 }
 
+/** Offer a link to another page with the settings of the run that is shown, once that run is over. */
+function offer(href, title) {
+  const link = $(".against");
+  link.hidden = !href || run.running || picture.id !== JSON.parse(run.id).run;
+  if (link.hidden || link.getAttribute("href") === href) return; // nothing is written again while it is played
+  Object.assign(link, { href, title });
+}
+
 /** A file ends before its run does. */
 function endEarly() {
   over();

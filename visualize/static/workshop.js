@@ -62,14 +62,11 @@ async function present() {
 // An address that differs only in what is after the # is not loaded by itself.
 addEventListener("hashchange", () => location.hash.startsWith("#lead=") && location.reload());
 
-/** The key in this page's address, or the kept one. It is removed from the address, which an audience may read. */
+/** The key as it stands in this page's address, or the kept one. It is removed from the address, which an audience may
+    read. */
 function presentersKey() {
   const [, lead] = /^#lead=(.*)$/.exec(location.hash) ?? [];
   if (lead === undefined) return kept(KEPT_KEY);
   history.replaceState(history.state, "", location.pathname + location.search);
-  try {
-    return decodeURIComponent(lead);
-  } catch {
-    return lead; // it has a % of its own
-  }
+  return lead;
 }

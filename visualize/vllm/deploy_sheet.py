@@ -20,7 +20,7 @@ from lab.remote.deployment import (
     sharded,
     splits,
 )
-from visualize.amounts import counted
+from lab.wording import counted
 from visualize.memory import calculator
 from visualize.memory.sheet import size
 from visualize.vllm.deployment import NAMED, Inputs

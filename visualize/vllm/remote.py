@@ -13,7 +13,7 @@ from lab.config import LabError, SamplingParams
 from lab.remote.completion import DETAILED, Completed
 from lab.remote.metrics import MOST_POSITIONS
 from lab.remote.server import Server, ServerError
-from visualize.amounts import counted
+from lab.wording import counted
 from visualize.figures import remote as figures
 from visualize.server.channel import Channel
 from visualize.server.visitors import OneEach
@@ -41,7 +41,7 @@ NO_ROUND = "The answer ended before a round with guesses."
 ENDED = {"": "", "length": " It reached the maximum of tokens.", "stop": " It ended by itself."}
 """By the server's reason. Others are that it was aborted, or went wrong."""
 STOPPED = "Stopped. Closing the connection tells the server."
-ROUNDS = "{rounds} with guesses, {accepted} of {drafted} guesses kept. Which tokens they were is not reported."
+ROUNDS = "{rounds} with guesses, {accepted} of {drafted} kept. Which tokens they were is not reported."
 
 
 class Watch:
@@ -176,6 +176,6 @@ def _told(end: Completed, most: int) -> dict[str, Any]:
         return {"say": say, "rounds": NO_ROUND}
     if len(end.rounds.drafted) > most or max(end.rounds.drafted, default=0) > MOST_POSITIONS:
         return {"say": say, "rounds": TOO_MANY}
-    counts = {"rounds": counted(len(end.rounds.drafted), "round"), "drafted": sum(end.rounds.drafted)}
+    counts = {"rounds": counted(len(end.rounds.drafted), "round"), "drafted": counted(sum(end.rounds.drafted), "guess")}
     told = ROUNDS.format(**counts, accepted=sum(end.rounds.accepted))
     return {"say": say, "rounds": told, "charts": {"rounds": figures.rounds_told(end.rounds)}}

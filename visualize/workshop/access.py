@@ -8,7 +8,7 @@ import secrets
 import socket
 from collections.abc import Collection
 from ipaddress import ip_address
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import psutil
 import segno
@@ -50,8 +50,9 @@ class Access:
             )
 
     def lead(self, key: object) -> None:
-        """Raises AccessError if the key is wrong."""
-        if not _same(str(key), self.key):
+        """Raises AccessError if the key is wrong. It may come as it stands in an address, where the browser may have
+        written some of its characters as %20 and the like."""
+        if not any(_same(text, self.key) for text in (str(key), unquote(str(key)))):
             raise AccessError(
                 "That is not this workshop's key. It is in the link that the server printed when it was started, or in "
                 "its variable DECODE_LAB_PRESENTER_KEY."

@@ -50,6 +50,23 @@ def test_a_key_must_match_exactly_and_differs_every_time() -> None:
             door.lead(near)
 
 
+@pytest.mark.parametrize(
+    ("key", "address"),
+    [
+        ("Correct horse", "Correct%20horse"),
+        ("ä b", "%C3%A4%20b"),
+        ("a%41b", "a%41b"),
+        ("a%20b", "a%20b"),
+        ("100%", "100%"),
+        ("pass+word&x", "pass+word&x"),
+    ],
+)
+def test_a_key_is_accepted_as_a_browser_has_it_in_an_address(key: str, address: str) -> None:
+    Access(key).lead(address)
+    with pytest.raises(AccessError):
+        Access(f"{key}x").lead(address)
+
+
 def test_a_chosen_key_always_gives_the_same_code() -> None:
     assert Access("Correct horse").code == Access("Correct horse").code
     assert len({Access().code for _ in range(5)} | {Access(f"key {i}").code for i in range(5)}) == 10
