@@ -95,6 +95,46 @@ def test_a_late_reader_gets_the_messages_kept(keep: int, at_first: int, begin: i
     assert len(channel._messages) == keep
 
 
+def test_what_is_dropped_while_a_reader_is_about_to_take_it_is_passed_over() -> None:
+    channel = Channel(keep=1)
+
+    class Overtaken(dict):
+        """Between a reader's look at how many there are and its taking of one, another thread puts the next."""
+
+        def __len__(self) -> int:
+            if 1 not in self:
+                channel.put("second")
+                channel.close()
+            return super().__len__()
+
+    async def listen() -> list[tuple[int, str]]:
+        return [message async for message in channel.read()]
+
+    channel.put("first")
+    channel._messages = Overtaken(channel._messages)
+    assert complete(asyncio.wait_for(listen(), 10)) == [(1, "second")]
+
+
+def test_what_is_put_right_before_the_close_is_heard_by_whoever_has_just_looked() -> None:
+    channel = Channel()
+
+    class LookedAt(int):
+        """How many there are; as soon as a reader has found none, another thread puts the last and closes."""
+
+        def __gt__(self, begin: int) -> bool:
+            there = int(self) > begin
+            if not (there or channel.closed):
+                channel.put("last")
+                channel.close()
+            return there
+
+    async def listen() -> list[tuple[int, str]]:
+        return [message async for message in channel.read()]
+
+    channel._next = LookedAt(0)
+    assert complete(asyncio.wait_for(listen(), 10)) == [(0, "last")]
+
+
 def test_a_reader_that_stops_is_forgotten() -> None:
     channel = Channel()
     channel.put("first")

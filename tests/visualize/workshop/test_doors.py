@@ -7,6 +7,7 @@ import gc
 import json
 import time
 from collections.abc import Iterator
+from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,9 +17,11 @@ from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from lab.trace.events import Committed, Event, Finished
+from lab.config import EngineConfig
+from lab.trace.events import Committed, Event, Finished, RunStarted
 from tests.coroutines import complete
 from tests.tiny_models import engine as tiny_engine
+from tests.visualize.conftest import script
 from tests.waiting import until
 from visualize.run.settings import Settings
 from visualize.run.transcript import head, line
@@ -428,6 +431,25 @@ def test_the_room_is_updated_only_while_someone_is_watching(room: Room) -> None:
     assert set(last["pool"]["blocks"]) == {"state", "owners", "fill", "mark"}
     assert max(message["speed"] for message in messages) <= 4 * 8
     assert "fox" not in str(messages)
+
+
+def test_who_comes_after_a_while_without_watchers_is_told_what_has_happened_meanwhile(room: Room) -> None:
+    told = room.workshop.room.channel
+
+    async def done(runs: int) -> None:
+        """Watch until so many runs are done, and leave."""
+        async with aclosing(told.read()) as messages:
+            async for _, message in messages:
+                if json.loads(message)["done"] == runs:
+                    return
+
+    complete(asyncio.wait_for(done(0), 10))
+    take = room.workshop.room.watch("tiny")
+    for event in script(EngineConfig(), max_tokens=1):
+        if isinstance(event, RunStarted | Finished):  # and no token, which would be in the charts for a minute
+            take(0, 0.0, event)
+    until(lambda: not room.workshop.room._heard)
+    complete(asyncio.wait_for(done(1), 10))
 
 
 def test_the_rooms_speed_is_that_of_all_tokens_in_the_last_second(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
