@@ -64,6 +64,7 @@ def test_fetching_an_answer_drops_its_state_and_hanging_up_is_reported(path: str
 def test_a_refused_request_keeps_the_answer() -> None:
     """For example, with an unknown function name: the answer can still be fetched."""
     assert passed("/gradio_api/call/rnu/abc", "GET", hangs_up=False, status=404)[:2] == ([], ["abc", "page"])
+    assert passed("/gradio_api/call/run/abc", "POST", hangs_up=False, status=405)[:2] == ([], ["abc", "page"])
 
 
 def test_an_event_without_a_caller_is_ended() -> None:
@@ -208,24 +209,31 @@ def test_a_tool_call_keeps_its_name_when_passed_on() -> None:
 def test_a_stream_tells_its_caller_what_it_is_waiting_for(method: str, status: int, told: bool) -> None:
     path = "/gradio_api/call/run/abc" if method == "GET" else "/gradio_api/mcp/"
     sent: list[bytes] = []
-    says = {"abc": "Waiting: 2 runs are before yours."}
+    says = ["Waiting: 2 runs are before yours."]
+
+    class Told(dict[str, str]):
+        """Says the same to every caller: a tool's has a name that is made up."""
+
+        def get(self, who: str, before: str) -> str:
+            return says[-1]
 
     async def within(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(2 * TICK)
         await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b"a heartbeat", "more_body": True})
         await asyncio.sleep(3 * TICK)
-        says["abc"] = "Under way"
+        says.append("Under way")
         await asyncio.sleep(3 * TICK)
         await send({"type": "http.response.body", "body": b"the answer"})
-        says["abc"] = "too late"
+        says.append("too late")
         await asyncio.sleep(3 * TICK)
 
     async def send(message: Any) -> None:
         sent.append(message.get("body", b"start"))
 
     scope = {"type": "http", "path": path, "method": method, "headers": [], "app": server()[0]}
-    complete(Leaving(within, set(), says)(scope, None, send))
+    complete(Leaving(within, set(), Told())(scope, None, send))
     progress = [
         f'event: progress\ndata: "{words}"\n\n'.encode() for words in ("Waiting: 2 runs are before yours.", "Under way")
     ]
-    assert sent == [b"start", *(progress if told else []), b"the answer"]
+    assert sent == [b"start", b"a heartbeat", *(progress if told else []), b"the answer"]
