@@ -28,7 +28,7 @@ def share_configurations(pages: gr.Blocks) -> None:
         return work_out(_id, [], block)
 
     def config_for_block(_id: int, rendered_ids: list[int], block: gr.blocks.Block, renderable: Any = None) -> Any:
-        if renderable or id(block) not in there:
+        if id(block) not in there:
             return work_out(_id, rendered_ids, block, renderable)
         return known(_id, block)
 
