@@ -180,9 +180,15 @@ def test_a_saved_run_can_be_reopened_and_saved_again(shelf: Shelf, tmp_path: Pat
     id, last = put(shelf, tmp_path, file["text"])
     assert last["finished"]["reason"] == "length"
     again = shelf.take_away([id, "json"])
-    assert again["text"] == file["text"]
+    assert again == file | {"name": f"decode-lab-run-{id[:8]}.json"}, "the name is short"
     for form in FORMATS:
         assert shelf.take_away([id, form])["text"]
+
+
+def test_the_last_two_runs_of_a_visitor_are_kept(shelf: Shelf) -> None:
+    for id in ("one", "two", "three"):
+        shelf.put("me", id, script(CONFIGS["plain"], max_tokens=3))
+    assert [bool(shelf.events(id)) for id in ("one", "two", "three")] == [False, True, True]
 
 
 def test_runs_that_were_refused_take_no_other_runs_place(shelf: Shelf) -> None:

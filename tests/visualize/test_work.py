@@ -81,6 +81,12 @@ def test_work_knows_whose_request_it_is_for() -> None:
     assert found == ["ann"]
 
 
+def test_work_that_hangs_does_not_keep_the_process_from_ending() -> None:
+    found: list[bool] = []
+    assert Doing(lambda it: found.append(threading.current_thread().daemon)).done.wait(10)
+    assert found == [True]
+
+
 def test_a_defect_is_told_in_a_sentence_and_logged_whole(caplog: pytest.LogCaptureFixture) -> None:
     broken = Doing(lambda it: 1 // 0)
     with caplog.at_level(logging.ERROR):

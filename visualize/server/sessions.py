@@ -54,8 +54,8 @@ def unread(pages: gr.Blocks, who: str) -> Set[str]:
 def answered(pages: gr.Blocks) -> set[str]:
     """The sessions all of whose unread events are over."""
     queue = pages._queue
-    waiting = list(queue.pending_event_ids_session.items())
-    return {who for who, events in waiting if events and events.isdisjoint(queue.event_ids_to_events)}
+    unread = queue.pending_event_ids_session.items()
+    return {who for who, events in unread if events and events.isdisjoint(queue.event_ids_to_events)}
 
 
 def forget(app: App, who: str) -> None:
