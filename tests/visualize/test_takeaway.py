@@ -25,7 +25,7 @@ from visualize.run.frames import Reducer
 from visualize.run.takeaway import COLUMNS, FORMATS, numbers, page
 from visualize.run.transcript import recorded
 from visualize.server import shelf as shelf_module
-from visualize.server.shelf import Shelf
+from visualize.server.shelf import RUN, Shelf
 
 
 class Scripts(HTMLParser):
@@ -250,3 +250,12 @@ def test_when_full_the_shelf_drops_the_oldest_run_and_never_the_newest(
     shelf.put("cat", "cat's", events * 10)
     assert shelf.visitors == {"cat"}
     assert "no longer has this run" in shelf.take_away([opened, "csv"])["problem"]
+
+
+def test_what_a_run_takes_is_judged_by_its_events_and_by_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("visualize.server.shelf.MOST_KEPT", 10_000)
+    for kind, file_bytes in ((RUN, 4_000), (replace(RUN, count=lambda steps: 16), 0)):
+        full = Shelf(kind)
+        for visitor in ("ann", "ben"):
+            full.put(visitor, f"{visitor}'s", ["a step"], file_bytes)
+        assert full.visitors == {"ben"}
