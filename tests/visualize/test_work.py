@@ -18,9 +18,14 @@ from visualize.server.work import Line, Work
 class Doing(Work):
     """Work that a test says."""
 
-    def __init__(self, does: Callable[[Doing], None], line: Line | None = None) -> None:
+    def __init__(
+        self,
+        does: Callable[[Doing], object],
+        line: Line | None = None,
+        load: Callable[[str], object] = lambda pair: None,
+    ) -> None:
         self._does = does
-        super().__init__(line or Line(), lambda pair: None)
+        super().__init__(line or Line(), load)
 
     def _work(self) -> None:
         self._does(self)
@@ -79,6 +84,15 @@ def test_work_knows_whose_request_it_is_for() -> None:
     visitor.set("ann")
     assert Doing(lambda it: found.append(visitor.get())).done.wait(10)
     assert found == ["ann"]
+
+
+def test_that_models_are_loaded_is_told_before_there_is_anything_to_count() -> None:
+    let = threading.Event()
+    loading = Doing(lambda it: it.engine("matched"), load=lambda pair: let.wait(30))
+    until(loading.status)
+    assert loading.status() == "Loading the models …"
+    let.set()
+    assert loading.done.wait(10)
 
 
 def test_work_that_hangs_does_not_keep_the_process_from_ending() -> None:
