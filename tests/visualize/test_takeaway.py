@@ -210,6 +210,7 @@ def test_an_invalid_file_is_explained_and_loses_nothing(shelf: Shelf, tmp_path: 
     shelf.put("me", "one", script(CONFIGS["plain"], max_tokens=3))
     _, last = put(shelf, tmp_path, text)
     assert "run.json is" in last["problem"]
+    assert ".." not in last["problem"], "a sentence has one end"
     assert last["problem"].endswith(" Open the .json that this page's Save › Run wrote."), "what would be right is said"
     assert "text" in shelf.take_away(["one", "json"])
 
@@ -252,8 +253,16 @@ def test_when_full_the_shelf_drops_the_oldest_run_and_never_the_newest(
     assert "no longer has this run" in shelf.take_away([opened, "csv"])["problem"]
 
 
-def test_what_a_run_takes_is_judged_by_its_events_and_by_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_run_takes_is_judged_by_its_events_and_by_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("visualize.server.shelf.MOST_KEPT", 10_000)
+    path = tmp_path / "run.json"
+    path.write_text("[]".ljust(4_000))
+    full = Shelf(replace(RUN, load=lambda document, name: ["a step"], told=lambda events, id: ""))
+    for visitor in ("ann", "ben"):
+        full.reopen(visitor, path)
+    assert full.visitors == {"ben"}
     for kind, file_bytes in ((RUN, 4_000), (replace(RUN, count=lambda steps: 16), 0)):
         full = Shelf(kind)
         for visitor in ("ann", "ben"):
