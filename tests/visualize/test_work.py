@@ -12,7 +12,7 @@ import pytest
 
 from tests.waiting import until
 from visualize.server import work
-from visualize.server.work import Line, Work
+from visualize.server.work import CLOSED, Line, Work
 
 
 class Doing(Work):
@@ -45,6 +45,14 @@ def test_a_line_is_closed_as_soon_as_all_work_in_it_has_ended() -> None:
     until(lambda: line.inside == 2)
     assert ends(lambda: line.close(60))
     assert all(one.done.wait(10) for one in waiting)
+
+
+def test_in_a_line_that_is_closed_nothing_begins() -> None:
+    line, begun = Line(), []
+    assert line.close(0)
+    late = Doing(begun.append, line)
+    assert late.done.wait(10)
+    assert (late.problem, begun) == (CLOSED, [])
 
 
 def test_a_line_that_cannot_be_closed_in_time_says_so() -> None:

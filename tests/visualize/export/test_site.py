@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from lab.claims import CLAIMS
-from lab.config import EngineConfig
+from lab.config import EngineConfig, LabError
 from lab.trace.as_json import from_dict
 from lab.trace.run import Run, RunFileError
 from lessons.course import course
@@ -23,13 +23,14 @@ from lessons.functions import ExpressionError
 from tests.visualize.conftest import script
 from tests.visualize.scripted import ScriptedEngine
 from visualize.amounts import three
-from visualize.export import index, lessons
+from visualize.export import claims, index, lessons
 from visualize.export.folder import EVERY, MANIFEST, write
 from visualize.export.runs import Recording, read_files
 from visualize.export.site import QUICK, Wanted, make
 from visualize.export.terminal import Terminal
 from visualize.recorded import run_files
 from visualize.run import replays
+from visualize.text import visible
 
 HOSTILE = "<img src=x onerror=window.pwned=1></script><script>window.pwned=1</script>{where}<!-- where -->\u202e"
 NAMESPACES = {"http://www.w3.org"}
@@ -143,6 +144,15 @@ def test_a_claim_whose_check_failed_is_counted_as_not_checked() -> None:
     assert found.keys() <= CLAIMS.keys()
     said = f"tested by an experiment: holds here: 1, not checked: {len(CLAIMS) - 1}."
     assert said in index.page([], [], found, "").html()
+
+
+def test_a_claim_that_cannot_be_checked_has_the_reason_in_its_place() -> None:
+    def load(pair: str) -> Any:
+        raise LabError("No \u202e room.")
+
+    name, told = next(name for name, claim in CLAIMS.items() if not claim.arithmetic), []
+    assert claims.record(load, [name], told.append) == {name: {"problem": visible("No \u202e room.")}}
+    assert told[0] == f"claim 1 of 1, {name}"
 
 
 def test_every_page_has_one_main_element_and_a_header_for_every_column(site: dict[str, str]) -> None:
@@ -276,6 +286,7 @@ def test_a_lesson_without_a_right_answer_here_is_left_out_of_the_site(
     said = io.StringIO()
     site = make(lambda pair: Scripted(), QUICK, Terminal(said, 5))
     assert "lesson 9 is left out: None of the answers is right on this machine." in said.getvalue()
+    assert re.findall(r"\[(\d)/5\]", said.getvalue()) == list("12345")
     assert "lessons/9.html" not in site
     assert "9.html" not in site["index.html"] + site["assets/lesson.js"] + site["lessons/3.html"]
 
