@@ -233,6 +233,12 @@ def test_every_figure_of_a_run_is_the_median_of_its_repeats() -> None:
     spread = f"3 runs: from {three(speeds[1])} tok/s to {three(speeds[0])} tok/s"
     assert f'<td tabindex="0" data-about="{spread}">' in listed, "Tab leads to it"
     assert "Every figure is the median of 3 runs; the one of median speed is played." in listed
+    several, one = (Recording("a", "A", "p < q", "cpu", runs[0], runs[:count]) for count in (3, 1))
+    assert "Every figure is the median of up to 3 runs;" in index.page([several, one], [], {}, "").html()
+    alone = index.page([one], [], {}, "").html()
+    assert "the median" not in alone
+    assert "runs: from" not in alone
+    assert "<small>p &lt; q</small>" in alone
 
 
 def run_of(site: dict[str, str], name: str) -> Run:
