@@ -206,6 +206,7 @@ def test_uploads_take_one_file_at_a_time_and_keep_nothing_broken_off(server: str
         ("pwa_icon/0", 404, "nothing at this address"),
         ("gradio_api/deep_link?session_hash=a", 404, "nothing at this address"),
         ("gradio_api/file=http://127.0.0.1:9/", 404, "nothing at this address"),
+        ("gradio_api/file=HTTPS://127.0.0.1:9/", 404, "nothing at this address"),
         ("gradio_api/file=%00", 404, "nothing at this address"),
         ("gradio_api/proxy=http://127.0.0.1:9/", 404, "nothing at this address"),
         ("gradio_api/runs", 404, "nothing at this address"),
@@ -215,6 +216,8 @@ def test_uploads_take_one_file_at_a_time_and_keep_nothing_broken_off(server: str
         ("gradio_api/mcp/schema", 200, '"name":"calculator"'),
         ("?page=nothing", 404, "nothing at this address"),
         ("?page=compare", 200, "<html"),
+        ("?page=compare&page=nothing", 404, "nothing at this address"),  # of several, Gradio reads the last
+        ("?page=nothing&page=compare", 200, "<html"),
         ("assets/" + "a" * 1000, 404, "nothing at this address"),
         ("static/" + "a" * 5000, 404, "nothing at this address"),
         ("gradio_api/file=" + "a" * 5000, 404, "nothing at this address"),
@@ -314,6 +317,7 @@ def test_answers_that_nobody_reads_are_not_piled_up(server: str, events: list[di
     assert f"{MOST_UNREAD} answers wait to be read by you" in answers[-1][1]
     other = json.dumps(asked | {"session_hash": "another"}).encode()
     assert post(f"{server}/gradio_api/queue/join", other)[0] == 200
+    assert post(f"{server}/gradio_api/run/predict", json.dumps(asked).encode())[0] == 200, "which is answered at once"
 
 
 def test_a_claims_event_without_claims_checks_none(server: str) -> None:

@@ -158,6 +158,7 @@ def test_a_claim_that_cannot_be_checked_has_the_reason_in_its_place() -> None:
 def test_every_page_has_one_main_element_and_a_header_for_every_column(site: dict[str, str]) -> None:
     for path in pages(site):
         assert site[path].count("<main") == 1, path
+        assert site[path].count(" aria-current=page>") == 1, path
         assert not re.search(r"<th[^>]*></th>", site[path]), path
 
 
@@ -213,6 +214,11 @@ def test_the_data_in_a_page_is_json_and_holds_only_what_was_recorded(site: dict[
     assert lesson["predict"]["asked"]["given"] is None
     assert "mark" not in lesson["predict"]["asked"]
     assert len(lesson["predict"]["key"]["answers"]) == len(lesson["predict"]["asked"]["options"])
+    before, after = (lesson["try"][when] for when in ("before", "after"))
+    assert {row[2] for row in before["rows"]} == {before["see"]} == {""}
+    assert [row[:2] for row in before["rows"]] == [row[:2] for row in after["rows"]]
+    assert all(row[2] for row in after["rows"])
+    assert after["see"]
     assert lesson["next"] == {"href": "9.html", "said": "Next: 9. Why it is lossless"}
     last = json.loads(pages(site)["lessons/9.html"].data["recorded"])
     assert last["next"]["href"] == "../claims.html"
@@ -276,6 +282,12 @@ def test_a_file_that_is_not_a_run_is_refused_before_models_load(tmp_path: Path) 
 
     with pytest.raises(RunFileError, match=r"bad\.json is not a run's file"):
         make(load, replace(QUICK, files=(bad,)), Terminal(io.StringIO(), 0))
+
+
+def test_what_a_lesson_measures_is_told_as_it_goes_on() -> None:
+    told: list[str] = []
+    lessons.record(lambda pair: Scripted(), course()[3], told.append)
+    assert len(told) > 2
 
 
 def test_a_lesson_without_a_right_answer_here_is_left_out_of_the_site(

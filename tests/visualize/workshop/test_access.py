@@ -100,6 +100,7 @@ def test_where_no_way_leads_out_of_the_network_an_interface_has_the_address(monk
         "wlan0": [address("169.254.3.4"), address("10.42.0.1"), address("fe80::1%wlan0"), address("fd00::7")],
     }
     states = {name: SimpleNamespace(isup=name != "off") for name in found}
+    found = {"pulled out meanwhile": [address("10.8.8.8")]} | found
     monkeypatch.setattr(access.socket, "socket", NoWay)
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: found)
     monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
