@@ -220,6 +220,7 @@ def test_uploads_take_one_file_at_a_time_and_keep_nothing_broken_off(server: str
         ("?page=nothing&page=compare", 200, "<html"),
         ("assets/" + "a" * 1000, 404, "nothing at this address"),
         ("static/" + "a" * 5000, 404, "nothing at this address"),
+        ("static/" + "%C3%A9" * 200, 404, "nothing at this address"),  # a name's length is in bytes
         ("gradio_api/file=" + "a" * 5000, 404, "nothing at this address"),
     ],
 )

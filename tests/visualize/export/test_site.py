@@ -22,10 +22,11 @@ from lessons.course import course
 from lessons.functions import ExpressionError
 from tests.visualize.conftest import script
 from tests.visualize.scripted import ScriptedEngine
+from tests.visualize.test_takeaway import contradictory
 from visualize.amounts import three
-from visualize.export import claims, index, lessons
+from visualize.export import claims, index, lessons, runs
 from visualize.export.folder import EVERY, MANIFEST, write
-from visualize.export.runs import Recording, read_files
+from visualize.export.runs import POOL, PRESETS, Recording, read_files
 from visualize.export.site import QUICK, Wanted, make
 from visualize.export.terminal import Terminal
 from visualize.recorded import run_files
@@ -288,6 +289,37 @@ def test_what_a_lesson_measures_is_told_as_it_goes_on() -> None:
     told: list[str] = []
     lessons.record(lambda pair: Scripted(), course()[3], told.append)
     assert len(told) > 2
+
+
+def test_a_file_that_contradicts_itself_is_refused_before_models_load(tmp_path: Path) -> None:
+    _, events = contradictory()[0]
+    Run(events).save(tmp_path / "odd.json")
+    with pytest.raises(RunFileError, match="contradict each other"):
+        make(pytest.fail, replace(QUICK, files=(tmp_path / "odd.json",)), Terminal(io.StringIO(), 0))
+
+
+def test_what_a_file_says_of_itself_turns_no_other_text_around(tmp_path: Path) -> None:
+    begun, *events = script(EngineConfig(), max_tokens=2)
+    odd = replace(begun, device="c\u202epu", hardware="", sampling=begun.sampling | {"stop": ["\u202e"]})
+    Run([odd, *events]).save(tmp_path / "na\u202eme.json")
+    [one] = read_files([tmp_path / "na\u202eme.json"], ())
+    assert "stop" in one.about
+    assert "\u202e" not in one.title + one.device + one.about
+    assert (one.title, one.device) == (visible("na\u202eme"), visible("c\u202epu"))
+
+
+def test_a_file_whose_name_has_no_letters_gets_one(tmp_path: Path) -> None:
+    Run(script(EngineConfig(), max_tokens=2)).save(tmp_path / "—.json")
+    assert [(one.name, one.title) for one in read_files([tmp_path / "—.json"], ())] == [("run", "—")]
+
+
+def test_every_run_of_a_whole_site_can_be_made() -> None:
+    told: list[str] = []
+    recordings = runs.record(lambda pair: Scripted(), PRESETS, 1, told.append)
+    assert [one.name for one in recordings] == list(PRESETS)
+    pools = {one.name: one.run.started.config["num_blocks"] for one in recordings}
+    assert pools == dict.fromkeys(PRESETS, POOL // EngineConfig().block_size) | {"no-cache": None}
+    assert {line.partition(", run ")[0] for line in told} == {preset.title for preset in PRESETS.values()}
 
 
 def test_a_lesson_without_a_right_answer_here_is_left_out_of_the_site(
