@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
+from transformers.utils import logging as transformers_logging
 
+from lab import export
 from lab.config import LabError
 from visualize.export import __main__ as command
 from visualize.export.folder import MANIFEST
@@ -143,6 +145,36 @@ def test_the_files_made_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert {path.name for path in (tmp_path / "site").iterdir()} == {"index.html", MANIFEST}
     assert wanted[0].files == (*run_files(), Path("a.json"), Path("b.json")), "the repository's own come first"
     assert len(wanted[0].runs) < len(command.Wanted().runs)
+
+
+def test_lines_that_stay_begin_where_the_current_step_was_shown() -> None:
+    terminal = Terminal(screen := Screen(), 2)
+    terminal.part("models")
+    terminal.step("7 tokens")
+    terminal.note("a lesson is left out")
+    terminal.step("8 tokens")
+    terminal.part("runs")
+    shown = [line.rpartition("\r\x1b[K")[2] for line in screen.getvalue().splitlines()]
+    assert shown == ["[1/2] models (after 0 s)", "  a lesson is left out", "[2/2] runs (after 0 s)"]
+
+
+def test_once_it_has_begun_the_export_itself_tells_of_an_interrupt_and_of_its_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[object] = []
+    bars, before = transformers_logging.is_progress_bar_enabled(), signal.signal(signal.SIGINT, signal.SIG_DFL)
+    monkeypatch.setattr(
+        command,
+        "main",
+        lambda: found.extend((signal.getsignal(signal.SIGINT), transformers_logging.is_progress_bar_enabled())),
+    )
+    try:
+        export.main()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if bars:
+            transformers_logging.enable_progress_bar()
+    assert found == [signal.default_int_handler, False]
 
 
 @pytest.mark.parametrize("end", [None, LabError("No room."), KeyboardInterrupt()], ids=["made", "failed", "stopped"])

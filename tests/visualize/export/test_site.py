@@ -308,9 +308,10 @@ def test_what_a_file_says_of_itself_turns_no_other_text_around(tmp_path: Path) -
     assert (one.title, one.device) == (visible("na\u202eme"), visible("c\u202epu"))
 
 
-def test_a_file_whose_name_has_no_letters_gets_one(tmp_path: Path) -> None:
-    Run(script(EngineConfig(), max_tokens=2)).save(tmp_path / "—.json")
-    assert [(one.name, one.title) for one in read_files([tmp_path / "—.json"], ())] == [("run", "—")]
+def test_files_have_names_that_any_disk_and_address_takes(tmp_path: Path) -> None:
+    for title, name in (("—", "run"), ("My Run, 2", "my-run-2")):
+        Run(script(EngineConfig(), max_tokens=2)).save(tmp_path / f"{title}.json")
+        assert [(one.name, one.title) for one in read_files([tmp_path / f"{title}.json"], ())] == [(name, title)]
 
 
 def test_every_run_of_a_whole_site_can_be_made() -> None:
