@@ -154,8 +154,8 @@ def test_lines_that_stay_begin_where_the_current_step_was_shown() -> None:
     terminal.note("a lesson is left out")
     terminal.step("8 tokens")
     terminal.part("runs")
-    shown = [line.rpartition("\r\x1b[K")[2] for line in screen.getvalue().splitlines()]
-    assert shown == ["[1/2] models (after 0 s)", "  a lesson is left out", "[2/2] runs (after 0 s)"]
+    shown = [line.rpartition("\r\x1b[K")[2] for line in screen.getvalue().split("\n")]
+    assert shown == ["[1/2] models (after 0 s)", "  a lesson is left out", "[2/2] runs (after 0 s)", ""]
 
 
 def test_once_it_has_begun_the_export_itself_tells_of_an_interrupt_and_of_its_progress(
