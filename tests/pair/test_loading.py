@@ -154,9 +154,12 @@ def pickled(where: Path) -> None:
     (where / "pytorch_model.bin").write_bytes(pickle.dumps(Command()) + bytes(10**6))
 
 
-def listed_in_a_list(where: Path) -> None:
-    (where / WEIGHTS).unlink()
-    (where / f"{WEIGHTS}.index.json").write_text("[]", "utf-8")
+def indexed(text: str) -> Callable[[Path], None]:
+    def damage(where: Path) -> None:
+        (where / WEIGHTS).unlink()
+        (where / f"{WEIGHTS}.index.json").write_text(text, "utf-8")
+
+    return damage
 
 
 def listed_elsewhere(where: Path) -> None:
@@ -178,7 +181,10 @@ DAMAGE = {
     "garbage": bytes_in(WEIGHTS, bytes(range(256)) * 40),
     "pickled": pickled,
     "no weights": lambda where: (where / WEIGHTS).unlink(),
-    "index, a list": listed_in_a_list,
+    "index, a list": indexed("[]"),
+    "index, without files": indexed("{}"),
+    "index, its files a list": indexed('{"weight_map": ["a"]}'),
+    "index, deep": indexed("[" * 100_000),
     "index, elsewhere": listed_elsewhere,
     "config, null": bytes_in("config.json", b"null"),
     "config, a list": bytes_in("config.json", b"[]"),
@@ -219,6 +225,7 @@ def test_an_index_that_lists_files_outside_its_folder_is_refused(folder, tmp_pat
         index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, file)}), "utf-8")
 
     list_as(kept.name)
+    (where / "a.index.json").write_text("[]", "utf-8")  # another program's
     load_engine(where, device="cpu")
     shutil.copy(kept, elsewhere)
     (where / "part").mkdir()
@@ -333,6 +340,13 @@ def test_a_git_lfs_pointer_is_told_from_a_damaged_file(folder, name: str) -> Non
     said = words(where)
     assert f"its {name} is a Git LFS pointer" in said
     assert "git lfs pull" in said
+
+
+def test_a_git_lfs_pointer_of_weights_in_an_older_format_is_told_too(folder) -> None:
+    where = folder()
+    (where / WEIGHTS).unlink()
+    (where / "pytorch_model.bin").write_bytes(POINTER)
+    assert "its pytorch_model.bin is a Git LFS pointer" in words(where)
 
 
 def test_one_git_lfs_pointer_among_downloaded_files_is_found(folder) -> None:

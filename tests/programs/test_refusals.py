@@ -31,6 +31,7 @@ from visualize.server.guard import MOST_UNREAD
         ("run", {"prompt": ""}, "The prompt is empty"),
         ("run", {"prompt": 5}, "prompt must be text, not 5"),
         ("run", {"prompt": "a" * 100_001}, "the most is 100,000"),
+        ("run", {"prompt": '"' * 50_000}, "token"),  # which takes as many escapes, and is one value
         ("run", {"prompt": "\ud800"}, "half a character|valid"),
         ("run", {"prompt": PROMPT, "max_tokens": "many"}, "max_tokens must be a whole number, not 'many'"),
         ("run", {"prompt": PROMPT, "max_tokens": 10**6}, "from 1 to 1,000 here"),
@@ -47,6 +48,7 @@ from visualize.server.guard import MOST_UNREAD
         ("run", {"prompt": PROMPT, "stop": [""]}, "none of them empty"),
         ("run", {"prompt": PROMPT, "stop": ""}, "none of them empty"),
         ("run", {"prompt": PROMPT, "stop": 5}, "stop must be a list, not 5"),
+        ("run", {"prompt": PROMPT, "stop": ["x", 5]}, "stop.1 must be text, not 5"),
         ("compare", {"prompt": PROMPT, "settings": "paged=true"}, "settings must be a list, not 'paged=true'"),
         ("run", {"prompt": PROMPT, "stop": ["x"] * 1000}, "at most 16 strings"),
         ("compare", {"prompt": PROMPT, "settings": ["paged=true"]}, "2 to 5 settings"),
@@ -334,6 +336,18 @@ def test_a_claims_event_without_claims_checks_none(server: str) -> None:
 def test_no_page_of_another_site_shows_a_page_in_a_frame(server: str) -> None:
     with urllib.request.urlopen(server, timeout=60) as answer:
         assert answer.headers["Content-Security-Policy"] == "frame-ancestors 'self' 127.0.0.1:* localhost:*"
+
+
+def test_no_value_of_a_program_is_taken_for_a_file(server: str) -> None:
+    """Gradio would fetch it from wherever it says."""
+    known = json.loads(get(f"{server}/gradio_api/info")[1])["named_endpoints"]["/run"]["parameters"]
+    for path, asked in (
+        ("call/run", {"data": [[FILE]] * len(known)}),
+        ("call/v2/run", {"prompt": [{"a": FILE}]}),
+        ("mcp/", {"params": {"name": "run", "arguments": {"prompt": FILE}}}),
+    ):
+        found, answer = post(f"{server}/gradio_api/{path}", json.dumps(asked).encode())
+        assert (found, "a file, and none is taken here" in answer) == (422, True), path
 
 
 def test_only_uploaded_files_can_be_opened(server: str) -> None:

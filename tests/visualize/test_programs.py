@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -257,3 +258,34 @@ def test_settings_become_parameters_with_their_types_and_descriptions() -> None:
     for *values, says in refused:
         with pytest.raises(gr.Error, match=says):
             complete(called(caller("a"), *values))
+
+
+def test_bounds_and_what_is_wrong_are_told_in_short_and_text_comes_back_as_it_is() -> None:
+    async def say(request: gr.Request, words: str, often: int = 2) -> dict:
+        """Say it.
+
+        Args:
+            words: which
+            often: how many times
+
+        Returns:
+            JSON: it
+        """
+        if words == "no":
+            raise LabError("not \u202e here")
+        return {"said": words * often}
+
+    called = flat(say, {"often": (1, 3)})
+    assert "    often: how many times. From 1 to 3 here. Default: 2.\n" in called.__doc__
+    assert called.__doc__.endswith("\nReturns:\n    JSON: it")
+    assert complete(called(caller("a"), "é", 3)) == '{"said": "ééé"}'
+    for values, says in (
+        (("x", 0), r"often must be a whole number from 1 to 3 here, not 0\.$"),
+        (("x", 4_000), r"from 1 to 3 here, not 4,000\.$"),
+        (("no",), "^not [^\u202e]+ here$"),
+        (("\u202e" * 2, "\u202e"), r"^often must be a whole number, not '\\u202e'\.$"),
+        (("x", "a" * 1000), "^often must be a whole number, not 'a{79}\\.$"),
+    ):
+        with pytest.raises(gr.Error) as refused:
+            complete(called(caller("a"), *values))
+        assert re.search(says, refused.value.message)
