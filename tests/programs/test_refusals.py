@@ -49,6 +49,7 @@ from visualize.server.guard import MOST_UNREAD
         ("run", {"prompt": PROMPT, "stop": ""}, "none of them empty"),
         ("run", {"prompt": PROMPT, "stop": 5}, "stop must be a list, not 5"),
         ("run", {"prompt": PROMPT, "stop": ["x", 5]}, "stop.1 must be text, not 5"),
+        ("compare", {"prompt": "a" * 100_001, "settings": ["", "paged=true"]}, "the most is 100,000"),
         ("compare", {"prompt": PROMPT, "settings": "paged=true"}, "settings must be a list, not 'paged=true'"),
         ("run", {"prompt": PROMPT, "stop": ["x"] * 1000}, "at most 16 strings"),
         ("compare", {"prompt": PROMPT, "settings": ["paged=true"]}, "2 to 5 settings"),
