@@ -241,6 +241,13 @@ def test_a_tokenizer_without_tokenizer_json_is_refused(folder, monkeypatch) -> N
     assert "has no fast tokenizer (tokenizer.json)" in words(folder())
 
 
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_is_no_damaged_tokenizer(folder, monkeypatch, end: type[BaseException]) -> None:
+    monkeypatch.setattr(loading.AutoTokenizer, "from_pretrained", Mock(side_effect=end))
+    with pytest.raises(end):
+        loading.load_tokenizer(folder(), name="a model")
+
+
 @pytest.mark.parametrize("settings", [{}, GPTQ], ids=["plain", "quantised"])
 def test_a_model_far_larger_than_its_files_is_refused_before_it_takes_memory(folder, unloaded, settings: dict) -> None:
     """transformers would initialise the missing weights: 1.2 GB here."""
