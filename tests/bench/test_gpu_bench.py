@@ -16,7 +16,7 @@ pytest.importorskip("triton", reason="the package triton is not installed (requi
 
 from lab import EngineConfig, Run, SamplingParams
 from lab.bench import __main__ as main
-from lab.bench.gpu import pair, part, prefill, session
+from lab.bench.gpu import attention, pair, part, prefill, session
 from lab.bench.gpu.attention import format_attention
 from lab.bench.gpu.capacity import run_capacity
 from lab.bench.gpu.models import END, TINY_DRAFT, TINY_TARGET, Scripted, engine, guess, prompt, random_script, tokenizer
@@ -34,6 +34,7 @@ from lab.fused import product
 from lab.fused.layer import FusedLayer
 from lab.kv import attend_kernel
 from lab.kv.plan import BlockPlan
+from lab.kv.storage import bytes_per_token
 from lab.trace.events import FellBack
 from tests.captured import Again, captured_engine, pretend_to_capture
 
@@ -95,6 +96,17 @@ def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
     assert {"auto", "math", "flash"} <= set(parts["2"]["prefill"])
     kinds = {(case["format"], case["blocks"]) for case in parts["3"]["cases"]}
     assert len(kinds) == 7  # three formats, contiguous and paged; and SDPA
+    token = bytes_per_token(
+        "auto", layers=1, kv_heads=TINY_TARGET.kv_heads, head_dim=TINY_TARGET.head_dim, dtype=torch.float32
+    )
+    for case in parts["3"]["cases"]:
+        read = case["context"] * case["batch"] * token / case["microseconds"] / 1000  # GB/s
+        assert case["format"] != "auto" or case["gb_per_second"] == pytest.approx(read)
+    times = {(case["batch"], case["format"], case["blocks"]): case["microseconds"] for case in parts["3"]["cases"]}
+    assert len(parts["3"]["ratios"]) == len(times)
+    for ratio in parts["3"]["ratios"]:
+        ours, native = ((ratio["batch"], ratio["format"], ratio["blocks"]), (ratio["batch"], "auto", "contiguous"))
+        assert ratio["of_native"] == pytest.approx(times[ours] / times[native])
     assert [(row["context"], row["splits"]) for row in parts["3"]["splits"]] == [(64, 1), (64, 2), (64, 4)]
     assert len(parts["3"]["products"]) == 4 * 3 * 2  # products of a layer, numbers of rows, implementations
     rows = parts["4"]["rows"]
@@ -114,6 +126,7 @@ def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
         "64 x 1, microseconds by splits: 1: ",
         "tiny: down, added, GB/s",
         "paged INT8: at",
+        "at once of 6 (none waited), ",
     ):
         assert words in table
     assert sorted(path.name for path in folder.iterdir()) == sorted(result["recorded"]["result"]["files"])
@@ -279,6 +292,16 @@ def test_short_of_time_fewer_requests_are_served_and_no_row_is_lost():
     requests = {name: row["requests"] for name, row in sheet.result["rows"].items()}
     assert requests == {"paged": 1, "paged INT8": 1, "contiguous": 1}  # of six
     assert sheet.result["left_out"][0].startswith("paged: three in four of the requests")
+
+
+@interpreted
+def test_short_of_time_kernels_with_long_caches_are_left_out(monkeypatch):
+    for part_of_it in ("time_products", "time_splits"):
+        monkeypatch.setattr(attention, part_of_it, lambda *how: None)
+    sheet = Sheet(until=time.time())
+    attention.run_attention(sheet, device=CPU, dtype=torch.float32, small=True)
+    assert sheet.result["cases"] == []
+    assert sheet.result["left_out"][0].startswith("64 tokens x 1, and what comes after it (0 s were left")
 
 
 @interpreted
