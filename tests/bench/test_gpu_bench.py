@@ -199,6 +199,7 @@ def test_less_time_is_shared_out_as_all_of_it_is(tmp_path, monkeypatch):
 
 def test_figures_from_before_a_failure_are_kept(tmp_path, monkeypatch):
     def broken(sheet, **options):
+        assert json.loads(path.read_text("utf-8"))["machine"]["torch"], "whatever happens, it is known on what"
         with sheet.attempt("one row"):
             sheet.result["rows"] = {"another": {"median": 5.0}}
             raise ValueError("no such luck")
