@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 
 import psutil
@@ -16,17 +15,17 @@ pytest.importorskip("triton", reason="the package triton is not installed (requi
 
 from lab import EngineConfig, Run, SamplingParams
 from lab.bench import __main__ as main
-from lab.bench.gpu import pair, part, prefill, session
+from lab.bench.gpu import attention, pair, part, prefill, session
 from lab.bench.gpu.attention import format_attention
 from lab.bench.gpu.capacity import run_capacity
-from lab.bench.gpu.models import END, TINY_DRAFT, TINY_TARGET, Scripted, engine, guess, prompt, random_script, tokenizer
+from lab.bench.gpu.large import PROMPT_TOKENS
+from lab.bench.gpu.models import TINY_TARGET, Scripted, prompt, random_script, tokenizer
 from lab.bench.gpu.part import run_part
 from lab.bench.gpu.prefill import format_prefill, time_prefill
 from lab.bench.gpu.products import time_products
 from lab.bench.gpu.session import RECORDING, SECONDS, format_gpu, run_gpu
 from lab.bench.gpu.sheet import Sheet, format_gaps, spread
 from lab.bench.gpu.speculation import Speculation
-from lab.bench.measuring import steps
 from lab.decode import pool
 from lab.decode.engine import Engine
 from lab.decode.window import tokens_per_round
@@ -34,20 +33,12 @@ from lab.fused import product
 from lab.fused.layer import FusedLayer
 from lab.kv import attend_kernel
 from lab.kv.plan import BlockPlan
-from lab.trace.events import FellBack
-from tests.captured import Again, captured_engine, pretend_to_capture
+from lab.kv.storage import bytes_per_token
+from tests.captured import captured_engine
+from tests.scripted_pair import CPU, OPTIONS, scripted_pair
 
-CPU = torch.device("cpu")
-OPTIONS = {"dtype": torch.float32, "device": CPU}
 PART = {"device": "cpu", "dtype": "auto", "small": True}
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here, and for no CPU")
-
-
-def scripted_pair(rate: float) -> Engine:
-    script = random_script(TINY_TARGET, CPU)
-    target = Scripted(TINY_TARGET, script, "target", **OPTIONS)
-    draft = Scripted(TINY_DRAFT, guess(script, rate), "draft", **OPTIONS)
-    return engine(target, draft)
 
 
 def here(name, out, until, options, report):
@@ -85,7 +76,12 @@ def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
     assert "cache / transformers generate" in parts["1"]["ratios"]
     assert "transformers generate, static cache" in parts["1"]["static"]
     assert {"decode", "decode, layers of transformers"} <= set(parts["2"]["decode"])
+    token = bytes_per_token(
+        "auto", layers=1, kv_heads=TINY_TARGET.kv_heads, head_dim=TINY_TARGET.head_dim, dtype=torch.float32
+    )
     for row in parts["2"]["decode"].values():
+        cached = (PROMPT_TOKENS + row["tokens"] / 2) * TINY_TARGET.layers * token
+        assert row["mean_bytes"] == pytest.approx(parts["2"]["target_bytes"] + cached)
         assert 0 < row["of_copy"] == pytest.approx(row["gb_per_second"] / parts["2"]["copy_gb_per_second"])
         in_pass = row["mean_bytes"] / row["pass_ms"] / 1e6  # GB/s
         assert row["of_copy_in_pass"] == pytest.approx(in_pass / parts["2"]["copy_gb_per_second"])
@@ -95,6 +91,14 @@ def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
     assert {"auto", "math", "flash"} <= set(parts["2"]["prefill"])
     kinds = {(case["format"], case["blocks"]) for case in parts["3"]["cases"]}
     assert len(kinds) == 7  # three formats, contiguous and paged; and SDPA
+    for case in parts["3"]["cases"]:
+        read = case["context"] * case["batch"] * token / case["microseconds"] / 1000  # GB/s
+        assert case["format"] != "auto" or case["gb_per_second"] == pytest.approx(read)
+    times = {(case["batch"], case["format"], case["blocks"]): case["microseconds"] for case in parts["3"]["cases"]}
+    assert len(parts["3"]["ratios"]) == len(times)
+    for ratio in parts["3"]["ratios"]:
+        ours, native = ((ratio["batch"], ratio["format"], ratio["blocks"]), (ratio["batch"], "auto", "contiguous"))
+        assert ratio["of_native"] == pytest.approx(times[ours] / times[native])
     assert [(row["context"], row["splits"]) for row in parts["3"]["splits"]] == [(64, 1), (64, 2), (64, 4)]
     assert len(parts["3"]["products"]) == 4 * 3 * 2  # products of a layer, numbers of rows, implementations
     rows = parts["4"]["rows"]
@@ -114,6 +118,7 @@ def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
         "64 x 1, microseconds by splits: 1: ",
         "tiny: down, added, GB/s",
         "paged INT8: at",
+        "at once of 6 (none waited), ",
     ):
         assert words in table
     assert sorted(path.name for path in folder.iterdir()) == sorted(result["recorded"]["result"]["files"])
@@ -194,6 +199,7 @@ def test_less_time_is_shared_out_as_all_of_it_is(tmp_path, monkeypatch):
 
 def test_figures_from_before_a_failure_are_kept(tmp_path, monkeypatch):
     def broken(sheet, **options):
+        assert json.loads(path.read_text("utf-8"))["machine"]["torch"], "whatever happens, it is known on what"
         with sheet.attempt("one row"):
             sheet.result["rows"] = {"another": {"median": 5.0}}
             raise ValueError("no such luck")
@@ -258,6 +264,19 @@ def test_short_of_time_rounds_are_left_out_before_rows(tmp_path):
     assert sheet.result["left_out"][0].startswith("rounds 2 to 3 of static")
 
 
+@pytest.mark.parametrize(("seconds", "reserve", "rounds"), [(30.0, 1, 1), (5.0, 35, 3)])
+def test_each_round_has_the_next_prompt_and_one_that_would_not_end_in_time_is_not_begun(
+    monkeypatch, seconds, reserve, rounds
+):
+    """As judged by the round before, alone."""
+    asked = {"a": [], "b": []}
+    monkeypatch.setattr(pair, "timed", lambda lab, name, row, prompt: asked[name].append(prompt) or (10, seconds))
+    sheet = Sheet(until=time.time() + 50)
+    pair.time_rows(sheet, None, "rows", dict.fromkeys(asked), ("one", "two"), 3, reserve=reserve)
+    assert set(map(tuple, asked.values())) == {("one", "one", "two", "one")[: 1 + rounds]}
+    assert len(sheet.result.get("left_out", ())) == (rounds < 3)
+
+
 def test_a_row_with_too_little_time_to_compile_is_left_out_and_ratios_do_not_wait_for_it():
     ours, theirs = pair.RATIOS[0]
     sheet = Sheet(until=time.time() + 50)
@@ -279,6 +298,16 @@ def test_short_of_time_fewer_requests_are_served_and_no_row_is_lost():
     requests = {name: row["requests"] for name, row in sheet.result["rows"].items()}
     assert requests == {"paged": 1, "paged INT8": 1, "contiguous": 1}  # of six
     assert sheet.result["left_out"][0].startswith("paged: three in four of the requests")
+
+
+@interpreted
+def test_short_of_time_kernels_with_long_caches_are_left_out(monkeypatch):
+    for part_of_it in ("time_products", "time_splits"):
+        monkeypatch.setattr(attention, part_of_it, lambda *how: None)
+    sheet = Sheet(until=time.time())
+    attention.run_attention(sheet, device=CPU, dtype=torch.float32, small=True)
+    assert sheet.result["cases"] == []
+    assert sheet.result["left_out"][0].startswith("64 tokens x 1, and what comes after it (0 s were left")
 
 
 @interpreted
@@ -356,69 +385,6 @@ def test_measured_runs_of_speculation_meet_only_warmed_up_shapes(monkeypatch):
     assert row["formula_as_accepted"] == pytest.approx(row["tokens_per_round"] / (1 + row["c"]))
     assert row["measured_over_formula_as_accepted"] == pytest.approx(row["speedup"] / row["formula_as_accepted"])
     assert not Speculation(Sheet(until=0), lab, lab.target.script, EngineConfig(), (1,), decode).measure(reserve=0)
-
-
-def test_a_scripted_pair_follows_its_script_at_the_acceptance_asked_for():
-    """Both models really compute, but acceptance is set by the script, whatever the weights give."""
-    lab, rate, tokens = scripted_pair(0.7), 0.7, 1000
-    config = EngineConfig(speculative="draft", num_speculative_tokens=3)
-    run = lab.generate(prompt(5), config, SamplingParams(max_tokens=tokens, ignore_eos=True))
-    assert run.token_ids == lab.target.script[4 : 4 + tokens].tolist()
-    # Tokens per round: 1 + a + a^2 + a^3 = 2.53, with a standard error of about 0.06 over these rounds.
-    assert run.metrics.mean_acceptance_length == pytest.approx(sum(rate**i for i in range(4)), abs=0.3)
-    assert all(step.draft_ms > 0 for step in steps(run, "verify"))
-    lab.draft.script.copy_(lab.target.script)
-    always = lab.generate(prompt(5), config, SamplingParams(max_tokens=41, ignore_eos=True))
-    assert always.metrics.draft_acceptance_rate == 1
-
-
-@interpreted
-def test_captured_steps_of_a_scripted_model_say_its_script(monkeypatch):
-    """What is written into the script later, too."""
-    pretend_to_capture(monkeypatch)
-    script = random_script(TINY_TARGET, CPU)
-    target = Scripted(TINY_TARGET, script, "target", **OPTIONS, end=1e-9)
-    lab = Engine(target, tokenizer(target.vocabulary), kernels="triton")
-    for _ in range(2):
-        run = lab.generate(prompt(5), EngineConfig(), SamplingParams(max_tokens=4, ignore_eos=True))
-        assert run.token_ids == script[4:8].tolist()
-        assert not [event for event in run.events if isinstance(event, FellBack)]
-        script.copy_(script.flip(0))
-    assert Again.made[0].replayed == 6
-
-
-def test_in_every_hundred_positions_a_draft_is_right_as_often_as_asked_for():
-    script = random_script(TINY_TARGET, CPU)
-    for rate in (0.5, 0.7, 0.9):
-        first, other = ((guess(script, rate, seed) == script)[:2000].view(-1, 100) for seed in (0, 1))
-        assert (first.sum(1) == round(100 * rate)).all()
-        assert not torch.equal(first, other)
-        assert not torch.equal(first[0], first[1])
-
-
-def test_output_lengths_are_geometric_and_follow_the_seed():
-    script = random_script(TINY_TARGET, CPU)
-    target = Scripted(TINY_TARGET, script, "target", **OPTIONS, end=0.2)
-    lab = engine(target)
-    sampling = SamplingParams(max_tokens=200, temperature=1.0, seed=3)
-    lengths = []
-    for seed in range(40):
-        runs = [
-            lab.generate(prompt(6), config, replace(sampling, seed=seed))
-            for config in (EngineConfig(), EngineConfig(paged=True, kv_dtype="int8"))
-        ]
-        assert runs[0].token_ids == runs[1].token_ids
-        assert runs[0].token_ids[-1] == END
-        lengths.append(len(runs[0].token_ids))
-    # Mean 5, standard deviation 4.5; the mean of 40 has one of about 0.7.
-    assert sum(lengths) / len(lengths) == pytest.approx(5, abs=2.5)
-
-
-def test_a_prompt_has_as_many_tokens_as_asked_for():
-    words = tokenizer(TINY_TARGET.vocabulary)
-    texts = [prompt(17, first) for first in range(9)]
-    assert {len(words(text)["input_ids"]) for text in texts} == {17}
-    assert len(set(texts)) == 9
 
 
 LATE = {"title": "late", "seconds": 9.0, "result": {}, "failure": "stopped after 9 s"}

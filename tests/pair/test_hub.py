@@ -7,6 +7,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -236,8 +237,9 @@ def test_weights_that_do_not_arrive_are_not_said_to_be_damaged(models, tmp_path)
     [
         OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
         RuntimeError("Task error: File reconstruction error: IO Error: No space left on device (os error 28)"),
+        OSError("There is not enough space on the disk"),
     ],
-    ids=["plain files", "Xet"],
+    ids=["plain files", "Xet", "Windows"],
 )
 def test_a_full_disk_is_told_as_such(monkeypatch, error: Exception) -> None:
     monkeypatch.setattr(hub_module, "withheld", lambda hub, file: None)
@@ -254,6 +256,39 @@ def test_about_weights_that_are_there_no_hub_is_asked(monkeypatch) -> None:
     monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: f"/cache/{file}")
     hub_module.refuse_absent_weights("a/b", "a/b", MemoryError())
     assert asked == []
+
+
+def test_weights_of_which_some_are_absent_are_asked_for(monkeypatch, tmp_path) -> None:
+    """One of several files is there, and the index that lists them: then the download broke off."""
+    index = tmp_path / "index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}), "utf-8")
+    cached = {hub_module.SAFE_WEIGHTS_INDEX_NAME: str(index), "1.safetensors": "/cache/1"}
+    monkeypatch.setattr(hub_module, "withheld", lambda hub, file: None)
+    monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: cached.get(file))
+    with pytest.raises(ModelLoadError, match="its weights did not arrive"):
+        hub_module.refuse_absent_weights("a/b", "a/b", MemoryError())
+    cached["2.safetensors"] = "/cache/2"
+    hub_module.refuse_absent_weights("a/b", "a/b", MemoryError())
+
+
+def test_a_hub_that_is_gone_when_it_is_asked_for_weights_is_said_to_be(monkeypatch) -> None:
+    monkeypatch.setattr(hub_module, "withheld", lambda hub, file: TimeoutError("timed out"))
+    monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: None)
+    said = (
+        r"the hub gave no answer when asked for its weights\. Load it again in a minute\. \(TimeoutError: timed out\)"
+    )
+    with pytest.raises(ModelLoadError, match=said):
+        hub_module.refuse_absent_weights("a/b", "a/b", OSError("Can't load the model for 'a/b'."))
+
+
+def test_a_hub_is_waited_for_a_few_seconds_and_asked_as_whom_it_may_be(monkeypatch) -> None:
+    """A visitor's model is asked for in nobody's name; its configuration may come without its size."""
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        hub_module, "get_hf_file_metadata", lambda url, **how: asked.append(how) or SimpleNamespace(size=None)
+    )
+    assert [hub_module.withheld("a/b", token) for token in (False, None)] == [None, None]
+    assert asked == [{"token": token, "timeout": hub_module.PATIENCE} for token in (False, None)]
 
 
 def wrapped(error: Exception) -> Exception:

@@ -1,13 +1,10 @@
-"""A folder whose model lacks weights, or whose files are damaged, is refused with the reason."""
+"""A folder whose model lacks weights, has others, or is none that can be decoded, is refused with the reason."""
 
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
-import pickle
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,47 +18,14 @@ from lab import EngineConfig, LabError, ModelLoadError, SamplingParams, load_eng
 from lab.memory.models import find
 from lab.pair import loading, skeleton
 from tests import tiny_models
+from tests.refused import WEIGHTS, words
 
-WEIGHTS = "model.safetensors"
 Weights = dict[str, torch.Tensor]
 GPTQ = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder per architecture, written by save_pretrained."""
-    root = tmp_path_factory.mktemp("models")
-    for architecture in tiny_models.CONFIGS:
-        tiny_models.random_model(architecture, num_hidden_layers=3).save_pretrained(root / architecture)
-        tiny_models.tokenizer().save_pretrained(root / architecture)
-    return root
-
-
-@pytest.fixture
-def folder(saved: Path, tmp_path: Path) -> Callable[..., Path]:
-    """Copies one of the saved folders, with changed settings in its config.json."""
-
-    def copied(architecture: str = "llama", **settings: object) -> Path:
-        where = tmp_path / "model"
-        shutil.copytree(saved / architecture, where)
-        if settings:
-            config = json.loads((where / "config.json").read_text("utf-8"))
-            (where / "config.json").write_text(json.dumps(config | settings), "utf-8")
-        return where
-
-    return copied
-
-
 def change(where: Path, how: Callable[[Weights], Weights]) -> None:
     save_file(how(load_file(where / WEIGHTS)), where / WEIGHTS, metadata={"format": "pt"})
-
-
-def words(where: Path) -> str:
-    """The message, of one line, with which the model is refused."""
-    with pytest.raises(ModelLoadError) as refused:
-        load_engine(where, device="cpu")
-    assert "\n" not in str(refused.value)
-    return str(refused.value)
 
 
 def test_a_run_names_a_folder_but_not_where_it_lies(folder) -> None:
@@ -133,106 +97,6 @@ def test_tied_weights_that_are_saved_once_are_loaded(tmp_path: Path) -> None:
     tiny_models.tokenizer().save_pretrained(tmp_path)
     assert "lm_head.weight" not in load_file(tmp_path / WEIGHTS)
     load_engine(tmp_path, device="cpu")
-
-
-def bytes_in(name: str, what: bytes) -> Callable[[Path], object]:
-    return lambda where: (where / name).write_bytes(what)
-
-
-def truncated(where: Path) -> None:
-    (where / WEIGHTS).write_bytes((where / WEIGHTS).read_bytes()[:1000])
-
-
-def pickled(where: Path) -> None:
-    """Weights as a pickle, which would run a command if it were loaded."""
-
-    class Command:
-        def __reduce__(self) -> tuple:
-            return os.mkdir, (str(where / "ran"),)
-
-    (where / WEIGHTS).unlink()
-    (where / "pytorch_model.bin").write_bytes(pickle.dumps(Command()) + bytes(10**6))
-
-
-def listed_in_a_list(where: Path) -> None:
-    (where / WEIGHTS).unlink()
-    (where / f"{WEIGHTS}.index.json").write_text("[]", "utf-8")
-
-
-def listed_elsewhere(where: Path) -> None:
-    (where / WEIGHTS).unlink()
-    index = {"metadata": {}, "weight_map": {"a": "../../../../etc/passwd"}}
-    (where / f"{WEIGHTS}.index.json").write_text(json.dumps(index), "utf-8")
-
-
-def panicking(where: Path) -> None:
-    """A panic in the tokenizer's Rust code is not raised as an Exception."""
-    told = json.loads((where / "tokenizer.json").read_text("utf-8"))
-    told["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": ""}
-    (where / "tokenizer.json").write_text(json.dumps(told), "utf-8")
-
-
-DAMAGE = {
-    "truncated": truncated,
-    "empty": bytes_in(WEIGHTS, b""),
-    "garbage": bytes_in(WEIGHTS, bytes(range(256)) * 40),
-    "pickled": pickled,
-    "no weights": lambda where: (where / WEIGHTS).unlink(),
-    "index, a list": listed_in_a_list,
-    "index, elsewhere": listed_elsewhere,
-    "config, null": bytes_in("config.json", b"null"),
-    "config, a list": bytes_in("config.json", b"[]"),
-    "config, deep": bytes_in("config.json", b"[" * 100_000),
-    "config, bytes": bytes_in("config.json", b"\xff\xfe"),
-    "generation_config, a list": bytes_in("generation_config.json", b"[1]"),
-    "generation_config, its end": bytes_in("generation_config.json", b'{"eos_token_id": {}}'),
-    "generation_config, one of its ends": bytes_in("generation_config.json", b'{"eos_token_id": [1, "a"]}'),
-    "tokenizer_config, its length": bytes_in("tokenizer_config.json", b'{"model_max_length": "a"}'),
-    "tokenizer_config, a list": bytes_in("tokenizer_config.json", b"[]"),
-    "tokenizer_config, deep": bytes_in("tokenizer_config.json", b"[" * 100_000),
-    "tokenizer, nothing": bytes_in("tokenizer.json", b"{}"),
-    "tokenizer, a list": bytes_in("tokenizer.json", b"[]"),
-    "tokenizer, bytes": bytes_in("tokenizer.json", b"\xff\x00"),
-    "tokenizer, a panic": panicking,
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
-def test_damaged_files_are_reported_in_one_line(folder, damage: Callable[[Path], None]) -> None:
-    where = folder()
-    damage(where)
-    said = words(where)
-    assert any(f in said for f in ("could not be loaded", "no tokenizer that can be read", "no config.json that can"))
-    assert not (where / "ran").exists()
-
-
-@pytest.mark.parametrize("way", ["{}/", "../", "part/../../"])
-def test_an_index_that_lists_files_outside_its_folder_is_refused(folder, tmp_path: Path, way: str) -> None:
-    """Also where they are weights that fit (CVE-2026-75104)."""
-    where, elsewhere = folder(), tmp_path / "elsewhere.safetensors"
-    kept = where / "kept.safetensors"
-    (where / WEIGHTS).rename(kept)
-    index = where / f"{WEIGHTS}.index.json"
-    names = load_file(kept)
-
-    def list_as(file: str) -> None:
-        index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, file)}), "utf-8")
-
-    list_as(kept.name)
-    load_engine(where, device="cpu")
-    shutil.copy(kept, elsewhere)
-    (where / "part").mkdir()
-    list_as(way.format(tmp_path) + elsewhere.name)
-    assert "elsewhere.safetensors'" in (said := words(where))
-    assert f"its {index.name} lists a file outside the folder" in said
-
-
-def test_a_pickle_is_refused_without_the_advice_to_load_it(folder) -> None:
-    where = folder()
-    pickled(where)
-    said = words(where)
-    assert "Choose a copy of the model with safetensors" in said
-    assert "weights_only" not in said
 
 
 @pytest.mark.parametrize(
@@ -323,31 +187,6 @@ def test_own_code_for_an_architecture_known_to_transformers_is_ignored(folder) -
     load_engine(folder(auto_map={"AutoConfig": "own.Config"}), device="cpu")
 
 
-POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 16000000000\n"
-
-
-@pytest.mark.parametrize("name", [WEIGHTS, "tokenizer.json"])
-def test_a_git_lfs_pointer_is_told_from_a_damaged_file(folder, name: str) -> None:
-    where = folder()
-    (where / name).write_bytes(POINTER)
-    said = words(where)
-    assert f"its {name} is a Git LFS pointer" in said
-    assert "git lfs pull" in said
-
-
-def test_one_git_lfs_pointer_among_downloaded_files_is_found(folder) -> None:
-    where = folder()
-    (where / WEIGHTS).rename(where / "model-00001-of-00002.safetensors")
-    (where / "model-00002-of-00002.safetensors").write_bytes(POINTER)
-    weights = load_file(where / "model-00001-of-00002.safetensors")
-    index = {
-        "metadata": {},
-        "weight_map": {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(weights)},
-    }
-    (where / f"{WEIGHTS}.index.json").write_text(json.dumps(index), "utf-8")
-    assert "its model-00002-of-00002.safetensors is a Git LFS pointer" in words(where)
-
-
 @pytest.mark.parametrize("architecture", tiny_models.CONFIGS)
 def test_a_folder_without_a_tokenizer_is_refused(folder, architecture: str) -> None:
     """For some architectures transformers makes up a tokenizer with a single token."""
@@ -400,6 +239,13 @@ def test_a_tokenizer_without_tokenizer_json_is_refused(folder, monkeypatch) -> N
     slow = Mock(is_fast=False)
     monkeypatch.setattr(loading.AutoTokenizer, "from_pretrained", Mock(return_value=slow))
     assert "has no fast tokenizer (tokenizer.json)" in words(folder())
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_is_no_damaged_tokenizer(folder, monkeypatch, end: type[BaseException]) -> None:
+    monkeypatch.setattr(loading.AutoTokenizer, "from_pretrained", Mock(side_effect=end))
+    with pytest.raises(end):
+        loading.load_tokenizer(folder(), name="a model")
 
 
 @pytest.mark.parametrize("settings", [{}, GPTQ], ids=["plain", "quantised"])

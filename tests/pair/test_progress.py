@@ -11,6 +11,7 @@ import pytest
 import torch
 from huggingface_hub.file_download import http_get
 
+from lab.pair import progress
 from lab.pair.loading import load_model
 from lab.pair.progress import Loading, LoadingCancelled, watched, watching
 from tests import tiny_models
@@ -67,6 +68,37 @@ def test_a_status_is_of_one_model_although_the_next_begins_meanwhile() -> None:
 
     Bar(unit="B", total=10**9)
     assert loading.status().startswith("Fetching ")
+
+
+def test_of_two_models_each_is_told_from_its_beginning() -> None:
+    loading, model = Loading(), tiny_models.random_model("llama", num_hidden_layers=3)
+    kind = loading.bar()
+    assert loading.status() == ""
+    for name in ("target", "draft"):
+        loading.begin(name, model, 4)
+        assert loading.status() == f"Loading {name}: 0.0 of 0.3 MB, layer 0 of 3."
+        kind(unit="B", total=9_000).update(9_000)
+        kind(unit="B").update(1)  # of unknown length
+        assert loading.status().startswith(f"Loading {name}"), "the index is too small to be told of"
+        kind(unit="B", total=10**6).update(500_000)
+        assert loading.status() == f"Fetching {name}: 0.5 of 1.0 MB."
+        for weight in ("model.layers.1.mlp.up_proj.weight", "model.norm.weight", "a head that it does not have"):
+            loading.took(weight)
+            assert re.fullmatch(rf"Loading {name}: 0\.\d of 0\.3 MB, layer 2 of 3\.", loading.status())
+
+
+def test_a_cancelled_load_begins_no_other_and_ends_only_its_own_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+    monkeypatch.setattr(progress, "abandon_downloads", lambda: ended.append(True))
+    for fetches in (False, True):
+        loading = Loading()
+        loading.begin("target", torch.nn.Linear(2, 2), 4)
+        if fetches:
+            loading.bar()(unit="B", total=5)
+        loading.cancelled.set()
+        with pytest.raises(LoadingCancelled):
+            loading.begin("draft", torch.nn.Linear(2, 2), 4)
+        assert bool(ended) == fetches
 
 
 def test_an_unwatched_load_reports_nothing(folder: Path) -> None:

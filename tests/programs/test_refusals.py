@@ -31,6 +31,7 @@ from visualize.server.guard import MOST_UNREAD
         ("run", {"prompt": ""}, "The prompt is empty"),
         ("run", {"prompt": 5}, "prompt must be text, not 5"),
         ("run", {"prompt": "a" * 100_001}, "the most is 100,000"),
+        ("run", {"prompt": '"' * 50_000}, "token"),  # which takes as many escapes, and is one value
         ("run", {"prompt": "\ud800"}, "half a character|valid"),
         ("run", {"prompt": PROMPT, "max_tokens": "many"}, "max_tokens must be a whole number, not 'many'"),
         ("run", {"prompt": PROMPT, "max_tokens": 10**6}, "from 1 to 1,000 here"),
@@ -47,6 +48,8 @@ from visualize.server.guard import MOST_UNREAD
         ("run", {"prompt": PROMPT, "stop": [""]}, "none of them empty"),
         ("run", {"prompt": PROMPT, "stop": ""}, "none of them empty"),
         ("run", {"prompt": PROMPT, "stop": 5}, "stop must be a list, not 5"),
+        ("run", {"prompt": PROMPT, "stop": ["x", 5]}, "stop.1 must be text, not 5"),
+        ("compare", {"prompt": "a" * 100_001, "settings": ["", "paged=true"]}, "the most is 100,000"),
         ("compare", {"prompt": PROMPT, "settings": "paged=true"}, "settings must be a list, not 'paged=true'"),
         ("run", {"prompt": PROMPT, "stop": ["x"] * 1000}, "at most 16 strings"),
         ("compare", {"prompt": PROMPT, "settings": ["paged=true"]}, "2 to 5 settings"),
@@ -175,7 +178,8 @@ def test_json_with_another_content_type_gets_a_client_error(server: str) -> None
 def test_uploads_take_one_file_at_a_time_and_keep_nothing_broken_off(server: str, sent: Path) -> None:
     part = b'--x\r\nContent-Disposition: form-data; name="files"; filename="%d.json"\r\n\r\n{}\r\n'
     kind, there = "multipart/form-data; boundary=x", set(sent.rglob("*"))
-    many = b"".join(part % number for number in range(900)) + b"--x--\r\n"
+    two, many = (b"".join(part % number for number in range(count)) + b"--x--\r\n" for count in (2, 900))
+    assert post(f"{server}/gradio_api/upload", two, kind)[0] == 422
     for written in (kind, 'multipart/form-data; Boundary="x"', "multipart/form-data; boundary=y; boundary=x"):
         assert post(f"{server}/gradio_api/upload", many, written) == (
             422,
@@ -205,6 +209,7 @@ def test_uploads_take_one_file_at_a_time_and_keep_nothing_broken_off(server: str
         ("pwa_icon/0", 404, "nothing at this address"),
         ("gradio_api/deep_link?session_hash=a", 404, "nothing at this address"),
         ("gradio_api/file=http://127.0.0.1:9/", 404, "nothing at this address"),
+        ("gradio_api/file=HTTPS://127.0.0.1:9/", 404, "nothing at this address"),
         ("gradio_api/file=%00", 404, "nothing at this address"),
         ("gradio_api/proxy=http://127.0.0.1:9/", 404, "nothing at this address"),
         ("gradio_api/run-history/buckets", 404, "nothing at this address"),  # asks with a saved token: CVE-2026-134825
@@ -215,8 +220,11 @@ def test_uploads_take_one_file_at_a_time_and_keep_nothing_broken_off(server: str
         ("gradio_api/mcp/schema", 200, '"name":"calculator"'),
         ("?page=nothing", 404, "nothing at this address"),
         ("?page=compare", 200, "<html"),
+        ("?page=compare&page=nothing", 404, "nothing at this address"),  # of several, Gradio reads the last
+        ("?page=nothing&page=compare", 200, "<html"),
         ("assets/" + "a" * 1000, 404, "nothing at this address"),
         ("static/" + "a" * 5000, 404, "nothing at this address"),
+        ("static/" + "%C3%A9" * 200, 404, "nothing at this address"),  # a name's length is in bytes
         ("gradio_api/file=" + "a" * 5000, 404, "nothing at this address"),
     ],
 )
@@ -314,6 +322,7 @@ def test_answers_that_nobody_reads_are_not_piled_up(server: str, events: list[di
     assert f"{MOST_UNREAD} answers wait to be read by you" in answers[-1][1]
     other = json.dumps(asked | {"session_hash": "another"}).encode()
     assert post(f"{server}/gradio_api/queue/join", other)[0] == 200
+    assert post(f"{server}/gradio_api/run/predict", json.dumps(asked).encode())[0] == 200, "which is answered at once"
 
 
 def test_a_claims_event_without_claims_checks_none(server: str) -> None:
@@ -329,6 +338,18 @@ def test_a_claims_event_without_claims_checks_none(server: str) -> None:
 def test_no_page_of_another_site_shows_a_page_in_a_frame(server: str) -> None:
     with urllib.request.urlopen(server, timeout=60) as answer:
         assert answer.headers["Content-Security-Policy"] == "frame-ancestors 'self' 127.0.0.1:* localhost:*"
+
+
+def test_no_value_of_a_program_is_taken_for_a_file(server: str) -> None:
+    """Gradio would fetch it from wherever it says."""
+    known = json.loads(get(f"{server}/gradio_api/info")[1])["named_endpoints"]["/run"]["parameters"]
+    for path, asked in (
+        ("call/run", {"data": [[FILE]] * len(known)}),
+        ("call/v2/run", {"prompt": [{"a": FILE}]}),
+        ("mcp/", {"params": {"name": "run", "arguments": {"prompt": FILE}}}),
+    ):
+        found, answer = post(f"{server}/gradio_api/{path}", json.dumps(asked).encode())
+        assert (found, "a file, and none is taken here" in answer) == (422, True), path
 
 
 def test_only_uploaded_files_can_be_opened(server: str) -> None:

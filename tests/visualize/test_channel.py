@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -95,6 +96,46 @@ def test_a_late_reader_gets_the_messages_kept(keep: int, at_first: int, begin: i
     assert len(channel._messages) == keep
 
 
+def test_what_is_dropped_while_a_reader_is_about_to_take_it_is_passed_over() -> None:
+    channel = Channel(keep=1)
+
+    class Overtaken(dict):
+        """Between a reader's look at how many there are and its taking of one, another thread puts the next."""
+
+        def __len__(self) -> int:
+            if 1 not in self:
+                channel.put("second")
+                channel.close()
+            return super().__len__()
+
+    async def listen() -> list[tuple[int, str]]:
+        return [message async for message in channel.read()]
+
+    channel.put("first")
+    channel._messages = Overtaken(channel._messages)
+    assert complete(asyncio.wait_for(listen(), 10)) == [(1, "second")]
+
+
+def test_what_is_put_right_before_the_close_is_heard_by_whoever_has_just_looked() -> None:
+    channel = Channel()
+
+    class LookedAt(int):
+        """How many there are; as soon as a reader has found none, another thread puts the last and closes."""
+
+        def __gt__(self, begin: int) -> bool:
+            there = int(self) > begin
+            if not (there or channel.closed):
+                channel.put("last")
+                channel.close()
+            return there
+
+    async def listen() -> list[tuple[int, str]]:
+        return [message async for message in channel.read()]
+
+    channel._next = LookedAt(0)
+    assert complete(asyncio.wait_for(listen(), 10)) == [(0, "last")]
+
+
 def test_a_reader_that_stops_is_forgotten() -> None:
     channel = Channel()
     channel.put("first")
@@ -110,6 +151,24 @@ def test_a_reader_that_stops_is_forgotten() -> None:
 
     complete(leave())
     channel.put("nobody is there, and the loop is closed")
+
+
+def test_a_reader_whose_loop_has_ended_keeps_nobody_from_speaking() -> None:
+    """As when the server shuts down around it."""
+    channel = Channel()
+    channel.put("first")
+
+    def leave() -> object:
+        loop, stream = asyncio.new_event_loop(), channel.read()
+        loop.run_until_complete(anext(stream))
+        loop.close()
+        return stream
+
+    with ThreadPoolExecutor(1) as thread:
+        left = thread.submit(leave).result()
+    channel.put("second")
+    channel.close()
+    del left
 
 
 def test_a_channel_knows_for_how_long_nobody_has_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +212,8 @@ def test_a_page_that_reconnects_gets_only_new_messages() -> None:
     channel.close()
     assert heard(get(channel.id, **{"Last-Event-ID": "1"})[1]) == ["message 2", "message 3"]
     assert heard(get(f"{channel.id}?after=2")[1]) == ["message 3"]
+    again = get(f"{channel.id}?after=0", **{"Last-Event-ID": "2"})  # by the browser itself, after it was closed once
+    assert heard(again[1]) == ["message 3"]
     for nonsense in ("x' OR 1", "9" * 5000):
         assert len(heard(get(channel.id, **{"Last-Event-ID": nonsense})[1])) == 4
         assert len(heard(get(f"{channel.id}?after={nonsense}")[1])) == 4
@@ -164,6 +225,15 @@ def test_a_channel_that_is_gone_answers_that_it_has_ended() -> None:
     del channel
     gc.collect()
     assert get(name) == (200, END)
+
+
+def test_no_proxy_on_the_way_holds_back_or_keeps_what_is_sent() -> None:
+    channel = Channel()
+    channel.close()
+    for name in (channel.id, "one that is gone"):
+        answer = TestClient(Starlette(routes=[ROUTE])).get(f"/channels/{name}")
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert (answer.headers["cache-control"], answer.headers["x-accel-buffering"]) == ("no-store", "no")
 
 
 def test_a_stream_with_nothing_to_say_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,6 +65,7 @@ def test_fetching_an_answer_drops_its_state_and_hanging_up_is_reported(path: str
 def test_a_refused_request_keeps_the_answer() -> None:
     """For example, with an unknown function name: the answer can still be fetched."""
     assert passed("/gradio_api/call/rnu/abc", "GET", hangs_up=False, status=404)[:2] == ([], ["abc", "page"])
+    assert passed("/gradio_api/call/run/abc", "POST", hangs_up=False, status=405)[:2] == ([], ["abc", "page"])
 
 
 def test_an_event_without_a_caller_is_ended() -> None:
@@ -146,6 +148,8 @@ def test_an_answer_that_nobody_fetches_is_forgotten_after_a_while() -> None:
 def test_answers_for_a_page_that_nobody_reads_are_forgotten_and_the_page_is_not(reads: bool) -> None:
     app, kept = server()
     app.get_blocks()._queue.event_ids_to_events.clear()  # all is done
+    kept["pending_event_ids_session"]["idle"] = set()
+    kept["pending_messages_per_session"]["idle"] = 3
 
     async def within(scope: Any, receive: Any, send: Any) -> None:
         await receive()
@@ -155,6 +159,8 @@ def test_answers_for_a_page_that_nobody_reads_are_forgotten_and_the_page_is_not(
         scope = {"type": "http", "path": "/gradio_api/queue/data", "method": "GET", "headers": [], "app": app}
         who = b"session_hash=page" if reads else b"session_hash=another"
         stream = asyncio.create_task(leaving(scope | {"query_string": who}, gone.wait, None))
+        await asyncio.sleep(0)
+        await leaving(scope | {"query_string": who}, partial(asyncio.sleep, 0), None)  # of two, one leaves at once
         for _ in range(10):
             await asyncio.sleep(0)
         assert ("page" in kept["pending_messages_per_session"]) is reads
@@ -166,6 +172,7 @@ def test_answers_for_a_page_that_nobody_reads_are_forgotten_and_the_page_is_not(
             await asyncio.sleep(0)
         assert "page" not in kept["pending_messages_per_session"]
         assert "page" in kept["session_data"]
+        assert "idle" in kept["pending_messages_per_session"], "it has read all of its answers"
 
     complete(turns())
 
@@ -208,24 +215,55 @@ def test_a_tool_call_keeps_its_name_when_passed_on() -> None:
 def test_a_stream_tells_its_caller_what_it_is_waiting_for(method: str, status: int, told: bool) -> None:
     path = "/gradio_api/call/run/abc" if method == "GET" else "/gradio_api/mcp/"
     sent: list[bytes] = []
-    says = {"abc": "Waiting: 2 runs are before yours."}
+    says = ["Waiting: 2 runs are before yours."]
+
+    class Told(dict[str, str]):
+        """Says the same to every caller: a tool's has a name that is made up."""
+
+        def get(self, who: str, before: str) -> str:
+            return says[-1] or before  # as before the answer comes
 
     async def within(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(2 * TICK)
         await send({"type": "http.response.start", "status": status, "headers": []})
-        await asyncio.sleep(3 * TICK)
-        says["abc"] = "Under way"
-        await asyncio.sleep(3 * TICK)
+        await send({"type": "http.response.body", "body": b"a heartbeat", "more_body": True})
+        for words in ("Under way", ""):
+            await asyncio.sleep(2 * TICK)
+            says.append(words)
+        await asyncio.sleep(2 * TICK)
         await send({"type": "http.response.body", "body": b"the answer"})
-        says["abc"] = "too late"
-        await asyncio.sleep(3 * TICK)
+        says.append("too late")
+        await asyncio.sleep(2 * TICK)
 
     async def send(message: Any) -> None:
         sent.append(message.get("body", b"start"))
 
     scope = {"type": "http", "path": path, "method": method, "headers": [], "app": server()[0]}
-    complete(Leaving(within, set(), says)(scope, None, send))
+    complete(Leaving(within, set(), Told())(scope, None, send))
     progress = [
         f'event: progress\ndata: "{words}"\n\n'.encode() for words in ("Waiting: 2 runs are before yours.", "Under way")
     ]
-    assert sent == [b"start", *(progress if told else []), b"the answer"]
+    assert sent == [b"start", b"a heartbeat", *(progress if told else []), b"the answer"]
+
+
+def test_who_has_hung_up_is_told_nothing_more() -> None:
+    sent: list[Any] = []
+    says = {"abc": "Waiting: 1 run is before yours."}
+
+    async def within(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await receive()
+
+    async def hangs_up() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def hear(message: Any) -> None:
+        sent.append(message["type"])
+
+    async def call() -> None:
+        scope = {"type": "http", "path": "/gradio_api/call/run/abc", "method": "GET", "headers": [], "app": server()[0]}
+        await Leaving(within, set(), says)(scope, hangs_up, hear)
+        await asyncio.sleep(2 * TICK)
+
+    complete(call())
+    assert sent == ["http.response.start"]

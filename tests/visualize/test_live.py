@@ -295,6 +295,7 @@ def test_waiting_for_the_compiler_is_reported() -> None:
     assert '"tokens"' in "".join(told)
     assert run.done.wait(10)
     assert not run.problem
+    assert run.status() == "", "it is compiled"
 
 
 def test_stopping_does_not_wait_for_the_compiler() -> None:

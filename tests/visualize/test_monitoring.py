@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,8 +14,9 @@ from starlette.testclient import TestClient
 
 from lab import Engine, EngineConfig, SamplingParams
 from lab.remote.metrics import GENERATED, MetricsError, parse
-from lab.trace.events import Committed, Judged, Proposed
+from lab.trace.events import Committed, Finished, Judged, Preempted, Prefilled, Proposed
 from tests.tiny_models import engine as tiny_engine
+from tests.visualize.conftest import script
 from tests.waiting import until
 from visualize.server.monitoring import REASONS, Monitor
 from visualize.server.work import Line
@@ -92,6 +95,45 @@ def test_the_metrics_count_what_happened(server: Server) -> None:
     assert told["vllm:time_to_first_token_seconds_sum tiny"] == pytest.approx(mean)
 
 
+def test_a_sequence_that_had_to_wait_again_is_counted_once(server: Server) -> None:
+    take, events = server.monitor.watch("tiny"), script(EngineConfig(enable_prefix_caching=True, paged=True), 3)
+    read, at = (
+        next((i for i, event in enumerate(events) if isinstance(event, kind))) for kind in (Prefilled, Committed)
+    )
+    preempted = Preempted(t_ms=events[at].t_ms, tokens=9)
+    for event in [*events[: at + 1], preempted, events[read], *events[at + 1 :]]:
+        take(7, 0.0, event)
+    told = server.metrics()
+    assert told["vllm:num_preemptions_total tiny"] == 1
+    assert told["vllm:prompt_tokens_total tiny"] == events[read].tokens
+    assert told["vllm:time_to_first_token_seconds_count tiny"] == 1
+    assert told["vllm:e2e_request_latency_seconds_sum tiny"] == pytest.approx(events[-1].t_ms / 1000)
+
+
+def test_how_runs_end_is_said_in_vllms_words(server: Server) -> None:
+    take = server.monitor.watch("tiny")
+    for reason in ("eos", "stop", "length", "cancelled", "error"):
+        take(0, 0.0, Finished(t_ms=1.0, reason=reason, text="", message=""))
+    told = server.metrics()
+    words = {"stop": 2, "length": 1, "abort": 1, "error": 1}
+    assert {word: told[f"vllm:request_success_total {word} tiny"] for word in words} == words
+
+
+def bounds(page: str, name: str) -> list[str]:
+    """Those of a histogram's buckets."""
+    return re.findall(rf'{name}_bucket\{{.*le="([^"]+)"', page)
+
+
+def test_histograms_have_vllms_bounds_without_the_longest(server: Server) -> None:
+    server.monitor.watch("tiny")
+    vllm = (Path(__file__).parents[1] / "fixtures/vllm-0.32-metrics.txt").read_text("utf-8")
+    *ours, last = bounds(server.page(), "vllm:e2e_request_latency_seconds")
+    assert ours == bounds(vllm, "vllm:e2e_request_latency_seconds")[: len(ours)]
+    assert (ours[-1], last) == ("480.0", "+Inf")
+    first = bounds(server.page(), "vllm:time_to_first_token_seconds")
+    assert (first[0], first[-2]) == ("0.001", "80.0")
+
+
 def test_another_lab_learns_that_nothing_was_decoded_yet_and_then_what_was(server: Server) -> None:
     with pytest.raises(MetricsError, match="no value of any so far"):
         parse(server.page(), at=0.0)
@@ -119,17 +161,18 @@ def test_who_waits_for_a_turn_is_counted_and_for_how_long(server: Server) -> Non
     assert 0.2 <= told["decode_lab:wait_seconds_sum"] < 60
 
 
-def test_health_answers_while_an_engine_is_added(server: Server) -> None:
+def test_all_is_told_while_an_engine_is_added(server: Server) -> None:
     """Which another thread does, at any moment."""
     kept = [server.engine()]
 
     class AtAnyMoment:
         def __call__(self) -> Engine:
-            server.monitor.add("another", kept[0])
+            server.monitor.add(f"another, {len(server.monitor._engines)}", kept[0])
             return kept[0]
 
     server.monitor._engines["tiny"] = AtAnyMoment()
     assert server.health()["models"] == ["tiny"]
+    assert server.metrics()["vllm:kv_cache_usage_perc tiny"] == 0, "it has no pool yet"
 
 
 def test_the_gauges_show_a_run_under_way(server: Server) -> None:

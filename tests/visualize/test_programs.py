@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -66,6 +67,35 @@ def test_a_caller_who_leaves_ends_only_their_own_run() -> None:
     mine, others = complete(leave())
     assert mine["reason"] == "cancelled"
     assert others["reason"] == "length"
+    assert "run" not in others, "the file is large, and nobody asked for it"
+
+
+def test_a_call_that_nobody_waits_for_any_more_ends() -> None:
+    line, engine = Line(), Asked()
+    some = programs(line, engine=engine)
+
+    async def give_up() -> None:
+        waiting = asyncio.create_task(some.run(caller("a"), "A fox", **LONG))
+        await until(lambda: engine.prompts)
+        waiting.cancel()
+        await until(lambda: not line.inside)
+
+    complete(give_up())
+
+
+def test_runs_go_together_in_a_workshop_and_those_of_a_comparison_each_in_a_turn_of_their_own() -> None:
+    line, turns = Line(together=True), []
+
+    class Counted(ScriptedEngine):
+        def stream(self, *asked: object, **named: object) -> Iterator[Event]:
+            turns.append((line.turns, line.waiting))
+            return super().stream(*asked, **named)
+
+    some, sampling = programs(line, engine=Counted()), SamplingParams(max_tokens=4)
+    with line.turn("another's", threading.Event(), alone=False):
+        assert complete(some.run(caller("a"), "A fox", EngineConfig(), sampling))["reason"] == "length"
+    complete(some.compare(caller("a"), "A fox", ["", "paged=true"], sampling, repeats=1))
+    assert turns == [(number, 0) for number in (2, 4, 5, 6, 7)], "the third is for loading"
 
 
 def test_a_caller_who_leaves_while_waiting_never_reaches_the_engine() -> None:
@@ -257,3 +287,44 @@ def test_settings_become_parameters_with_their_types_and_descriptions() -> None:
     for *values, says in refused:
         with pytest.raises(gr.Error, match=says):
             complete(called(caller("a"), *values))
+
+
+def test_bounds_and_what_is_wrong_are_told_in_short_and_text_comes_back_as_it_is() -> None:
+    async def say(request: gr.Request, words: str, often: int = 2) -> dict:
+        """Say it.
+
+        Args:
+            words: which
+            often: how many times
+
+        Returns:
+            JSON: it
+        """
+        if words == "no":
+            raise LabError("not \u202e here")
+        return {"said": words * often}
+
+    called = flat(say, {"often": (1, 3)})
+    assert "    often: how many times. From 1 to 3 here. Default: 2.\n" in called.__doc__
+    assert called.__doc__.endswith("\nReturns:\n    JSON: it")
+    assert complete(called(caller("a"), "é", 3)) == '{"said": "ééé"}'
+    for values, says in (
+        (("x", 0), r"often must be a whole number from 1 to 3 here, not 0\.$"),
+        (("x", 4_000), r"from 1 to 3 here, not 4,000\.$"),
+        (("no",), "^not [^\u202e]+ here$"),
+        (("\u202e" * 2, "\u202e"), r"^often must be a whole number, not '\\u202e'\.$"),
+        (("x", "a" * 1000), "^often must be a whole number, not 'a{79}\\.$"),
+    ):
+        with pytest.raises(gr.Error) as refused:
+            complete(called(caller("a"), *values))
+        assert re.search(says, refused.value.message)
+
+
+def test_the_calculator_calculates_with_what_it_is_given() -> None:
+    given = {"weights": "int8", "kv_dtype": "int4", "set_aside": 0.3, "mean": 300, "longest": 2000, "block_size": 32}
+    usual, other = (complete(programs().calculator("llama-3.1-8b", memory=40.0, **changes)) for changes in ({}, given))
+    assert {name: other[name] for name in given} == given
+    assert other["memory_bytes"] == usual["memory_bytes"] == 40 * 2**30
+    assert not {usual[name] for name in given} & set(given.values())
+    for worked_out in ("weight_bytes", "cache_bytes", "token_bytes", "num_blocks", "sequences"):
+        assert usual[worked_out] != other[worked_out]

@@ -27,6 +27,8 @@ def passed_on(scope: dict[str, Any]) -> dict[str, Any]:
         ("", "/compare", "/compare"),
         ("/lab", "/lab/compare", "/compare"),
         ("/lab/", "/lab/", "/"),
+        ("/lab/", "/lab/compare", "/compare"),
+        ("/", "/compare", "/compare"),
         ("/lab", "/lab", "/"),
         ("/lab", "/compare", "/compare"),  # by a proxy that takes it off
         ("/lab", "/laboratory", "/laboratory"),

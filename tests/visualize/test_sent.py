@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from gradio import route_utils
 
 import app
 from lab.engines import Engines
+from tests.coroutines import complete
 from visualize.server import sent
 from visualize.server.posted import Refusal
 from visualize.server.sent import keep_deleting
@@ -47,6 +49,39 @@ def test_a_file_that_arrives_while_old_ones_are_deleted_ends_nothing(
     for _ in range(2):  # the schedule goes on after the first
         route_utils.delete_files_created_by_app(pages, None)
     assert not [name for name in names if os.path.exists(name)]
+
+
+def test_files_that_may_still_be_read_are_kept_and_one_that_cannot_be_deleted_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int | None] = []
+
+    def barred(pages: gr.Blocks, age: int | None) -> None:
+        asked.append(age)
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(route_utils, "delete_files_created_by_app", barred)
+    keep_deleting()
+    route_utils.delete_files_created_by_app(gr.Blocks(), 3600)
+    assert asked == [3600]
+
+
+def test_of_an_upload_that_is_too_large_the_rest_is_read_and_kept_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that is cut off while sending misses the answer, and one that sends for ever would fill the disk."""
+    parts, kept = [b"1234"] * 9, io.BytesIO()
+    monkeypatch.setattr(sent, "MOST_BYTES", 10)
+    monkeypatch.setattr(sent, "SpooledTemporaryFile", lambda _: kept)
+
+    async def receive() -> dict[str, object]:
+        part = parts.pop()
+        if not parts:
+            assert kept.tell() <= 10
+        return {"type": "http.request", "body": part, "more_body": bool(parts)}
+
+    with pytest.raises(Refusal) as refused:
+        complete(sent.read({"type": "http", "headers": []}, receive))
+    assert refused.value.answer.status_code == 413
+    assert not parts
 
 
 def test_no_more_is_taken_than_may_be_on_disk_until_the_first_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:

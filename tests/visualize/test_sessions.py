@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import gradio as gr
@@ -50,6 +52,10 @@ def test_a_session_has_gradios_configurations_without_computing_them_again(asked
     assert second.config_values[number._id]["props"]["value"] == 9
     assert asked == ["another"]
     assert SessionState(pages).config_values == expected
+    own = weakref.ref(second[number._id])
+    del second
+    gc.collect()
+    assert own() is None, "nothing of a session is kept when it has ended"
 
 
 def test_what_was_sent_to_a_session_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

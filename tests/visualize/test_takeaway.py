@@ -25,7 +25,7 @@ from visualize.run.frames import Reducer
 from visualize.run.takeaway import COLUMNS, FORMATS, numbers, page
 from visualize.run.transcript import recorded
 from visualize.server import shelf as shelf_module
-from visualize.server.shelf import Shelf
+from visualize.server.shelf import RUN, Shelf
 
 
 class Scripts(HTMLParser):
@@ -180,9 +180,15 @@ def test_a_saved_run_can_be_reopened_and_saved_again(shelf: Shelf, tmp_path: Pat
     id, last = put(shelf, tmp_path, file["text"])
     assert last["finished"]["reason"] == "length"
     again = shelf.take_away([id, "json"])
-    assert again["text"] == file["text"]
+    assert again == file | {"name": f"decode-lab-run-{id[:8]}.json"}, "the name is short"
     for form in FORMATS:
         assert shelf.take_away([id, form])["text"]
+
+
+def test_the_last_two_runs_of_a_visitor_are_kept(shelf: Shelf) -> None:
+    for id in ("one", "two", "three"):
+        shelf.put("me", id, script(CONFIGS["plain"], max_tokens=3))
+    assert [bool(shelf.events(id)) for id in ("one", "two", "three")] == [False, True, True]
 
 
 def test_runs_that_were_refused_take_no_other_runs_place(shelf: Shelf) -> None:
@@ -204,6 +210,7 @@ def test_an_invalid_file_is_explained_and_loses_nothing(shelf: Shelf, tmp_path: 
     shelf.put("me", "one", script(CONFIGS["plain"], max_tokens=3))
     _, last = put(shelf, tmp_path, text)
     assert "run.json is" in last["problem"]
+    assert ".." not in last["problem"], "a sentence has one end"
     assert last["problem"].endswith(" Open the .json that this page's Save › Run wrote."), "what would be right is said"
     assert "text" in shelf.take_away(["one", "json"])
 
@@ -244,3 +251,20 @@ def test_when_full_the_shelf_drops_the_oldest_run_and_never_the_newest(
     shelf.put("cat", "cat's", events * 10)
     assert shelf.visitors == {"cat"}
     assert "no longer has this run" in shelf.take_away([opened, "csv"])["problem"]
+
+
+def test_what_a_run_takes_is_judged_by_its_events_and_by_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("visualize.server.shelf.MOST_KEPT", 10_000)
+    path = tmp_path / "run.json"
+    path.write_text("[]".ljust(4_000))
+    full = Shelf(replace(RUN, load=lambda document, name: ["a step"], told=lambda events, id: ""))
+    for visitor in ("ann", "ben"):
+        full.reopen(visitor, path)
+    assert full.visitors == {"ben"}
+    for kind, file_bytes in ((RUN, 4_000), (replace(RUN, count=lambda steps: 16), 0)):
+        full = Shelf(kind)
+        for visitor in ("ann", "ben"):
+            full.put(visitor, f"{visitor}'s", ["a step"], file_bytes)
+        assert full.visitors == {"ben"}

@@ -12,12 +12,13 @@ import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from lab import EngineConfig, Run, SamplingParams
+from lab import EngineConfig, Run, SamplingParams, load_engine
 from lab.config import ConfigError, PromptError
 from lab.engines import EMBEDDED
 from lab.trace.events import Event, Finished, StepTimed
@@ -56,8 +57,42 @@ def test_its_yields_can_be_pickled_and_make_up_the_run(borrowed: zero.BorrowedGP
     assert Run(borrowed.stream("A fox", CONFIG, sampling, cancelled=threading.Event())).token_ids == run.token_ids
 
 
-def test_a_borrowed_run_is_shown_like_any_other(borrowed: zero.BorrowedGPU) -> None:
+def test_its_pool_is_as_large_as_that_of_the_engine_here(borrowed: zero.BorrowedGPU) -> None:
+    assert borrowed.default_num_blocks(CONFIG) == zero._engine("matched").default_num_blocks(CONFIG)
+
+
+def test_a_process_that_is_kept_loads_a_pair_once() -> None:
+    assert zero._engine("matched") is zero._engine("matched")
+
+
+def test_a_borrowed_run_is_of_the_pair_that_was_asked_for(monitor: Monitor) -> None:
+    load, sampling = zero.borrowing(zero._engine, monitor.watch), SamplingParams(max_tokens=1)
+    runs = [Run(load(pair).stream("A fox", CONFIG, sampling, cancelled=threading.Event())) for pair in EMBEDDED]
+    assert [run.started.draft for run in runs] == [load_engine(draft=pair).draft.name for pair in EMBEDDED]
+    assert runs[0].started.draft != runs[1].started.draft
+
+
+def test_only_decoding_has_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    lent: list[tuple[str, object]] = []
+    spaces = SimpleNamespace(GPU=lambda duration: lambda does: lent.append((does.__name__, duration)) or does)
+    monkeypatch.setitem(sys.modules, "spaces", spaces)
+    seconds = runpy.run_path(zero.__file__)["seconds"]
+    assert lent == [("decode", seconds)]
+
+
+def test_a_borrowed_run_is_shown_like_any_other(borrowed: zero.BorrowedGPU, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, asked, decode = threading.Event(), threading.Event(), zero.decode
+
+    def held(*request: object) -> Iterator[list[Event]]:
+        begun.set()
+        assert asked.wait(10)
+        yield from decode(*request)
+
+    monkeypatch.setattr(zero, "decode", held)
     run = LiveRun(Line(), lambda pair: borrowed, Settings(prompt="A fox", max_tokens=12))
+    assert begun.wait(10)
+    assert run.status() == "Waiting for a GPU, and for the models to be loaded there …"
+    asked.set()
     told = "".join(transcript(run, partial(lines, Reducer())))
     assert '"finished":{"reason":"length"' in told
 
@@ -97,6 +132,15 @@ def test_the_server_counts_a_borrowed_run(borrowed: zero.BorrowedGPU, monitor: M
     cancelled.set()
     list(borrowed.stream("A fox", CONFIG, SamplingParams(max_tokens=7), cancelled=cancelled))
     assert ended % "abort" in page()
+
+
+def test_a_borrowed_run_that_is_stopped_as_it_ends_has_one_end(borrowed: zero.BorrowedGPU) -> None:
+    cancelled, events = threading.Event(), []
+    for event in borrowed.stream("A fox", CONFIG, SamplingParams(max_tokens=3, seed=1), cancelled=cancelled):
+        events.append(event)
+        if isinstance(event, Finished):
+            cancelled.set()
+    assert [event.reason for event in events if isinstance(event, Finished)] == ["length"]
 
 
 def test_errors_are_reported_as_anywhere_else(borrowed: zero.BorrowedGPU) -> None:
@@ -178,7 +222,7 @@ def test_a_space_lends_a_gpu_and_what_goes_wrong_there_or_before_is_told_in_its_
     with lending(lends=2) as lender:
         there = {**os.environ, **lender.variables, "HOME": str(tmp_path), "GRADIO_ANALYTICS_ENABLED": "False"}
         done = subprocess.run(
-            [sys.executable, "-c", BORROWS], cwd=ROOT, env=there, capture_output=True, text=True, timeout=120
+            [sys.executable, "-c", BORROWS], cwd=ROOT, env=there, capture_output=True, text=True, timeout=300
         )
     told = [line.removeprefix("told: ") for line in done.stdout.splitlines() if line.startswith("told: ")]
     assert told[:2] == [text, "The prompt is empty. Write at least one word to go on from."], done.stderr

@@ -42,9 +42,8 @@ def check(folder: Path, force: bool = False) -> None:
                 "over files of the same names, and leaves the others."
             )
         _check_way(folder, EVERY)
-        above = folder.parent.absolute()
-        nearest = next(place for place in (above, *above.parents) if place.exists())
-        os.rmdir(_beside(folder if folder.exists() else nearest))
+        nearest = next(place for place in (folder, *folder.parents) if place.exists())
+        os.rmdir(_beside(nearest))
 
 
 def write(folder: Path, files: Mapping[str, str], force: bool = False) -> None:
@@ -123,4 +122,4 @@ def _beside(place: Path) -> Path:
 
 
 def _within(folder: Path, path: str) -> bool:
-    return (folder / path).resolve().is_relative_to(folder.resolve()) and ".." not in PurePosixPath(path).parts
+    return (folder / path).resolve().is_relative_to(folder.resolve())

@@ -136,7 +136,7 @@ def read_files(paths: Sequence[Path], taken: Iterable[str]) -> list[Recording]:
         names.add(name)
         about = described(run.started.config, run.started.sampling)
         place = visible(run.started.hardware or run.started.device)
-        found.append(Recording(name, titles.get(path, visible(path.stem)), visible(about), place, run, [run]))
+        found.append(Recording(name, titles.get(path, visible(path.stem)), about, place, run, [run]))
     return found
 
 

@@ -143,4 +143,4 @@ def _wanted(error: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    return visible(repr(value)[:80])
+    return repr(value)[:80]

@@ -97,7 +97,7 @@ class Programs:
     def leave(self, request: gr.Request) -> None:
         """A caller has gone."""
         with self._lock:
-            jobs = list(self._jobs.pop(caller(request), ()))
+            jobs = list(self._jobs.get(caller(request), ()))
         for job in jobs:
             job.cancelled.set()
 
@@ -112,8 +112,8 @@ class Programs:
             job.cancelled.set()
             with self._lock:
                 mine.discard(job)
-                if not mine and self._jobs.get(who, mine) is mine:  # who has left may have called again
-                    self._jobs.pop(who, None)
+                if not mine:
+                    del self._jobs[who]
                     self._told.pop(who, None)
 
     def _tell(self, who: str | None, status: str) -> None:

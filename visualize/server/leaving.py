@@ -119,7 +119,7 @@ class Leaving:
             telling.cancel()
             self._waiting.discard(who)
             self._calling.discard(who.encode())
-            if streams or method == "POST":  # a refused request left the answer in place
+            if streams:  # a refused request left the answer in place
                 sessions.forget(app, who)
 
     async def _read(self, scope: Scope, receive: Receive, send: Send) -> None:

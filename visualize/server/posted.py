@@ -184,8 +184,6 @@ def _check_file(block: Any, value: Any, uploaded: Collection[str]) -> None:
 def _checked(block: Any, value: Any) -> Any:
     """``value``; a slider's within its bounds, where the browser puts it once its box is left: while somebody types
     300, 3 and 30 come first. One that is emptied has its first value, as an emptied number does on all pages."""
-    if block.stateful:  # kept on the server: what a page sends for it is ignored
-        return value
     try:
         if isinstance(block, gr.Radio) and value is None:  # a radio that was clicked has a value
             raise ValueError

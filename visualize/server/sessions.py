@@ -28,7 +28,7 @@ def share_configurations(pages: gr.Blocks) -> None:
         return work_out(_id, [], block)
 
     def config_for_block(_id: int, rendered_ids: list[int], block: gr.blocks.Block, renderable: Any = None) -> Any:
-        if renderable or id(block) not in there:
+        if id(block) not in there:
             return work_out(_id, rendered_ids, block, renderable)
         return known(_id, block)
 
@@ -54,8 +54,8 @@ def unread(pages: gr.Blocks, who: str) -> Set[str]:
 def answered(pages: gr.Blocks) -> set[str]:
     """The sessions all of whose unread events are over."""
     queue = pages._queue
-    waiting = list(queue.pending_event_ids_session.items())
-    return {who for who, events in waiting if events and events.isdisjoint(queue.event_ids_to_events)}
+    unread = queue.pending_event_ids_session.items()
+    return {who for who, events in unread if events and events.isdisjoint(queue.event_ids_to_events)}
 
 
 def forget(app: App, who: str) -> None:

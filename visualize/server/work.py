@@ -103,7 +103,6 @@ class Line:
             for work in self._inside:
                 work.problem = CLOSED
                 work.cancelled.set()
-            self._changed.notify_all()
             return self._changed.wait_for(lambda: not self._inside, seconds)
 
     def ahead(self, who: object) -> int:

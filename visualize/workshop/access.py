@@ -61,7 +61,7 @@ class Access:
 
 def _code(key: str) -> str:
     """By scrypt (RFC 7914): to find the key by trial from the code takes a twentieth of a second per attempt."""
-    number = int.from_bytes(hashlib.scrypt(key.encode("utf-8", "replace"), salt=SALT, n=2**14, r=8, p=1))
+    number = int.from_bytes(hashlib.scrypt(key.encode(), salt=SALT, n=2**14, r=8, p=1))
     return "".join(LETTERS[number // len(LETTERS) ** place % len(LETTERS)] for place in range(LENGTH))
 
 

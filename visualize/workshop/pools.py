@@ -103,7 +103,7 @@ class SharedPools:
         setting = PoolSetting(*(config[name] for name in PoolSetting._fields))
         if (model, setting) not in self._pools:
             for key, pool in list(self._pools.items()):  # the next sequence in one says what it caches
-                if not pool.guests and pool is not self._shown:
+                if not pool.guests:
                     del self._pools[key]
             self._pools[model, setting] = SharedPool(_named(model, setting), setting.num_blocks, setting.block_size)
         return self._pools[model, setting]

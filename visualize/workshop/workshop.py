@@ -54,5 +54,5 @@ class Workshop:
         return (
             f"Workshop: the code is {self.access.code}. {how}\n"
             f"Workshop: anyone with your address can lead, so keep it to yourself{whose}: lead from "
-            f"{address}room#lead={key}{'' if self._made_up or len(self.access.key) >= SAFE else SHORT}"
+            f"{address}room#lead={key}{'' if len(self.access.key) >= SAFE else SHORT}"
         )

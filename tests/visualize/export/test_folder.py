@@ -49,6 +49,30 @@ def test_a_new_export_replaces_only_the_old_one(tmp_path: Path) -> None:
     assert found == {"index.html": "<p>2", "runs/b.html": "b", "runs/mine.html": "mine", ".git/HEAD": "mine"}
 
 
+def test_no_page_is_missing_while_a_new_site_takes_the_place_of_the_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, FILES)
+    honest, moved = os.replace, []
+
+    def watched(here: Path, there: Path) -> None:
+        assert all((tmp_path / path).exists() for path in FILES)
+        moved.append(there)
+        honest(here, there)
+
+    monkeypatch.setattr(os, "replace", watched)
+    write(tmp_path, FILES)
+    assert len(moved) == len(FILES) + 1
+
+
+def test_a_folder_is_looked_for_from_where_the_command_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in (Path("far/site"), Path()):
+        check(folder, force=True)
+        write(folder, FILES, force=True)
+        assert (folder / "index.html").exists()
+
+
 def test_a_folder_that_holds_no_site_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("mine", "utf-8")
     (tmp_path / "thesis.tex").write_text("mine", "utf-8")
@@ -71,8 +95,9 @@ def test_a_broken_symlink_is_refused_before_anything_is_created(tmp_path: Path, 
     assert os.listdir(tmp_path) == ["site"]
 
 
-def test_a_manifest_of_another_program_does_not_make_a_site(tmp_path: Path) -> None:
-    (tmp_path / MANIFEST).write_text('{"name": "a site of my own"}', "utf-8")
+@pytest.mark.parametrize("manifest", ['{"name": "a site of my own"}', "[]", "[" * 100_000])
+def test_a_manifest_of_another_program_does_not_make_a_site(tmp_path: Path, manifest: str) -> None:
+    (tmp_path / MANIFEST).write_text(manifest, "utf-8")
     (tmp_path / "index.html").write_text("mine", "utf-8")
     with pytest.raises(FolderError, match="holds no site"):
         write(tmp_path, FILES)

@@ -9,14 +9,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
+from transformers.utils import logging as transformers_logging
 
+from lab import export
+from lab.config import LabError
 from visualize.export import __main__ as command
 from visualize.export.folder import MANIFEST
 from visualize.export.terminal import Terminal
+from visualize.recorded import run_files
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +30,11 @@ def _no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("nothing is to be loaded")
 
     monkeypatch.setattr(command, "load_engine", refuse)
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -36,6 +46,18 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_a_folder_with_other_files_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "thesis.tex").write_text("mine", "utf-8")
+    assert "is not empty and holds no site" in fails(capsys, str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_files_that_come_while_the_site_is_made_are_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(*given: object) -> dict[str, str]:
+        (tmp_path / "thesis.tex").write_text("mine", "utf-8")
+        return {"index.html": "x"}
+
+    monkeypatch.setattr(command, "make", make)
     assert "is not empty and holds no site" in fails(capsys, str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -121,8 +143,59 @@ def test_the_files_made_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(command, "make", lambda load, what, terminal: wanted.append(what) or {"index.html": "x"})
     command.main([str(tmp_path / "site"), "--quick", "--run", "a.json", "--run", "b.json"])
     assert {path.name for path in (tmp_path / "site").iterdir()} == {"index.html", MANIFEST}
-    assert [path.name for path in wanted[0].files][-2:] == ["a.json", "b.json"]
+    assert wanted[0].files == (*run_files(), Path("a.json"), Path("b.json")), "the repository's own come first"
     assert len(wanted[0].runs) < len(command.Wanted().runs)
+
+
+def test_lines_that_stay_begin_where_the_current_step_was_shown() -> None:
+    terminal = Terminal(screen := Screen(), 2)
+    terminal.part("models")
+    terminal.step("7 tokens")
+    terminal.note("a lesson is left out")
+    terminal.step("8 tokens")
+    terminal.part("runs")
+    shown = [line.rpartition("\r\x1b[K")[2] for line in screen.getvalue().split("\n")]
+    assert shown == ["[1/2] models (after 0 s)", "  a lesson is left out", "[2/2] runs (after 0 s)", ""]
+
+
+def test_once_it_has_begun_the_export_itself_tells_of_an_interrupt_and_of_its_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[object] = []
+    bars, before = transformers_logging.is_progress_bar_enabled(), signal.signal(signal.SIGINT, signal.SIG_DFL)
+    monkeypatch.setattr(
+        command,
+        "main",
+        lambda: found.extend((signal.getsignal(signal.SIGINT), transformers_logging.is_progress_bar_enabled())),
+    )
+    try:
+        export.main()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if bars:
+            transformers_logging.enable_progress_bar()
+    assert found == [signal.default_int_handler, False]
+
+
+@pytest.mark.parametrize("end", [None, LabError("No room."), KeyboardInterrupt()], ids=["made", "failed", "stopped"])
+def test_what_is_under_way_is_no_longer_shown_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: BaseException | None
+) -> None:
+    def make(load: Any, wanted: Any, terminal: Terminal) -> dict[str, str]:
+        for _ in range(3 + len(wanted.lessons)):
+            terminal.part("a part")
+        terminal.step("7 tokens")
+        if end:
+            raise end
+        return {"index.html": "x"}
+
+    monkeypatch.setattr(command, "make", make)
+    monkeypatch.setattr(sys, "stderr", screen := Screen())
+    with suppress(SystemExit):
+        command.main([str(tmp_path / "site"), "--quick"])
+    shown, _, after = screen.getvalue().partition("7 tokens")
+    assert "[5/5] a part" in shown
+    assert after.startswith("\r\x1b[K")
 
 
 @pytest.fixture
@@ -162,11 +235,6 @@ def test_output_that_cannot_be_written_is_reported_once_the_site_is(
     said = "python -m lab.export: the output cannot be written: Bad file descriptor.\n"
     assert ended == [(141, ""), (2, said)]
     assert (tmp_path / "site" / "index.html").exists()
-
-
-class Screen(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_a_terminal_shows_each_step_on_one_line_and_a_log_only_the_parts() -> None:

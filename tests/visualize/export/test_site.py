@@ -15,21 +15,23 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from lab.claims import CLAIMS
-from lab.config import EngineConfig
+from lab.config import EngineConfig, LabError
 from lab.trace.as_json import from_dict
 from lab.trace.run import Run, RunFileError
 from lessons.course import course
 from lessons.functions import ExpressionError
 from tests.visualize.conftest import script
 from tests.visualize.scripted import ScriptedEngine
+from tests.visualize.test_takeaway import contradictory
 from visualize.amounts import three
-from visualize.export import index, lessons
+from visualize.export import claims, index, lessons, runs
 from visualize.export.folder import EVERY, MANIFEST, write
-from visualize.export.runs import Recording, read_files
+from visualize.export.runs import POOL, PRESETS, Recording, read_files
 from visualize.export.site import QUICK, Wanted, make
 from visualize.export.terminal import Terminal
 from visualize.recorded import run_files
 from visualize.run import replays
+from visualize.text import visible
 
 HOSTILE = "<img src=x onerror=window.pwned=1></script><script>window.pwned=1</script>{where}<!-- where -->\u202e"
 NAMESPACES = {"http://www.w3.org"}
@@ -145,9 +147,19 @@ def test_a_claim_whose_check_failed_is_counted_as_not_checked() -> None:
     assert said in index.page([], [], found, "").html()
 
 
+def test_a_claim_that_cannot_be_checked_has_the_reason_in_its_place() -> None:
+    def load(pair: str) -> Any:
+        raise LabError("No \u202e room.")
+
+    name, told = next(name for name, claim in CLAIMS.items() if not claim.arithmetic), []
+    assert claims.record(load, [name], told.append) == {name: {"problem": visible("No \u202e room.")}}
+    assert told[0] == f"claim 1 of 1, {name}"
+
+
 def test_every_page_has_one_main_element_and_a_header_for_every_column(site: dict[str, str]) -> None:
     for path in pages(site):
         assert site[path].count("<main") == 1, path
+        assert site[path].count(" aria-current=page>") == 1, path
         assert not re.search(r"<th[^>]*></th>", site[path]), path
 
 
@@ -203,6 +215,11 @@ def test_the_data_in_a_page_is_json_and_holds_only_what_was_recorded(site: dict[
     assert lesson["predict"]["asked"]["given"] is None
     assert "mark" not in lesson["predict"]["asked"]
     assert len(lesson["predict"]["key"]["answers"]) == len(lesson["predict"]["asked"]["options"])
+    before, after = (lesson["try"][when] for when in ("before", "after"))
+    assert {row[2] for row in before["rows"]} == {before["see"]} == {""}
+    assert [row[:2] for row in before["rows"]] == [row[:2] for row in after["rows"]]
+    assert all(row[2] for row in after["rows"])
+    assert after["see"]
     assert lesson["next"] == {"href": "9.html", "said": "Next: 9. Why it is lossless"}
     last = json.loads(pages(site)["lessons/9.html"].data["recorded"])
     assert last["next"]["href"] == "../claims.html"
@@ -223,6 +240,12 @@ def test_every_figure_of_a_run_is_the_median_of_its_repeats() -> None:
     spread = f"3 runs: from {three(speeds[1])} tok/s to {three(speeds[0])} tok/s"
     assert f'<td tabindex="0" data-about="{spread}">' in listed, "Tab leads to it"
     assert "Every figure is the median of 3 runs; the one of median speed is played." in listed
+    several, one = (Recording("a", "A", "p < q", "cpu", runs[0], runs[:count]) for count in (3, 1))
+    assert "Every figure is the median of up to 3 runs;" in index.page([several, one], [], {}, "").html()
+    alone = index.page([one], [], {}, "").html()
+    assert "the median" not in alone
+    assert "runs: from" not in alone
+    assert "<small>p &lt; q</small>" in alone
 
 
 def run_of(site: dict[str, str], name: str) -> Run:
@@ -262,6 +285,44 @@ def test_a_file_that_is_not_a_run_is_refused_before_models_load(tmp_path: Path) 
         make(load, replace(QUICK, files=(bad,)), Terminal(io.StringIO(), 0))
 
 
+def test_what_a_lesson_measures_is_told_as_it_goes_on() -> None:
+    told: list[str] = []
+    lessons.record(lambda pair: Scripted(), course()[3], told.append)
+    assert len(told) > 2
+
+
+def test_a_file_that_contradicts_itself_is_refused_before_models_load(tmp_path: Path) -> None:
+    _, events = contradictory()[0]
+    Run(events).save(tmp_path / "odd.json")
+    with pytest.raises(RunFileError, match="contradict each other"):
+        make(pytest.fail, replace(QUICK, files=(tmp_path / "odd.json",)), Terminal(io.StringIO(), 0))
+
+
+def test_what_a_file_says_of_itself_turns_no_other_text_around(tmp_path: Path) -> None:
+    begun, *events = script(EngineConfig(), max_tokens=2)
+    odd = replace(begun, device="c\u202epu", hardware="", sampling=begun.sampling | {"stop": ["\u202e"]})
+    Run([odd, *events]).save(tmp_path / "na\u202eme.json")
+    [one] = read_files([tmp_path / "na\u202eme.json"], ())
+    assert "stop" in one.about
+    assert "\u202e" not in one.title + one.device + one.about
+    assert (one.title, one.device) == (visible("na\u202eme"), visible("c\u202epu"))
+
+
+def test_files_have_names_that_any_disk_and_address_takes(tmp_path: Path) -> None:
+    for title, name in (("—", "run"), ("My Run, 2", "my-run-2")):
+        Run(script(EngineConfig(), max_tokens=2)).save(tmp_path / f"{title}.json")
+        assert [(one.name, one.title) for one in read_files([tmp_path / f"{title}.json"], ())] == [(name, title)]
+
+
+def test_every_run_of_a_whole_site_can_be_made() -> None:
+    told: list[str] = []
+    recordings = runs.record(lambda pair: Scripted(), PRESETS, 1, told.append)
+    assert [one.name for one in recordings] == list(PRESETS)
+    pools = {one.name: one.run.started.config["num_blocks"] for one in recordings}
+    assert pools == dict.fromkeys(PRESETS, POOL // EngineConfig().block_size) | {"no-cache": None}
+    assert {line.partition(", run ")[0] for line in told} == {preset.title for preset in PRESETS.values()}
+
+
 def test_a_lesson_without_a_right_answer_here_is_left_out_of_the_site(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -276,6 +337,7 @@ def test_a_lesson_without_a_right_answer_here_is_left_out_of_the_site(
     said = io.StringIO()
     site = make(lambda pair: Scripted(), QUICK, Terminal(said, 5))
     assert "lesson 9 is left out: None of the answers is right on this machine." in said.getvalue()
+    assert re.findall(r"\[(\d)/5\]", said.getvalue()) == list("12345")
     assert "lessons/9.html" not in site
     assert "9.html" not in site["index.html"] + site["assets/lesson.js"] + site["lessons/3.html"]
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,15 +18,17 @@ from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from lab.trace.events import Committed, Event, Finished
+from lab.config import EngineConfig
+from lab.trace.events import Committed, Event, Finished, RunStarted
 from tests.coroutines import complete
 from tests.tiny_models import engine as tiny_engine
+from tests.visualize.conftest import script
 from tests.waiting import until
 from visualize.run.settings import Settings
 from visualize.run.transcript import head, line
 from visualize.server.channel import Channel, find
 from visualize.server.live import LiveRun
-from visualize.server.work import Line
+from visualize.server.work import TICK, Line
 from visualize.workshop import doors
 from visualize.workshop.pools import SharedPools
 from visualize.workshop.workshop import Workshop
@@ -430,6 +434,33 @@ def test_the_room_is_updated_only_while_someone_is_watching(room: Room) -> None:
     assert "fox" not in str(messages)
 
 
+def test_a_room_in_which_nothing_happens_is_told_once(room: Room) -> None:
+    async def look() -> list[bool]:
+        async with aclosing(room.workshop.room.channel.read(quiet_s=3 * TICK)) as messages:
+            return [bool((await anext(messages))[1]) for _ in range(2)]
+
+    assert complete(asyncio.wait_for(look(), 10)) == [True, False]
+
+
+def test_who_comes_after_a_while_without_watchers_is_told_what_has_happened_meanwhile(room: Room) -> None:
+    told = room.workshop.room.channel
+
+    async def done(runs: int) -> None:
+        """Watch until so many runs are done, and leave."""
+        async with aclosing(told.read()) as messages:
+            async for _, message in messages:
+                if json.loads(message)["done"] == runs:
+                    return
+
+    complete(asyncio.wait_for(done(0), 10))
+    take = room.workshop.room.watch("tiny")
+    for event in script(EngineConfig(), max_tokens=1):
+        if isinstance(event, RunStarted | Finished):  # and no token, which would be in the charts for a minute
+            take(0, 0.0, event)
+    until(lambda: not room.workshop.room._heard)
+    complete(asyncio.wait_for(done(1), 10))
+
+
 def test_the_rooms_speed_is_that_of_all_tokens_in_the_last_second(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     room.line.close(0)
     until(lambda: room.workshop.room.channel.closed)  # its own thread has ended
@@ -491,6 +522,9 @@ def test_the_room_is_updated_when_someone_follows(room: Room) -> None:
 
 def test_the_workshop_ends_for_everyone_when_the_server_closes() -> None:
     room = Room()
+    threads = [thread for thread in threading.enumerate() if thread.name == "decode-lab-room"]
+    assert threads
+    assert all(thread.daemon for thread in threads), "a server that cannot listen ends without closing"
     room.line.close(1)
     channels = (room.workshop.room.channel, room.workshop.lead.channel)
     until(lambda: all(channel.closed for channel in channels))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from lab.trace.events import Event
 from lab.trace.recorder import Watch
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
+from tests.visualize.conftest import script
 from tests.visualize.crowd import LETTERS, WORDS
 from visualize.workshop import pools
 from visualize.workshop.pools import UNTOLD, SharedPool, SharedPools
@@ -121,6 +123,29 @@ def test_the_pool_with_most_sequences_is_shown_and_the_others_are_listed() -> No
         config = EngineConfig(paged=True, block_size=2, num_blocks=count)
         one.submit("ab", config, sampling).result()
     assert len(shared._pools) <= 3, "empty pools are forgotten when another is added"
+
+
+def test_a_pool_is_named_after_what_tells_it_from_others() -> None:
+    names = []
+    for config in SETTINGS:
+        shared = SharedPools()
+        engine = Engine(RememberingModel(257, WORDS, context_length=40), tokenizer(), watch=hearing(shared, "m"))
+        engine.submit("ab", replace(config, speculative="off"), SamplingParams(max_tokens=2))
+        names.append(shared.shown().name)
+    assert names == [
+        "m, Native, blocks of 2",
+        "m, Native, blocks of 2",
+        "m, Native, blocks of 2, prefix caching",
+        "m, Native, blocks of 4, contiguous",
+        "m, no cache",
+    ]
+
+
+def test_a_run_that_failed_is_over_and_not_done() -> None:
+    shared, (begun, *_, ended) = SharedPools(), script(EngineConfig(), max_tokens=1)
+    for event in (begun, replace(ended, reason="error", message="No memory.")):
+        shared.take("m", 0, event)
+    assert (shared.counts(), shared.done) == ((0, 0), 0)
 
 
 def test_of_a_huge_pool_only_a_limited_number_of_blocks_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
