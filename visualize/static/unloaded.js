@@ -14,7 +14,7 @@
   }
   addEventListener("error", ({ target }) => {
     if (!target.matches?.("script[type=module], link[rel=stylesheet]")) return;
-    if (new URL(target.src ?? target.href).origin !== location.origin) return;
+    if (new URL(target.src || target.href || "", location).origin !== location.origin) return; // inline: of this page
     if (target.matches("link:not([data-again])")) {
       const again = target.cloneNode();
       again.dataset.again = "";
