@@ -177,6 +177,18 @@ def test_the_command_of_a_part_carries_its_options(tmp_path, monkeypatch):
     entry = json.loads((tmp_path / "sheet").read_text("utf-8"))
     assert "nowhere" in entry["failure"]
     assert "Traceback" in entry["traceback"]
+    left = []
+    monkeypatch.setattr(part, "run_part", lambda name, sheet, **options: left.append(sheet.seconds_left))
+    part.main(*session.command("3", tmp_path / "sheet", 0.0, PART)[3:])
+    assert left[0] < 0, "its time was over in 1970"
+
+
+def test_what_an_earlier_bench_left_is_not_taken_for_a_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "command", lambda *_: [sys.executable, "-c", "raise SystemExit(3)"])
+    (tmp_path / "gpu.json.part-1").write_text('{"result": {"rows": {}}, "done": true}')
+    entry = session.apart("1", tmp_path / "gpu.json", time.time() + 60, {}, print)
+    assert (entry["result"], entry["failure"]) == ({}, "its process ended with 3")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_all_parts_together_take_less_than_eight_minutes():
@@ -212,6 +224,7 @@ def test_figures_from_before_a_failure_are_kept(tmp_path, monkeypatch):
     run_part("3", Sheet(path, until=time.time() + 50), **PART)
     entry = json.loads(path.read_text("utf-8"))
     assert entry["failure"].startswith("RuntimeError: CUDA error")
+    assert entry["done"], "it ended by itself"
     assert entry["result"]["rows"] == {"another": {"median": 5.0}}
     assert format_gaps(entry["result"])[0] == "failed: one row: ValueError: no such luck"
     assert format_gaps(entry["result"])[1].startswith("left out: the rest (")
@@ -341,6 +354,9 @@ def test_attention_back_ends_read_a_prompt_within_the_same_layers(monkeypatch):
     assert not sheet.result.keys() - {"prefill"}
     assert asked == {("flash", False), ("auto", False), ("math", False), ("auto", True)}
     assert {(row["attention"], row["layers"] == "fused") for row in sheet.result["prefill"].values()} == asked
+    for row in sheet.result["prefill"].values():
+        assert row["spread"]["samples"] == 1, "the first of two only warms up"
+        assert row["tokens_per_second"] == pytest.approx(5 / (row["milliseconds"] / 1000))
     assert "attention by auto, fused layers, " in "\n".join(format_prefill(sheet.result))
 
 
