@@ -5,60 +5,24 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import aclosing
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from starlette.applications import Starlette
-from starlette.testclient import TestClient
 
-from lab.config import EngineConfig
-from lab.trace.events import Committed, Event, Finished, RunStarted
 from tests.coroutines import complete
 from tests.tiny_models import engine as tiny_engine
-from tests.visualize.conftest import script
+from tests.visualize.workshop.conftest import KEY, Room
 from tests.waiting import until
 from visualize.run.settings import Settings
 from visualize.run.transcript import head, line
 from visualize.server.channel import Channel, find
 from visualize.server.live import LiveRun
-from visualize.server.work import TICK, Line
+from visualize.server.work import Line
 from visualize.workshop import doors
-from visualize.workshop.pools import SharedPools
-from visualize.workshop.workshop import Workshop
-
-KEY = "the presenter's"
-
-
-class Room:
-    """A workshop, queried over HTTP."""
-
-    def __init__(self, host: str = "0.0.0.0") -> None:
-        self.line = Line(together=True)
-        self.workshop = Workshop(self.line, host, KEY)
-        self.client = TestClient(Starlette(routes=self.workshop.routes()))
-
-    def ask(self, door: str, **question: Any) -> tuple[int, dict[str, Any]]:
-        answer = self.client.post(f"/workshop/{door}", json=question)
-        return answer.status_code, answer.json()
-
-    def shown(self) -> dict[str, Any]:
-        """The latest message to followers."""
-        return json.loads(next(reversed(self.workshop.lead.channel._messages.values())))
-
-
-@pytest.fixture
-def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
-    monkeypatch.setattr(doors, "PAUSE", 0.0)
-    room = Room()
-    yield room
-    room.line.close(1)
 
 
 @pytest.fixture(scope="module")
@@ -401,130 +365,3 @@ def test_an_oversized_request_body_is_not_read(room: Room) -> None:
     answer = room.client.post("/workshop/join", content=b"[" * 100_000)
     assert (answer.status_code, answer.json()["problem"]) == (400, doors.NONSENSE)
     assert room.client.get("/workshop/join").status_code == 405
-
-
-def test_the_room_is_updated_only_while_someone_is_watching(room: Room) -> None:
-    engine = tiny_engine(watch=room.workshop.room.watch("tiny"))
-    channel = room.workshop.room.channel
-    settings_of_run = Settings(max_tokens=8, speculation="off", prompt="A fox", temperature=0.0)
-    first = LiveRun(room.line, lambda pair: engine, settings_of_run)
-    assert first.done.wait(20)
-    time.sleep(0.3)
-    assert not channel._messages, "nobody is watching"
-
-    runs: list[LiveRun] = []
-
-    async def look() -> list[dict[str, Any]]:
-        messages = []
-        async for _, message in channel.read():
-            messages.append(json.loads(message))
-            if len(messages) == 1:
-                runs.extend(LiveRun(room.line, lambda pair: engine, settings_of_run) for _ in range(3))
-            if messages[-1]["done"] == 4 and any(message["speed"] for message in messages):
-                return messages
-        return messages
-
-    messages = complete(asyncio.wait_for(look(), 30))
-    assert messages[0]["done"] == 1, "a newcomer gets the state at once"
-    assert messages[0]["pool"]["name"].startswith("tiny, Native")
-    last = messages[-1]
-    assert (last["running"], last["waiting"], last["done"]) == (0, 0, 4)
-    assert set(last["pool"]["blocks"]) == {"state", "owners", "fill", "mark"}
-    assert max(message["speed"] for message in messages) <= 4 * 8
-    assert "fox" not in str(messages)
-
-
-def test_a_room_in_which_nothing_happens_is_told_once(room: Room) -> None:
-    async def look() -> list[bool]:
-        async with aclosing(room.workshop.room.channel.read(quiet_s=3 * TICK)) as messages:
-            return [bool((await anext(messages))[1]) for _ in range(2)]
-
-    assert complete(asyncio.wait_for(look(), 10)) == [True, False]
-
-
-def test_who_comes_after_a_while_without_watchers_is_told_what_has_happened_meanwhile(room: Room) -> None:
-    told = room.workshop.room.channel
-
-    async def done(runs: int) -> None:
-        """Watch until so many runs are done, and leave."""
-        async with aclosing(told.read()) as messages:
-            async for _, message in messages:
-                if json.loads(message)["done"] == runs:
-                    return
-
-    complete(asyncio.wait_for(done(0), 10))
-    take = room.workshop.room.watch("tiny")
-    for event in script(EngineConfig(), max_tokens=1):
-        if isinstance(event, RunStarted | Finished):  # and no token, which would be in the charts for a minute
-            take(0, 0.0, event)
-    until(lambda: not room.workshop.room._heard)
-    complete(asyncio.wait_for(done(1), 10))
-
-
-def test_the_rooms_speed_is_that_of_all_tokens_in_the_last_second(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    room.line.close(0)
-    until(lambda: room.workshop.room.channel.closed)  # its own thread has ended
-    now = [0.0]
-    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep)
-    monkeypatch.setattr("visualize.workshop.room.time", clock)
-    watched, speeds = Workshop(room.line, "0.0.0.0", KEY).room, []
-    take = watched.watch("tiny")
-    some = {"t_ms": 0.0, "step": 0, "origins": (), "pieces": (), "probabilities": (), "text": ""}
-    for seconds, tokens in ((0.5, 3), (0.5, 2), (1.0, 0), (2.0, 5)):
-        now[0] += seconds
-        take(0, now[0], Committed(token_ids=(7,) * tokens, **some))
-        watched._listen()
-        speeds.append(watched._record()["speed"])
-    assert speeds == [0, 5, 0, 2]
-
-
-def test_the_room_starts_over_after_what_it_cannot_take(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    take, sound = SharedPools.take, [False]
-
-    def once(pools: SharedPools, model: str, owner: int, event: Event) -> None:
-        if isinstance(event, Finished) and not sound.pop():
-            raise ValueError("a defect")
-        take(pools, model, owner, event)
-
-    monkeypatch.setattr(SharedPools, "take", once)
-    engine = tiny_engine(watch=room.workshop.room.watch("tiny"))
-    how = Settings(max_tokens=3, speculation="off", prompt="A fox")
-    assert LiveRun(room.line, lambda pair: engine, how).done.wait(20)
-    until(lambda: not sound)
-    sound.append(True)
-    assert LiveRun(room.line, lambda pair: engine, how).done.wait(20)
-    until(lambda: not sound)
-
-    async def look() -> dict[str, Any]:
-        return json.loads((await anext(aiter(room.workshop.room.channel.read())))[1])
-
-    seen = complete(asyncio.wait_for(look(), 10))
-    assert (seen["running"], seen["waiting"], seen["done"]) == (0, 0, 1)
-
-
-def test_the_room_is_updated_when_someone_follows(room: Room) -> None:
-    async def follow() -> None:
-        async for _ in room.workshop.lead.channel.read():
-            pass
-
-    async def look() -> list[int]:
-        counts: list[int] = []
-        async for _, message in room.workshop.room.channel.read():
-            counts.append(json.loads(message)["followers"])
-            if len(counts) == 2:
-                break
-            following = asyncio.create_task(follow())
-        following.cancel()
-        return counts
-
-    assert complete(asyncio.wait_for(look(), 10)) == [0, 1]
-
-
-def test_the_workshop_ends_for_everyone_when_the_server_closes() -> None:
-    room = Room()
-    threads = [thread for thread in threading.enumerate() if thread.name == "decode-lab-room"]
-    assert threads
-    assert all(thread.daemon for thread in threads), "a server that cannot listen ends without closing"
-    room.line.close(1)
-    channels = (room.workshop.room.channel, room.workshop.lead.channel)
-    until(lambda: all(channel.closed for channel in channels))

@@ -1,0 +1,42 @@
+"""A workshop, queried over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from visualize.server.work import Line
+from visualize.workshop import doors
+from visualize.workshop.workshop import Workshop
+
+KEY = "the presenter's"
+
+
+class Room:
+    """A workshop, queried over HTTP."""
+
+    def __init__(self, host: str = "0.0.0.0") -> None:
+        self.line = Line(together=True)
+        self.workshop = Workshop(self.line, host, KEY)
+        self.client = TestClient(Starlette(routes=self.workshop.routes()))
+
+    def ask(self, door: str, **question: Any) -> tuple[int, dict[str, Any]]:
+        answer = self.client.post(f"/workshop/{door}", json=question)
+        return answer.status_code, answer.json()
+
+    def shown(self) -> dict[str, Any]:
+        """The latest message to followers."""
+        return json.loads(next(reversed(self.workshop.lead.channel._messages.values())))
+
+
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
+    monkeypatch.setattr(doors, "PAUSE", 0.0)
+    room = Room()
+    yield room
+    room.line.close(1)
