@@ -244,7 +244,7 @@ def test_both_runs_are_timed_over_the_same_lengths(engine):
 def test_growth_can_be_cancelled_and_refuses_too_few_tokens(engine):
     cancelled = threading.Event()
     assert measure_growth(engine, PROMPT, 60, cancelled=cancelled, watch=lambda *_: cancelled.set()) == {}
-    with pytest.raises(ConfigError, match="ask for 51 or more"):
+    with pytest.raises(ConfigError, match="takes 51 tokens or more, not 30"):
         measure_growth(engine, PROMPT, 30, cancelled=threading.Event())
     with pytest.raises(ConfigError, match="leaves room for 20 tokens"):
         measure_growth(engine, "x" * (tiny_models.CONTEXT - 20), 60, cancelled=threading.Event())

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import BrowserContext, Route
+from playwright.sync_api import BrowserContext, Route, expect
 
 from tests.browser.conftest import Lab
 from tests.browser.workshop.conftest import HASTY, sees, state
@@ -113,7 +113,8 @@ def test_followers_read_what_the_presenter_reads_of_a_run_saved_midway(
     leading.page.wait_for_selector(says)
     lab = visit().open(join=code)
     lab.page.wait_for_selector(says)
-    assert lab.page.locator(".token:not(.prompt)").count() == leading.page.locator(".token:not(.prompt)").count()
+    tokens = ".token:not(.prompt)"
+    expect(lab.page.locator(tokens)).to_have_count(leading.page.locator(tokens).count())
     lab.page.wait_for_timeout(500)
     assert lab.page.is_visible(says), "it stays"
 
