@@ -205,8 +205,7 @@ pages.close()
 def test_a_zerogpu_space_starts_without_touching_the_gpu_and_reports(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(GUARDED)
     log = tmp_path / "log.txt"
-    there = {"PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)}
-    with lending() as lender, started(log, **lender.variables, **there) as (address, _):
+    with lending() as lender, started(log, **lender.variables, PYTHONPATH=str(tmp_path)) as (address, _):
         with urllib.request.urlopen(f"{address}/health", timeout=10) as answer:
             assert answer.status == 200
         event, answer = call(address, "run", {"prompt": "A fox", "max_tokens": 3})
@@ -216,11 +215,11 @@ def test_a_zerogpu_space_starts_without_touching_the_gpu_and_reports(tmp_path: P
     assert "Traceback" not in log.read_text(), log.read_text()
 
 
-def test_a_space_lends_a_gpu_and_what_goes_wrong_there_or_before_is_told_in_its_words(tmp_path: Path) -> None:
+def test_a_space_lends_a_gpu_and_what_goes_wrong_there_or_before_is_told_in_its_words() -> None:
     """In a process that ``spaces`` forks: of an error that is raised there, it tells the class's name alone."""
     text = zero._engine("matched").generate("A fox", CONFIG, SamplingParams(max_tokens=8, seed=1)).text.strip()
     with lending(lends=2) as lender:
-        there = {**os.environ, **lender.variables, "HOME": str(tmp_path), "GRADIO_ANALYTICS_ENABLED": "False"}
+        there = {**os.environ, **lender.variables, "GRADIO_ANALYTICS_ENABLED": "False"}
         done = subprocess.run(
             [sys.executable, "-c", BORROWS], cwd=ROOT, env=there, capture_output=True, text=True, timeout=300
         )
