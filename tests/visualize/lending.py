@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
@@ -12,6 +13,8 @@ from urllib.parse import urlsplit
 LENT = {"nvidiaIndex": 0, "nvidiaUUID": "GPU-0", "allowToken": "lent"}
 SPENT = {"left": 5, "wait": 3600}
 """What is left of a visitor's quota, in seconds, and when there is more."""
+WAIT = 1.5
+"""Seconds for which a GPU is waited for, if it is."""
 
 
 class Lender(ThreadingHTTPServer):
@@ -19,9 +22,9 @@ class Lender(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, lends: int) -> None:
+    def __init__(self, answers: Sequence[str]) -> None:
         self.asked: list[str] = []
-        self.lends = lends
+        self.answers = answers
         super().__init__(("127.0.0.1", 0), Answers)
 
     @property
@@ -37,10 +40,18 @@ class Answers(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         self.server.asked.append(path)
         times = self.server.asked.count("/schedule")
-        lends = times <= self.server.lends
-        answer = LENT | {"idle": times > 1} if lends else SPENT  # idle: the process that had it before is still there
-        body = json.dumps(answer if path == "/schedule" else {}).encode()
-        self.send_response(200 if lends else 429)
+        how = self.server.answers[min(times, len(self.server.answers)) - 1] if path == "/schedule" else ""
+        lent = LENT | {"idle": times > 1}  # idle: the process that had it before is still there
+        if how == "waits":
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            self.wfile.write(b"event: ping\n\n")
+            time.sleep(WAIT)
+            self.wfile.write(f"event: succeeded\ndata: {json.dumps(lent)}\n\n".encode())
+            return
+        body = json.dumps({"lends": lent, "refuses": SPENT}.get(how, {})).encode()
+        self.send_response(429 if how == "refuses" else 200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -51,9 +62,11 @@ class Answers(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def lending(lends: int = 100) -> Iterator[Lender]:
-    """A lender that is there until the end. ``lends``: so many times; then the visitor's quota is spent."""
-    with Lender(lends) as lender:
+def lending(*answers: str) -> Iterator[Lender]:
+    """A lender that is there until the end. ``answers``: to those who ask for a GPU, one after the other; the last one
+    to all that follow. "refuses": the visitor's quota is spent; "waits": there is none at first; "lends".
+    """
+    with Lender(answers or ["lends"]) as lender:
         threading.Thread(target=lender.serve_forever, daemon=True).start()
         yield lender
         lender.shutdown()

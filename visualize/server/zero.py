@@ -8,11 +8,13 @@ other engine.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from queue import Empty, SimpleQueue
 
 import gradio as gr
 import spaces
@@ -22,12 +24,21 @@ from lab.config import ConfigError, EngineConfig, LabError, SamplingParams
 from lab.engines import EMBEDDED
 from lab.trace.events import Event, Finished, StepTimed
 from lab.trace.recorder import Watch
-from visualize.server.work import Load
+from visualize.server.work import TICK, Load
 
 BEGINNING = 20.0
-"""Seconds in a call's estimate for the fork, the models and compiling."""
+"""Seconds in a call's estimate for the fork, the models, and the few kernels that another drafter or length needs."""
+COMPILING = 40.0
+"""Seconds more if all kernels have to be compiled: ``python -m tests.decode.first_runs 90`` took half of them."""
 TOKEN = 0.02
 """Seconds in it per token."""
+
+_compiled: set[tuple[str, int] | None] = {None}
+"""The ``_kernels`` of runs that have ended. Triton keeps kernels on the disk, where later calls find them."""
+
+Step = list[Event] | LabError
+"""A step's events, or the error that there is instead (see ``Engine.submit``): of one that is raised in another
+process, only its class's name would be told."""
 
 
 class BorrowedGPU:
@@ -57,8 +68,8 @@ class BorrowedGPU:
     def stream(
         self, prompt: str, config: EngineConfig, sampling: SamplingParams, *, cancelled: threading.Event
     ) -> Iterator[Event]:
-        """The events of a run, as each step ends. Once ``cancelled`` is set, it ends after the next step: the forked
-        process cannot be notified, only abandoned.
+        """The events of a run, as each step ends. Once ``cancelled`` is set it ends, even while a GPU is waited for:
+        then without any event.
 
         Raises:
             ConfigError: layers are to be compiled.
@@ -69,7 +80,8 @@ class BorrowedGPU:
                 "torch_compile=True does not work on a borrowed GPU: there is no compiler for it. Switch it off."
             )
         owner = next(self._owners)
-        self.waits_for = "a GPU, and for the models to be loaded there"
+        compiles = "" if _kernels(config) in _compiled else " and kernels to be compiled"
+        self.waits_for = f"a GPU, and for the models to be loaded{compiles} there"
         try:
             for event in self._events(prompt, config, sampling, cancelled):
                 self.waits_for = ""
@@ -81,17 +93,64 @@ class BorrowedGPU:
     def _events(
         self, prompt: str, config: EngineConfig, sampling: SamplingParams, cancelled: threading.Event
     ) -> Iterator[Event]:
+        last: Event | None = None
         try:
-            with contextlib.closing(decode(self._pair, prompt, config, sampling)) as steps:
+            with contextlib.closing(_until(cancelled, decode(self._pair, prompt, config, sampling))) as steps:
                 for events in steps:
-                    if isinstance(events, LabError):
-                        raise events
                     yield from events
-                    if cancelled.is_set() and not isinstance(events[-1], Finished):
-                        yield Finished(t_ms=events[-1].t_ms, reason="cancelled", text="", message="")
-                        return
+                    last = events[-1]
         except gr.Error as error:  # as ``spaces`` says why there is no GPU, or none any more
             raise LabError(f"{error.title}: {error.message}") from error
+        if isinstance(last, Finished) and last.reason != "error":
+            _compiled.add(_kernels(config))
+        elif last is not None and not isinstance(last, Finished):
+            yield Finished(t_ms=last.t_ms, reason="cancelled", text="", message="")
+
+
+def _until(cancelled: threading.Event, steps: Generator[Step, None, None]) -> Iterator[list[Event]]:
+    """``steps``, until ``cancelled`` is set. A thread reads them, which is left behind if none has come: ``spaces``
+    cannot be told that a GPU is no longer wanted while it waits for one, nor while models are loaded there. When a step
+    comes after all, the thread ends the call, which gives the GPU back.
+
+    Raises:
+        Exception: what ``steps`` raises, or has instead of a step.
+    """
+    read: SimpleQueue[list[Event] | Exception | None] = SimpleQueue()
+    left = threading.Event()
+
+    def reads() -> None:
+        try:
+            with contextlib.closing(steps):
+                for step in steps:
+                    if left.is_set():
+                        return
+                    if isinstance(step, LabError):
+                        raise step
+                    read.put(step)
+            read.put(None)
+        except Exception as error:
+            read.put(error)
+
+    own = contextvars.copy_context()  # of the visitor's request, whose GPU it is
+    reader = threading.Thread(target=own.run, args=(reads,), name="decode-lab-borrow", daemon=True)
+    reader.start()
+    lent = False
+    try:
+        while not cancelled.is_set():
+            try:
+                step = read.get(timeout=TICK)
+            except Empty:
+                continue
+            if step is None:
+                return
+            if isinstance(step, Exception):
+                raise step
+            lent = True
+            yield step
+    finally:
+        left.set()
+        if lent:
+            reader.join()  # until the GPU is given back: the visitor's next run may need it
 
 
 def borrowing(load: Load, watch: Callable[[str], Watch]) -> Load:
@@ -100,14 +159,20 @@ def borrowing(load: Load, watch: Callable[[str], Watch]) -> Load:
 
 
 def seconds(pair: str, prompt: str, config: EngineConfig, sampling: SamplingParams) -> int:
-    """A call's estimated duration: the shorter it is, the sooner a Space gives the call a GPU."""
-    return round(BEGINNING + TOKEN * sampling.max_tokens)
+    """A call's estimated duration. The shorter it is, the sooner a Space gives the call a GPU; a call that takes longer
+    is broken off."""
+    compiling = 0.0 if _kernels(config) in _compiled else COMPILING
+    return round(BEGINNING + compiling + TOKEN * sampling.max_tokens)
+
+
+def _kernels(config: EngineConfig) -> tuple[str, int] | None:
+    """The settings of which each combination has kernels of its own. None: torch's are used."""
+    return None if config.kernels == "reference" else (config.kv_dtype, config.block_size)
 
 
 @spaces.GPU(duration=seconds)
-def decode(pair: str, prompt: str, config: EngineConfig, sampling: SamplingParams) -> Iterator[list[Event] | LabError]:
-    """A run's events, grouped by step, or the error that there is instead (see ``Engine.submit``): of one that is
-    raised, only its class's name would be told."""
+def decode(pair: str, prompt: str, config: EngineConfig, sampling: SamplingParams) -> Generator[Step, None, None]:
+    """A run, step by step."""
     events: list[Event] = []
     try:
         for event in _engine(pair).stream(prompt, config, sampling):
