@@ -38,12 +38,12 @@ from visualize.server.options import (
     KEY,
     SHARED,
     ask_directly,
-    borrows_a_gpu,
     can_listen,
     is_private,
     known_hosts,
     read_options,
 )
+from visualize.space import borrows_a_gpu
 
 if borrows_a_gpu(os.environ):  # before anything asks torch for a GPU: afterwards no forked process could use one
     import spaces  # noqa: F401

@@ -27,7 +27,7 @@ from tests.browser.conftest import ROOT, started
 from tests.programs.calls import call
 from tests.visualize.lending import lending
 from visualize.run.frames import Reducer
-from visualize.run.settings import Settings
+from visualize.run.settings import Settings, from_link
 from visualize.run.transcript import lines
 from visualize.server import zero
 from visualize.server.live import LiveRun, transcript
@@ -274,6 +274,17 @@ def test_what_is_compared_on_such_a_space_runs_on_its_cpu(monkeypatch: pytest.Mo
     lanes.append(runpy.run_path(f"{ROOT}/visualize/compare/lanes.py")["LANES"])
     assert ["no-graphs" in those for those in lanes] == [True, False]
     assert [those["compiled"][1].kernels for those in lanes] == ["auto", "reference"]
+
+
+def test_what_such_a_space_cannot_compile_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"torch_compile": "1", "kernels": "reference"}
+    assert from_link(asked)[0].torch_compile
+    monkeypatch.setenv("SPACES_ZERO_GPU", "true")
+    settings, notices = from_link(asked)
+    assert not settings.torch_compile
+    assert notices == [
+        "The link's torch compile was left out: it needs a GPU for longer than a run, for which this Space lends one."
+    ]
 
 
 def test_the_time_estimate_grows_with_the_tokens_and_with_kernels_that_are_still_to_be_compiled(

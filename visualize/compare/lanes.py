@@ -17,7 +17,7 @@ from visualize.run.settings import BOUNDS as LAB_BOUNDS
 from visualize.run.settings import CHOICES as LAB_CHOICES
 from visualize.run.settings import LINK as LAB_LINK
 from visualize.run.settings import MAX_PROMPT
-from visualize.server.options import borrows_a_gpu
+from visualize.space import borrows_a_gpu
 from visualize.text import visible
 
 HAS_GPU = has_gpu() and not borrows_a_gpu(os.environ)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -10,6 +11,7 @@ from lab.config import ConfigError, EngineConfig, PromptError, SamplingParams
 from lab.engines import EMBEDDED, Pair, own
 from lab.here import has_gpu, prompt_attention
 from visualize.link import Link
+from visualize.space import borrows_a_gpu
 from visualize.vocabulary import ATTENTIONS, DRAFTERS, KERNELS, KV_FORMATS
 
 CHOICES: dict[str, dict[Any, str]] = {
@@ -220,4 +222,6 @@ def senseless(settings: Settings) -> dict[str, str]:
             found["torch_compile"] = "needs kernels by Torch: a step in C is compiled already"
     elif not settings.cache or settings.kernels != "auto":
         found["cuda_graphs"] = "needs the KV cache and the lab's own kernels, whose steps it captures"
+    if borrows_a_gpu(os.environ):
+        found["torch_compile"] = "needs a GPU for longer than a run, for which this Space lends one"
     return found

@@ -18,6 +18,7 @@ from lab.config import ConfigError
 from lab.options import Parser, add_pair
 from lab.remote.server import Server, trusted
 from visualize.link import SWITCHED
+from visualize.space import borrows_a_gpu
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """This machine's names for itself."""
@@ -148,11 +149,6 @@ def ask_directly(host: str, environment: MutableMapping[str, str]) -> None:
     if "*" not in there:
         names = dict.fromkeys(name for name in (*map(str.strip, there), *LOOPBACK, host) if name)
         environment["no_proxy"] = environment["NO_PROXY"] = ",".join(names)
-
-
-def borrows_a_gpu(environment: Mapping[str, str]) -> bool:
-    """Whether this is the server of a ZeroGPU Space."""
-    return SWITCHED.get(environment.get("SPACES_ZERO_GPU", "").lower(), False)
 
 
 def _from_environment(parser: Parser, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
