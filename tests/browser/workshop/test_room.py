@@ -37,7 +37,7 @@ def test_the_room_shows_everyones_blocks_and_nobodys_text(
 ) -> None:
     room = presenter.new_page()
     room.goto(f"{server}/room")
-    room.wait_for_selector(".squares .square")
+    room.wait_for_selector("body[data-ready]")
     prompt = "A certain king had a beautiful garden"
     one, other = visit().open(join=code, prompt=prompt, **LONG), visit().open(join=code, **LONG)
     for lab in (one, other):
