@@ -15,12 +15,13 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import gradio as gr
 import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from lab import EngineConfig, Run, SamplingParams, load_engine
-from lab.config import ConfigError, PromptError
+from lab.config import ConfigError, LabError, PromptError
 from lab.engines import EMBEDDED
 from lab.trace.events import Event, Finished, StepTimed
 from tests.browser.conftest import ROOT, started
@@ -176,6 +177,21 @@ def test_a_borrowed_run_that_is_stopped_as_it_ends_has_one_end(borrowed: zero.Bo
 def test_errors_are_reported_as_anywhere_else(borrowed: zero.BorrowedGPU) -> None:
     with pytest.raises(PromptError, match="empty"):
         list(borrowed.stream("", CONFIG, SamplingParams(), cancelled=threading.Event()))
+
+
+def test_of_a_call_that_is_broken_off_it_is_said_what_to_do(
+    borrowed: zero.BorrowedGPU, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken_off(*request: object) -> Iterator[list[Event]]:
+        yield next(decode(*request))
+        raise gr.Error("GPU task aborted", title="ZeroGPU worker error")  # by ``spaces``, when its time is over
+
+    decode = zero.decode
+    monkeypatch.setattr(zero, "_compiled", {None})
+    monkeypatch.setattr(zero, "decode", broken_off)
+    with pytest.raises(LabError, match=r"^ZeroGPU worker error: GPU task aborted\. It may .* Run it again"):
+        list(borrowed.stream("A fox", CONFIG, SamplingParams(), cancelled=threading.Event()))
+    assert zero._compiled == {None}
 
 
 def test_layers_are_not_compiled_on_a_borrowed_gpu(borrowed: zero.BorrowedGPU) -> None:

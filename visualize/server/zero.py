@@ -33,6 +33,9 @@ COMPILING = 40.0
 TOKEN = 0.02
 """Seconds in it per token."""
 
+ABORTED = "It may have needed the GPU for longer than it had asked for. Run it again: compiled kernels are kept."
+"""What to do when the process that had the GPU is gone."""
+
 _compiled: set[tuple[str, int] | None] = {None}
 """The ``_kernels`` of runs that have ended. Triton keeps kernels on the disk, where later calls find them."""
 
@@ -100,7 +103,8 @@ class BorrowedGPU:
                     yield from events
                     last = events[-1]
         except gr.Error as error:  # as ``spaces`` says why there is no GPU, or none any more
-            raise LabError(f"{error.title}: {error.message}") from error
+            told = f"{error.title}: {error.message}"
+            raise LabError(f"{told}. {ABORTED}" if "aborted" in told else told) from error
         if isinstance(last, Finished) and last.reason != "error":
             _compiled.add(_kernels(config))
         elif last is not None and not isinstance(last, Finished):
