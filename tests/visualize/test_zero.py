@@ -10,6 +10,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -129,12 +130,15 @@ def test_stopping_while_a_gpu_is_waited_for_ends_it_at_once_and_the_gpu_is_given
     borrowed: zero.BorrowedGPU, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, lent, left, decode = threading.Event(), threading.Event(), threading.Event(), zero.decode
+    computed: list[object] = []
 
     def held(*request: object) -> Iterator[list[Event]]:
         asked.set()
         assert lent.wait(60)
         try:
-            yield from decode(*request)
+            for step in decode(*request):
+                computed.append(step)
+                yield step
         finally:
             left.set()
 
@@ -149,6 +153,21 @@ def test_stopping_while_a_gpu_is_waited_for_ends_it_at_once_and_the_gpu_is_given
     assert (run.events, run.problem, borrowed.waits_for) == ([], "", "")
     lent.set()
     assert left.wait(10)
+    assert len(computed) == 1, "steps for nobody"
+
+
+def test_a_gpu_is_asked_for_in_the_visitors_name(borrowed: zero.BorrowedGPU, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``spaces`` finds out who that is, and whose quota pays: from the request's context."""
+    visitor, asked, decode = ContextVar("visitor", default="nobody"), [], zero.decode
+
+    def named(*request: object) -> Iterator[list[Event]]:
+        asked.append(visitor.get())
+        yield from decode(*request)
+
+    monkeypatch.setattr(zero, "decode", named)
+    visitor.set("somebody")
+    LiveRun(Line(), lambda pair: borrowed, Settings(prompt="A fox", max_tokens=1)).done.wait(10)
+    assert asked == ["somebody"]
 
 
 def test_the_server_counts_a_borrowed_run(borrowed: zero.BorrowedGPU, monitor: Monitor) -> None:
@@ -322,6 +341,11 @@ def test_the_time_estimate_grows_with_the_tokens_and_with_kernels_that_are_still
     assert estimates() == [60, 60, 60, 60], "a run that did not come to its end"
     ends(CONFIG, goes_on)
     assert estimates() == [20, 20, 60, 60]
+    with monkeypatch.context() as failing:
+        failed = Finished(t_ms=0.0, reason="error", text="", message="")
+        failing.setattr(zero, "decode", lambda *request: (step for step in [[failed]]))
+        ends(INT8, goes_on)
+    assert estimates() == [20, 20, 60, 60], "a run that failed"
     ends(INT8, goes_on)
     assert estimates() == [20, 20, 60, 20]
     assert estimates(1000) == [40, 40, 80, 40]
