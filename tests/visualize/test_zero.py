@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -193,9 +194,22 @@ def test_a_borrowed_run_that_is_stopped_as_it_ends_has_one_end(borrowed: zero.Bo
     assert [event.reason for event in events if isinstance(event, Finished)] == ["length"]
 
 
-def test_errors_are_reported_as_anywhere_else(borrowed: zero.BorrowedGPU) -> None:
+def test_errors_are_reported_as_anywhere_else_when_the_gpu_is_given_back(
+    borrowed: zero.BorrowedGPU, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, decode = [], zero.decode
+
+    def watched(*request: object) -> Iterator[list[Event]]:
+        try:
+            yield from decode(*request)
+        finally:
+            time.sleep(0.2)
+            left.append(True)
+
+    monkeypatch.setattr(zero, "decode", watched)
     with pytest.raises(PromptError, match="empty"):
         list(borrowed.stream("", CONFIG, SamplingParams(), cancelled=threading.Event()))
+    assert left == [True]
 
 
 def test_of_a_call_that_is_broken_off_it_is_said_what_to_do(
@@ -296,6 +310,7 @@ def test_a_space_lends_a_gpu_and_what_goes_wrong_there_or_before_is_told_in_its_
     told = [line.removeprefix("told: ") for line in done.stdout.splitlines() if line.startswith("told: ")]
     assert told[:2] == [text, "The prompt is empty. Write at least one word to go on from."], done.stderr
     assert told[2].startswith("ZeroGPU quota exceeded: ")
+    assert zero.ABORTED not in told[2]
     assert told[3].startswith("[] ["), "events of a run that was stopped before it had a GPU"
     assert "decode-lab-borrow" in told[3], "it waited until it had one"
     first, again = ["/schedule", "/allow", "/release"], ["/schedule", "/release"]
