@@ -359,7 +359,7 @@ def test_the_time_estimate_grows_with_the_tokens_and_with_kernels_that_are_still
     with monkeypatch.context() as failing:
         failed = Finished(t_ms=0.0, reason="error", text="", message="")
         failing.setattr(zero, "decode", lambda *request: (step for step in [[failed]]))
-        ends(INT8, goes_on)
+        assert list(borrowed.stream("A fox", INT8, SamplingParams(), cancelled=goes_on)) == [failed]
     assert estimates() == [20, 20, 60, 60], "a run that failed"
     ends(INT8, goes_on)
     assert estimates() == [20, 20, 60, 20]
