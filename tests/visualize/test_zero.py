@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import runpy
@@ -25,10 +26,11 @@ from starlette.testclient import TestClient
 from lab import EngineConfig, Run, SamplingParams, load_engine
 from lab.config import ConfigError, LabError, PromptError
 from lab.engines import EMBEDDED
-from lab.trace.events import Event, Finished, StepTimed
+from lab.trace.events import Finished, StepTimed
 from tests.browser.conftest import ROOT, started
 from tests.programs.calls import call
 from tests.visualize.lending import lending
+from tests.waiting import until
 from visualize.run.frames import Reducer
 from visualize.run.settings import Settings, from_link
 from visualize.run.transcript import lines
@@ -53,7 +55,9 @@ def borrowed(monitor: Monitor) -> zero.BorrowedGPU:
 
 def test_its_yields_can_be_pickled_and_make_up_the_run(borrowed: zero.BorrowedGPU) -> None:
     sampling = SamplingParams(max_tokens=20, seed=3, temperature=0.8)
-    yields = list(zero.decode("matched", "A fox", CONFIG, sampling))
+    models, kernels, *yields = zero.decode("matched", "A fox", CONFIG, sampling)
+    assert models == "the models to be loaded on the GPU"
+    assert kernels == "the first step on the GPU, for which kernels may have to be compiled"
     sent = [pickle.loads(pickle.dumps(events)) for events in yields]
     assert sent == yields
     assert all(isinstance(events[-1], StepTimed | Finished) for events in yields)
@@ -86,22 +90,29 @@ def test_only_decoding_has_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_borrowed_run_is_shown_like_any_other(borrowed: zero.BorrowedGPU, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, asked, decode = threading.Event(), threading.Event(), zero.decode
-    monkeypatch.setattr(zero, "_compiled", {None})
+    said: list[str] = []
+    begun, decode = threading.Event(), zero.decode
 
-    def held(*request: object) -> Iterator[list[Event]]:
-        begun.set()
-        assert asked.wait(10)
-        yield from decode(*request)
+    def held(*request: object) -> Iterator[zero.Step]:
+        begun.wait(10)
+        said.append(run.status())
+        for step in decode(*request):
+            yield step
+            if isinstance(step, str):
+                until(lambda: run.status() != said[-1])
+                said.append(run.status())
 
     monkeypatch.setattr(zero, "decode", held)
     run = LiveRun(Line(), lambda pair: borrowed, Settings(prompt="A fox", max_tokens=12))
-    assert begun.wait(10)
-    awaited = "a GPU, and for the models to be loaded and kernels to be compiled there"
-    assert run.status() == f"Waiting for {awaited} …"
-    asked.set()
+    begun.set()
     told = "".join(transcript(run, partial(lines, Reducer())))
     assert '"finished":{"reason":"length"' in told
+    assert said == [
+        "Waiting for a GPU …",
+        "Waiting for the models to be loaded on the GPU …",
+        "Waiting for the first step on the GPU, for which kernels may have to be compiled …",
+    ]
+    assert run.status() == ""
 
 
 def test_stopping_ends_a_borrowed_run_after_the_current_step(
@@ -109,7 +120,7 @@ def test_stopping_ends_a_borrowed_run_after_the_current_step(
 ) -> None:
     left, decode = [], zero.decode
 
-    def watched(*request: object) -> Iterator[list[Event]]:
+    def watched(*request: object) -> Iterator[zero.Step]:
         try:
             yield from decode(*request)
         finally:
@@ -127,17 +138,20 @@ def test_stopping_ends_a_borrowed_run_after_the_current_step(
     assert sum(isinstance(event, StepTimed) for event in events) == 4
 
 
-def test_stopping_while_a_gpu_is_waited_for_ends_it_at_once_and_the_gpu_is_given_back_when_it_comes(
-    borrowed: zero.BorrowedGPU, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("words", [0, 2], ids=["no GPU yet", "kernels are being compiled"])
+def test_stopping_before_the_first_step_ends_it_at_once_and_the_gpu_is_given_back_when_it_can_be(
+    borrowed: zero.BorrowedGPU, monkeypatch: pytest.MonkeyPatch, words: int
 ) -> None:
     asked, lent, left, decode = threading.Event(), threading.Event(), threading.Event(), zero.decode
     computed: list[object] = []
 
-    def held(*request: object) -> Iterator[list[Event]]:
+    def held(*request: object) -> Iterator[zero.Step]:
+        steps = decode(*request)
+        yield from itertools.islice(steps, words)
         asked.set()
         assert lent.wait(60)
         try:
-            for step in decode(*request):
+            for step in steps:
                 computed.append(step)
                 yield step
         finally:
@@ -161,7 +175,7 @@ def test_a_gpu_is_asked_for_in_the_visitors_name(borrowed: zero.BorrowedGPU, mon
     """As ``spaces`` finds out who that is, and whose quota pays: from the request's context."""
     visitor, asked, decode = ContextVar("visitor", default="nobody"), [], zero.decode
 
-    def named(*request: object) -> Iterator[list[Event]]:
+    def named(*request: object) -> Iterator[zero.Step]:
         asked.append(visitor.get())
         yield from decode(*request)
 
@@ -199,7 +213,7 @@ def test_errors_are_reported_as_anywhere_else_when_the_gpu_is_given_back(
 ) -> None:
     left, decode = [], zero.decode
 
-    def watched(*request: object) -> Iterator[list[Event]]:
+    def watched(*request: object) -> Iterator[zero.Step]:
         try:
             yield from decode(*request)
         finally:
@@ -215,7 +229,7 @@ def test_errors_are_reported_as_anywhere_else_when_the_gpu_is_given_back(
 def test_of_a_call_that_is_broken_off_it_is_said_what_to_do(
     borrowed: zero.BorrowedGPU, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken_off(*request: object) -> Iterator[list[Event]]:
+    def broken_off(*request: object) -> Iterator[zero.Step]:
         yield next(decode(*request))
         raise gr.Error("GPU task aborted", title="ZeroGPU worker error")  # by ``spaces``, when its time is over
 

@@ -39,9 +39,9 @@ ABORTED = "It may have needed the GPU for longer than it had asked for. Run it a
 _compiled: set[tuple[str, int] | None] = {None}
 """The ``_kernels`` of runs that have ended. Triton keeps kernels on the disk, where later calls find them."""
 
-Step = list[Event] | LabError
-"""A step's events, or the error that there is instead (see ``Engine.submit``): of one that is raised in another
-process, only its class's name would be told."""
+Step = list[Event] | str | LabError
+"""A step's events; before the first, what is waited for; or the error that there is instead (see ``Engine.submit``):
+of one that is raised in another process, only its class's name would be told."""
 
 
 class BorrowedGPU:
@@ -83,11 +83,9 @@ class BorrowedGPU:
                 "torch_compile=True does not work on a borrowed GPU: there is no compiler for it. Switch it off."
             )
         owner = next(self._owners)
-        compiles = "" if _kernels(config) in _compiled else " and kernels to be compiled"
-        self.waits_for = f"a GPU, and for the models to be loaded{compiles} there"
+        self.waits_for = "a GPU"
         try:
             for event in self._events(prompt, config, sampling, cancelled):
-                self.waits_for = ""
                 self._watch(owner, time.perf_counter(), event)
                 yield event
         finally:
@@ -99,9 +97,13 @@ class BorrowedGPU:
         last: Event | None = None
         try:
             with contextlib.closing(_until(cancelled, decode(self._pair, prompt, config, sampling))) as steps:
-                for events in steps:
-                    yield from events
-                    last = events[-1]
+                for step in steps:
+                    if isinstance(step, str):
+                        self.waits_for = step
+                        continue
+                    self.waits_for = ""
+                    yield from step
+                    last = step[-1]
         except gr.Error as error:  # as ``spaces`` says why there is no GPU, or none any more
             told = f"{error.title}: {error.message}"
             raise LabError(f"{told}. {ABORTED}" if "aborted" in told else told) from error
@@ -111,15 +113,15 @@ class BorrowedGPU:
             yield Finished(t_ms=last.t_ms, reason="cancelled", text="", message="")
 
 
-def _until(cancelled: threading.Event, steps: Generator[Step, None, None]) -> Iterator[list[Event]]:
-    """``steps``, until ``cancelled`` is set. A thread reads them, which is left behind if none has come: ``spaces``
-    cannot be told that a GPU is no longer wanted while it waits for one, nor while models are loaded there. When a step
-    comes after all, the thread ends the call, which gives the GPU back.
+def _until(cancelled: threading.Event, steps: Generator[Step, None, None]) -> Iterator[list[Event] | str]:
+    """``steps``, until ``cancelled`` is set. A thread reads them, which is left behind before the first: ``spaces``
+    cannot be told that a GPU is no longer wanted while it waits for one, and models and kernels take seconds. With the
+    next word from there, the thread ends the call, which gives the GPU back.
 
     Raises:
         Exception: what ``steps`` raises, or has instead of a step.
     """
-    read: SimpleQueue[list[Event] | Exception | None] = SimpleQueue()
+    read: SimpleQueue[list[Event] | str | Exception | None] = SimpleQueue()
     left = threading.Event()
 
     def reads() -> None:
@@ -138,7 +140,7 @@ def _until(cancelled: threading.Event, steps: Generator[Step, None, None]) -> It
     own = contextvars.copy_context()  # of the visitor's request, whose GPU it is
     reader = threading.Thread(target=own.run, args=(reads,), name="decode-lab-borrow", daemon=True)
     reader.start()
-    lent = False
+    computes = False
     try:
         while not cancelled.is_set():
             try:
@@ -149,12 +151,12 @@ def _until(cancelled: threading.Event, steps: Generator[Step, None, None]) -> It
                 return
             if isinstance(step, Exception):
                 raise step
-            lent = True
+            computes = isinstance(step, list)
             yield step
     finally:
         left.set()
-        if lent:
-            reader.join()  # until the GPU is given back: the visitor's next run may need it
+        if computes:  # until the GPU is given back, a step later: the visitor's next run may need it
+            reader.join()
 
 
 def borrowing(load: Load, watch: Callable[[str], Watch]) -> Load:
@@ -179,7 +181,10 @@ def decode(pair: str, prompt: str, config: EngineConfig, sampling: SamplingParam
     """A run, step by step."""
     events: list[Event] = []
     try:
-        for event in _engine(pair).stream(prompt, config, sampling):
+        yield "the models to be loaded on the GPU"
+        engine = _engine(pair)
+        yield "the first step on the GPU, for which kernels may have to be compiled"
+        for event in engine.stream(prompt, config, sampling):
             events.append(event)
             if isinstance(event, StepTimed | Finished):
                 yield events
