@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 LENT = {"nvidiaIndex": 0, "nvidiaUUID": "GPU-0", "allowToken": "lent"}
 SPENT = {"left": 5, "wait": 3600}
 """What is left of a visitor's quota, in seconds, and when there is more."""
-WAIT = 1.5
+WAIT = 3.0
 """Seconds for which a GPU is waited for, if it is."""
 
 

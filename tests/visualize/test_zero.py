@@ -53,6 +53,22 @@ def borrowed(monitor: Monitor) -> zero.BorrowedGPU:
     return zero.borrowing(zero._engine, monitor.watch)("matched")
 
 
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Gets an entry when a GPU has been given back, which takes a moment."""
+    left, decode = [], zero.decode
+
+    def watched(*request: object) -> Iterator[zero.Step]:
+        try:
+            yield from decode(*request)
+        finally:
+            time.sleep(0.2)
+            left.append(True)
+
+    monkeypatch.setattr(zero, "decode", watched)
+    return left
+
+
 def test_its_yields_can_be_pickled_and_make_up_the_run(borrowed: zero.BorrowedGPU) -> None:
     sampling = SamplingParams(max_tokens=20, seed=3, temperature=0.8)
     models, kernels, *yields = zero.decode("matched", "A fox", CONFIG, sampling)
@@ -115,18 +131,7 @@ def test_a_borrowed_run_is_shown_like_any_other(borrowed: zero.BorrowedGPU, monk
     ]
 
 
-def test_stopping_ends_a_borrowed_run_after_the_current_step(
-    borrowed: zero.BorrowedGPU, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left, decode = [], zero.decode
-
-    def watched(*request: object) -> Iterator[zero.Step]:
-        try:
-            yield from decode(*request)
-        finally:
-            left.append(True)
-
-    monkeypatch.setattr(zero, "decode", watched)
+def test_stopping_ends_a_borrowed_run_after_the_current_step(borrowed: zero.BorrowedGPU, left: list[bool]) -> None:
     cancelled, events = threading.Event(), []
     for event in borrowed.stream("A fox", CONFIG, SamplingParams(max_tokens=99, seed=1), cancelled=cancelled):
         events.append(event)
@@ -209,18 +214,8 @@ def test_a_borrowed_run_that_is_stopped_as_it_ends_has_one_end(borrowed: zero.Bo
 
 
 def test_errors_are_reported_as_anywhere_else_when_the_gpu_is_given_back(
-    borrowed: zero.BorrowedGPU, monkeypatch: pytest.MonkeyPatch
+    borrowed: zero.BorrowedGPU, left: list[bool]
 ) -> None:
-    left, decode = [], zero.decode
-
-    def watched(*request: object) -> Iterator[zero.Step]:
-        try:
-            yield from decode(*request)
-        finally:
-            time.sleep(0.2)
-            left.append(True)
-
-    monkeypatch.setattr(zero, "decode", watched)
     with pytest.raises(PromptError, match="empty"):
         list(borrowed.stream("", CONFIG, SamplingParams(), cancelled=threading.Event()))
     assert left == [True]

@@ -29,7 +29,7 @@ from visualize.server.work import TICK, Load
 BEGINNING = 20.0
 """Seconds in a call's estimate for the fork, the models, and the few kernels that another drafter or length needs."""
 COMPILING = 40.0
-"""Seconds more if all kernels have to be compiled: ``python -m tests.decode.first_runs 90`` took half of them."""
+"""Seconds more if all kernels have to be compiled: ``python -m tests.decode.first_runs 90`` took 17, on a slow core."""
 TOKEN = 0.02
 """Seconds in it per token."""
 
@@ -80,7 +80,7 @@ class BorrowedGPU:
         """
         if config.torch_compile:
             raise ConfigError(
-                "torch_compile=True does not work on a borrowed GPU: there is no compiler for it. Switch it off."
+                "torch_compile=True does not work on a borrowed GPU, which is there for a run alone. Switch it off."
             )
         owner = next(self._owners)
         self.waits_for = "a GPU"
