@@ -100,7 +100,7 @@ def main() -> None:
         for label, (config, prompt) in RUNS.items():
             before, seconds = len(asked), 0.0
             tokens = config.num_speculative_tokens + 3  # a full round, and some beside it
-            run = engine.generate(prompt, config, SamplingParams(max_tokens=tokens, seed=1))
+            run = engine.generate(prompt, config, SamplingParams(max_tokens=tokens, ignore_eos=True))
             assert run.reason == "length", f"{label}: {run.reason}"
             print(f"{label:<20}{len(asked) - before:5}{seconds:7.1f}", flush=True)
 

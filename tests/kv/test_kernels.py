@@ -288,7 +288,11 @@ def _halve(x, found, units, ROWS: tl.constexpr, DIMS: tl.constexpr):
 
 
 def test_a_query_in_two_halves_is_exact_to_15_bits():
-    """Numbers that are multiples of 1/127/128 of the largest are exact, others off by half a unit; a row may be 0."""
+    """Numbers that are multiples of 1/127/128 of the largest are exact, others off by half a unit; a row may be 0.
+
+    In between stand numbers up to 2^14 units in float32, whose last bit is 2^-10: a sum is off by half of it, and a
+    GPU's division by two.
+    """
     x = torch.randn(8, 64) * torch.logspace(-20, 4, 8)[:, None]
     x[1] = 0
     x[2] = torch.arange(-16256, 16256, 508).float()
@@ -298,7 +302,7 @@ def test_a_query_in_two_halves_is_exact_to_15_bits():
     high, low = found.cpu().double().view(8, 2, 64).unbind(1)
     unit = units.cpu().double()[:, None]
     off = ((128 * high + low) * unit - x).abs()
-    assert (off <= 0.5001 * unit).all()
+    assert (off <= (0.5 + 2.5 * 2**-10) * unit).all()
     assert not off[2].any()
     assert (unit[:, 0] <= (x.abs().amax(1) / 16256).clamp_min(1e-34) * 1.001).all()
 

@@ -382,6 +382,7 @@ def test_a_run_whose_kernels_are_taken_for_compiled_needs_few_more() -> None:
     there = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-W", "ignore", "-m", "tests.decode.first_runs", "90", "--count"]
     done = subprocess.run(command, cwd=ROOT, env=there, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
     lines = dict(zip(RUNS, done.stdout.splitlines(), strict=True))
     more: dict[object, list[int]] = {}
     for label, (config, _) in RUNS.items():
