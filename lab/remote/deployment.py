@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from lab.config import ConfigError, EngineConfig, require_whole
 from lab.memory.capacity import Deployment
+from lab.memory.catalogue import GiB
 from lab.remote.completion import DETAILED
 from lab.wording import counted
 
@@ -20,7 +21,7 @@ TENSOR_PARALLEL = (1, 2, 4, 8)
 MOST_GPUS = 1024
 MOST_TOKENS = 2**31 - 1
 FEWEST_TOKENS = 2048
-"""vLLM's limit of a step's tokens on GPUs with less than 70 GiB, an A100 and a GB10, where none is given."""
+"""The least that ``own_limit`` can be."""
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 KV_CACHE_DTYPES = {"auto": "auto", "int8": "int8_per_token_head", "int4": "int4_per_token_head"}
 """``EngineConfig.kv_dtype`` as ``--kv-cache-dtype``."""
@@ -43,6 +44,7 @@ def serve_command(
     gpu_memory_utilization: float | None = None,
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
+    limit: int = FEWEST_TOKENS,
 ) -> str:
     """The ``vllm serve`` command for a POSIX shell, one flag per line.
 
@@ -53,12 +55,13 @@ def serve_command(
         dtype: as ``--dtype``.
         max_model_len: longest sequence, prompt and output together, in tokens.
         gpu_memory_utilization: share of each GPU's memory that vLLM may take.
-        max_num_seqs, max_num_batched_tokens: limits of one step. vLLM's own limit of tokens depends on the GPU; it does
-            not start with more sequences than that, so more than ``FEWEST_TOKENS`` bring a limit of as many tokens.
+        max_num_seqs, max_num_batched_tokens: limits of one step.
+        limit: what vLLM's own limit of tokens is (``own_limit``), if none is given. It does not start with more
+            sequences than that, which therefore bring a limit with which a step advances them all.
 
     Raises:
         ConfigError: not a model's name, a draft that is missing or in a folder whose name begins with ~, a number
-            that vLLM refuses, or a step with fewer tokens than sequences.
+            that vLLM refuses, or a step with fewer tokens than sequences, or than a draft's guesses and one more.
     """
     require_whole("tensor_parallel", tensor_parallel, 1, MOST_GPUS)
     for name, number in (
@@ -77,8 +80,14 @@ def serve_command(
             f"A step of {counted(max_num_batched_tokens, 'token')} has no room for one from each of {max_num_seqs:,} "
             "sequences: allow at least as many tokens as sequences."
         )
-    if max_num_batched_tokens is None and (max_num_seqs or 0) > FEWEST_TOKENS:
-        max_num_batched_tokens = max_num_seqs
+    gamma = config.num_speculative_tokens
+    if config.speculative == "draft" and max_num_batched_tokens and max_num_batched_tokens <= gamma:
+        raise ConfigError(
+            f"vLLM does not start with a step of {counted(max_num_batched_tokens, 'token')} and a draft that makes "
+            f"{counted(gamma, 'guess')}: allow at least {gamma + 1} tokens."
+        )
+    if max_num_batched_tokens is None and max_num_seqs and max_num_seqs > limit:
+        max_num_batched_tokens = max_num_seqs * tokens_of_each(config)
     flags: list[tuple[str, ...]] = [("vllm", "serve", _name("target", target))]
     if tensor_parallel != 1:
         flags.append(("--tensor-parallel-size", str(tensor_parallel)))
@@ -103,6 +112,35 @@ def serve_command(
 def keeps_block_size(config: EngineConfig) -> bool:
     """Whether the command asks for this block size; otherwise vLLM takes ``BLOCK``."""
     return config.kv_cache and config.block_size % BLOCK == 0
+
+
+def tokens_of_each(config: EngineConfig) -> int:
+    """How many tokens of a step each sequence takes for a whole round of vLLM 0.33 (``Scheduler.schedule``): its last
+    and its guesses, which are verified, and one more place if a draft model guesses."""
+    if config.speculative in ("off", *WITHOUT):
+        return 1
+    return config.num_speculative_tokens + 1 + (config.speculative == "draft")
+
+
+def own_limit(memory: int, a100: bool = False) -> int:
+    """vLLM 0.33's limit of a step's tokens on a GPU of ``memory`` bytes, where none is given
+    (``EngineArgs.get_batch_defaults``). A GB10 is not told apart: it gets the fewest."""
+    if memory >= 160 * GiB:
+        return 16384
+    return 8192 if memory >= 70 * GiB and not a100 else FEWEST_TOKENS
+
+
+def left_behind(config: EngineConfig, sequences: int, max_num_batched_tokens: int | None, limit: int) -> Iterator[str]:
+    """One sentence if a step does not advance all sequences by a round; the numbers are those of ``serve_command``."""
+    each, tokens = tokens_of_each(config), max_num_batched_tokens or limit
+    if tokens >= sequences * each or (max_num_batched_tokens is None and sequences > limit):
+        return
+    yield (
+        f"A step of {tokens:,} tokens{'' if max_num_batched_tokens else ', which is what this GPU gets,'} advances "
+        f"{tokens // each:,} of {sequences:,} sequences by a whole round: each takes {each} tokens of it, for its last "
+        f"one and its guesses{', and for the draft' if config.speculative == 'draft' else ''}. The others wait, or "
+        f"have fewer guesses checked; {sequences * each:,} tokens in a step would advance all."
+    )
 
 
 def differences(config: EngineConfig) -> Iterator[str]:

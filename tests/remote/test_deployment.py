@@ -16,7 +16,17 @@ from lab.memory.capacity import Deployment
 from lab.memory.catalogue import GiB
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
-from lab.remote.deployment import TENSOR_PARALLEL, differences, fewest_gpus, holds, serve_command, sharded, splits
+from lab.remote.deployment import (
+    TENSOR_PARALLEL,
+    differences,
+    fewest_gpus,
+    holds,
+    left_behind,
+    own_limit,
+    serve_command,
+    sharded,
+    splits,
+)
 
 PAGED = EngineConfig(paged=True)
 
@@ -162,6 +172,47 @@ def test_the_token_budget_must_cover_every_sequence() -> None:
         assert "--max-num-batched-tokens 65" in command
     assert "batched" not in serve_command(PAGED, "a/b", max_num_seqs=2048)
     assert "--max-num-batched-tokens 2049" in serve_command(PAGED, "a/b", max_num_seqs=2049), "vLLM's own may be 2,048"
+    assert "batched" not in serve_command(PAGED, "a/b", max_num_seqs=2049, limit=8192)
+    draft = serve_command(replace(PAGED, speculative="draft"), "a/b", "c/d", max_num_seqs=2049)
+    assert "--max-num-batched-tokens 12294" in draft, "4 guesses, the last token, and a place for the draft"
+
+
+def test_vllms_own_limit_depends_on_the_gpu() -> None:
+    assert [own_limit(gib * GiB) for gib in (16, 69, 70, 141, 160, 192)] == [2048, 2048, 8192, 8192, 16384, 16384]
+    assert own_limit(80 * GiB, a100=True) == 2048
+
+
+def test_a_step_must_hold_more_than_a_drafts_guesses() -> None:
+    for speculative in "draft", "ngram":
+        config = replace(PAGED, speculative=speculative, num_speculative_tokens=5)
+        assert "--max-num-batched-tokens 6" in serve_command(config, "a/b", "c/d", max_num_batched_tokens=6)
+    assert "--max-num-batched-tokens 5" in serve_command(config, "a/b", max_num_batched_tokens=5), "lookup makes none"
+    with pytest.raises(ConfigError, match="5 tokens and a draft that makes 5 guesses: allow at least 6 tokens"):
+        serve_command(replace(config, speculative="draft"), "a/b", "c/d", max_num_batched_tokens=5)
+
+
+@given(
+    st.sampled_from(["off", "draft", "ngram", "early_exit", "synthetic"]),
+    st.integers(1, 12),
+    st.integers(1, 60),
+    st.integers(1, 1000),
+)
+def test_sequences_that_a_step_does_not_advance(speculative: str, gamma: int, sequences: int, tokens: int) -> None:
+    """vLLM 0.33 counts a step's tokens twice: what the target computes, and what the draft model gets to see."""
+    config = replace(PAGED, speculative=speculative, num_speculative_tokens=gamma)
+    kept, wanted = int(speculative == "draft"), 1 + gamma * (speculative in ("draft", "ngram"))
+    computed = seen = tokens
+    whole = 0
+    for _ in range(sequences):
+        if not computed or seen <= kept:
+            break
+        given = min(wanted, computed, seen - kept)
+        computed -= given
+        seen -= given + kept
+        whole += given == wanted
+    said = list(left_behind(config, sequences, tokens, 1))
+    assert len(said) == (whole < sequences)
+    assert all(f"A step of {tokens:,} tokens advances {whole:,} of {sequences:,} sequences" in told for told in said)
 
 
 @pytest.mark.parametrize(

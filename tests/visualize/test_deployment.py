@@ -146,14 +146,15 @@ def test_incompatible_settings_are_reported() -> None:
 
 
 def test_a_draft_with_another_vocabulary_is_refused_and_others_are_named() -> None:
-    """vLLM does not start with one, whatever else is right."""
+    """vLLM does not start with the command then, whatever else is right."""
     other = told(model="qwen3-8b", gpu="h200", at_once=1)
     assert other["problem"]
     assert other["say"].startswith("Llama 3.2 1B has a vocabulary of 128,256 and Qwen3 8B one of 151,936, and vLLM")
-    assert other["say"].endswith("tokenizer, like Qwen3 0.6B or Qwen3 4B.")
+    assert "with the target's tokenizer, like Qwen3 0.6B or Qwen3 4B. (" in other["say"]
+    assert '"use_heterogeneous_vocab": true' in other["say"]
     assert not told(model="qwen3-8b", draft_model="qwen3-0.6b", gpu="h200", at_once=1)["problem"]
     assert not told(model="qwen3-8b", speculation="off", gpu="h200", at_once=1)["problem"]
-    assert told(model="gpt-2", longest=1000, mean=100)["say"].endswith("choose a draft with the target's tokenizer.")
+    assert told(model="gpt-2", longest=1000, mean=100)["say"].count("choose a draft with the target's tokenizer. (")
 
 
 @pytest.mark.parametrize("without", ["cache", "paged"])
@@ -172,6 +173,28 @@ def test_memory_vllm_needs_beside_the_cache_comes_out_of_its_share() -> None:
     assert "    --gpu-memory-utilization 0.85 " in found["command"]
     assert "less is left for the cache than is counted here" in last
     assert not any("counted here" in text for text in told(model=OTHER, hub="a/b", speculation="off")["differences"])
+
+
+def test_a_step_that_does_not_advance_all_sequences_is_told() -> None:
+    def about(**inputs: Any) -> list[str]:
+        return [text for text in told(**inputs)["differences"] if text.startswith("A step of")]
+
+    assert about(at_once=64, max_num_batched_tokens=384, gamma=4) == []
+    [text] = about(at_once=64, max_num_batched_tokens=383, gamma=4)
+    assert text == (
+        "A step of 383 tokens advances 63 of 64 sequences by a whole round: each takes 6 tokens of it, for its last "
+        "one and its guesses, and for the draft. The others wait, or have fewer guesses checked; 384 tokens in a step "
+        "would advance all."
+    )
+    assert about(at_once=64, max_num_batched_tokens=64, speculation="off") == []
+    assert about(at_once=1365, gamma=4) == []
+    [text] = about(at_once=1366, gamma=4)
+    assert text.startswith("A step of 8,192 tokens, which is what this GPU gets, advances 1,365 of 1,366 sequences")
+    [text] = about(at_once=410, gamma=4, speculation="ngram", gpu="a100-80-gb")
+    assert text.startswith("A step of 2,048 tokens, which is what this GPU gets, advances 409 of 410 sequences")
+    assert about(at_once=410, gamma=4, speculation="ngram", gpu=OTHER, memory=70) == []
+    assert len(about(at_once=8192)) == 1
+    assert about(at_once=8193) == [], "the command asks for enough"
 
 
 def test_a_custom_model_is_used_by_name_and_not_looked_up() -> None:

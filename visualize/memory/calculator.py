@@ -64,11 +64,16 @@ class Inputs:
             parameters=model.parameters,
             weights=self.weights,
             kv_dtype=self.kv_format,
-            memory=device_bytes(self.gpu, self.memory if self.gpu == OTHER else None),
+            memory=gpu_bytes(self.gpu, self.memory),
             set_aside=self.set_aside / 100,
             lengths=Lengths(self.mean, self.longest),
             block_size=self.block_size,
         )
+
+
+def gpu_bytes(gpu: str, memory: float) -> int:
+    """Memory of the GPU that is chosen; the number beside it counts if it is another than those listed."""
+    return device_bytes(gpu, memory if gpu == OTHER else None)
 
 
 LABELS = {

@@ -16,6 +16,8 @@ from lab.remote.deployment import (
     fewest_gpus,
     holds,
     keeps_block_size,
+    left_behind,
+    own_limit,
     serve_command,
     sharded,
     splits,
@@ -44,6 +46,7 @@ def answer(inputs: Inputs) -> dict[str, Any]:
     draft = _model(inputs.draft_model) if drafts else None
     needed = _needed(inputs, target, draft) if target else None
     gpus = inputs.tensor_parallel or (_fewest(needed, inputs.at_once) if needed else 1)
+    limit = own_limit(calculator.gpu_bytes(inputs.gpu, inputs.memory), "a100" in inputs.gpu)
     command = serve_command(
         config,
         _name(inputs.hub, target),
@@ -54,6 +57,7 @@ def answer(inputs: Inputs) -> dict[str, Any]:
         gpu_memory_utilization=1 - inputs.set_aside / 100,
         max_num_seqs=inputs.at_once,
         max_num_batched_tokens=inputs.max_num_batched_tokens,
+        limit=limit,
     )
     refused = _too_long(inputs, target) or _mismatched(target, draft) or NOTHING_LEFT * (not inputs.set_aside)
     return {
@@ -65,6 +69,7 @@ def answer(inputs: Inputs) -> dict[str, Any]:
             *_of_models(target, draft, drafts, gpus),
             *always(inputs.cache, inputs.paged),
             *differences(config),
+            *left_behind(config, inputs.at_once, inputs.max_num_batched_tokens, limit),
             *(_of_memory(inputs) if needed else ()),
         ],
         "splits": _rows(needed, inputs.at_once, gpus) if needed else [],
@@ -126,7 +131,8 @@ def _mismatched(target: Model | None, draft: Model | None) -> str:
     return (
         f"{draft.name} has a vocabulary of {draft.shape.vocabulary:,} and {target.name} one of {size:,}, and vLLM does "
         f"not start with such a pair: choose a draft with the target's tokenizer{', like ' * bool(drafts)}"
-        f"{_listed(drafts) if drafts else ''}."
+        f'{_listed(drafts) if drafts else ""}. (It does with "use_heterogeneous_vocab": true among the settings of '
+        "speculation: then the draft guesses only tokens that both have.)"
     )
 
 
