@@ -34,12 +34,12 @@ $(VENV)/bin/python:
 	sys.exit('$(PYTHON) is Python %d.%d, and the lab needs 3.11 or newer: make run PYTHON=python3.12' % sys.version_info[:2])"
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: requirements.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements.txt
+$(VENV)/.installed: requirements.txt constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements.txt -c constraints.txt
 	touch $@
 
 $(VENV)/.installed-test: requirements-test.txt $(VENV)/.installed
-	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements-test.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements-test.txt -c constraints.txt
 	touch $@
 
 clean:

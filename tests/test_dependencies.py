@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.brought import HEAD, brought
+
 ROOT = Path(__file__).parents[1]
 FILES = [ROOT / "app.py", *(path for room in ("lab", "visualize", "lessons") for path in (ROOT / room).rglob("*.py"))]
 CODE = {path: path.read_text("utf-8") for path in FILES}
@@ -33,3 +35,7 @@ def test_the_page_names_the_versions_that_are_pinned() -> None:
         name, _, version = line.partition("==")
         for told in re.findall(rf"^\| {re.escape(name)} (\d[\d.]*) \|", page, re.MULTILINE):
             assert told == version, line
+
+
+def test_what_the_packages_bring_is_pinned_as_it_is_installed() -> None:
+    assert (ROOT / "constraints.txt").read_text("utf-8").splitlines() == [HEAD, *brought()]
