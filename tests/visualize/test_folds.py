@@ -40,7 +40,10 @@ PAGES: Mapping[str, Callable[[], gr.Blocks]] = {
     ("page", "query", "open_folds"),
     [
         ("lab", {}, []),
-        ("lab", {"gamma": "2", "max_tokens": "160", "eviction": "?"}, []),
+        pytest.param(
+            *("lab", {"gamma": "2", "max_tokens": "160", "eviction": "?"}, []),
+            marks=pytest.mark.filterwarnings("ignore:The link's eviction was left out"),
+        ),
         ("lab", {"max_tokens": "9", "kernels": "reference"}, ["Sampling", "Device"]),
         ("lab", {"seed": "", "block_size": "8"}, ["Pool", "Sampling"]),
         ("lab", {"cache": "0"}, []),  # whatever follows from it
