@@ -236,13 +236,16 @@ def test_future_passes_stay_veiled_while_a_run_plays(visit: Visit, tmp_path: Pat
     frames = recorded(tmp_path)
     steps = [frame["step"] for frame in frames]
     lab.page.evaluate(f"views = []; new MutationObserver(() => views.push(({UNVEILED})())).observe({STAGE}, {SEQ})")
-    lab.page.keyboard.press("Space")
-    first = lab.page.evaluate(UNVEILED)
-    lab.page.wait_for_selector("[data-do=play][aria-label=Pause]")
-    lab.page.wait_for_selector("[data-do=play][aria-label=Play]", timeout=60_000)
-    views = [view for view in (first, *lab.page.evaluate("views")) if view["seq"] < len(frames) - 2]
-    seen = {view["seq"]: view["charts"] for view in views if not view["late"]}  # without charts still to be drawn
-    assert len({steps[seq] for seq in seen} - {-1, 0}) >= 8
+    for _ in range(5):  # on a busy machine, charts are late in most of a play's frames
+        lab.page.keyboard.press("Space")
+        lab.page.evaluate(f"views.push(({UNVEILED})())")
+        lab.page.wait_for_selector("[data-do=play][aria-label=Pause]")
+        lab.page.wait_for_selector("[data-do=play][aria-label=Play]", timeout=60_000)
+        views = [view for view in lab.page.evaluate("views") if view["seq"] < len(frames) - 2]
+        seen = {view["seq"]: view["charts"] for view in views if not view["late"]}  # without charts still to be drawn
+        if enough := len({steps[seq] for seq in seen} - {-1, 0}) >= 8:
+            break
+    assert enough
     ahead = [seq for seq, view in seen.items() if 0 < steps[seq] < max(view["rounds"]["passes"], default=0)]
     assert ahead, "a window's passes are drawn at once, veiled"
     held = {"rounds": 0, "timing": 0}
