@@ -1,4 +1,4 @@
-"""What ``docs/dependencies.md`` says that the lab does not use, it does not use."""
+"""``docs/dependencies.md`` is right about what the lab does not use, and about which versions are pinned."""
 
 from __future__ import annotations
 
