@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def in_short(error: Exception) -> str:
+def in_short(error: BaseException) -> str:
     """A library's error in one line: its type and the first line of its message, or two if that ends in a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])

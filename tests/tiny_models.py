@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
@@ -63,6 +63,19 @@ def tokenizer() -> PreTrainedTokenizerFast:
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens(["<|end|>"])
     return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|end|>")
+
+
+PANICS_AT = "Z"
+
+
+def panicking_tokenizer() -> PreTrainedTokenizerFast:
+    """One whose Rust code panics as it decodes ``PANICS_AT``: searching there takes more steps than its regular
+    expressions are given. What Python raises then is no ``Exception``."""
+    panicking = copy.deepcopy(tokenizer())
+    core = panicking.backend_tokenizer
+    endless = Regex(PANICS_AT + "(?:|)" * 24 + "(?!)")  # 2 to the power of 24 ways, and none
+    core.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace(endless, "")])
+    return panicking
 
 
 def random_model(architecture: str, *, seed: int = 0, **changes: object) -> PreTrainedModel:

@@ -14,7 +14,7 @@ from lab.config import ConfigError, EngineConfig, PromptError, SamplingParams
 from lab.decode.backends import Backends
 from lab.decode.limits import device_limits
 from lab.decode.sequence import Sequence
-from lab.decode.text import TextStream
+from lab.decode.text import TextStream, tokenizing
 from lab.decode.window import Window
 from lab.kv.attention import refuse_sdpa
 from lab.kv.budget import Budget
@@ -152,7 +152,7 @@ class Intake:
                 f"The prompt is not valid text: it contains half a character (a lone surrogate) at position "
                 f"{error.start}."
             ) from error
-        with self._encoding:  # tokenizers are not thread-safe
+        with self._encoding, tokenizing():  # tokenizers are not thread-safe
             tokens = self._tokenizer(prompt, verbose=False)["input_ids"] if prompt else []
         if not tokens:
             raise PromptError("The prompt is empty. Write at least one word to go on from.")

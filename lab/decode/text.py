@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedTokenizerBase
+
+from lab.config import PromptError
+from lab.wording import in_short
+
+
+@contextmanager
+def tokenizing() -> Iterator[None]:
+    """Within, whatever goes wrong in a tokenizer is a ``PromptError``: a panic of its Rust code, which is no
+    ``Exception``, would otherwise end the step that computes for everybody."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise PromptError(
+            "The model's tokenizer failed at this text. Change the prompt, or choose another model. "
+            f"({in_short(error)})"
+        ) from error
 
 
 class TextStream:
@@ -27,7 +46,8 @@ class TextStream:
         self._stop = stop
         self._undecoded: list[int] = []
         self._before = ""
-        before = tokenizer.decode(context, skip_special_tokens=True)
+        with tokenizing():
+            before = tokenizer.decode(context, skip_special_tokens=True)
         if before.endswith("\N{REPLACEMENT CHARACTER}"):  # apparently half a character: decode it all again
             self._undecoded, self._before = list(context), before
         self._held = ""
@@ -39,7 +59,8 @@ class TextStream:
         if self.stopped:
             return ""
         self._undecoded.append(token_id)
-        piece = self._step(token_id)
+        with tokenizing():
+            piece = self._step(token_id)
         if piece is None:
             return ""
         self._undecoded.clear()
@@ -49,7 +70,9 @@ class TextStream:
         """The text still held back at the end: half a stop string, half a character."""
         if self.stopped:
             return ""
-        tail = self._tokenizer.decode(self._undecoded, skip_special_tokens=True)
+        tail = ""
+        with suppress(PromptError), tokenizing():
+            tail = self._tokenizer.decode(self._undecoded, skip_special_tokens=True)
         self._undecoded.clear()
         text, self._held = self._held + self._new(tail), ""
         return text[: self._end(text)]
@@ -95,5 +118,7 @@ def _overlap(text: str, stop: str) -> int:
 
 def token_text(tokenizer: PreTrainedTokenizerBase, token_id: int) -> str:
     """A token's own text, for display; part of a character is shown as the vocabulary spells it."""
-    text = tokenizer.decode([token_id])
-    return tokenizer.convert_ids_to_tokens(token_id) or "" if not text or "\N{REPLACEMENT CHARACTER}" in text else text
+    with tokenizing():
+        text = tokenizer.decode([token_id])
+        spelled = not text or "\N{REPLACEMENT CHARACTER}" in text
+        return tokenizer.convert_ids_to_tokens(token_id) or "" if spelled else text

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from lab import ConfigError, EngineConfig, SamplingParams
+from lab import ConfigError, EngineConfig, PromptError, SamplingParams
 from lab.decode import drafting, pool, pools
 from lab.decode.engine import Engine
 from lab.kv.storage import Int4Layer, Int8Layer, KVStorage
@@ -19,6 +19,7 @@ from lab.trace.events import Admitted, BlockAllocated, BlockStored, FellBack, Pr
 from lab.trace.run import Run
 from tests import tiny_models
 from tests.scripted_model import ScriptedModel
+from tests.tiny_models import PANICS_AT
 
 PROMPT = "The king had three daughters"
 PLAIN = EngineConfig(paged=True, block_size=4)
@@ -271,6 +272,25 @@ def test_a_failing_commit_ends_only_the_request_concerned(lab, monkeypatch):
     assert not fell_back(one)
     assert not fell_back(other)
     assert lab.occupancy().live == 0
+
+
+def test_a_panic_in_the_tokenizer_ends_only_the_request_concerned():
+    """Whoever computes for everybody gets no error for it."""
+    ids = tiny_models.tokenizer()(f"ab{PANICS_AT}xy")["input_ids"]
+    words = torch.full((max(ids) + 1, tiny_models.VOCABULARY), -torch.inf)
+    a, b, panics, x, y = ids
+    for last, following in ((a, b), (b, panics), (panics, a), (x, y), (y, x)):
+        words[last, following] = 1.0
+    lab = Engine(ScriptedModel(words), tiny_models.panicking_tokenizer())
+    one, other = (lab.submit(text, PLAIN, SamplingParams(max_tokens=8)) for text in "ax")
+    other, one = other.result(), one.result()
+    assert (other.reason, other.text) == ("length", "yxyxyxyx")
+    assert (one.reason, one.text) == ("error", "b")
+    assert one.finished.message.startswith("The model's tokenizer failed at this text. Change the prompt, or choose")
+    assert lab.occupancy().live == 0
+    with pytest.raises(PromptError, match=r"tokenizer failed at this text.*PanicException: Onig"):
+        lab.generate(f"a{PANICS_AT}", PLAIN)
+    assert lab.generate("x", PLAIN, SamplingParams(max_tokens=2)).text == "yx"
 
 
 def test_a_request_that_got_its_last_token_in_a_failed_step_is_finished(lab, monkeypatch):

@@ -19,7 +19,8 @@ from tests import tiny_models
 def run():
     lab = tiny_models.engine("llama", "good")
     config = EngineConfig(paged=True, speculative="draft")
-    return lab.generate("Es war einmal ☃", config, SamplingParams(max_tokens=30, temperature=1.0, stop="zz"))
+    sampling = SamplingParams(max_tokens=30, temperature=1.0, stop="zz", ignore_eos=True)
+    return lab.generate("Es war einmal ☃", config, sampling)
 
 
 def test_a_saved_run_loads_as_it_was(run, tmp_path):
