@@ -68,12 +68,12 @@ def tokenizer() -> PreTrainedTokenizerFast:
 PANICS_AT = "Z"
 
 
-def panicking_tokenizer() -> PreTrainedTokenizerFast:
-    """One whose Rust code panics as it decodes ``PANICS_AT``: searching there takes more steps than its regular
-    expressions are given. What Python raises then is no ``Exception``."""
+def panicking_tokenizer(at: str = PANICS_AT) -> PreTrainedTokenizerFast:
+    """One whose Rust code panics as it decodes ``at``, a regular expression: searching there takes more steps than a
+    search is given. What Python raises then is no ``Exception``."""
     panicking = copy.deepcopy(tokenizer())
     core = panicking.backend_tokenizer
-    endless = Regex(PANICS_AT + "(?:|)" * 24 + "(?!)")  # 2 to the power of 24 ways, and none
+    endless = Regex(at + "(?:|)" * 24 + "(?!)")  # 2 to the power of 24 ways, and none
     core.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace(endless, "")])
     return panicking
 

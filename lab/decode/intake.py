@@ -83,6 +83,7 @@ class Intake:
         order = next(self._order)
         sequence = Sequence(
             prompt=prompt,
+            prompt_pieces=() if hidden else self._pieces(tokens),
             order=order,
             tokens=tokens,
             prompt_length=len(tokens),
@@ -105,15 +106,14 @@ class Intake:
 
     def announce(self, sequence: Sequence) -> None:
         """Begin a sequence's record. Its clock starts here."""
-        config, text = sequence.config, TextStream(self._tokenizer)
-        *pieces, last = (text.push(token) for token in sequence.tokens)
+        config = sequence.config
         limits, target = self._limits(config), self._computed(config)
         sequence.told_blocks = self._budget.setting(config).num_blocks
         sequence.recorder.emit(
             RunStarted,
             prompt=sequence.prompt,
             prompt_token_ids=tuple(sequence.tokens),
-            prompt_pieces=(*pieces, last + text.flush()),
+            prompt_pieces=sequence.prompt_pieces,
             config=asdict(config),
             sampling=asdict(sequence.sampling) | {"stop": list(sequence.sampling.stop)},
             target=self._target.name,
@@ -163,6 +163,12 @@ class Intake:
                 f"knows only {self._target.vocabulary:,}. Leave it out."
             )
         return tokens
+
+    def _pieces(self, tokens: list[int]) -> tuple[str, ...]:
+        """The text that each token of a prompt adds."""
+        text = TextStream(self._tokenizer)
+        *pieces, last = map(text.push, tokens)
+        return (*pieces, last + text.flush())
 
     def _refuse_drafter(self, config: EngineConfig) -> None:
         name, layers = self._target.name, self._target.layers

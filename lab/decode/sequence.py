@@ -29,6 +29,7 @@ class Sequence:
 
     Attributes:
         prompt: the prompt's text.
+        prompt_pieces: the text that each of its tokens adds; none if it is hidden.
         order: sequences are served in this order; it is also their owner number in block events.
         tokens: prompt and output, oldest first.
         end: the length at which it stops, by max_tokens or the model's context.
@@ -51,6 +52,7 @@ class Sequence:
     """
 
     prompt: str
+    prompt_pieces: tuple[str, ...]
     order: int
     tokens: list[int]
     prompt_length: int

@@ -293,6 +293,17 @@ def test_a_panic_in_the_tokenizer_ends_only_the_request_concerned():
     assert lab.generate("x", PLAIN, SamplingParams(max_tokens=2)).text == "yx"
 
 
+def test_a_panic_at_the_beginning_of_a_prompt_is_told_before_its_run_begins():
+    """A synthetic run begins in a step that computes for everybody."""
+    tokenizer = tiny_models.panicking_tokenizer(at=f"{PANICS_AT}(?=$)")
+    lab = Engine(tiny_models.engine().target, tokenizer)
+    prompt = f"a{PANICS_AT}x"
+    assert tokenizer.decode(tokenizer(prompt)["input_ids"]) == prompt
+    with pytest.raises(PromptError, match="tokenizer failed at this text"):
+        lab.submit(prompt, replace(PLAIN, speculative="synthetic"), SamplingParams(max_tokens=4))
+    assert lab.generate("x", PLAIN, SamplingParams(max_tokens=2, ignore_eos=True)).reason == "length"
+
+
 def test_a_request_that_got_its_last_token_in_a_failed_step_is_finished(lab, monkeypatch):
     """The others go on in another format."""
     read, steps = pool.StepClock.read, []
