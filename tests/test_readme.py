@@ -439,7 +439,8 @@ def test_the_first_example_runs(tmp_path, monkeypatch):
     [example] = re.findall(r"```python\n(.+?)```", README, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     exec(example)
-    assert Run.load("run.json").metrics.generated_tokens == 64
+    run = Run.load("run.json")
+    assert run.metrics.generated_tokens == 64 or run.reason == "eos"
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
