@@ -271,6 +271,31 @@ def test_weights_of_which_some_are_absent_are_asked_for(monkeypatch, tmp_path) -
     hub_module.refuse_absent_weights("a/b", "a/b", MemoryError())
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"weight_map": {"a": "model.safetensors.index.json"}}',
+        '{"weight_map": {"a": "../1.safetensors"}}',
+        '{"weight_map": [',
+        '{"weight_map": []}',
+        '{"weight_map": {"a": []}}',
+        "{}",
+        "[]",
+        "[" * 100_000,
+    ],
+    ids=["itself", "outside", "torn", "no names", "no name", "no map", "no index", "deep"],
+)
+def test_an_index_that_lists_no_weights_is_damaged_and_not_absent(monkeypatch, tmp_path, text: str) -> None:
+    index, asked = tmp_path / "index.json", []
+    index.write_text(text, "utf-8")
+    look = hub_module.try_to_load_from_cache
+    cached = {hub_module.SAFE_WEIGHTS_INDEX_NAME: str(index)}
+    monkeypatch.setattr(hub_module, "withheld", lambda hub, file: asked.append(file))
+    monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: cached.get(file) or look(hub, file))
+    hub_module.refuse_absent_weights("a/b", "a/b", ValueError("no weights"))
+    assert asked == []
+
+
 def test_a_hub_that_is_gone_when_it_is_asked_for_weights_is_said_to_be(monkeypatch) -> None:
     monkeypatch.setattr(hub_module, "withheld", lambda hub, file: TimeoutError("timed out"))
     monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: None)
