@@ -10,7 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
+from huggingface_hub.errors import HfHubHTTPError
 
 from lab.memory.models import find
 from lab.pair import hub as hub_module
@@ -303,6 +305,17 @@ def test_a_hub_that_is_gone_when_it_is_asked_for_weights_is_said_to_be(monkeypat
         r"the hub gave no answer when asked for its weights\. Load it again in a minute\. \(TimeoutError: timed out\)"
     )
     with pytest.raises(ModelLoadError, match=said):
+        hub_module.refuse_absent_weights("a/b", "a/b", OSError("Can't load the model for 'a/b'."))
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"), [(401, "If you have access"), (403, "If you have access"), (503, "Load it again in a minute")]
+)
+def test_a_hub_that_refuses_weights_is_quoted_with_what_would_help(monkeypatch, status: int, advice: str) -> None:
+    answer = httpx.Response(status, request=httpx.Request("HEAD", "http://hub"))
+    monkeypatch.setattr(hub_module, "withheld", lambda hub, file: HfHubHTTPError("no", response=answer))
+    monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: None)
+    with pytest.raises(ModelLoadError, match=rf"answered {status} when asked for its weights\. {advice}"):
         hub_module.refuse_absent_weights("a/b", "a/b", OSError("Can't load the model for 'a/b'."))
 
 
