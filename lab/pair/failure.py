@@ -37,7 +37,7 @@ def why(error: Exception, config: PreTrainedConfig | None) -> str:
             f"weights. ({in_short(error)})"
         )
     # transformers lists the names it looked for. Other errors (a full disk, a broken connection) name a file, too.
-    if isinstance(error, OSError) and "file named" in str(error) and "model.safetensors" in str(error):
+    if "file named" in str(error) and "model.safetensors" in str(error):
         return (
             "it has no weights as safetensors. (A GGUF file is llama.cpp's.) Choose a copy of the model that has them."
         )

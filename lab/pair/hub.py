@@ -95,9 +95,9 @@ def _cached(hub: str, file: str) -> bool:
         return True
     try:
         parts = set(json.loads(Path(path).read_text("utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, TypeError, AttributeError):  # it arrived, and is damaged
+        return all(isinstance(try_to_load_from_cache(hub, str(part)), str) for part in parts)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # it arrived, and is damaged
         return True
-    return all(_cached(hub, str(part)) for part in parts)
 
 
 def not_to_be_had(hub: str, reason: Exception | None = None) -> ModelLoadError:

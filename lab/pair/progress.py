@@ -52,7 +52,7 @@ class Loading:
         """A model's weights are next. ``model`` may be on "meta"; a weight takes ``item_bytes`` per number."""
         self.check()
         self._sizes = {name: weight.numel() * item_bytes for name, weight in model.named_parameters()}
-        self._layers = 1 + max((_layer(name) for name in self._sizes), default=-1)
+        self._layers = 1 + max(map(_layer, self._sizes))
         self._name, self._fetched, self._bytes, self._layer = name, [], 0, 0
         self._total = sum(self._sizes.values())
 

@@ -50,8 +50,7 @@ def refuse_disagreement(model: LanguageModel) -> None:
 def _cached(model: LanguageModel, texts: torch.Tensor) -> torch.Tensor:
     """Logits of the last tokens of two texts, by two steps: [2, TOKENS] -> [2, TOKENS - CACHED, vocabulary] float32."""
     shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
-    where = model.layer_devices[: model.layers]
-    storage = KVStorage("auto", texts.numel(), **shape, dtype=model.dtype, device=where)
+    storage = KVStorage("auto", texts.numel(), **shape, dtype=model.dtype, device=model.layer_devices)
     positions = torch.arange(TOKENS, device=model.device)
     slots = torch.arange(texts.numel(), device=model.device).view(texts.shape)
     for new in (slice(CACHED), slice(CACHED, TOKENS)):

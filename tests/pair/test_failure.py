@@ -15,6 +15,8 @@ QUANTISED = LlamaConfig(quantization_config={"quant_method": "gptq", "bits": 4})
     ("error", "config", "says"),
     [
         (torch.OutOfMemoryError("CUDA out of memory."), QUANTISED, "the device ran out of memory. Choose a smaller"),
+        (ImportError("optimum"), QUANTISED, "its weights are quantised (gptq), and a library that they need is not"),
+        (ImportError("a library"), LlamaConfig(), "files are damaged or incomplete: fetch them again. (ImportError: a"),
         (ValueError("bits"), QUANTISED, "its weights are quantised (gptq), which cannot be used here."),
         (RuntimeError("bits"), QUANTISED, "its weights are quantised (gptq), which cannot be used here."),
         (

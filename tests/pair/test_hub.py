@@ -10,7 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
+from huggingface_hub.errors import HfHubHTTPError
 
 from lab.memory.models import find
 from lab.pair import hub as hub_module
@@ -271,6 +273,31 @@ def test_weights_of_which_some_are_absent_are_asked_for(monkeypatch, tmp_path) -
     hub_module.refuse_absent_weights("a/b", "a/b", MemoryError())
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"weight_map": {"a": "model.safetensors.index.json"}}',
+        '{"weight_map": {"a": "../1.safetensors"}}',
+        '{"weight_map": [',
+        '{"weight_map": []}',
+        '{"weight_map": {"a": []}}',
+        "{}",
+        "[]",
+        "[" * 100_000,
+    ],
+    ids=["itself", "outside", "torn", "no names", "no name", "no map", "no index", "deep"],
+)
+def test_an_index_that_lists_no_weights_is_damaged_and_not_absent(monkeypatch, tmp_path, text: str) -> None:
+    index, asked = tmp_path / "index.json", []
+    index.write_text(text, "utf-8")
+    look = hub_module.try_to_load_from_cache
+    cached = {hub_module.SAFE_WEIGHTS_INDEX_NAME: str(index)}
+    monkeypatch.setattr(hub_module, "withheld", lambda hub, file: asked.append(file))
+    monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: cached.get(file) or look(hub, file))
+    hub_module.refuse_absent_weights("a/b", "a/b", ValueError("no weights"))
+    assert asked == []
+
+
 def test_a_hub_that_is_gone_when_it_is_asked_for_weights_is_said_to_be(monkeypatch) -> None:
     monkeypatch.setattr(hub_module, "withheld", lambda hub, file: TimeoutError("timed out"))
     monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: None)
@@ -278,6 +305,17 @@ def test_a_hub_that_is_gone_when_it_is_asked_for_weights_is_said_to_be(monkeypat
         r"the hub gave no answer when asked for its weights\. Load it again in a minute\. \(TimeoutError: timed out\)"
     )
     with pytest.raises(ModelLoadError, match=said):
+        hub_module.refuse_absent_weights("a/b", "a/b", OSError("Can't load the model for 'a/b'."))
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"), [(401, "If you have access"), (403, "If you have access"), (503, "Load it again in a minute")]
+)
+def test_a_hub_that_refuses_weights_is_quoted_with_what_would_help(monkeypatch, status: int, advice: str) -> None:
+    answer = httpx.Response(status, request=httpx.Request("HEAD", "http://hub"))
+    monkeypatch.setattr(hub_module, "withheld", lambda hub, file: HfHubHTTPError("no", response=answer))
+    monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: None)
+    with pytest.raises(ModelLoadError, match=rf"answered {status} when asked for its weights\. {advice}"):
         hub_module.refuse_absent_weights("a/b", "a/b", OSError("Can't load the model for 'a/b'."))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub.file_download import http_get
+from transformers.utils import logging
 
 from lab.pair import progress
 from lab.pair.loading import load_model
@@ -67,7 +68,7 @@ def test_a_status_is_of_one_model_although_the_next_begins_meanwhile() -> None:
         def received(self, value: bool) -> None: ...
 
     Bar(unit="B", total=10**9)
-    assert loading.status().startswith("Fetching ")
+    assert re.fullmatch(r"Fetching \w+: 0\.0 of 1\.0 GB\.", loading.status())
 
 
 def test_of_two_models_each_is_told_from_its_beginning() -> None:
@@ -82,9 +83,14 @@ def test_of_two_models_each_is_told_from_its_beginning() -> None:
         assert loading.status().startswith(f"Loading {name}"), "the index is too small to be told of"
         kind(unit="B", total=10**6).update(500_000)
         assert loading.status() == f"Fetching {name}: 0.5 of 1.0 MB."
-        for weight in ("model.layers.1.mlp.up_proj.weight", "model.norm.weight", "a head that it does not have"):
+        for weight, layer in (
+            ("model.norm.weight", 0),
+            ("model.layers.1.mlp.experts.7.up_proj.weight", 2),
+            ("model.layers.0.mlp.up_proj.weight", 2),
+            ("a 9th head that it does not have", 2),
+        ):
             loading.took(weight)
-            assert re.fullmatch(rf"Loading {name}: 0\.\d of 0\.3 MB, layer 2 of 3\.", loading.status())
+            assert re.fullmatch(rf"Loading {name}: 0\.\d of 0\.3 MB, layer {layer} of 3\.", loading.status())
 
 
 def test_a_cancelled_load_begins_no_other_and_ends_only_its_own_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,11 +118,17 @@ def test_an_unwatched_load_reports_nothing(folder: Path) -> None:
     assert watching() is None
 
 
+def test_another_bar_of_transformers_is_left_as_it_is_while_a_load_is_watched() -> None:
+    with watched(Watched()):
+        assert list(logging.tqdm([1, 2], desc="Converting", disable=True)) == [1, 2]
+
+
 def test_a_cancelled_load_ends_at_the_next_weight(folder: Path) -> None:
     loading = Watched(most=5)
-    with watched(loading), pytest.raises(LoadingCancelled, match="can still be chosen"):
+    with pytest.raises(LoadingCancelled, match="can still be chosen"), watched(loading):
         load(folder)
     assert len(loading.said) == 5
+    assert watching() is None
     assert load(folder).layers == 3
 
 

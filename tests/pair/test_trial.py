@@ -72,6 +72,17 @@ def test_rounding_is_no_disagreement(kind, dtype):
     refuse_disagreement(LanguageModel(random_model(kind, dtype), kind))
 
 
+def test_a_model_with_less_than_its_trial_asks_for_is_tried_all_the_same():
+    refuse_disagreement(LanguageModel(random_model("llama", num_hidden_layers=1, vocab_size=12), "llama"))
+
+
+def test_a_model_that_says_nothing_yet_does_not_disagree():
+    """The heads of some are zero until they are trained; and what float32 calls tiny is zero in float16."""
+    model = random_model("llama", torch.float16)
+    torch.nn.init.zeros_(model.lm_head.weight)
+    refuse_disagreement(LanguageModel(model, "llama"))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("kind", "reason"), REFUSED.items())
 def test_a_model_whose_layers_need_another_attention_is_refused(kind, reason, dtype):
@@ -80,19 +91,31 @@ def test_a_model_whose_layers_need_another_attention_is_refused(kind, reason, dt
         refuse_disagreement(LanguageModel(model, "a/model"))
 
 
-@pytest.mark.parametrize(("tokens", "factor", "taken"), [(3, 2.0, True), (7, 2.0, False), (1, torch.nan, False)])
-def test_a_model_is_refused_if_most_tokens_differ_or_one_is_not_finite(monkeypatch, tokens, factor, taken):
-    """A few of the ten may: in a mixture, a token near a tie goes to another expert."""
+@pytest.mark.parametrize(
+    ("tokens", "factor", "dtype", "taken"),
+    [
+        (3, 2.0, torch.float32, True),
+        (7, 2.0, torch.float32, False),
+        (1, torch.nan, torch.float32, False),
+        (10, 1.01, torch.float32, False),
+        *((10, 1.01, dtype, True) for dtype in (torch.bfloat16, torch.float16)),
+        *((10, 1.1, dtype, False) for dtype in (torch.bfloat16, torch.float16)),
+    ],
+)
+def test_a_model_is_refused_if_most_tokens_differ_or_one_is_not_finite(monkeypatch, tokens, factor, dtype, taken):
+    """A few of the ten may: in a mixture, a token near a tie goes to another expert. All may by what is rounded."""
     cached = trial._cached
 
-    def changed(*given):
-        logits = cached(*given)
+    def changed(model, texts):
+        assert model.layers == 2, "all of them may take long"
+        logits = cached(model, texts)
+        assert not logits.requires_grad
         logits.flatten(0, 1)[:tokens] *= factor
         return logits
 
     monkeypatch.setattr(trial, "_cached", changed)
     with nullcontext() if taken else pytest.raises(UnsupportedModelError, match="% off"):
-        refuse_disagreement(LanguageModel(random_model("llama"), "llama"))
+        refuse_disagreement(LanguageModel(random_model("llama", dtype), "llama"))
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,22 @@ from visualize.server.work import TICK
 
 def server() -> tuple[SimpleNamespace, dict[str, Any]]:
     """Gradio's app with all the state it keeps by session: of a call, abc, and of a page."""
-    kept = {name: {"abc": 1, "page": 2} for name in ("session_data", "time_last_used", "pending_messages_per_session")}
+    lock = threading.Lock()
+
+    class Held(dict[str, int]):
+        """What Gradio changes with its lock only: it looks for a session, and then moves it."""
+
+        def pop(self, *of: Any) -> Any:
+            assert lock.locked()
+            return super().pop(*of)
+
+    kept: dict[str, Any] = {name: Held(abc=1, page=2) for name in ("session_data", "time_last_used")}
+    kept["pending_messages_per_session"] = {"abc": 1, "page": 2}
     kept["pending_event_ids_session"] = {"abc": {"abc", "another"}, "page": {"click"}}
     events = {name: SimpleNamespace(alive=True) for name in ("abc", "click")}
     queue = SimpleNamespace(**kept, event_ids_to_events=events)
     blocks = SimpleNamespace(fns={}, _queue=queue)
-    holder = SimpleNamespace(**kept, lock=threading.Lock())
+    holder = SimpleNamespace(**kept, lock=lock)
     return SimpleNamespace(get_blocks=lambda: blocks, state_holder=holder), kept
 
 
@@ -66,6 +76,10 @@ def test_a_refused_request_keeps_the_answer() -> None:
     """For example, with an unknown function name: the answer can still be fetched."""
     assert passed("/gradio_api/call/rnu/abc", "GET", hangs_up=False, status=404)[:2] == ([], ["abc", "page"])
     assert passed("/gradio_api/call/run/abc", "POST", hangs_up=False, status=405)[:2] == ([], ["abc", "page"])
+
+
+def test_of_a_call_that_is_known_no_more_nothing_is_left_to_drop() -> None:
+    assert passed("/gradio_api/call/run/old", "GET", hangs_up=False)[:2] == ([], ["abc", "page"])
 
 
 def test_an_event_without_a_caller_is_ended() -> None:

@@ -22,7 +22,8 @@ from visualize.programs.flat import flat
 from visualize.programs.programs import Programs
 from visualize.server.work import Line
 
-LONG = {"config": EngineConfig(), "sampling": SamplingParams(max_tokens=1000)}
+LONG = {"config": EngineConfig(), "sampling": SamplingParams(max_tokens=100_000)}
+"""Longer than any test waits."""
 
 
 def caller(name: str) -> gr.Request:
@@ -62,6 +63,7 @@ def test_a_caller_who_leaves_ends_only_their_own_run() -> None:
         others = asyncio.create_task(other)
         await until(lambda: "A fox" in engine.prompts)
         some.leave(caller("a"))
+        some.leave(caller("a page, which runs nothing here"))
         return await mine, await others
 
     mine, others = complete(leave())
@@ -177,7 +179,7 @@ def test_a_waiting_caller_is_told_each_change_once_and_no_status_is_kept() -> No
 
     complete(wait())
     assert said == ["Under way"]
-    assert told == {}
+    assert (told, some._jobs) == ({}, {}), "nothing is kept of those who were answered"
 
 
 def test_a_comparison_reports_how_many_runs_are_done() -> None:

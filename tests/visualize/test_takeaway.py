@@ -7,10 +7,12 @@ import io
 import json
 import re
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,7 @@ from visualize.run.frames import Reducer
 from visualize.run.takeaway import COLUMNS, FORMATS, numbers, page
 from visualize.run.transcript import recorded
 from visualize.server import shelf as shelf_module
-from visualize.server.shelf import RUN, Shelf
+from visualize.server.shelf import RUN, Kept, Shelf
 
 
 class Scripts(HTMLParser):
@@ -158,9 +160,11 @@ def test_files_are_read_and_written_one_at_a_time(
     id, _ = put(shelf, tmp_path, FORMATS["json"][1](Run(events)))
     path = tmp_path / "run.json"
     monkeypatch.setattr(shelf_module, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(shelf_module, "_waiting", threading.BoundedSemaphore(2))
     with shelf_module._in_turn():
         assert json.loads(shelf.reopen("me", path).splitlines()[-1])["problem"].startswith("Many files")
         assert shelf.take_away([id, "json"])["problem"].startswith("Many files")
+    assert "text" in shelf.take_away([id, "json"]), "those two wait no longer"
     monkeypatch.setattr(shelf_module, "PATIENCE_S", 60.0)
     monkeypatch.setattr(shelf_module, "_waiting", threading.BoundedSemaphore(3))
     with ThreadPoolExecutor(8) as visitors:
@@ -191,6 +195,31 @@ def test_the_last_two_runs_of_a_visitor_are_kept(shelf: Shelf) -> None:
     assert [bool(shelf.events(id)) for id in ("one", "two", "three")] == [False, True, True]
 
 
+def test_the_shelf_is_looked_at_and_changed_by_one_visitor_at_a_time(shelf: Shelf) -> None:
+    """Else it would be an error to look for a run while another is put there."""
+    alone: list[bool] = []
+
+    class Runs(dict[str | None, dict[str, Kept]]):
+        def __iter__(self) -> Iterator[str | None]:
+            alone.append(shelf._lock.locked())
+            return super().__iter__()
+
+        def values(self) -> Any:
+            alone.append(shelf._lock.locked())
+            return super().values()
+
+        def pop(self, *visitor: Any) -> Any:
+            alone.append(shelf._lock.locked())
+            return super().pop(*visitor)
+
+    shelf._runs = Runs()
+    shelf.put("me", "one", ["a step"])
+    assert shelf.visitors == {"me"}
+    assert shelf.events("one")
+    shelf.clear("me")
+    assert alone == [True] * 4
+
+
 def test_runs_that_were_refused_take_no_other_runs_place(shelf: Shelf) -> None:
     shelf.put("me", "shown", script(CONFIGS["plain"], max_tokens=3))
     for id in ("refused", "refused again", "and again"):
@@ -206,7 +235,10 @@ def test_two_visitors_can_open_the_same_file(shelf: Shelf, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1, 2", '{"format": "decode-lab-run", "version": 4, "events": [{}]}'])
-def test_an_invalid_file_is_explained_and_loses_nothing(shelf: Shelf, tmp_path: Path, text: str) -> None:
+def test_an_invalid_file_is_explained_and_loses_nothing(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(shelf_module, "_waiting", threading.BoundedSemaphore(1))  # a place is not lost either
     shelf.put("me", "one", script(CONFIGS["plain"], max_tokens=3))
     _, last = put(shelf, tmp_path, text)
     assert "run.json is" in last["problem"]
