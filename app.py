@@ -24,7 +24,11 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = os.environ.get("HF_HUB_DISABLE_TELEMETR
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during start-up ends silently; later see ``serve``
     # Gradio's own folder for uploads, /tmp/gradio, belongs to whoever on this machine used Gradio first.
-    own_uploads = f"{gettempdir()}/decode-lab-uploads-{secrets.token_hex(8)}"
+    try:
+        own_uploads = f"{gettempdir()}/decode-lab-uploads-{secrets.token_hex(8)}"
+    except OSError:
+        print("app.py: no folder for temporary files can be written to. Set TMPDIR to one that can.", file=sys.stderr)
+        sys.exit(2)
     os.environ["GRADIO_TEMP_DIR"] = os.environ.get("GRADIO_TEMP_DIR", own_uploads)
     gc.disable()  # imported objects stay: scanning them again and again takes a quarter of the start-up
 
@@ -69,7 +73,7 @@ from visualize.server.allocator import share_arenas
 from visualize.server.apart import Apart
 from visualize.server.monitoring import Monitor
 from visualize.server.sent import keep_deleting
-from visualize.server.serving import private_uploads, refuse, serve, unserved
+from visualize.server.serving import refuse, serve, unserved
 from visualize.server.sessions import keep_no_values, share_configurations
 from visualize.server.work import Line
 from visualize.workshop.workshop import Workshop
@@ -164,19 +168,18 @@ def main(arguments: list[str] | None = None) -> None:
     if options.share:
         print(SHARED, file=sys.stderr)
     told: dict[str | None, str] = {}
-    with private_uploads():
-        pages = build(engines, embedded, line, options.attach, monitor if borrowed else None, workshop, told=told)
-        serve(
-            pages,
-            options,
-            line,
-            told,
-            names=programs.NAMES,
-            routes=[*monitor.routes(), *(workshop.routes() if workshop else ())],
-            announcement=workshop.announcement if workshop else None,
-            theme=theme(),
-            head=style(),
-        )
+    pages = build(engines, embedded, line, options.attach, monitor if borrowed else None, workshop, told=told)
+    serve(
+        pages,
+        options,
+        line,
+        told,
+        names=programs.NAMES,
+        routes=[*monitor.routes(), *(workshop.routes() if workshop else ())],
+        announcement=workshop.announcement if workshop else None,
+        theme=theme(),
+        head=style(),
+    )
 
 
 if __name__ == "__main__":

@@ -234,7 +234,7 @@ def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
 def require_whole(name: str, value: object, low: int, high: int) -> None:
     """Raises ConfigError unless ``value`` is a whole number from ``low`` to ``high``."""
     whole = isinstance(value, int) and not isinstance(value, bool)
-    _require(whole and low <= value <= high, f"{name} must be a whole number from {low} to {high}, not {value!r}.")
+    _require(whole and low <= value <= high, f"{name} must be a whole number from {low:,} to {high:,}, not {value!r}.")
 
 
 def _real(name: str, value: object, low: float, high: float) -> None:

@@ -22,7 +22,7 @@ ABOUT = {
     "Memory": "What keys and values take, and how many sequences fit. Arithmetic, not a measurement.",
     "Claims": "What articles say of KV caches and speculation, tested on this machine.",
     "Deploy": "The settings found here as a command for vLLM, on as many GPUs as it takes.",
-    "Server": "A vLLM server, watched: its cache, its queue and its guesses, as far as it reports them.",
+    "Server": "A vLLM server, watched: cache, queue and guesses, as it reports them.",
     "Room": "Everybody's runs on one engine: whose each block is, who waits, and the totals.",
 }
 """What there is to see on each page, in a line."""

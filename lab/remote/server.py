@@ -115,11 +115,16 @@ class Server:
             "ignore_eos": sampling.ignore_eos or None,
         }
         asked |= {name: value for name, value in others.items() if value is not None}
-        answer = Answer()
+        answer, pieces = Answer(), 0
         async with self._asked("POST", "/v1/completions", ANSWER_S, json=asked) as response:
             async for message in self._messages(response):
                 if text := answer.take(message):
                     yield text
+                    pieces += 1
+                if pieces > sampling.max_tokens + 1:  # a piece has a token or more, but for what was held back at last
+                    raise ServerError(
+                        f"{self.address} goes on after {sampling.max_tokens:,} tokens, all it was asked for."
+                    )
         end = answer.completed()
         if not end.finish_reason:
             raise ServerError(f"{self.address}/v1/completions ended without a reason: the answer may be cut short.")

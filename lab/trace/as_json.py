@@ -33,9 +33,10 @@ def from_dict(record: Any) -> Event:
     Raises:
         ValueError: not an event, or a field is missing, unknown, of the wrong type or not a finite number.
     """
-    if not isinstance(record, dict) or record.get("kind") not in EVENT_TYPES:
+    kind = record.get("kind") if isinstance(record, dict) else None
+    if not isinstance(kind, str) or kind not in EVENT_TYPES:
         raise ValueError(f"not an event: {str(record)[:80]}")
-    cls = EVENT_TYPES[record["kind"]]
+    cls = EVENT_TYPES[kind]
     hints = _field_types(cls)
     given = {name: value for name, value in record.items() if name != "kind"}
     needed = {field.name for field in fields(cls) if field.default is MISSING}

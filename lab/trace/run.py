@@ -153,6 +153,8 @@ class Run:
             raise RunFileError(f"{name} is not a run's file: its format is not {FORMAT!r}.")
         if document.get("version") != VERSION:
             raise RunFileError(f"{name} has version {document.get('version')!r}; this lab reads {VERSION}.")
+        if not isinstance(document.get("events"), list):
+            raise RunFileError(f"{name} is damaged: it has no list of events.")
         try:
             run = cls(from_dict(record) for record in document["events"])
             _ = run.config, run.sampling  # a run must be one the lab could have made

@@ -202,6 +202,8 @@ def test_uploads_take_one_file_at_a_time_and_keep_nothing_broken_off(server: str
         ("monitoring", 403, "not enabled"),
         ("gradio_api/call/run/nothing", 404, "no such event here"),
         ("gradio_api/call/v2/run/nothing", 404, "no such event here"),
+        ("gradio_api/call/run", 405, "Call with POST"),
+        ("gradio_api/call/v2/run", 405, "Call with POST"),  # for Gradio: a function "v2", and its event "run"
         ("gradio_api/call/page/nothing", 404, "there are run, compare, calculator"),
         ("gradio_api/queue/data?session_hash=nobodys", 200, '"session_not_found":true'),
         ("gradio_api/queue/data", 422, "session_hash: Field required"),

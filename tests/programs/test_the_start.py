@@ -20,6 +20,12 @@ def test_an_address_of_another_machine_is_refused_in_one_sentence() -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_without_a_folder_for_temporary_files_it_says_what_to_set() -> None:
+    done = forked.run(f"import tempfile\ntempfile._get_default_tempdir = lambda: open('/not/there')\n{APP}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "app.py: no folder for temporary files can be written to. Set TMPDIR to one that can.\n"
+
+
 AS_SOON_AS_IT_SAYS_WHERE_IT_IS = """
 import builtins
 honest = builtins.print
@@ -42,7 +48,11 @@ httpx.Client.request = asking
 
 @pytest.mark.parametrize(
     ("number", "when"),
-    [(signal.SIGINT, AS_SOON_AS_IT_SAYS_WHERE_IT_IS), (signal.SIGTERM, WHEN_IT_ANSWERS_AND_HAS_NOT_SAID_SO)],
+    [
+        (signal.SIGINT, AS_SOON_AS_IT_SAYS_WHERE_IT_IS),
+        (signal.SIGTERM, WHEN_IT_ANSWERS_AND_HAS_NOT_SAID_SO),
+        (signal.SIGHUP, WHEN_IT_ANSWERS_AND_HAS_NOT_SAID_SO),  # its terminal was closed
+    ],
 )
 def test_a_signal_right_after_startup_ends_the_server_cleanly(number: signal.Signals, when: str) -> None:
     code = f"import os\nnumber = {int(number)}\n{when}\n{APP}"

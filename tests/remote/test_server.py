@@ -199,6 +199,12 @@ def test_an_endless_answer_is_reported(server: Server, vllm: ScriptedVLLM, monke
         complete(server.read())
 
 
+def test_an_answer_that_goes_on_after_all_its_tokens_is_ended(server: Server, vllm: ScriptedVLLM) -> None:
+    vllm.endless = True
+    with pytest.raises(ServerError, match="goes on after 16 tokens, all it was asked for"):
+        complete(answer(server))
+
+
 @pytest.mark.parametrize(("wrong", "model"), [("html", MODEL), ("", "tiny \ud83d")])
 def test_a_malformed_list_of_models_is_refused_with_the_reason(
     server: Server, vllm: ScriptedVLLM, wrong: str, model: str

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
@@ -23,6 +24,12 @@ from visualize.server.work import FullError, Line
 
 def load(pair: str) -> ScriptedEngine:
     return ScriptedEngine(0.01)
+
+
+def test_of_one_visitor_it_is_said_in_the_singular() -> None:
+    line, told = Line(most=1), "1 visitor has a run under way or in line"
+    with line.visit(Mock()), pytest.raises(FullError, match=told), line.visit(Mock()):
+        pass
 
 
 def test_one_visitor_too_many_is_refused_without_affecting_the_others() -> None:

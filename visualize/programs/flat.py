@@ -137,10 +137,13 @@ _KINDS = {
 
 
 def _wanted(error: Mapping[str, Any]) -> str:
+    if error["type"] == "string_unicode":
+        return "must have no half character (a lone surrogate)"
     if error["type"] == "literal_error":
         return f"must be one of {error['ctx']['expected']}"
     return _KINDS.get(error["type"].partition("_")[0], f"cannot be taken ({error['msg']})")
 
 
 def _short(value: Any) -> str:
-    return repr(value)[:80]
+    said = repr(value)
+    return said if len(said) <= 80 else f"{said[:79]}…"

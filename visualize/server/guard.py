@@ -88,7 +88,7 @@ class Guard:
             path = path.rstrip("/")
             call = CALL.fullmatch(path)
             if call:
-                self._check_call(call, pages)
+                self._check_call(call, scope["method"], pages)
             elif path not in (PAGES_OWN, QUEUE, ANSWERS, COMPONENT, FILES) and not any(
                 known.fullmatch(path) for known in (TOOLS, KEPT_FILE, OTHERS)
             ):
@@ -126,10 +126,12 @@ class Guard:
 
         return send_on
 
-    def _check_call(self, call: re.Match[str], pages: gr.Blocks) -> None:
+    def _check_call(self, call: re.Match[str], method: str, pages: gr.Blocks) -> None:
         _, name, event = call.groups()
         if name not in self._names:
             raise Refusal(404, f"There is no such function here; there are {', '.join(self._names)}.")
+        if not event and method == "GET":  # which Gradio would take for the event "run" of a function "v2"
+            raise Refusal(405, "Call with POST. The answer is then fetched with GET, with the event's id at the end.")
         # For a caller without a session, Gradio uses the event's id as one.
         if event and event not in sessions.unread(pages, event):
             raise Refusal(404, "There is no such event here, or its answer was fetched already. Call again.")

@@ -34,6 +34,7 @@ class Refusal(Exception):
     """A refused request, answered with a status and a sentence."""
 
     def __init__(self, status: int, detail: str) -> None:
+        self.detail = detail
         self.answer = JSONResponse({"detail": detail}, status)
 
 
@@ -76,8 +77,16 @@ def an_object(document: Any) -> Document:
 
 
 def of_tool(document: Any) -> Any:
-    """A call of a tool. Raises Refusal."""
-    return _without_files(_whole(document))
+    """A call of a tool. Raises Refusal. A call with an id is then answered as JSON-RPC has it: at an HTTP error, MCP's
+    clients would end the session and tell no reason."""
+    try:
+        return _without_files(_whole(document))
+    except Refusal as refusal:
+        call = document.get("id") if isinstance(document, dict) else None
+        if type(call) is int or (isinstance(call, str) and call.isascii()):
+            error = {"code": -32602, "message": refusal.detail}  # invalid parameters
+            refusal.answer = JSONResponse({"jsonrpc": "2.0", "id": call, "error": error})
+        raise
 
 
 def by_name(document: Any) -> Document:

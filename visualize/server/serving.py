@@ -108,7 +108,40 @@ def serve(
     pages._queue.sleep_when_free = 0.02  # each poll for new clicks, by default a thousand a second, halts the engine
     waiting: set[str] = set()
     asked = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: asked.set())  # before anybody can ask anything: all hear of its end
+    for name in ("SIGTERM", "SIGHUP"):  # before anybody can ask anything: all hear of its end
+        number = getattr(signal, name, None)  # on Windows no terminal hangs up
+        if number and signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks for
+            signal.signal(number, lambda *_: asked.set())
+    with private_uploads():
+        _launch(pages, options, waiting, told, names=names, routes=routes, **look)
+        # Not earlier: Ctrl-C has to end a long wait for a public link.
+        signal.signal(signal.SIGINT, lambda *_: asked.set())
+        output = Output()
+        output.say(f"Decode Lab is at {pages.local_url.rstrip('/')}")
+        gc.collect()
+        gc.freeze()  # imported objects stay: scanning them takes half a second, in which nobody is answered
+        gc.enable()
+        if announcement:
+            output.say(announcement(pages.share_url or pages.local_url))
+        _wait_for_a_signal(asked, line)
+        line.close(PATIENCE)
+        _let_answer(waiting)
+        _end_streams()
+        pages.close(verbose=False)
+        gc.unfreeze()  # otherwise Triton's library complains at exit about what it finds
+
+
+def _launch(
+    pages: gr.Blocks,
+    options: argparse.Namespace,
+    waiting: set[str],
+    told: Mapping[str | None, str],
+    *,
+    names: Collection[str],
+    routes: Sequence[Route],
+    **look: Any,
+) -> None:
+    """Have Gradio answer. ``waiting``: where the callers are noted whose answers are under way."""
     try:
         pages.launch(
             app_kwargs={
@@ -145,20 +178,6 @@ def serve(
             refuse(options)
         print(f"app.py: the server cannot start: {error.strerror}.", file=sys.stderr)
         sys.exit(2)
-    signal.signal(signal.SIGINT, lambda *_: asked.set())  # not earlier: Ctrl-C has to end a long wait for a public link
-    output = Output()
-    output.say(f"Decode Lab is at {pages.local_url.rstrip('/')}")
-    gc.collect()
-    gc.freeze()  # imported objects stay: scanning them takes half a second, in which nobody is answered
-    gc.enable()
-    if announcement:
-        output.say(announcement(pages.share_url or pages.local_url))
-    _wait_for_a_signal(asked, line)
-    line.close(PATIENCE)
-    _let_answer(waiting)
-    _end_streams()
-    pages.close(verbose=False)
-    gc.unfreeze()  # otherwise Triton's library complains at exit about what it finds
 
 
 def _wait_for_a_signal(asked: threading.Event, line: Line) -> None:

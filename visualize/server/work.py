@@ -15,6 +15,7 @@ from lab.config import EngineConfig, LabError
 from lab.decode.engine import Engine
 from lab.engines import Pair
 from lab.pair.progress import Loading, watched
+from lab.wording import counted
 from visualize.server.compiling import Compiles, compiling
 
 log = logging.getLogger(__name__)
@@ -80,9 +81,9 @@ class Line:
                 raise FullError(CLOSED)
             if self._most is not None and self.inside >= self._most:
                 raise FullError(
-                    f"The lab is full: {self.inside} visitors have a run under way or wait for one, and it takes no "
-                    "more at once. Try again in a minute. Nothing is lost: your settings stay, runs that you saved can "
-                    "be opened, and the Memory page answers."
+                    f"The lab is full: {counted(self.inside, 'visitor')} {'has' if self.inside == 1 else 'have'} a run "
+                    "under way or in line, and it takes no more at once. Try again in a minute. Nothing is lost: your "
+                    "settings stay, runs that you saved can be opened, and the Memory page answers."
                 )
             self._inside.append(work)
         try:
