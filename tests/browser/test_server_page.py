@@ -67,7 +67,7 @@ def test_charts_update_and_a_prompt_is_answered_with_its_rounds(visit: Visit, vl
 
 
 def test_an_answer_that_cannot_be_heard_is_asked_for_again(troubled: Visit, vllm: ScriptedVLLM) -> None:
-    vllm.endless, vllm.pause = True, 0.02
+    vllm.endless, vllm.pause = True, 0.2  # 13 s of 64 tokens
     page = troubled().at("server")
     says(page, ".sheet-say", "serves")
     page.route("**/channels/*", lambda route: route.fulfill(status=502))
@@ -82,7 +82,7 @@ def test_an_answer_that_cannot_be_heard_is_asked_for_again(troubled: Visit, vllm
 
 
 def test_an_answer_can_be_stopped_and_an_empty_prompt_is_refused(visit: Visit, vllm: ScriptedVLLM) -> None:
-    vllm.endless, vllm.pause = True, 0.02
+    vllm.endless, vllm.pause = True, 0.2  # 13 s of 64 tokens
     page = visit().at("server")
     says(page, ".sheet-say", "serves")
     page.fill("#prompt textarea", "  ")
