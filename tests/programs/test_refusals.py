@@ -30,6 +30,7 @@ from visualize.server.guard import MOST_UNREAD
     [
         ("run", {"prompt": ""}, "The prompt is empty"),
         ("run", {"prompt": 5}, "prompt must be text, not 5"),
+        ("run", {"prompt": PROMPT, "seed": "\ud800"}, "seed must have no half character (a lone surrogate), not "),
         ("run", {"prompt": "a" * 100_001}, "the most is 100,000"),
         ("run", {"prompt": '"' * 50_000}, "token"),  # which takes as many escapes, and is one value
         ("run", {"prompt": "\ud800"}, "half a character|valid"),
