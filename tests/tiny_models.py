@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
@@ -68,13 +68,16 @@ def tokenizer() -> PreTrainedTokenizerFast:
 PANICS_AT = "Z"
 
 
-def panicking_tokenizer(at: str = PANICS_AT) -> PreTrainedTokenizerFast:
-    """One whose Rust code panics as it decodes ``at``, a regular expression: searching there takes more steps than a
-    search is given. What Python raises then is no ``Exception``."""
+def panicking_tokenizer(at: str = PANICS_AT, *, encoding: bool = False) -> PreTrainedTokenizerFast:
+    """One whose Rust code panics as it decodes (or encodes) ``at``, a regular expression: searching there takes more
+    steps than a search is given. What Python raises then is no ``Exception``."""
     panicking = copy.deepcopy(tokenizer())
     core = panicking.backend_tokenizer
     endless = Regex(at + "(?:|)" * 24 + "(?!)")  # 2 to the power of 24 ways, and none
-    core.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace(endless, "")])
+    if encoding:
+        core.normalizer = normalizers.Replace(endless, "")
+    else:
+        core.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace(endless, "")])
     return panicking
 
 

@@ -97,7 +97,7 @@ def test_an_answer_can_be_stopped_and_an_empty_prompt_is_refused(visit: Visit, v
     assert "miller" in page.inner_text(".answer-text")
 
 
-NO_ROOM = """() => [...document.querySelectorAll(".readout .label")]
+NO_ROOM = """() => [...document.querySelectorAll(".readout .label, .lab-header p")]
   .filter((label) => label.scrollWidth > label.clientWidth).map((label) => label.textContent)"""
 
 

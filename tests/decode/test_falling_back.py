@@ -274,22 +274,25 @@ def test_a_failing_commit_ends_only_the_request_concerned(lab, monkeypatch):
     assert lab.occupancy().live == 0
 
 
-def test_a_panic_in_the_tokenizer_ends_only_the_request_concerned():
-    """Whoever computes for everybody gets no error for it."""
+@pytest.mark.parametrize("speculative", ["off", "draft"])
+def test_a_panic_in_the_tokenizer_ends_only_the_request_concerned(speculative):
+    """Whoever computes for everybody gets no error for it. With a draft it panics as the proposals are told."""
     ids = tiny_models.tokenizer()(f"ab{PANICS_AT}xy")["input_ids"]
     words = torch.full((max(ids) + 1, tiny_models.VOCABULARY), -torch.inf)
     a, b, panics, x, y = ids
     for last, following in ((a, b), (b, panics), (panics, a), (x, y), (y, x)):
         words[last, following] = 1.0
-    lab = Engine(ScriptedModel(words), tiny_models.panicking_tokenizer())
-    one, other = (lab.submit(text, PLAIN, SamplingParams(max_tokens=8)) for text in "ax")
+    lab = Engine(ScriptedModel(words), tiny_models.panicking_tokenizer(), ScriptedModel(words))
+    config = replace(PLAIN, speculative=speculative)
+    one, other = (lab.submit(text, config, SamplingParams(max_tokens=8)) for text in "ax")
     other, one = other.result(), one.result()
     assert (other.reason, other.text) == ("length", "yxyxyxyx")
-    assert (one.reason, one.text) == ("error", "b")
+    assert (one.reason, one.text) == ("error", "b")  # the first token comes before any proposal
     assert one.finished.message.startswith("The model's tokenizer failed at this text. Change the prompt, or choose")
     assert lab.occupancy().live == 0
-    with pytest.raises(PromptError, match=r"tokenizer failed at this text.*PanicException: Onig"):
-        lab.generate(f"a{PANICS_AT}", PLAIN)
+    for tokenizer in (tiny_models.panicking_tokenizer(encoding=on) for on in (True, False)):
+        with pytest.raises(PromptError, match=r"tokenizer failed at this text.*PanicException: Onig"):
+            Engine(lab.target, tokenizer).generate(f"a{PANICS_AT}", PLAIN)
     assert lab.generate("x", PLAIN, SamplingParams(max_tokens=2)).text == "yx"
 
 

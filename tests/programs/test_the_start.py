@@ -55,8 +55,10 @@ httpx.Client.request = asking
     ],
 )
 def test_a_signal_right_after_startup_ends_the_server_cleanly(number: signal.Signals, when: str) -> None:
-    heard = "signal.signal(number, signal.SIG_DFL)"  # also where these tests were started with nohup
-    code = f"import os, signal\nnumber = {int(number)}\n{heard}\n{when}\n{APP}"
+    ignored = number != signal.SIGHUP  # as after nohup
+    hangs_up = f"signal.signal(signal.SIGHUP, signal.{'SIG_IGN' if ignored else 'SIG_DFL'})"
+    code = f"import os, signal\nnumber = {int(number)}\n{hangs_up}\n{when}\n{APP}\nprint(repr(signal.getsignal(1)))"
     done = forked.run(code, "--port", str(free_port()))
     assert done.returncode == 0, done.stderr
     assert "Decode Lab is at " in done.stdout
+    assert ("SIG_IGN" in done.stdout) is ignored
