@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
-from lab.config import SamplingParams
+from lab.config import PromptError, SamplingParams
 from lab.decode.text import TextStream, token_text
-from tests.tiny_models import engine, tokenizer
+from tests.tiny_models import PANICS_AT, engine, panicking_tokenizer, tokenizer
 
 
 def stream(text: str, stop=()) -> tuple[list[str], str, bool]:
@@ -53,6 +54,11 @@ def test_a_stop_string_in_a_prompt_ends_nothing():
     out = TextStream(tokenizer(), prompt, stop=("end",))
     assert "".join(out.push(token) for token in tokenizer()(", and on")["input_ids"]) + out.flush() == ", and on"
     assert not out.stopped
+
+
+def test_a_panic_at_the_context_is_an_error_of_the_prompts():
+    with pytest.raises(PromptError, match="tokenizer failed at this text"):
+        TextStream(panicking_tokenizer(), tokenizer()(f"a{PANICS_AT}")["input_ids"])
 
 
 def test_the_pieces_of_a_prompt_add_up_to_it():
