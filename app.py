@@ -32,13 +32,13 @@ if __name__ == "__main__":
     os.environ["GRADIO_TEMP_DIR"] = os.environ.get("GRADIO_TEMP_DIR", own_uploads)
     gc.disable()  # imported objects stay: scanning them again and again takes a quarter of the start-up
 
-from lab.native.cores import cores
+from lab.backends.cpu.cpu_count import cores
 
 # The engine leaves one core to the server: torch's threads wait for each other at every
 # operation, and a thread that has to share its core holds up all of them.
 os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(max(1, cores() - 1)))
 
-from visualize.server.options import (
+from visualize.options import (
     KEY,
     SHARED,
     ask_directly,
@@ -47,36 +47,45 @@ from visualize.server.options import (
     known_hosts,
     read_options,
 )
-from visualize.space import borrows_a_gpu
+from visualize.zerogpu_space import borrows_a_gpu
 
 if borrows_a_gpu(os.environ):  # before anything asks torch for a GPU: afterwards no forked process could use one
     import spaces  # noqa: F401
 elif __name__ == "__main__" and read_options(None, os.environ).device == "cpu":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # hide GPUs that are not to be used: the pages offer what works here
 
-from visualize.server.stubs import no_stubs
+from visualize.stubs import no_stubs
 
 with no_stubs():
     import gradio as gr
 
 from lab import LabError
-from lab.engines import EMBEDDED, Engines, fitting_pairs, own
-from lab.printing import print_utf8
-from lab.remote.server import Server
-from visualize.lessons.instructor import Answers
-from visualize.pages import PAGES
-from visualize.panels import claims, compare, deploy, instructor, lab, lessons, memory, pool, room, server
-from visualize.panels.look import style, theme
-from visualize.programs import programs
-from visualize.run.settings import DEFAULTS
-from visualize.server.allocator import share_arenas
-from visualize.server.apart import Apart
-from visualize.server.monitoring import Monitor
-from visualize.server.sent import keep_deleting
-from visualize.server.serving import refuse, serve, unserved
-from visualize.server.sessions import keep_no_values, share_configurations
-from visualize.server.work import Line
-from visualize.workshop.workshop import Workshop
+from lab.registry import EMBEDDED, Engines, fitting_pairs, own
+from lab.util.stdio import print_utf8
+from lab.vllm.client import Server
+from visualize.api import endpoints as programs
+from visualize.gradio_sessions import keep_no_values, share_configurations
+from visualize.jobs.job_queue import Line
+from visualize.jobs.reducer_process import Apart
+from visualize.malloc_trim import share_arenas
+from visualize.page_list import PAGES
+from visualize.pages.claims import page as claims
+from visualize.pages.compare import page as compare
+from visualize.pages.deploy import page as deploy
+from visualize.pages.instructor import page as instructor
+from visualize.pages.lab import page as lab
+from visualize.pages.lessons import page as lessons
+from visualize.pages.lessons.answer_key import Answers
+from visualize.pages.memory import page as memory
+from visualize.pages.pool import page as pool
+from visualize.pages.server import page as server
+from visualize.pages.workshop import page as room
+from visualize.pages.workshop.workshop import Workshop
+from visualize.prometheus import Monitor
+from visualize.run_settings import DEFAULTS
+from visualize.server import refuse, serve, unserved
+from visualize.theme import style, theme
+from visualize.upload_cleanup import keep_deleting
 
 
 @unserved()
@@ -101,7 +110,7 @@ def build(
         PAGES["Room"] = "room"
     load = engines
     if borrowed:
-        from visualize.server.zero import borrowing  # a package that only such a Space has
+        from visualize.jobs.zerogpu import borrowing  # a package that only such a Space has
 
         load = borrowing(engines, borrowed.watch)
     pages = lab.build(load, line, engines.offered, any_pair=engines.any_pair, workshop=workshop)

@@ -24,9 +24,9 @@ from lab.trace.metrics import Metrics, measure
 from lab.trace.run import Run, RunFileError
 
 if TYPE_CHECKING:
-    from lab.decode.engine import Engine
+    from lab.engine.engine import Engine
     from lab.load import load_engine
-    from lab.pair.loading import ModelLoadError
+    from lab.models.loader import ModelLoadError
 
 __all__ = [
     "ConfigError",
@@ -45,7 +45,7 @@ __all__ = [
     "measure",
 ]
 
-_HOMES = {"Engine": "lab.decode.engine", "ModelLoadError": "lab.pair.loading", "load_engine": "lab.load"}
+_HOMES = {"Engine": "lab.engine.engine", "ModelLoadError": "lab.models.loader", "load_engine": "lab.load"}
 """What is imported on first use: reading a trace needs no torch, which takes seconds and 300 MB."""
 
 

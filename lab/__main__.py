@@ -11,10 +11,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NoReturn, get_args
 
+from lab.cli.arguments import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings, typed
 from lab.config import EngineConfig, KVFormat, LabError, SamplingParams
 from lab.memory.catalogue import GPU_KEYS, MODELS, WEIGHT_BITS
-from lab.options import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings, typed
-from lab.printing import discard, note, print_utf8
+from lab.util.stdio import discard, note, print_utf8
 
 
 class _Prompted(Parser):
@@ -27,7 +27,7 @@ class _Prompted(Parser):
 
 
 def commands() -> Parser:
-    """The parser of all commands: each is carried out by the module of its name in ``lab.commands``."""
+    """The parser of all commands: each is carried out by the module of its name in ``lab.cli``."""
     parser = _Prompted(prog="python -m lab", description="Decode without a page, or work out what fits.")
     added = parser.add_subparsers(dest="command", required=True)
     _add_run(added)
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _imported(command: str) -> ModuleType:
     """The module that carries out a command. It needs torch and transformers, which take seconds: what can be said
     without it has been said before. Ctrl-C raises only when it is there."""
-    module = import_module(f"lab.commands.{command}")
+    module = import_module(f"lab.cli.{command}")
     from transformers.utils import logging
 
     logging.set_verbosity_error()

@@ -66,7 +66,8 @@ class EngineConfig:
             does not run with this model on this device is refused.
         kernels: what computes a step. "auto": the best that the engine has (``Engine``: Triton's kernels on a GPU, a
             step in C on a CPU). "reference": torch, operation by operation.
-        cuda_graphs: launch a small step's kernels on a GPU all together (``lab.kv.graphs``). Off: one by one, to see
+        cuda_graphs: launch a small step's kernels on a GPU all together (``lab.backends.gpu.cuda_graphs``). Off:
+        one by one, to see
             what launching costs. Where there is nothing to capture it changes nothing.
         torch_compile: compile the layers that torch computes, which takes some seconds the first time. A step in C
             has no use for it and refuses it.
@@ -77,7 +78,7 @@ class EngineConfig:
             target's own next token, right with a chosen probability; it costs nothing and is no
             drafter, but shows how speed follows acceptance. "off": nobody.
         num_speculative_tokens: gamma, the tokens proposed per round; with ``adaptive_window`` the most.
-        adaptive_window: let gamma follow recent acceptance and measured costs (``lab.decode.window``).
+        adaptive_window: let gamma follow recent acceptance and measured costs (``lab.engine.adaptive_window``).
         prompt_lookup_min, prompt_lookup_max: tokens that must match for "ngram"; longer matches first.
         early_exit_layer: layers that "early_exit" computes. None: a quarter of them.
         synthetic_acceptance_rate: probability that a "synthetic" proposal is right.

@@ -9,10 +9,11 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from lab.decode.backends import KernelChoice, choose_kernels
-from lab.decode.engine import Engine, refuse_limits
-from lab.pair.devices import DeviceMap, computing, refuse_device_map, resolve_device
-from lab.pair.loading import (
+from lab.backends.choose import KernelChoice, choose_kernels
+from lab.engine.engine import Engine, refuse_limits
+from lab.models.devices import DeviceMap, computing, refuse_device_map, resolve_device
+from lab.models.language_model import LanguageModel
+from lab.models.loader import (
     EMBEDDED_DRAFTS,
     EMBEDDED_TARGET,
     WEIGHTS,
@@ -23,8 +24,7 @@ from lab.pair.loading import (
     refuse_mismatch,
     resolve_dtype,
 )
-from lab.pair.models import LanguageModel
-from lab.pair.quantization import Quantization, resolve_quantization
+from lab.models.quantization import Quantization, resolve_quantization
 from lab.trace.recorder import Watch
 
 
@@ -61,7 +61,7 @@ def load_engine(
             processor has them, so that several tokens cost hardly more than one ("float32" asks for float32 alone);
             float16 with bitsandbytes.
         quantization: INT8 weights, the target's and the draft's: "torchao-int8" or "bitsandbytes-int8" (see
-            ``lab.pair.quantization``). None: weights in the dtype.
+            ``lab.models.quantization``). None: weights in the dtype.
         max_num_seqs, max_num_batched_tokens, kv_bytes: see ``Engine``.
         kernels: "triton", "c" or "reference" (torch); see ``Engine``.
         fuse_layers, async_scheduling, watch, order: see ``Engine``.

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lab.bench.growth import TOGETHER
-from lab.bench.interval import factor_interval
-from lab.bench.theory import speedup
 from lab.config import LabError
-from lab.decode.window import tokens_per_round
+from lab.engine.adaptive_window import tokens_per_round
+from lab.measure.interval import factor_interval
+from lab.measure.scaling_fit import TOGETHER
+from lab.measure.theory import speedup
 
 Value = float | bool | str | Sequence[float]
 

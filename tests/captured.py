@@ -12,12 +12,14 @@ import pytest
 import torch
 
 from lab import EngineConfig, Run, SamplingParams
-from lab.decode import backends
-from lab.decode.engine import Engine
-from lab.kv import attend_kernel, graphs, store_kernel
-from lab.kv.attention import _attend
-from lab.kv.plan import BlockPlan, Group
-from lab.kv.storage import LayerStorage
+from lab.backends import choose as backends
+from lab.backends.gpu import cuda_graphs as graphs
+from lab.backends.gpu import paged_attention as attend_kernel
+from lab.backends.gpu import store_kv as store_kernel
+from lab.engine.engine import Engine
+from lab.kv_cache.attention import _attend
+from lab.kv_cache.attention_metadata import BlockPlan, Group
+from lab.kv_cache.formats import LayerStorage
 from lab.trace.events import FellBack
 from tests import tiny_models
 
@@ -91,13 +93,13 @@ def compute_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def store(layer: LayerStorage, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-    """As ``lab.kv.store_kernel.store``."""
+    """As ``lab.backends.gpu.store_kv.store``."""
     real = slots >= 0
     layer.write(slots[real].long(), key[real], value[real])
 
 
 def attend(layer: LayerStorage, query: torch.Tensor, plan: BlockPlan, scaling: float | None = None) -> torch.Tensor:
-    """As ``lab.kv.attend_kernel.attend``: what belongs to no sequence is not written."""
+    """As ``lab.backends.gpu.paged_attention.attend``: what belongs to no sequence is not written."""
     out = torch.empty(query.shape)
     starts, lengths = plan.starts.tolist(), plan.lengths.tolist()
     for start, stop, length, table in zip(starts, starts[1:], lengths, plan.tables.long(), strict=False):

@@ -25,7 +25,7 @@ import httpx
 import psutil
 from playwright.sync_api import Browser, sync_playwright
 
-from lab.machine import describe_machine
+from lab.util.machine_info import describe_machine
 from tests.browser.conftest import QUIET, Lab, chromium, started
 
 KEY = "a key for measuring"

@@ -24,9 +24,9 @@ from typing import Any
 import httpx
 import psutil
 
-from lab.machine import describe_machine
+from lab.util.machine_info import describe_machine
 from tests.browser.conftest import started
-from visualize.server.allocator import REST
+from visualize.malloc_trim import REST
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "contiguous": {},

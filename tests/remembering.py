@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from lab import EngineConfig, SamplingParams
-from lab.decode.engine import Engine
+from lab.engine.engine import Engine
 from lab.trace.run import Run
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer

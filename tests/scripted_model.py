@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import torch
 
-from lab.kv.plan import StepPlan
+from lab.kv_cache.attention_metadata import StepPlan
 
 
 class ScriptedModel:
-    """Stands in for ``lab.pair.models.LanguageModel``; a Markov chain, so its distribution is known exactly."""
+    """Stands in for ``lab.models.language_model.LanguageModel``; a Markov chain, so its distribution is known
+    exactly."""
 
     layers, kv_heads, head_dim, query_groups, context_length = 1, 1, 1, 1, 64
     device, dtype, product_dtype, dtype_name = torch.device("cpu"), torch.float32, torch.float32, "float32"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from lab.bench.gpu.models import TINY_DRAFT, TINY_TARGET, Scripted, engine, guess, random_script
-from lab.decode.engine import Engine
+from lab.bench.gpu.random_models import TINY_DRAFT, TINY_TARGET, Scripted, engine, guess, random_script
+from lab.engine.engine import Engine
 
 CPU = torch.device("cpu")
 OPTIONS = {"dtype": torch.float32, "device": CPU}

@@ -1,11 +1,11 @@
-"""The answer to programs about an unfinished comparison. For finished ones see ``tests/programs``."""
+"""The answer to programs about an unfinished comparison. For finished ones see ``tests/api``."""
 
 from __future__ import annotations
 
 import json
 
 from lab import EngineConfig, SamplingParams
-from lab.answers import compare_answer
+from lab.cli.json_results import compare_answer
 from tests import tiny_models
 
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lab import cgroup, device_memory
-from lab.device_memory import CAPTURING, LOOKS_A_SECOND, free_bytes, memory_in_use
+from lab.util import cgroup, device_memory
+from lab.util.device_memory import CAPTURING, LOOKS_A_SECOND, free_bytes, memory_in_use
 
 TWO = {torch.device("cuda", 0), torch.device("cuda", 1)}
 

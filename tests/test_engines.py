@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
-import lab.engines as engines_module
+import lab.registry as engines_module
 from lab import EngineConfig, LabError, SamplingParams
-from lab.decode.engine import Engine
-from lab.device_memory import CAPTURING
-from lab.engines import EMBEDDED, LISTED, USABLE, Engines, Pair, fitting_pairs, needed_bytes, own
-from lab.memory.models import find, known
-from lab.pair import loading
-from lab.pair.progress import Loading, LoadingCancelled, watched
+from lab.engine.engine import Engine
+from lab.memory.model_memory import find, known
+from lab.models import loader as loading
+from lab.models.load_progress import Loading, LoadingCancelled, watched
+from lab.registry import EMBEDDED, LISTED, USABLE, Engines, Pair, fitting_pairs, needed_bytes, own
 from lab.trace.events import RunStarted
+from lab.util.device_memory import CAPTURING
 from tests import tiny_models
 from tests.waiting import until
 

@@ -13,8 +13,8 @@ import yaml
 from packaging.requirements import Requirement
 
 from lab import Run
-from lab.engines import LISTED
-from lab.memory.models import known
+from lab.memory.model_memory import known
+from lab.registry import LISTED
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path: path.read_text("utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}

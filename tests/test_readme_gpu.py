@@ -7,7 +7,7 @@ import json
 import pytest
 
 from lab import Run
-from lab.bench.gpu.attention import CONTEXTS
+from lab.bench.gpu.attention_bench import CONTEXTS
 from lab.bench.gpu.capacity import LENGTHS, REQUESTS
 from tests.test_readme import MEASURED, README, ROOT, flat
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lab.config import ConfigError
-from lab.remote.server import Server, ServerError
+from lab.vllm.client import Server, ServerError
 from tests import forked
 from tests.browser.conftest import started
 from tests.coroutines import complete

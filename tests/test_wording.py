@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.wording import counted, in_short, speed
+from lab.util.messages import counted, in_short, speed
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from transformers import (
     Qwen3Config,
 )
 
-from lab.decode.engine import Engine
-from lab.pair.models import LanguageModel
+from lab.engine.engine import Engine
+from lab.models.language_model import LanguageModel
 
 VOCABULARY = 257  # every byte, and the end of the text
 CONTEXT = 320

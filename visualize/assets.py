@@ -14,7 +14,7 @@ from typing import Any
 
 import plotly
 
-from visualize.vocabulary import css_variables
+from visualize.states import css_variables
 
 STATIC = Path(__file__).parent / "static"
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"

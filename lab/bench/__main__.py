@@ -22,24 +22,15 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from lab import Engine, LabError, SamplingParams, load_engine
-from lab.bench.ab import format_ab, run_ab
+from lab.backends.cpu.threads import threads
 from lab.bench.gpu.session import SECONDS, TITLES, format_gpu, is_whole, run_gpu
-from lab.bench.kv_error import format_kv, run_kv
-from lab.bench.ladder import format_rows, run_ladder
 from lab.bench.llama import format_llama, run_llama
-from lab.bench.logprobs import format_logprobs, run_logprobs
+from lab.bench.logprobs_cost import format_logprobs, run_logprobs
 from lab.bench.output import writable, write
-from lab.bench.prompts import held_out_prompts, read_text
-from lab.bench.roofline import format_roofline, run_roofline
-from lab.bench.window import format_window, run_window
+from lab.bench.roofline_bench import format_roofline, run_roofline
 from lab.claims import CLAIMS
 from lab.claims.report import format_claims, run_claims
-from lab.config_text import parse_config
-from lab.decode.failure import explain
-from lab.device_memory import is_out_of_memory
-from lab.machine import describe_machine
-from lab.native.threads import threads
-from lab.options import (
+from lab.cli.arguments import (
     DEFAULT,
     INTERRUPTED,
     READ_ENOUGH,
@@ -49,9 +40,18 @@ from lab.options import (
     path,
     read_settings,
 )
-from lab.pair.devices import best_device, resolve_device
-from lab.pair.loading import resolve_dtype
-from lab.printing import Output, note, print_utf8
+from lab.config_parse import parse_config
+from lab.engine.error_messages import explain
+from lab.measure.ab_test import format_ab, run_ab
+from lab.measure.kv_error import format_kv, run_kv
+from lab.measure.ladder import format_rows, run_ladder
+from lab.measure.prompts import held_out_prompts, read_text
+from lab.measure.window_sweep import format_window, run_window
+from lab.models.devices import best_device, resolve_device
+from lab.models.loader import resolve_dtype
+from lab.util.device_memory import is_out_of_memory
+from lab.util.machine_info import describe_machine
+from lab.util.stdio import Output, note, print_utf8
 
 
 def at_least(least: int, why: str = "") -> Callable[[str], int]:
@@ -271,7 +271,7 @@ def _ab(args: argparse.Namespace) -> tuple[dict, str]:
 
 def _serve(args: argparse.Namespace) -> tuple[dict, str]:
     # Imported here: it needs a newer transformers than the other benches.
-    from lab.bench.serve import format_serve, run_serve
+    from lab.measure.serve import format_serve, run_serve
 
     result = run_serve(_engine(args), args.requests, args.seed, args.repeats, args.report)
     return result, format_serve(result)
@@ -319,8 +319,8 @@ def _llama(args: argparse.Namespace) -> tuple[dict, str]:
 
 def _vllm(args: argparse.Namespace) -> tuple[dict, str]:
     # Imported here: it needs httpx, which no other bench does.
-    from lab.bench.vllm import format_vllm, run_vllm
-    from lab.remote.server import Server
+    from lab.bench.vllm_bench import format_vllm, run_vllm
+    from lab.vllm.client import Server
 
     server = Server(args.attach, os.environ.get("VLLM_API_KEY"))
     result = run_vllm(_engine(args), server, args.max_tokens, args.report)

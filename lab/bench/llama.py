@@ -17,11 +17,11 @@ from pathlib import Path
 
 import torch
 
-from lab.bench.ladder import Row, format_rows, lab_generate, time_rows
-from lab.bench.measuring import refuse_failure
-from lab.bench.prompts import PROMPTS, refuse_cut
 from lab.config import EngineConfig, LabError, SamplingParams
-from lab.decode.engine import Engine
+from lab.engine.engine import Engine
+from lab.measure.ladder import Row, format_rows, lab_generate, time_rows
+from lab.measure.measuring import refuse_failure
+from lab.measure.prompts import PROMPTS, refuse_cut
 
 DTYPES = ("bf16", "f16", "f32")
 """Of llama.cpp's matrices. With the first it multiplies the same numbers as the engine on a processor with bfloat16."""

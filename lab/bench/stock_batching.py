@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
-from lab.bench.ladder import BY_TORCH
-from lab.bench.workload import Job
 from lab.config import LabError
-from lab.decode.engine import Engine
+from lab.engine.engine import Engine
+from lab.measure.ladder import BY_TORCH
+from lab.measure.workload import Job
 
 PAGE_SIZE = 16
 

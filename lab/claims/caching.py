@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from lab.bench.growth import CACHED, UNCACHED, curve
 from lab.claims.claim import NEWSLETTER, Chart, Claim, Found, Number, Series, Values, Verdict, at_lengths, times
 from lab.claims.trial import Trial, passage
 from lab.config import EngineConfig
+from lab.measure.scaling_fit import CACHED, UNCACHED, curve
 
 TOPIC = "What the KV cache saves"
 LENGTHS = (8, 16, 32, 64, 128, 256, 512, 960)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from lab.bench.interval import Interval, median_interval
 from lab.claims.trial import Trial
+from lab.measure.interval import Interval, median_interval
 
 NEWSLETTER = "KV Caching and Speculative Decoding"
 TUTORIAL = "Mastering KV Cache Compression and Speculative Decoding: Accelerate Your LLM Inference by 3x"

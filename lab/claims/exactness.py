@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import torch
 
-from lab.bench.goodness import g_test
-from lab.bench.prompts import held_out_prompts
+from lab.backends.torch.sampler import distribution, draw
+from lab.backends.torch.torch_backend import NewTokens, forward
 from lab.claims.claim import COURSE, GAMMA, TUTORIAL, Claim, Found, Number, Values, Verdict, percent, plain
 from lab.claims.rules import Context, Draws, Rule, by_target, with_absolute, with_residual, with_target
 from lab.claims.trial import Trial
 from lab.config import LabError, SamplingParams
-from lab.decode.forward import NewTokens, forward
-from lab.decode.sampling import distribution, draw
-from lab.decode.window import tokens_per_round
-from lab.pair.models import LanguageModel
+from lab.engine.adaptive_window import tokens_per_round
+from lab.measure.goodness_of_fit import g_test
+from lab.measure.prompts import held_out_prompts
+from lab.models.language_model import LanguageModel
 
 TOPIC = "Accepting and redrawing"
 TEMPERATURE = 0.8

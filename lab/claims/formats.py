@@ -5,15 +5,15 @@ from __future__ import annotations
 import statistics
 from functools import partial
 
-from lab.bench.ab import matching
-from lab.bench.interval import FEWEST
-from lab.bench.kv_error import kv_errors
-from lab.bench.measuring import finish
-from lab.bench.prompts import held_out_prompts
-from lab.bench.workload import Job
 from lab.claims.claim import TUTORIAL, Chart, Claim, Found, Number, Series, Values, Verdict, at_lengths, percent, times
 from lab.claims.trial import Trial, passage
 from lab.config import EngineConfig, SamplingParams
+from lab.measure.ab_test import matching
+from lab.measure.interval import FEWEST
+from lab.measure.kv_error import kv_errors
+from lab.measure.measuring import finish
+from lab.measure.prompts import held_out_prompts
+from lab.measure.workload import Job
 from lab.trace.events import StepTimed
 
 TOPIC = "What the KV cache takes"

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import torch
 
-from lab.bench.theory import speedup
 from lab.claims.claim import (
     COURSE,
     GAMMA,
@@ -30,6 +29,7 @@ from lab.claims.claim import (
 )
 from lab.claims.speculation import TOPIC, accepted_of, guesses, key
 from lab.claims.trial import Trial
+from lab.measure.theory import speedup
 
 GAMMAS = range(1, 33)
 """Windows to choose from; 32 is the widest that the engine takes."""

@@ -11,12 +11,12 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from lab.bench.score import divergence, surprise
 from lab.claims.claim import TUTORIAL, Claim, Found, Number, Values, Verdict, plain, times
 from lab.claims.trial import Trial, passage
 from lab.config import LabError
-from lab.memory.models import known
-from lab.pair.models import LanguageModel
+from lab.measure.score import divergence, surprise
+from lab.memory.model_memory import known
+from lab.models.language_model import LanguageModel
 
 LOST = 0.1
 """Divergence in nats per token that counts as another model."""

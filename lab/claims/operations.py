@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from lab.bench.power import EXPONENTS, fit_power
 from lab.claims.caching import TOPIC, both_times, step_times
 from lab.claims.claim import NEWSLETTER, Claim, Found, Number, Values, Verdict, percent, plain, times
 from lab.claims.trial import Trial
-from lab.decode.engine import Engine
-from lab.decode.work import PassWork, Span
-from lab.memory.models import known
+from lab.engine.engine import Engine
+from lab.engine.pass_cost import PassWork, Span
+from lab.measure.power import EXPONENTS, fit_power
+from lab.memory.model_memory import known
 
 BEFORE = 1000
 """Tokens before the one computed, in the article's example."""
@@ -31,7 +31,7 @@ class Operations(NamedTuple):
 
 
 def count(engine: Engine, start: int, stop: int) -> Operations:
-    """A pass over the tokens at positions ``start`` to ``stop`` - 1, as ``lab.decode.work`` counts it."""
+    """A pass over the tokens at positions ``start`` to ``stop`` - 1, as ``lab.engine.pass_cost`` counts it."""
     model = engine.target
     flops = PassWork(model, None).of([Span(start, stop, keep=1)]).flops
     pairs = sum(range(start + 1, stop + 1))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from lab.bench.measuring import summarise
-from lab.bench.workload import write
 from lab.claims.claim import TUTORIAL, Claim, Found, Number, Values, Verdict, percent, times
 from lab.claims.together import TOPIC
 from lab.claims.trial import Trial
+from lab.measure.measuring import summarise
+from lab.measure.workload import write
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import GiB
 from lab.memory.lengths import Lengths
-from lab.memory.models import known
+from lab.memory.model_memory import known
 
 UP_TO = 256
 """Tokens that a request says it may need, where memory is short."""
@@ -22,7 +22,7 @@ RATE = "tokens_per_second"
 
 def paging(trial: Trial) -> Found:
     # Imported here: it needs a newer transformers than everything else.
-    from lab.bench.serve import memory_rows
+    from lab.measure.serve import memory_rows
 
     engine = trial.engine("matched")
     trial.report("writing prompts, and finding out how long each answer gets")

@@ -10,7 +10,7 @@ from lab.claims import CLAIMS
 from lab.claims.claim import WORDS, Number
 from lab.claims.trial import Trial
 from lab.config import LabError
-from lab.decode.engine import Engine
+from lab.engine.engine import Engine
 
 WIDE = 100
 

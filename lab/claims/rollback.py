@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 import torch
 
-from lab.bench.ab import matching
-from lab.bench.prompts import held_out_prompts
-from lab.bench.score import divergence, new_storage
+from lab.backends.torch.rejection_sampler import judge_matching
+from lab.backends.torch.torch_backend import NewTokens, forward
 from lab.claims.claim import GAMMA, TUTORIAL, Claim, Found, Number, Values, Verdict, plain
 from lab.claims.trial import Trial
 from lab.config import EngineConfig
-from lab.decode.acceptance import judge_matching
-from lab.decode.engine import Engine
-from lab.decode.forward import NewTokens, forward
-from lab.kv.blocks import BlockPool
-from lab.kv.table import BlockTable
-from lab.pair.models import LanguageModel
+from lab.engine.engine import Engine
+from lab.kv_cache.block_pool import BlockPool
+from lab.kv_cache.block_table import BlockTable
+from lab.measure.ab_test import matching
+from lab.measure.prompts import held_out_prompts
+from lab.measure.score import divergence, new_storage
+from lab.models.language_model import LanguageModel
 
 
 class Written(NamedTuple):

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from lab.decode.acceptance import residual
-from lab.decode.sampling import draw
+from lab.backends.torch.rejection_sampler import residual
+from lab.backends.torch.sampler import draw
 
 
 class Context(NamedTuple):

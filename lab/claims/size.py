@@ -23,8 +23,8 @@ from lab.claims.claim import (
 )
 from lab.claims.trial import Trial
 from lab.config import KVFormat
-from lab.kv.storage import FORMATS, bytes_per_token
-from lab.memory.models import Model, known
+from lab.kv_cache.formats import FORMATS, bytes_per_token
+from lab.memory.model_memory import Model, known
 
 TOPIC = "What the KV cache takes"
 GB = 1e9

@@ -7,10 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from lab.bench.interval import Interval, ratio_interval
-from lab.bench.prompts import held_out_prompts
-from lab.bench.theory import Speculated, speculated, whole_rounds
-from lab.bench.window import CODE, RequestKind, mix
 from lab.claims.claim import (
     GAMMA,
     TEXTS,
@@ -29,9 +25,13 @@ from lab.claims.claim import (
 )
 from lab.claims.trial import Trial
 from lab.config import EngineConfig, LabError
+from lab.measure.interval import Interval, ratio_interval
+from lab.measure.prompts import held_out_prompts
+from lab.measure.theory import Speculated, speculated, whole_rounds
+from lab.measure.window_sweep import CODE, RequestKind, mix
 from lab.trace.events import Judged
 from lab.trace.run import Run
-from lab.wording import listed
+from lab.util.messages import listed
 
 TOPIC = "What speculation gains"
 PROMISED = 0.6, 0.7

@@ -5,8 +5,6 @@ from __future__ import annotations
 import statistics
 from functools import partial
 
-from lab.bench.ladder import ladder_configs
-from lab.bench.prompts import PROMPTS
 from lab.claims.claim import (
     GAMMA,
     NEWSLETTER,
@@ -25,7 +23,9 @@ from lab.claims.claim import (
 )
 from lab.claims.trial import Trial, passage
 from lab.config import EngineConfig
-from lab.wording import listed
+from lab.measure.ladder import ladder_configs
+from lab.measure.prompts import PROMPTS
+from lab.util.messages import listed
 
 TOPIC = "All together"
 LADDER = {
@@ -35,7 +35,7 @@ LADDER = {
     "cache + paged": 45,
     f"all (gamma {GAMMA})": 52,
 }
-"""The article's tokens per second, by the rung's name in ``lab.bench.ladder``."""
+"""The article's tokens per second, by the rung's name in ``lab.measure.ladder``."""
 NEAR = 0.25
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
-from lab.bench.measuring import sound, take_turns
-from lab.bench.prompts import held_out_prompts
 from lab.config import EngineConfig, SamplingParams
-from lab.decode.engine import Engine
+from lab.engine.engine import Engine
+from lab.measure.measuring import sound, take_turns
+from lab.measure.prompts import held_out_prompts
 from lab.trace.run import Run
 
 Measured = TypeVar("Measured")

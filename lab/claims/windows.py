@@ -7,13 +7,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from lab.bench.interval import median_interval
 from lab.claims.claim import NEWSLETTER, TEXTS, Chart, Claim, Found, Number, Series, Values, Verdict, by_name, plain
 from lab.claims.gains import TENTH
 from lab.claims.speculation import TOPIC, accepted, key, kinds, tally
 from lab.claims.trial import Trial
 from lab.config import EngineConfig, LabError
-from lab.decode.window import best_window
+from lab.engine.adaptive_window import best_window
+from lab.measure.interval import median_interval
 
 GAMMAS = (1, 2, 4, 8)
 JUDGED_AT = 4

@@ -1,6 +1,7 @@
 """Where a device's memory goes: the weights, and the KV cache of as many sequences as fit.
 
-The cache is laid out as in this lab (``lab.kv``): slots in blocks, a sequence's blocks reserved for the most it may
+The cache is laid out as in this lab (``lab.kv_cache``): slots in blocks, a sequence's blocks reserved for the most
+it may
 need (contiguous) or taken as they fill (paged; Kwon et al., 2309.06180).
 """
 
@@ -13,10 +14,10 @@ from typing import Literal, NamedTuple, get_args
 import torch
 
 from lab.config import ConfigError, KVFormat, require_whole
-from lab.kv.storage import FORMATS, VectorBytes, bytes_per_token
+from lab.kv_cache.formats import FORMATS, VectorBytes, bytes_per_token
 from lab.memory.catalogue import MOST_GIB, TABLE_BITS, WEIGHT_BITS, GiB, WeightFormat
 from lab.memory.lengths import Lengths
-from lab.pair.shape import ModelShape
+from lab.models.model_shape import ModelShape
 
 MOST_PARAMETERS = 10**15
 Policy = Literal["contiguous", "paged"]

@@ -15,7 +15,7 @@ class Lengths:
     """Truncated geometric lengths: a sequence ends after every token with the same probability, or else at ``longest``.
 
     Most are short and a few several times as long: one in e^4 is longer than four times the mean, as with the
-    log-normal lengths of ``lab.bench.workload``. Two numbers define them, and everything here follows in closed
+    log-normal lengths of ``lab.measure.workload``. Two numbers define them, and everything here follows in closed
     form from P(length > n) = r^n for n < longest; nothing is sampled.
 
     Args:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from lab.memory.capacity import Deployment
-from lab.memory.models import Model
-from lab.wording import counted
+from lab.memory.model_memory import Model
+from lab.util.messages import counted
 
 
 def notices(model: Model, chosen: Deployment, size: Callable[[int], str]) -> Iterator[str]:

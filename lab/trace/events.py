@@ -48,7 +48,7 @@ class RunStarted(Event):
     character has an empty piece). ``block_bytes`` are the bytes of one cache block,
     scales included, and the draft model's share if it is used; 0 without a cache.
     ``copy_bytes_per_second`` (bytes read and written) and ``matmul_flops_per_second`` are what the device does at
-    best, as measured (``lab.decode.limits``). None: that failed, or the models' work cannot be counted. They and
+    best, as measured (``lab.engine.device_limits``). None: that failed, or the models' work cannot be counted. They and
     ``dtype`` are those of steps after the prompt, which may be read in another (``EngineConfig.prefill_attention``).
     ``cuda_graphs``: steps of few tokens are captured and replayed. ``compiled``: the layers went through torch.compile.
     ``hardware`` is what ``device`` was: the accelerator's name, or the processor and its cores. "": not known (files
@@ -343,7 +343,7 @@ class StepTimed(Event):
     ``sample_ms``: probabilities, draws and verdicts. ``rest_ms``: everything else. They are the
     batch's: ``batch_sequences`` shared the pass, with ``batch_tokens`` between them. So are ``draft_bytes``,
     ``draft_flops``, ``verify_bytes`` and ``verify_flops``: what those passes had to move and to compute
-    (``lab.decode.work``).
+    (``lab.engine.pass_cost``).
     ``target_tokens``: those of this sequence. ``kv_tokens``: tokens whose keys and
     values are kept. The ``kv_`` bytes are those of the cache: reserved while the step was computed, proposals
     included, and used by the tokens that are kept. ``memory_bytes`` are those of

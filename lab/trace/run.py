@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.config import EngineConfig, LabError, SamplingParams
-from lab.trace.as_json import dumped, from_dict, to_dict
 from lab.trace.events import Committed, Event, Finished, RunStarted, StopReason
+from lab.trace.json_codec import dumped, from_dict, to_dict
 from lab.trace.metrics import Metrics, measure
 
 FORMAT = "decode-lab-run"

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
-from lab.decode.engine import Engine
+from lab.engine.engine import Engine
 from lab.trace.run import Run
 
 Load = Callable[[str], Engine]

@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from lab.bench.measuring import Figures, refuse_failure, served
-from lab.bench.turns import shuffled
-from lab.bench.workload import Job, write
 from lab.config import EngineConfig, LabError, SamplingParams
-from lab.decode.engine import Engine
+from lab.engine.engine import Engine
+from lab.measure.measuring import Figures, refuse_failure, served
+from lab.measure.turns import shuffled
+from lab.measure.workload import Job, write
 from lab.trace.events import Committed, Event
 from lab.trace.run import Run
 from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import Field
 
-from lab.bench.kv_error import kv_errors
-from lab.bench.workload import write
-from lab.kv.storage import FORMATS
+from lab.kv_cache.formats import FORMATS
+from lab.measure.kv_error import kv_errors
+from lab.measure.workload import write
 from lessons.experiments.base import Experiment, Load, Measured, Watch, Work
 
 FIGURES = {

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from pydantic import Field
 
+from lab.backends.torch.rejection_sampler import judge_sampled, residual
+from lab.backends.torch.sampler import draw
 from lab.claims.rules import Context, Draws, by_target, with_target
-from lab.decode.acceptance import judge_sampled, residual
-from lab.decode.sampling import draw
 from lessons.experiments.base import Experiment, Load, Measured, Watch, Work
 
 PORTION = 250

@@ -10,15 +10,15 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from lab.bench.ab import matching
-from lab.bench.compare import Case, RunTurn, in_turns
-from lab.bench.theory import speculated, without_speculation
 from lab.config import EngineConfig, LabError, SamplingParams
+from lab.measure.ab_test import matching
+from lab.measure.comparison import Case, RunTurn, in_turns
+from lab.measure.theory import speculated, without_speculation
 from lab.trace.events import Distributions, Judged, StepTimed
-from lab.trace.judged import Rounded, rounded
 from lab.trace.metrics import Metrics
 from lab.trace.run import Run
-from lab.wording import counted
+from lab.trace.verdict_rounding import Rounded, rounded
+from lab.util.messages import counted
 from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
 
 CONFIG = tuple(field.name for field in fields(EngineConfig))

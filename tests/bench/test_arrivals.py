@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from lab import ConfigError, EngineConfig, PromptError, SamplingParams
-from lab.bench.arrivals import arrivals
-from lab.bench.workload import Job, crowd
+from lab.measure.arrivals import arrivals
+from lab.measure.workload import Job, crowd
+from lab.trace.batch_steps import Step
 from lab.trace.events import Admitted, Event, Finished, Preempted, RunStarted, StepTimed
 from lab.trace.run import Run
-from lab.trace.steps import Step
 from tests import tiny_models
 
 PAGED = EngineConfig(paged=True, block_size=4)

@@ -9,16 +9,16 @@ from itertools import groupby
 
 import pytest
 
-from lab.answers import compare_answer
-from lab.bench.compare import Spread, compare, summarise, turns, typical
-from lab.bench.difference import first_difference
-from lab.bench.growth import CACHED, TOGETHER, UNCACHED, Curve, measure_growth
+from lab.backends.cpu.build import BuildError
+from lab.cli.json_results import compare_answer
 from lab.config import ConfigError, EngineConfig, LabError, PromptError, SamplingParams
-from lab.native.build import BuildError
+from lab.measure.comparison import Spread, compare, summarise, turns, typical
+from lab.measure.difference import first_difference
+from lab.measure.scaling_fit import CACHED, TOGETHER, UNCACHED, Curve, measure_growth
 from lab.trace.events import Committed, FellBack, Judged, Proposed
 from lab.trace.run import Run
 from tests import tiny_models
-from visualize.compare import comparison
+from visualize.pages.compare import report as comparison
 
 PROMPT = "The king had three sons"
 SAMPLING = SamplingParams(max_tokens=24, seed=3)
@@ -173,8 +173,10 @@ def without_a_compiler(monkeypatch):
     def refuse():
         raise BuildError("there is no C compiler")
 
-    monkeypatch.setattr("lab.native.model.library", refuse)
-    monkeypatch.setattr("lab.pair.native.refusal", lambda model: None)  # for bfloat16 does not hold its weights
+    monkeypatch.setattr("lab.backends.cpu.native_model.library", refuse)
+    monkeypatch.setattr(
+        "lab.backends.cpu.native_support.refusal", lambda model: None
+    )  # for bfloat16 does not hold its weights
     return tiny_models.engine("llama", "good")
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from lab import load_engine
-from lab.bench.difference import Difference, draws, first_difference, first_differences, read_again
 from lab.config import EngineConfig, SamplingParams
+from lab.measure.difference import Difference, draws, first_difference, first_differences, read_again
 from lab.trace.events import Committed
 from tests import tiny_models
 
@@ -58,7 +58,7 @@ def test_the_first_difference_of_int4_has_the_margins_of_both_settings(engine, s
 
 
 def test_places_far_apart_are_read_in_one_go(engine, monkeypatch):
-    monkeypatch.setattr("lab.bench.score.CHUNK", 16)
+    monkeypatch.setattr("lab.measure.score.CHUNK", 16)
     run = engine.generate(
         PROMPT, EngineConfig(), SamplingParams(max_tokens=40, temperature=1.0, seed=5, ignore_eos=True)
     )

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lab.bench.goodness import g_test
+from lab.measure.goodness_of_fit import g_test
 
 
 def drawn(p: torch.Tensor, times: int, seed: int) -> torch.Tensor:

@@ -14,26 +14,27 @@ import torch
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
 from lab import EngineConfig, Run, SamplingParams
+from lab.backends.gpu import fused_product as product
+from lab.backends.gpu import paged_attention as attend_kernel
+from lab.backends.gpu.fused_layer import FusedLayer
 from lab.bench import __main__ as main
-from lab.bench.gpu import attention, pair, part, prefill, session
-from lab.bench.gpu.attention import format_attention
+from lab.bench.gpu import attention_bench as attention
+from lab.bench.gpu import pair, part, prefill, session
+from lab.bench.gpu.attention_bench import format_attention
 from lab.bench.gpu.capacity import run_capacity
 from lab.bench.gpu.large import PROMPT_TOKENS
-from lab.bench.gpu.models import TINY_TARGET, Scripted, prompt, random_script, tokenizer
 from lab.bench.gpu.part import run_part
 from lab.bench.gpu.prefill import format_prefill, time_prefill
 from lab.bench.gpu.products import time_products
+from lab.bench.gpu.random_models import TINY_TARGET, Scripted, prompt, random_script, tokenizer
 from lab.bench.gpu.session import RECORDING, SECONDS, format_gpu, run_gpu
 from lab.bench.gpu.sheet import Sheet, format_gaps, spread
-from lab.bench.gpu.speculation import Speculation
-from lab.decode import pool
-from lab.decode.engine import Engine
-from lab.decode.window import tokens_per_round
-from lab.fused import product
-from lab.fused.layer import FusedLayer
-from lab.kv import attend_kernel
-from lab.kv.plan import BlockPlan
-from lab.kv.storage import bytes_per_token
+from lab.bench.gpu.speculation_bench import Speculation
+from lab.engine import core as pool
+from lab.engine.adaptive_window import tokens_per_round
+from lab.engine.engine import Engine
+from lab.kv_cache.attention_metadata import BlockPlan
+from lab.kv_cache.formats import bytes_per_token
 from tests.captured import captured_engine
 from tests.scripted_pair import CPU, OPTIONS, scripted_pair
 

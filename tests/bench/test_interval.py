@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.bench.interval import (
+from lab.measure.interval import (
     FEWEST,
     Interval,
     bootstrap,

@@ -11,11 +11,11 @@ import torch
 
 from lab import LabError
 from lab.bench import __main__ as command
-from lab.bench import kv_error
-from lab.bench.kv_error import format_kv, kv_errors, run_kv, storing_squares
-from lab.bench.score import log_probabilities
 from lab.config import EngineConfig
-from lab.kv.storage import KVStorage
+from lab.kv_cache.formats import KVStorage
+from lab.measure import kv_error
+from lab.measure.kv_error import format_kv, kv_errors, run_kv, storing_squares
+from lab.measure.score import log_probabilities
 from tests import tiny_models
 
 TEXTS = [("Fox", "The fox ran over the hill. " * 20), ("Hen", "A hen sat still.")]

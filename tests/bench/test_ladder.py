@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from lab import EngineConfig, LabError, SamplingParams
-from lab.bench import ladder
-from lab.bench.ladder import format_rows, ladder_configs, run_ladder, time_rows
-from lab.machine import describe_machine
+from lab.measure import ladder
+from lab.measure.ladder import format_rows, ladder_configs, run_ladder, time_rows
 from lab.trace.events import Committed, Finished, RunStarted, StepTimed
 from lab.trace.recorder import Recorder
+from lab.util.machine_info import describe_machine
 from tests import tiny_models
 
 
@@ -94,7 +94,7 @@ def test_a_run_that_failed_or_fell_back_is_not_timed(monkeypatch, recorded):
     monkeypatch.setattr(lab.draft, "forward", None)
     with pytest.raises(LabError, match="went on without its drafter"):
         timed(EngineConfig(speculative="draft"))
-    monkeypatch.setattr("lab.decode.pool.forward", None)
+    monkeypatch.setattr("lab.engine.core.forward", None)
     with pytest.raises(LabError, match="failed"):
         timed(EngineConfig())
 

@@ -13,8 +13,8 @@ import torch
 from lab import EngineConfig, LabError, SamplingParams, UnsupportedModelError
 from lab.bench import __main__ as command
 from lab.bench import llama
-from lab.bench.ladder import Row
 from lab.bench.llama import llama_cpp, run_llama
+from lab.measure.ladder import Row
 from tests import tiny_models
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from lab.bench import logprobs as bench
+from lab.bench import logprobs_cost as bench
 from lab.trace.events import Distributions
 from tests import tiny_models
 

@@ -10,9 +10,9 @@ import pytest
 
 from lab import EngineConfig, LabError
 from lab.bench import __main__ as command
-from lab.bench import roofline
-from lab.bench.roofline import format_roofline, run_roofline
-from lab.decode.request import Request
+from lab.bench import roofline_bench as roofline
+from lab.bench.roofline_bench import format_roofline, run_roofline
+from lab.engine.request import Request
 from lab.trace.events import FellBack
 from lab.trace.run import Run
 from tests import tiny_models

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from lab import EngineConfig, SamplingParams
-from lab.bench import score
-from lab.bench.score import divergence, log_probabilities, surprise
-from lab.kv.plan import BlockPlan
-from lab.pair.models import LanguageModel
+from lab.kv_cache.attention_metadata import BlockPlan
+from lab.measure import score
+from lab.measure.score import divergence, log_probabilities, surprise
+from lab.models.language_model import LanguageModel
 from tests import tiny_models
 from tests.captured import SMALL
 

@@ -10,9 +10,9 @@ import torch
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
 from lab import EngineConfig, SamplingParams
-from lab.bench.gpu.models import END, TINY_TARGET, Scripted, engine, guess, prompt, random_script, tokenizer
-from lab.bench.measuring import steps
-from lab.decode.engine import Engine
+from lab.bench.gpu.random_models import END, TINY_TARGET, Scripted, engine, guess, prompt, random_script, tokenizer
+from lab.engine.engine import Engine
+from lab.measure.measuring import steps
 from lab.trace.events import FellBack
 from tests.captured import Again, pretend_to_capture
 from tests.scripted_pair import CPU, OPTIONS, scripted_pair

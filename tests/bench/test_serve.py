@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from lab import EngineConfig, LabError
-from lab.bench import serve as bench
-from lab.bench.interval import factor_interval
-from lab.bench.measuring import finish, in_flight, latencies, serve, summarise, take_turns
-from lab.bench.prompts import PROMPTS as OPENINGS
 from lab.bench.stock_batching import serve_stock
-from lab.bench.workload import LogNormalLengths, exactly, write
+from lab.measure import serve as bench
+from lab.measure.interval import factor_interval
+from lab.measure.measuring import finish, in_flight, latencies, serve, summarise, take_turns
+from lab.measure.prompts import PROMPTS as OPENINGS
+from lab.measure.workload import LogNormalLengths, exactly, write
 from lab.trace.events import StepTimed
 from tests import tiny_models
 
@@ -125,7 +125,7 @@ def test_a_failed_request_is_not_measured(lab, monkeypatch):
     def broken(*_):
         raise RuntimeError("no kernel")
 
-    monkeypatch.setattr("lab.decode.pool.forward", broken)
+    monkeypatch.setattr("lab.engine.core.forward", broken)
     with pytest.raises(LabError, match="no kernel"):
         finish(lab, exactly(PROMPTS[:1], [4]), EngineConfig())
 

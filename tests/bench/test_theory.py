@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.bench.compare import Spread
-from lab.bench.theory import speculated, speedup, without_speculation
 from lab.config import EngineConfig, SamplingParams
+from lab.measure.comparison import Spread
+from lab.measure.theory import speculated, speedup, without_speculation
 from lab.trace.events import Judged, StepTimed
 from lab.trace.run import Run
 from tests.visualize.scripted import ScriptedEngine

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from lab.bench.prompts import PROMPTS
-from lab.bench.vllm import accepted_by_round, format_vllm, run_vllm
+from lab.bench.vllm_bench import accepted_by_round, format_vllm, run_vllm
 from lab.config import EngineConfig, LabError, SamplingParams
-from lab.remote.completion import Completed, ReportedRounds
+from lab.measure.prompts import PROMPTS
+from lab.vllm.completion import Completed, ReportedRounds
 from tests import tiny_models
 
 GAMMA = 3

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 
 from lab import Engine, EngineConfig
-from lab.bench import window as bench
+from lab.measure import window_sweep as bench
 from tests import tiny_models
 
 

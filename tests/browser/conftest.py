@@ -19,8 +19,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests import ensure_chromium, forked
-from tests.remote import scripted_vllm
-from tests.remote.scripted_vllm import ScriptedVLLM
+from tests.vllm import scripted_vllm
+from tests.vllm.scripted_vllm import ScriptedVLLM
 
 ROOT = Path(__file__).parents[2]
 expect.set_options(timeout=30_000)  # Playwright's default for everything else

@@ -21,13 +21,13 @@ from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
 from app import Engines  # before anything that imports torch: this leaves a core to the server
 from lab import Run
-from lab.bench.turns import shuffled
-from lab.machine import describe_machine
+from lab.measure.turns import shuffled
 from lab.trace.metrics import measure
+from lab.util.machine_info import describe_machine
 from tests.browser.conftest import QUIET, Lab, chromium, serving
-from visualize.run.settings import Settings
-from visualize.server.live import LiveRun
-from visualize.server.work import Line
+from visualize.jobs.job_queue import Line
+from visualize.jobs.live_run import LiveRun
+from visualize.run_settings import Settings
 
 TOKENS = 500
 RUNS = 6

@@ -10,7 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
 from tests.browser.conftest import OVERFLOW, Lab, rests
-from visualize.pages import PAGES
+from visualize.page_list import PAGES
 
 Visit = Callable[..., Lab]
 PHONE = {"width": 390, "height": 844}  # where tables scroll

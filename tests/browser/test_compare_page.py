@@ -15,8 +15,8 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Lab, appeared, as_on_a_phone, unfold
 from tests.waiting import until
-from visualize.compare.comparison import COLUMNS
-from visualize.compare.lanes import LINK, presets
+from visualize.pages.compare.configurations import LINK, presets
+from visualize.pages.compare.report import COLUMNS
 
 Visit = Callable[..., Lab]
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"

@@ -12,8 +12,8 @@ from playwright.sync_api import expect
 
 from lab import Run
 from tests.browser.conftest import Lab, unfold
-from visualize.panels.consequences import SAYS
-from visualize.vocabulary import DRAFTERS
+from visualize.setting_needs import SAYS
+from visualize.states import DRAFTERS
 
 Visit = Callable[..., Lab]
 

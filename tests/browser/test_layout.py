@@ -11,7 +11,7 @@ import pytest
 from lab import EngineConfig, Run
 from tests.browser.conftest import OVERFLOW, Lab
 from tests.visualize.conftest import script
-from visualize.vocabulary import DRAFTERS
+from visualize.states import DRAFTERS
 
 Visit = Callable[..., Lab]
 

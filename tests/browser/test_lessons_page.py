@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Lab
-from visualize.lessons.lesson_sheet import KEPT
+from visualize.pages.lessons.lesson_view import KEPT
 
 Visit = Callable[..., Lab]
 COSTS = 3  # a lesson whose answers are arithmetic: the same on every machine

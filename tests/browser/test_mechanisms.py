@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.browser.conftest import Lab
-from visualize.vocabulary import DRAFTERS
+from visualize.states import DRAFTERS
 
 Visit = Callable[..., Lab]
 TALE = (

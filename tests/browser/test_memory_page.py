@@ -15,8 +15,8 @@ from lab.memory.capacity import POLICIES
 from tests import hub, tiny_models
 from tests.browser.conftest import OVERFLOW, Lab, appeared, as_on_a_phone, serving
 from tests.waiting import until
-from visualize.pages import ABOUT
-from visualize.vocabulary import KV_FORMATS
+from visualize.page_list import ABOUT
+from visualize.states import KV_FORMATS
 
 Visit = Callable[..., Lab]
 

@@ -19,7 +19,7 @@ from lab.trace.run import Run
 from tests.browser.conftest import Lab
 from tests.visualize.conftest import script
 from tests.waiting import until
-from visualize.vocabulary import STATES
+from visualize.states import STATES
 
 Visit = Callable[..., Lab]
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}</script>\u202e"

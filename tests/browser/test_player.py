@@ -16,7 +16,7 @@ from lab.trace.events import StepTimed
 from tests.browser.conftest import Lab
 from tests.visualize.conftest import script
 from tests.visualize.picture import Picture
-from visualize.run.frames import Frame, Reducer
+from visualize.reduce.frames import Frame, Reducer
 
 Visit = Callable[..., Lab]
 LINK = {"seed": 3, "max_tokens": 40}

@@ -13,14 +13,14 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from lab.trace.run import read_json
-from lab.wording import counted
+from lab.util.messages import counted
 from tests.browser.conftest import OVERFLOW, Lab, unfold
 from tests.visualize.picture import Picture
-from visualize.batch.file import of
-from visualize.batch.frames import BatchReducer
-from visualize.batch.inputs import PRESETS, address
-from visualize.figures import batch as figures
-from visualize.panels.pool import ALIKE, PRIORITIES
+from visualize.charts import pool_charts as figures
+from visualize.pages.pool.inputs import PRESETS, address
+from visualize.pages.pool.page import ALIKE, PRIORITIES
+from visualize.pages.pool.pool_file import of
+from visualize.pages.pool.pool_frames import BatchReducer
 
 Visit = Callable[..., Lab]
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"

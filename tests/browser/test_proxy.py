@@ -17,8 +17,8 @@ import pytest
 from playwright.sync_api import expect
 
 from lab import Run
+from tests.api.calls import get
 from tests.browser.conftest import Lab, serving
-from tests.programs.calls import get
 
 Visit = Callable[..., Lab]
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Page
 
 from tests.browser.conftest import OVERFLOW, Lab
 from tests.browser.test_accessibility import violations
-from tests.remote.scripted_vllm import ACCEPTED, WORDS, ScriptedVLLM
+from tests.vllm.scripted_vllm import ACCEPTED, WORDS, ScriptedVLLM
 
 Visit = Callable[..., Lab]
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"

@@ -92,12 +92,12 @@ def test_a_taken_port_is_reported_device_cpu_hides_the_gpu_and_no_stubs_are_made
         "stubs, find = [], ast.get_source_segment\n"  # with which Gradio makes type stubs
         "ast.get_source_segment = lambda *which: stubs.append(which) or find(*which)\n"
         "torch.cuda.is_available = lambda: os.environ.get('CUDA_VISIBLE_DEVICES') != ''\n"
-        "import visualize.server.options\n"
-        "visualize.server.options.can_listen = lambda *_: True\n"  # taken after it was asked for
+        "import visualize.options\n"
+        "visualize.options.can_listen = lambda *_: True\n"  # taken after it was asked for
         "try:\n"
         "    runpy.run_path('app.py', run_name='__main__')\n"
         "finally:\n"
-        "    from visualize.compare.lanes import LANES\n"
+        "    from visualize.pages.compare.configurations import LANES\n"
         "    print(*LANES)\n"
         "    print(f'{len(stubs)=}')\n"
     )

@@ -21,8 +21,8 @@ from tests.browser.test_accessibility import violations
 from visualize.export import folder, lessons, runs
 from visualize.export.answers import RECORDED
 from visualize.export.pages import common_files
-from visualize.lessons.learner import worked_out
-from visualize.lessons.lesson_sheet import stops
+from visualize.pages.lessons.learner import worked_out
+from visualize.pages.lessons.lesson_view import stops
 
 COSTS, LOSSLESS = 3, 9  # the lessons of a quick export; their answers are arithmetic: the same on every machine
 HOSTILE = "<img src=x onerror=window.pwned=1>"

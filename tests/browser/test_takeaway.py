@@ -17,10 +17,10 @@ from lab.trace.events import Admitted, Event, Preempted, StepTimed
 from tests.browser.conftest import Lab
 from tests.browser.test_verdict import OPENED
 from tests.visualize.conftest import script
-from visualize.run.frames import Reducer
-from visualize.run.replays import runs
-from visualize.run.takeaway import page as as_page
-from visualize.server.shelf import MAX_RUN_FILE
+from visualize.jobs.downloads import page as as_page
+from visualize.jobs.run_store import MAX_RUN_FILE
+from visualize.recordings import runs
+from visualize.reduce.frames import Reducer
 
 Visit = Callable[..., Lab]
 HOSTILE = (

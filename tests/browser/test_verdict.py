@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from lab import Run
 from tests.browser.conftest import Lab
 from tests.browser.test_player import assert_shows as assert_stage_shows
-from visualize.run.frames import Reducer
+from visualize.reduce.frames import Reducer
 
 Visit = Callable[..., Lab]
 LINK = {"seed": 3, "max_tokens": 40, "distributions": 1}

@@ -17,7 +17,6 @@ from types import SimpleNamespace
 import pytest
 
 from lab import LabError, load_engine
-from lab.bench.interval import FEWEST, ratio_interval
 from lab.claims import CLAIMS, paging, report
 from lab.claims.claim import GAMMA, TEXTS, WORDS, Found, Number, at_lengths
 from lab.claims.operations import count
@@ -25,6 +24,7 @@ from lab.claims.report import format_claims, run_claims
 from lab.claims.speculation import Tally, accepted, guesses
 from lab.claims.together import LADDER
 from lab.claims.trial import Stopped, Trial, passage
+from lab.measure.interval import FEWEST, ratio_interval
 from lab.trace.events import StepTimed
 from lab.trace.run import Run
 
@@ -335,7 +335,7 @@ def test_paging_is_compared_with_contiguous_runs_and_with_no_batching(monkeypatc
         return {"tokens_per_second": rate, "mean_sequences": sequences, "wasted_share": wasted}
 
     rows = {name: functools.partial(serve, name) for name in speeds}
-    monkeypatch.setattr("lab.bench.serve.memory_rows", lambda *asked: (rows, {"requests": 6}))
+    monkeypatch.setattr("lab.measure.serve.memory_rows", lambda *asked: (rows, {"requests": 6}))
     monkeypatch.setattr(paging, "write", lambda *asked: [])
     values = CLAIMS["paged-throughput"].experiment(Trial(lambda pair: None, small=True)).values
     assert (values["in_contiguous"], values["in_paged"], values["fit"]) == (2, 8, 4)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from lab import Engine, load_engine
-from lab.bench.theory import speculated
-from lab.bench.workload import exactly
 from lab.config import EngineConfig, LabError, SamplingParams
-from lab.decode.request import Request
+from lab.engine.request import Request
+from lab.measure.theory import speculated
+from lab.measure.workload import exactly
 from lab.trace.run import Run
 from lessons.course import course
 from lessons.experiments import Batches, Measured, Rules, Runs, Work

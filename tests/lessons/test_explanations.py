@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from lab.bench.compare import Summary
-from lab.bench.interval import factor_interval
-from lab.bench.window import CODE
+from lab.measure.comparison import Summary
+from lab.measure.interval import factor_interval
+from lab.measure.window_sweep import CODE
 from lessons.course import FOLDER, course
 from lessons.lesson import names
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.bench.interval import factor_interval
+from lab.measure.interval import factor_interval
 from lessons.expressions import Expression
 from lessons.functions import FUNCTIONS, ExpressionError
 from lessons.template import Template

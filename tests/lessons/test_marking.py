@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from lab.bench.growth import Curve
+from lab.measure.scaling_fit import Curve
 from lessons.experiments import by_repeat
-from lessons.experiments.growth import figures as of_growth
+from lessons.experiments.growth_experiments import figures as of_growth
 from lessons.expressions import Expression
 from lessons.functions import ExpressionError
 from lessons.marking import AnswerError, checked, mark

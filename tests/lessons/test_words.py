@@ -14,7 +14,7 @@ from lessons.course import course
 from lessons.lesson import Lesson
 from lessons.questions import AnyQuestion, Choice, Curve, Slider
 from lessons.views import Bars, Player, Race
-from visualize.vocabulary import DRAFTERS, LEGEND, STATES
+from visualize.states import DRAFTERS, LEGEND, STATES
 
 TERMS = [
     r"tokens?", r"pass(es)?", r"layers?", r"weights?", r"parameters?", r"prefill", r"decodes?|decoding", r"prompts?",

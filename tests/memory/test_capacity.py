@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import ConfigError, EngineConfig
-from lab.kv.budget import Budget
-from lab.kv.cache import Cache
+from lab.engine.memory_budget import Budget
+from lab.kv_cache.kv_cache import Cache
 from lab.memory.capacity import MOST_PARAMETERS, POLICIES, Deployment
 from lab.memory.catalogue import GPU_KEYS, GPUS, MOST_GIB, WEIGHT_BITS, GiB, device_bytes
 from lab.memory.lengths import Lengths
-from lab.memory.models import known
-from lab.pair.loading import WEIGHTS, load_model
+from lab.memory.model_memory import known
+from lab.models.loader import WEIGHTS, load_model
 
 FORMATS = ("auto", "int8", "int4")
 

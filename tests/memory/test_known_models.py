@@ -33,14 +33,14 @@ from transformers import (
 
 from lab.config import UnsupportedModelError
 from lab.load import load_engine
-from lab.memory import models
+from lab.memory import model_memory as models
 from lab.memory.catalogue import PUBLISHED
-from lab.memory.models import Model, count_parameters, find, known, published_config
-from lab.pair import hub
-from lab.pair.loading import WEIGHTS, ModelLoadError
-from lab.pair.refusal import other_cache
-from lab.pair.shape import ModelShape
-from lab.pair.skeleton import without_weights
+from lab.memory.model_memory import Model, count_parameters, find, known, published_config
+from lab.models import hub
+from lab.models.loader import WEIGHTS, ModelLoadError
+from lab.models.meta_model import without_weights
+from lab.models.model_shape import ModelShape
+from lab.models.support import other_cache
 from tests import tiny_models
 
 TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}

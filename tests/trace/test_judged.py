@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from lab.trace.judged import Rounded, rounded
+from lab.trace.verdict_rounding import Rounded, rounded
 
 CHANCE = st.floats(1e-6, 1)
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from lab import EngineConfig, Run, RunFileError, SamplingParams
-from lab.machine import hardware
-from lab.trace.as_json import from_dict, to_dict
 from lab.trace.events import EVENT_TYPES, Distributions, Finished
+from lab.trace.json_codec import from_dict, to_dict
 from lab.trace.run import VERSION, parsed
+from lab.util.machine_info import hardware
 from tests import tiny_models
 
 

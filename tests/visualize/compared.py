@@ -7,7 +7,7 @@ from dataclasses import replace
 from lab.config import EngineConfig, SamplingParams
 from lab.trace.run import Run
 from tests.visualize.scripted import WORDS, ScriptedEngine
-from visualize.compare.lanes import LANES
+from visualize.pages.compare.configurations import LANES
 
 BYTES = {"auto": 1000, "int8": 500, "int4": 250}
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"

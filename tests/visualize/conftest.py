@@ -7,8 +7,8 @@ import pytest
 from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import Event
 from tests.visualize.scripted import ScriptedEngine
-from visualize.run.frames import Reducer
-from visualize.server.apart import Apart
+from visualize.jobs.reducer_process import Apart
+from visualize.reduce.frames import Reducer
 
 CONFIGS = {
     "plain": EngineConfig(),

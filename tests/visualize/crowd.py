@@ -6,15 +6,15 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from lab.bench.arrivals import arrivals
-from lab.bench.workload import Job
 from lab.config import EngineConfig, SamplingParams
-from lab.decode.engine import Engine
-from lab.trace.steps import Step
+from lab.engine.engine import Engine
+from lab.measure.arrivals import arrivals
+from lab.measure.workload import Job
+from lab.trace.batch_steps import Step
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
 from tests.visualize.picture import Picture
-from visualize.figures import batch as figures
+from visualize.charts import pool_charts as figures
 
 WORDS = 8
 LETTERS = tokenizer().decode(list(range(WORDS)))

@@ -12,9 +12,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from visualize.figures import CHARTS, Columns, start
-from visualize.figures.base import Patch
-from visualize.run.frames import Frame
+from visualize.charts import CHARTS, Columns, start
+from visualize.charts.base import Patch
+from visualize.reduce.frames import Frame
 
 MARKER = {"color": "marker_color", "pattern": "marker_pattern_shape"}
 """The columns that set properties of a trace's markers."""

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import ConfigError, EngineConfig, SamplingParams
-from lab.engines import EMBEDDED, Pair
-from lab.here import has_gpu
+from lab.registry import EMBEDDED, Pair
 from lab.trace.events import RunStarted
+from lab.util.capabilities import has_gpu
 from tests.visualize.conftest import script
 from tests.visualize.test_against import VALUES
-from visualize.run.again import again
-from visualize.run.settings import LINK, MAX_PROMPT, NEUTRAL, Settings, senseless
+from visualize.reduce.settings_from_run import again
+from visualize.run_settings import LINK, MAX_PROMPT, NEUTRAL, Settings, senseless
 
 STARTED = replace(script(Settings().engine_config(num_blocks=128))[0], target="stories", draft=None)
 LOOKUP = replace(STARTED, config=STARTED.config | {"speculative": "ngram"})

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import ConfigError, EngineConfig
-from visualize.compare.against import against
-from visualize.compare.lanes import Inputs, from_link
-from visualize.run.settings import BOUNDS, CHOICES, OTHER, Settings
+from visualize.pages.compare.compare_link import against
+from visualize.pages.compare.configurations import Inputs, from_link
+from visualize.run_settings import BOUNDS, CHOICES, OTHER, Settings
 
 VALUES = {
     **{name: st.sampled_from(list(values)) for name, values in CHOICES.items()},

@@ -8,12 +8,13 @@ import threading
 
 import pytest
 
-from visualize.server import allocator, serving
-from visualize.server.allocator import _glibc
+from visualize import malloc_trim as allocator
+from visualize import server as serving
+from visualize.malloc_trim import _glibc
 
 IN_PIECES = """
 import psutil
-from visualize.server.allocator import give_back, share_arenas
+from visualize.malloc_trim import give_back, share_arenas
 
 def resident():
     return psutil.Process().memory_info().rss / 1e6

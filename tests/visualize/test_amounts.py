@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from visualize.amounts import digits, in_bytes, three
+from visualize.format_numbers import digits, in_bytes, three
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ import pytest
 
 from lab.trace.events import Event, RunStarted
 from tests.visualize.conftest import CONFIGS, script
-from visualize.run.frames import Reducer
-from visualize.run.transcript import lines
-from visualize.server import apart
-from visualize.server.apart import Apart, RefusedError
+from visualize.jobs import reducer_process as apart
+from visualize.jobs.reducer_process import Apart, RefusedError
+from visualize.reduce.frames import Reducer
+from visualize.reduce.ndjson import lines
 
 ROOT = Path(__file__).parents[2]
 
@@ -162,7 +162,7 @@ def test_nothing_is_kept_of_a_run_that_is_over() -> None:
 
 def test_the_process_ends_with_its_parent() -> None:
     code = (
-        "import time; from visualize.server.apart import Apart; print(Apart.start()._popen.pid, flush=True); "
+        "import time; from visualize.jobs.reducer_process import Apart; print(Apart.start()._popen.pid, flush=True); "
         "time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
@@ -182,7 +182,7 @@ def test_the_process_ends_with_its_parent() -> None:
 
 def test_the_process_imports_neither_torch_nor_gradio() -> None:
     code = (
-        "import sys, visualize.server.apart, visualize.run.frames, visualize.batch.frames;"
+        "import sys, visualize.jobs.reducer_process, visualize.reduce.frames, visualize.pages.pool.pool_frames;"
         "print([name for name in ('torch', 'transformers', 'gradio', 'numpy') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

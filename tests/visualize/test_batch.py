@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.bench.workload import Job
 from lab.config import EngineConfig, SamplingParams
+from lab.measure.workload import Job
+from lab.trace.batch_steps import Entry, Step
 from lab.trace.events import (
     Admitted,
     BlockEvicted,
@@ -28,20 +29,19 @@ from lab.trace.events import (
     StepTimed,
 )
 from lab.trace.run import Run
-from lab.trace.steps import Entry, Step
 from tests import tiny_models
 from tests.visualize.crowd import ENGINE, LETTERS, job, lengths, picture, ran, runs, table
 from tests.visualize.picture import apply, draw
-from visualize.batch.frames import SMOOTH, BatchReducer
-from visualize.batch.inputs import Inputs
-from visualize.batch.live import BatchRun
-from visualize.batch.narrate import LOST, over, said
-from visualize.batch.readouts import Tally
-from visualize.batch.sequences import TAIL, Sequences
-from visualize.figures import batch as figures
-from visualize.run.transcript import lines
-from visualize.server.live import transcript
-from visualize.server.work import Line
+from visualize.charts import pool_charts as figures
+from visualize.jobs.job_queue import Line
+from visualize.jobs.live_run import transcript
+from visualize.pages.pool.inputs import Inputs
+from visualize.pages.pool.pool_frames import SMOOTH, BatchReducer
+from visualize.pages.pool.pool_job import BatchRun
+from visualize.pages.pool.pool_metrics import Tally
+from visualize.pages.pool.pool_narration import LOST, over, said
+from visualize.pages.pool.sequence_table import TAIL, Sequences
+from visualize.reduce.ndjson import lines
 
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 

@@ -6,7 +6,8 @@ from collections import defaultdict
 
 from hypothesis import given, settings
 
-from lab.bench.workload import Job
+from lab.measure.workload import Job
+from lab.trace.batch_steps import Step
 from lab.trace.events import (
     Admitted,
     BlockAllocated,
@@ -22,11 +23,10 @@ from lab.trace.events import (
     RunStarted,
     StepTimed,
 )
-from lab.trace.steps import Step
 from tests.visualize.crowd import LETTERS, job, lengths, picture, ran, runs, table
 from tests.visualize.picture import apply
-from visualize.batch.blocks import FREE, Blocks
-from visualize.batch.frames import BatchReducer
+from visualize.pages.pool.pool_blocks import FREE, Blocks
+from visualize.pages.pool.pool_frames import BatchReducer
 
 
 def remembered(blocks: Blocks) -> set[int]:

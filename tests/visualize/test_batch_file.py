@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from lab.bench.workload import Job
+from lab.measure.workload import Job
+from lab.trace.batch_steps import Step
 from lab.trace.run import RunFileError, read_json
-from lab.trace.steps import Step
 from tests.visualize.crowd import job, ran, runs
-from visualize.batch.file import as_json, of, told
-from visualize.batch.frames import BatchReducer
+from visualize.pages.pool.pool_file import as_json, of, told
+from visualize.pages.pool.pool_frames import BatchReducer
 
 
 def opened(path: Path) -> list[Step]:

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import ConfigError, EngineConfig, PromptError
-from visualize.batch.inputs import (
+from visualize import run_settings as lab_settings
+from visualize.page_list import PAGES
+from visualize.pages.pool.inputs import (
     BOUNDS,
     CHOICES,
     DEFAULTS,
@@ -27,8 +29,6 @@ from visualize.batch.inputs import (
     preset_of,
     to_inputs,
 )
-from visualize.pages import PAGES
-from visualize.run import settings as lab_settings
 
 
 @pytest.mark.parametrize("key", PRESETS)

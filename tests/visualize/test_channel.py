@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from tests.coroutines import complete
-from visualize.server.channel import ALIVE, END, ROUTE, Channel
+from visualize.jobs.sse_channel import ALIVE, END, ROUTE, Channel
 
 
 def heard(text: str) -> list[str]:
@@ -174,7 +174,7 @@ def test_a_reader_whose_loop_has_ended_keeps_nobody_from_speaking() -> None:
 def test_a_channel_knows_for_how_long_nobody_has_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a minute of that, a run is ended; one that somebody reads may take hours."""
     now = [100.0]
-    monkeypatch.setattr("visualize.server.channel.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("visualize.jobs.sse_channel.time", SimpleNamespace(monotonic=lambda: now[0]))
     channel = Channel()
     now[0] += 70
     assert (channel.unheard, channel.never_heard) == (70, True)
@@ -237,7 +237,7 @@ def test_no_proxy_on_the_way_holds_back_or_keeps_what_is_sent() -> None:
 
 
 def test_a_stream_with_nothing_to_say_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("visualize.server.channel.ALIVE_S", 0.1)
+    monkeypatch.setattr("visualize.jobs.sse_channel.ALIVE_S", 0.1)
     channel = Channel()
     channel.put("before")
     threading.Timer(0.55, lambda: (channel.put("after"), channel.close())).start()

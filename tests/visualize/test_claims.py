@@ -15,12 +15,12 @@ from lab.claims.claim import WORDS, Chart, Checked, Found, Number, Series, Verdi
 from lab.claims.trial import Trial
 from lab.config import LabError
 from tests.visualize.picture import draw
-from visualize.claims import checks
-from visualize.claims.checks import Checks, calculated, claim_records, opened, shown
-from visualize.figures import claims as figures
-from visualize.server.tasks import follow
-from visualize.server.work import Line
-from visualize.vocabulary import VERDICTS
+from visualize.charts import claim_charts as figures
+from visualize.jobs.job_queue import Line
+from visualize.jobs.progress_tasks import follow
+from visualize.pages.claims import checks
+from visualize.pages.claims.checks import Checks, calculated, claim_records, opened, shown
+from visualize.states import VERDICTS
 
 ARITHMETIC = [name for name, claim in CLAIMS.items() if claim.arithmetic]
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"

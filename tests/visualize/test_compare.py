@@ -12,22 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.bench.compare import Spread, summarise
-from lab.bench.difference import Choice, Difference
-from lab.bench.interval import factor_interval
-from lab.bench.turns import shuffled
 from lab.config import ConfigError, EngineConfig, SamplingParams
-from lab.config_text import idle
-from lab.engines import Pair
+from lab.config_parse import idle
+from lab.measure.comparison import Spread, summarise
+from lab.measure.difference import Choice, Difference
+from lab.measure.interval import factor_interval
+from lab.measure.turns import shuffled
+from lab.registry import Pair
+from lab.trace.acceptance_stats import guessed
 from lab.trace.events import Committed, FellBack
-from lab.trace.guesses import guessed
 from lab.trace.run import Run
 from tests.visualize.compared import HOSTILE, configs, made
 from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until
-from visualize.compare.comparison import COLUMNS, PARTINGS, REPEATS, faster, race, so_far, whole
-from visualize.compare.comparison_run import Comparison, Growth
-from visualize.compare.lanes import (
+from visualize.charts.compare_charts import MARKS, bars, times
+from visualize.jobs.job_queue import Line
+from visualize.jobs.progress_tasks import follow
+from visualize.pages.compare.compare_job import Comparison, Growth
+from visualize.pages.compare.configurations import (
     BOUNDS,
     CHOICES,
     DEFAULTS,
@@ -40,9 +42,7 @@ from visualize.compare.lanes import (
     presets,
     to_inputs,
 )
-from visualize.figures.compare import MARKS, bars, times
-from visualize.server.tasks import follow
-from visualize.server.work import Line
+from visualize.pages.compare.report import COLUMNS, PARTINGS, REPEATS, faster, race, so_far, whole
 
 
 def shifted(run: Run, place: int) -> Run:

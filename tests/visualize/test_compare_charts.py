@@ -11,20 +11,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lab.bench.compare import Spread
-from lab.bench.growth import CACHED, UNCACHED, Curve
-from lab.bench.theory import Parts, Speculated
-from lab.decode.window import tokens_per_round
+from lab.engine.adaptive_window import tokens_per_round
+from lab.measure.comparison import Spread
+from lab.measure.scaling_fit import CACHED, UNCACHED, Curve
+from lab.measure.theory import Parts, Speculated
 from lab.trace.events import StepTimed
 from lab.trace.run import Run
 from tests.visualize.compared import BYTES, HOSTILE, configs, made
 from tests.visualize.picture import draw
 from visualize.assets import read
-from visualize.compare.comparison import so_far
-from visualize.compare.prediction import GROWTH_TOKENS, _power, growth, theory
-from visualize.figures import theory as figures
-from visualize.figures.compare import CHARTS, MARKS, shells
-from visualize.figures.lengths import cache_columns, growth_columns
+from visualize.charts import theory_charts as figures
+from visualize.charts.compare_charts import CHARTS, MARKS, shells
+from visualize.charts.length_charts import cache_columns, growth_columns
+from visualize.pages.compare.report import so_far
+from visualize.pages.compare.theory_report import GROWTH_TOKENS, _power, growth, theory
 
 
 def test_charts_are_the_same_in_light_and_dark() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from lab.memory.models import known
-from visualize.memory import calculator
-from visualize.panels.deploy import _answer
-from visualize.run import settings
-from visualize.vllm.deploy_sheet import _needed, answer
-from visualize.vllm.deployment import CHOICES, DEFAULTS, LINK, NAMED, NAMES, OTHER, Inputs, from_link, to_inputs
+from lab.memory.model_memory import known
+from visualize import run_settings as settings
+from visualize.pages.deploy.deploy_report import _needed, answer
+from visualize.pages.deploy.deployment import CHOICES, DEFAULTS, LINK, NAMED, NAMES, OTHER, Inputs, from_link, to_inputs
+from visualize.pages.deploy.page import _answer
+from visualize.pages.memory import calculator
 
 
 def told(**changes: Any) -> dict[str, Any]:

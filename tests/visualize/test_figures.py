@@ -12,10 +12,13 @@ import pytest
 from lab.trace.events import Event, StepTimed
 from tests.visualize.conftest import CONFIGS, script
 from tests.visualize.picture import Picture, apply, draw
-from visualize.figures import CHARTS, blocks, rounds, shells, timing
-from visualize.figures.base import TURN, WINDOW, nice_ceiling, window
-from visualize.run.frames import Reducer
-from visualize.vocabulary import STATES
+from visualize.charts import CHARTS, shells
+from visualize.charts import block_charts as blocks
+from visualize.charts import rounds_chart as rounds
+from visualize.charts import timing_chart as timing
+from visualize.charts.base import TURN, WINDOW, nice_ceiling, window
+from visualize.reduce.frames import Reducer
+from visualize.states import STATES
 
 
 def test_shells_are_the_same_chart_in_light_and_dark() -> None:

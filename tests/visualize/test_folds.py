@@ -9,13 +9,16 @@ import gradio as gr
 import pytest
 from gradio.block_function import BlockFunction
 
-from lab.engines import EMBEDDED
+from lab.registry import EMBEDDED
 from tests.visualize.scripted import ScriptedEngine
 from tests.visualize.test_again import started
-from visualize.panels import compare, deploy, lab, pool
-from visualize.run.settings import Settings
-from visualize.server.shelf import Shelf
-from visualize.server.work import Line
+from visualize.jobs.job_queue import Line
+from visualize.jobs.run_store import Shelf
+from visualize.pages.compare import page as compare
+from visualize.pages.deploy import page as deploy
+from visualize.pages.lab import page as lab
+from visualize.pages.pool import page as pool
+from visualize.run_settings import Settings
 
 
 def load(pair: str) -> ScriptedEngine:

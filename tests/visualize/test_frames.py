@@ -31,12 +31,12 @@ from lab.trace.metrics import measure
 from tests import tiny_models
 from tests.visualize.conftest import CONFIGS, script
 from tests.visualize.picture import Picture, picture
-from visualize.figures import rounds
-from visualize.run.frames import Reducer
-from visualize.run.in_words import described
-from visualize.run.readouts import Before, rows
+from visualize.charts import rounds_chart as rounds
+from visualize.reduce.frames import Reducer
+from visualize.reduce.metric_cards import Before, rows
+from visualize.reduce.settings_text import described
+from visualize.states import GIVEN_BACK, sentences
 from visualize.text import visible
-from visualize.vocabulary import GIVEN_BACK, sentences
 
 
 def test_frames_are_json_and_numbered(events: list[Event]) -> None:

@@ -12,14 +12,14 @@ import pytest
 
 from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until
-from visualize.compare.comparison_run import Comparison
-from visualize.compare.lanes import Inputs
-from visualize.run.frames import Reducer
-from visualize.run.settings import Settings
-from visualize.run.transcript import lines
-from visualize.server.live import LiveRun, transcript
-from visualize.server.tasks import follow
-from visualize.server.work import FullError, Line
+from visualize.jobs.job_queue import FullError, Line
+from visualize.jobs.live_run import LiveRun, transcript
+from visualize.jobs.progress_tasks import follow
+from visualize.pages.compare.compare_job import Comparison
+from visualize.pages.compare.configurations import Inputs
+from visualize.reduce.frames import Reducer
+from visualize.reduce.ndjson import lines
+from visualize.run_settings import Settings
 
 
 def load(pair: str) -> ScriptedEngine:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.coroutines import complete
-from visualize.server import sent
-from visualize.server.guard import Guard
+from visualize import upload_cleanup as sent
+from visualize.security import Guard
 
 FILE = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.json"\r\n\r\n{}\r\n--x--\r\n'
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from lab.config import EngineConfig
+from lab.trace.batch_steps import Entry, Step
 from lab.trace.events import EVENT_TYPES
 from lab.trace.run import Run
-from lab.trace.steps import Entry, Step
 from tests.visualize.conftest import CONFIGS, script
-from visualize.batch.file import as_json
-from visualize.panels.pool import POOL
-from visualize.server.shelf import RUN, Kind, Shelf
+from visualize.jobs.run_store import RUN, Kind, Shelf
+from visualize.pages.pool.page import POOL
+from visualize.pages.pool.pool_file import as_json
 from visualize.text import visible
 
 DOCUMENT = json.loads(Run(script(CONFIGS["all"], max_tokens=6, logprobs=2)).to_json())

@@ -10,8 +10,8 @@ import pytest
 from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import RunStarted
 from tests.visualize.conftest import CONFIGS, script
-from visualize.run.in_words import WORDS, described, difference, in_short
-from visualize.run.settings import Settings
+from visualize.reduce.settings_text import WORDS, described, difference, in_short
+from visualize.run_settings import Settings
 
 CONFIG = asdict(EngineConfig())
 STARTED = script(CONFIGS["plain"], max_tokens=1)[0]

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 import gradio as gr
 
 from lab import Engine, load_engine
-from lab.bench.growth import Curve
+from lab.measure.scaling_fit import Curve
 from lessons.course import course
-from lessons.experiments.growth import figures as of_growth
+from lessons.experiments.growth_experiments import figures as of_growth
 from lessons.marking import mark, right_answer
-from visualize.lessons.instructor import BLANK, Answers, lesson_records, told
-from visualize.lessons.lesson_run import LessonRun
-from visualize.panels import instructor
-from visualize.server.tasks import follow
-from visualize.server.work import Line
+from visualize.jobs.job_queue import Line
+from visualize.jobs.progress_tasks import follow
+from visualize.pages.instructor import page as instructor
+from visualize.pages.lessons.answer_key import BLANK, Answers, lesson_records, told
+from visualize.pages.lessons.lesson_run import LessonRun
 
 COSTS = 3
 

@@ -14,13 +14,13 @@ import pytest
 from lab import Engine, RunFileError, load_engine
 from lessons.course import course
 from lessons.experiments import Measured
-from visualize.lessons import kept_runs
-from visualize.lessons.kept_runs import packed, remembered, unpacked
-from visualize.lessons.learner import Learner, restored
-from visualize.lessons.lesson_run import LessonRun
-from visualize.lessons.observation import seen
-from visualize.server.tasks import follow
-from visualize.server.work import Line
+from visualize.jobs.job_queue import Line
+from visualize.jobs.progress_tasks import follow
+from visualize.pages.lessons import saved_runs as kept_runs
+from visualize.pages.lessons.learner import Learner, restored
+from visualize.pages.lessons.lesson_run import LessonRun
+from visualize.pages.lessons.observation import seen
+from visualize.pages.lessons.saved_runs import packed, remembered, unpacked
 
 COSTS, LOSSLESS = 3, 9
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.coroutines import complete
-from visualize.server.leaving import CALLER, Leaving
-from visualize.server.work import TICK
+from visualize.disconnects import CALLER, Leaving
+from visualize.jobs.job_queue import TICK
 
 
 def server() -> tuple[SimpleNamespace, dict[str, Any]]:

@@ -32,21 +32,22 @@ from tests.visualize import test_unmeasured
 from tests.visualize.conftest import script
 from tests.visualize.picture import draw
 from tests.visualize.test_unmeasured import FREE, VISITOR, handlers
-from visualize.batch import inputs as batch_inputs
-from visualize.figures import compare as compared
-from visualize.figures import overlap
-from visualize.figures.compare import MARKS
-from visualize.lessons import lesson_sheet as sheet
-from visualize.lessons import observation
-from visualize.lessons.instructor import Answers
-from visualize.lessons.learner import Learner, restored
-from visualize.lessons.lesson_run import LessonRun
-from visualize.lessons.overlap import pictures
-from visualize.panels import instructor, lessons
-from visualize.run.transcript import recorded
-from visualize.server.tasks import follow
-from visualize.server.visitors import OneEach
-from visualize.server.work import Line
+from visualize.charts import compare_charts as compared
+from visualize.charts import overlap_chart as overlap
+from visualize.charts.compare_charts import MARKS
+from visualize.jobs.job_queue import Line
+from visualize.jobs.progress_tasks import follow
+from visualize.jobs.visitor_sessions import OneEach
+from visualize.pages.instructor import page as instructor
+from visualize.pages.lessons import lesson_view as sheet
+from visualize.pages.lessons import observation
+from visualize.pages.lessons import page as lessons
+from visualize.pages.lessons.answer_key import Answers
+from visualize.pages.lessons.learner import Learner, restored
+from visualize.pages.lessons.lesson_run import LessonRun
+from visualize.pages.lessons.overlap_demo import pictures
+from visualize.pages.pool import inputs as batch_inputs
+from visualize.reduce.ndjson import recorded
 
 MORE = """  - view: race
     say: Watch.

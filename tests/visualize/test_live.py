@@ -16,21 +16,21 @@ import pytest
 import torch
 
 from lab.config import EngineConfig, PromptError
-from lab.pair.progress import watching
+from lab.models.load_progress import watching
 from lab.trace.events import Event, Finished, StepTimed
 from tests import tiny_models
 from tests.coroutines import complete
 from tests.visualize.picture import Picture
 from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until
-from visualize.batch.inputs import Inputs
-from visualize.batch.live import BatchRun
-from visualize.panels.lab import LabRun
-from visualize.run.frames import Reducer
-from visualize.run.settings import Settings
-from visualize.run.transcript import lines
-from visualize.server.live import LiveRun, transcript
-from visualize.server.work import Line
+from visualize.jobs.job_queue import Line
+from visualize.jobs.live_run import LiveRun, transcript
+from visualize.pages.lab.page import LabRun
+from visualize.pages.pool.inputs import Inputs
+from visualize.pages.pool.pool_job import BatchRun
+from visualize.reduce.frames import Reducer
+from visualize.reduce.ndjson import lines
+from visualize.run_settings import Settings
 
 
 def start(engine: ScriptedEngine, line: Line | None = None, **settings: Any) -> LiveRun:

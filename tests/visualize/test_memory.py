@@ -20,16 +20,16 @@ from lab.config import ConfigError
 from lab.memory.capacity import POLICIES
 from lab.memory.catalogue import GiB
 from lab.memory.lengths import Lengths
-from lab.memory.models import Model, known
+from lab.memory.model_memory import Model, known
 from lab.memory.notice import notices
-from lab.pair.loading import ModelLoadError
+from lab.models.loader import ModelLoadError
 from tests.visualize.picture import draw
 from tests.waiting import until
-from visualize.figures import memory
-from visualize.memory import hub
-from visualize.memory.calculator import BOUNDS, CHOICES, DEFAULTS, NAMES, OTHER, Inputs, from_link, to_inputs
-from visualize.memory.sheet import about, formula, in_every_format, readouts, sheet, size
-from visualize.panels.memory import Found, _answer, _ask
+from visualize.charts import memory_charts as memory
+from visualize.pages.memory import hub_models as hub
+from visualize.pages.memory.calculator import BOUNDS, CHOICES, DEFAULTS, NAMES, OTHER, Inputs, from_link, to_inputs
+from visualize.pages.memory.memory_report import about, formula, in_every_format, readouts, sheet, size
+from visualize.pages.memory.page import Found, _answer, _ask
 
 LLAMA = known()["llama-3.1-8b"]
 
@@ -97,7 +97,7 @@ def test_the_hub_is_asked_only_once_for_the_same_id(monkeypatch: pytest.MonkeyPa
         asked.append((hub, open_to_all))
         return replace(LLAMA, name=hub)
 
-    monkeypatch.setattr("visualize.memory.hub.find", find)
+    monkeypatch.setattr("visualize.pages.memory.hub_models.find", find)
     found: Found = {}
     values = [getattr(Inputs(model=OTHER, hub="some/model"), name) for name in NAMES]
     assert "press Enter" in json.loads(_answer(found, *values))["problem"]
@@ -108,7 +108,7 @@ def test_the_hub_is_asked_only_once_for_the_same_id(monkeypatch: pytest.MonkeyPa
 
 
 def test_of_two_look_ups_at_once_the_one_that_began_last_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("visualize.memory.hub.find", lambda hub, open_to_all: replace(LLAMA, name=hub))
+    monkeypatch.setattr("visualize.pages.memory.hub_models.find", lambda hub, open_to_all: replace(LLAMA, name=hub))
     found: Found = {}
     first, second = (
         _ask(found, *(getattr(Inputs(model=OTHER, hub=hub), name) for name in NAMES)) for hub in ("a/b", "c/d")

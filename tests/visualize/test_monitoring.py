@@ -13,13 +13,13 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from lab import Engine, EngineConfig, SamplingParams
-from lab.remote.metrics import GENERATED, MetricsError, parse
 from lab.trace.events import Committed, Finished, Judged, Preempted, Prefilled, Proposed
+from lab.vllm.server_metrics import GENERATED, MetricsError, parse
 from tests.tiny_models import engine as tiny_engine
 from tests.visualize.conftest import script
 from tests.waiting import until
-from visualize.server.monitoring import REASONS, Monitor
-from visualize.server.work import Line
+from visualize.jobs.job_queue import Line
+from visualize.prometheus import REASONS, Monitor
 
 PROMPT = "Once upon a time there was a fox"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lab.config import EngineConfig, SamplingParams
-from lab.decode.window import PROBE_EVERY, Costs
+from lab.engine.adaptive_window import PROBE_EVERY, Costs
 from lab.trace.events import (
     Admitted,
     BlockEvicted,
@@ -29,9 +29,9 @@ from lab.trace.roofline import Achieved
 from tests import tiny_models
 from tests.visualize.conftest import script
 from tests.visualize.picture import Picture
-from visualize.run.frames import Reducer
-from visualize.run.narrate import Narrator, limit
-from visualize.vocabulary import DRAFTERS, STATES, sentences
+from visualize.reduce.frames import Reducer
+from visualize.reduce.narration import Narrator, limit
+from visualize.states import DRAFTERS, STATES, sentences
 
 
 def narrator(prompt_tokens: int = 61, **config: Any) -> Narrator:

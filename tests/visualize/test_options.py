@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.pair.devices import best_device
-from visualize.server.options import (
+from lab.models.devices import best_device
+from visualize.options import (
     LOOPBACK,
     MAX_USERS,
     ask_directly,

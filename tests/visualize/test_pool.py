@@ -25,9 +25,9 @@ from lab.trace.events import (
 )
 from tests.visualize.conftest import script
 from tests.visualize.picture import Picture, apply
-from visualize.figures import blocks
-from visualize.run.frames import Reducer
-from visualize.run.pool import PoolView
+from visualize.charts import block_charts as blocks
+from visualize.reduce.block_map import PoolView
+from visualize.reduce.frames import Reducer
 
 SIZE, COUNT, ME = 4, 12, 3
 ADMITTED = Admitted(t_ms=0, owner=ME, running=2, waiting=0, cached_tokens=8, live_blocks=(4, 5), cached_blocks=(0, 1))

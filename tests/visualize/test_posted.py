@@ -10,8 +10,8 @@ from typing import Any
 import gradio as gr
 import pytest
 
-from visualize.server import posted
-from visualize.server.posted import Refusal
+from visualize import request_bodies as posted
+from visualize.request_bodies import Refusal
 
 FILE = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
 

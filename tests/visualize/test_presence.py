@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.coroutines import complete
-from visualize.server.presence import ALIVE, PATIENCE, RETURNS, Presence
+from visualize.jobs.tab_heartbeat import ALIVE, PATIENCE, RETURNS, Presence
 
 TAB, OTHER, THIRD = (f"/gradio_api/heartbeat/{name}" for name in ("abc", "def", "ghi"))
 

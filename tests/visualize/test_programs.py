@@ -17,10 +17,10 @@ from lab.trace.events import Event
 from tests.coroutines import complete
 from tests.visualize.scripted import ScriptedEngine
 from tests.visualize.test_live import Compiling
-from visualize.programs import programs as programs_module
-from visualize.programs.flat import flat
-from visualize.programs.programs import Programs
-from visualize.server.work import Line
+from visualize.api import endpoints as programs_module
+from visualize.api.endpoints import Programs
+from visualize.api.flat_results import flat
+from visualize.jobs.job_queue import Line
 
 LONG = {"config": EngineConfig(), "sampling": SamplingParams(max_tokens=100_000)}
 """Longer than any test waits."""

@@ -11,8 +11,8 @@ from lab.trace.events import Committed, Judged, Prefilled, Proposed, StepTimed
 from lab.trace.metrics import measure
 from tests import tiny_models
 from tests.visualize.conftest import CONFIGS, script
-from visualize.amounts import three
-from visualize.run.readouts import DASH, Before, Reading, beside, labels, rows
+from visualize.format_numbers import three
+from visualize.reduce.metric_cards import DASH, Before, Reading, beside, labels, rows
 
 CONFIG = asdict(EngineConfig())
 STARTED = script(CONFIGS["plain"], max_tokens=1)[0]

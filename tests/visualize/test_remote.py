@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import SamplingParams
-from lab.remote.completion import Completed, ReportedRounds
-from lab.remote.metrics import (
+from lab.vllm.client import Server, ServerError
+from lab.vllm.completion import Completed, ReportedRounds
+from lab.vllm.server_metrics import (
     ACCEPTED,
     COUNTERS,
     DRAFTED,
@@ -26,17 +27,16 @@ from lab.remote.metrics import (
     WAITING,
     Reading,
 )
-from lab.remote.server import Server, ServerError
 from tests.coroutines import complete
-from tests.remote.scripted_vllm import WORDS, ScriptedVLLM, serving
 from tests.visualize.picture import apply
+from tests.vllm.scripted_vllm import WORDS, ScriptedVLLM, serving
 from tests.waiting import until
-from visualize.figures import remote as figures
-from visualize.server.channel import Channel
-from visualize.server.work import Line
-from visualize.vllm import remote
-from visualize.vllm.remote import CUT_SHORT, NO_ROUND, NOT_TOLD, Asked, Prompts, Watch
-from visualize.vllm.watched import ABOUT, Reducer
+from visualize.charts import server_charts as figures
+from visualize.jobs.job_queue import Line
+from visualize.jobs.sse_channel import Channel
+from visualize.pages.server import remote_run as remote
+from visualize.pages.server.remote_run import CUT_SHORT, NO_ROUND, NOT_TOLD, Asked, Prompts, Watch
+from visualize.pages.server.watched import ABOUT, Reducer
 
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 GAUGES = {KV_USAGE: 0.25, RUNNING: 3.0, WAITING: 2.0}

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from lab import LabError, Run
-from visualize import recorded
-from visualize.run import replays
-from visualize.run.in_words import in_short
-from visualize.server.shelf import Shelf
+from visualize import recorded_results as recorded
+from visualize import recordings as replays
+from visualize.jobs.run_store import Shelf
+from visualize.reduce.settings_text import in_short
 
 
 @pytest.fixture

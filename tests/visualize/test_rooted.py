@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.coroutines import complete
-from visualize.server.rooted import Rooted
+from visualize.root_path import Rooted
 
 
 def passed_on(scope: dict[str, Any]) -> dict[str, Any]:

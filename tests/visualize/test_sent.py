@@ -13,12 +13,12 @@ import pytest
 from gradio import route_utils
 
 import app
-from lab.engines import Engines
+from lab.registry import Engines
 from tests.coroutines import complete
-from visualize.server import sent
-from visualize.server.posted import Refusal
-from visualize.server.sent import keep_deleting
-from visualize.server.work import Line
+from visualize import upload_cleanup as sent
+from visualize.jobs.job_queue import Line
+from visualize.request_bodies import Refusal
+from visualize.upload_cleanup import keep_deleting
 
 
 class Arriving(set[str]):

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from visualize.server import serving
-from visualize.server.options import read_options
+from visualize import server as serving
+from visualize.options import read_options
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from gradio.blocks import BlocksConfig
 from gradio.state_holder import SessionState
 
 import app
-from lab.engines import Engines
-from visualize.server.sessions import keep_no_values, share_configurations
-from visualize.server.work import Line
+from lab.registry import Engines
+from visualize.gradio_sessions import keep_no_values, share_configurations
+from visualize.jobs.job_queue import Line
 
 
 @pytest.fixture

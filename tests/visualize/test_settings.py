@@ -11,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import ConfigError, EngineConfig, SamplingParams
-from lab.engines import Pair, own
-from lab.here import has_gpu
-from lab.kv.attention import refuse_sdpa
-from visualize.panels.consequences import SAYS, state
-from visualize.recorded import KV_ERROR, kv_error, logprobs_cost
-from visualize.recorded import LOGPROBS as LOGPROBS_COST
-from visualize.run import settings as page_settings
-from visualize.run.settings import (
+from lab.kv_cache.attention import refuse_sdpa
+from lab.registry import Pair, own
+from lab.util.capabilities import has_gpu
+from visualize import run_settings as page_settings
+from visualize.recorded_results import KV_ERROR, kv_error, logprobs_cost
+from visualize.recorded_results import LOGPROBS as LOGPROBS_COST
+from visualize.run_settings import (
     BOUNDS,
     CHOICES,
     DEFAULTS,
@@ -32,7 +31,8 @@ from visualize.run.settings import (
     from_link,
     senseless,
 )
-from visualize.vocabulary import IN_CODE
+from visualize.setting_needs import SAYS, state
+from visualize.states import IN_CODE
 
 
 def test_an_empty_link_gives_the_defaults() -> None:

@@ -10,7 +10,7 @@ import pytest
 from gradio import component_meta
 
 from lab import Run
-from visualize.server.stubs import no_stubs
+from visualize.stubs import no_stubs
 
 
 def test_gradio_makes_no_stub_of_a_component_whose_file_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:

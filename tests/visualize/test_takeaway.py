@@ -23,11 +23,11 @@ from tests.visualize.conftest import CONFIGS, script
 from tests.visualize.picture import Picture
 from tests.visualize.test_text import HOSTILE
 from tests.waiting import until
-from visualize.run.frames import Reducer
-from visualize.run.takeaway import COLUMNS, FORMATS, numbers, page
-from visualize.run.transcript import recorded
-from visualize.server import shelf as shelf_module
-from visualize.server.shelf import RUN, Kept, Shelf
+from visualize.jobs import run_store as shelf_module
+from visualize.jobs.downloads import COLUMNS, FORMATS, numbers, page
+from visualize.jobs.run_store import RUN, Kept, Shelf
+from visualize.reduce.frames import Reducer
+from visualize.reduce.ndjson import recorded
 
 
 class Scripts(HTMLParser):
@@ -261,7 +261,7 @@ def test_an_invalid_save_request_is_explained(shelf: Shelf, wanted: object) -> N
 
 
 def test_with_too_many_visitors_the_oldest_run_is_dropped(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("visualize.server.shelf.MOST_VISITORS", 3)
+    monkeypatch.setattr("visualize.jobs.run_store.MOST_VISITORS", 3)
     events = script(CONFIGS["plain"], max_tokens=3)
     for visitor in ("ann", "ben", "cat", "ann", "dan"):
         shelf.put(visitor, f"{visitor}'s", events)
@@ -274,7 +274,7 @@ def test_when_full_the_shelf_drops_the_oldest_run_and_never_the_newest(
 ) -> None:
     events = script(CONFIGS["plain"], max_tokens=30)
     text = Run(events).to_json()
-    monkeypatch.setattr("visualize.server.shelf.MOST_KEPT", 2.5 * max(2 * len(text), 500 * len(events)))
+    monkeypatch.setattr("visualize.jobs.run_store.MOST_KEPT", 2.5 * max(2 * len(text), 500 * len(events)))
     shelf.put("ann", "ann's", events)
     opened, _ = put(shelf, tmp_path, text)
     assert shelf.visitors == {"ann", "me"}
@@ -288,7 +288,7 @@ def test_when_full_the_shelf_drops_the_oldest_run_and_never_the_newest(
 def test_what_a_run_takes_is_judged_by_its_events_and_by_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("visualize.server.shelf.MOST_KEPT", 10_000)
+    monkeypatch.setattr("visualize.jobs.run_store.MOST_KEPT", 10_000)
     path = tmp_path / "run.json"
     path.write_text("[]".ljust(4_000))
     full = Shelf(replace(RUN, load=lambda document, name: ["a step"], told=lambda events, id: ""))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from lab.config import EngineConfig
 from tests.visualize.conftest import script
 from tests.visualize.picture import Picture
-from visualize.figures import CHARTS
-from visualize.run.frames import Reducer
+from visualize.charts import CHARTS
+from visualize.reduce.frames import Reducer
 from visualize.text import escaped, in_page_words, visible
 
 HOSTILE = [

@@ -18,8 +18,8 @@ from lab.trace.roofline import achieved
 from tests.visualize.conftest import CONFIGS, script
 from tests.visualize.picture import Picture, picture
 from tests.visualize.scripted import LIMITS
-from visualize.run.frames import Reducer
-from visualize.run.narrate import limit
+from visualize.reduce.frames import Reducer
+from visualize.reduce.narration import limit
 
 
 def test_the_speed_is_that_of_up_to_eight_passes(events: list[Event]) -> None:

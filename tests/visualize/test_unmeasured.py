@@ -12,10 +12,11 @@ import pytest
 
 from lessons.experiments import runs
 from tests.visualize import scripted
-from visualize.lessons.instructor import BLANK, Answers
-from visualize.lessons.learner import Learner
-from visualize.panels import instructor, lessons
-from visualize.server.work import Line
+from visualize.jobs.job_queue import Line
+from visualize.pages.instructor import page as instructor
+from visualize.pages.lessons import page as lessons
+from visualize.pages.lessons.answer_key import BLANK, Answers
+from visualize.pages.lessons.learner import Learner
 
 LIMITED, FREE = 12, 11
 """Lessons that say how close a pass comes to this machine's limits, and that do not."""

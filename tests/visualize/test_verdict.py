@@ -13,9 +13,9 @@ from lab.trace.events import Distributions, Event, Judged, Proposed, Recovered
 from tests.visualize.conftest import script
 from tests.visualize.picture import draw
 from tests.visualize.test_text import HOSTILE
-from visualize.figures import verdict
-from visualize.run.frames import Frame, Reducer
-from visualize.run.verdict import opened
+from visualize.charts import verdict_chart as verdict
+from visualize.reduce.frames import Frame, Reducer
+from visualize.reduce.verification_view import opened
 
 ROUND = {"t_ms": 1.0, "step": 3, "position": 1}
 GUESS = Proposed(**ROUND, token_id=7, text=" forest", q=0.5)

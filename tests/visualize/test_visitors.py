@@ -19,11 +19,11 @@ from lab.trace.run import Run
 from tests.coroutines import complete
 from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until
-from visualize.run.settings import Settings
-from visualize.server.live import LiveRun
-from visualize.server.shelf import RUN, Kind, Shelf
-from visualize.server.visitors import OneEach, Visitors
-from visualize.server.work import Line
+from visualize.jobs.job_queue import Line
+from visualize.jobs.live_run import LiveRun
+from visualize.jobs.run_store import RUN, Kind, Shelf
+from visualize.jobs.visitor_sessions import OneEach, Visitors
+from visualize.run_settings import Settings
 
 
 class Desk:
@@ -106,7 +106,7 @@ def test_with_too_many_visitors_the_first_idle_one_is_forgotten(monkeypatch: pyt
         def __init__(self, goes_on: bool) -> None:
             self.goes_on, self.cancelled = goes_on, threading.Event()
 
-    monkeypatch.setattr("visualize.server.visitors.MOST", 2)
+    monkeypatch.setattr("visualize.jobs.visitor_sessions.MOST", 2)
     each: OneEach[Task] = OneEach()
     for visitor in ("ann", "ben", "ann", "cat", "dan"):
         each.begin(visitor, lambda visitor=visitor: Task(visitor == "cat"))
@@ -118,7 +118,7 @@ def test_with_too_many_visitors_the_first_idle_one_is_forgotten(monkeypatch: pyt
 
 
 def test_a_run_dropped_from_the_shelf_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("visualize.server.shelf.MOST_VISITORS", 2)
+    monkeypatch.setattr("visualize.jobs.run_store.MOST_VISITORS", 2)
     desk = Desk()
     for visitor in ("ann", "ben", "cat"):
         desk.begin(visitor, max_tokens=3)
@@ -169,7 +169,7 @@ def test_a_visitor_who_never_connected_is_forgotten_when_others_begin(monkeypatc
         desk.begin(visitor, max_tokens=3)
         desk.wait()
     hear(desk.runs[1])
-    monkeypatch.setattr("visualize.server.live.ABSENT", 0.01)
+    monkeypatch.setattr("visualize.jobs.live_run.ABSENT", 0.01)
     time.sleep(0.02)
     desk.begin("cat", max_tokens=3)
     desk.wait()
@@ -186,6 +186,6 @@ def test_a_run_without_listeners_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     hearing = threading.Thread(target=hear, args=(heard,))
     hearing.start()
     until(lambda: heard.channel.readers)
-    monkeypatch.setattr("visualize.server.live.ABSENT", 0.1)
+    monkeypatch.setattr("visualize.jobs.live_run.ABSENT", 0.1)
     hearing.join(20)
     assert [Run(run.events).reason for run in (unheard, heard)] == ["cancelled", "length"]

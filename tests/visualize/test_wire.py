@@ -19,10 +19,11 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from tests.coroutines import complete
+from visualize import compression as wire
 from visualize.assets import PLOTLY
-from visualize.server import channel, wire
-from visualize.server.channel import Channel
-from visualize.server.wire import ANSWERS, CHARTS, FOR_EVER, ROUTE, Lasting
+from visualize.compression import ANSWERS, CHARTS, FOR_EVER, ROUTE, Lasting
+from visualize.jobs import sse_channel as channel
+from visualize.jobs.sse_channel import Channel
 
 TEXT = "a page with many words, many of them the same\n" * 100
 

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.waiting import until
-from visualize.server import work
-from visualize.server.work import CLOSED, Line, Work
+from visualize.jobs import job_queue as work
+from visualize.jobs.job_queue import CLOSED, Line, Work
 
 
 class Doing(Work):

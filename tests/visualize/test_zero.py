@@ -25,19 +25,19 @@ from starlette.testclient import TestClient
 
 from lab import EngineConfig, Run, SamplingParams, load_engine
 from lab.config import ConfigError, LabError, PromptError
-from lab.engines import EMBEDDED
+from lab.registry import EMBEDDED
 from lab.trace.events import Finished, StepTimed
+from tests.api.calls import call
 from tests.browser.conftest import ROOT, started
-from tests.programs.calls import call
 from tests.visualize.lending import lending
 from tests.waiting import until
-from visualize.run.frames import Reducer
-from visualize.run.settings import Settings, from_link
-from visualize.run.transcript import lines
-from visualize.server import zero
-from visualize.server.live import LiveRun, transcript
-from visualize.server.monitoring import Monitor
-from visualize.server.work import Line
+from visualize.jobs import zerogpu as zero
+from visualize.jobs.job_queue import Line
+from visualize.jobs.live_run import LiveRun, transcript
+from visualize.prometheus import Monitor
+from visualize.reduce.frames import Reducer
+from visualize.reduce.ndjson import lines
+from visualize.run_settings import Settings, from_link
 
 CONFIG = EngineConfig(speculative="draft", paged=True)
 INT8 = EngineConfig(kv_dtype="int8")
@@ -270,7 +270,7 @@ import spaces, spaces.zero.torch
 spaces.zero.torch.init = spaces.zero.torch.move = lambda *_, **__: None  # there is no GPU to move tensors to
 import gradio
 from lab import EngineConfig, LabError, Run, SamplingParams
-from visualize.server import zero
+from visualize.jobs import zerogpu as zero
 
 with gradio.Blocks() as pages:
     gradio.Markdown("")
@@ -327,10 +327,10 @@ def test_a_space_lends_a_gpu_and_what_goes_wrong_there_or_before_is_told_in_its_
 
 
 def test_what_is_compared_on_such_a_space_runs_on_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lab.here.has_gpu", lambda: True)  # as ``spaces`` has torch say
-    lanes = [runpy.run_path(f"{ROOT}/visualize/compare/lanes.py")["LANES"]]
+    monkeypatch.setattr("lab.util.capabilities.has_gpu", lambda: True)  # as ``spaces`` has torch say
+    lanes = [runpy.run_path(f"{ROOT}/visualize/pages/compare/configurations.py")["LANES"]]
     monkeypatch.setenv("SPACES_ZERO_GPU", "true")
-    lanes.append(runpy.run_path(f"{ROOT}/visualize/compare/lanes.py")["LANES"])
+    lanes.append(runpy.run_path(f"{ROOT}/visualize/pages/compare/configurations.py")["LANES"])
     assert ["no-graphs" in those for those in lanes] == [True, False]
     assert [those["compiled"][1].kernels for those in lanes] == ["auto", "reference"]
 
@@ -377,10 +377,10 @@ def test_the_time_estimate_grows_with_the_tokens_and_with_kernels_that_are_still
 
 def test_a_run_whose_kernels_are_taken_for_compiled_needs_few_more() -> None:
     pytest.importorskip("triton")
-    from tests.decode.first_runs import RUNS
+    from tests.engine.first_runs import RUNS
 
     there = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.decode.first_runs", "90", "--count"]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.engine.first_runs", "90", "--count"]
     done = subprocess.run(command, cwd=ROOT, env=there, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     lines = dict(zip(RUNS, done.stdout.splitlines(), strict=True))

@@ -7,13 +7,13 @@ import sys
 from dataclasses import replace
 
 from lab import Engine, load_engine
+from lab.cli.arguments import READ_ENOUGH, Parser, path
 from lab.config import LabError
-from lab.options import READ_ENOUGH, Parser, path
-from lab.printing import Output, note, print_utf8
+from lab.util.stdio import Output, note, print_utf8
 from visualize.export import folder
 from visualize.export.site import QUICK, Wanted, make
 from visualize.export.terminal import Terminal
-from visualize.recorded import run_files
+from visualize.recorded_results import run_files
 
 
 def main(arguments: list[str] | None = None) -> None:

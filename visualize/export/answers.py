@@ -7,7 +7,7 @@ from typing import Any
 from lessons.expressions import Figures
 from lessons.marking import Provenance, differ, drawn, found_by, in_each_repeat, mark, right_numbers, too_noisy
 from lessons.questions import Answer, AnyQuestion, Choice, Curve
-from visualize.lessons.lesson_sheet import marked, stops
+from visualize.pages.lessons.lesson_view import marked, stops
 
 RECORDED = Provenance("the recording has", "A quieter machine could tell.")
 """The measurements are not the reader's machine's."""

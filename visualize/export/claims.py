@@ -8,10 +8,10 @@ from typing import Any
 from lab.claims import CLAIMS
 from lab.claims.trial import Trial
 from lab.config import LabError
-from lab.decode.engine import Engine
+from lab.engine.engine import Engine
 from visualize.assets import put_together, read
-from visualize.claims.checks import setup, shown
 from visualize.export.pages import CHARTS, Page, part
+from visualize.pages.claims.checks import setup, shown
 from visualize.text import as_line, visible
 
 ABOUT = "What articles say of KV caches and speculation, tested on the machine of the recording."

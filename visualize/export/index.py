@@ -12,8 +12,8 @@ from lab.trace.run import Run
 from visualize.export.lessons import address as lesson_address
 from visualize.export.pages import Page, filled
 from visualize.export.runs import Recording, address
-from visualize.recorded import logprobs_cost
-from visualize.run.readouts import READOUTS, Readout
+from visualize.recorded_results import logprobs_cost
+from visualize.reduce.metric_cards import READOUTS, Readout
 
 ABOUT = "A language model decoding with nothing hidden, recorded."
 SHOWN = [readout for readout in READOUTS if readout.key in ("speed", "pass", "accepted", "kv", "first")]

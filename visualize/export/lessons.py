@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lab.decode.engine import Engine
+from lab.engine.engine import Engine
 from lab.trace.run import Run
 from lessons.experiments import Measured, Preset, whole
 from lessons.lesson import Lesson
@@ -15,12 +15,12 @@ from visualize.assets import put_together, read
 from visualize.export.answers import key
 from visualize.export.markdown import to_html
 from visualize.export.pages import CHARTS, Page, filled, part
-from visualize.lessons import lesson_sheet as sheet
-from visualize.lessons import observation
-from visualize.lessons.learner import MOST_CHARACTERS, Learner
-from visualize.run.transcript import recorded
+from visualize.pages.lessons import lesson_view as sheet
+from visualize.pages.lessons import observation
+from visualize.pages.lessons.learner import MOST_CHARACTERS, Learner
+from visualize.reduce.ndjson import recorded
+from visualize.states import as_json
 from visualize.text import as_line
-from visualize.vocabulary import as_json
 
 ABOUT = "Say what you expect, see what was recorded, and read why: how decoding is made fast, and when it is not."
 PREDICT = sheet.PREDICT | {"kept": "Kept. Now see what was recorded."}

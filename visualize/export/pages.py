@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from visualize import assets
 from visualize.assets import PLOTLY, as_part, put_together, read, styles
-from visualize.document import BESIDE, document
+from visualize.static_page import BESIDE, document
 
 NAV = {"Runs": "index.html", "Lessons": "index.html#lessons", "Claims": "claims.html"}
 """The header's links, relative to the site's folder."""

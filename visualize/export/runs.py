@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.bench.compare import Case, RunTurn, in_turns, typical
-from lab.decode.engine import Engine
-from lab.machine import hardware
+from lab.engine.engine import Engine
+from lab.measure.comparison import Case, RunTurn, in_turns, typical
 from lab.trace.run import Run
-from lab.wording import counted
+from lab.util.machine_info import hardware
+from lab.util.messages import counted
+from visualize import recordings as replays
 from visualize.assets import read
 from visualize.export.pages import CHARTS, Page, part
-from visualize.run import replays
-from visualize.run.in_words import described
-from visualize.run.script import script
-from visualize.run.settings import Settings
-from visualize.run.transcript import recorded
+from visualize.reduce.ndjson import recorded
+from visualize.reduce.run_script import script
+from visualize.reduce.settings_text import described
+from visualize.run_settings import Settings
 from visualize.text import visible
 
 REPEATS = 3

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from lab.claims import CLAIMS
 from lab.config import LabError
-from lab.decode.engine import Engine
-from lab.machine import describe_machine, hardware
-from lab.wording import counted
+from lab.engine.engine import Engine
+from lab.util.machine_info import describe_machine, hardware
+from lab.util.messages import counted
 from lessons.course import course
 from visualize.export import claims, index, lessons, runs
 from visualize.export.pages import common_files

@@ -6,7 +6,7 @@ import shutil
 import time
 from typing import TextIO
 
-from lab.printing import discard
+from lab.util.stdio import discard
 
 
 class Terminal:

@@ -1,4 +1,4 @@
-// Draws the Claims page: the claims in ``setup``, and JSON records of their results (visualize/claims/checks.py).
+// Draws the Claims page: the claims in ``setup``, and JSON records of their results (visualize/pages/claims/checks.py).
 // Gradio runs this once, as a function of (element, props, trigger, watch, ...), after elements.js and sheet.js.
 
 const { shells, verdicts } = setup;

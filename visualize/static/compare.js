@@ -1,4 +1,4 @@
-// Draws the Compare page from JSON records (visualize/server/tasks.py): a record says what is new, the rest stays.
+// Draws the Compare page from JSON records (visualize/jobs/progress_tasks.py): a record says what is new, the rest stays.
 // Gradio runs this once, as a function of (element, props, trigger, watch, ...), after elements.js, sheet.js
 // and race.js.
 

@@ -1,5 +1,5 @@
 // The list of lessons with their completed stages, and the progress that the browser keeps:
-// {format, lessons: {number: ``Learner.kept`` of visualize/lessons/learner.py}}. Gradio runs this once, as a function
+// {format, lessons: {number: ``Learner.kept`` of visualize/pages/lessons/learner.py}}. Gradio runs this once, as a function
 // of (element, props, trigger, watch, ...), after elements.js and sheet.js.
 
 const FORMAT = "decode-lab-progress";
@@ -43,7 +43,7 @@ function save(lessons) {
 
 const runsOf = (lesson) => `${setup.kept}-runs-${lesson}`;
 
-/** Keep this lesson's recorded runs (visualize/lessons/kept_runs.py), for its charts, in place of earlier ones. */
+/** Keep this lesson's recorded runs (visualize/pages/lessons/saved_runs.py), for its charts, in place of earlier ones. */
 function saveRuns(runs) {
   keep(runsOf(number), null);
   const fits = runs && keep(runsOf(number), runs); // empty: more than the server would pack

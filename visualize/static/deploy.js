@@ -1,4 +1,4 @@
-// Draws the Deploy page's answer (visualize/vllm/deploy_sheet.py): texts as text.
+// Draws the Deploy page's answer (visualize/pages/deploy/deploy_report.py): texts as text.
 // Gradio runs this once, as a function of (element, props, watch, ...), after elements.js and sheet.js.
 
 function read(value) {

@@ -98,7 +98,7 @@ function plotted(plot, traces, layout, words) {
   plot.ariaDescription = words;
 }
 
-/** As in lab/wording.py: ``counted(2, "block")`` is "2 blocks". */
+/** As in lab/util/messages.py: ``counted(2, "block")`` is "2 blocks". */
 const counted = (number, thing) => `${number.toLocaleString("en")} ${thing}${number === 1 ? "" : "s"}`;
 
 /** How many squares there are of each kind. */
@@ -175,7 +175,7 @@ const PATIENCE = 60_000; // milliseconds; the most that a channel's first word i
 const AGAIN = 3000; // milliseconds until a server that did not answer is asked again
 const UNREACHED = "The lab does not answer. Trying again …";
 
-/** Read a channel (visualize/server/channel.py) to its end. ``gone`` is called at its end, or if there is no such
+/** Read a channel (visualize/jobs/sse_channel.py) to its end. ``gone`` is called at its end, or if there is no such
     channel; ``lost`` when it cannot be reached, and ``found`` when it can again. One that ``rests`` is not read while the
     page is in the background: a browser has six connections to a server, and each page needs one. */
 function hearChannel(id, { hear, gone, lost = () => {}, found = () => {}, rests = false }) {

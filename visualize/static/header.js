@@ -30,7 +30,7 @@ window.addEventListener("keydown", (event) => {
 });
 
 // Stop works while something runs, and already from the click on Run: until the page hears of its run, and then presses
-// Stop again if it was pressed, or hears that there is none (visualize/panels/events.py), or that it was refused.
+// Stop again if it was pressed, or hears that there is none (visualize/gradio_events.py), or that it was refused.
 // While it runs, nothing else begins. What cannot be pressed keeps its place among the Tab stops, so it is not disabled.
 const STOPPABLE = ".running, .begun";
 const STARTS = "#run, #open, #replays input, .teaching [data-does=measure]";

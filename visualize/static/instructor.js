@@ -1,4 +1,4 @@
-// The lessons on the instructor's page: which are measured, and the progress (visualize/lessons/instructor.py).
+// The lessons on the instructor's page: which are measured, and the progress (visualize/pages/lessons/answer_key.py).
 // Gradio runs this once, as a function of (element, props, trigger, watch, ...), after elements.js and sheet.js.
 
 const tell = progressTeller();

@@ -1,4 +1,4 @@
-// Draws the sheet of the Memory page from one JSON object (visualize/memory/sheet.py): texts as text, charts by Plotly.
+// Draws the sheet of the Memory page from one JSON object (visualize/pages/memory/memory_report.py): texts as text, charts by Plotly.
 // Gradio runs this once, as a function of (element, props, watch, ...), after elements.js and sheet.js.
 
 const { shells, assumed } = setup;

@@ -1,4 +1,4 @@
-// The progress of a lesson's run, the prediction's outcome, and the charts (visualize/lessons/observation.py). Gradio
+// The progress of a lesson's run, the prediction's outcome, and the charts (visualize/pages/lessons/observation.py). Gradio
 // runs this once, as a function of (element, props, trigger, watch, ...), after elements.js, sheet.js and race.js.
 
 const shells = {};

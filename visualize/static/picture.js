@@ -1,4 +1,4 @@
-// A run at one instant: its frames (visualize/run/frames.py), applied up to one of them. It can go forward and
+// A run at one instant: its frames (visualize/reduce/frames.py), applied up to one of them. It can go forward and
 // back, and knows nothing of the page. tests/visualize/picture.py does the same in Python.
 
 class Picture {

@@ -1,6 +1,6 @@
 // The server knows by an open connection that a tab is there, but a browser opens six to a server at most, over all its
 // tabs: Gradio, which keeps one open in each, would never load a sixth. So a tab that is hidden, with nothing under way,
-// says that it stays, and closes its connection until it is shown again (visualize/server/presence.py). In the head,
+// says that it stays, and closes its connection until it is shown again (visualize/jobs/tab_heartbeat.py). In the head,
 // before Gradio's own scripts, whose request for the connection is answered here.
 {
   const REST = 1000; // milliseconds for which a tab is hidden before it says so

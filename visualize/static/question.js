@@ -1,4 +1,4 @@
-// A question and its answer: a slider, a choice, or a curve to draw. The record (visualize/lessons/lesson_sheet.py)
+// A question and its answer: a slider, a choice, or a curve to draw. The record (visualize/pages/lessons/lesson_view.py)
 // says what is asked, what was answered and, once it is marked, where the right answer is. Gradio runs this once, as a
 // function of (element, props, trigger, watch, ...), after elements.js and sheet.js.
 

@@ -1,4 +1,4 @@
-// Draws the Room page: the state of everybody's runs (visualize/workshop/room.py), and for the presenter how to join.
+// Draws the Room page: the state of everybody's runs (visualize/pages/workshop/feed.py), and for the presenter how to join.
 // Gradio runs this once, after elements.js, sheet.js, workshop.js and squares.js.
 
 const { shells } = setup;

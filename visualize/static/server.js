@@ -1,5 +1,5 @@
-// Draws the Server page: reports on the server (visualize/vllm/watched.py) and on the visitor's own prompt
-// (visualize/vllm/remote.py), each from a channel of its own. Gradio runs this once, as a function of (element, props,
+// Draws the Server page: reports on the server (visualize/pages/server/watched.py) and on the visitor's own prompt
+// (visualize/pages/server/remote_run.py), each from a channel of its own. Gradio runs this once, as a function of (element, props,
 // watch, ...), with ``setup`` and sheet.js before it.
 
 const { shells, readouts } = setup;

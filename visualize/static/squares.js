@@ -1,5 +1,5 @@
 // The pool as squares, one per block: its owner by colour and number, how full it is, and what just happened to it.
-// Rows are those of visualize/batch/blocks.py. Only squares that differ from what is drawn are touched.
+// Rows are those of visualize/pages/pool/pool_blocks.py. Only squares that differ from what is drawn are touched.
 
 /** Whether a square with sides of so many pixels has room for "×" before the number of sequences that share it. */
 const roomy = (side, number) => side >= 14 + 6 * String(number).length;

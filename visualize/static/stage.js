@@ -1,7 +1,7 @@
-// The stage: reads a run's transcript (visualize/run/transcript.py) and shows the picture of one instant of it.
+// The stage: reads a run's transcript (visualize/reduce/ndjson.py) and shows the picture of one instant of it.
 // What anything means was decided in Python. The files of this folder are parts of one function of
-// (element, props, trigger, server, watch), in the order given by the page that shows it (visualize/run/script.py,
-// visualize/panels/pool.py), with ``setup`` and elements.js before them.
+// (element, props, trigger, server, watch), in the order given by the page that shows it (visualize/reduce/run_script.py,
+// visualize/pages/pool/page.py), with ``setup`` and elements.js before them.
 // The Lab's stage and the Pool's share all but these functions, which each has in lab.js or pool.js:
 //   drawOwn(picture)  draw what is neither a chart nor a number
 //   moved()           another instant is shown

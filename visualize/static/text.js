@@ -116,7 +116,7 @@ new ResizeObserver(() => (story.style.paddingBottom = "")).observe(story, { box:
 
 // -- a token explains itself -------------------------------------------------------------------
 
-/** They come rounded: a verdict's to as many digits as show what was decided (lab/trace/judged.py). */
+/** They come rounded: a verdict's to as many digits as show what was decided (lab/trace/verdict_rounding.py). */
 const number = (value) => (value === undefined ? "" : value >= 0.001 || value === 0 ? String(value) : value.toExponential());
 
 /** The head's sentence for a state, with a token's numbers in it. */

@@ -1,4 +1,4 @@
-// A verdict, opened: how one guess was judged (visualize/run/verdict.py), in place of the blocks and the times.
+// A verdict, opened: how one guess was judged (visualize/reduce/verification_view.py), in place of the blocks and the times.
 // The text and the rounds stay, because guesses are chosen there.
 
 const { verdict: verdictLooks } = setup;

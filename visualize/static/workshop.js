@@ -1,4 +1,4 @@
-// A workshop's doors (visualize/workshop/doors.py), and what the browser keeps of passing them. It comes before the
+// A workshop's doors (visualize/pages/workshop/routes.py), and what the browser keeps of passing them. It comes before the
 // scripts of the strip above the Lab and of the Room page.
 
 const KEPT_CODE = "decode-lab-code";

@@ -7,14 +7,14 @@ import time
 import torch
 
 from lab.bench.gpu.device import clean_up
-from lab.bench.gpu.models import LLAMA_8B, TINY_TARGET, Scripted, engine, prompt, random_script
+from lab.bench.gpu.random_models import LLAMA_8B, TINY_TARGET, Scripted, engine, prompt, random_script
 from lab.bench.gpu.sheet import Sheet
-from lab.bench.measuring import finish, in_flight
-from lab.bench.workload import Job, LogNormalLengths
 from lab.config import EngineConfig, LabError, SamplingParams
-from lab.decode.engine import Engine
-from lab.device_memory import free_bytes
+from lab.engine.engine import Engine
+from lab.measure.measuring import finish, in_flight
+from lab.measure.workload import Job, LogNormalLengths
 from lab.trace.events import Admitted
+from lab.util.device_memory import free_bytes
 
 KV_BYTES = 20 * 10**9
 REQUESTS = 256

@@ -11,9 +11,9 @@ from contextlib import suppress
 
 import torch
 
-from lab.decode.limits import timed
-from lab.kv.graphs import CaptureStream
-from lab.machine import describe_machine
+from lab.backends.gpu.cuda_graphs import CaptureStream
+from lab.engine.device_limits import timed
+from lab.util.machine_info import describe_machine
 
 ROTATED_BYTES = 2**30
 """Bytes read before any is read again: many times what a GPU's own cache holds, and enough to make the time until the

@@ -7,13 +7,22 @@ from dataclasses import replace
 
 import torch
 
-from lab.bench.gpu.models import LLAMA_1B, LLAMA_8B, TINY_DRAFT, TINY_TARGET, Scripted, engine, prompt, random_script
 from lab.bench.gpu.prefill import format_prefill, time_prefill
+from lab.bench.gpu.random_models import (
+    LLAMA_1B,
+    LLAMA_8B,
+    TINY_DRAFT,
+    TINY_TARGET,
+    Scripted,
+    engine,
+    prompt,
+    random_script,
+)
 from lab.bench.gpu.sheet import Sheet, spread
-from lab.bench.gpu.speculation import Speculation, format_speculation
-from lab.bench.measuring import refuse_failure, steps
+from lab.bench.gpu.speculation_bench import Speculation, format_speculation
 from lab.config import EngineConfig, LabError, SamplingParams
-from lab.decode.engine import Engine
+from lab.engine.engine import Engine
+from lab.measure.measuring import refuse_failure, steps
 from lab.trace.run import Run
 
 PROMPT_TOKENS = 128

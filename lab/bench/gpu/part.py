@@ -16,14 +16,14 @@ from pathlib import Path
 import torch
 from transformers.utils import logging as transformers_logging
 
-from lab.bench.gpu.attention import run_attention
+from lab.bench.gpu.attention_bench import run_attention
 from lab.bench.gpu.capacity import run_capacity
 from lab.bench.gpu.device import describe
 from lab.bench.gpu.large import run_large
 from lab.bench.gpu.pair import run_pair
 from lab.bench.gpu.recording import record
 from lab.bench.gpu.sheet import Sheet
-from lab.pair.loading import resolve_dtype
+from lab.models.loader import resolve_dtype
 
 RUN: dict[str, Callable] = {"1": run_pair, "2": run_large, "3": run_attention, "4": run_capacity}
 

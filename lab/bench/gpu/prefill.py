@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lab.bench.gpu.models import prompt
+from lab.bench.gpu.random_models import prompt
 from lab.bench.gpu.sheet import Sheet, spread
-from lab.bench.measuring import refuse_failure, steps
 from lab.config import EngineConfig, SamplingParams
-from lab.decode.engine import Engine
+from lab.engine.engine import Engine
+from lab.measure.measuring import refuse_failure, steps
 
 ROWS = {
     "flash": ("flash", "transformers'"),

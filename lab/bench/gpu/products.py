@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from lab.bench.gpu.device import clean_up, layer_seconds, layers_to_rotate
 from lab.bench.gpu.sheet import Sheet
-from lab.pair.shape import ModelShape
+from lab.models.model_shape import ModelShape
 
 ROWS = (1, 5, 16)
 EPSILON = 1e-5
@@ -55,8 +55,8 @@ Ways = dict[str, Callable[[int], torch.Tensor]]
 
 
 def _normed(matrices: torch.Tensor, rows: int) -> Ways:
-    from lab.fused.kernels import rms_norm
-    from lab.fused.product import normed_product
+    from lab.backends.gpu.fused_kernels import rms_norm
+    from lab.backends.gpu.fused_product import normed_product
 
     x, norm = matrices.new_ones(rows, matrices.shape[-1]), matrices.new_ones(matrices.shape[-1])
     return {
@@ -66,8 +66,8 @@ def _normed(matrices: torch.Tensor, rows: int) -> Ways:
 
 
 def _gated(matrices: torch.Tensor, rows: int) -> Ways:
-    from lab.fused.kernels import rms_norm, swiglu
-    from lab.fused.product import gated_product
+    from lab.backends.gpu.fused_kernels import rms_norm, swiglu
+    from lab.backends.gpu.fused_product import gated_product
 
     x, norm = matrices.new_ones(rows, matrices.shape[-1]), matrices.new_ones(matrices.shape[-1])
     return {
@@ -77,7 +77,7 @@ def _gated(matrices: torch.Tensor, rows: int) -> Ways:
 
 
 def _added(matrices: torch.Tensor, rows: int) -> Ways:
-    from lab.fused.product import add_product
+    from lab.backends.gpu.fused_product import add_product
 
     x, (to, other) = matrices.new_ones(rows, matrices.shape[-1]), matrices.new_zeros(2, rows, matrices.shape[-2])
     return {

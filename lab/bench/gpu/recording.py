@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from lab.bench.gpu.sheet import Sheet
-from lab.bench.measuring import refuse_failure
-from lab.bench.prompts import PROMPTS
 from lab.config import EngineConfig, SamplingParams
 from lab.load import load_engine
+from lab.measure.measuring import refuse_failure
+from lab.measure.prompts import PROMPTS
 
 CONFIGS = {
     "no-cache": EngineConfig(kv_cache=False),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from lab.bench.gpu.attention import format_attention
+from lab.bench.gpu.attention_bench import format_attention
 from lab.bench.gpu.capacity import format_capacity
 from lab.bench.gpu.large import format_large
 from lab.bench.gpu.pair import format_pair

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab.printing import Output
+from lab.util.stdio import Output
 
 MOST_GAPS = 6
 """The most lines that a table has on what is missing."""

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route
 
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.conftest import Lab
-from visualize.workshop.access import Access
+from visualize.pages.workshop.auth import Access
 
 CODE = Access(KEY).code
 HASTY = "const { timeout } = AbortSignal; AbortSignal.timeout = () => timeout.call(AbortSignal, 1000)"

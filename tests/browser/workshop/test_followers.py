@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import psutil
 from playwright.sync_api import Browser, Route
 
-from lab.machine import describe_machine
+from lab.util.machine_info import describe_machine
 from tests import followers
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.conftest import Lab, background

@@ -11,7 +11,7 @@ from playwright.sync_api import Route
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.conftest import Lab
 from tests.browser.workshop.conftest import HASTY, answered, state
-from visualize.workshop.access import Access
+from visualize.pages.workshop.auth import Access
 
 Visit = Callable[..., Lab]
 

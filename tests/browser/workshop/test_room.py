@@ -12,7 +12,7 @@ from tests.browser.conftest import OVERFLOW, Lab, background, free_port, serving
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.test_accessibility import violations
 from tests.browser.workshop.conftest import CODE, state
-from visualize.server.channel import END
+from visualize.jobs.sse_channel import END
 
 Visit = Callable[..., Lab]
 LONG = {"max_tokens": 900, "kernels": "reference"}

@@ -15,8 +15,8 @@ from lessons.marking import mark
 from lessons.questions import AnyQuestion, Choice
 from tests.lessons.test_marking import CHOICE, CURVE, FIGURES, NOISY, slider
 from visualize.export.answers import RECORDED, key
-from visualize.lessons.learner import worked_out
-from visualize.lessons.lesson_sheet import marked, stops
+from visualize.pages.lessons.learner import worked_out
+from visualize.pages.lessons.lesson_view import marked, stops
 
 
 def compare(question: AnyQuestion, figures: Figures, foretold: bool = True) -> set[str]:

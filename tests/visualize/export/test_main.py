@@ -21,7 +21,7 @@ from lab.config import LabError
 from visualize.export import __main__ as command
 from visualize.export.folder import MANIFEST
 from visualize.export.terminal import Terminal
-from visualize.recorded import run_files
+from visualize.recorded_results import run_files
 
 
 @pytest.fixture(autouse=True)

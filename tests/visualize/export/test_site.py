@@ -16,21 +16,21 @@ import pytest
 
 from lab.claims import CLAIMS
 from lab.config import EngineConfig, LabError
-from lab.trace.as_json import from_dict
+from lab.trace.json_codec import from_dict
 from lab.trace.run import Run, RunFileError
 from lessons.course import course
 from lessons.functions import ExpressionError
 from tests.visualize.conftest import script
 from tests.visualize.scripted import ScriptedEngine
 from tests.visualize.test_takeaway import contradictory
-from visualize.amounts import three
+from visualize import recordings as replays
 from visualize.export import claims, index, lessons, runs
 from visualize.export.folder import EVERY, MANIFEST, write
 from visualize.export.runs import POOL, PRESETS, Recording, read_files
 from visualize.export.site import QUICK, Wanted, make
 from visualize.export.terminal import Terminal
-from visualize.recorded import run_files
-from visualize.run import replays
+from visualize.format_numbers import three
+from visualize.recorded_results import run_files
 from visualize.text import visible
 
 HOSTILE = "<img src=x onerror=window.pwned=1></script><script>window.pwned=1</script>{where}<!-- where -->\u202e"

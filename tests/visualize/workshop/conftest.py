@@ -10,9 +10,9 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from visualize.server.work import Line
-from visualize.workshop import doors
-from visualize.workshop.workshop import Workshop
+from visualize.jobs.job_queue import Line
+from visualize.pages.workshop import routes as doors
+from visualize.pages.workshop.workshop import Workshop
 
 KEY = "the presenter's"
 

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from visualize.server.options import known_hosts, read_options
-from visualize.server.work import Line
-from visualize.workshop import access
-from visualize.workshop.access import LENGTH, LETTERS, Access, AccessError, joining, qr_code
-from visualize.workshop.workshop import Workshop
+from visualize.jobs.job_queue import Line
+from visualize.options import known_hosts, read_options
+from visualize.pages.workshop import auth as access
+from visualize.pages.workshop.auth import LENGTH, LETTERS, Access, AccessError, joining, qr_code
+from visualize.pages.workshop.workshop import Workshop
 
 
 def test_the_code_is_accepted_as_people_type_it() -> None:

@@ -17,12 +17,12 @@ from tests.coroutines import complete
 from tests.tiny_models import engine as tiny_engine
 from tests.visualize.workshop.conftest import KEY, Room
 from tests.waiting import until
-from visualize.run.settings import Settings
-from visualize.run.transcript import head, line
-from visualize.server.channel import Channel, find
-from visualize.server.live import LiveRun
-from visualize.server.work import Line
-from visualize.workshop import doors
+from visualize.jobs.job_queue import Line
+from visualize.jobs.live_run import LiveRun
+from visualize.jobs.sse_channel import Channel, find
+from visualize.pages.workshop import routes as doors
+from visualize.reduce.ndjson import head, line
+from visualize.run_settings import Settings
 
 
 @pytest.fixture(scope="module")
@@ -304,7 +304,7 @@ def test_a_long_run_from_a_file_comes_in_portions_over_a_slow_line_and_whole(roo
 
 
 def test_with_too_many_runs_from_files_the_first_is_dropped(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("visualize.workshop.lead.MOST_OPENED", 25)
+    monkeypatch.setattr("visualize.pages.workshop.presenter.MOST_OPENED", 25)
     for id in ("one", "two", "three"):
         room.workshop.lead.opened(f"who opened {id}", f'{{"run": "{id}"}}\n{{"seq": 0}}\n')
     assert room.ask("lead", key=KEY, run="one", at=0)[1]["problem"] == doors.GONE

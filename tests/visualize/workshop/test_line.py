@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from visualize.server.work import Line
+from visualize.jobs.job_queue import Line
 
 
 @settings(max_examples=40, deadline=None)

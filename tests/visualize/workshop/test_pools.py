@@ -17,8 +17,8 @@ from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
 from tests.visualize.conftest import script
 from tests.visualize.crowd import LETTERS, WORDS
-from visualize.workshop import pools
-from visualize.workshop.pools import UNTOLD, SharedPool, SharedPools
+from visualize.pages.workshop import shared_pools as pools
+from visualize.pages.workshop.shared_pools import UNTOLD, SharedPool, SharedPools
 
 SETTINGS = [
     EngineConfig(paged=True, block_size=2, num_blocks=12),

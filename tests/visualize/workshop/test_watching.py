@@ -19,11 +19,11 @@ from tests.tiny_models import engine as tiny_engine
 from tests.visualize.conftest import script
 from tests.visualize.workshop.conftest import KEY, Room
 from tests.waiting import until
-from visualize.run.settings import Settings
-from visualize.server.live import LiveRun
-from visualize.server.work import TICK
-from visualize.workshop.pools import SharedPools
-from visualize.workshop.workshop import Workshop
+from visualize.jobs.job_queue import TICK
+from visualize.jobs.live_run import LiveRun
+from visualize.pages.workshop.shared_pools import SharedPools
+from visualize.pages.workshop.workshop import Workshop
+from visualize.run_settings import Settings
 
 
 def test_the_room_is_updated_only_while_someone_is_watching(room: Room) -> None:
@@ -89,7 +89,7 @@ def test_the_rooms_speed_is_that_of_all_tokens_in_the_last_second(room: Room, mo
     until(lambda: room.workshop.room.channel.closed)  # its own thread has ended
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep)
-    monkeypatch.setattr("visualize.workshop.room.time", clock)
+    monkeypatch.setattr("visualize.pages.workshop.feed.time", clock)
     watched, speeds = Workshop(room.line, "0.0.0.0", KEY).room, []
     take = watched.watch("tiny")
     some = {"t_ms": 0.0, "step": 0, "origins": (), "pieces": (), "probabilities": (), "text": ""}

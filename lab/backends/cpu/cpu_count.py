@@ -1,0 +1,18 @@
+"""How many cores this process may keep busy, often fewer than its machine has. Asked before torch is imported."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+
+from lab.util.cgroup import cpu_quota
+
+
+@functools.cache
+def cores() -> int:
+    """The cores it may run on, but no more than its quota of their time: threads beyond that wait for each other while
+    the system lets none of them run.
+    """
+    held = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(held, cpu_quota())))

@@ -1,0 +1,76 @@
+/* What Python passes to C: a model, its cache, and a step's plan. lab/backends/cpu/structs.py has the same fields. */
+#pragma once
+#include "vectors.h"
+
+enum { PLAIN, INT8, INT4 }; /* what a cache slot holds: lab/kv_cache/formats.py */
+
+typedef struct {
+    const uint32_t *weight; /* [outputs / BLOCK, inputs / 2, BLOCK] pairs of bfloat16, an even input's weight in the
+                               low half and the next one's in the high half; outputs are padded with zeros */
+    const float *bias;      /* [outputs] or NULL */
+    int32_t inputs, outputs;
+} Linear;
+
+typedef struct {
+    const float *attention_norm, *mlp_norm; /* [hidden] */
+    const float *query_norm, *key_norm;     /* [head_dim] or NULL (Qwen3 has them) */
+    Linear query, key, value, output, gate, up, down;
+} Layer;
+
+typedef struct {
+    int32_t hidden, heads, kv_heads, head_dim;
+    float epsilon, scaling;
+    int32_t rounded; /* the inputs of linear layers are rounded to bfloat16 */
+    const float *embedding;  /* [vocabulary, hidden] */
+    const float *final_norm; /* [hidden] */
+    const float *cosine, *sine; /* [context, head_dim], rotary embedding (Su et al., 2104.09864) */
+    const Layer *layer;
+    Linear head;
+} Model;
+
+typedef struct { /* one layer's slots */
+    uint8_t *keys, *values;
+    uint8_t *key_scales, *value_scales; /* not read for PLAIN */
+} Slots;
+
+typedef struct {
+    int32_t format, group; /* group: numbers that share a scale */
+    int64_t slot_bytes, head_bytes;     /* from a slot to the next, and from a head's numbers to the next head's */
+    int64_t slot_scales, head_scales;   /* the same for scales, counted in scales */
+    const Slots *layer;
+} Storage;
+
+typedef struct {
+    int32_t sequences, rows, kept, block_size, height;
+    const int32_t *starts, *counts; /* [sequences]: position of the first new token, and how many there are */
+    const int32_t *tables;          /* [sequences, height] blocks in the order of their positions */
+    const int64_t *token_ids;       /* [rows], sequence by sequence */
+    const int32_t *keep;            /* [kept] rows whose logits are wanted */
+} Plan;
+
+typedef struct { /* how a token is chosen: SamplingParams of lab/config.py */
+    float temperature; /* 0: the most likely token; the distribution is that of temperature 1 */
+    int32_t top_k;     /* 0: all */
+    float top_p;       /* 1: all */
+} Sampling;
+
+typedef struct { /* how each of several tokens is chosen */
+    const Sampling *sampling; /* one for the first `each` tokens, one for the next, and so on */
+    int32_t each;
+    const double *u; /* in [0, 1), one to draw each token with; NULL: none is drawn */
+} Choices;
+
+typedef struct { /* proposals that were kept, the token after them, and its probability */
+    int32_t accepted, next;
+    float p_next;
+} Verdict;
+
+typedef struct { /* what is to be judged of one sequence */
+    int32_t proposals;
+    Sampling sampling;
+    const int64_t *tokens; /* [proposals] */
+    const float *q;        /* [proposals, vocabulary] or NULL: they were not drawn */
+    const double *u;       /* [proposals + 1, 3] */
+    int32_t logprobs;      /* most likely tokens around each verdict whose figures are wanted; 0: none */
+    float *around;         /* [proposals, tokens, 4], see token_distributions.h; then [proposals], each one's overlap of p and q */
+} Round;

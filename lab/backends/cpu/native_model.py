@@ -1,0 +1,208 @@
+"""A language model as ``step.c`` sees it: packed weights, pointers and sizes."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from ctypes import byref, c_int32, c_void_p
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from lab.backends.cpu.build import library
+from lab.backends.cpu.native_sampler import described
+from lab.backends.cpu.structs import Layer, Linear, Model, PackedWeights, Plan, Storage, describe, pack, packed_size
+from lab.backends.cpu.threads import threads
+from lab.config import SamplingParams
+from lab.kv_cache.block_table import side_by_side
+from lab.kv_cache.formats import KVStorage
+
+if TYPE_CHECKING:
+    from lab.backends.torch.torch_backend import NewTokens
+    from lab.models.language_model import LanguageModel
+
+
+class NativeModel:
+    """A Llama-shaped model on a CPU, in float32, with a copy of its matrices in bfloat16.
+
+    The copy is exact: a model whose matrices bfloat16 cannot hold is refused.
+
+    Args:
+        model: one without a ``refusal``.
+        rounded: where the processor has instructions for it (AVX512-BF16), round the inputs of linear layers to
+            bfloat16 as well, as a GPU that computes in bfloat16 does. Sums stay float32. Several rows then cost
+            hardly more than one.
+
+    Attributes:
+        rounded: whether inputs are rounded.
+
+    Raises:
+        BuildError: ``step.c`` cannot be compiled here.
+    """
+
+    def __init__(self, model: LanguageModel, *, rounded: bool = False) -> None:
+        compiled = library()
+        self.rounded = rounded and bool(c_int32.in_dll(compiled, "rounds").value)
+        self._library, self._lanes = compiled, c_int32.in_dll(compiled, "lanes_in_use").value
+        self._alive: list[object] = []  # what C points to
+        self._storages: WeakKeyDictionary[KVStorage, Storage] = WeakKeyDictionary()
+        body, config = model.model.model, model.model.config
+        self._layers, self._vocabulary = model.layers, config.vocab_size
+        linears = [module for module in model.model.modules() if isinstance(module, nn.Linear)]
+        self._weights = PackedWeights(sum(packed_size(*linear.weight.shape, self._lanes) for linear in linears))
+        layers = (Layer * model.layers)(*(self._layer(layer) for layer in body.layers))
+        positions = torch.arange(model.context_length)[None]
+        with torch.inference_mode():
+            cosine, sine = body.rotary_emb(torch.zeros(1, dtype=torch.float32), positions)
+        self._model = Model(
+            hidden=config.hidden_size,
+            heads=model.kv_heads * model.query_groups,
+            kv_heads=model.kv_heads,
+            head_dim=model.head_dim,
+            epsilon=config.rms_norm_eps,
+            scaling=body.layers[0].self_attn.scaling,
+            rounded=self.rounded,
+            embedding=self._numbers(body.embed_tokens.weight),
+            final_norm=self._numbers(body.norm.weight),
+            cosine=self._numbers(cosine[0]),
+            sine=self._numbers(sine[0]),
+            layer=layers,
+            head=self._linear(model.model.lm_head),
+        )
+
+    def step(self, batch: list[NewTokens], layers: int, storage: KVStorage | None) -> torch.Tensor:
+        """Compute the new tokens of every sequence through the first ``layers`` layers, the last norm and the head,
+        and store their keys and values. Without a cache all tokens are new, and nothing is kept.
+
+        Returns:
+            [sum of keep, vocabulary] float32 logits, sequence by sequence.
+
+        Raises:
+            MemoryError: not enough for the step's activations.
+        """
+        plan, slots, _alive = self._plan(batch, storage)
+        logits = torch.empty(plan.kept, self._vocabulary, dtype=torch.float32)
+        failed = self._library.forward(
+            byref(self._model), layers, byref(slots), byref(plan), _pointer(logits), threads()
+        )
+        _refuse_lack_of_memory(failed)
+        return logits
+
+    def decode_ahead(
+        self,
+        batch: list[NewTokens],
+        layers: int,
+        storage: KVStorage,
+        windows: list[int],
+        sampling: Sequence[SamplingParams],
+        u: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the new tokens of every sequence, choose the next, feed it back, and so on: ``windows[s]`` tokens, of
+        which the last is not fed back. Equivalent to that many calls of ``step`` and
+        ``lab.backends.torch.sampler.sample``.
+
+        Args:
+            sampling: one per sequence.
+            u: [sequences, longest window] float64 in [0, 1).
+
+        Returns:
+            [sequences, longest window] int64 tokens, and [..., vocabulary] float32, what each was drawn from. Values
+            past a sequence's window are undefined.
+
+        Raises:
+            MemoryError: see ``step``.
+        """
+        width = max(windows)
+        plan, slots, _alive = self._plan(batch, storage)
+        tokens = torch.empty(len(batch), width, dtype=torch.long)
+        q = torch.empty(len(batch), width, self._vocabulary, dtype=torch.float32)
+        choices, _also_alive = described(sampling, u, width)
+        many = (c_int32 * len(windows))(*windows)
+        model, where = (byref(self._model), layers, byref(slots), byref(plan)), (_pointer(tokens), _pointer(q))
+        failed = self._library.decode_ahead(*model, many, width, byref(choices), *where, threads())
+        _refuse_lack_of_memory(failed)
+        return tokens, q
+
+    def _plan(self, batch: list[NewTokens], storage: KVStorage | None) -> tuple[Plan, Storage, object]:
+        """What a step computes, into which slots, and what must be kept alive until it is done."""
+        counts = [len(new.token_ids) for new in batch]
+        if storage is None:
+            slots = self._scratch(len(batch) * max(counts))
+            tables, block_size = [array("i", [i]) for i in range(len(batch))], max(counts)
+        else:
+            slots = self._storage(storage)
+            tables, block_size = [new.table.blocks for new in batch], batch[0].table.pool.block_size
+        height = max(map(len, tables))
+        keep, last = array("i"), 0
+        for new, count in zip(batch, counts, strict=True):
+            last += count
+            keep.extend(range(last - new.keep, last))
+        token_ids = batch[0].token_ids if len(batch) == 1 else torch.cat([new.token_ids for new in batch])
+        alive = (
+            array("i", [new.start for new in batch]),
+            array("i", counts),
+            side_by_side(tables, height),
+            keep,
+        )
+        starts, many, blocks, rows = (some.buffer_info()[0] for some in alive)
+        plan = Plan(
+            sequences=len(batch),
+            rows=last,
+            kept=len(keep),
+            block_size=block_size,
+            height=height,
+            starts=starts,
+            counts=many,
+            tables=blocks,
+            token_ids=token_ids.data_ptr(),
+            keep=rows,
+        )
+        return plan, slots, (alive, token_ids)
+
+    # -- what C points to ----------------------------------------------------------------------
+
+    def _storage(self, storage: KVStorage) -> Storage:
+        if storage not in self._storages:
+            self._storages[storage] = describe(storage)
+        return self._storages[storage]
+
+    def _scratch(self, slots: int) -> Storage:
+        """Scratch space for one layer's keys and values, which all layers use in turn."""
+        shape = {"kv_heads": self._model.kv_heads, "head_dim": self._model.head_dim}
+        one = KVStorage("auto", slots, layers=1, **shape, dtype=torch.float32, device=torch.device("cpu"))
+        scratch = describe(one, self._layers)
+        scratch.alive = one
+        return scratch
+
+    def _layer(self, layer: nn.Module) -> Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        norms = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
+        return Layer(
+            self._numbers(layer.input_layernorm.weight),
+            self._numbers(layer.post_attention_layernorm.weight),
+            *(self._numbers(norm.weight) if norm is not None else None for norm in norms),
+            *(self._linear(getattr(attention, f"{name}_proj")) for name in "qkvo"),
+            *(self._linear(getattr(mlp, f"{name}_proj")) for name in ("gate", "up", "down")),
+        )
+
+    def _linear(self, linear: nn.Linear) -> Linear:
+        outputs, inputs = linear.weight.shape
+        packed = self._weights.add(pack(linear.weight.detach(), self._lanes))
+        bias = self._numbers(linear.bias) if linear.bias is not None else None
+        return Linear(packed, bias, inputs, outputs)
+
+    def _numbers(self, tensor: torch.Tensor) -> int:
+        tensor = tensor.detach().float().contiguous()
+        self._alive.append(tensor)
+        return tensor.data_ptr()
+
+
+def _pointer(tensor: torch.Tensor) -> c_void_p:
+    return c_void_p(tensor.data_ptr())
+
+
+def _refuse_lack_of_memory(failed: int) -> None:
+    if failed:
+        raise MemoryError("a step's activations do not fit in memory")

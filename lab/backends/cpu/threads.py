@@ -1,0 +1,12 @@
+"""How many threads a step in C has."""
+
+from __future__ import annotations
+
+import torch
+
+from lab.backends.cpu.cpu_count import cores
+
+
+def threads() -> int:
+    """As many as torch's operations have, but no more than there are ``cores``."""
+    return min(torch.get_num_threads(), cores())

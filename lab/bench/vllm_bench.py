@@ -1,0 +1,91 @@
+"""Against a vLLM server with the same pair: whether it writes the same text and accepts as many draft tokens a round.
+
+The two share no code. For each round vLLM reports how many tokens were drafted and how many accepted, not which
+(``lab.vllm.completion``). Decoding is greedy, so that nothing is drawn. Where the arithmetic differs, rounding may
+swap two tokens that are almost equally likely: the texts part there, and the rounds with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from itertools import takewhile
+
+from lab.config import EngineConfig, LabError, SamplingParams
+from lab.engine.engine import Engine
+from lab.measure.measuring import refuse_failure
+from lab.measure.prompts import PROMPTS
+from lab.measure.theory import whole_rounds
+from lab.trace.events import Judged
+from lab.trace.run import Run
+from lab.vllm.client import Server
+from lab.vllm.completion import DETAILED, Completed, ReportedRounds
+
+
+def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[str], None]) -> dict[str, object]:
+    """Have both decode every prompt of the ladder.
+
+    Returns:
+        A JSON-ready dict: ``rows`` with, by prompt, the tokens, whether the texts are the same, how many draft tokens
+        of each round were accepted here (``ours``) and there (``theirs``), and for how many rounds from the first the
+        counts agree (``alike``). Rounds here are those of a full window: none is drafted past the end.
+
+    Raises:
+        LabError: the server cannot be asked, or does not report rounds; or a run here failed or gave up its draft.
+    """
+    models = asyncio.run(server.models())
+    if not models:
+        raise LabError(f"{server.address} serves no model.")
+    sampling = SamplingParams(max_tokens=max_tokens)
+    rows, gamma = [], 0
+    for prompt in PROMPTS:
+        text, there = asyncio.run(_answer(server, models[0], prompt, sampling))
+        gamma = gamma or max(there.drafted)
+        run = engine.generate(prompt, EngineConfig(speculative="draft", num_speculative_tokens=gamma), sampling)
+        refuse_failure(run, engine)
+        ours, theirs = accepted_by_round(run, gamma), list(there.accepted)
+        same = takewhile(lambda counts: counts[0] == counts[1], zip(ours, theirs, strict=False))
+        rows.append(
+            {
+                "prompt": prompt,
+                "tokens": len(run.token_ids),
+                "same_text": text == run.text,
+                "ours": ours,
+                "theirs": theirs,
+                "alike": sum(1 for _ in same),
+            }
+        )
+        report(f"  {rows[-1]['alike']} of {len(ours)} rounds alike: {prompt}")
+    return {
+        "model": models[0],
+        "gamma": gamma,
+        "max_tokens": max_tokens,
+        "dtype": engine.dtype,
+        "target": engine.target.name,
+        "draft": engine.draft.name,
+        "rows": rows,
+    }
+
+
+async def _answer(server: Server, model: str, prompt: str, sampling: SamplingParams) -> tuple[str, ReportedRounds]:
+    pieces = [piece async for piece in server.complete(model, prompt, sampling)]
+    end = pieces.pop()
+    assert isinstance(end, Completed)
+    if end.rounds is None or not any(end.rounds.drafted):
+        raise LabError(f"{server.address} reported no rounds: start it with {DETAILED} and with a draft model.")
+    return "".join(pieces), end.rounds
+
+
+def accepted_by_round(run: Run, gamma: int) -> list[int]:
+    """Accepted proposals of each round that had ``gamma`` of them."""
+    kept = Counter(event.step for event in run.events if isinstance(event, Judged) and event.accepted)
+    return [kept[step] for step in sorted(whole_rounds(run, gamma))]
+
+
+def format_vllm(result: dict) -> str:
+    lines = [f"{'':52}{'tokens':>8}{'same text':>11}{'full rounds':>13}{'alike':>7}"]
+    for row in result["rows"]:
+        same = "yes" if row["same_text"] else "no"
+        lines.append(f"{row['prompt'][:50]:52}{row['tokens']:8}{same:>11}{len(row['ours']):13}{row['alike']:7}")
+    return "\n".join(lines)

@@ -1,0 +1,53 @@
+"""``python -m lab fit``: what a model and its cache take on a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+from argparse import Namespace
+from pathlib import Path
+
+from lab.cli.json_results import fit_answer
+from lab.memory.capacity import Deployment
+from lab.memory.catalogue import MODELS, device_bytes
+from lab.memory.lengths import Lengths
+from lab.memory.model_memory import Model, find, known
+from lab.memory.notice import notices
+from lab.models.loader import refuse_absent
+from lab.util.stdio import note
+
+
+def do(options: Namespace) -> int:
+    model = _model(options.model)
+    deployment = Deployment(
+        shape=model.shape,
+        parameters=model.parameters,
+        weights=options.weights,
+        kv_dtype=options.kv_dtype,
+        memory=device_bytes(options.gpu, options.memory),
+        set_aside=options.set_aside,
+        lengths=Lengths(options.mean, options.longest),
+        block_size=options.block_size,
+    )
+    answer = fit_answer(model, deployment)
+    if options.json:
+        print(json.dumps(answer))
+        return 0
+    for name in ("memory", "weight", "cache", "token"):
+        print(f"{name:>11} {answer[f'{name}_bytes']:>20,} B")
+    for policy, count in answer["sequences"].items():
+        print(f"{policy:>11} {count:>20,} {'sequence' if count == 1 else 'sequences'} at once")
+    lengths = deployment.lengths
+    print(
+        f"A sequence has {lengths.mean:,.10g} token{'s' * (lengths.mean != 1)} on average (--mean) and at most "
+        f"{lengths.longest:,} (--longest), for which contiguous allocation reserves room."
+    )
+    note(notices(model, deployment, lambda count: f"{count:,} B"))
+    return 0
+
+
+def _model(name: str) -> Model:
+    if name in MODELS:
+        return known()[name]
+    refuse_absent(name)
+    return find(Path(name) if os.path.isdir(name) else name)

@@ -1,0 +1,91 @@
+"""Answers for programs: a run, a comparison or a deployment as plain values, ready for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from lab.measure.comparison import summarise
+from lab.measure.difference import Difference
+from lab.memory.capacity import POLICIES, Deployment
+from lab.memory.model_memory import Model
+from lab.trace.run import Run
+
+Answer = dict[str, Any]
+
+
+def fell_back(runs: Iterable[Run]) -> list[str]:
+    """What these runs went on without, each told once."""
+    return list(dict.fromkeys(event.reason for run in runs for event in run.events if event.kind == "fell_back"))
+
+
+def run_answer(run: Run) -> Answer:
+    """A run without its events.
+
+    Returns:
+        ``text`` and ``reason`` (``StopReason``), the models, the ``config`` and the ``sampling`` with its seed, what
+        the run went on without (``fell_back``), and ``metrics`` (``Metrics``, under its names).
+    """
+    started = run.started
+    return {
+        "text": run.text,
+        "reason": run.reason,
+        "message": run.finished.message if run.finished else "",
+        "fell_back": fell_back([run]),
+        "target": started.target,
+        "draft": started.draft,
+        "device": started.device,
+        "hardware": started.hardware,
+        "dtype": started.dtype,
+        "config": started.config,
+        "sampling": started.sampling,
+        "metrics": asdict(run.metrics),
+    }
+
+
+def compare_answer(runs: Mapping[str, Sequence[Run]], partings: Mapping[tuple[str, str], Difference] | None) -> Answer:
+    """Settings compared with each other.
+
+    Returns:
+        ``target``, ``draft`` (None: no setting asks for it), ``device``, ``hardware``, ``dtype`` and the ``sampling``
+        with its seed, as all runs had them; None if no run is over. What they went on without (``fell_back``).
+        ``settings``: by name, its ``config``, the fields of ``Summary`` and the ``text`` of the first run. ``speedup``
+        is relative to the first setting. ``differences``: for each two that wrote different text, the first token that
+        differs; None, as ``partings``, if not every setting has had a run, or one failed.
+    """
+    started = [some[0].started for some in runs.values() if some]
+    first = started[0] if started else None
+    return {
+        **{name: getattr(first, name, None) for name in ("target", "device", "hardware", "dtype", "sampling")},
+        "fell_back": fell_back(run for some in runs.values() for run in some),
+        "draft": next((one.draft for one in started if one.draft), None),
+        "settings": {
+            name: {"config": runs[name][0].started.config} | asdict(found) | {"text": runs[name][0].text}
+            for name, found in summarise(runs).items()
+        },
+        "differences": None
+        if partings is None
+        else [{"settings": list(pair), **asdict(found)} for pair, found in partings.items()],
+    }
+
+
+def fit_answer(model: Model, deployment: Deployment) -> Answer:
+    """What a device's memory is used for: bytes, blocks and sequences, and what was asked."""
+    return {
+        "model": model.name,
+        "source": model.source,
+        "parameters": model.parameters,
+        "weights": deployment.weights,
+        "kv_dtype": deployment.kv_dtype,
+        "set_aside": deployment.set_aside,
+        "mean": deployment.lengths.mean,
+        "longest": deployment.lengths.longest,
+        "block_size": deployment.block_size,
+        "memory_bytes": deployment.memory,
+        "weight_bytes": deployment.weight_bytes,
+        "cache_bytes": max(0, deployment.cache_bytes),
+        "token_bytes": deployment.token_bytes,
+        "num_blocks": deployment.num_blocks,
+        "sequences": {policy: deployment.sequences(policy) for policy in POLICIES},
+    }

@@ -1,0 +1,373 @@
+"""The engine: requests come in, pools take turns, events go out.
+
+``stream`` and ``submit`` hand a request over; the thread that waits for an event drives
+the engine, one step at a time, for everybody. A step belongs to one pool and is shared
+by all of that pool's sequences.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from lab.backends.choose import Backends, KernelChoice
+from lab.backends.gpu.warmup import graphs_ahead
+from lab.config import SEEDS, ConfigError, EngineConfig, SamplingParams, require_whole
+from lab.engine.cores import Pools
+from lab.engine.memory_budget import Budget
+from lab.engine.processor import Intake
+from lab.engine.request import Request
+from lab.engine.scheduler import LEAST_BATCHED_TOKENS
+from lab.engine.sequence import Sequence
+from lab.engine.step_lock import Driving
+from lab.kv_cache.block_pool import Occupancy
+from lab.models.language_model import LanguageModel
+from lab.trace.events import Event
+from lab.trace.recorder import Watch
+from lab.trace.run import Run
+
+LARGEST_LIMIT = 2**53
+"""Largest value of the limits below: every program can count that far."""
+BATCHED_TOKENS = {"cuda": 8192, "cpu": 512}
+"""Most tokens in a step by default: a prompt's chunk of this size takes a fraction of a second."""
+SMALL_GPU, SMALL_GPU_TOKENS = 40e9, 2048
+"""On a GPU with less memory, in bytes, a step has no more tokens than these by default: a chunk of 8,192 takes almost a
+gigabyte in a model of eight billion weights."""
+FEWEST_CPU_TOKENS = 64
+CPU_STEP_FLOPS = 4e10
+"""FLOPs of a step on a CPU by default: where a model has many weights, a step with fewer tokens. A request that is
+stopped, and all others in the batch, wait for the end of a step."""
+
+
+def batched_tokens(target: LanguageModel) -> int:
+    """The default of ``max_num_batched_tokens``: a power of two."""
+    most = BATCHED_TOKENS.get(target.device.type, BATCHED_TOKENS["cpu"])
+    if target.device.type == "cuda" and torch.cuda.get_device_properties(target.device).total_memory < SMALL_GPU:
+        return SMALL_GPU_TOKENS
+    if target.device.type == "cpu":
+        while most > FEWEST_CPU_TOKENS and 2 * target.layer_weights * most > CPU_STEP_FLOPS:
+            most //= 2
+    return most
+
+
+def refuse_limits(max_num_seqs: int, max_num_batched_tokens: int | None, kv_bytes: int | None) -> None:
+    """Raises ConfigError for a limit of ``Engine`` that is no whole number from 1 to ``LARGEST_LIMIT``, or fewer tokens
+    than one round of speculation needs."""
+    limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "kv_bytes": kv_bytes}
+    for name, limit in limits.items():
+        if limit is not None:
+            require_whole(name, limit, 1, LARGEST_LIMIT)
+    if max_num_batched_tokens is not None and max_num_batched_tokens < LEAST_BATCHED_TOKENS:
+        raise ConfigError(
+            f"max_num_batched_tokens={max_num_batched_tokens} is too few: a step holds a whole round of a sequence, up "
+            f"to {LEAST_BATCHED_TOKENS} tokens."
+        )
+
+
+class Engine:
+    """A target model, perhaps a draft, and the caches they share.
+
+    Any method may be called from any thread.
+
+    Args:
+        max_num_seqs: most sequences in one step.
+        max_num_batched_tokens: most tokens in one step, proposals included; longer prompts are read in chunks. Without
+            a cache a step computes whole texts, and a single one may take more. None: 8,192 on a GPU, 2,048 if it has
+            less than 40 GB; on a CPU 512, or fewer if the target has more than 39 million weights in its layers
+            (``CPU_STEP_FLOPS``). A pool in which a chunk of a prompt ran out of memory goes on with fewer.
+        kv_bytes: memory for all caches together; a pool gets one block even if that is more. None: 90% of a GPU's free
+            memory, 25% of a CPU's. Less once a pool as large as that allows has found no room (``FellBack``).
+        kernels: what computes the steps. "triton": kernels on a GPU; "c": a step in C on a CPU
+        (``lab.backends.cpu``; made
+            ready here, in a few seconds the first time); "reference": torch. "auto": Triton on a GPU of compute
+            capability 8.0 or more if it is installed, C on a CPU. If they fail, the reference takes over
+            (``FellBack``).
+        fuse_layers: with Triton's kernels, compute Llama-like layers in few launches (``lab.backends.gpu``).
+        False: compute
+            them as transformers does, for comparison.
+        async_scheduling: with CUDA graphs, launch the next step of plain decoding before this one's token is read
+            (``lab.backends.gpu.async_scheduling``). False: afterwards, for comparison.
+        watch: called with every event of every request's sequence, in order, by the thread that emits it; the engine
+            waits for it to return. If it raises, the error is logged and the engine goes on. Left out is what prepares
+            a synthetic run, the same request decoded plainly: of the blocks that this takes, evicts and gives back
+            nobody is told, though ``Admitted`` shows them while they are held.
+        order: numbers requests as they arrive. Engines that are watched together share one, so that no two of their
+            sequences have the same number. None: from 0.
+
+    Attributes:
+        target, draft: the models, as they are computed for a request with ``kernels="auto"``.
+        kernels: what computes such a request.
+        cuda_graphs: whether its steps can be captured. If capturing fails, kernels are launched one by one
+            (``FellBack``); if compiling fails, layers run uncompiled.
+
+    Raises:
+        ConfigError: a limit that is no whole number from 1 to ``LARGEST_LIMIT``, fewer tokens than one round of
+            speculation needs, or kernels that cannot run here.
+    """
+
+    def __init__(
+        self,
+        target: LanguageModel,
+        tokenizer: PreTrainedTokenizerBase,
+        draft: LanguageModel | None = None,
+        *,
+        max_num_seqs: int = 64,
+        max_num_batched_tokens: int | None = None,
+        kv_bytes: int | None = None,
+        kernels: KernelChoice = "auto",
+        fuse_layers: bool = True,
+        async_scheduling: bool = True,
+        watch: Watch | None = None,
+        order: Iterator[int] | None = None,
+    ) -> None:
+        refuse_limits(max_num_seqs, max_num_batched_tokens, kv_bytes)
+        tokens = batched_tokens(target) if max_num_batched_tokens is None else max_num_batched_tokens
+        self._how = {"kernels": kernels, "fuse_layers": fuse_layers, "async_scheduling": async_scheduling}
+        self._how |= {"max_num_batched_tokens": max_num_batched_tokens, "kv_bytes": kv_bytes}
+        self._backends = backends = Backends(target, draft, kernels, fuse_layers=fuse_layers)
+        self.target, self.draft, self.tokenizer = backends.target, backends.draft, tokenizer
+        self.kernels, self.cuda_graphs = backends.kernels, backends.cuda_graphs
+        self._budget = Budget(self.target, self.draft, kv_bytes)
+        self._intake = Intake(backends, tokenizer, self._budget, watch=watch, order=order)
+        self._pools = Pools(
+            backends,
+            self._intake,
+            self._budget,
+            tokenizer,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=tokens,
+            async_scheduling=async_scheduling,
+        )
+        self._driving = Driving(self._pools.take_in, self._pools.forget)
+
+    def another(self, *, max_num_seqs: int = 64, watch: Watch | None = None) -> Engine:
+        """An engine with the same models, kernels and limits, and with caches of its own: as much memory again."""
+        return Engine(self.target, self.tokenizer, self.draft, max_num_seqs=max_num_seqs, watch=watch, **self._how)
+
+    # -- what the engine is ------------------------------------------------------------------
+
+    @property
+    def device(self) -> str:
+        """Where the target's tokens go in and come out, like "cpu" or "cuda:0"."""
+        return str(self.target.device)
+
+    @property
+    def dtype(self) -> str:
+        """What the target is computed in, for display, like "bfloat16" or "float32, products of bfloat16"."""
+        return self.target.dtype_name
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens that prompt and output may have together."""
+        return self.target.context_length
+
+    def models(self, config: EngineConfig) -> tuple[LanguageModel, LanguageModel | None]:
+        """Target and draft as they are computed for a request with this ``config``. Compiling them takes some seconds
+        the first time.
+
+        Raises:
+            ConfigError: compiling is asked for, and there is nothing to compile.
+            UnsupportedModelError: compiling is asked for, and the model's layers are not found.
+        """
+        self._backends.refuse(config)
+        return self._backends.models(config)
+
+    def by_triton(self, config: EngineConfig) -> bool:
+        """Whether Triton's kernels compute a request with this ``config``."""
+        return self._backends.by_triton(config)
+
+    def default_num_blocks(self, config: EngineConfig) -> int:
+        """Blocks of a pool whose num_blocks is None: 8 full contexts, or as many as fit. 0 without a cache."""
+        return self._budget.setting(replace(config, num_blocks=None)).num_blocks
+
+    def token_bytes(self, config: EngineConfig) -> int:
+        """Bytes of cache per token: keys, values and scales of all layers, the draft's included if it drafts."""
+        return self._budget.token_bytes(config)
+
+    def occupancy(self) -> Occupancy:
+        """How many blocks of all pools are in each state."""
+        pools = [pool.cache.blocks.occupancy() for pool in self._pools if pool.cache]
+        return Occupancy(*(sum(state) for state in zip(*pools, strict=True))) if pools else Occupancy(0, 0, 0)
+
+    def counts(self) -> tuple[int, int]:
+        """How many sequences are running, and how many wait for room."""
+        pools = list(self._pools)
+        unplaced = sum(sequence.ready for sequence in (*self._pools.unplaced, *self._pools.inbox))
+        waiting = sum(len(pool.scheduler.waiting) for pool in pools) + unplaced
+        return sum(len(pool.scheduler.running) for pool in pools), waiting
+
+    def place_in_queue(self, cancelled: threading.Event) -> int | None:
+        """How many sequences get room before the one that ``cancelled`` ends; None: it has room, or is not here."""
+        unplaced = [one for one in self._pools.unplaced if one.ready]  # with no pool yet
+        for queue in (unplaced, *([*pool.scheduler.waiting] for pool in self._pools)):
+            for place, sequence in enumerate(queue):
+                if sequence.cancelled is cancelled:
+                    return place
+        return None
+
+    @property
+    def waits_for(self) -> str:
+        """What the step under way waits for, to tell those who wait for it: a CUDA graph that is being captured. Empty:
+        nothing."""
+        graphs = (pool.cache.graphs for pool in self._pools if pool.cache and pool.cache.graphs)
+        captured = next((captured.capturing for captured in graphs if captured.capturing), None)
+        return f"a CUDA graph, captured once for steps like this one: {captured}" if captured else ""
+
+    # -- asking ------------------------------------------------------------------------------
+
+    def generate(self, prompt: str, config: EngineConfig | None = None, sampling: SamplingParams | None = None) -> Run:
+        """Decode ``prompt`` to the end. Errors: see ``submit``."""
+        return Run(self.stream(prompt, config, sampling))
+
+    def stream(
+        self,
+        prompt: str,
+        config: EngineConfig | None = None,
+        sampling: SamplingParams | None = None,
+        *,
+        cancelled: threading.Event | None = None,
+    ) -> Iterator[Event]:
+        """Decode ``prompt``, yielding events as they come; the request begins when the first one is asked for.
+
+        Setting ``cancelled`` ends it after the current step. Errors: see ``submit``.
+        """
+        begin = self.prepare(prompt, config, sampling, cancelled=cancelled)
+
+        def events() -> Iterator[Event]:
+            (request,) = begin()
+            yield from request
+
+        return events()
+
+    def submit(
+        self,
+        prompt: str,
+        config: EngineConfig | None = None,
+        sampling: SamplingParams | None = None,
+    ) -> Request:
+        """Hand a request over; it joins the batch of those with the same pool settings.
+
+        A later failure ends it with ``Finished(reason="error")``, or is worked around (``FellBack``).
+
+        Raises:
+            PromptError: the prompt is empty, not valid text, or can never fit.
+            ConfigError: the configuration cannot be met here: no draft model, an early exit that skips no layer, more
+                blocks than memory holds, or a way to compute that does not run.
+        """
+        return self.prepare(prompt, config, sampling)()[0]
+
+    def prepare(
+        self,
+        prompt: str,
+        config: EngineConfig | None = None,
+        sampling: SamplingParams | None = None,
+        *,
+        continuations: int = 1,
+        cancelled: threading.Event | None = None,
+    ) -> Callable[[], list[Request]]:
+        """Check a request now; calling what is returned hands it over.
+
+        Args:
+            continuations: number of requests for the prompt, with seeds from ``sampling.seed`` upwards. With paged
+                blocks the prompt is computed once: the others share its blocks, and copy a partly filled one before
+                they write to it.
+            cancelled: setting it ends them all after the current step.
+
+        Raises: what ``submit`` raises.
+        """
+        require_whole("continuations", continuations, 1, LARGEST_LIMIT)
+        first = self._intake.sequence(prompt, config, sampling, cancelled)
+        seeds = [(first.sampling.seed + i) % SEEDS for i in range(1, continuations)]
+        others = [
+            self._intake.sequence(prompt, config, replace(first.sampling, seed=seed), cancelled) for seed in seeds
+        ]
+        for other in others:
+            other.leader = first
+
+        def begin() -> list[Request]:
+            self._enqueue((first, *others))
+            return [Request(self, sequence) for sequence in (first, *others)]
+
+        return begin
+
+    # -- driving -----------------------------------------------------------------------------
+
+    def warm_up(
+        self,
+        config: EngineConfig,
+        *,
+        sequences: int = 1,
+        longest: int | None = None,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """Capture the CUDA graphs that requests like ``config`` need; otherwise each is captured on first use.
+
+        Args:
+            sequences: the most that run at once.
+            longest: the most tokens in a sequence, prompt and output. None: the whole context.
+            report: called with a line about each graph before it is captured.
+
+        Raises:
+            ConfigError: more blocks than memory holds.
+            torch.OutOfMemoryError: there is no memory for a pool of a stated size, or for one of a block. (Or another
+                error that says so: ``lab.util.device_memory.is_out_of_memory``.)
+        """
+        if not self._backends.captures(config):
+            return
+        with self._driving.turn():
+            pool = self._pools.pool_for(config)
+        if pool is None or pool.cache is None:
+            return
+        graphs, block_size = pool.cache.graphs, pool.cache.blocks.block_size
+        for model, bucket, storage in graphs_ahead(
+            pool.cache, *self.models(config), config, sequences, longest or self.context_length
+        ):
+            if graphs.on:
+                report(f"CUDA graph: {model.name}, {bucket}")
+                with self._driving.turn(), torch.inference_mode():
+                    graphs.capture(model, bucket, block_size, storage)
+
+    def advance(self, sequence: Sequence) -> None:
+        """Return when ``sequence`` has an event or is finished, through another thread's step or one made here.
+
+        Ctrl-C raises KeyboardInterrupt after that step. A second one breaks the step off, and with it end all requests
+        under way.
+        """
+
+        def served() -> bool:
+            return sequence.recorder.pending or sequence.finished
+
+        with self._driving.turn(served) as drives:
+            if drives and not self._step() and not served():
+                raise RuntimeError("nobody works on this request: it belongs to another engine, or was dropped")
+
+    def abandon(self, sequence: Sequence) -> None:
+        """End a sequence whose events nobody reads any more, at once if no other thread is driving."""
+        sequence.cancelled.set()
+        self._driving.take_out_abandoned()
+
+    def step(self) -> bool:
+        """One step of one pool, with all of its sequences. False if there is nothing to do.
+
+        Iterating a ``Request`` steps the engine by itself. Ctrl-C: see ``advance``.
+        """
+        with self._driving.turn():
+            return self._step()
+
+    def _step(self) -> bool:
+        self._pools.take_in()
+        return self._pools.step()
+
+    def _enqueue(self, sequences: Collection[Sequence]) -> None:
+        if self.target.device.type == "cuda" and not self._pools.busy:
+            for device in {self.target.device, *self.target.layer_devices}:
+                torch.cuda.reset_peak_memory_stats(device)
+        for sequence in sequences:
+            if not sequence.oracle:
+                self._intake.announce(sequence)
+        for sequence in sequences:  # now that none of them can fail
+            self._pools.inbox.extend((sequence.oracle, sequence) if sequence.oracle else (sequence,))

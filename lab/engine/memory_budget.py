@@ -1,0 +1,146 @@
+"""How much memory an engine's caches take, and how much they may take."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+
+from lab.config import ConfigError, EngineConfig, KVFormat, PromptError
+from lab.kv_cache.formats import bytes_per_token
+from lab.kv_cache.kv_cache import PoolSetting
+from lab.util.device_memory import free_bytes
+from lab.util.messages import counted
+
+if TYPE_CHECKING:
+    from lab.models.language_model import LanguageModel
+
+# The share of free memory that all caches together may take, and the full contexts
+# that a pool has room for at most when num_blocks is None.
+MEMORY_SHARE = {"cuda": 0.9, "cpu": 0.25}
+LEFT_BYTES = {"cuda": 128 * 2**20}
+"""What caches leave on a device at least, for a step: activations, logits, graphs, and cuBLAS's workspace (32 MiB on an
+H100). With 3 MiB left beside its cache, a Llama 1B could read no prompt on an H200; with 60 it could, in small chunks
+and without graphs."""
+FULL_CONTEXTS = 8
+
+
+class Budget:
+    """The memory for all caches of an engine.
+
+    Args:
+        limit: bytes for all caches together. None: a share of what is free when first asked for, so that no
+            device is filled beyond that share. Less once a pool has turned out not to fit (``lower``).
+    """
+
+    def __init__(self, target: LanguageModel, draft: LanguageModel | None, limit: int | None = None) -> None:
+        self._target = target
+        self._models = [target, draft] if draft else [target]
+        self._limit = limit
+
+    @property
+    def limit(self) -> int:
+        if self._limit is None:
+            self._limit = _limit(self._models)
+        return self._limit
+
+    @property
+    def leaves_enough(self) -> bool:
+        """Whether what is free now is enough for a step."""
+        devices = {device for model in self._models for device in model.layer_devices if device.type in LEFT_BYTES}
+        return all(free_bytes(device) >= LEFT_BYTES[device.type] for device in devices)
+
+    def lower(self, limit: int) -> None:
+        """Count on ``limit`` bytes from now on: a pool that should have fitted did not."""
+        self._limit = limit
+
+    def setting(self, config: EngineConfig) -> PoolSetting:
+        """The pool that a request asks for.
+
+        Raises:
+            ConfigError: ``num_blocks`` exceeds the budget.
+        """
+        computed = config.prefill_attention, config.kernels, config.cuda_graphs, config.torch_compile
+        if not config.kv_cache:
+            return PoolSetting("auto", False, config.block_size, 0, False, "lru", *computed)
+        fitting = self.limit // (config.block_size * _token_bytes(self._models, config.kv_dtype))
+        if config.num_blocks and config.num_blocks > fitting:
+            raise ConfigError(
+                f"num_blocks={config.num_blocks:,} does not fit: the memory for caches holds "
+                f"{counted(fitting, 'block')} of {counted(config.block_size, 'token')} here. Choose fewer, or leave "
+                "num_blocks at None."
+            )
+        useful = FULL_CONTEXTS * -(-self._target.context_length // config.block_size)
+        return PoolSetting(
+            config.kv_dtype,
+            config.paged,
+            config.block_size,
+            config.num_blocks or max(1, min(fitting, useful)),
+            config.enable_prefix_caching,
+            config.eviction,
+            *computed,
+        )
+
+    def allows(self, config: EngineConfig) -> bool:
+        """Whether the blocks that are asked for fit in the budget."""
+        try:
+            self.setting(config)
+        except ConfigError:
+            return False
+        return True
+
+    def refuse_misfit(self, prompt_tokens: int, end: int, config: EngineConfig) -> None:
+        """Refuse a sequence of up to ``end`` tokens that the whole pool could not hold.
+
+        Raises:
+            PromptError: with both numbers.
+            ConfigError: see ``setting``.
+        """
+        setting = self.setting(config)
+        needed = -(-end // setting.block_size)
+        if setting.num_blocks and needed > setting.num_blocks:
+            raise PromptError(
+                f"{end:,} tokens (a prompt of {prompt_tokens:,} and the output) need {needed:,} cache blocks of "
+                f"{setting.block_size}; the pool has {setting.num_blocks:,}, so room for "
+                f"{setting.num_blocks * setting.block_size:,}. Use a larger pool (num_blocks), or fewer tokens "
+                "(max_tokens)."
+            )
+
+    def pool_bytes(self, setting: PoolSetting) -> int:
+        """Bytes of a whole pool, the draft's share included."""
+        return setting.num_blocks * setting.block_size * _token_bytes(self._models, setting.kv_dtype)
+
+    def token_bytes(self, config: EngineConfig) -> int:
+        """Bytes per token of a request: keys, values and scales of all layers, the draft's too if it drafts."""
+        if not config.kv_cache:
+            return 0
+        models = self._models if config.speculative == "draft" else [self._target]
+        return _token_bytes(models, config.kv_dtype)
+
+
+def _token_bytes(models: Iterable[LanguageModel], kv_dtype: KVFormat) -> int:
+    """Bytes of one token in all layers of all ``models``."""
+    return sum(
+        bytes_per_token(
+            kv_dtype, layers=model.layers, kv_heads=model.kv_heads, head_dim=model.head_dim, dtype=model.dtype
+        )
+        for model in models
+    )
+
+
+def _limit(models: list[LanguageModel]) -> int:
+    """Bytes for all caches. Every token takes some on each device that computes layers; the first to be full limits."""
+    on_device: Counter[torch.device] = Counter()
+    for model in models:
+        for device in model.layer_devices:
+            on_device[device] += _token_bytes([model], "auto") // model.layers
+    whole = on_device.total()
+    return int(min(_for_caches(device) * whole / part for device, part in on_device.items()))
+
+
+def _for_caches(device: torch.device) -> float:
+    """Of what is free on a device, the bytes for caches."""
+    free = free_bytes(device)
+    return max(0, min(free * MEMORY_SHARE.get(device.type, 0.25), free - LEFT_BYTES.get(device.type, 0)))

@@ -1,0 +1,57 @@
+"""What a model's pass has to move and to compute, counted from lengths without asking the device.
+
+Bytes are the traffic that no cache can save ("compulsory" in Williams et al. 2009): the weights once for all tokens of
+the pass, the output head's only if logits are wanted, and every KV slot of a sequence once as it is stored, read for
+past tokens and written for new ones. FLOPs are those of matrix products: two per weight and token, and four per
+element of a head's vector for each position that a new token sees, itself included. (Kaplan et al., 2001.08361,
+section 2.1, count two for each position of the context, however many of them a token sees: the same on average over a
+text as long as the context, where a token sees half of it.)
+
+Left out because they are small in comparison: activations, the rows looked up in an embedding table, norms, rotary
+embedding, softmax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from lab.kv_cache.attention_metadata import SdpaChoice
+from lab.kv_cache.formats import KVStorage
+from lab.models.language_model import LanguageModel
+from lab.trace.roofline import Work
+
+
+class Span(NamedTuple):
+    """The tokens at positions ``start`` to ``stop`` - 1 of a sequence; logits are wanted for the last ``keep``."""
+
+    start: int
+    stop: int
+    keep: int
+
+
+class PassWork:
+    """Counts the work of one model's passes over ``storage``. None: no cache, so that nothing is stored or read."""
+
+    def __init__(self, model: LanguageModel, storage: KVStorage | None) -> None:
+        self._model = model
+        self._weights, self._head_weights = model.layer_weights, model.head_weights
+        self._head_bytes = model.head_bytes
+        self._bytes = model.weight_bytes - self._head_bytes
+        self._position_flops = 4 * model.layers * model.kv_heads * model.query_groups * model.head_dim
+        self._slot_bytes = storage.slot_bytes(model.layers) if storage else 0
+
+    def of(self, spans: Iterable[Span], sdpa: SdpaChoice = "auto") -> Work:
+        """The work of one pass. ``sdpa``: as it was passed to ``lab.backends.torch.torch_backend.forward``."""
+        spans = list(spans)
+        heads = any(span.keep for span in spans)
+        moved, flops = self._bytes + heads * self._head_bytes, 0
+        if self._model.native.model and sdpa == "auto":
+            # The step in C reads matrices as bfloat16, two bytes less per weight.
+            moved -= 2 * (self._weights + heads * self._head_weights)
+        for start, stop, keep in spans:
+            new = stop - start
+            seen = new * (start + 1 + stop) // 2  # start + 1, start + 2, ... stop positions
+            moved += stop * self._slot_bytes
+            flops += 2 * (new * self._weights + keep * self._head_weights) + seen * self._position_flops
+        return Work(moved, flops)

@@ -1,0 +1,189 @@
+"""Turns a prompt into a sequence, or raises an error that says why not."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+
+from transformers import PreTrainedTokenizerBase
+
+from lab.backends.choose import Backends
+from lab.config import ConfigError, EngineConfig, PromptError, SamplingParams
+from lab.engine.adaptive_window import Window
+from lab.engine.detokenizer import TextStream, tokenizing
+from lab.engine.device_limits import device_limits
+from lab.engine.memory_budget import Budget
+from lab.engine.sequence import Sequence
+from lab.kv_cache.attention import refuse_sdpa
+from lab.models.language_model import LanguageModel
+from lab.trace.events import RunStarted
+from lab.trace.recorder import Recorder, Watch
+from lab.trace.roofline import Limits
+from lab.util.machine_info import hardware
+from lab.util.messages import counted
+
+
+class Intake:
+    """Checks requests, and numbers them in order of arrival."""
+
+    def __init__(
+        self,
+        backends: Backends,
+        tokenizer: PreTrainedTokenizerBase,
+        budget: Budget,
+        *,
+        watch: Watch | None = None,
+        order: Iterator[int] | None = None,
+    ) -> None:
+        self._backends = backends
+        self._target = target = backends.target
+        self._draft = backends.draft
+        self._tokenizer = tokenizer
+        self._budget = budget
+        self._watch = watch
+        self._hardware = hardware(str(target.device))
+        self._order = order or itertools.count()
+        self._encoding = threading.Lock()
+        eos = target.model.generation_config.eos_token_id if target.model.generation_config else None
+        eos = tokenizer.eos_token_id if eos is None else eos
+        self._eos = frozenset(eos if isinstance(eos, list) else [] if eos is None else [eos])
+
+    def sequence(
+        self,
+        prompt: str,
+        config: EngineConfig | None,
+        sampling: SamplingParams | None,
+        cancelled: threading.Event | None = None,
+        *,
+        hidden: bool = False,
+    ) -> Sequence:
+        """The sequence of a request. ``hidden``: it serves another, and no watcher is told of it or its blocks.
+
+        Raises what ``Engine.submit`` raises.
+        """
+        config, sampling = config or EngineConfig(), sampling or SamplingParams()
+        if not isinstance(config, EngineConfig) or not isinstance(sampling, SamplingParams):
+            raise ConfigError(
+                "after the prompt pass an EngineConfig and a SamplingParams, not "
+                f"{type(config).__name__} and {type(sampling).__name__}."
+            )
+        sampling = seeded(sampling)
+        self._refuse_drafter(config)
+        self._backends.refuse(config)
+        refuse_sdpa(config.prefill_attention, self._target.device, self._target.dtype, self._target.head_dim)
+        tokens = self._encode(prompt)
+        if len(tokens) >= self._target.context_length:
+            raise PromptError(
+                f"The prompt has {len(tokens):,} tokens; {self._target.name} holds "
+                f"{self._target.context_length:,}, prompt and output together. Shorten the prompt."
+            )
+        order = next(self._order)
+        sequence = Sequence(
+            prompt=prompt,
+            prompt_pieces=() if hidden else self._pieces(tokens),
+            order=order,
+            tokens=tokens,
+            prompt_length=len(tokens),
+            end=min(len(tokens) + sampling.max_tokens, self._target.context_length),
+            config=config,
+            sampling=sampling,
+            text=TextStream(self._tokenizer, tokens, sampling.stop),
+            recorder=Recorder(order, None if hidden else self._watch),
+            eos=self._eos,
+            window=Window(config.num_speculative_tokens, config.adaptive_window),
+            cancelled=cancelled or threading.Event(),
+            hidden=hidden,
+        )
+        self._budget.refuse_misfit(sequence.prompt_length, sequence.end, config)
+        if config.speculative == "synthetic":
+            plain = replace(config, speculative="off")
+            sequence.oracle = self.sequence(prompt, plain, sampling, sequence.cancelled, hidden=True)
+        self._limits(config)  # here, so that measuring and compiling count in no request's time or peak memory
+        return sequence
+
+    def announce(self, sequence: Sequence) -> None:
+        """Begin a sequence's record. Its clock starts here."""
+        config = sequence.config
+        limits, target = self._limits(config), self._computed(config)
+        sequence.told_blocks = self._budget.setting(config).num_blocks
+        sequence.recorder.emit(
+            RunStarted,
+            prompt=sequence.prompt,
+            prompt_token_ids=tuple(sequence.tokens),
+            prompt_pieces=sequence.prompt_pieces,
+            config=asdict(config),
+            sampling=asdict(sequence.sampling) | {"stop": list(sequence.sampling.stop)},
+            target=self._target.name,
+            draft=self._draft.name if config.speculative == "draft" else None,
+            device=str(self._target.device),
+            dtype=target.dtype_name,
+            num_blocks=sequence.told_blocks,
+            block_bytes=config.block_size * self._budget.token_bytes(config),
+            copy_bytes_per_second=limits.bytes_per_second if limits else None,
+            matmul_flops_per_second=limits.flops_per_second if limits else None,
+            cuda_graphs=self._backends.captures(config) and config.kv_cache,
+            compiled=target.compiled,
+            hardware=self._hardware,
+        )
+
+    def _limits(self, config: EngineConfig) -> Limits | None:
+        """The device's limits, measured when first asked for; None where a step's work cannot be counted."""
+        if self._target.routed or (config.speculative == "draft" and self._draft.routed):
+            return None
+        target = self._computed(config)
+        return device_limits(target.device, target.product_dtype)
+
+    def _computed(self, config: EngineConfig) -> LanguageModel:
+        """The target as it is computed after the prompt: without a cache every step reads a prompt, and torch's
+        attention is called from layers that torch computes."""
+        target, _ = self._backends.models(config)
+        return target if config.kv_cache or config.prefill_attention == "auto" else target.by_torch()
+
+    def _encode(self, prompt: str) -> list[int]:
+        if not isinstance(prompt, str):
+            raise PromptError(f"The prompt must be a string, not {type(prompt).__name__}.")
+        try:
+            prompt.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise PromptError(
+                f"The prompt is not valid text: it contains half a character (a lone surrogate) at position "
+                f"{error.start}."
+            ) from error
+        with self._encoding, tokenizing():  # tokenizers are not thread-safe
+            tokens = self._tokenizer(prompt, verbose=False)["input_ids"] if prompt else []
+        if not tokens:
+            raise PromptError("The prompt is empty. Write at least one word to go on from.")
+        if (last := max(tokens)) >= self._target.vocabulary:
+            spelled = self._tokenizer.convert_ids_to_tokens(last)
+            raise PromptError(
+                f"The prompt has the token {spelled!r}, number {last:,} of the tokenizer's, and {self._target.name} "
+                f"knows only {self._target.vocabulary:,}. Leave it out."
+            )
+        return tokens
+
+    def _pieces(self, tokens: list[int]) -> tuple[str, ...]:
+        """The text that each token of a prompt adds."""
+        text = TextStream(self._tokenizer)
+        *pieces, last = map(text.push, tokens)
+        return (*pieces, last + text.flush())
+
+    def _refuse_drafter(self, config: EngineConfig) -> None:
+        name, layers = self._target.name, self._target.layers
+        if config.speculative == "draft" and self._draft is None:
+            raise ConfigError(
+                f"A draft model is to guess (speculative='draft'), and {name} was loaded without one. Load it with a "
+                "draft, or choose another way to guess."
+            )
+        if config.speculative == "early_exit" and not self._target.early_layers(config.early_exit_layer) < layers:
+            raise ConfigError(
+                f"early_exit_layer={config.early_exit_layer} is not an exit: {name} has {counted(layers, 'layer')}. "
+                f"Choose from 1 to {layers - 1}."
+            )
+
+
+def seeded(sampling: SamplingParams) -> SamplingParams:
+    """``sampling`` with a seed, picked here if none was given, so that it is recorded either way."""
+    return sampling if sampling.seed is not None else replace(sampling, seed=secrets.randbits(31))

@@ -1,0 +1,205 @@
+"""The one attention function of transformers' models: where torch or Triton computes, every toggle goes through it.
+
+A step is a packed forward pass with a plan (``lab.kv_cache.attention_metadata``). Decoding one token, verifying
+several proposals and
+reading a prompt differ only in how many new tokens a sequence has.
+
+There are two ways to compute it here: the reference, in torch, which gathers the slots that it reads (``StepPlan``),
+and Triton kernels, which read a cache block by block (``BlockPlan``). A step in C, the default on a CPU, has attention
+of its own (``lab/backends/cpu/attention.h``).
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
+from transformers import AttentionInterface
+
+from lab.config import ConfigError
+from lab.kv_cache.attention_metadata import BlockPlan, Group, SdpaChoice, StepPlan
+from lab.util.device_memory import is_out_of_memory
+from lab.util.messages import in_short
+
+NAME = "decode_lab"
+"""The function's name in transformers' registry."""
+
+BACKENDS = {
+    "math": SDPBackend.MATH,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+}
+"""Torch's ways to compute attention: with the whole matrix of scores in memory; in chunks (Rabe and Staats,
+2112.05682); in tiles that never leave the processor (FlashAttention: Dao et al., 2205.14135)."""
+
+
+# On an H100 or newer, torch from 2.11 on prefers cuDNN, which makes a plan for every new length of a text, anew in each
+# thread: tens of milliseconds for each of a hundred lengths (huggingface/transformers#48163). Off in the whole process,
+# because transformers' own `generate`, measured beside the lab, would pay it, too.
+torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+class KernelError(Exception):
+    """A Triton kernel did not compile or did not run. The reference can compute the same."""
+
+
+def attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    plan: StepPlan | BlockPlan | None = None,
+    **_: object,
+) -> tuple[torch.Tensor, None]:
+    """Store the new keys and values, then let every new token attend to what came before it.
+
+    Args:
+        query: [1, heads, N, head_dim], rotary embedding applied.
+        key, value: [1, kv_heads, N, head_dim].
+        scaling: factor on the scores; None: 1 / sqrt(head_dim).
+        plan: the step's plan, passed through ``model.forward(..., plan=...)``.
+
+    Returns:
+        [1, N, heads, head_dim] and no attention weights.
+
+    Raises:
+        RuntimeError: called without a plan (``model.generate`` on a model the lab has plugged into).
+        KernelError: see there. New keys and values may have been stored or not; storing them again is safe.
+    """
+    if plan is None:
+        raise RuntimeError(
+            "this model's attention is driven by the lab's engine and needs a step plan; to call the model "
+            "yourself, do so inside `with engine.target.stock_attention():`"
+        )
+    new_key, new_value = key[0].transpose(0, 1), value[0].transpose(0, 1)
+    if isinstance(plan, BlockPlan):
+        query = query[0].transpose(0, 1)
+        return attend_by_kernels(module.layer_idx, query, new_key, new_value, plan, scaling)[None], None
+    if plan.storage is not None:
+        layer = plan.storage.layers[module.layer_idx]
+        layer.write(plan.write, new_key, new_value)
+    outputs = []
+    for group in plan.groups:
+        if plan.storage is not None:
+            keys, values = layer.read(group.read)
+        else:
+            keys, values = new_key[group.rows], new_value[group.rows]
+        if plan.sdpa == "auto":
+            outputs.append(_attend(query[0, :, group.rows], keys, values, group, scaling))
+        else:
+            outputs.append(_attend_by(plan.sdpa, query[0, :, group.rows], keys, values, scaling))
+    return torch.cat(outputs)[None], None
+
+
+def _attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: Group, scaling: float | None
+) -> torch.Tensor:
+    """query [heads, S * T, d]; key, value [S * L, kv_heads, d] -> [S * T, heads, d].
+
+    The query heads that share a KV head are laid out as additional queries, so
+    that keys and values are never repeated (grouped-query attention: Ainslie
+    et al., 2305.13245).
+    """
+    (heads, count, dim), kv_heads, rows = query.shape, key.shape[1], group.sequences
+    count //= rows
+    shared = heads // kv_heads
+    query = query.view(kv_heads, shared, rows, count, dim).permute(2, 0, 1, 3, 4)
+    out = F.scaled_dot_product_attention(
+        query.reshape(rows, kv_heads, shared * count, dim),
+        key.view(rows, -1, kv_heads, dim).transpose(1, 2),
+        value.view(rows, -1, kv_heads, dim).transpose(1, 2),
+        attn_mask=group.mask,
+        scale=scaling,
+    )
+    out = out.view(rows, kv_heads, shared, count, dim).permute(0, 3, 1, 2, 4)
+    return out.reshape(rows * count, heads, dim)
+
+
+def _attend_by(
+    choice: SdpaChoice, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
+) -> torch.Tensor:
+    """One sequence by one back end: query [heads, T, d]; key, value [L, kv_heads, d] -> [T, heads, d].
+
+    The T new tokens are the last of its L. No back end but "math" takes a mask of any shape, so keys and values
+    are repeated for the query heads that share them, and the mask is given by name (``causal_lower_right``).
+    """
+    shared = query.shape[0] // key.shape[1]
+    key, value = (x.transpose(0, 1).repeat_interleave(shared, 0)[None] for x in (key, value))
+    seen = causal_lower_right(query.shape[1], key.shape[2])
+    with sdpa_kernel(BACKENDS[choice]):
+        return F.scaled_dot_product_attention(query[None], key, value, attn_mask=seen, scale=scaling)[0].transpose(0, 1)
+
+
+@functools.cache
+def refuse_sdpa(choice: SdpaChoice, device: torch.device, dtype: torch.dtype, head_dim: int) -> None:
+    """Refuse a back end that does not run here, by trying it on a few numbers.
+
+    Raises:
+        ConfigError: names the dtype, device and head size that it does not run with.
+    """
+    if choice == "auto":
+        return
+    try:
+        with warnings.catch_warnings():  # they say why each back end was not taken; the error below suffices
+            warnings.simplefilter("ignore")
+            for seen in (8, 16):
+                key = torch.zeros(seen, 1, head_dim, dtype=dtype, device=device)
+                _attend_by(choice, key[:8].transpose(0, 1), key, key, None)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"prefill_attention={choice!r} cannot be computed here: torch has no such attention for "
+            f"{str(dtype).removeprefix('torch.')} on {device} with heads of {head_dim}. Choose 'auto', or 'math', "
+            "which runs everywhere."
+        ) from error
+
+
+def attend_by_kernels(
+    layer_idx: int,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    plan: BlockPlan,
+    scaling: float | None = None,
+    *,
+    stored: bool = False,
+) -> torch.Tensor:
+    """Store the new keys and values, then attend: query [N, heads, d]; key, value [N, kv_heads, d] -> [N, heads, d].
+
+    ``stored``: they are stored already.
+
+    Raises:
+        KernelError: see there.
+    """
+    # Imported here, so that the lab works where Triton is not installed.
+    from lab.backends.gpu.paged_attention import attend
+    from lab.backends.gpu.store_kv import store
+
+    layer = plan.storage.layers[layer_idx]
+    with launching(query):
+        if not stored:
+            store(layer, plan.write, key, value)
+        return attend(layer, query, plan, scaling)
+
+
+@contextmanager
+def launching(on: torch.Tensor) -> Iterator[None]:
+    """Make Triton launch on the device of ``on``, and turn whatever is wrong with a kernel into a ``KernelError``. That
+    memory ran out stays what it is: the reference would take more."""
+    try:
+        with torch.cuda.device_of(on):
+            yield
+    except Exception as error:
+        if isinstance(error, KernelError) or is_out_of_memory(error):
+            raise
+        raise KernelError(in_short(error)) from error
+
+
+AttentionInterface.register(NAME, attention)

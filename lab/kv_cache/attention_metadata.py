@@ -1,0 +1,105 @@
+"""A step's plan: what attention needs to know about the sequences whose tokens the step packs.
+
+``input_ids`` of a packed forward pass is [1, N]: new tokens of several sequences, one after another. A plan says which
+rows belong to which sequence, into which slots their keys and values go, and which slots each sequence may read. It
+goes with the step through all layers: a ``StepPlan`` for attention by torch, a ``BlockPlan`` for the kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal
+
+import torch
+
+from lab.kv_cache.formats import KVStorage
+
+SdpaChoice = Literal["auto", "math", "efficient", "flash"]
+"""Which of torch's back ends computes a prompt's attention (``lab.kv_cache.attention.BACKENDS``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What goes with a step through the layers, on whichever devices they are."""
+
+    copies: dict[torch.device, Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def to(self, device: torch.device | int | str, non_blocking: bool = False) -> Plan:
+        """The plan with its tensors on ``device``, copied there once a step.
+
+        accelerate's hooks call it before each module of a model on several devices, as they call ``to`` of
+        every argument.
+        """
+        device = torch.device(device)
+        if device not in self.copies:
+            parts = {part.name: getattr(self, part.name) for part in fields(self) if part.init}
+            self.copies[device] = replace(self, **{name: _on(part, device) for name, part in parts.items()})
+            self.copies[device].copies[device] = self.copies[device]
+        return self.copies[device]
+
+
+@dataclass(frozen=True, slots=True)
+class Group(Plan):
+    """Sequences with equally many new tokens and of about equal length: one call of torch's attention.
+
+    Attributes:
+        rows: their rows of the packed tokens, sequence by sequence.
+        sequences: how many there are; S below. Each has T new tokens and at most L in all.
+        mask: [S, 1, G * T or 1, L] bool, which of its positions each new token may see: those up to its
+            own. G: query heads that share a KV head. None: every new token sees all.
+        read: the slots of all their positions so far, the new ones included, in order: a run of
+            slots, or [S * L] int64, the shorter ones padded. None without a cache.
+    """
+
+    rows: slice
+    sequences: int
+    mask: torch.Tensor | None
+    read: slice | torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan(Plan):
+    """What the reference needs besides the N tokens of a packed forward pass.
+
+    Attributes:
+        groups: in the order of their rows.
+        write: [N] int64, a slot for each new token. None without a cache.
+        storage: None without a cache.
+        sdpa: the back end. "auto": torch chooses. Any other: each group is one sequence, and needs no mask.
+    """
+
+    groups: tuple[Group, ...]
+    write: torch.Tensor | None
+    storage: KVStorage | None
+    sdpa: SdpaChoice = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlan(Plan):
+    """What the kernels need besides the N tokens of a packed forward pass, S sequences one after another.
+
+    Attributes:
+        write: [N] int32 or int64, as are the other tensors; a slot for each new token.
+        starts: [S + 1], the row at which each sequence begins; the last is N.
+        lengths: [S], tokens of each sequence, the new ones included.
+        tables: [S, B], the blocks of each sequence in order of position, shorter rows padded.
+        block_size: slots in a block.
+        longest_new: most new tokens of a sequence.
+        longest: most tokens of a sequence.
+        storage: where keys and values go.
+    """
+
+    write: torch.Tensor
+    starts: torch.Tensor
+    lengths: torch.Tensor
+    tables: torch.Tensor
+    block_size: int
+    longest_new: int
+    longest: int
+    storage: KVStorage
+
+
+def _on(part: object, device: torch.device) -> object:
+    if isinstance(part, tuple):
+        return tuple(_on(one, device) for one in part)
+    return part.to(device) if isinstance(part, (torch.Tensor, Plan)) else part

@@ -1,0 +1,174 @@
+"""The block table of one sequence.
+
+A table maps position to slot:
+``slot = table[position // block_size] * block_size + position % block_size``.
+
+Two policies share this addressing, so they can be compared fairly: *contiguous*
+reserves a run of neighbouring blocks, when a sequence starts, for all the tokens
+it may ever have; *paged* takes any block when one is needed and gives blocks back
+as soon as they hold nothing that is needed.
+
+A paged table may begin with blocks that other tables share. Before it writes into one
+of those it makes a copy of its own (copy on write: Kwon et al., 2309.06180, section 4.4).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+
+from lab.kv_cache.block_pool import BlockPool, Emit
+from lab.kv_cache.prefix_cache import Prefix
+from lab.trace.events import BlockAllocated, BlockCopied, BlockFreed, BlockShared, BlockStored
+
+CopyBlock = Callable[[int, int], None]
+"""Called as ``copy(source, destination)``: copies all slots of a block, in every storage."""
+
+
+class BlockTable:
+    """The blocks of one sequence, in the order of its positions.
+
+    Attributes:
+        blocks: contiguous int32, so that a step copies them as a whole instead of going through them one by one.
+        length: how many tokens' keys and values are in use.
+    """
+
+    def __init__(self, pool: BlockPool, owner: int, emit: Emit, *, paged: bool, copy: CopyBlock | None = None) -> None:
+        self.pool = pool
+        self.owner = owner
+        self.paged = paged
+        self.blocks = array("i")
+        self.length = 0
+        self._emit = emit
+        self._copy = copy
+        self._prefixes: list[Prefix] = []  # of the blocks known to be full, from the first on
+
+    @property
+    def capacity(self) -> int:
+        """How many positions its blocks have slots for."""
+        return len(self.blocks) * self.pool.block_size
+
+    def missing(self, tokens: int) -> int:
+        """How many blocks to take before ``tokens`` positions can be written, a copy of the tail included."""
+        more = max(0, -(-tokens // self.pool.block_size) - len(self.blocks))
+        return more + (tokens > self.length and self._tail_is_shared())
+
+    def reserve(self, tokens: int) -> None:
+        """Take enough blocks for ``tokens`` positions, writable from ``length`` on.
+
+        Raises:
+            PoolExhaustedError: the pool has too few. The table is unchanged.
+        """
+        missing = self.missing(tokens)
+        if not missing:
+            return
+        if not self.paged and self.blocks:
+            raise AssertionError("a contiguous table is reserved once, whole")
+        taken = self.pool.take(missing, self._emit, neighbours=not self.paged)
+        if self._tail_is_shared():
+            try:
+                self._copy_tail(taken[0])
+            except Exception:  # out of memory, most likely
+                for block in taken:
+                    self.pool.give_back(block)
+                raise
+            del taken[0]
+        for block in taken:
+            self._append(BlockAllocated, block, fill=0)
+
+    def _tail_is_shared(self) -> bool:
+        """Whether the block that ``length`` points into is shared or stored, so that it must not be written to."""
+        index = self.length // self.pool.block_size
+        if index >= len(self.blocks):
+            return False
+        block = self.blocks[index]
+        return self.pool.references(block) > 1 or self.pool.is_stored(block)
+
+    def _copy_tail(self, fresh: int) -> None:
+        index, fill = divmod(self.length, self.pool.block_size)
+        shared = self.blocks[index]
+        self._copy(shared, fresh)
+        self._give_back(index)
+        self.blocks[index] = fresh
+        self._emit(BlockCopied, block=fresh, owner=self.owner, index=index, fill=fill, source=shared)
+
+    # -- sharing -----------------------------------------------------------------------------
+
+    def adopt_prefix(self, found: list[tuple[int, Prefix]], priority: int) -> None:
+        """Begin with full blocks that were found by their prefix (``BlockPool.find``), for a sequence of this
+        ``priority``."""
+        for block, prefix in found:
+            references = self.pool.share(block, priority)
+            self._append(BlockShared, block, fill=self.pool.block_size, references=references)
+            self._prefixes.append(prefix)
+        self.length = self.capacity
+
+    def adopt_table(self, other: BlockTable, length: int) -> None:
+        """Begin with the first ``length`` positions of another sequence; the tail is copied at the first write."""
+        size = self.pool.block_size
+        for index, block in enumerate(other.blocks[: -(-length // size)]):
+            fill = min(size, length - index * size)
+            self._append(BlockShared, block, fill=fill, references=self.pool.share(block))
+        self._prefixes = other._prefixes[: length // size]
+        self.length = length
+
+    def store_full(self, tokens: Sequence[int], length: int, root: Prefix, priority: int) -> None:
+        """Make every block findable that the first ``length`` of ``tokens`` fill."""
+        size = self.pool.block_size
+        for index in range(len(self._prefixes), length // size):
+            parent = self._prefixes[-1] if self._prefixes else root
+            prefix = parent.then(tokens[index * size : (index + 1) * size])
+            self._prefixes.append(prefix)
+            if self.pool.store(self.blocks[index], prefix, priority):
+                self._emit(BlockStored, block=self.blocks[index], owner=self.owner, index=index)
+
+    # -- giving back -------------------------------------------------------------------------
+
+    def roll_back(self, length: int) -> None:
+        """Set how many positions are in use. Paged: give back the blocks after them.
+
+        Nothing is erased: the next write overwrites what the stale slots hold.
+        """
+        self.length = length
+        del self._prefixes[length // self.pool.block_size :]
+        if self.paged:
+            self._free_from(-(-length // self.pool.block_size))
+
+    def release(self) -> None:
+        """Give every block back, the last one first: it is then evicted first, and a beginning is of more use."""
+        self._free_from(0)
+        self._prefixes.clear()
+        self.length = 0
+
+    def _append(self, event: type, block: int, **fields: int) -> None:
+        self._emit(event, block=block, owner=self.owner, index=len(self.blocks), **fields)
+        self.blocks.append(block)
+
+    def _free_from(self, index: int) -> None:
+        while len(self.blocks) > index:
+            self._give_back(len(self.blocks) - 1)
+            self.blocks.pop()
+
+    def _give_back(self, index: int) -> None:
+        block, size = self.blocks[index], self.pool.block_size
+        fill = min(size, max(0, self.length - index * size))
+        references = self.pool.give_back(block)
+        cached = not references and self.pool.is_stored(block)
+        self._emit(
+            BlockFreed,
+            block=block,
+            owner=self.owner,
+            index=index,
+            fill=fill,
+            references=references,
+            cached=cached,
+        )
+
+
+def side_by_side(tables: Sequence[array[int]], height: int) -> array[int]:
+    """The first ``height`` blocks of S sequences, [S, height] int32 row by row, the shorter ones padded with 0."""
+    rows = array("i", bytes(array("i").itemsize * len(tables) * height))
+    for start, blocks in zip(range(0, len(rows), height), tables, strict=True):
+        part = blocks[:height]
+        rows[start : start + len(part)] = part
+    return rows

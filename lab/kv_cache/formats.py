@@ -1,0 +1,261 @@
+"""What a cache slot holds: the keys and values of one token, in every layer of one model.
+
+A format is two operations, ``write(slots, k, v)`` and ``read(where)``; every
+format works with every block policy. Slots are rows of a tensor, so a block is
+``block_size`` consecutive rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import torch
+
+from lab.config import ConfigError, KVFormat
+
+if TYPE_CHECKING:
+    from lab.backends.gpu.cuda_graphs import Graphs
+
+
+class VectorBytes(NamedTuple):
+    """Bytes of one token's key, or value, in one KV head."""
+
+    numbers: int
+    scales: int
+
+
+class LayerStorage(Protocol):
+    """One layer's slots. Keys and values are passed in and out as [tokens, kv_heads, head_dim].
+
+    ``tensors``: everything that the slots hold, each [slots, ...].
+    """
+
+    tensors: tuple[torch.Tensor, ...]
+
+    def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Store one row per slot. ``slots``: [tokens] int64."""
+
+    def read(self, where: slice | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows at a run of slots (slice) or at any slots ([tokens] int64), in the compute dtype."""
+
+
+class PlainLayer:
+    """Keys and values as the model computed them."""
+
+    def __init__(self, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._key = torch.empty(slots, kv_heads, head_dim, dtype=dtype, device=device)
+        self._value = torch.empty_like(self._key)
+        self.tensors = self._key, self._value
+
+    def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        self._key.index_copy_(0, slots, key)
+        self._value.index_copy_(0, slots, value)
+
+    def read(self, where: slice | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return _rows(self._key, where), _rows(self._value, where)
+
+    @staticmethod
+    def vector_bytes(head_dim: int, dtype: torch.dtype) -> VectorBytes:
+        return VectorBytes(head_dim * dtype.itemsize, 0)
+
+
+class QuantisedLayer:
+    """Small integers, and scales to multiply them by. A format says how to get both from a vector, and back."""
+
+    @staticmethod
+    def quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[..., head_dim] of any float dtype -> numbers and scales, [..., as many as the format needs]."""
+        raise NotImplementedError
+
+    @staticmethod
+    def dequantise(numbers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        """What ``quantise`` returned -> [..., head_dim] float32."""
+        raise NotImplementedError
+
+    def __init__(self, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype = dtype
+        # A slot's key and value lie side by side, so that both are quantised in one go.
+        numbers, scale = self.quantise(torch.zeros(2, kv_heads, head_dim, device=device))
+        # A head's scales lie side by side, token by token. With those of the other heads between them, each of the few
+        # bytes that a GPU's attention wants would cost a whole sector of 32.
+        scales = scale.new_empty(2, kv_heads, slots, scale.shape[-1]).permute(2, 0, 1, 3)
+        self.tensors = numbers.new_empty(slots, *numbers.shape), scales
+
+    def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        for kept, new in zip(self.tensors, self.quantise(torch.stack((key, value), 1)), strict=True):
+            kept.index_copy_(0, slots, new)
+
+    def read(self, where: slice | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        key, value = self.dequantise(*(_rows(kept, where) for kept in self.tensors)).to(self._dtype).unbind(1)
+        return key, value
+
+
+class Int8Layer(QuantisedLayer):
+    """One signed byte per number, and one float32 scale per token and KV head.
+
+    Symmetric round-to-nearest: ``scale = max|x| / 127``, ``x ~ scale * round(x / scale)``
+    ("absmax": Dettmers et al., 2208.07339, who scale a row or a column of a product's matrices so),
+    so a number is off by at most half a scale. The scale is taken over one
+    head's vector of one token: a token's outliers cost no other token precision.
+    """
+
+    @staticmethod
+    def quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[..., d] of any float dtype -> ([..., d] int8, [..., 1] float32 scale).
+
+        An all-zero vector gets the smallest normal scale: it stays zero, and nothing is divided by 0.
+        """
+        x = x.float()
+        scale = (x.abs().amax(-1, keepdim=True) / 127).clamp_min(torch.finfo(torch.float32).tiny)
+        return (x / scale).round().to(torch.int8), scale
+
+    @staticmethod
+    def dequantise(numbers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return numbers * scale
+
+    @staticmethod
+    def vector_bytes(head_dim: int, dtype: torch.dtype) -> VectorBytes:
+        return VectorBytes(head_dim * torch.int8.itemsize, torch.float32.itemsize)
+
+
+class Int4Layer(QuantisedLayer):
+    """Half a byte per number, and one bfloat16 scale per group of 32 numbers of a head's vector.
+
+    Half a byte ranges from -8 to 7. The scale has a sign, chosen so that the number furthest from
+    zero lands on -8, as in the Q4_0 format of llama.cpp; and it is wide enough for the other side to stay
+    within 7.5, so that here too every number is off by at most half a scale (where both sides reach nearly
+    equally far, the scale is so wide that the furthest number lands on -7). An offset in addition to the scale
+    (asymmetric quantisation) takes as many bytes if groups are twice as long: on the embedded pair that
+    had the larger error, in keys, in values and in the resulting distributions.
+
+    Steps are wide: a key that differs in its last digit, because a different number of tokens shared the
+    forward pass, may be stored a whole step apart. Greedy tokens can then differ too.
+    """
+
+    @staticmethod
+    def quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[..., d] of any float dtype -> ([..., d / 2] uint8, [..., groups] bfloat16 scale).
+
+        An all-zero group gets the smallest normal scale: it stays zero, and nothing is divided by 0.
+
+        Raises:
+            ConfigError: d is odd.
+        """
+        group = _group(x.shape[-1])
+        x = x.float().unflatten(-1, (-1, group))
+        lowest, highest = x.aminmax(dim=-1, keepdim=True)
+        below, above = -lowest, highest
+        scale = torch.maximum(torch.maximum(below, above) / 8, torch.minimum(below, above) / 7.5)
+        # Rounding to bfloat16 reduces the scale by at most one part in 257, which must not push a number out of range.
+        scale = (scale * (1 + 2**-8)).clamp_min(torch.finfo(torch.float32).tiny)
+        scale = torch.where(above > below, -scale, scale).bfloat16()
+        numbers = (x / scale).round() + 8
+        return pack(numbers.clamp_(0, 15).to(torch.uint8).flatten(-2)), scale[..., 0]
+
+    @staticmethod
+    def dequantise(numbers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        x = unpack(numbers).float().sub_(8)
+        return x.unflatten(-1, (scale.shape[-1], -1)).mul_(scale[..., None]).flatten(-2)
+
+    @staticmethod
+    def vector_bytes(head_dim: int, dtype: torch.dtype) -> VectorBytes:
+        scales = head_dim // _group(head_dim)
+        return VectorBytes(head_dim // 2 * torch.uint8.itemsize, scales * torch.bfloat16.itemsize)
+
+
+def _group(head_dim: int) -> int:
+    """Numbers that share an INT4 scale: 32, or the whole vector if 32 does not divide it."""
+    if head_dim % 2:
+        raise ConfigError(
+            f"kv_dtype='int4' packs two numbers to a byte, and this model's heads have {head_dim}, an odd number. "
+            "Use 'int8' or 'auto'."
+        )
+    return 32 if head_dim % 32 == 0 else head_dim
+
+
+def pack(numbers: torch.Tensor) -> torch.Tensor:
+    """[..., d] uint8 from 0 to 15, d even -> [..., d / 2] uint8: two to a byte, the first in the low half."""
+    return numbers[..., 0::2] | numbers[..., 1::2] << 4
+
+
+def unpack(packed: torch.Tensor) -> torch.Tensor:
+    """[..., d / 2] uint8 -> [..., d] uint8 from 0 to 15: what ``pack`` packed."""
+    return torch.stack((packed & 15, packed >> 4), -1).flatten(-2)
+
+
+def _rows(tensor: torch.Tensor, where: slice | torch.Tensor) -> torch.Tensor:
+    """A run of rows is a view; scattered rows are gathered (index_select takes a fifth of indexing's time)."""
+    return tensor[where] if isinstance(where, slice) else tensor.index_select(0, where)
+
+
+FORMATS: dict[KVFormat, type[PlainLayer | QuantisedLayer]] = {
+    "auto": PlainLayer,
+    "int8": Int8Layer,
+    "int4": Int4Layer,
+}
+
+
+def parts(layer: LayerStorage) -> tuple[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """A layer's format, and its keys, values and the scales of both, each [slots, kv_heads, numbers of a head].
+
+    Plain storage has no scales; the numbers stand in for them and are never read as such.
+    """
+    if isinstance(layer, PlainLayer):
+        return "plain", layer.tensors * 2
+    numbers, scales = layer.tensors
+    return "int4" if isinstance(layer, Int4Layer) else "int8", (*numbers.unbind(1), *scales.unbind(1))
+
+
+@dataclass(slots=True)
+class Kernels:
+    """Whether Triton kernels write and read a cache, and why not if they were given up."""
+
+    on: bool = False
+    failure: str | None = None
+
+    def give_up(self, reason: str) -> None:
+        self.on, self.failure = False, reason
+
+
+class KVStorage:
+    """The slots of one model: one ``LayerStorage`` per layer, all on one device or each on its own.
+
+    ``kernels`` None: the reference writes and reads them. The slots hold the same either way. ``graphs``: the captured
+    steps of the kernels.
+    """
+
+    def __init__(
+        self,
+        kv_format: KVFormat,
+        slots: int,
+        *,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device | Sequence[torch.device],
+        kernels: Kernels | None = None,
+        graphs: Graphs | None = None,
+    ) -> None:
+        self.kernels = kernels or Kernels()
+        self.graphs = graphs
+        form = FORMATS[kv_format]
+        devices = [device] * layers if isinstance(device, torch.device) else device
+        self.layers: list[LayerStorage] = [form(slots, kv_heads, head_dim, dtype, where) for where in devices]
+
+    def slot_bytes(self, layers: int) -> int:
+        """Bytes of one slot in the first ``layers`` layers."""
+        return sum(tensor[0].nbytes for layer in self.layers[:layers] for tensor in layer.tensors)
+
+    def copy(self, source: slice, destination: slice) -> None:
+        """Copy a run of slots onto another of equal length, as they are stored."""
+        for layer in self.layers:
+            for tensor in layer.tensors:
+                tensor[destination] = tensor[source]
+
+
+def bytes_per_token(kv_format: KVFormat, *, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+    """Bytes of one token in all layers: layers x KV heads x 2 (a key and a value) x bytes of a vector."""
+    return layers * kv_heads * 2 * sum(FORMATS[kv_format].vector_bytes(head_dim, dtype))

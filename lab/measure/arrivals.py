@@ -1,0 +1,76 @@
+"""Requests that arrive while others are decoded, on an engine of their own that is driven step by step."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from lab.config import ConfigError, EngineConfig
+from lab.engine.engine import Engine
+from lab.measure.workload import Job
+from lab.trace.batch_steps import Entry, Step
+from lab.trace.events import Event, Finished
+
+
+def arrivals(
+    engine: Engine,
+    jobs: Sequence[Job],
+    config: EngineConfig,
+    *,
+    every: int = 0,
+    max_num_seqs: int = 64,
+    cancelled: threading.Event | None = None,
+) -> Iterator[Step]:
+    """Decode ``jobs``, which arrive all at once or one ``every`` so many steps, with the models of ``engine`` and
+    nothing cached. Each job has its own cache priority. Their sequences are numbered (``owner``) in order: all
+    continuations of a job, then the next job's. Steps in which nothing happens, because the next job has not arrived,
+    take no time and are left out.
+
+    Setting ``cancelled`` ends it after the step under way; the last step then reports that the requests have ended.
+
+    Raises:
+        LabError: one of the jobs can never be decoded, or synthetic guesses are asked for. No job is begun then.
+    """
+    if config.speculative == "synthetic":
+        raise ConfigError(
+            "speculative='synthetic' decodes every request plainly before it begins, so requests would not arrive "
+            "when they should. Choose another drafter."
+        )
+    cancelled = cancelled or threading.Event()
+    heard: list[Entry] = []
+    began = time.perf_counter()
+
+    def watch(owner: int, seconds: float, event: Event) -> None:
+        heard.append(Entry((seconds - began) * 1000, owner, event))
+
+    own = engine.another(max_num_seqs=max_num_seqs, watch=watch)
+    coming = deque(
+        own.prepare(
+            job.prompt,
+            replace(config, cache_priority=job.cache_priority),
+            job.sampling,
+            continuations=job.continuations,
+            cancelled=cancelled,
+        )
+        for job in jobs
+    )
+    began = time.perf_counter()
+    step = left = come = 0
+    while True:
+        if cancelled.is_set():
+            coming.clear()
+        while coming and step >= come * every:
+            left += len(coming.popleft()())
+            come += 1
+        own.step()
+        step += 1
+        entries, heard[:] = heard[:], []
+        left -= sum(isinstance(entry.event, Finished) for entry in entries)
+        last = not (coming or left)
+        if entries or last:
+            yield Step(entries, last)
+        if last:
+            return

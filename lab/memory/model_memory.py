@@ -1,0 +1,116 @@
+"""Models whose memory can be computed: well-known ones are bundled, any other is read from its configuration."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+from transformers import AutoConfig, PreTrainedConfig
+
+from lab.backends.cpu.native_support import packed_parameters
+from lab.config import LabError, UnsupportedModelError
+from lab.memory.catalogue import OWN, PUBLISHED
+from lab.models.hf_config import read_config
+from lab.models.hub import not_to_be_had, withheld
+from lab.models.loader import WEIGHTS, ModelLoadError
+from lab.models.meta_model import parameters, without_weights
+from lab.models.model_shape import ModelShape
+from lab.models.support import other_cache
+from lab.util.messages import in_short
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model's numbers. ``source``: where they are from; ``hub``: its hub id; ``packed``: the ``parameters`` that a
+    step in C copies (``packed_parameters``)."""
+
+    name: str
+    shape: ModelShape
+    parameters: int
+    source: str
+    hub: str | None = None
+    packed: int = 0
+
+
+@functools.cache
+def known() -> dict[str, Model]:
+    """The bundled models by key, the lab's own pair last. Nothing is fetched, no weights are read."""
+    models = {}
+    for key, entry in PUBLISHED.items():
+        config, numbers, hub = published_config(entry["config"]), entry["parameters"], entry["source"]
+        shape, packed = ModelShape.from_config(config), packed_parameters(config, numbers)
+        models[key] = Model(entry["name"], shape, numbers, f"config.json of {hub}", hub, packed)
+    for key, title in OWN.items():
+        folder = key.removeprefix("stories-")
+        config = AutoConfig.from_pretrained(WEIGHTS / folder, trust_remote_code=False)
+        shape, numbers = ModelShape.from_config(config), count_parameters(config)
+        source, packed = f"its own config.json, lab/models/weights/{folder}", packed_parameters(config, numbers)
+        models[key] = Model(f"This lab's {title}", shape, numbers, source, packed=packed)
+    return models
+
+
+def published_config(entry: dict) -> PreTrainedConfig:
+    """A transformers configuration from an entry of ``models.json``."""
+    return AutoConfig.for_model(**entry)
+
+
+def find(where: str | Path, *, open_to_all: bool = False) -> Model:
+    """A model from nothing but its configuration, in a folder (a ``Path``) or of a hub id (a ``str``).
+
+    Code that comes with a model is never run, and weights are neither fetched nor read.
+
+    Args:
+        open_to_all: ask the hub anonymously, because whoever asks need not be the owner of this machine's token.
+
+    Raises:
+        ModelLoadError: not a hub id, or no readable configuration there.
+        UnsupportedModelError: its cache is not keys and values of every position in every layer.
+    """
+    token = False if open_to_all else None
+    if isinstance(where, str):
+        refuse_other_than_hub_id(where)
+    name = where.resolve().name if isinstance(where, Path) else where
+    reason = None
+    try:
+        reason = withheld(where, token) if isinstance(where, str) else None
+        config = read_config(where, str(where), token=token, local_files_only=reason is not None)
+        if other := other_cache(config):
+            raise UnsupportedModelError(
+                f"The memory of {name} cannot be computed here: {other}. Only keys and values of every position in "
+                "every layer are computed, as Llama, Qwen3, Phi-4-mini and GPT-2 keep them."
+            )
+        shape = ModelShape.from_config(config)
+    except LabError:
+        raise
+    except Exception as error:  # a file from anywhere can cause errors of any kind
+        if isinstance(where, Path):
+            raise ModelLoadError(f"{where} has no config.json that can be read. ({in_short(error)})") from error
+        raise not_to_be_had(where, reason) from error
+    hub = where if isinstance(where, str) else None
+    numbers = count_parameters(config)
+    return Model(name, shape, numbers, f"config.json of {name}", hub, packed_parameters(config, numbers))
+
+
+def count_parameters(config: PreTrainedConfig) -> int:
+    """Parameters of the model that transformers builds from a configuration, tied ones once. It takes no memory.
+
+    Raises:
+        UnsupportedModelError: transformers builds no causal language model from it.
+    """
+    return parameters(without_weights(config))
+
+
+def refuse_other_than_hub_id(where: str) -> None:
+    """Raises ModelLoadError for anything but a hub id: otherwise a text field could read the server's folders."""
+    try:
+        validate_repo_id(where)
+    except HFValidationError:
+        reason = "it must be owner/name, like Qwen/Qwen3-8B, in letters, digits, '-', '_' and '.'"
+    else:
+        if not Path(where).exists():
+            return
+        reason = "there is a file or folder of that name here, but only the hub is asked"
+    raise ModelLoadError(f"{where[:80]!r} cannot be used as a hub id: {reason}.")

@@ -1,0 +1,307 @@
+"""A language model as the engine sees it: a transformers model with the lab's attention plugged in."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import AttentionInterface, PreTrainedModel
+
+from lab.backends.cpu.native_support import Native
+from lab.kv_cache.attention import NAME, attention
+from lab.kv_cache.attention_metadata import BlockPlan, Group, StepPlan
+from lab.models.devices import execution_device, gather_hidden_states, is_dispatched
+from lab.models.model_shape import ModelShape, steady_length
+from lab.models.quantization import stored_tensors
+from lab.models.submodules import cut, layers_of, twin
+from lab.models.support import refuse_sinks, refuse_unsupported
+from lab.util.messages import in_short
+
+log = logging.getLogger(__name__)
+
+SEALED_NAME = f"{NAME}_sealed"
+"""The lab's attention as compiled layers call it: torch.compile looks neither inside it nor into the plan."""
+
+
+ADAPTED = "active_adapters", "disable_adapters"
+"""Properties by which ``LanguageModel.identity`` knows a layer of peft's."""
+
+
+class Sealed:
+    """Carries a step's plan through compiled layers: torch.compile would guard every field of a dataclass, and
+    recompile for a step with another plan.
+    """
+
+    def __init__(self, plan: StepPlan | BlockPlan) -> None:
+        self.plan = plan
+
+
+def _sealed_attention(*args: object, plan: Sealed | None = None, **options: object) -> tuple[torch.Tensor, None]:
+    return attention(*args, plan=plan and plan.plan, **options)
+
+
+class LanguageModel:
+    """A causal language model and the few numbers of its shape that a cache needs.
+
+    Args:
+        rounded: on a CPU, multiply bfloat16 numbers if it can (``lab.backends.cpu``).
+
+    Attributes:
+        model: the transformers model itself.
+        layers, kv_heads, head_dim: shape of its keys and values.
+        query_groups: query heads that share a KV head.
+        vocabulary: width of its logits.
+        padding: logits that it has no weights for (see ``with_vocabulary``); if negative, logits that are dropped.
+        context_length: most positions it was made for; with LongRoPE, those of its shorter texts.
+        device: where tokens go in and logits come out.
+        native: its step in C (``lab.backends.cpu``), shared with its early exits.
+        compiled: whether its layers are compiled by torch.compile.
+        compile_failure: why they are not although that was asked for.
+
+    Raises:
+        UnsupportedModelError: see ``refuse_unsupported``.
+    """
+
+    def __init__(self, model: PreTrainedModel, name: str, *, rounded: bool = False) -> None:
+        refuse_unsupported(model.config, name, type(model))
+        refuse_sinks(model, name)
+        shape = ModelShape.from_config(model.config)
+        self.name = name
+        self.model = model.eval()
+        self.native = Native(rounded=rounded)
+        self.layers = shape.layers
+        self.kv_heads = shape.kv_heads
+        self.query_groups = shape.query_groups
+        self.head_dim = shape.head_dim
+        self.vocabulary, self.padding = shape.vocabulary, 0
+        self.context_length = steady_length(model.config, shape.context_length)
+        self.compiled = False
+        self.compile_failure: str | None = None
+        model.set_attn_implementation(NAME)
+        if is_dispatched(model):
+            gather_hidden_states(model)
+        self.device = execution_device(model)
+
+    @property
+    def layer_devices(self) -> list[torch.device]:
+        """Where each layer's attention is computed, and so where its keys and values are kept."""
+        if not is_dispatched(self.model):
+            return [self.device] * self.layers
+        attention = {module.layer_idx: module for module in self.model.modules() if hasattr(module, "layer_idx")}
+        return [execution_device(attention[layer]) for layer in range(self.layers)]
+
+    @property
+    def product_dtype(self) -> torch.dtype:
+        """The dtype of the numbers that linear layers multiply."""
+        return torch.bfloat16 if self.native.model and self.native.model.rounded else self.dtype
+
+    @property
+    def dtype_name(self) -> str:
+        """What is computed in, for display."""
+        name, products = (str(dtype).removeprefix("torch.") for dtype in (self.dtype, self.product_dtype))
+        return name if name == products else f"{name}, products of {products}"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    @property
+    def head_weights(self) -> int:
+        """Weights of the output head, which is computed only for tokens whose logits are wanted."""
+        return self.model.get_output_embeddings().weight.numel()
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes of the output head as stored."""
+        return sum(part.nbytes for part in stored_tensors(self.model.get_output_embeddings().weight))
+
+    @property
+    def layer_weights(self) -> int:
+        """Weights of the matrices that every token is multiplied by, without the output head and lookup tables. Of a
+        linear layer its inputs times its outputs: where weights are quantised, a stored number may hold several.
+        """
+        tables = {module.weight for module in self.model.modules() if isinstance(module, nn.Embedding)}
+        left_out, total = tables | {self.model.get_output_embeddings().weight}, 0
+        for module in self.model.modules():
+            if getattr(module, "weight", None) in left_out:
+                continue
+            if hasattr(module, "in_features") and not any(module.children()):  # a layer of peft's is also what it wraps
+                total += module.in_features * module.out_features
+            else:
+                total += sum(weight.numel() for weight in module.parameters(recurse=False) if weight.ndim == 2)
+        return total
+
+    @property
+    def routed(self) -> bool:
+        """Whether each token is routed to a few of many experts, stacked in three-dimensional tensors: the number of
+        tokens then does not say which weights a pass reads.
+        """
+        return any(weight.ndim > 2 for weight in self.model.parameters())
+
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        plan: StepPlan | BlockPlan,
+        keep: torch.Tensor,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """One packed forward pass.
+
+        Args:
+            token_ids: [N] int64, the new tokens of all sequences.
+            positions: [N] int32 or int64.
+            plan: which rows are whose (see ``lab.kv_cache.attention_metadata``).
+            keep: [K] int32 or int64, the rows whose logits are wanted.
+            out: [K, vocabulary] float32, which the logits are written to and which is returned. None: new memory.
+
+        Returns:
+            [K, vocabulary] float32 logits.
+        """
+        if self.padding > 0:
+            token_ids = token_ids.clamp_max(self.vocabulary - self.padding - 1)
+        output = self.model(
+            input_ids=token_ids[None],
+            # The kernels' steps pass int32: the layers would be recompiled for it while somebody waits.
+            position_ids=positions[None].long() if self.compiled else positions[None],
+            use_cache=False,
+            logits_to_keep=keep,
+            plan=Sealed(plan) if self.compiled else plan,
+        )
+        if out is not None:
+            own = min(self.vocabulary, output.logits.shape[-1])
+            out[:, :own].copy_(output.logits[0, :, :own])  # in place of the conversion to float32 below
+            out[:, own:].fill_(-torch.inf)
+            return out
+        logits = output.logits[0].float()
+        return F.pad(logits, (0, self.padding), value=-torch.inf) if self.padding else logits
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that a pass over one token reads.
+
+        Each weight counts once, as stored: a quantised one by its small numbers and its scales. Embedding tables
+        are left out, because a token reads one row, unless the table is also the head.
+        All experts of a mixture are counted, though a token reads only a few; so are offloaded weights, which
+        come from memory or a disk for every pass.
+        """
+        tables = {id(module.weight) for module in self.model.modules() if isinstance(module, nn.Embedding)}
+        head = self.model.get_output_embeddings()
+        tables.discard(id(getattr(head, "weight", None)))
+        # By identity, so that tied weights count once. A tensor without dimensions only marks a format.
+        stored = {id(weight): weight for weight in self.model.state_dict(keep_vars=True).values() if weight.dim()}
+        parts = [part for key, weight in stored.items() if key not in tables for part in stored_tensors(weight)]
+        return sum(part.nbytes for part in parts)
+
+    def by_torch(self) -> LanguageModel:
+        """The same model, whose steps are never computed in C."""
+        other = copy.copy(self)
+        other.native = Native()
+        return other
+
+    def as_compiled(self) -> LanguageModel:
+        """The same weights in other modules, which are compiled; this model's own stay as they are."""
+        other = copy.copy(self)
+        other.model = twin(self.model, {})
+        other.compile()
+        return other
+
+    def with_vocabulary(self, width: int) -> LanguageModel:
+        """The same model with logits as wide as its target's: models of one family pad the vocabulary of their common
+        tokenizer differently. A token id past the model's own is never proposed, and is read as its last one.
+        """
+        other = copy.copy(self)
+        other.vocabulary, other.padding = width, self.padding + width - self.vocabulary
+        other.native = Native(rounded=self.native.rounded)  # this model's own writes rows as wide as its vocabulary
+        return other
+
+    def with_layers(self, wrap: Callable[[nn.Module], nn.Module]) -> LanguageModel:
+        """The same model with ``wrap(layer)`` in place of each layer."""
+        other = copy.copy(self)
+        other.model = cut(self.model, self.layers, self.layers)
+        layers = layers_of(other.model, self.layers)
+        for i, layer in enumerate(layers):
+            layers[i] = wrap(layer)
+        return other
+
+    def early_layers(self, wanted: int | None) -> int:
+        """How many layers an early exit computes: ``wanted``, or a quarter of all."""
+        return max(1, self.layers // 4) if wanted is None else wanted
+
+    def first(self, layers: int) -> LanguageModel:
+        """The model cut off after its first ``layers`` layers, followed by its final norm and its head: the same
+        weights, and the same place for keys and values.
+        """
+        shorter = copy.copy(self)
+        shorter.model = cut(self.model, self.layers, layers)
+        shorter.name, shorter.layers = f"{self.name}[:{layers}]", layers
+        return shorter
+
+    @torch.inference_mode()
+    def compile(self, backend: str | Callable = "inductor") -> None:
+        """Compile the code that all layers share ("regional" compilation), and try it on one token, then on two.
+
+        The second try generates code for any number. Attention is not compiled: it is called between two compiled
+        halves. On failure ``compile_failure`` says why, and nothing is compiled. ``backend``: torch.compile's.
+
+        Raises:
+            UnsupportedModelError: see ``layers_of``.
+        """
+        layers = layers_of(self.model, self.layers)
+        for layer in layers:
+            layer.compile(backend=backend, dynamic=True)
+        AttentionInterface.register(SEALED_NAME, torch.compiler.disable(_sealed_attention))
+        self.model.set_attn_implementation(SEALED_NAME)
+        self.compiled = True
+        try:
+            for count in (1, 2):
+                rows = torch.arange(count, device=self.device)
+                mask = rows <= rows[:, None]
+                plan = StepPlan((Group(slice(0, count), 1, mask.repeat(self.query_groups, 1)[None, None]),), None, None)
+                self.forward(rows, rows, plan, rows)
+        except Exception as error:  # of many kinds, from the compiler or from the one it calls
+            log.warning("the layers of %s could not be compiled", self.name, exc_info=True)
+            self.compile_failure = in_short(getattr(error, "inner_exception", error))
+            for layer in layers:
+                layer._compiled_call_impl = None
+            self.model.set_attn_implementation(NAME)
+            self.compiled = False
+
+    def identity(self) -> int:
+        """A number that changes when the weights, their dtype or the active adapters do.
+
+        It looks at addresses and version counters, not at the numbers themselves, and at what peft's layers say of
+        their adapters. An adapter that is switched on or off in some other way may escape it, and so may a change of
+        offloaded weights.
+        """
+        weights, adapters = [], []
+        for module in self.model.modules():  # once, and no names: this is asked of every request
+            weights += [
+                (part.dtype, part.data_ptr(), 0 if part.is_inference() or part.is_meta else part._version)
+                for weight in module._parameters.values()
+                if weight is not None
+                for part in stored_tensors(weight)
+            ]
+            # Properties of peft's layers, looked for in the class: a module takes long to say that it has no such
+            # attribute. (A model of transformers has methods of these names.)
+            if all(isinstance(getattr(type(module), name, None), property) for name in ADAPTED):
+                adapters.append((tuple(module.active_adapters), module.disable_adapters))
+        return hash((*weights, None, *adapters))
+
+    @contextlib.contextmanager
+    def stock_attention(self) -> Iterator[PreTrainedModel]:
+        """The model with transformers' own attention, for calling ``generate`` on it.
+
+        The engine cannot run in the meantime.
+        """
+        plugged_in = self.model.config._attn_implementation
+        self.model.set_attn_implementation("sdpa")
+        try:
+            yield self.model
+        finally:
+            self.model.set_attn_implementation(plugged_in)

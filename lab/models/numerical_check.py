@@ -1,0 +1,71 @@
+"""A model's trial: do its first layers give the same logits with the lab's attention as with their own?"""
+
+from __future__ import annotations
+
+import torch
+
+from lab.config import UnsupportedModelError
+from lab.kv_cache.attention_metadata import Group, StepPlan
+from lab.kv_cache.formats import KVStorage
+from lab.models.language_model import LanguageModel
+from lab.util.device_memory import is_out_of_memory
+from lab.util.messages import in_short
+
+LAYERS = 2
+TOKENS, CACHED = 9, 4
+"""Tokens of each of two texts, and how many of them a first step puts into the cache."""
+LIMITS = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.05}
+"""How far logits may be off, relative to the model's own. Rounding is far below, a different attention far above."""
+
+
+@torch.inference_mode()
+def refuse_disagreement(model: LanguageModel) -> None:
+    """Refuse a model whose attention is more, or less, than reading each layer's keys and values from a cache.
+
+    The configuration reveals some of that (``lab.models.support``), but transformers has more than a hundred
+    architectures: one calls its attention twice per layer, another runs through its layers again. So the first layers
+    compute two short texts with the lab's attention, packed, in two steps and with a cache; and with their own
+    attention, each text alone and in one pass.
+
+    Raises:
+        UnsupportedModelError: the logits differ by more than rounding, or the layers fail.
+    """
+    first = model.first(min(LAYERS, model.layers))
+    texts = torch.arange(2 * TOKENS, device=model.device).view(2, TOKENS) % model.vocabulary
+    try:
+        found = _cached(first, texts)
+        with first.stock_attention() as own:
+            wanted = torch.stack([own(input_ids=text[None], use_cache=False).logits[0, CACHED:] for text in texts])
+    except Exception as error:  # of any kind: it is the model's own code
+        if is_out_of_memory(error):
+            raise
+        _refuse(model, f"its layers cannot be computed so ({in_short(error)})", error)
+    wanted = wanted.float()
+    off = (found - wanted).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
+    # The median, because in a mixture a token near a tie may go to another expert.
+    if not off.median() <= LIMITS[model.dtype]:
+        _refuse(model, f"what they say is {off.median():.1%} off")
+
+
+def _cached(model: LanguageModel, texts: torch.Tensor) -> torch.Tensor:
+    """Logits of the last tokens of two texts, by two steps: [2, TOKENS] -> [2, TOKENS - CACHED, vocabulary] float32."""
+    shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
+    storage = KVStorage("auto", texts.numel(), **shape, dtype=model.dtype, device=model.layer_devices)
+    positions = torch.arange(TOKENS, device=model.device)
+    slots = torch.arange(texts.numel(), device=model.device).view(texts.shape)
+    for new in (slice(CACHED), slice(CACHED, TOKENS)):
+        rows = torch.arange(texts[:, new].numel(), device=model.device)
+        seen = positions[: new.stop] <= positions[new, None]
+        mask = seen.repeat(model.query_groups, 1).expand(2, 1, -1, -1)
+        group = Group(slice(0, len(rows)), 2, mask, slots[:, : new.stop].flatten())
+        plan = StepPlan((group,), slots[:, new].flatten(), storage)
+        logits = model.forward(texts[:, new].flatten(), positions[new].repeat(2), plan, rows)
+    return logits.unflatten(0, (2, -1))
+
+
+def _refuse(model: LanguageModel, reason: str, error: Exception | None = None) -> None:
+    raise UnsupportedModelError(
+        f"{model.name} cannot be decoded here: the layers of {type(model.model).__name__} do not say with the lab's "
+        f"attention what they say with their own; {reason}. Llama, Qwen, SmolLM, OLMo, Granite, Phi and GPT-2 models "
+        "work."
+    ) from error

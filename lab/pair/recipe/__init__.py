@@ -1,1 +1,0 @@
-"""The recipe that trained the embedded pair: ``python -m lab.pair.recipe --corpus FILE``."""

@@ -1,0 +1,1 @@
+"""The recipe that trained the embedded pair: ``python -m lab.training --corpus FILE``."""

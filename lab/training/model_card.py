@@ -1,0 +1,275 @@
+"""The model card, measured on the exported weights and written as ``card.json`` and ``README.md``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lab import SamplingParams, load_engine
+from lab.training import acceptance
+from lab.training.bits import Surprise, surprise
+from lab.training.corpus import UNSEEN_BOOK_STRIDE, Split, unseen_book
+from lab.training.distil import TEMPERATURE, TV_WEIGHT
+from lab.training.training import Record
+
+BOOKS = Path(__file__).with_name("books.tsv")
+"""Gutenberg number and title of each book, in the corpus' order."""
+
+DRAFTS = ("draft", "mismatched")
+SAMPLE_PROMPTS = (
+    "Once upon a time there was",
+    "The old woman looked at the boy and said,",
+    "In the middle of the forest stood a little house, and",
+    "The princess was not afraid of the dragon, because",
+)
+SAMPLE_TOKENS = 120
+
+
+def measure(weights: Path, split: Split, records: dict[str, Record], notes: dict[str, Any], device: str) -> dict:
+    """Everything the card says, ready for JSON.
+
+    ``records`` say how each model was trained, ``notes`` on what; both are passed on as they are.
+    """
+    seen = [text[-max(1, len(text) // 100) :] for text in split.train]
+    kinds = {
+        "seen": seen,
+        "unseen_endings": split.unseen_endings,
+        "unseen_books": split.unseen_books,
+    }
+    models = {}
+    for name, record in records.items():
+        print(f"reading held-out text: {name}", flush=True)
+        folder = weights / name
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32").to(device).eval()
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        surprises = {kind: surprise(model, tokenizer, texts) for kind, texts in kinds.items()}
+        surprises["held_out"] = surprises["unseen_endings"] + surprises["unseen_books"]
+        shape = model.config
+        models[name] = {
+            "parameters": model.num_parameters(),
+            "layers": shape.num_hidden_layers,
+            "hidden_size": shape.hidden_size,
+            "intermediate_size": shape.intermediate_size,
+            "query_heads": shape.num_attention_heads,
+            "kv_heads": shape.num_key_value_heads,
+            "head_dim": shape.head_dim,
+            "vocabulary": shape.vocab_size,
+            "context": shape.max_position_embeddings,
+            "training": {k: None if v != v else v for k, v in asdict(record).items()},
+            "text": {kind: _surprise(value) for kind, value in surprises.items()},
+        }
+    prompts = acceptance.story_prompts(split)
+    accepted: dict[str, dict] = {}
+    for draft in DRAFTS:
+        accepted[draft] = {}
+        for mode, temperature in (("greedy", 0.0), ("sampled", TEMPERATURE)):
+            print(f"speculating: {draft}, {mode}", flush=True)
+            result = acceptance.acceptance(weights / "target", weights / draft, prompts, temperature, device)
+            accepted[draft][mode] = asdict(result) | {
+                "temperature": temperature,
+                "acceptance_rate": round(result.acceptance, 4),
+                "mean_acceptance_length": round(result.mean_acceptance_length, 3),
+            }
+    return {
+        "models": models,
+        "corpus": _corpus(split) | notes,
+        "acceptance": {
+            "gamma": acceptance.GAMMA,
+            "new_tokens": acceptance.NEW_TOKENS,
+            "prompts": prompts,
+            "drafts": accepted,
+        },
+        "samples": _samples(weights / "target", device),
+    }
+
+
+def _surprise(value: Surprise) -> dict[str, float]:
+    return {
+        "bits_per_byte": round(value.bits_per_byte, 4),
+        "nats_per_token": round(value.nats_per_token, 4),
+        "tokens": value.tokens,
+        "bytes": value.bytes,
+    }
+
+
+def _corpus(split: Split) -> dict[str, Any]:
+    books = [line.split("\t") for line in BOOKS.read_text("utf-8").splitlines()]
+    if len(books) != len(split.train) + len(split.unseen_books):
+        books = []  # someone else's corpus: its titles are not known here
+    return {
+        "books": [{"gutenberg": int(number), "title": title} for number, title in books],
+        "unseen_books": [title for index, (_, title) in enumerate(books) if unseen_book(index)],
+        "texts": len(split.train) + len(split.unseen_books),
+        "training_bytes": sum(len(text.encode()) for text in split.train),
+    }
+
+
+def _samples(target: Path, device: str) -> list[dict[str, Any]]:
+    engine = load_engine(target=str(target), device=device)
+    return [
+        {"prompt": prompt, "seed": seed, "text": run.text}
+        for seed, prompt in enumerate(SAMPLE_PROMPTS)
+        for run in [engine.generate(prompt, sampling=_sampling(seed))]
+    ]
+
+
+def _sampling(seed: int) -> SamplingParams:
+    return SamplingParams(max_tokens=SAMPLE_TOKENS, temperature=TEMPERATURE, seed=seed)
+
+
+def write(card: dict, weights: Path) -> None:
+    """Write ``card.json``, and the same for people: ``README.md``."""
+    (weights / "card.json").write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    (weights / "README.md").write_text(render(card), "utf-8")
+
+
+def render(card: dict) -> str:
+    """The model card in Markdown. Every figure comes out of ``card``."""
+    models, corpus, accepted = card["models"], card["corpus"], card["acceptance"]
+    target = models["target"]
+    titles = "\n".join(f"- {book['title']} (Gutenberg {book['gutenberg']})" for book in corpus["books"])
+    samples = "\n\n".join(
+        "> " + f"**{sample['prompt']}**{sample['text']}".rstrip().replace("\n", "\n>\n> ") for sample in card["samples"]
+    )
+    unseen = ", ".join(corpus["unseen_books"]) or f"every {UNSEEN_BOOK_STRIDE}th book"
+    return f"""\
+---
+license: apache-2.0
+language: en
+library_name: transformers
+pipeline_tag: text-generation
+---
+
+# The embedded pair
+
+Three Llama-architecture models with one tokenizer, small enough to decode on a laptop and to stay in a git
+repository: a **target** that writes fairy tales, a **draft** distilled from it, and a **mismatched** draft of the
+same shape that has only read Python. Decode Lab shows with them what speculative decoding gains, and what a badly
+chosen draft costs. `python -m lab.training --corpus FILE` trains them again.
+
+| | {" | ".join(models)} |
+|---|{"---|" * len(models)}
+{_rows(models)}
+
+Attention is grouped-query, position encodings are rotary, embeddings are tied, weights are bfloat16. The tokenizer
+is a byte-level BPE of {target["vocabulary"]:,} entries trained on the same books: any text can be encoded and comes
+back unchanged.
+
+## Training
+
+- **target**: next-token prediction on {corpus["training_bytes"] / 1e6:.1f} MB ({corpus["training_tokens"] / 1e6:.2f}M \
+tokens) of public-domain children's books. Muon for the matrices, AdamW for the rest, bfloat16 autocast.
+- **draft**: KL divergence plus {TV_WEIGHT:g} x total variation between target and draft at temperature {TEMPERATURE}; \
+{corpus["sampled_share"]:.0%} of its windows come from {corpus["sampled_tokens"] / 1e6:.2f}M tokens that the target \
+itself wrote, the others from the books. The last {corpus["sharpening_tokens"] / 1e6:.2f}M tokens are on total \
+variation alone, with {corpus["drawn_tokens"] / 1e6:.2f}M tokens that the target drew at that temperature.
+- **mismatched**: next-token prediction on the standard library of Python {corpus["python"]} without its tests \
+({corpus["python_tokens"] / 1e6:.2f}M tokens).
+
+{_training(models)}
+
+{corpus.get("remark", "")}
+
+Held out from all training: {unseen} as a whole, and the last hundredth of every other book.
+
+## How well they foretell text
+
+Bits per byte: the sum of -log2 p over all tokens of a text, divided by its UTF-8 bytes; in brackets the same in nats
+a token. Windows of {target["context"]:,} tokens advance by half their length, so that all but a text's beginning is
+foretold from at least {target["context"] // 2} tokens. "Trained on" is the stretch before each unseen ending.
+bfloat16 weights, computed in float32.
+
+| | {" | ".join(models)} |
+|---|{"---|" * len(models)}
+{_foretold(models)}
+
+## How many proposals are accepted
+
+{len(accepted["prompts"])} held-out paragraphs, half from unseen endings and half from unseen books, evenly spread
+over those of {2 * acceptance.PROMPT_WORDS} words and more: their first {acceptance.PROMPT_WORDS} words, continued by
+{accepted["new_tokens"]} tokens with gamma {accepted["gamma"]}. Rate: tokens accepted of tokens proposed. Mean length:
+1 + accepted / rounds, the tokens a pass of the target yields.
+
+| draft | decoding | acceptance rate | mean acceptance length |
+|---|---|---|---|
+{_accepted(accepted)}
+
+## Samples
+
+Unedited, temperature {TEMPERATURE}, prompts in bold.
+
+{samples}
+
+## Limits
+
+It writes like its books, which are a century old and more: dated language, and the stereotypes of their time about
+peoples, women and poor people, which it may repeat. It was never taught facts, instructions or manners: use it
+to watch decoding, not to learn or decide anything. Characters stay for a paragraph, plots do not. English only.
+The drafts are for speculation; alone they write worse.
+
+## Licence
+
+The weights are under Apache-2.0. The books are in the public domain in the USA; they come from Project Gutenberg
+and are not part of this repository:
+
+{titles}
+"""
+
+
+def _rows(models: dict) -> str:
+    lines = {
+        "parameters": lambda m: f"{m['parameters'] / 1e6:.2f}M",
+        "layers": lambda m: f"{m['layers']}",
+        "hidden / FFN": lambda m: f"{m['hidden_size']} / {m['intermediate_size']}",
+        "query / KV heads": lambda m: f"{m['query_heads']} / {m['kv_heads']} of {m['head_dim']}",
+        "vocabulary": lambda m: f"{m['vocabulary']:,}",
+        "context": lambda m: f"{m['context']:,}",
+    }
+    return _table(lines, models)
+
+
+def _training(models: dict) -> str:
+    def number(value: float | None, form: str, scale: float = 1.0) -> str:
+        return "not recorded" if value is None else format(value / scale, form)
+
+    lines = {
+        "tokens": lambda m: f"{m['training']['tokens'] / 1e6:.2f}M",
+        "steps": lambda m: f"{m['training']['steps']:,}",
+        "hours": lambda m: number(m["training"]["seconds"], ".2f", 3600),
+        "last training loss": lambda m: number(m["training"]["loss"], ".3f"),
+        "hardware": lambda m: m["training"]["hardware"],
+    }
+    head = f"| | {' | '.join(models)} |\n|---|{'---|' * len(models)}\n"
+    return head + _table(lines, models)
+
+
+def _foretold(models: dict[str, Any]) -> str:
+    kinds = {
+        "unseen endings": "unseen_endings",
+        "unseen books": "unseen_books",
+        "**all held-out**": "held_out",
+        "trained on": "seen",
+    }
+
+    def cell(kind: str) -> Callable[[dict[str, Any]], str]:
+        return lambda m: f"{m['text'][kind]['bits_per_byte']:.3f} ({m['text'][kind]['nats_per_token']:.3f})"
+
+    return _table({label: cell(kind) for label, kind in kinds.items()}, models)
+
+
+def _table(lines: dict, models: dict) -> str:
+    return "\n".join(f"| {label} | {' | '.join(map(cell, models.values()))} |" for label, cell in lines.items())
+
+
+def _accepted(accepted: dict) -> str:
+    return "\n".join(
+        f"| {draft} | {'greedy' if not result['temperature'] else 'temperature ' + str(result['temperature'])} "
+        f"| {result['acceptance_rate']:.1%} | {result['mean_acceptance_length']:.2f} |"
+        for draft, results in accepted["drafts"].items()
+        for result in results.values()
+    )

@@ -1,0 +1,305 @@
+"""A command that starts vLLM with the settings found in this lab, on as many GPUs as its model needs.
+
+Flags are those of vLLM 0.33. Where it has no counterpart to a setting, or one that differs, ``differences`` says so.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from lab.config import ConfigError, EngineConfig, require_whole
+from lab.memory.capacity import Deployment
+from lab.memory.catalogue import GiB
+from lab.util.messages import counted
+from lab.vllm.completion import DETAILED
+
+TENSOR_PARALLEL = (1, 2, 4, 8)
+"""Numbers of GPUs in one machine over which every layer may be split."""
+MOST_GPUS = 1024
+MOST_TOKENS = 2**31 - 1
+FEWEST_TOKENS = 2048
+"""The least that ``own_limit`` can be."""
+DTYPES = ("auto", "bfloat16", "float16", "float32")
+KV_CACHE_DTYPES = {"auto": "auto", "int8": "int8_per_token_head", "int4": "int4_per_token_head"}
+"""``EngineConfig.kv_dtype`` as ``--kv-cache-dtype``."""
+BLOCK = 16
+"""Tokens of a block if no size is asked for. Most of vLLM's attention back ends take multiples of this."""
+HOME = "~/"
+"""How the name of a folder below the user's home folder begins."""
+WITHOUT = ("early_exit", "synthetic")
+"""Drafters of this lab that vLLM does not have."""
+
+
+def serve_command(
+    config: EngineConfig,
+    target: str,
+    draft: str | None = None,
+    tensor_parallel: int = 1,
+    *,
+    dtype: str = "auto",
+    max_model_len: int | None = None,
+    gpu_memory_utilization: float | None = None,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
+    limit: int = FEWEST_TOKENS,
+) -> str:
+    """The ``vllm serve`` command for a POSIX shell, one flag per line.
+
+    Args:
+        config: the engine's settings; those without a counterpart are left out (``differences``).
+        target, draft: hub ids or folders on the server's machine. A draft is needed for ``speculative="draft"`` only.
+        tensor_parallel: GPUs that share every layer.
+        dtype: as ``--dtype``.
+        max_model_len: longest sequence, prompt and output together, in tokens.
+        gpu_memory_utilization: share of each GPU's memory that vLLM may take.
+        max_num_seqs, max_num_batched_tokens: limits of one step.
+        limit: what vLLM's own limit of tokens is (``own_limit``), if none is given. It does not start with more
+            sequences than that, which therefore bring a limit with which a step advances them all.
+
+    Raises:
+        ConfigError: not a model's name, a draft that is missing or in a folder whose name begins with ~, a number
+            that vLLM refuses, or a step with fewer tokens than sequences, or than a draft's guesses and one more.
+    """
+    require_whole("tensor_parallel", tensor_parallel, 1, MOST_GPUS)
+    for name, number in (
+        ("max_model_len", max_model_len),
+        ("max_num_seqs", max_num_seqs),
+        ("max_num_batched_tokens", max_num_batched_tokens),
+    ):
+        if number is not None:
+            require_whole(name, number, 1, MOST_TOKENS)
+    if gpu_memory_utilization is not None and not 0 < gpu_memory_utilization <= 1:
+        raise ConfigError(f"gpu_memory_utilization must be a share above 0, at most 1, not {gpu_memory_utilization!r}.")
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}.")
+    if max_num_seqs and max_num_batched_tokens and max_num_batched_tokens < max_num_seqs:
+        raise ConfigError(
+            f"A step of {counted(max_num_batched_tokens, 'token')} has no room for one from each of {max_num_seqs:,} "
+            "sequences: allow at least as many tokens as sequences."
+        )
+    gamma = config.num_speculative_tokens
+    if config.speculative == "draft" and max_num_batched_tokens and max_num_batched_tokens <= gamma:
+        raise ConfigError(
+            f"vLLM does not start with a step of {counted(max_num_batched_tokens, 'token')} and a draft that makes "
+            f"{counted(gamma, 'guess')}: allow at least {gamma + 1} tokens."
+        )
+    if max_num_batched_tokens is None and max_num_seqs and max_num_seqs > limit:
+        max_num_batched_tokens = max_num_seqs * tokens_of_each(config)
+    flags: list[tuple[str, ...]] = [("vllm", "serve", _name("target", target))]
+    if tensor_parallel != 1:
+        flags.append(("--tensor-parallel-size", str(tensor_parallel)))
+    numbers = {
+        "--dtype": None if dtype == "auto" else dtype,
+        "--max-model-len": max_model_len,
+        "--gpu-memory-utilization": None if gpu_memory_utilization is None else f"{gpu_memory_utilization:.3g}",
+        "--max-num-seqs": max_num_seqs,
+        "--max-num-batched-tokens": max_num_batched_tokens,
+    }
+    flags += [(flag, str(value)) for flag, value in numbers.items() if value is not None]
+    if config.kv_dtype != "auto":
+        flags.append(("--kv-cache-dtype", KV_CACHE_DTYPES[config.kv_dtype]))
+    if keeps_block_size(config):
+        flags.append(("--block-size", str(config.block_size)))
+    flags.append(("--enable-prefix-caching" if config.enable_prefix_caching else "--no-enable-prefix-caching",))
+    if speculative := _speculative(config, draft):
+        flags += [("--speculative-config", json.dumps(speculative)), tuple(DETAILED.split())]
+    return " \\\n    ".join(" ".join(map(_quoted, flag)) for flag in flags)
+
+
+def keeps_block_size(config: EngineConfig) -> bool:
+    """Whether the command asks for this block size; otherwise vLLM takes ``BLOCK``."""
+    return config.kv_cache and config.block_size % BLOCK == 0
+
+
+def tokens_of_each(config: EngineConfig) -> int:
+    """How many tokens of a step each sequence takes for a whole round of vLLM 0.33 (``Scheduler.schedule``): its last
+    and its guesses, which are verified, and one more place if a draft model guesses."""
+    if config.speculative in ("off", *WITHOUT):
+        return 1
+    return config.num_speculative_tokens + 1 + (config.speculative == "draft")
+
+
+def own_limit(memory: int, a100: bool = False) -> int:
+    """vLLM 0.33's limit of a step's tokens on a GPU of ``memory`` bytes, where none is given
+    (``EngineArgs.get_batch_defaults``). A GB10 is not told apart: it gets the fewest."""
+    if memory >= 160 * GiB:
+        return 16384
+    return 8192 if memory >= 70 * GiB and not a100 else FEWEST_TOKENS
+
+
+def left_behind(config: EngineConfig, sequences: int, max_num_batched_tokens: int | None, limit: int) -> Iterator[str]:
+    """One sentence if a step does not advance all sequences by a round; the numbers are those of ``serve_command``."""
+    each, tokens = tokens_of_each(config), max_num_batched_tokens or limit
+    if tokens >= sequences * each or (max_num_batched_tokens is None and sequences > limit):
+        return
+    yield (
+        f"A step of {tokens:,} tokens{'' if max_num_batched_tokens else ', which is what this GPU gets,'} advances "
+        f"{tokens // each:,} of {sequences:,} sequences by a whole round: each takes {each} tokens of it, for its last "
+        f"one and its guesses{', and for the draft' if config.speculative == 'draft' else ''}. The others wait, or "
+        f"have fewer guesses checked; {sequences * each:,} tokens in a step would advance all."
+    )
+
+
+def differences(config: EngineConfig) -> Iterator[str]:
+    """What vLLM does differently from this lab with these settings, one sentence each."""
+    yield from always(config.kv_cache, config.paged)
+    if config.kv_dtype == "int8":
+        yield (
+            "int8_per_token_head has a scale per token and KV head, like this lab's INT8, and runs on vLLM's Triton "
+            "attention only. --kv-cache-dtype fp8 is as small and runs on more of its back ends; its scales are not "
+            "per token."
+        )
+    if config.kv_dtype == "int4":
+        yield (
+            "int4_per_token_head rotates each vector and has a scale and a zero point per token and KV head, where "
+            "this lab's INT4 has a scale per 32 numbers: its error is not the one measured here, and its bytes are "
+            "counted here with this lab's scales. It runs on vLLM's Triton attention only, where heads have 64, 128 or "
+            "another power of two of numbers: it does not start with heads of another size, such as 80 or 96."
+        )
+    if config.kv_cache and not keeps_block_size(config):
+        yield f"Blocks of {config.block_size} are left out: most of vLLM's attention takes multiples of {BLOCK}."
+    if config.num_blocks is not None:
+        yield "The number of blocks is left out: vLLM takes as many as the memory it is given holds."
+    if config.eviction == "priority":
+        yield "vLLM evicts the least recently used prefix: cache priorities have no counterpart."
+    if config.prefill_attention != "auto":
+        yield "What computes the prompt's attention is left to vLLM, which knows its GPU."
+    if config.kernels != "auto" or config.torch_compile or not config.cuda_graphs:
+        yield "Kernels, CUDA graphs and torch.compile are left to vLLM, which chooses them for its GPU."
+    if config.speculative == "early_exit":
+        yield "The target's own first layers as a drafter have no counterpart: the command does not speculate."
+    if config.speculative == "synthetic":
+        yield (
+            "A stand-in for a drafter has no counterpart: the command does not speculate. (With vLLM's "
+            '"rejection_sample_method": "synthetic" chance decides how many of a real drafter\'s guesses are kept, and '
+            "the text is no longer the target's.)"
+        )
+    if config.speculative == "draft":
+        yield (
+            "vLLM's draft takes its likeliest token, where this lab's draws from q: above temperature 0 acceptance "
+            'differs. "draft_sample_method": "probabilistic" among its settings draws as here.'
+        )
+    if config.speculative == "ngram":
+        yield (
+            "Where vLLM's lookup finds nothing, it verifies the last token in place of guesses: every pass is as wide "
+            "as the window, and these count among the guesses of which a share is kept."
+        )
+    if config.adaptive_window and config.speculative not in ("off", *WITHOUT):
+        left_out = (
+            "The adaptive window is left out: every round guesses the most it may here. vLLM can vary the number by "
+        )
+        size = 'the batch\'s size ("num_speculative_tokens_per_batch_size")'
+        if config.speculative == "ngram":
+            yield f"{left_out}{size}, not by what is kept of a lookup's guesses."
+        else:
+            yield (
+                f"{left_out}{size}. It can also have the target check only those guesses that are likely enough to be "
+                'kept ("enable_adaptive_verification", off unless asked for; it takes a GPU and full CUDA graphs). The '
+                "draft makes all of them even so."
+            )
+
+
+def always(kv_cache: bool, paged: bool) -> Iterator[str]:
+    """What vLLM does in any case, if that is not what was asked for (``EngineConfig``)."""
+    if not kv_cache:
+        yield "vLLM always keeps keys and values: the cache cannot be turned off."
+    elif not paged:
+        yield "vLLM always hands out blocks as they fill: contiguous sequences have no counterpart."
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithDraft(Deployment):
+    """A model and its draft: vLLM keeps the weights of both, and keys and values of every token in both.
+
+    ``draft``: on the same device.
+    """
+
+    draft: Deployment
+
+    @property
+    def token_bytes(self) -> int:
+        return super().token_bytes + self.draft.token_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        return super().weight_bytes + self.draft.weight_bytes
+
+
+def sharded(deployment: Deployment, tensor_parallel: int) -> Deployment:
+    """What one of ``tensor_parallel`` GPUs holds: its part of every weight, and its KV heads, at least one. A draft is
+    split like its target.
+
+    Raises:
+        ConfigError: vLLM cannot split a model's heads like that.
+    """
+    require_whole("tensor_parallel", tensor_parallel, 1, MOST_GPUS)
+    shape = deployment.shape
+    fewer, more = sorted((shape.kv_heads, tensor_parallel))
+    if shape.heads % tensor_parallel or more % fewer:
+        raise ConfigError(
+            f"{counted(shape.heads, 'query head')} and {counted(shape.kv_heads, 'KV head')} cannot be split over "
+            f"{tensor_parallel} GPUs."
+        )
+    part = {
+        "heads": shape.heads // tensor_parallel,
+        "kv_heads": max(1, shape.kv_heads // tensor_parallel),
+        "vocabulary": -(-shape.vocabulary // tensor_parallel),
+    }
+    parameters = -(-deployment.parameters // tensor_parallel)
+    draft = {"draft": sharded(deployment.draft, tensor_parallel)} if isinstance(deployment, WithDraft) else {}
+    return replace(deployment, shape=replace(shape, **part), parameters=parameters, **draft)
+
+
+def splits(deployment: Deployment) -> dict[int, Deployment]:
+    """``sharded`` over each number of GPUs that vLLM can split the heads over, the draft's included."""
+    found = {}
+    for gpus in TENSOR_PARALLEL:
+        try:
+            found[gpus] = sharded(deployment, gpus)
+        except ConfigError:
+            continue
+    return found
+
+
+def fewest_gpus(deployment: Deployment, sequences: int) -> int | None:
+    """The fewest GPUs on which so many paged sequences fit beside the weights. None: not even on the most."""
+    return next((gpus for gpus, shard in splits(deployment).items() if holds(shard, sequences)), None)
+
+
+def holds(deployment: Deployment, sequences: int) -> bool:
+    """Whether so many paged sequences fit, and also the longest one: vLLM refuses to start if that does not."""
+    return deployment.sequences("paged") >= sequences and deployment.sequences("contiguous") >= 1
+
+
+def _speculative(config: EngineConfig, draft: str | None) -> dict[str, str | int]:
+    if config.speculative in ("off", *WITHOUT):
+        return {}
+    gamma = config.num_speculative_tokens
+    if config.speculative == "ngram":
+        window = {"prompt_lookup_min": config.prompt_lookup_min, "prompt_lookup_max": config.prompt_lookup_max}
+        return {"method": "ngram", "num_speculative_tokens": gamma, **window}
+    if draft is None:
+        raise ConfigError("speculative='draft' needs the name of a draft model with the target's tokenizer.")
+    if draft.startswith(HOME):
+        raise ConfigError(
+            f"Give the draft's folder as an absolute path, not {draft[:80]!r}: no shell expands ~ among the "
+            "settings of speculation."
+        )
+    return {"method": "draft_model", "model": _name("draft", draft), "num_speculative_tokens": gamma}
+
+
+def _name(what: str, name: str) -> str:
+    """A model's name, if the shell and vLLM cannot take it for anything else."""
+    if not name or name.startswith("-") or not name.isprintable() or name != name.strip():
+        raise ConfigError(f"The {what} must be a hub id, like Qwen/Qwen3-8B, or a folder, not {name[:80]!r}.")
+    return name
+
+
+def _quoted(word: str) -> str:
+    """Quote a word for the shell, which expands ~ only outside quotes."""
+    if word.startswith(HOME):
+        return HOME + shlex.quote(word.removeprefix(HOME))
+    return shlex.quote(word)

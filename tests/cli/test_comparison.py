@@ -1,0 +1,150 @@
+"""The command that compares settings, and what it prints when it cannot finish."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lab import Run
+from lab.cli import compare
+from lab.cli.arguments import INTERRUPTED
+from lab.measure.comparison import Spread
+from lab.trace.events import Finished
+from tests.cli.conftest import PROMPT, Shell
+
+
+@pytest.mark.parametrize("tty", [False, True])
+def test_a_comparison_shows_its_progress_on_a_terminal_only(shell: Shell, monkeypatch, tty: bool) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: tty)
+    _, table, said = shell("compare", PROMPT, "", "paged=true", "--repeats", "1", "--max-tokens", "4")
+    assert "runs done" not in table
+    assert [f"{done} of 4 runs done" in said for done in (1, 4)] == [tty, tty]
+    assert not said or said.endswith("\r\x1b[K")
+
+
+def test_the_help_of_a_comparison_tells_its_own_default_seed(shell: Shell) -> None:
+    """All its runs share one: none is picked anew."""
+    said = " ".join(shell("compare", "--help")[1].split())
+    assert "--seed N of the random draws of every run. Default: 0." in said
+    assert "picks one" not in said
+    short = ["compare", PROMPT, "", "paged=true", "--repeats", "1", "--max-tokens", "2", "--json"]
+    assert [json.loads(shell(*short, *given)[1])["sampling"]["seed"] for given in ([], ["--seed", "7"])] == [0, 7]
+    assert "seed must be a whole number from 0" in shell(*short, "--seed", "-1")[2]
+
+
+def test_a_comparison_is_printed_as_a_table_or_json(shell: Shell) -> None:
+    command = ["compare", PROMPT, "", "speculative=draft", "--repeats", "1", "--max-tokens", "8"]
+    status, table, _ = shell(*command)
+    assert status == 0
+    assert [line.split()[-1] for line in table.splitlines()[1:3]] == ["default", "speculative=draft"]
+    assert table.endswith("All wrote the same.\n")
+    answer = json.loads(shell(*command, "--json")[1])
+    assert answer["differences"] == []
+    assert answer["settings"]["default"]["acceptance"] is None
+    assert answer["settings"]["speculative=draft"]["acceptance"] > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "temperature", "said"),
+    [
+        (["", "speculative=draft"], "0.8", True),
+        (["speculative=draft", "speculative=draft, num_speculative_tokens=2"], "0.8", True),
+        ([f"speculative=early_exit, early_exit_layer={layer}" for layer in (1, 3)], "0.8", True),
+        (["speculative=draft", "speculative=draft, kv_dtype=int4"], "0.8", False),
+        (["", "kv_dtype=int4"], "0.8", False),
+        (["", "speculative=synthetic, kv_dtype=int4"], "0.8", False),
+        (["speculative=draft", "kv_dtype=int4"], "0", False),
+        (["", "speculative=draft"], "0", False),
+    ],
+)
+def test_above_temperature_0_other_tokens_by_speculation_are_no_difference_in_quality(
+    shell: Shell, settings: list[str], temperature: str, said: bool
+) -> None:
+    how = ["--repeats", "1", "--max-tokens", "48", "--temperature", temperature]
+    for answer in ([], ["--json"]):
+        _, out, notes = shell("compare", PROMPT, *settings, *how, *answer)
+        assert notes.startswith("Above temperature 0, ") == notes.endswith("no difference in quality.\n") == said
+        assert "All wrote" not in out or not said
+
+
+def test_figures_are_printed_though_the_last_question_is_interrupted(shell: Shell, monkeypatch) -> None:
+    def interrupted(*about):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compare, "first_differences", interrupted)
+    command = ["compare", PROMPT, "", "speculative=draft", "--repeats", "1", "--max-tokens", "4"]
+    status, table, said = shell(*command)
+    assert status == INTERRUPTED
+    assert [line.split()[-1] for line in table.splitlines()[1:]] == ["default", "speculative=draft"]
+    assert said.endswith("Interrupted.\n")
+    answer = json.loads(shell(*command, "--json")[1])
+    assert answer["settings"]["speculative=draft"]["acceptance"] > 0
+
+
+def test_figures_are_printed_though_the_last_question_cannot_be_answered(shell: Shell, monkeypatch) -> None:
+    """Reading the texts again takes memory beside the caches, which may fill a GPU."""
+
+    def full(*about):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.16 GiB.")
+
+    monkeypatch.setattr(compare, "first_differences", full)
+    command = ["compare", PROMPT, "", "speculative=draft", "--repeats", "1", "--max-tokens", "4"]
+    status, table, said = shell(*command)
+    assert status == 1
+    assert [line.split()[-1] for line in table.splitlines()[1:]] == ["default", "speculative=draft"]
+    assert said.startswith("Whether all wrote the same could not be found out: The device ran out of memory.")
+    answer = json.loads(shell(*command, "--json")[1])
+    assert (len(answer["settings"]), answer["differences"]) == (2, None)
+
+
+@pytest.mark.parametrize(("number", "finished"), [(1, []), (4, ["default"]), (6, ["default", "paged=true"])])
+def test_what_had_finished_before_a_run_failed_is_printed(shell, engine, monkeypatch, number: int, finished) -> None:
+    """Of 6 runs, the first two to warm up."""
+    stream, begun = engine.stream, itertools.count(1)
+
+    def failing(*arguments, **options):
+        fails = next(begun) == number
+        for event in stream(*arguments, **options):
+            failed = {"reason": "error", "message": "the device ran out of memory."}
+            yield replace(event, **failed) if fails and isinstance(event, Finished) else event
+
+    monkeypatch.setattr(engine, "stream", failing)
+    command = ["compare", PROMPT, "", "paged=true", "--repeats", "2", "--max-tokens", "4"]
+    status, table, said = shell(*command)
+    assert status == 1
+    assert [line.split()[-1] for line in table.splitlines()[1:]] == finished
+    assert re.fullmatch(f"(default|paged=true): decoding '{PROMPT}' failed: the device ran out of memory.\n", said)
+    begun = itertools.count(1)
+    status, out, _ = shell(*command, "--json")
+    assert (status, list(json.loads(out)["settings"]), json.loads(out)["differences"]) == (1, finished, None)
+
+
+@pytest.mark.parametrize(
+    ("repeats", "said"), [("1", r"x\d+\.\d\d, one run +kv_dtype"), ("2", r"(x\d+\.\d\d|unclear) +kv")]
+)
+def test_a_speed_up_from_one_run_is_marked_as_such(shell: Shell, repeats: str, said: str) -> None:
+    _, table, _ = shell("compare", PROMPT, "", "kv_dtype=int8", "--repeats", repeats, "--max-tokens", "4")
+    usual, other = table.splitlines()[1:3]
+    assert re.search(r"x1\.00 +default", usual), "the first setting is compared with itself, which needs no remark"
+    assert re.search(said, other)
+
+
+def test_a_slow_models_speeds_are_told_apart(shell: Shell, monkeypatch) -> None:
+    """A large model on a CPU takes longer than a second for a token."""
+    slow = Spread(0.3619, 0.4249, 0.4871)
+    found = compare.summarise
+    monkeypatch.setattr(
+        compare,
+        "summarise",
+        lambda runs: {name: replace(one, tokens_per_second=slow) for name, one in found(runs).items()},
+    )
+    _, table, _ = shell("compare", PROMPT, "", "paged=true", "--repeats", "1", "--max-tokens", "4")
+    assert [line.split()[:4] for line in table.splitlines()[1:3]] == [["0.425", "0.362", "to", "0.487"]] * 2
+    whole = Run.metrics.func
+    monkeypatch.setattr(Run, "metrics", property(lambda run: replace(whole(run), tokens_per_second=0.4249)))
+    assert ", 0.425 a second, " in shell("run", PROMPT, "--max-tokens", "4")[2]

@@ -1,0 +1,97 @@
+"""How many threads a process in a container should use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from lab import SamplingParams
+from lab.backends.cpu import cpu_count as module
+from lab.backends.cpu import native_sampler as sampling
+from lab.backends.torch.sampler import sample
+from lab.util import cgroup
+
+UNLIMITED = {"cpu.max": "max 100000", "cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}
+
+
+@pytest.fixture
+def system(monkeypatch, tmp_path):
+    """Eight cores, and a tree of control groups: ``system(own, {file: contents})`` writes them and counts the cores."""
+    monkeypatch.setattr(cgroup, "OWN", tmp_path / "own")
+    monkeypatch.setattr(cgroup, "GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: range(8), raising=False)
+
+    def counted(own: str | None, files: dict[str, str]) -> int:
+        if own is not None:
+            cgroup.OWN.write_text(own)
+        for name, contents in files.items():
+            file = cgroup.GROUPS / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(contents + "\n")
+        return module.cores.__wrapped__()
+
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        ("0::/\n", {}, 8),
+        ("0::/\n", {"cpu.max": "max 100000"}, 8),
+        ("0::/\n", {"cpu.max": "50000 100000"}, 1),
+        ("0::/\n", {"cpu.max": "150000 100000"}, 2),
+        ("0::/\n", {"cpu.max": "6400000 100000"}, 8),
+        ("0::/pod/its\n", {"pod/its/cpu.max": "400000 100000"}, 4),
+        ("0::/pod/its\n", {"pod/its/cpu.max": "max 100000", "pod/cpu.max": "300000 100000"}, 3),
+        ("0::/docker/unseen\n", {"cpu.max": "200000 100000"}, 2),
+        ("0::/../other\n", {"cpu.max": "200000 100000"}, 2),
+        ("5:memory:/x\n4:cpu,cpuacct:/\n0::/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ("4:cpu,cpuacct:/d\n", {"cpu/d/cpu.cfs_quota_us": "250000", "cpu/d/cpu.cfs_period_us": "100000"}, 3),
+        ("\nnonsense\n", {"cpu.max": "many"}, 8),
+        ("4:cpu:/unseen\n", {"cpu/cpu.cfs_quota_us": "20000", "cpu/cpu.cfs_period_us": "50000"}, 1),
+        (None, {}, 8),
+    ],
+)
+def test_no_more_cores_count_than_the_control_groups_grant(system, own, files, expected):
+    assert system(own, files) == expected
+
+
+def test_no_more_cores_count_than_the_cpu_affinity_allows(system, monkeypatch):
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {5})
+    assert system("0::/\n", {"cpu.max": "400000 100000"}) == 1
+
+
+@pytest.mark.parametrize(("there", "expected"), [(6, 6), (None, 1)])
+def test_without_cpu_affinity_or_control_groups_all_cores_count(system, monkeypatch, there, expected):
+    monkeypatch.delattr(module.os, "sched_getaffinity")
+    monkeypatch.setattr(module.os, "cpu_count", lambda: there)
+    assert system(None, {}) == expected
+
+
+def test_c_is_given_no_more_threads_than_there_are_cores(monkeypatch):
+    """Torch counts the machine's cores. In a container limited to half of one, two threads wait for each other."""
+    given = []
+
+    class Library:
+        def sample(self, *arguments):
+            given.append(arguments[-1])
+            return 0
+
+    monkeypatch.setattr(sampling, "library", Library)
+    monkeypatch.setattr("lab.backends.cpu.threads.cores", lambda: 3)
+    for asked in (2, 64):
+        monkeypatch.setattr(torch, "get_num_threads", lambda asked=asked: asked)
+        sample(torch.zeros(1, 5), [SamplingParams()], torch.zeros(1, dtype=torch.float64), native=True)
+    assert given == [2, 3]
+
+
+def test_cores_are_counted_without_importing_torch():
+    """Torch fixes its number of threads when it is imported."""
+    code = "import sys; from lab.backends.cpu.cpu_count import cores; print(cores(), 'torch' in sys.modules)"
+    count, torch_too = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split()
+    assert 1 <= int(count) <= os.cpu_count()
+    assert torch_too == "False"

@@ -1,0 +1,238 @@
+"""Speculative sampling preserves the target's distribution, by tests with the power to see it if it did not.
+
+Many rounds are judged at once on random distributions over a small vocabulary; a G-test compares
+the first two tokens a round gives with what the target alone would give.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+
+import pytest
+import torch
+
+from lab import SamplingParams
+from lab.backends.torch import rejection_sampler as acceptance
+from lab.backends.torch.rejection_sampler import Verdict, judge_matching, judge_sampled
+from lab.backends.torch.sampler import distribution, draw
+from lab.measure.goodness_of_fit import g_test
+
+VOCABULARY = 8
+ROUNDS = 200_000
+SAMPLINGS = {
+    "plain": SamplingParams(temperature=1.0),
+    "hot": SamplingParams(temperature=1.7),
+    "cold": SamplingParams(temperature=0.5),
+    "top_k": SamplingParams(temperature=1.0, top_k=4),
+    "top_p": SamplingParams(temperature=1.0, top_p=0.7),
+    "all": SamplingParams(temperature=0.8, top_k=5, top_p=0.9),
+}
+# A correct rule falls below this once in a million tests; test_the_test_has_power shows that a wrong one does.
+REJECT_BELOW = 1e-6
+
+
+def uniforms(*shape: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.rand(*shape, dtype=torch.float64, generator=generator)
+
+
+def play(sampling: SamplingParams, judge, seed: int) -> tuple[float, float]:
+    """p-values for the first token and for the pair of first tokens that rounds of gamma 2 give.
+
+    The models are tables: next-token logits by the previous token (a Markov chain), so that the
+    second token's distribution depends on the first, as it does in a language model.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    target = distribution(torch.randn(VOCABULARY, VOCABULARY, generator=generator), sampling)
+    draft = distribution(torch.randn(VOCABULARY, VOCABULARY, generator=generator), sampling)
+    previous = torch.zeros(ROUNDS, dtype=torch.long)
+    first = draw(draft[previous], uniforms(ROUNDS, generator=generator))
+    second = draw(draft[first], uniforms(ROUNDS, generator=generator))
+    p = torch.stack([target[previous], target[first], target[second]], dim=1)
+    q = torch.stack([draft[previous], draft[first]], dim=1)
+    proposals = torch.stack([first, second], dim=1)
+    u = uniforms(ROUNDS, 2, generator=generator)
+    accepted, after = judge(p, q, proposals, u, uniforms(ROUNDS, 3, generator=generator))
+
+    out_first = torch.where(accepted > 0, first, after)
+    # A round that gave only one token continues from the target: any next round has the same distribution.
+    from_target = draw(target[out_first], uniforms(ROUNDS, generator=generator))
+    out_second = torch.where(accepted > 1, second, torch.where(accepted == 1, after, from_target))
+
+    expected_first = target[0]
+    pairs = torch.bincount(out_first * VOCABULARY + out_second, minlength=VOCABULARY**2)
+    expected_pairs = (expected_first[:, None] * target).flatten()
+    return (
+        g_test(torch.bincount(out_first, minlength=VOCABULARY), expected_first),
+        g_test(pairs, expected_pairs),
+    )
+
+
+def redraws_from_p(p, q, proposals, u, u_next) -> Verdict:
+    """The mistake to catch: after a rejection, draw from p itself instead of the residual."""
+    accepted, right = judge_sampled(p, q, proposals, u, u_next)
+    row = p.take_along_dim(accepted[:, None, None], dim=1)[:, 0]
+    rejected = accepted < proposals.shape[1]
+    return Verdict(accepted, torch.where(rejected, draw(row, u_next[:, 0]), right))
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_judged_rounds_follow_the_target(name):
+    for seed in range(3):
+        for p_value in play(SAMPLINGS[name], judge_sampled, seed):
+            assert p_value > REJECT_BELOW
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_the_test_has_power(name):
+    """The same test fails, on every seed, when the residual is replaced by p."""
+    for seed in range(3):
+        assert min(play(SAMPLINGS[name], redraws_from_p, seed)) < REJECT_BELOW
+
+
+def test_acceptance_rate_is_the_shared_mass():
+    """Expected acceptance of one proposal is the sum of min(p, q): Leviathan et al., corollary 3.6."""
+    generator = torch.Generator().manual_seed(5)
+    p = torch.randn(VOCABULARY, generator=generator).softmax(-1)
+    q = torch.randn(VOCABULARY, generator=generator).softmax(-1)
+    n = 400_000
+    proposals = draw(q.expand(n, -1), uniforms(n, generator=generator))[:, None]
+    accepted, _ = judge_sampled(
+        p.expand(n, 2, -1),
+        q.expand(n, 1, -1),
+        proposals,
+        uniforms(n, 1, generator=generator),
+        torch.zeros(n, 2).double(),
+    )
+    shared = torch.minimum(p, q).sum().item()
+    assert accepted.double().mean().item() == pytest.approx(shared, abs=5 * (0.25 / n) ** 0.5)
+
+
+def test_empty_residual_falls_back_to_p():
+    """p = q, and still rejected (u rounded to p / q): the residual is empty, the next token comes from p."""
+    p = torch.tensor([[0.0, 0.25, 0.75], [1.0, 0.0, 0.0]])
+    u = torch.tensor([1.0], dtype=torch.float64)
+    for u_next, token in ((0.0, 1), (0.24, 1), (0.26, 2), (1 - 2**-53, 2)):
+        verdict = judge_sampled(p, p[:1], torch.tensor([2]), u, torch.tensor([u_next, 0.5], dtype=torch.float64))
+        assert (verdict.accepted.item(), verdict.next_token.item()) == (0, token)
+
+
+def test_residual_never_gives_a_token_the_draft_overrates():
+    p = torch.tensor([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
+    q = torch.tensor([[0.7, 0.2, 0.1]])
+    grid = torch.linspace(0, 1 - 1e-9, 1001, dtype=torch.float64)
+    rejected = torch.tensor([0.99], dtype=torch.float64)
+    drawn = {judge_sampled(p, q, torch.tensor([0]), rejected, u.expand(2)).next_token.item() for u in grid}
+    assert drawn == {1, 2}
+
+
+def test_matching_keeps_the_agreeing_prefix():
+    own = torch.tensor([3, 1, 4, 2])
+    for proposals, accepted, after in (([3, 1, 4], 3, 2), ([3, 1, 0], 2, 4), ([0, 1, 4], 0, 3), ([3, 0, 4], 1, 1)):
+        verdict = judge_matching(own, torch.tensor(proposals))
+        assert (verdict.accepted.item(), verdict.next_token.item()) == (accepted, after)
+    assert judge_matching(own[:1], torch.empty(0, dtype=torch.long)).next_token.item() == 3
+
+
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("gamma", [0, 1, 3])
+def test_a_batch_is_judged_as_each_of_its_rounds_alone(gamma, broken):
+    """Also beside a draft that is broken."""
+    generator, rounds = torch.Generator().manual_seed(gamma), 60
+    p = torch.randn(rounds, gamma + 1, VOCABULARY, generator=generator).softmax(-1)
+    q = torch.randn(rounds, gamma, VOCABULARY, generator=generator).softmax(-1)
+    if broken:
+        q[::6, :, :3] = torch.nan
+    proposals = torch.randint(VOCABULARY, (rounds, gamma), generator=generator)
+    u, u_next = uniforms(rounds, gamma, generator=generator), uniforms(rounds, gamma + 1, generator=generator)
+    together = judge_sampled(p, q, proposals, u, u_next)
+    alone = [judge_sampled(*row) for row in zip(p, q, proposals, u, u_next, strict=True)]
+    assert together.accepted.tolist() == [verdict.accepted.item() for verdict in alone]
+    assert together.next_token.tolist() == [verdict.next_token.item() for verdict in alone]
+
+
+@pytest.mark.parametrize("likely", [torch.nan, 0.5])
+def test_a_proposal_of_a_broken_draft_is_rejected_and_replaced_from_p(likely):
+    """One number that is not finite is enough."""
+    p = torch.tensor([[0.25, 0.75, 0.0], [0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
+    q = torch.tensor([[0.25, 0.75, 0.0], [likely, torch.nan, likely]])
+    for u_next, token in ((0.1, 1), (0.9, 2)):
+        u_next = torch.tensor([0.9, u_next, 0.9], dtype=torch.float64)
+        verdict = judge_sampled(p, q, torch.tensor([1, 1]), torch.zeros(2).double(), u_next)
+        assert (verdict.accepted.item(), verdict.next_token.item()) == (1, token)
+
+
+def test_the_token_after_the_last_proposal_is_drawn_from_p():
+    """Nothing was rejected, so nothing of q is subtracted."""
+    p = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.25, 0.5]])
+    q = torch.tensor([[0.5, 0.5, 0.0]])
+    for u_next, token in ((0.249, 0), (0.251, 1), (0.499, 1), (0.501, 2)):
+        u_next = torch.tensor([0.9, u_next], dtype=torch.float64)
+        verdict = judge_sampled(p, q, torch.tensor([0]), torch.zeros(1).double(), u_next)
+        assert (verdict.accepted.item(), verdict.next_token.item()) == (1, token)
+
+
+def test_each_row_may_have_its_own_sampling():
+    logits = torch.randn(len(SAMPLINGS) + 1, VOCABULARY, generator=torch.Generator().manual_seed(1))
+    rows = [*SAMPLINGS.values(), SamplingParams()]
+    together = distribution(logits, rows)
+    for row, sampling, p in zip(logits, rows, together, strict=True):
+        assert torch.allclose(distribution(row[None], sampling)[0], p)
+        assert p.sum().item() == pytest.approx(1)
+
+
+def test_draw_never_gives_weight_zero():
+    weights = torch.tensor([0.0, 1e-30, 0.0, 1.0, 0.0])
+    for u in (0.0, 1e-40, 0.5, 1 - 2**-53):
+        assert draw(weights, torch.tensor(u, dtype=torch.float64)).item() in (1, 3)
+
+
+def test_draw_tells_tokens_apart_that_a_float32_sum_does_not():
+    """After a likely token, as many that are unlikely as a large vocabulary has."""
+    weights = torch.full((100_001,), 1e-8)
+    weights[0] = 1.0
+    sums = weights.double().cumsum(-1)
+    for token in (1, 2, 50_000, 99_999):
+        u = (sums[token - 1] + sums[token]) / 2 / sums[-1]
+        assert draw(weights, u).item() == token
+
+
+def test_draw_gives_a_token_even_if_weights_are_not_finite():
+    """Else a sequence whose target is broken would end the step of all others with it."""
+    for broken in (torch.nan, torch.inf):
+        weights = torch.tensor([[0.5, broken, 0.5], [0.5, 0.0, 0.5]])
+        first, second = draw(weights, torch.full((2,), 0.9, dtype=torch.float64)).tolist()
+        assert 0 <= first < 3
+        assert second == 2
+
+
+def test_top_k_and_top_p_keep_the_likeliest():
+    logits = torch.log(torch.tensor([0.1, 0.4, 0.3, 0.2]))
+    kept = [
+        set(distribution(logits, SamplingParams(temperature=1.0, top_k=k, top_p=top_p)).nonzero().flatten().tolist())
+        for k, top_p in itertools.product((0, 2), (1.0, 0.6, 0.01))
+    ]
+    assert kept == [{0, 1, 2, 3}, {1, 2}, {1}, {1, 2}, {1, 2}, {1}]
+    for k, top_p in itertools.product((0, 2), (1.0, 0.6)):
+        assert distribution(logits, SamplingParams(temperature=2.0, top_k=k, top_p=top_p)).sum().item() == (
+            pytest.approx(1)
+        )
+
+
+def test_module_is_pure():
+    """The maths depends on no model, sequence or cache."""
+    imports = [line for line in inspect.getsource(acceptance).splitlines() if "import " in line]
+    assert imports == [
+        "from __future__ import annotations",
+        "from typing import NamedTuple",
+        "import torch",
+        "from lab.backends.torch.sampler import draw",
+    ]
+
+
+def test_row_picks_one_row_per_position():
+    x = torch.arange(2 * 3 * 4 * 5.0).view(2, 3, 4, 5)
+    index = torch.tensor([[0, 3, 1], [2, 2, 0]])
+    picked = acceptance.row(x, index)
+    assert picked.shape == (2, 3, 5)
+    assert all(torch.equal(picked[i, j], x[i, j, index[i, j]]) for i in range(2) for j in range(3))

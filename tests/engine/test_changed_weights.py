@@ -1,0 +1,105 @@
+"""Changed weights, another dtype or adapter: what a cache held was computed with others, and is dropped."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import replace
+
+import torch
+
+from lab import EngineConfig, SamplingParams
+from lab.kv_cache.formats import KVStorage
+from lab.trace.events import CacheDropped, Prefilled, RunStarted
+from tests import tiny_models
+from tests.engine.test_batching import CONFIGS, PROMPTS, kinds
+
+
+def test_changed_weights_drop_the_cache_even_in_mid_run(monkeypatch):
+    lab, other = tiny_models.engine("llama"), tiny_models.engine("llama", seed=5)
+    config, sampling = CONFIGS["cached"], SamplingParams(max_tokens=12, ignore_eos=True)
+    lab.generate(PROMPTS[0], config, sampling)
+    under_way = lab.submit(PROMPTS[2], config, sampling)
+    for _ in range(4):
+        lab.step()
+    cache, still_there, init = weakref.ref(next(iter(lab._pools)).cache), [], KVStorage.__init__
+
+    def making(self, *sizes, **how):
+        still_there.append(cache() is not None)
+        init(self, *sizes, **how)
+
+    monkeypatch.setattr(KVStorage, "__init__", making)
+    lab.target.model.load_state_dict(other.target.model.state_dict())
+    gc.disable()  # a GPU may not have room for both caches until a collection
+    run = lab.generate(PROMPTS[0], config, sampling)
+    gc.enable()
+    assert still_there
+    assert not any(still_there)
+    assert kinds(run, Prefilled)[0].cached_tokens == 0
+    assert run.token_ids == other.generate(PROMPTS[0], config, sampling).token_ids
+    assert len(kinds(run, CacheDropped)) == 1
+    changed = under_way.result()
+    assert len(kinds(changed, CacheDropped)) == 1
+    said = [*changed.prompt_token_ids, *changed.token_ids[:4]]
+    assert changed.token_ids[4:] == tiny_models.continuation(other, said, 8)
+    assert len(kinds(changed, RunStarted)) == 1
+    again = lab.generate(PROMPTS[2], config, sampling)
+    assert kinds(again, Prefilled)[0].cached_tokens == (len(again.prompt_token_ids) - 1) // 4 * 4
+
+
+def test_a_run_that_finds_nothing_because_weights_changed_is_told() -> None:
+    """Only one that looks for something, and only if something was held."""
+    lab, sampling = tiny_models.engine("llama"), SamplingParams(max_tokens=4)
+
+    def change() -> None:
+        with torch.no_grad():
+            lab.target.model.lm_head.weight.mul_(1.0)
+
+    def told(config: EngineConfig) -> int:
+        return len(kinds(lab.generate(PROMPTS[0], config, sampling), CacheDropped))
+
+    cached = CONFIGS["cached"]
+    assert told(cached) == 0
+    change()
+    assert told(CONFIGS["paged"]) == 0
+    assert told(cached) == 0  # it had been dropped before
+    change()
+    assert told(cached) == 1
+    assert told(cached) == 0
+
+
+def test_a_run_that_has_not_begun_when_weights_change_is_told_nothing_before_its_beginning() -> None:
+    """A synthetic run begins once its answer has been prepared."""
+    lab, sampling = tiny_models.engine("llama"), SamplingParams(max_tokens=4)
+    lab.generate(PROMPTS[0], CONFIGS["cached"], sampling)
+    with torch.no_grad():
+        lab.target.model.lm_head.weight.mul_(1.0)
+    run = lab.generate(PROMPTS[0], replace(CONFIGS["cached"], speculative="synthetic"), sampling)
+    assert run.reason == "length"
+    assert kinds(run, CacheDropped) == []
+
+
+def test_an_identity_changes_with_weights_dtype_and_adapters():
+    model = tiny_models.engine("llama").target
+    seen = [model.identity()]
+    assert model.identity() == seen[0]
+
+    def then(change) -> None:
+        change()
+        seen.append(model.identity())
+
+    layer = model.model.model.layers[0].mlp
+    state = {"active": ["a"], "disabled": False}
+
+    class Adapted(type(layer)):
+        """As peft's layers, which have more to say than which adapter is active."""
+
+        active_adapters = property(lambda self: state["active"])
+        disable_adapters = property(lambda self: state["disabled"])
+
+    then(lambda: layer.up_proj.weight.requires_grad_(False).mul_(2))
+    then(lambda: model.model.double())
+    then(lambda: setattr(layer, "__class__", Adapted))
+    then(lambda: state.update(active=["b"]))
+    then(lambda: state.update(disabled=True))
+    assert len(set(seen)) == len(seen)

@@ -1,0 +1,76 @@
+"""The whole engine, with speculation, samples from the distribution of the target alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lab import EngineConfig, SamplingParams
+from lab.backends.torch.sampler import distribution
+from lab.engine import verification as outcome
+from lab.engine.engine import Engine
+from lab.measure.goodness_of_fit import g_test
+from lab.trace.events import Proposed
+from tests.engine.test_acceptance import REJECT_BELOW, redraws_from_p
+from tests.scripted_model import ScriptedModel
+from tests.tiny_models import tokenizer
+
+RUNS = 1000
+"""Enough for a p-value of 1e-14 if the residual is replaced by p: see ``test_a_wrong_residual_would_be_noticed``."""
+WORDS = 6
+SAMPLINGS = {
+    "plain": {"temperature": 1.0},
+    "cold": {"temperature": 0.6},
+    "top_k": {"temperature": 1.0, "top_k": 3},
+    "top_p": {"temperature": 1.2, "top_p": 0.8},
+}
+
+
+def chain(seed: int) -> torch.Tensor:
+    """Logits over the tokenizer's entries, of which only the first few have any probability."""
+    table = torch.full((257, 257), -torch.inf)
+    table[:, :WORDS] = torch.randn(257, WORDS, generator=torch.Generator().manual_seed(seed))
+    return table
+
+
+def p_value(settings: dict[str, float], drafter: str = "draft") -> float:
+    """Test the second and third generated tokens, the first that speculation gives, against their exact distribution.
+
+    All runs are submitted at once, each with a seed of its own, and run in batches of hundreds.
+    """
+    target = chain(1)
+    engine = Engine(ScriptedModel(target), tokenizer(), ScriptedModel(chain(2), "draft"), max_num_seqs=256)
+    config = EngineConfig(
+        paged=True, block_size=4, num_blocks=1024, speculative=drafter, num_speculative_tokens=2, prompt_lookup_min=1
+    )
+    prompt = tokenizer().decode([*range(WORDS), 0])  # every word has a successor: something to look up
+    requests = [
+        engine.submit(prompt, config, SamplingParams(max_tokens=4, seed=seed, **settings)) for seed in range(RUNS)
+    ]
+    counts, proposed = torch.zeros(WORDS, WORDS), 0
+    for request in requests:
+        run = request.result()
+        counts[run.token_ids[1], run.token_ids[2]] += 1
+        proposed += any(isinstance(event, Proposed) for event in run.events)
+    assert proposed > RUNS / 2
+    p = distribution(target, SamplingParams(**settings))
+    start = p[engine.tokenizer(prompt)["input_ids"][-1], :WORDS]
+    step = p[:WORDS, :WORDS]
+    expected = (start @ step)[:, None] * step
+    return g_test(counts.flatten(), expected.flatten())
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_engine_follows_the_target(name):
+    assert p_value(SAMPLINGS[name]) > REJECT_BELOW
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "synthetic"])
+def test_engine_follows_the_target_whatever_the_drafter(drafter):
+    assert p_value(SAMPLINGS["plain"], drafter) > REJECT_BELOW
+
+
+@pytest.mark.parametrize("drafter", ["draft", "ngram"])
+def test_a_wrong_residual_would_be_noticed(monkeypatch, drafter):
+    monkeypatch.setattr(outcome, "judge_sampled", redraws_from_p)
+    assert p_value(SAMPLINGS["plain"], drafter) < REJECT_BELOW

@@ -1,0 +1,435 @@
+"""What a run promises: its events are consistent, it can be stopped, and it fails gracefully."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import Counter
+from unittest.mock import Mock
+
+import pytest
+import torch
+from tokenizers.processors import TemplateProcessing
+from transformers import GenerationConfig
+
+from lab import ConfigError, EngineConfig, PromptError, SamplingParams
+from lab.engine.engine import Engine
+from lab.trace.events import (
+    BlockAllocated,
+    BlockFreed,
+    Bonus,
+    Committed,
+    Finished,
+    Judged,
+    Prefilled,
+    Proposed,
+    Recovered,
+    RunStarted,
+    StepTimed,
+)
+from tests import tiny_models
+from tests.engine.test_parity import COMBINATIONS, describe
+from tests.scripted_model import RememberingModel, ScriptedModel
+
+PROMPT = "The king had three daughters"
+SPECULATE = EngineConfig(paged=True, block_size=4, speculative="draft", num_speculative_tokens=4)
+SAMPLE = SamplingParams(max_tokens=60, temperature=1.0, seed=11, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def lab():
+    return tiny_models.engine("llama", "good")
+
+
+@pytest.fixture(autouse=True)
+def all_blocks_are_given_back(lab):
+    yield
+    assert lab.occupancy().live == 0
+
+
+def of(run, event_type):
+    return [event for event in run.events if isinstance(event, event_type)]
+
+
+# -- consistent events ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", COMBINATIONS, ids=describe)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_events_are_consistent(lab, config, temperature):
+    run = lab.generate(PROMPT, config, SamplingParams(max_tokens=50, temperature=temperature, seed=4, ignore_eos=True))
+    assert isinstance(run.events[0], RunStarted)
+    assert isinstance(run.events[-1], Finished)
+    assert run.started.draft == ("good" if config.speculative == "draft" else None)
+    assert run.started.num_blocks == lab.default_num_blocks(config)
+    assert [event.tokens for event in of(run, Prefilled)] == [len(run.prompt_token_ids)]
+    assert [a.t_ms <= b.t_ms for a, b in zip(run.events, run.events[1:], strict=False)].count(False) == 0
+    assert lab.tokenizer.decode(run.token_ids, skip_special_tokens=True) == run.text
+
+    steps = of(run, StepTimed)
+    assert [step.step for step in steps] == list(range(len(steps)))
+    assert steps[0].step_kind == "prefill"
+    for step in steps:
+        events = [event for event in run.events if getattr(event, "step", None) == step.step]
+        proposed = [event for event in events if isinstance(event, Proposed)]
+        judged = [event for event in events if isinstance(event, Judged)]
+        after = [event for event in events if isinstance(event, (Recovered, Bonus))]
+        (commit,) = [event for event in events if isinstance(event, Committed)]
+        assert commit.text == "".join(commit.pieces)
+        assert len(commit.token_ids) == len(commit.origins) == len(commit.pieces) == len(commit.probabilities)
+        assert (step.step_kind == "verify") == bool(proposed)
+        parts = step.draft_ms + step.verify_ms + step.sample_ms + step.rest_ms
+        assert parts == pytest.approx(step.total_ms)
+        if not proposed:
+            assert not judged
+            assert not after
+            assert commit.origins == ("plain",)
+            continue
+        accepted = [event for event in judged if event.accepted]
+        assert [event.token_id for event in judged] == [event.token_id for event in proposed[: len(judged)]]
+        assert len(judged) == min(len(accepted) + 1, len(proposed))
+        for event in judged:
+            assert (event.u is None) == (temperature == 0)
+            if event.u is not None:
+                assert event.accepted == (event.u * event.q < event.p)
+        (last,) = after
+        assert isinstance(last, Bonus) == (len(accepted) == len(proposed))
+        assert list(commit.token_ids) == [event.token_id for event in accepted] + [last.token_id]
+        assert commit.origins == ("accepted",) * len(accepted) + (last.kind,)
+
+
+@pytest.mark.parametrize("config", COMBINATIONS, ids=describe)
+def test_block_events_follow_the_cache(lab, config):
+    run = lab.generate(PROMPT, config, SAMPLE)
+    size, owned, reserved, peak = config.block_size, {}, 0, 0
+    for event in run.events:
+        if isinstance(event, BlockAllocated):
+            assert event.block not in owned
+            assert event.index == len(owned)
+            owned[event.block] = event.owner
+            reserved = max(reserved, len(owned))
+            peak = max(peak, len(owned))
+        elif isinstance(event, BlockFreed):
+            assert owned.pop(event.block) == event.owner
+        elif isinstance(event, StepTimed) and config.kv_cache:
+            assert event.kv_reserved_bytes == reserved * run.started.block_bytes
+            assert event.kv_used_bytes * size == event.kv_tokens * run.started.block_bytes
+            needed = -(-event.kv_tokens // size)
+            total = -(-(len(run.prompt_token_ids) + SAMPLE.max_tokens) // size)
+            assert len(owned) == (needed if config.paged else total)
+            reserved = len(owned)
+    assert owned == {}
+    assert run.metrics.kv_reserved_bytes == peak * run.started.block_bytes
+    if not config.kv_cache:
+        assert run.started.num_blocks == 0
+        assert run.metrics.kv_reserved_bytes == 0
+
+
+def test_rejection_frees_whole_blocks(lab):
+    """With small blocks and a bad draft, paged blocks are freed in mid-run, with no accepted token in them."""
+    bad = tiny_models.engine("llama", "bad")
+    config = EngineConfig(paged=True, block_size=2, speculative="draft", num_speculative_tokens=6)
+    run = bad.generate(PROMPT, config, SAMPLE)
+    last_step = run.events.index(of(run, StepTimed)[-1])
+    freed = [event for event in run.events[:last_step] if isinstance(event, BlockFreed)]
+    assert freed
+    assert {event.fill for event in freed} == {0}
+
+
+def test_the_target_makes_one_forward_pass_per_round(lab):
+    run = lab.generate(PROMPT, SPECULATE, SAMPLE)
+    assert run.metrics.mean_acceptance_length > 2
+    passes = Counter(step.step_kind for step in of(run, StepTimed))
+    assert passes["verify"] + passes["decode"] == pytest.approx(
+        run.metrics.target_passes_per_token * (len(run.token_ids) - 1)
+    )
+
+
+# -- repeating and interleaving ------------------------------------------------------------
+
+
+def test_the_same_seed_repeats_a_run_and_another_does_not(lab):
+    runs = [lab.generate(PROMPT, SPECULATE, SamplingParams(max_tokens=40, temperature=1.0, seed=s)) for s in (1, 1, 2)]
+    assert runs[0].token_ids == runs[1].token_ids != runs[2].token_ids
+
+
+def test_without_a_seed_one_is_picked_and_recorded(lab):
+    first = lab.generate(PROMPT, SPECULATE, SamplingParams(max_tokens=40, temperature=1.0))
+    again = lab.generate(PROMPT, SPECULATE, first.sampling)
+    assert first.token_ids == again.token_ids
+    assert first.sampling.seed is not None
+    assert lab.generate(PROMPT, sampling=SamplingParams(max_tokens=1, seed=0)).sampling.seed == 0
+
+
+def test_interleaved_runs_do_not_disturb_each_other(lab):
+    """Several sequences share one pool, are read in turn, and are sampled with their own seeds."""
+    samplings = [SamplingParams(max_tokens=40, temperature=1.0, seed=seed, ignore_eos=True) for seed in range(4)]
+    alone = [lab.generate(PROMPT, SPECULATE, sampling).token_ids for sampling in samplings]
+    streams = [lab.stream(PROMPT, SPECULATE, sampling) for sampling in samplings]
+    tokens: list[list[int]] = [[] for _ in streams]
+    running = set(range(4))
+    while running:
+        for i in sorted(running):
+            event = next(streams[i], None)
+            if event is None:
+                running.remove(i)
+            elif isinstance(event, Committed):
+                tokens[i] += event.token_ids
+    assert tokens == alone
+
+
+def test_threads_share_an_engine(lab):
+    expected = lab.generate(PROMPT, SPECULATE, SAMPLE).token_ids
+    results: list[list[int]] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(lab.generate(PROMPT, SPECULATE, SAMPLE).token_ids))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [expected] * 4
+
+
+# -- ending -------------------------------------------------------------------------------
+
+
+def test_cancelling_ends_with_an_event(lab):
+    cancelled, events = threading.Event(), []
+    for event in lab.stream(PROMPT, SPECULATE, SAMPLE, cancelled=cancelled):
+        events.append(event)
+        if sum(isinstance(e, StepTimed) for e in events) == 3:
+            cancelled.set()
+    assert sum(isinstance(e, StepTimed) for e in events) == 3
+    assert isinstance(events[-1], Finished)
+    assert events[-1].reason == "cancelled"
+    assert any(isinstance(e, BlockFreed) for e in events)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_closing_a_stream_frees_its_blocks(lab, steps):
+    stream = lab.stream(PROMPT, SPECULATE, SAMPLE)
+    next(stream)
+    while steps:
+        steps -= isinstance(next(stream), StepTimed)
+    stream.close()
+    assert lab.occupancy().live == 0
+
+
+def test_a_stream_closed_while_another_is_stepped_leaves_nothing_behind(lab):
+    """Even if no further step is made."""
+    one, other = lab.stream(PROMPT, SPECULATE, SAMPLE), lab.stream(PROMPT, SPECULATE, SAMPLE)
+    for stream in (one, other):
+        next(stream)
+    watch = lab._step
+
+    def step() -> bool:
+        worked = watch()
+        other.close()  # by another thread, while this one drives
+        return worked
+
+    lab._step = step
+    try:
+        while not isinstance(next(one), StepTimed):
+            pass
+        assert lab.counts() == (1, 0)
+    finally:
+        del lab._step
+        one.close()
+
+
+def test_a_token_that_the_model_does_not_know_is_refused():
+    lab = Engine(RememberingModel(93, 60, context_length=40), tiny_models.tokenizer())
+    with pytest.raises(PromptError, match=r"token '~', number 93 of the tokenizer's.*knows only 93\. Leave it out"):
+        lab.generate("~")
+
+
+@pytest.mark.parametrize(("given", "end"), [(None, 256), (0, 0), (7, 7), ([5, 7], 7), ([5, 7], 5)])
+def test_a_text_ends_with_the_tokens_that_the_model_gives_or_else_with_the_tokenizers(given, end):
+    table = torch.zeros(257, 257)
+    table[:, end] = 1
+    model = ScriptedModel(table)
+    model.model.generation_config = GenerationConfig(eos_token_id=given)
+    run = Engine(model, tiny_models.tokenizer()).generate("A fox")
+    assert (run.reason, run.token_ids) == ("eos", [end])
+
+
+def test_a_stop_string_ends_the_text_before_it(lab):
+    whole = lab.generate(PROMPT, SPECULATE, SAMPLE)
+    stop = whole.text[10:13]
+    run = lab.generate(PROMPT, SPECULATE, SamplingParams(max_tokens=60, temperature=1.0, seed=11, stop=stop))
+    assert run.reason == "stop"
+    assert run.text == whole.text[: whole.text.index(stop)]
+
+
+def test_events_of_a_round_end_where_the_text_ends(lab):
+    sampling = SamplingParams(max_tokens=60, temperature=1.0, seed=11)
+    whole = lab.generate(PROMPT, SPECULATE, sampling)
+    first = next(
+        piece
+        for before, (piece, *_), origins in (
+            (whole.text[: whole.text.index(event.text)], event.pieces, event.origins) for event in of(whole, Committed)
+        )
+        if origins[:2] == ("accepted",) * 2 and piece and piece not in before
+    )
+    run = lab.generate(PROMPT, SPECULATE, SamplingParams(max_tokens=60, temperature=1.0, seed=11, stop=first))
+    last = of(run, Committed)[-1]
+    assert set(last.origins) == {"accepted"}
+    of_it = [event for event in run.events if getattr(event, "step", None) == last.step]
+    assert sum(isinstance(event, Judged) for event in of_it) >= 2, "the text should end behind several accepted tokens"
+    assert not any(isinstance(event, (Recovered, Bonus)) for event in of_it)
+
+
+def test_end_of_text_ends_the_run_even_among_accepted_proposals():
+    lab = tiny_models.engine("llama", "identical", seed=3)
+    plain = lab.generate(PROMPT, EngineConfig(), SamplingParams(max_tokens=250))
+    drafted = lab.generate(PROMPT, SPECULATE, SamplingParams(max_tokens=250))
+    assert plain.token_ids == drafted.token_ids
+    assert plain.reason == drafted.reason == "eos"
+    assert plain.token_ids.index(256) == len(plain.token_ids) - 1
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 7])
+def test_a_run_gives_exactly_as_many_tokens_as_asked_for(lab, max_tokens):
+    run = lab.generate(PROMPT, SPECULATE, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+    assert len(run.token_ids) == max_tokens
+    assert run.reason == "length"
+
+
+def test_output_ends_where_the_context_does(lab):
+    run = lab.generate("a" * 300, SPECULATE, SamplingParams(max_tokens=1000, ignore_eos=True))
+    assert len(run.token_ids) == tiny_models.CONTEXT - 300
+    assert run.reason == "length"
+
+
+def test_nobody_is_warned_of_indexing_errors_that_a_long_prompt_does_not_cause(lab, monkeypatch):
+    """The tokenizer would, in the server's log: it does not know that the engine refuses what the model cannot hold."""
+    monkeypatch.setattr(lab.tokenizer, "model_max_length", 4)
+    monkeypatch.setattr(lab.tokenizer, "deprecation_warnings", {})
+    lab.generate("A fox went out", sampling=SamplingParams(max_tokens=1))
+    assert not lab.tokenizer.deprecation_warnings
+
+
+def test_a_prompt_that_leaves_no_room_for_a_token_is_refused(lab):
+    with pytest.raises(PromptError, match=f"{tiny_models.CONTEXT:,}, prompt and output together"):
+        lab.submit("a" * tiny_models.CONTEXT, SPECULATE)
+    assert len(lab.generate("a" * (tiny_models.CONTEXT - 1), SPECULATE).token_ids) == 1
+
+
+def test_a_pool_of_exactly_the_needed_size_is_enough(lab):
+    tokens = len(PROMPT) + 36  # one token per byte
+    blocks = -(-tokens // 4)
+    for paged in (True, False):
+        config = EngineConfig(paged=paged, block_size=4, num_blocks=blocks, speculative="draft")
+        run = lab.generate(PROMPT, config, SamplingParams(max_tokens=36, ignore_eos=True))
+        assert run.reason == "length", run.finished
+
+
+# -- refusing and failing --------------------------------------------------------------------
+
+
+def test_a_request_that_does_not_fit_is_refused_with_both_numbers(lab):
+    with pytest.raises(PromptError, match=r"400 tokens.*320"):
+        lab.stream("a" * 400)
+    config = EngineConfig(block_size=4, num_blocks=7)
+    with pytest.raises(PromptError, match=r"30 tokens .* need 8 cache blocks of 4; the pool has 7, so room for 28\."):
+        lab.stream("a" * 20, config, SamplingParams(max_tokens=10))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [("", "empty"), ("a\ud800b", "not valid text.*at position 1"), (None, "must be a string, not NoneType")],
+)
+def test_odd_prompts_are_refused(lab, prompt, message):
+    with pytest.raises(PromptError, match=message):
+        lab.stream(prompt)
+
+
+def test_an_empty_prompt_is_refused_even_if_texts_begin_with_a_token_of_their_own(lab):
+    tokenizer = copy.deepcopy(lab.tokenizer)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing("<|end|> $A", special_tokens=[("<|end|>", 256)])
+    with pytest.raises(PromptError, match="empty"):
+        Engine(lab.target, tokenizer).stream("")
+
+
+def test_more_blocks_than_memory_holds_are_refused_with_both_numbers():
+    lab = tiny_models.engine("llama", kv_bytes=10**6)
+    with pytest.raises(ConfigError, match=r"num_blocks=9,999 does not fit: .* holds \d+ blocks of 16"):
+        lab.stream(PROMPT, EngineConfig(num_blocks=9_999))
+
+
+def test_speculation_needs_a_draft():
+    with pytest.raises(ConfigError, match="Load it with a draft, or choose another way to guess"):
+        tiny_models.engine("llama").stream(PROMPT, SPECULATE)
+
+
+def test_a_failure_in_mid_run_ends_it_with_the_reason(lab, monkeypatch):
+    calls = Counter()
+    forward = lab.target.forward
+
+    def fails_later(*args):
+        calls["n"] += 1
+        if calls["n"] > 4:
+            raise RuntimeError("the device is gone")
+        return forward(*args)
+
+    monkeypatch.setattr(lab.target, "forward", fails_later)
+    run = lab.generate(PROMPT, SPECULATE, SAMPLE)
+    assert run.reason == "error"
+    assert "the device is gone" in run.finished.message
+    assert run.text
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["an illegal memory access was encountered", "device-side assert triggered", "unspecified launch failure"],
+)
+def test_a_fault_that_a_gpu_does_not_recover_from_is_told_as_one(lab, monkeypatch, fault):
+    """Every later request fails alike, until the process is started again."""
+    error = RuntimeError(f"CUDA error: {fault}\nCUDA kernel errors might be asynchronously reported")
+    monkeypatch.setattr(lab.target, "forward", Mock(side_effect=error))
+    run = lab.generate(PROMPT, EngineConfig(), SAMPLE)
+    assert run.finished.message == (
+        f"The GPU met a fault after which this process can no longer use it (RuntimeError: CUDA error: {fault}). Start "
+        "the program again."
+    )
+
+
+def test_non_finite_logits_end_the_run(lab, monkeypatch):
+    forward = lab.target.forward
+    monkeypatch.setattr(lab.target, "forward", lambda *args: forward(*args) * torch.nan)
+    for sampling in (SAMPLE, SamplingParams()):
+        run = lab.generate(PROMPT, EngineConfig(), sampling)
+        assert run.reason == "error"
+        assert "not finite" in run.finished.message
+        assert not any(isinstance(event, StepTimed) for event in run.events)  # a step that gave nothing
+
+
+def test_runs_with_the_same_settings_share_a_pool(lab):
+    for config in (EngineConfig(block_size=8), EngineConfig(block_size=8, speculative="draft")):
+        lab.generate(PROMPT, config, SAMPLE)
+    assert sum(lab.occupancy()) == lab.default_num_blocks(EngineConfig(block_size=8))
+    lab.generate(PROMPT, EngineConfig(block_size=32), SAMPLE)
+    assert sum(lab.occupancy()) == lab.default_num_blocks(EngineConfig(block_size=32))  # idle pools are freed
+
+
+def test_a_waiting_request_is_told_how_many_are_ahead():
+    lab = tiny_models.engine(max_num_seqs=1)
+    stops = [threading.Event() for _ in range(3)]
+    sampling = SamplingParams(max_tokens=4, seed=1, ignore_eos=True)
+    streams = [lab.stream("A fox", EngineConfig(paged=True), sampling, cancelled=stop) for stop in stops]
+    for stream in streams:
+        next(stream)
+    assert [lab.place_in_queue(stop) for stop in stops] == [None, None, None], (
+        "no step has tried to admit any of them yet"
+    )
+    lab.step()
+    assert [lab.place_in_queue(stop) for stop in stops] == [None, 0, 1]
+    stops[1].set()
+    lab.step()
+    assert [lab.place_in_queue(stop) for stop in stops] == [None, None, 0]
+    while lab.step():
+        pass
+    assert [lab.place_in_queue(stop) for stop in stops] == [None, None, None]
+    assert lab.place_in_queue(threading.Event()) is None

@@ -1,0 +1,162 @@
+"""The distributions around a verdict are those it was made from, and recording them changes nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lab import ConfigError, EngineConfig, SamplingParams
+from lab.backends.torch.sampler import distribution
+from lab.engine import verification as outcome
+from lab.engine.engine import Engine
+from lab.trace.events import Bonus, Committed, Distributions, Event, Judged, Proposed, Recovered, StepTimed
+from tests import tiny_models
+from tests.engine.test_distribution import WORDS, chain
+from tests.scripted_model import ScriptedModel
+from tests.tiny_models import tokenizer
+
+TARGET, DRAFT = chain(1), chain(2)
+DRAFTERS = ("draft", "ngram", "synthetic")
+COUNT = 3
+
+
+def run(drafter: str = "draft", *, logprobs: int = COUNT, seed: int = 5, **settings: float) -> list[Event]:
+    engine = Engine(ScriptedModel(TARGET), tokenizer(), ScriptedModel(DRAFT, "draft"))
+    config = EngineConfig(paged=True, block_size=4, speculative=drafter, prompt_lookup_min=1)
+    sampling = SamplingParams(max_tokens=40, seed=seed, logprobs=logprobs, **({"temperature": 1.0} | settings))
+    return list(engine.generate(tokenizer().decode([*range(WORDS), 0]), config, sampling).events)
+
+
+def rounds(events: list[Event]) -> dict[int, list[Event]]:
+    """The events of each step that judged something."""
+    steps = {event.step: [] for event in events if isinstance(event, Judged)}
+    for event in events:
+        if isinstance(event, Proposed | Judged | Distributions | Recovered | Bonus) and event.step in steps:
+            steps[event.step].append(event)
+    return steps
+
+
+def likeliest(weights: torch.Tensor) -> set[int]:
+    return {i for i in weights.topk(COUNT).indices.tolist() if weights[i] > 0}
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("settings", [{}, {"top_k": 4}, {"temperature": 0.0}], ids=str)
+def test_every_judged_position_has_the_distributions_it_was_judged_by(drafter: str, settings: dict) -> None:
+    """Against the models' tables: both are Markov chains, so the last token gives p and q."""
+    greedy, seen = settings.get("temperature") == 0, 0
+    sampling = SamplingParams(**({"temperature": 1.0} | settings))
+    p_of, q_of = distribution(TARGET, sampling), distribution(DRAFT, sampling)
+    for seed in range(3):
+        events = run(drafter, seed=seed, **settings)
+        known = [*events[0].prompt_token_ids]
+        commits = {event.step: event.token_ids for event in events if isinstance(event, Committed)}
+        steps = rounds(events)
+        for step in sorted(commits):
+            some = steps.get(step, [])
+            proposed = [event.token_id for event in some if isinstance(event, Proposed)]
+            verdicts = [event for event in some if isinstance(event, Judged)]
+            around = [event for event in some if isinstance(event, Distributions)]
+            own = next((event for event in some if isinstance(event, Recovered)), None)
+            assert [event.position for event in around] == [event.position for event in verdicts]
+            for verdict, event in zip(verdicts, around, strict=True):
+                last = proposed[verdict.position - 1] if verdict.position else known[-1]
+                ids = torch.tensor(event.token_ids)
+                p, q = p_of[last], q_of[last]
+                if drafter == "ngram":
+                    q = torch.eye(len(p))[verdict.token_id]
+                assert event.token_ids[0] == verdict.token_id
+                assert len(set(event.token_ids)) == len(event.token_ids)
+                assert torch.tensor(event.p) == pytest.approx(p[ids])
+                expected = {verdict.token_id} | likeliest(p)
+                assert (event.q is None) == (drafter == "synthetic")
+                if event.q is not None:
+                    assert torch.tensor(event.q) == pytest.approx(q[ids])
+                    expected |= likeliest(q)
+                drawn = not greedy and drafter != "synthetic"
+                assert event.overlap == (pytest.approx(torch.minimum(p, q).sum().item(), abs=1e-6) if drawn else None)
+                replaced = not verdict.accepted and drawn
+                assert (event.residual is not None) == replaced
+                if replaced:
+                    left = (p - q).clamp_min(0) / (p - q).clamp_min(0).sum()
+                    assert torch.tensor(event.residual) == pytest.approx(left[ids], abs=1e-6)
+                    expected |= {own.token_id} | likeliest(left)
+                    assert event.residual[event.token_ids.index(own.token_id)] > 0
+                    seen += 1
+                assert set(event.token_ids) == expected
+                assert list(event.texts) == [tokenizer().decode([i]) for i in event.token_ids]
+            known += commits[step]
+    assert seen > 5 or greedy or drafter == "synthetic"
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_recording_changes_nothing_else(drafter: str) -> None:
+    def rest(events: list[Event]) -> list[tuple]:
+        return [
+            tuple(getattr(event, name, None) for name in ("kind", "step", "position", "token_id", "p", "q", "u"))
+            for event in events
+            if not isinstance(event, Distributions | StepTimed)
+        ]
+
+    recorded, plain = run(drafter), run(drafter, logprobs=0)
+    assert not any(isinstance(event, Distributions) for event in plain)
+    assert rest(recorded) == rest(plain)
+
+
+def test_requests_that_ask_for_more_and_for_less_share_a_step() -> None:
+    lab = tiny_models.engine("llama", "good")
+    config = EngineConfig(paged=True, speculative="draft")
+
+    def sampling(count: int, temperature: float) -> SamplingParams:
+        return SamplingParams(max_tokens=24, temperature=temperature, seed=count, logprobs=count, ignore_eos=True)
+
+    wanted = [sampling(count, temperature) for count, temperature in ((0, 1.0), (2, 1.0), (5, 0.0), (5, 1.0), (0, 0.0))]
+    together = [lab.submit("Once upon a time", config, each) for each in wanted]
+    for each, request in zip(wanted, together, strict=True):
+        shared = [event for event in request.result().events if isinstance(event, Distributions)]
+        alone = [e for e in lab.generate("Once upon a time", config, each).events if isinstance(e, Distributions)]
+        assert [(event.step, event.token_ids) for event in shared] == [(event.step, event.token_ids) for event in alone]
+        assert bool(shared) == bool(each.logprobs)
+        for event, same in zip(shared, alone, strict=True):
+            assert event.p == pytest.approx(same.p, abs=1e-5)
+
+
+def test_logprobs_add_no_copy_to_a_round_and_are_gathered_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies: list[int] = []
+    real = torch.Tensor.tolist
+
+    def counted(tensor: torch.Tensor) -> list:
+        if tensor.dtype == torch.float32:
+            copies.append(tensor.numel())
+        return real(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "tolist", counted)
+    before = len(copies)
+    events = run()
+    steps = sum(isinstance(event, StepTimed) for event in events)
+    assert len(copies) - before == steps
+    assert max(copies) > 3 * 4 + 3
+    copies.clear()
+    monkeypatch.setattr(outcome, "gather_around", None)
+    run(logprobs=0)
+    assert max(copies) == 3 * 4 + 3
+
+
+def test_a_broken_draft_leaves_no_nan_in_the_distributions(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = DRAFT.clone()
+    table[2] = torch.nan
+    for temperature in (0.0, 1.0):
+        engine = Engine(ScriptedModel(TARGET), tokenizer(), ScriptedModel(table, "draft"))
+        sampling = SamplingParams(max_tokens=40, temperature=temperature, seed=1, logprobs=COUNT)
+        events = engine.generate("".join(tokenizer().decode([0, 1])), EngineConfig(speculative="draft"), sampling)
+        around = [event for event in events.events if isinstance(event, Distributions)]
+        assert all(value == value for event in around for value in (*event.p, *event.q, *(event.residual or ())))
+
+
+def test_a_count_above_the_vocabulary_gives_all_of_it_and_a_bad_one_is_refused() -> None:
+    for event in run(logprobs=20):
+        if isinstance(event, Distributions):
+            assert sum(event.p) == pytest.approx(1, abs=1e-5)
+    for count in (-1, 21, 2.5, True):
+        with pytest.raises(ConfigError, match="logprobs must be a whole number from 0 to 20"):
+            SamplingParams(logprobs=count)

@@ -1,0 +1,482 @@
+"""A device that runs out of memory: the step is made smaller, or one request refused; all others go on."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import weakref
+from dataclasses import replace
+from unittest.mock import Mock
+
+import pytest
+import torch
+
+from lab import ConfigError, EngineConfig, SamplingParams
+from lab.engine import core as pool
+from lab.engine import cores as pools
+from lab.engine.memory_budget import Budget
+from lab.kv_cache import kv_cache as cache
+from lab.kv_cache.attention import launching
+from lab.trace.events import CacheDropped, FellBack, Preempted, StepTimed
+from lab.util.device_memory import CAPTURING, is_out_of_memory
+from tests import tiny_models
+
+CONFIGS = {
+    "contiguous": EngineConfig(),
+    "paged": EngineConfig(paged=True, block_size=4),
+    "cached": EngineConfig(paged=True, block_size=4, enable_prefix_caching=True),
+    "int8": EngineConfig(paged=True, kv_dtype="int8"),
+    "no cache": EngineConfig(kv_cache=False),
+}
+DRAFTERS = ("off", "draft", "ngram", "draft")
+PROMPTS = ("The king had three daughters", "There was once a fisherman", "Snow", "A very long way from here")
+SAMPLING = SamplingParams(max_tokens=24, ignore_eos=True)
+ERRORS = {
+    "gpu": torch.OutOfMemoryError("CUDA out of memory"),
+    "cpu": RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"),
+    "driver": torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be reported later"),
+    "cublas": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    "triton": RuntimeError("Triton Error [CUDA]: out of memory"),
+}
+
+
+@pytest.fixture
+def lab():
+    engine = tiny_models.engine("llama", "good")
+    yield engine
+    assert engine.occupancy().live == 0
+    assert engine.counts() == (0, 0)
+
+
+def short_of_memory(monkeypatch, model, at, error=ERRORS["gpu"]):
+    """The model's forward pass raises in the calls numbered ``at``. Returns the number of tokens of every call."""
+    forward, calls = model.forward, []
+
+    def raising(token_ids, *rest):
+        calls.append(len(token_ids))
+        if len(calls) - 1 in at:
+            raise error
+        return forward(token_ids, *rest)
+
+    monkeypatch.setattr(model, "forward", raising)
+    return calls
+
+
+def of(run, kind):
+    return [event for event in run.events if isinstance(event, kind)]
+
+
+def test_the_torch_error_for_a_cpu_out_of_memory_is_recognised():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**50)
+    assert is_out_of_memory(caught.value)
+    on_windows = "[enforce fail at alloc_cpu.cpp:121] data. DefaultCPUAllocator: not enough memory: you tried to"
+    assert is_out_of_memory(RuntimeError(on_windows))
+
+
+def test_another_error_is_not_taken_for_out_of_memory():
+    assert not is_out_of_memory(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    assert not is_out_of_memory(ValueError("out of memory"))
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_kernels_are_not_given_up_for_a_reference_that_takes_more_memory(error):
+    with pytest.raises(type(ERRORS[error])) as caught, launching(torch.zeros(1)):
+        raise ERRORS[error]
+    assert caught.value is ERRORS[error]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_single_request_is_refused_and_the_next_is_served(lab, monkeypatch, error):
+    plain = lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING)
+    short_of_memory(monkeypatch, lab.target, {5}, ERRORS[error])
+    run = lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING)
+    assert run.reason == "error"
+    assert run.finished.message.startswith("The device ran out of memory. Use fewer blocks")
+    assert run.token_ids == plain.token_ids[:5]
+    assert lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING).token_ids == plain.token_ids
+
+
+def test_what_a_failed_pass_had_in_memory_is_free_when_its_request_has_ended(lab, monkeypatch):
+    """Without waiting for the garbage collector, which a GPU's allocator does not call."""
+    kept = []
+
+    def raising(*rest):
+        activation = torch.zeros(8)
+        kept.append(weakref.ref(activation))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(pools, "log", Mock())  # pytest keeps what is logged
+    monkeypatch.setattr(lab.target, "forward", raising)
+    gc.disable()
+    try:
+        assert lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING).reason == "error"
+        assert [activation() for activation in kept] == [None]
+    finally:
+        gc.enable()
+
+
+def asked(name):
+    return [
+        (prompt, replace(CONFIGS[name], speculative=drafter)) for prompt, drafter in zip(PROMPTS, DRAFTERS, strict=True)
+    ]
+
+
+@functools.cache
+def alone(name):
+    lab, plain = tiny_models.engine("llama", "good"), replace(CONFIGS[name], enable_prefix_caching=False)
+    return [lab.generate(prompt, plain, SAMPLING).token_ids for prompt in PROMPTS]
+
+
+def together(lab, name):
+    return [request.result() for request in [lab.submit(*ask, SAMPLING) for ask in asked(name)]]
+
+
+@pytest.mark.parametrize("at", [{0}, {3}, {3, 4}], ids=["prompts", "later", "twice"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_no_request_of_a_batch_is_lost(lab, monkeypatch, name, at):
+    """They are computed a few at a time, with the same tokens."""
+    expected = alone(name)
+    short_of_memory(monkeypatch, lab.target, at)
+    runs = together(lab, name)
+    assert [run.token_ids for run in runs] == expected
+    assert {event.cause for event in of(runs[-1], Preempted)} == {"memory"}
+    assert not of(runs[0], Preempted)  # the oldest goes on
+    assert not any(of(run, FellBack) for run in runs)  # what was drafted for the failed step is drafted again
+
+
+def test_a_device_too_small_for_the_batch_serves_it_in_parts(lab, monkeypatch):
+    forward, expected, refused = lab.target.forward, alone("paged"), []
+
+    def small(token_ids, positions, plan, keep):
+        if sum(group.sequences for group in plan.groups) > 2:
+            refused.append(len(token_ids))
+            raise ERRORS["gpu"]
+        return forward(token_ids, positions, plan, keep)
+
+    monkeypatch.setattr(lab.target, "forward", small)
+    assert [run.token_ids for run in together(lab, "paged")] == expected
+    assert refused
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_quantised_cache_does_not_fall_back_to_a_larger_one(lab, monkeypatch, error):
+    short_of_memory(monkeypatch, lab.target, {3}, ERRORS[error])
+    run = lab.generate(PROMPTS[0], CONFIGS["int8"], SAMPLING)
+    assert run.reason == "error"
+    assert "ran out of memory" in run.finished.message
+    assert of(run, FellBack) == []
+
+
+def room_for(monkeypatch, model, most):
+    """Passes of more than ``most`` tokens run out of memory. Returns the number of tokens of every pass."""
+    forward, calls = model.forward, []
+
+    def small(token_ids, *rest):
+        calls.append(len(token_ids))
+        if len(token_ids) > most:
+            raise ERRORS["gpu"]
+        return forward(token_ids, *rest)
+
+    monkeypatch.setattr(model, "forward", small)
+    return calls
+
+
+LONG = "There was once a fisherman who lived with his wife in a pigsty close by the sea. " * 3
+
+
+@functools.cache
+def of_long_prompts(name):
+    lab, plain = tiny_models.engine("llama", "good"), replace(CONFIGS[name], enable_prefix_caching=False)
+    return [lab.generate(prompt, plain, SAMPLING).token_ids for prompt in (LONG, LONG[1:])]
+
+
+@pytest.mark.parametrize("drafter", ["off", "draft", "ngram"])
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "no cache"])
+def test_a_prompt_is_read_in_smaller_chunks_where_one_ran_out_of_memory(lab, monkeypatch, name, drafter):
+    config, expected = replace(CONFIGS[name], speculative=drafter), of_long_prompts(name)
+    calls = room_for(monkeypatch, lab.target, 70)
+    other = lab.submit(PROMPTS[2], CONFIGS[name], replace(SAMPLING, max_tokens=60))
+    lab.step()  # its pool has the prefixes of nobody, and lasts
+    run = lab.generate(LONG, config, SAMPLING)
+    assert run.token_ids == expected[0]
+    assert len(run.prompt_token_ids) == 243
+    assert [tokens for tokens in calls if tokens > 70] == [244, 243, 121]  # beside the other, alone, and half of it
+    assert not of(run, FellBack)
+    assert lab.generate(LONG[1:], config, SAMPLING).token_ids == expected[1]
+    assert [tokens for tokens in calls if tokens > 70][3:] == [120]  # twice as many are tried once more
+    assert other.result().reason == "length"
+
+
+def test_chunks_grow_again_where_memory_has_come_back(lab, monkeypatch):
+    """With every request that comes while there is no other, or after a minute, up to what they were."""
+    now = [0.0]
+    monkeypatch.setattr(pool.time, "monotonic", lambda: now[0])
+
+    def largest(text):
+        run = lab.generate(text, CONFIGS["paged"], replace(SAMPLING, max_tokens=4))
+        return max(event.target_tokens for event in of(run, StepTimed))
+
+    with monkeypatch.context() as short:
+        room_for(short, lab.target, 70)
+        assert largest(LONG) == 60
+    other = lab.submit(PROMPTS[2], CONFIGS["paged"], replace(SAMPLING, max_tokens=60))
+    lab.step()
+    now[0] += pool.TRY_AGAIN_SECONDS - 1
+    assert [largest(LONG[i:]) for i in range(2)] == [119, 119]  # and the other's token
+    now[0] += 1
+    assert [largest(LONG[i:]) for i in range(2)] == [239, 239]
+    assert other.result().reason == "length"
+    assert largest(LONG) == 243
+
+
+def test_a_device_too_small_for_the_prompts_of_a_batch_reads_them_one_by_one_and_in_chunks(lab, monkeypatch):
+    prompts = [LONG[i:] for i in range(4)]
+    expected = [lab.generate(prompt, CONFIGS["paged"], SAMPLING).token_ids for prompt in prompts]
+    room_for(monkeypatch, lab.target, 70)
+    requests = [lab.submit(prompt, CONFIGS["paged"], SAMPLING) for prompt in prompts]
+    assert [request.result().token_ids for request in requests] == expected
+
+
+@pytest.mark.parametrize(("name", "tried"), [("paged", [243, 121, 60, 33]), ("no cache", [243])])
+def test_a_prompt_is_refused_where_no_smaller_chunk_can_be_read(lab, monkeypatch, name, tried):
+    calls = room_for(monkeypatch, lab.target, 32)
+    run = lab.generate(LONG, CONFIGS[name], SAMPLING)
+    assert run.reason == "error"
+    assert "ran out of memory" in run.finished.message
+    assert calls == tried
+    assert lab.generate(PROMPTS[2], CONFIGS["paged"], SAMPLING).reason == "length"
+
+
+def test_what_torch_keeps_is_given_back_before_a_smaller_step(lab, monkeypatch):
+    """cuBLAS and Triton, which may have found none, take memory from the driver."""
+    emptied = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(CAPTURING.locked()))
+    room_for(monkeypatch, lab.target, 130)
+    assert lab.generate(LONG, CONFIGS["paged"], SAMPLING).reason == "length"
+    assert emptied == [True]
+
+
+def test_a_pool_that_cannot_be_allocated_affects_only_the_requests_for_it(lab, monkeypatch):
+    plain = lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING).token_ids
+    storage, short = cache._storage, [True]
+
+    def raising(model, setting, *rest):
+        if short[0] and setting.kv_dtype == "int8":
+            raise ERRORS["gpu"]
+        return storage(model, setting, *rest)
+
+    monkeypatch.setattr(cache, "_storage", raising)
+    others = [lab.submit(PROMPTS[0], CONFIGS["paged"], SAMPLING) for _ in range(2)]
+    lab.step()
+    refused = lab.generate(PROMPTS[0], CONFIGS["int8"], SAMPLING)
+    assert refused.reason == "error"
+    assert "ran out of memory" in refused.finished.message
+    assert [request.result().token_ids for request in others] == [plain, plain]
+    short[0] = False
+    assert lab.generate(PROMPTS[0], CONFIGS["int8"], SAMPLING).reason == "length"
+
+
+def only_so_many_slots(monkeypatch, most):
+    """A cache of more slots than ``most[0]`` finds no memory. Returns the slots of every one that was tried."""
+    storage, tried = cache._storage, []
+
+    def raising(model, setting, *rest):
+        tried.append(setting.num_blocks * setting.block_size)
+        if tried[-1] > most[0]:
+            raise ERRORS["gpu"]
+        return storage(model, setting, *rest)
+
+    monkeypatch.setattr(cache, "_storage", raising)
+    return tried
+
+
+def test_a_pool_as_large_as_memory_allows_is_made_smaller_if_that_was_too_much(lab, monkeypatch):
+    """What is told from then on is the size that it has."""
+    full = lab.default_num_blocks(EngineConfig())
+    expected = lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING).token_ids
+    only_so_many_slots(monkeypatch, [10 * 16])
+    requests = [lab.submit(prompt, EngineConfig(), SAMPLING) for prompt in PROMPTS[:2]]
+    runs = [request.result() for request in requests]
+    assert runs[0].token_ids == expected
+    room = lab.default_num_blocks(EngineConfig())
+    assert 3 / 4 * 10 < room <= 10
+    assert sum(lab.occupancy()) == room
+    for run in runs:
+        (event,) = of(run, FellBack)
+        assert event.part == "full_pool"
+        assert event.reason == f"The device has no room for {full:,} cache blocks: the pool has {room:,}."
+    third = lab.generate(PROMPTS[0], EngineConfig(), SAMPLING)
+    assert (third.started.num_blocks, of(third, FellBack)) == (room, [])
+    with pytest.raises(ConfigError, match=f"holds {room} blocks"):
+        lab.submit(PROMPTS[0], EngineConfig(num_blocks=room + 1), SAMPLING)
+
+
+def test_a_request_that_comes_while_a_pool_is_made_smaller_is_told(lab, monkeypatch):
+    """It has been told of a larger one, and is not handed over yet."""
+    full, announce = lab.default_num_blocks(EngineConfig()), lab._intake.announce
+    only_so_many_slots(monkeypatch, [10 * 16])
+    first = lab.submit(PROMPTS[0], EngineConfig(), SAMPLING)
+
+    def overtaken(sequence):
+        announce(sequence)
+        lab.step()  # as another thread may
+
+    monkeypatch.setattr(lab._intake, "announce", overtaken)
+    second = lab.submit(PROMPTS[1], EngineConfig(), SAMPLING).result()
+    room = lab.default_num_blocks(EngineConfig())
+    assert second.started.num_blocks == full > room
+    for run in (first.result(), second):
+        (event,) = of(run, FellBack)
+        assert event.reason == f"The device has no room for {full:,} cache blocks: the pool has {room:,}."
+
+
+def test_a_request_that_is_moved_again_is_not_told_again_that_its_pool_is_smaller(lab, monkeypatch):
+    only_so_many_slots(monkeypatch, [10 * 16])
+    first = lab.submit(PROMPTS[0], EngineConfig(), SAMPLING)
+    lab.step()
+    with torch.no_grad():
+        next(lab.target.model.parameters()).mul_(1)  # a new version of the weights, with the same numbers
+    lab.submit(PROMPTS[1], EngineConfig(), SAMPLING).result()
+    run = first.result()
+    assert len(of(run, CacheDropped)) == 1
+    assert [event.part for event in of(run, FellBack)] == ["full_pool"]
+
+
+def test_a_pool_of_a_stated_size_is_not_made_smaller(lab, monkeypatch):
+    tried = only_so_many_slots(monkeypatch, [10 * 16])
+    run = lab.generate(PROMPTS[0], EngineConfig(num_blocks=11), SAMPLING)
+    assert run.reason == "error"
+    assert "ran out of memory" in run.finished.message
+    assert set(tried) == {11 * 16}
+
+
+def test_a_pool_that_leaves_no_memory_for_a_step_is_made_smaller(lab, monkeypatch):
+    """But not one whose size was asked for, nor below what the request needs: they may still do."""
+    full, made = lab.default_num_blocks(EngineConfig()), lab._pools._new
+
+    def new(setting):
+        pool = made(setting)
+        monkeypatch.setattr(Budget, "leaves_enough", setting.num_blocks <= room)
+        return pool
+
+    monkeypatch.setattr(lab._pools, "_new", new)
+    room = 0
+    run = lab.generate(PROMPTS[0], EngineConfig(num_blocks=11), SAMPLING)
+    assert (run.reason, run.started.num_blocks, of(run, FellBack)) == ("length", 11, [])
+    needed = -(-(len(run.prompt_token_ids) + SAMPLING.max_tokens) // 16)
+    for room, expected in ((10, {8, 9, 10}), (0, {needed})):
+        run = lab.generate(PROMPTS[0], EngineConfig(eviction="priority" if room else "lru"), SAMPLING)
+        assert run.reason == "length"
+        assert [event.part for event in of(run, FellBack)] == ["full_pool"]
+        assert lab.default_num_blocks(EngineConfig()) in expected
+    assert full > 11
+
+
+@pytest.mark.parametrize("max_tokens", [24, 44])
+def test_a_pool_is_not_made_smaller_than_its_first_request(lab, monkeypatch, max_tokens):
+    """If even that finds no memory, the request is refused, and others are promised no less than before."""
+    full, most = lab.default_num_blocks(EngineConfig()), [0]
+    tried, sampling = only_so_many_slots(monkeypatch, most), replace(SAMPLING, max_tokens=max_tokens)
+    run = lab.generate(PROMPTS[0], EngineConfig(), sampling)
+    assert run.reason == "error"
+    assert "ran out of memory" in run.finished.message
+    needed = -(-(len(run.prompt_token_ids) + max_tokens) // 16)
+    assert tried[-1] == needed * 16 < 10 * 16
+    assert lab.default_num_blocks(EngineConfig()) == full
+    most[0] = needed * 16
+    assert lab.generate(PROMPTS[0], EngineConfig(), sampling).reason == "length"
+
+
+def test_a_pool_is_not_made_smaller_because_another_has_memory_for_now(lab, monkeypatch):
+    full = lab.default_num_blocks(EngineConfig())
+    other = lab.submit(PROMPTS[1], replace(CONFIGS["paged"], num_blocks=30), SAMPLING)
+    lab.step()
+    only_so_many_slots(monkeypatch, [10 * 16])
+    run = lab.generate(PROMPTS[0], EngineConfig(), SAMPLING)
+    assert "ran out of memory" in run.finished.message
+    assert lab.default_num_blocks(EngineConfig()) == full
+    assert other.result().reason == "length"
+
+
+def test_an_idle_pool_is_freed_for_one_that_finds_no_memory(lab, monkeypatch):
+    """A cached prefix keeps its pool allocated, but the device is fuller than the budget knows."""
+    lab.generate(PROMPTS[0], CONFIGS["cached"], SAMPLING)
+    assert lab.occupancy().cached
+    storage = cache._storage
+
+    def raising(model, setting, *rest):
+        if lab.occupancy().cached:
+            raise ERRORS["gpu"]
+        return storage(model, setting, *rest)
+
+    monkeypatch.setattr(cache, "_storage", raising)
+    assert lab.generate(PROMPTS[0], CONFIGS["contiguous"], SAMPLING).reason == "length"
+    assert lab.occupancy().cached == 0
+
+
+@pytest.mark.parametrize("at", [{0}, {3}])
+def test_a_drafter_out_of_memory_is_dropped_and_no_other_request_affected(lab, monkeypatch, at):
+    plain = lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING).token_ids
+    short_of_memory(monkeypatch, lab.draft, at)
+    configs = [replace(CONFIGS["paged"], speculative=drafter) for drafter in ("draft", "off", "ngram")]
+    runs = [request.result() for request in [lab.submit(PROMPTS[0], config, SAMPLING) for config in configs]]
+    assert [run.token_ids for run in runs] == [plain] * 3
+    assert [[event.part for event in of(run, FellBack)] for run in runs] == [["drafter"], [], []]
+    assert "ran out of memory" in of(runs[0], FellBack)[0].reason
+
+
+def test_a_synthetic_run_whose_pool_does_not_fit_ends_with_the_reason(lab, monkeypatch):
+    def none(*_, **__):
+        raise ERRORS["gpu"]
+
+    monkeypatch.setattr(pool, "Cache", none)
+    run = lab.generate(PROMPTS[0], replace(CONFIGS["paged"], speculative="synthetic"), SAMPLING)
+    assert run.reason == "error"
+    assert "ran out of memory" in run.finished.message
+
+
+def test_a_block_copy_that_runs_out_of_memory_leaks_no_block(lab, monkeypatch):
+    """Continuations that diverge in a shared block copy it first."""
+    copy, calls = cache.Cache.copy_block, []
+
+    def once(self, *blocks):
+        calls.append(blocks)
+        if len(calls) == 1:
+            raise ERRORS["gpu"]
+        copy(self, *blocks)
+
+    monkeypatch.setattr(cache.Cache, "copy_block", once)
+    for request in lab.prepare(PROMPTS[0], CONFIGS["paged"], SAMPLING, continuations=3)():
+        assert request.result().reason == "length"
+    assert calls
+
+
+@pytest.mark.parametrize("name", ["paged", "no cache"])
+def test_a_request_that_failed_in_a_step_out_of_memory_ends_at_once(lab, monkeypatch, name):
+    """One that got its last token in that step is finished; the others go on."""
+    expected = alone(name)
+    judge, read, steps = pool.judge, pool.StepClock.read, []
+
+    def one_not_finite(logits, rounds, **how):
+        judging = judge(logits, rounds, **how)
+        judged = [replace(one, finite=len(steps) != 2 or i != 1) for i, one in enumerate(judging.outcomes())]
+        return judging._replace(outcomes=lambda: judged)
+
+    def short_once(clock):
+        steps.append(clock)
+        if len(steps) == 3:
+            raise ERRORS["gpu"]
+        return read(clock)
+
+    monkeypatch.setattr(pool, "judge", one_not_finite)
+    monkeypatch.setattr(pool.StepClock, "read", short_once)
+    samplings = [replace(SAMPLING, max_tokens=tokens) for tokens in (24, 24, 24, 3)]
+    requests = [lab.submit(prompt, CONFIGS[name], each) for prompt, each in zip(PROMPTS, samplings, strict=True)]
+    for _ in range(3):
+        lab.step()
+    assert [request.finished for request in requests] == [False, True, False, True]
+    runs = [request.result() for request in requests]
+    assert [run.reason for run in runs] == ["length", "error", "length", "length"]
+    assert [run.token_ids for run in runs] == [expected[0], expected[1][:2], expected[2], expected[3][:3]]
+    assert "not finite" in runs[1].finished.message

@@ -1,0 +1,423 @@
+"""Scheduling: the cases that broke other engines. What holds for any requests is in ``test_any_requests``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lab import EngineConfig, SamplingParams
+from lab.engine.engine import Engine
+from lab.engine.request import Request
+from lab.trace.events import (
+    Admitted,
+    BlockCopied,
+    BlockShared,
+    Committed,
+    FellBack,
+    Preempted,
+    Prefilled,
+    StepTimed,
+)
+from lab.trace.run import Run
+from tests.remembering import LETTERS, PLAIN, VOCABULARY, WORDS, alone, engine, kinds
+from tests.scripted_model import RememberingModel
+from tests.tiny_models import tokenizer
+
+
+def drain(requests: list[Request]) -> list[Run]:
+    return [request.result() for request in requests]
+
+
+def text(length: int, seed: int = 0) -> str:
+    generator = torch.Generator().manual_seed(seed)
+    return "".join(LETTERS[i] for i in torch.randint(3, (length,), generator=generator))
+
+
+CACHED = EngineConfig(paged=True, block_size=2, num_blocks=40, enable_prefix_caching=True)
+GREEDY = SamplingParams(max_tokens=6, ignore_eos=True)
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 8, 9])
+def test_a_fully_cached_prompt_still_computes_a_token(length):
+    """At least one token is computed, however much is cached."""
+    lab, prompt = engine(), text(length)
+    first, second = (lab.generate(prompt, CACHED, GREEDY) for _ in range(2))
+    assert first.token_ids == second.token_ids == alone(prompt, CACHED, GREEDY)
+    (prefilled,) = kinds(second, Prefilled)
+    assert prefilled.cached_tokens == (length - 1) // 2 * 2
+    assert next(step.target_tokens for step in kinds(second, StepTimed)) == length - prefilled.cached_tokens
+    assert sum(isinstance(event, BlockShared) for event in second.events) == (length - 1) // 2
+
+
+def test_a_prefix_that_is_found_gets_the_priority_of_the_request_that_finds_it():
+    lab, one = engine(), replace(GREEDY, max_tokens=1)
+    config = replace(CACHED, eviction="priority")
+    high = replace(config, cache_priority=3)
+    for prompt, asked in ((text(7), config), (text(7), high), (text(9, 1), config)):
+        run = lab.generate(prompt, asked, one)
+        assert kinds(run, Prefilled)[0].cached_tokens == (6 if asked is high else 0)
+    [pool], ids = lab._pools, tokenizer()(text(7))["input_ids"]
+    blocks = pool.cache.blocks
+    last = [blocks.prefix(block).tokens for block in blocks.cached_blocks()][-3:]  # given up last, though used before
+    assert sorted(last) == sorted(zip(ids[::2], ids[1::2], strict=False))
+
+
+def test_a_preempted_request_finds_its_own_blocks_in_the_prefix_cache():
+    """The newest request gives up its blocks, and finds what is left of them when it is admitted again."""
+    lab = engine()
+    config = replace(CACHED, num_blocks=16)
+    sampling = SamplingParams(max_tokens=16, ignore_eos=True)
+    runs = drain([lab.submit(text(8, seed), config, sampling) for seed in range(3)])
+    for seed, run in enumerate(runs):
+        assert run.token_ids == alone(text(8, seed), config, sampling)
+    assert not kinds(runs[0], Preempted)
+    preempted = [run for run in runs if kinds(run, Preempted)]
+    assert preempted
+    back = [admitted for run in preempted for admitted in kinds(run, Admitted)[1:]]
+    assert max(admitted.cached_tokens for admitted in back) > 0
+    for run in preempted:
+        for event in kinds(run, Preempted):
+            *_, last = kinds(Run(run.events[: run.events.index(event)]), StepTimed)
+            assert event.tokens == last.kv_tokens
+
+
+def test_known_tokens_that_are_computed_again_one_at_a_time_are_no_decode():
+    """After a preemption, in what other requests leave of a step."""
+    lab = engine(max_num_batched_tokens=34)
+    sampling = SamplingParams(max_tokens=30, temperature=1.0, seed=1, ignore_eos=True)
+    runs = drain([lab.submit(text(8, i), replace(PLAIN, num_blocks=24), sampling) for i in range(6)])
+    without = []
+    for run in runs:
+        gave = {event.step for event in kinds(run, Committed)}
+        without += [event for event in kinds(run, StepTimed) if event.step not in gave]
+    assert {event.step_kind for event in without} == {"prefill"}
+    assert any(event.target_tokens == 1 for event in without)
+
+
+def test_blocks_a_request_computed_itself_do_not_count_as_a_cache_hit():
+    """It is preempted between two chunks of its prompt, and finds its blocks when it is admitted again."""
+    lab, prompts = engine(max_num_batched_tokens=33), [text(14, seed) for seed in range(3)]
+    requests = [lab.submit(prompt, CACHED, GREEDY) for prompt in prompts]
+    lab.step()
+    (pool,) = lab._pools
+    last = pool.scheduler.running[-1]
+    assert 0 < last.computed < len(last.tokens)
+    pool.shrink()
+    run = drain(requests)[-1]
+    assert [admitted.cached_tokens > 0 for admitted in kinds(run, Admitted)] == [False, True]
+    assert kinds(run, Prefilled)[0].cached_tokens == run.metrics.cached_prompt_tokens == 0
+    assert run.token_ids == alone(prompts[-1], CACHED, GREEDY)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_preemption_does_not_change_the_tokens(temperature):
+    lab = engine()
+    config = replace(PLAIN, num_blocks=14, speculative="draft")
+    for seed in range(10 if temperature else 1):
+        sampling = SamplingParams(max_tokens=18, temperature=temperature, seed=seed, ignore_eos=True)
+        runs = drain([lab.submit(text(6, i), config, sampling) for i in range(3)])
+        assert any(kinds(run, Preempted) for run in runs)
+        for i, run in enumerate(runs):
+            assert run.token_ids == alone(text(6, i), config, sampling)
+
+
+def test_a_stop_string_ends_the_text_within_a_round():
+    """It ends the text whatever else was proposed and judged in that round."""
+    lab, stopped = engine(), 0
+    config = replace(CACHED, speculative="draft", num_speculative_tokens=5)
+    for seed in range(30):
+        whole = SamplingParams(max_tokens=14, temperature=1.0, seed=seed, ignore_eos=True)
+        words = lab.generate("abc", config, whole)
+        stop = words.text[5:7]
+        run = lab.generate("abc", config, replace(whole, stop=stop))
+        assert run.reason == "stop"
+        assert run.text == words.text[: words.text.index(stop)]
+        stopped += any(len(step.token_ids) > 1 for step in run._commits)
+        assert lab.occupancy().live == 0
+    assert stopped
+
+
+def test_equal_prompts_prefilled_in_one_step_share_nothing():
+    lab, prompt = engine(), text(9)
+    runs = drain([lab.submit(prompt, CACHED, GREEDY) for _ in range(2)])
+    assert runs[0].token_ids == runs[1].token_ids == alone(prompt, CACHED, GREEDY)
+    assert [kinds(run, Prefilled)[0].cached_tokens for run in runs] == [0, 0]  # neither was cached in time
+    third = lab.generate(prompt, CACHED, GREEDY)
+    assert kinds(third, Prefilled)[0].cached_tokens == 8
+    assert lab.occupancy().live == 0
+
+
+def test_a_failed_step_returns_references_to_shared_blocks(monkeypatch):
+    """It ends its sequences and frees their blocks; shared blocks stay in the cache."""
+    lab, prompt = engine(), text(9)
+    lab.generate(prompt, CACHED, GREEDY)
+    requests = [lab.submit(prompt, CACHED, GREEDY) for _ in range(2)]
+    lab.step()
+    (pool,) = lab._pools
+    assert max(pool.cache.blocks.references(block) for block in pool.cache.blocks.live_blocks()) == 2
+    forward, broken = lab.target.forward, [True]
+
+    def fails_once(*args):
+        if broken:
+            broken.clear()
+            raise RuntimeError("a cosmic ray")
+        return forward(*args)
+
+    monkeypatch.setattr(lab.target, "forward", fails_once)
+    assert {run.reason for run in drain(requests)} == {"error"}
+    assert lab.occupancy().live == 0
+    again = lab.generate(prompt, CACHED, GREEDY)
+    assert again.token_ids == alone(prompt, CACHED, GREEDY)
+    assert kinds(again, Prefilled)[0].cached_tokens == 8
+
+
+def test_a_pool_of_exactly_the_needed_size_serves_every_request():
+    for config in (
+        replace(PLAIN, num_blocks=10),
+        replace(PLAIN, paged=False, num_blocks=10),
+        replace(CACHED, num_blocks=10),
+    ):
+        lab = engine()
+        runs = drain([lab.submit(text(8, seed), config, SamplingParams(max_tokens=12)) for seed in range(3)])
+        for seed, run in enumerate(runs):
+            assert run.token_ids == alone(text(8, seed), config, SamplingParams(max_tokens=12))
+
+
+# -- sharing a prompt ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [1, 4, 5])
+def test_continuations_share_the_prompt_and_copy_its_tail(length):
+    lab, prompt = engine(), text(length)
+    config = EngineConfig(paged=True, block_size=4, num_blocks=40)
+    sampling = SamplingParams(max_tokens=8, temperature=1.0, seed=3, ignore_eos=True)
+    runs = drain(lab.prepare(prompt, config, sampling, continuations=3)())
+    for i, run in enumerate(runs):
+        assert run.token_ids == alone(prompt, config, replace(sampling, seed=3 + i))
+    assert len({tuple(run.token_ids) for run in runs}) == 3
+    for run in runs[1:]:
+        assert kinds(run, Prefilled)[0].cached_tokens == length - 1
+        assert sum(isinstance(event, BlockShared) for event in run.events) == -(-(length - 1) // 4)
+    copies = [event.fill for run in runs for event in kinds(run, BlockCopied)]
+    assert len(copies) == (2 if length == 4 else 0)  # three share a tail of three tokens: two copy, one writes in place
+
+
+@pytest.mark.parametrize("config", [PLAIN, replace(PLAIN, paged=False), EngineConfig(kv_cache=False)])
+def test_continuations_wait_for_the_first_only_where_blocks_are_shared(config):
+    sampling = SamplingParams(max_tokens=8, ignore_eos=True)
+    runs = drain(engine().prepare(text(5), config, sampling, continuations=3)())
+    alone = [kinds(run, StepTimed)[0].batch_sequences for run in runs]
+    assert alone == ([1, 3, 3] if config.paged else [3, 3, 3])
+
+
+# -- limits ------------------------------------------------------------------------------------------
+
+
+def test_continuations_wait_until_a_prompt_is_read_whole():
+    """In two chunks, of which they could share the first before."""
+    lab, sampling = engine(max_num_batched_tokens=33), SamplingParams(max_tokens=3, ignore_eos=True)
+    first, second = drain(lab.prepare(text(36), replace(PLAIN, num_blocks=80), sampling, continuations=2)())
+    assert first.token_ids == second.token_ids == alone(text(36), PLAIN, sampling)
+    assert kinds(second, Prefilled)[0].cached_tokens == 35
+
+
+def test_a_long_prompt_is_prefilled_in_chunks_beside_decoding():
+    """No request's tokens wait for another's whole prompt."""
+    lab = engine(max_num_batched_tokens=33)
+    config = replace(PLAIN, num_blocks=60)
+    talking = lab.submit(text(3), config, SamplingParams(max_tokens=20, ignore_eos=True))
+    lab.step()
+    reading = [lab.submit(text(36, seed), config, SamplingParams(max_tokens=2, ignore_eos=True)) for seed in (1, 2)]
+    runs = drain([talking, *reading])
+    assert [len(run.token_ids) for run in runs] == [20, 2, 2]
+    steps = [step.target_tokens for step in kinds(runs[1], StepTimed)]
+    assert steps == [32, 4, 1]
+    assert all(step.batch_tokens <= 33 for run in runs for step in kinds(run, StepTimed))
+    assert len(kinds(runs[0], StepTimed)) == 20  # one token in every step, whatever the others prefill
+
+
+@pytest.mark.parametrize(
+    ("weights", "tokens"), [(0, 512), (39_000_000, 512), (40_000_000, 256), (106_000_000, 128), (1_500_000_000, 64)]
+)
+def test_a_cpu_reads_a_prompt_in_smaller_chunks_for_a_larger_model(weights, tokens):
+    """Whoever presses Stop waits for the end of a step."""
+    model = RememberingModel(VOCABULARY, WORDS, context_length=1000)
+    model.layer_weights = weights
+    request = Engine(model, tokenizer()).submit(text(600), PLAIN, SamplingParams(max_tokens=1))
+    first, *_ = kinds(drain([request])[0], StepTimed)
+    assert first.target_tokens == tokens
+
+
+def test_a_draft_prefills_a_long_prompt_in_the_same_chunks(monkeypatch):
+    lab, read = engine(max_num_batched_tokens=33), []
+    forward = lab.draft.forward
+    monkeypatch.setattr(lab.draft, "forward", lambda ids, *rest: (read.append(len(ids)), forward(ids, *rest))[1])
+    config = replace(PLAIN, num_blocks=80, speculative="draft", num_speculative_tokens=2)
+    sampling = SamplingParams(max_tokens=4, ignore_eos=True)
+    runs = drain([lab.submit(text(36, seed), config, sampling) for seed in range(2)])
+    assert [run.token_ids for run in runs] == [alone(text(36, seed), config, sampling) for seed in range(2)]
+    prefilled = [step for step in kinds(runs[0], StepTimed) if step.step_kind == "prefill"]
+    assert [step.target_tokens for step in prefilled] == [33, 3]
+    assert read[:2] == [step.batch_tokens for step in prefilled] == [33, 33]  # then 3, and 30 of the second prompt
+    assert max(read) <= 33
+    assert all(step.draft_flops for step in prefilled)
+    read.clear()
+    lab.generate(text(36), config, replace(sampling, max_tokens=2))  # too short for a proposal
+    assert read == []
+
+
+def test_a_draft_is_given_no_longer_text_than_it_was_made_for(monkeypatch):
+    """Proposals included, the last of which it does not read. Nothing of a prompt that leaves no room for one."""
+    target, draft = (RememberingModel(VOCABULARY, WORDS, context_length=length) for length in (40, 20))
+    forward, read = draft.forward, []
+    monkeypatch.setattr(draft, "forward", lambda ids, at, *rest: (read.extend(at.tolist()), forward(ids, at, *rest))[1])
+    lab, config = Engine(target, tokenizer(), draft), replace(PLAIN, speculative="draft", num_speculative_tokens=5)
+    sampling = SamplingParams(max_tokens=30, ignore_eos=True)
+    assert lab.generate(text(3), config, sampling).token_ids == alone(text(3), config, sampling)
+    assert max(read) == 18
+    read.clear()
+    assert lab.generate(text(19), config, sampling).reason == "length"
+    assert read == []
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_a_draft_does_not_read_again_what_is_shared(monkeypatch, found):
+    """Neither what a prefix was found for nor what another continuation of the prompt has read."""
+    lab, read = engine(), []
+    forward = lab.draft.forward
+    monkeypatch.setattr(lab.draft, "forward", lambda ids, *rest: (read.append(len(ids)), forward(ids, *rest))[1])
+    config = replace(CACHED, enable_prefix_caching=found, speculative="draft", num_speculative_tokens=2)
+    if found:
+        expected = lab.generate(text(14), config, GREEDY).token_ids
+        runs = [lab.generate(text(14), config, GREEDY)]
+    else:
+        expected = alone(text(14), config, GREEDY)
+        runs = drain(lab.prepare(text(14), config, GREEDY, continuations=2)())
+    assert [run.token_ids for run in runs] == [expected] * len(runs)
+    assert len([count for count in read if count > 6]) == 1  # whole only once
+
+
+def test_a_draft_reads_what_the_one_of_another_continuation_did_not(monkeypatch):
+    """That one was given up in the prompt which both share."""
+    lab, errors = engine(), [RuntimeError("a cosmic ray")]
+    forward = lab.draft.forward
+
+    def fails_once(*args):
+        if errors:
+            raise errors.pop()
+        return forward(*args)
+
+    monkeypatch.setattr(lab.draft, "forward", fails_once)
+    config = replace(CACHED, speculative="draft", num_speculative_tokens=2)
+    runs = drain(lab.prepare(text(14), config, GREEDY, continuations=2)())
+    assert [run.token_ids for run in runs] == [alone(text(14), config, GREEDY)] * 2
+    assert [len(kinds(run, FellBack)) for run in runs] == [1, 0]
+
+
+@pytest.mark.parametrize("length", [27, 28, 29, 32, 33])
+def test_what_is_read_again_after_a_preemption_does_not_shorten_the_next_window(length):
+    """If both are too many tokens for a step, the last known token waits for the next step."""
+    lab = engine(max_num_batched_tokens=33)
+    config = replace(PLAIN, num_blocks=60, speculative="draft", num_speculative_tokens=5)
+    older = lab.submit(text(3), config, SamplingParams(max_tokens=30, ignore_eos=True))
+    sampling = SamplingParams(max_tokens=7, ignore_eos=True)
+    request = lab.submit(text(length), config, sampling)
+    lab.step()
+    [pool] = lab._pools
+    (_, again), turns, schedule = pool.scheduler.running, [], pool.scheduler.schedule
+    if not again.generated:
+        lab.step()
+    assert again.generated == 1
+    pool.scheduler.shrink()
+    known = len(again.tokens)
+
+    def watched(**how):
+        made = schedule(**how)
+        turns.extend((turn.count, turn.window) for turn in made if turn.sequence is again)
+        return made
+
+    pool.scheduler.schedule = watched
+    older, run = drain([older, request])
+    assert run.token_ids == alone(text(length), config, sampling)
+    expected = [(known, 5)] if known + 5 <= 33 else [(known - 1, 0), (1, 5)]
+    assert turns[: len(expected)] == expected
+
+
+def test_seats_are_limited_and_given_in_order_of_arrival():
+    lab = engine(max_num_seqs=2)
+    requests = [lab.submit(text(4, seed), PLAIN, SamplingParams(max_tokens=5 + seed)) for seed in range(5)]
+    lab.step()
+    [pool] = lab._pools
+    assert not pool.scheduler.may_admit  # so that the next step may be launched ahead
+    runs = drain(requests)
+    assert max(step.batch_sequences for run in runs for step in kinds(run, StepTimed)) == 2
+    assert [kinds(run, Admitted)[0].waiting for run in runs] == [4, 3, 2, 1, 0]
+    assert [kinds(run, Admitted)[0].running for run in runs] == [1, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("running", [1, 2, 3, 4, 5])
+def test_of_a_batch_that_was_too_large_the_older_half_goes_on(running):
+    lab = engine(max_num_seqs=5)
+    requests = [lab.submit(text(4, seed), PLAIN, GREEDY) for seed in range(running)]
+    lab.step()
+    [pool] = lab._pools
+    batch, kept = list(pool.scheduler.running), max(1, running // 2)
+    pool.scheduler.shrink()
+    assert pool.scheduler.running == batch[:kept]
+    assert list(pool.scheduler.waiting) == batch[kept:]
+    for seed, run in enumerate(drain(requests)):
+        assert run.token_ids == alone(text(4, seed), PLAIN, GREEDY)
+
+
+def test_seats_are_restored_after_a_batch_that_was_too_large():
+    """Also when other requests have joined meanwhile."""
+    lab = engine(max_num_seqs=4)
+    lengths = (6, 9, 12, 15, *[20] * 6)
+    requests = [lab.submit(text(4, seed), PLAIN, SamplingParams(max_tokens=n)) for seed, n in enumerate(lengths)]
+    lab.step()
+    [pool] = lab._pools
+    pool.scheduler.shrink()
+    most = []
+    while lab.step():
+        most.append(lab.counts()[0])
+    assert max(most[:8]) == 2  # until both of the older half are done, one after six tokens and one after nine
+    assert most[8] == max(most[-25:]) == 4
+    for run in drain(requests):
+        assert run.token_ids
+
+
+def test_a_step_stays_within_its_token_budget_with_speculation():
+    config = EngineConfig(paged=True, block_size=2, speculative="draft", num_speculative_tokens=8)
+    lab = engine(max_num_seqs=8, max_num_batched_tokens=40)
+    steps, sampling = [], SamplingParams(max_tokens=12)
+    lab.generate(text(4), config, sampling)
+    [pool] = lab._pools
+    scheduler, schedule = pool.scheduler, pool.scheduler.schedule
+
+    def watched(**how):
+        turns = schedule(**how)
+        steps.append(sum(turn.count + turn.window for turn in turns))
+        return turns
+
+    scheduler.schedule = watched
+    requests = [lab.submit(text(4, seed), config, sampling) for seed in range(8)]
+    lab.step()
+    for _ in range(3):  # all but one, and when that is done they come back together, and propose at once
+        scheduler.shrink()
+    drain(requests)
+    assert 9 < max(steps) <= 40
+
+
+def test_contiguous_storage_admits_fewer_requests_than_paged():
+    most = {}
+    for paged in (False, True):
+        lab = engine()
+        config = EngineConfig(block_size=2, num_blocks=30, paged=paged)
+        runs = drain(
+            [lab.submit(text(4, seed), config, SamplingParams(max_tokens=24, stop=LETTERS[2])) for seed in range(8)]
+        )
+        most[paged] = max(step.batch_sequences for run in runs for step in kinds(run, StepTimed))
+    assert most[False] == 30 // 14
+    assert most[True] > 2 * most[False]

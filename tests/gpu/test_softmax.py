@@ -1,0 +1,102 @@
+"""The softmax of long rows compared with torch's: in Triton's interpreter, or compiled where there is a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
+
+from lab import SamplingParams
+from lab.backends.gpu import softmax as long_rows
+from lab.backends.gpu.softmax import CHUNK, SHORTEST, softmax
+from lab.backends.torch.sampler import sample
+from lab.kv_cache.formats import Kernels
+
+pytestmark = pytest.mark.usefixtures("new_inputs", "poisoned_outputs")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize("size", [1, CHUNK, 2 * CHUNK + 3, 5 * CHUNK])
+@pytest.mark.parametrize("scale", [1, 30])
+def test_it_is_torchs(size, scale):
+    logits = scale * torch.randn(3, size, device=DEVICE)
+    p, largest = softmax(logits)
+    torch.testing.assert_close(p, logits.double().softmax(-1).float(), rtol=1e-5, atol=1e-30)
+    assert torch.equal(largest, logits.argmax(-1))
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3, 5])
+def test_logits_may_lie_far_below_zero(chunks):
+    """As where a low temperature has divided them, or a whole chunk is masked."""
+    logits = torch.randn(3, chunks * CHUNK, device=DEVICE) - 120
+    logits[2, CHUNK:] = -torch.inf
+    p, largest = softmax(logits)
+    torch.testing.assert_close(p, logits.double().softmax(-1).float(), rtol=1e-4, atol=1e-30)
+    assert torch.equal(largest, logits.argmax(-1))
+
+
+def test_of_equal_numbers_the_first_is_chosen():
+    logits = torch.zeros(3, 3 * CHUNK, device=DEVICE)
+    logits[1, [CHUNK + 7, CHUNK + 9, 2 * CHUNK + 1]] = 1
+    logits[2, 2 * CHUNK + 5 :] = 2
+    assert softmax(logits)[1].tolist() == [0, CHUNK + 7, 2 * CHUNK + 5]
+
+
+def test_tokens_that_cannot_be_have_probability_0_and_what_is_not_finite_is_noticed():
+    """Whole chunks may be minus infinity, as where a vocabulary is padded. A row with NaN has no distribution."""
+    logits = torch.full((4, 3 * CHUNK - 5), -torch.inf, device=DEVICE)
+    logits[0, CHUNK + 1], logits[0, 5] = 3.0, 3.0
+    logits[1, 0], logits[1, CHUNK] = 1.0, torch.nan
+    logits[2, 0], logits[2, CHUNK] = 1.0, torch.inf
+    p, largest = softmax(logits)
+    assert p[0, [5, CHUNK + 1]].tolist() == [0.5, 0.5]
+    assert p[0].count_nonzero() == 2
+    assert largest[0] == 5
+    assert p[1, CHUNK].isnan()
+    assert p[2, CHUNK].isnan()
+    assert p[3].isnan().all()
+    assert ((largest >= 0) & (largest < logits.shape[1])).all()
+
+
+@pytest.fixture
+def called(monkeypatch):
+    calls = []
+
+    def counted(logits):
+        calls.append(logits.shape)
+        return softmax(logits)
+
+    monkeypatch.setattr(long_rows, "softmax", counted)
+    return calls
+
+
+GREEDY, DRAWN = SamplingParams(), SamplingParams(temperature=0.7, top_k=50, top_p=0.9, seed=1)
+
+
+def test_sampling_uses_it_for_a_large_vocabulary_where_kernels_compute(called):
+    logits = 3 * torch.randn(3, SHORTEST, device=DEVICE)
+    how, u = [GREEDY, DRAWN, replace(DRAWN, top_p=1.0)], torch.rand(3, dtype=torch.float64, device=DEVICE)
+    p, tokens = sample(logits, how, u, kernels=Kernels(on=True))
+    by_torch, same = sample(logits, how, u)
+    torch.testing.assert_close(p, by_torch, rtol=1e-4, atol=1e-9)
+    assert torch.equal(tokens, same)
+    assert called == [(3, SHORTEST)]
+    sample(logits[:, 1:], how, u, kernels=Kernels(on=True))
+    sample(logits, how, u, kernels=Kernels(on=False))
+    assert len(called) == 1
+
+
+def test_if_it_fails_kernels_are_given_up_and_torch_goes_on(monkeypatch):
+    def failing(logits):
+        raise RuntimeError("no such instruction")
+
+    monkeypatch.setattr(long_rows, "softmax", failing)
+    kernels, logits = Kernels(on=True), torch.randn(2, SHORTEST, device=DEVICE)
+    p, tokens = sample(logits, [GREEDY] * 2, None, kernels=kernels)
+    assert torch.equal(p, logits.softmax(-1))
+    assert torch.equal(tokens, logits.argmax(-1))
+    assert not kernels.on
+    assert "no such instruction" in kernels.failure

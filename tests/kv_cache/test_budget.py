@@ -1,0 +1,69 @@
+"""The memory for caches, and how many blocks it holds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lab.config import ConfigError, EngineConfig
+from lab.engine import memory_budget as module
+from lab.engine.memory_budget import Budget
+from lab.models.language_model import LanguageModel
+from tests import tiny_models
+
+TARGET_BYTES, DRAFT_BYTES = 3 * 2 * 2 * 12 * 4, 2 * 2 * 12 * 4
+"""Of a token: layers x heads x a key and a value x numbers x bytes."""
+
+
+@pytest.fixture(scope="module")
+def pair() -> list[LanguageModel]:
+    """A target of three layers, and a draft of one."""
+    return [LanguageModel(tiny_models.random_model("llama", num_hidden_layers=layers), "llama") for layers in (3, 1)]
+
+
+def test_a_limit_is_measured_once(pair, monkeypatch):
+    free = iter([4000, 8000])
+    monkeypatch.setattr(module, "free_bytes", lambda device: next(free))
+    budget = Budget(*pair)
+    assert budget.limit == budget.limit == 1000
+
+
+@pytest.mark.parametrize(("free", "for_caches"), [(10_000, 9_000), (1_000, 872), (128, 0), (100, 0)])
+def test_caches_leave_a_gpu_memory_for_a_step(monkeypatch, free, for_caches):
+    """In MiB: a tenth, but no less than a small step needs."""
+    monkeypatch.setattr(module, "free_bytes", lambda device: free * 2**20)
+    assert module._for_caches(torch.device("cuda")) == for_caches * 2**20
+
+
+def test_what_is_left_is_looked_at_where_it_matters(pair, monkeypatch):
+    free = [199]
+    monkeypatch.setattr(module, "free_bytes", lambda device: free[0])
+    assert Budget(*pair).leaves_enough
+    monkeypatch.setattr(module, "LEFT_BYTES", {"cpu": 200})
+    assert not Budget(*pair).leaves_enough
+    free[0] = 200
+    assert Budget(*pair).leaves_enough
+
+
+def test_blocks_have_room_for_the_keys_and_values_of_both_models(pair):
+    budget = Budget(*pair, limit=10 * 16 * (TARGET_BYTES + DRAFT_BYTES))
+    assert budget.setting(EngineConfig()).num_blocks == 10
+    assert budget.setting(EngineConfig(num_blocks=10)).num_blocks == 10
+    with pytest.raises(ConfigError, match="holds 10 blocks"):
+        budget.setting(EngineConfig(num_blocks=11))
+
+
+def test_a_pool_has_at_least_a_block_and_at_most_eight_contexts(pair):
+    assert Budget(*pair, limit=0).setting(EngineConfig()).num_blocks == 1
+    assert Budget(*pair, limit=10**12).setting(EngineConfig(block_size=48)).num_blocks == 8 * 7  # 320 tokens are 6.7
+
+
+def test_without_a_cache_there_are_no_blocks_whatever_is_asked_for(pair):
+    assert Budget(*pair).setting(EngineConfig(kv_cache=False, num_blocks=7)).num_blocks == 0
+
+
+def test_a_token_takes_bytes_of_the_draft_where_it_drafts(pair):
+    budget = Budget(*pair)
+    assert budget.token_bytes(EngineConfig(speculative="draft")) == TARGET_BYTES + DRAFT_BYTES
+    assert budget.token_bytes(EngineConfig()) == budget.token_bytes(EngineConfig(speculative="ngram")) == TARGET_BYTES
+    assert budget.token_bytes(EngineConfig(kv_cache=False, speculative="draft")) == 0

@@ -1,0 +1,145 @@
+"""Storage formats: what is read back, and how many bytes it takes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from lab.config import ConfigError
+from lab.kv_cache.formats import FORMATS, Int4Layer, Int8Layer, KVStorage, bytes_per_token, pack, unpack
+
+SHAPE = {"layers": 2, "kv_heads": 3, "head_dim": 16}
+QUANTISED = [Int8Layer, Int4Layer]
+
+
+def storage(kv_format, dtype=torch.float32, slots=20, shape=SHAPE):
+    return KVStorage(kv_format, slots, **shape, dtype=dtype, device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_plain_storage_reads_back_what_was_written(dtype):
+    layer = storage("auto", dtype).layers[1]
+    slots = torch.tensor([7, 2, 11])
+    key, value = torch.randn(2, 3, 3, 16, dtype=dtype)
+    layer.write(slots, key, value)
+    read_key, read_value = layer.read(slots)
+    assert torch.equal(read_key, key)
+    assert torch.equal(read_value, value)
+
+
+@pytest.mark.parametrize("kv_format", ["int8", "int4"])
+def test_the_scales_of_a_head_lie_side_by_side(kv_format):
+    """A GPU fetches 32 bytes at a time: what is wanted together has to lie together."""
+    _, scales = storage(kv_format).layers[0].tensors
+    assert scales.shape[:3] == (20, 2, 3)
+    assert scales.stride()[::3] == (scales.shape[-1], 1)
+
+
+@pytest.mark.parametrize("kv_format", FORMATS)
+def test_a_slice_of_slots_reads_like_the_slots_one_by_one(kv_format):
+    layer = storage(kv_format).layers[0]
+    layer.write(torch.arange(20), torch.randn(20, 3, 16), torch.randn(20, 3, 16))
+    for run, each in zip(layer.read(slice(5, 12)), layer.read(torch.arange(5, 12)), strict=True):
+        assert torch.equal(run, each)
+
+
+@pytest.mark.parametrize("kv_format", FORMATS)
+def test_keys_and_values_are_read_in_the_dtype_of_the_model(kv_format):
+    layer = storage(kv_format, torch.bfloat16).layers[0]
+    layer.write(torch.arange(20), *torch.randn(2, 20, 3, 16, dtype=torch.bfloat16))
+    assert {kept.dtype for kept in layer.read(slice(0, 20))} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("kv_format", FORMATS)
+def test_the_newest_write_to_a_slot_wins(kv_format):
+    """Rolling back erases nothing: the next write has to replace what a rejected token left."""
+    layer = storage(kv_format).layers[0]
+    layer.write(torch.tensor([4]), 100 * torch.ones(1, 3, 16), -100 * torch.ones(1, 3, 16))
+    layer.write(torch.tensor([4]), torch.ones(1, 3, 16), -torch.ones(1, 3, 16))
+    key, value = layer.read(torch.tensor([4]))
+    assert torch.allclose(key, torch.ones(1, 3, 16))
+    assert torch.allclose(value, -torch.ones(1, 3, 16))
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(QUANTISED), st.lists(st.floats(-1e4, 1e4, width=32), min_size=4, max_size=4), st.floats(-30, 30))
+@example(Int4Layer, [-8.0, 7.5, 0.0, 0.0], 0)  # a number half-way between the last step and one too many
+def test_a_number_is_off_by_at_most_half_a_scale(form, numbers, power):
+    """The scale that counts is the stored one, after its own rounding."""
+    x = torch.tensor([numbers], dtype=torch.float32) * 2.0**power
+    whole, scale = form.quantise(x)
+    half = scale.float().abs() / 2
+    assert ((form.dequantise(whole, scale) - x).abs() <= half * (1 + 1e-5)).all()
+    steps = 127 if form is Int8Layer else 7.5  # and the scale is no wider than it has to be
+    assert half <= 0.5 * x.abs().max() / steps * (1 + 2**-7) + torch.finfo(torch.float32).tiny
+
+
+@settings(max_examples=200)
+@given(st.integers(0, 2**32), st.sampled_from([12, 32, 64, 80, 96, 128]), st.floats(-100, 100))
+def test_each_int4_group_keeps_its_own_error_bound(seed, head_dim, power):
+    x = torch.randn(5, 2, head_dim, generator=torch.Generator().manual_seed(seed)) * 2.0**power
+    packed, scale = Int4Layer.quantise(x)
+    group = head_dim if head_dim % 32 else 32
+    assert packed.dtype == torch.uint8
+    assert packed.shape == (5, 2, head_dim // 2)
+    assert scale.dtype == torch.bfloat16
+    assert scale.shape == (5, 2, head_dim // group)
+    half = scale.float().abs().repeat_interleave(group, -1) / 2
+    assert ((Int4Layer.dequantise(packed, scale) - x).abs() <= half * (1 + 1e-5)).all()
+
+
+def test_all_256_bytes_survive_unpacking_and_packing():
+    every = torch.arange(256).to(torch.uint8)
+    assert torch.equal(pack(unpack(every)), every)
+    assert unpack(every).max() == 15
+    assert torch.equal(unpack(torch.tensor([0x21], dtype=torch.uint8)), torch.tensor([1, 2], dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("form", QUANTISED)
+def test_an_all_zero_vector_stays_zero(form):
+    numbers, scale = form.quantise(torch.zeros(2, 8))
+    assert torch.equal(form.dequantise(numbers, scale), torch.zeros(2, 8))
+    assert (scale > 0).all()
+
+
+@pytest.mark.parametrize("form", QUANTISED)
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
+def test_non_finite_values_do_not_become_finite(form, odd):
+    """An overflow in the model must be noticed, not smoothed over."""
+    x = torch.ones(1, 8)
+    x[0, 3] = odd
+    assert not torch.isfinite(form.dequantise(*form.quantise(x))).all()
+
+
+@pytest.mark.parametrize("form", QUANTISED)
+def test_an_outlier_in_one_head_affects_no_other(form):
+    x = torch.ones(1, 2, 8)
+    x[0, 0, 0] = 1e6
+    assert torch.allclose(form.dequantise(*form.quantise(x))[0, 1], torch.ones(8))
+
+
+def test_an_outlier_affects_no_other_int4_group():
+    x = torch.ones(1, 64)
+    x[0, 0] = 1e6
+    assert torch.allclose(Int4Layer.dequantise(*Int4Layer.quantise(x))[0, 32:], torch.ones(32))
+
+
+def test_int4_refuses_an_odd_head_dimension():
+    shape = SHAPE | {"head_dim": 15}
+    with pytest.raises(ConfigError, match="heads have 15, an odd number"):
+        storage("int4", shape=shape)
+    with pytest.raises(ConfigError, match="Use 'int8' or 'auto'"):
+        bytes_per_token("int4", **shape, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("kv_format", FORMATS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("head_dim", [14, 64, 80])
+def test_bytes_per_token_are_those_allocated(kv_format, dtype, head_dim):
+    """Every tensor of a storage is counted, scales included."""
+    shape = SHAPE | {"head_dim": head_dim}
+    layers = storage(kv_format, dtype, slots=20, shape=shape).layers
+    held = sum(tensor.untyped_storage().nbytes() for layer in layers for tensor in layer.tensors)
+    assert held == 20 * bytes_per_token(kv_format, **shape, dtype=dtype)

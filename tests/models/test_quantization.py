@@ -1,0 +1,118 @@
+"""INT8 weights. Tests that need a library are skipped where it is not installed (requirements-optional.txt)."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from lab import ConfigError, EngineConfig, SamplingParams, load_engine
+from lab.models.quantization import refuse_quantised, resolve_quantization
+from tests import tiny_models
+
+SAMPLING = SamplingParams(max_tokens=24, ignore_eos=True)
+DTYPES = {"torchao-int8": "float32", "bitsandbytes-int8": "float16"}
+"""What dtype="auto" means with each of them on a CPU."""
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    tiny_models.random_model("llama").save_pretrained(path)
+    tiny_models.tokenizer().save_pretrained(path)
+    return path
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])])
+@pytest.mark.parametrize("choice", DTYPES)
+class TestInt8:
+    @pytest.fixture
+    def engines(self, folder, choice, device):
+        """A model in the dtype that the other computes in, and that with INT8 weights."""
+        pytest.importorskip(choice.removesuffix("-int8"), reason="an optional library")
+        dtype = DTYPES[choice] if device == "cpu" or choice == "bitsandbytes-int8" else "bfloat16"
+        plain = load_engine(folder, device=device, dtype=dtype)
+        int8 = load_engine(folder, folder, device=device, quantization=choice)
+        assert int8.dtype == dtype
+        return plain, int8
+
+    def test_an_int8_model_decodes_and_drafts(self, engines):
+        _, int8 = engines
+        for config in (EngineConfig(paged=True), EngineConfig(kv_dtype="int8")):
+            assert len(int8.generate("Once", config, SAMPLING).token_ids) == SAMPLING.max_tokens
+        drafted = int8.generate("Once", EngineConfig(speculative="draft"), SAMPLING)
+        assert drafted.metrics.mean_acceptance_length > 3  # the draft is the target, quantised the same way
+
+    def test_int8_logits_are_close_to_the_original(self, engines):
+        logits = []
+        for engine in engines:
+            with engine.target.stock_attention() as model, torch.inference_mode():
+                logits.append(model(torch.arange(3, 40, device=engine.device)[None]).logits.float())
+        off = ((logits[1] - logits[0]).norm() / logits[0].norm()).item()
+        assert 0 < off < 0.1
+
+    def test_weight_bytes_are_those_of_the_stored_tensors(self, engines):
+        plain, int8 = (engine.target for engine in engines)
+        linear = [module for module in plain.model.model.layers.modules() if isinstance(module, torch.nn.Linear)]
+        saved = sum(module.weight.nbytes - module.weight.numel() for module in linear)
+        rows = sum(module.out_features for module in linear)
+        beside = int8.weight_bytes - (plain.weight_bytes - saved)
+        assert 4 * rows <= beside <= 8 * rows  # a float32 scale per row, and torchao's zero point
+
+    def test_a_change_of_the_int8_numbers_is_noticed(self, engines):
+        model = engines[1].target
+        before = model.identity()
+        assert model.identity() == before
+        weight = model.model.model.layers[0].mlp.up_proj.weight
+        with torch.no_grad():
+            getattr(weight, "qdata", weight).bitwise_not_()
+        assert model.identity() != before
+
+
+@pytest.mark.parametrize("choice", DTYPES)
+def test_a_missing_library_is_named(folder, choice, monkeypatch):
+    library = choice.removesuffix("-int8")
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setitem(sys.modules, f"{library}.quantization", None)
+    with pytest.raises(ConfigError, match=f"needs the package {library}.*requirements-optional.txt"):
+        load_engine(folder, device="cpu", quantization=choice)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"quantization": "int8"}, "quantization must be 'torchao-int8', 'bitsandbytes-int8' or None, not 'int8'"),
+        ({"quantization": "bitsandbytes-int8", "dtype": "float32"}, "computes in float16, but dtype='float32' asks"),
+        ({"quantization": "bitsandbytes-int8", "dtype": "bfloat16"}, "computes in float16, but dtype='bfloat16' asks"),
+        ({"dtype": "int8"}, "dtype must be .*not 'int8'"),
+        (
+            {"quantization": "torchao-int8", "device": None, "device_map": {"": "disk"}},
+            "keeps some on the CPU or on disk",
+        ),
+    ],
+)
+def test_incompatible_settings_are_refused(folder, settings, reason):
+    with pytest.raises(ConfigError, match=reason):
+        load_engine(folder, **{"device": "cpu"} | settings)
+
+
+def test_a_device_the_library_does_not_support_is_refused(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", SimpleNamespace(supported_torch_devices={"cuda", "xpu"}))
+    with pytest.raises(ConfigError, match=r"cannot run on 'cpu' .* which knows cuda, xpu"):
+        load_engine(folder, device="cpu", quantization="bitsandbytes-int8")
+
+
+def test_quantised_weights_are_not_quantised_again():
+    config = LlamaConfig()
+    refuse_quantised(config, "m")
+    config.quantization_config = {"quant_method": "gptq", "bits": 4}
+    with pytest.raises(ConfigError, match=r"m was saved with quantised weights \(gptq\)"):
+        refuse_quantised(config, "m")
+
+
+def test_without_quantization_the_settings_are_unchanged():
+    assert resolve_quantization(None, "auto", "cpu") == (None, "auto")

@@ -1,0 +1,260 @@
+"""The functions that programs call. API and MCP are made of them: of their names, types, defaults and what is said of
+each parameter. Answers are JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import gradio as gr
+
+from lab.cli.json_results import Answer, compare_answer, fit_answer, run_answer
+from lab.config import ConfigError, EngineConfig, KVFormat, LabError, SamplingParams
+from lab.config_parse import parse_configs
+from lab.measure.comparison import FEWEST, MOST
+from lab.measure.comparison import compare as compared
+from lab.measure.difference import first_differences
+from lab.memory.capacity import Deployment
+from lab.memory.catalogue import GPU_KEYS, WeightFormat, device_bytes
+from lab.memory.lengths import Lengths
+from lab.memory.model_memory import known
+from lab.trace.run import Run
+from lab.util.background import aside
+from visualize.api.flat_results import flat
+from visualize.disconnects import caller
+from visualize.jobs.job_queue import TICK, Line, Load, Work
+from visualize.pages.compare.configurations import BOUNDS as COMPARE_BOUNDS
+from visualize.pages.compare.configurations import MAX_OWN
+from visualize.pages.memory.hub_models import look_up
+from visualize.run_settings import BOUNDS, DEFAULTS, bounded
+
+BOUNDED: dict[str, dict[str, tuple[float, float]]] = {
+    "run": {"max_tokens": BOUNDS["max_tokens"]},
+    "compare": {name: COMPARE_BOUNDS[name] for name in ("repeats", "max_tokens")},
+    "calculator": {},
+}
+"""What programs may call, and the numbers that are bounded as on the pages."""
+NAMES = tuple(BOUNDED)
+OF_ITS_OWN = {"compare": ("seed", "stop", "ignore_eos", "logprobs")}
+"""Settings that are not the caller's: all runs of a comparison have one seed and one length."""
+PAIR = DEFAULTS["pair"]
+MAX_PROMPT = 100_000
+"""Characters. What the model holds is counted in tokens, and refused by the engine."""
+UNDER_WAY = "Under way"
+"""What a caller is told whose run waits for nothing, and has come to no end of a part."""
+MOST_SECONDS = 600
+"""A call that takes longer is ended: it may be that nobody waits for it any more."""
+
+
+class Job(Work):
+    """Work for a program, which waits for its ``answer``. ``stage``: how far it is."""
+
+    def __init__(self, line: Line, load: Load, do: Callable[[Job], Answer]) -> None:
+        self._do, self.answer, self.stage = do, {}, UNDER_WAY
+        super().__init__(line, load)
+
+    def _work(self) -> None:
+        self.answer = self._do(self)
+
+    def go_on(self) -> None:
+        """To be asked in its turn, which comes at once when it is cancelled. Raises LabError then."""
+        if self.cancelled.is_set():
+            raise LabError(f"This was stopped, by its caller or after {MOST_SECONDS} seconds.")
+
+    async def finished(self, tell: Callable[[str], None]) -> Answer:
+        """Its answer. Until then ``tell`` is called with what it waits for, whenever that has changed. Raises LabError
+        with its problem."""
+        ends, told = time.monotonic() + MOST_SECONDS, ""
+        while not self.done.is_set():
+            if told != (now := self.status() or self.stage):
+                tell(told := now)
+            await asyncio.sleep(TICK / 5)
+            if time.monotonic() > ends:
+                self.cancelled.set()
+        if self.problem:
+            raise LabError(self.problem)
+        return self.answer
+
+
+class Programs:
+    """The functions. Their runs wait in ``line`` with those of the pages, and end when their caller leaves.
+
+    Args:
+        told: by caller, what each waits for: filled here.
+    """
+
+    def __init__(self, load: Load, line: Line, told: dict[str | None, str]) -> None:
+        self._load, self._line, self._told = load, line, told
+        self._jobs: dict[str | None, set[Job]] = {}
+        self._lock = threading.Lock()  # over them: Gradio tells of who has left in a thread
+
+    def leave(self, request: gr.Request) -> None:
+        """A caller has gone."""
+        with self._lock:
+            jobs = list(self._jobs.get(caller(request), ()))
+        for job in jobs:
+            job.cancelled.set()
+
+    async def _answer(self, request: gr.Request, do: Callable[[Job], Answer]) -> Answer:
+        job = Job(self._line, self._load, do)
+        with self._lock:
+            mine = self._jobs.setdefault(who := caller(request), set())
+            mine.add(job)
+        try:
+            return await job.finished(lambda status: self._tell(who, status))
+        finally:
+            job.cancelled.set()
+            with self._lock:
+                mine.discard(job)
+                if not mine:
+                    del self._jobs[who]
+                    self._told.pop(who, None)
+
+    def _tell(self, who: str | None, status: str) -> None:
+        """To those who listen to progress, as Gradio's own client and MCP do (which hears of steps only), and to those
+        who wait by plain HTTP (``leaving``)."""
+        gr.Progress()((0, None), desc=status)
+        self._told[who] = status
+
+    async def run(
+        self,
+        request: gr.Request,
+        prompt: str,
+        config: EngineConfig,
+        sampling: SamplingParams,
+        pair: str = PAIR,
+        events: bool = False,
+    ) -> Answer:
+        """Decode a prompt with the engine's own loop, and tell what it wrote and what it took.
+
+        Args:
+            prompt: the text to go on from
+            pair: target and draft; matched, unless this server was started with other models
+            events: add the run's file, every event in it, which the page opens
+
+        Returns:
+            JSON: text, reason, models, settings with the seed, metrics
+        """
+
+        def do(job: Job) -> Answer:
+            with job.turn(alone=False):
+                job.go_on()
+                engine = job.engine(pair)
+                job.compile(engine, [config])
+                job.go_on()
+                run = Run(engine.stream(bounded(prompt, MAX_PROMPT), config, sampling, cancelled=job.cancelled))
+            return run_answer(run) | ({"run": json.loads(run.to_json())} if events else {})
+
+        return await self._answer(request, do)
+
+    async def compare(
+        self,
+        request: gr.Request,
+        prompt: str,
+        settings: list[str],
+        sampling: SamplingParams,
+        repeats: int = 3,
+        seed: int = 0,
+        pair: str = PAIR,
+    ) -> Answer:
+        """Decode a prompt under two to five settings in turn: speed, memory, and whether they write the same. All go on
+        past an end of text, so that all are of one length.
+
+        Args:
+            prompt: the text to go on from
+            settings: each as kv_dtype=int8,speculative=draft, or empty for the defaults; the first is the reference
+            repeats: runs of each setting, in changing order, after one to warm up
+            seed: of the random draws of every run
+            pair: target and draft; matched, unless this server was started with other models
+
+        Returns:
+            JSON: by setting medians with quartiles, speed-up and text; and where texts differ
+        """
+        if not FEWEST <= len(settings) <= MOST:  # counted before any is read
+            raise ConfigError(f"A comparison takes {FEWEST} to {MOST} settings, not {len(settings):,}.")
+        if any(len(text) > MAX_OWN for text in settings):
+            raise ConfigError(f"a setting has at most {MAX_OWN} characters.")
+        configs = parse_configs(settings)
+        sampling = replace(sampling, seed=seed)
+
+        def do(job: Job) -> Answer:
+            with job.turn():
+                engine = job.engine(pair)
+                job.compile(engine, configs.values())
+            runs: dict[str, list[Run]] = {name: [] for name in configs}
+            steps = compared(engine, bounded(prompt, MAX_PROMPT), configs, sampling, repeats, cancelled=job.cancelled)
+            for done in itertools.count(1):
+                with job.turn():  # others' runs come in between
+                    job.go_on()
+                    step = next(steps, None)
+                if step is None:
+                    break
+                job.stage = f"{done} of {len(configs) * (repeats + 1)} runs done"
+                if step[0].repeat:
+                    runs[step[0].name].append(step[1])
+            with job.turn():
+                job.go_on()
+                return compare_answer(runs, first_differences(engine, {name: its[0] for name, its in runs.items()}))
+
+        return await self._answer(request, do)
+
+    async def calculator(
+        self,
+        model: str,
+        gpu: str = "h100-80-gb",
+        memory: float | None = None,
+        weights: WeightFormat = "bfloat16",
+        kv_dtype: KVFormat = "auto",
+        set_aside: float = 0.1,
+        mean: float = 500,
+        longest: int = 4096,
+        block_size: int = 16,
+    ) -> Answer:
+        """Work out what a model's weights and its cache take on a GPU, and how many sequences fit. Nothing is loaded.
+
+        Args:
+            model: MODELS, or a hub id, whose config.json is fetched
+            gpu: whose memory it is to fit into
+            memory: GiB of another device, which then counts instead
+            weights: what a parameter is stored as
+            kv_dtype: what a cache slot holds
+            set_aside: share of the memory that is kept for activations and the driver
+            mean: mean length of a sequence in tokens
+            longest: the longest sequence in tokens, for which contiguous allocation reserves room
+            block_size: token positions in a block
+
+        Returns:
+            JSON: bytes of weights, of the cache and of a token; sequences at once, contiguous and paged
+        """
+        found = known().get(model) or await asyncio.wrap_future(aside(lambda: look_up(model), "decode-lab-hub"))
+        deployment = Deployment(
+            shape=found.shape,
+            parameters=found.parameters,
+            weights=weights,
+            kv_dtype=kv_dtype,
+            memory=device_bytes(gpu, memory),
+            set_aside=set_aside,
+            lengths=Lengths(mean, longest),
+            block_size=block_size,
+        )
+        return fit_answer(found, deployment)
+
+
+def build(pages: gr.Blocks, load: Load, line: Line, pairs: Sequence[str], told: dict[str | None, str]) -> None:
+    """Add the functions to ``pages``. Everything else of it stays private. ``pairs``: the names of those that are
+    offered. ``told``: see ``Programs``.
+    """
+    programs = Programs(load, line, told)
+    of_pairs = {"pair": pairs}
+    choices = {"run": of_pairs, "compare": of_pairs, "calculator": {"gpu": tuple(GPU_KEYS)}}
+    for name, bounds in BOUNDED.items():
+        call = flat(getattr(programs, name), bounds, choices=choices[name], without=OF_ITS_OWN.get(name, ()))
+        call.__doc__ = call.__doc__.replace("MODELS", ", ".join(known()))
+        gr.api(call, concurrency_limit=None)
+    pages.unload(programs.leave)

@@ -1,0 +1,149 @@
+"""A function of settings as programs call it: flat, typed, documented, and checked."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import Field, fields, is_dataclass
+from functools import partial
+from typing import Annotated, Any, Literal, get_type_hints
+
+import gradio as gr
+from pydantic import BeforeValidator, ValidationError, create_model
+from pydantic_core import PydanticCustomError
+
+from lab.config import ConfigError, LabError
+from lab.config_parse import described
+from visualize.text import visible
+
+
+def flat(
+    function: Callable[..., Any],
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    *,
+    choices: Mapping[str, Sequence[str]] | None = None,
+    without: Iterable[str] = (),
+) -> Callable[..., Any]:
+    """``function`` as programs call it: a parameter that is a dataclass of settings becomes its fields, each with its
+    type, default and description; what comes in is checked against the types; what goes out is JSON. A parameter that
+    is a ``gr.Request`` stays out of sight.
+
+    Args:
+        bounds: the least and the most of some whole numbers, where that is narrower than their settings say.
+        choices: of some own parameters, what there is to choose from.
+        without: settings that the function makes itself.
+
+    Raises:
+        gr.Error: in a sentence, for whatever the caller can mend.
+    """
+    hints = get_type_hints(function) | {name: Literal[tuple(some)] for name, some in (choices or {}).items()}
+    own, groups, asks, about = [], {}, [], []
+    for parameter in inspect.signature(function).parameters.values():
+        if is_dataclass(hint := hints[parameter.name]):
+            groups[parameter.name] = hint
+        elif hint is gr.Request:
+            asks.append(parameter.name)
+        else:
+            own.append(parameter.replace(annotation=hint))
+    told = inspect.getdoc(function)
+    for it in own:
+        if it.default is not it.empty:
+            usual = _usual(it.name, it.default, bounds or {})
+            told = re.sub(rf"\n    {it.name}: .*", lambda line, usual=usual: f"{line[0]}.{usual}", told)
+    taken: dict[str, list[Field]] = {}
+    for name, settings in groups.items():
+        types, words = get_type_hints(settings), described(settings)
+        taken[name] = [field for field in fields(settings) if field.name not in without]
+        for field in taken[name]:
+            how = {"default": field.default, "annotation": types[field.name]}
+            own.append(inspect.Parameter(field.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, **how))
+            about.append(f"    {field.name}: {words[field.name]}{_usual(field.name, field.default, bounds or {})}")
+    own.sort(key=lambda parameter: parameter.default is not parameter.empty)  # those that are needed first
+    arguments = create_model(
+        function.__name__,
+        **{it.name: (_as_given(it.annotation), ... if it.default is it.empty else it.default) for it in own},
+    )
+
+    async def call(request: gr.Request, *values: Any) -> str:
+        try:
+            named = zip(own, values, strict=False)  # null: what Gradio's JavaScript client says for "not given"
+            asked = {it.name: value for it, value in named if value is not None or it.default is it.empty}
+            given = vars(arguments(**asked))
+            for name, (low, high) in (bounds or {}).items():
+                if not low <= given[name] <= high:
+                    raise ConfigError(
+                        f"{name} must be a whole number from {low:,} to {high:,} here, not {given[name]:,}."
+                    )
+            spread = {
+                name: settings(**{field.name: given.pop(field.name) for field in taken[name]})
+                for name, settings in groups.items()
+            }
+            return json.dumps(await function(**given, **spread, **dict.fromkeys(asks, request)), ensure_ascii=False)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise gr.Error(f"{where} {_wanted(first)}, not {_short(first['input'])}.", print_exception=False) from None
+        except LabError as error:
+            raise gr.Error(visible(str(error)), print_exception=False) from None
+
+    head, returns, rest = told.partition("\nReturns:")
+    call.__name__ = function.__name__
+    call.__doc__ = "\n".join([head.rstrip(), *about, "", returns.strip() + rest])
+    whose = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=gr.Request)
+    call.__signature__ = inspect.Signature([whose, *own], return_annotation=str)
+    call.__annotations__ = {it.name: it.annotation for it in (whose, *own)} | {"return": str}
+    return call
+
+
+def _usual(name: str, default: Any, bounds: Mapping[str, tuple[float, float]]) -> str:
+    """What a tool's schema leaves out: where a number is limited here, and what it is if it is not given: Gradio omits
+    0, false and null."""
+    low, high = bounds.get(name, (None, None))
+    limits = f" From {low:,} to {high:,} here." if low is not None else ""
+    return f"{limits} Default: {json.dumps(default)}."
+
+
+def _as_given(hint: Any) -> Any:
+    """Where several strings are taken, one is too, as ``SamplingParams`` has it. A number may come as text, as language
+    models like to write it, but true is none."""
+    if hint == tuple[str, ...]:
+        return Annotated[hint, BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+    if hint in _NUMBERS:
+        return Annotated[hint, BeforeValidator(partial(_no_truth, _NUMBERS[hint]))]
+    return hint
+
+
+_NUMBERS = {int: "int_type", int | None: "int_type", float: "float_type", float | None: "float_type"}
+"""The pydantic errors of what is none."""
+
+
+def _no_truth(error: str, value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticCustomError(error, "it is a truth value")
+    return value
+
+
+_KINDS = {
+    "string": "must be text",
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "bool": "must be true or false",
+    "list": "must be a list",
+    "tuple": "must be a list",
+}
+"""By how pydantic's errors of a type begin, what ``lab.config`` says of such a value."""
+
+
+def _wanted(error: Mapping[str, Any]) -> str:
+    if error["type"] == "string_unicode":
+        return "must have no half character (a lone surrogate)"
+    if error["type"] == "literal_error":
+        return f"must be one of {error['ctx']['expected']}"
+    return _KINDS.get(error["type"].partition("_")[0], f"cannot be taken ({error['msg']})")
+
+
+def _short(value: Any) -> str:
+    said = repr(value)
+    return said if len(said) <= 80 else f"{said[:79]}…"

@@ -1,0 +1,146 @@
+"""A claim's numbers as a small chart: bars by name, or lines against a number.
+
+Measurements are drawn solid, claims as a tick or a dashed line, and theory beside a measurement as a diamond.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import plotly.graph_objects as go
+
+from lab.claims.claim import Chart, Series
+from visualize.charts.base import Columns, blank, look, looks, short
+from visualize.states import OWN
+
+LINES = (
+    ("#0072B2", "#56B4E9", "circle"),
+    ("#D55E00", "#FF8A4C", "square"),
+    ("#009E73", "#2CC79A", "diamond"),
+    ("#CC79A7", "#CC79A7", "triangle-up"),
+)
+"""A line's colour in light and dark, and the shape of its points."""
+CLAIMED = 2
+"""Most claimed series in a chart: a number, or the two ends of a range."""
+MANY = 20
+"""Most points of a line that are marked; those of a longer line are not."""
+ABSENT: dict[str, Any] = {"x": [], "y": [], "showlegend": False}
+
+
+def lines_figure(dark: bool = False) -> go.Figure:
+    """As many lines as there are colours, and dashed ones for what is claimed."""
+    lines = [
+        go.Scatter(
+            mode="lines+markers",
+            line={"color": colours[dark], "width": 2},
+            marker={"symbol": symbol, "size": 6},
+            hovertemplate="%{x:,.4~g}: %{y:,.4~g}<extra>%{fullData.name}</extra>",
+        )
+        for *colours, symbol in LINES
+    ]
+    broken = {"color": look(dark).ink, "dash": "dash", "width": 1.5}
+    claimed = [go.Scatter(mode="lines", line=broken, hoverinfo="skip") for _ in range(CLAIMED)]
+    return blank([*lines, *claimed], dark, **_frame(dark), yaxis={"nticks": 6})
+
+
+def bars_figure(dark: bool = False) -> go.Figure:
+    """Horizontal bars, diamonds for theory, ticks for what is claimed."""
+    colours = look(dark)
+    hover = "%{y}: %{x:,.4~g}<extra>%{fullData.name}</extra>"
+    bar = go.Bar(orientation="h", marker={"color": OWN}, width=0.6, hovertemplate=hover)
+    theory = go.Scatter(
+        mode="markers",
+        marker={"symbol": "diamond", "size": 9, "color": colours.paper, "line": {"color": colours.ink, "width": 1.5}},
+        hovertemplate=hover,
+    )
+    ticks = [
+        go.Scatter(
+            mode="markers",
+            marker={"symbol": "line-ns-open", "size": 20, "color": colours.ink, "line": {"width": 2.5}},
+            hovertemplate=hover,
+        )
+        for _ in range(CLAIMED)
+    ]
+    names = {
+        "showgrid": False,
+        "autorange": "reversed",
+        "automargin": True,
+        "tickfont": {"color": colours.ink, "size": 11},
+    }
+    return blank([bar, theory, *ticks], dark, **_frame(dark), yaxis=names)
+
+
+def _frame(dark: bool) -> dict[str, Any]:
+    return {
+        "margin": {"l": 56, "r": 14, "t": 8, "b": 40},
+        "showlegend": True,
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": 1.02,
+            "yanchor": "bottom",
+            "font": {"color": look(dark).muted, "size": 11},
+            "itemclick": False,
+            "itemdoubleclick": False,
+        },
+        "xaxis": {"nticks": 6, "fixedrange": True},
+    }
+
+
+CHARTS = {"lines": lines_figure, "bars": bars_figure}
+
+
+def shells() -> dict[str, dict[str, Any]]:
+    """The empty figures of both forms in both looks, as JSON for the page."""
+    return {name: looks(make) for name, make in CHARTS.items()}
+
+
+def columns(chart: Chart) -> tuple[Columns, dict[str, Any]]:
+    """The data of every trace of the chart's form, and its axes."""
+    drawn = _bars(chart) if chart.form == "bars" else _lines(chart)
+    layout: dict[str, Any] = {}
+    for axis in chart.log:
+        layout |= _logarithmic(axis, [value for one in chart.series for value in getattr(one, axis) if value > 0])
+    for axis, title in (("x", chart.x), ("y", chart.y)):
+        if title:
+            layout[f"{axis}axis.title"] = {"text": title, "standoff": 4, "font": {"size": 11.5}}
+    return drawn, layout
+
+
+def _logarithmic(axis: str, values: list[float]) -> dict[str, Any]:
+    """A logarithmic axis with its ticks at 1, 2, 5, 10, 20 ...: Plotly would write "2" at 20. Where the values are too
+    near each other for that, its ticks stay."""
+    low, high = min(values, default=1), max(values, default=1)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [tick for power in powers for step in (1, 2, 5) if low <= (tick := step * 10.0**power) <= high]
+    found = {f"{axis}axis.type": "log"}
+    if len(ticks) < 2:
+        return found
+    return found | {f"{axis}axis.tickvals": ticks, f"{axis}axis.ticktext": [f"{tick:,g}" for tick in ticks]}
+
+
+def _lines(chart: Chart) -> Columns:
+    claimed = [one for one in chart.series if one.kind == "claimed"]
+    lines = [one for one in chart.series if one.kind != "claimed"]
+    marked = [row | ({"mode": "lines"} if len(row["x"]) > MANY else {}) for row in _filled(lines, len(LINES))]
+    return [*marked, *_filled(claimed, CLAIMED)]
+
+
+def _bars(chart: Chart) -> Columns:
+    measured = [one for one in chart.series if one.kind == "measured"]
+    theory = [one for one in chart.series if one.kind == "formula"]
+    claimed = [one for one in chart.series if one.kind == "claimed"]
+    bars, diamonds = (measured, theory) if measured else (theory, [])
+    rows = [*_filled(bars, 1), *_filled(diamonds, 1), *_filled(claimed, CLAIMED)]
+    return [row | {"x": row["y"], "y": row["x"]} for row in rows]
+
+
+def _filled(series: list[Series], places: int) -> Columns:
+    """One row per trace; those without a series are empty."""
+    if len(series) > places:
+        raise ValueError(f"{len(series)} series for {places} traces: {', '.join(one.name for one in series)}.")
+    rows: Columns = [
+        {"name": one.name, "x": list(one.x), "y": [short(y) for y in one.y], "showlegend": True} for one in series
+    ]
+    return [*rows, *(dict(ABSENT) for _ in range(places - len(series)))]

@@ -1,0 +1,131 @@
+"""A comparison's bars: tokens a second of each setting, every run as a point, quartiles as a line."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from lab.measure.comparison import MOST, Summary
+from lab.util.messages import counted
+from visualize.charts import length_charts as lengths
+from visualize.charts import theory_charts as theory
+from visualize.charts.base import Columns, blank, look, looks
+from visualize.format_numbers import three
+from visualize.text import label
+
+MARKS = "●■◆▲★✚"
+"""A setting's mark on the page, by its place."""
+assert len(MARKS) >= MOST
+ROOM = 1.5
+"""Length of the axis in longest bars: the text beside them needs the rest."""
+
+
+def times(ratio: float) -> str:
+    """A speed-up in the notation used everywhere."""
+    return f"×{three(ratio)}"
+
+
+def bars_figure(dark: bool = False) -> go.Figure:
+    """Horizontal bars, the first setting on top."""
+    colours = look(dark)
+    bar = go.Bar(
+        name="median",
+        orientation="h",
+        width=0.62,
+        marker={"color": colours.other, "line": {"width": 0}},
+        hovertemplate="%{customdata}<extra></extra>",
+    )
+    quartiles = go.Scatter(name="quartiles", mode="lines", line={"color": colours.ink, "width": 2.5}, hoverinfo="skip")
+    runs = go.Scatter(
+        name="runs",
+        mode="markers",
+        marker={"color": colours.paper, "size": 6, "line": {"color": colours.ink, "width": 1.2}},
+        hovertemplate="%{customdata} tokens/s, one run<extra></extra>",
+    )
+    words = go.Scatter(
+        name="speed-up",
+        mode="text",
+        textposition="middle left",
+        textfont={"color": colours.ink, "size": 13},
+        cliponaxis=False,
+        hoverinfo="skip",
+    )
+    return blank(
+        [bar, quartiles, runs, words],
+        dark,
+        margin={"l": 104, "r": 10, "t": 4, "b": 24},
+        xaxis={"range": [0, 1], "nticks": 5, "fixedrange": True},
+        yaxis={
+            "range": [MOST - 0.5, -0.5],
+            "automargin": True,  # names may be of wide letters
+            "showgrid": False,
+            "fixedrange": True,
+            "tickfont": {"color": colours.ink, "size": 11},
+        },
+    )
+
+
+def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> tuple[Columns, dict[str, Any]]:
+    """Tokens a second by setting; a setting without a run keeps its place but has no bar."""
+    bar = {"x": [], "y": [], "customdata": []}
+    quartiles, words = {"x": [], "y": []}, {"x": [], "y": [], "text": []}
+    runs = {"x": [], "y": [], "customdata": []}
+    edge = ROOM * max(max(summary.rates) for summary in summaries.values())
+    for place, name in enumerate(names):
+        if name not in summaries:
+            continue
+        summary = summaries[name]
+        rate = summary.tokens_per_second
+        _add(bar, x=rate.median, y=place)
+        bar["customdata"].append(
+            f"{label(name)}: {three(rate.median)} tokens/s, quartiles {three(rate.lower)} to {three(rate.upper)}, "
+            f"{counted(len(summary.rates), 'run')}"
+        )
+        for end in (rate.lower, rate.upper, None):
+            _add(quartiles, x=end, y=place)
+        for one in summary.rates:
+            _add(runs, x=one, y=place)
+            runs["customdata"].append(three(one))
+        if summary.speedup:
+            _add(words, x=edge, y=place)
+            words["text"].append(f"<b>{times(1)}</b>" if place == 0 else _faster(summary.factors, clear=summary.clear))
+    return [bar, quartiles, runs, words], {
+        "xaxis.range": [0, edge],
+        "yaxis.range": [len(names) - 0.5, -0.5],
+        "yaxis.tickvals": list(range(len(names))),
+        "yaxis.ticktext": [f"{label(name, 13)} {mark} " for name, mark in zip(names, MARKS, strict=False)],
+    }
+
+
+def _faster(factors: Sequence[float], *, clear: bool) -> str:
+    """A speed-up, written according to how certain it is."""
+    factor = times(statistics.median(factors))
+    if len(factors) == 1:
+        return f"{factor},<br>one run"  # on one line it would overlap the bars
+    return f"<b>{factor}</b>" if clear else "unclear"
+
+
+def _add(columns: dict[str, list[Any]], **row: Any) -> None:
+    for name, value in row.items():
+        columns[name].append(value)
+
+
+CHARTS = {
+    "bars": bars_figure,
+    "round": theory.round_figure,
+    "tokens": theory.tokens_figure,
+    "speedup": theory.speedup_figure,
+    "gains": theory.gains_figure,
+    "positions": theory.positions_figure,
+    "growth": lengths.growth_figure,
+    "cache": lengths.cache_figure,
+}
+"""Every chart of the Compare page."""
+
+
+def shells() -> dict[str, dict[str, Any]]:
+    """Every chart's empty figure in both looks, as JSON for the page."""
+    return {name: looks(make) for name, make in CHARTS.items()}

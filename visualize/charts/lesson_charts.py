@@ -1,0 +1,116 @@
+"""A lesson's own charts: a few figures as bars, and distances that fall, or do not, as draws add up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import plotly.graph_objects as go
+
+from lessons.units import WRITE, Unit
+from visualize.charts.base import Columns, axis_title, blank, look
+from visualize.states import OWN
+from visualize.text import label
+
+ROOM = 1.28
+"""Length of the axis in longest bars: there has to be room for the number beside it."""
+
+
+def bars_figure(dark: bool = False) -> go.Figure:
+    """Horizontal bars, the first on top, with their names above them because they may be long."""
+    colours = look(dark)
+    bar = go.Bar(
+        name="figures",
+        orientation="h",
+        width=0.44,
+        marker={"color": OWN, "line": {"width": 0}},
+        textposition="outside",
+        textfont={"color": colours.ink, "size": 13},
+        cliponaxis=False,
+        hovertemplate="%{customdata}<extra></extra>",
+    )
+    names = go.Scatter(
+        name="names",
+        mode="text",
+        textposition="middle right",
+        textfont={"color": colours.ink, "size": 12},
+        cliponaxis=False,
+        hoverinfo="skip",
+    )
+    return blank(
+        [bar, names],
+        dark,
+        margin={"l": 12, "r": 12, "t": 4, "b": 8},
+        xaxis={"range": [0, 1], "fixedrange": True, "showticklabels": False, "showgrid": False},
+        yaxis={"range": [1.5, -0.5], "fixedrange": True, "showticklabels": False, "showgrid": False},
+    )
+
+
+def bars_columns(values: Mapping[str, float], unit: Unit) -> tuple[Columns, dict[str, Any]]:
+    """Bars of ``values`` by name, and the axes."""
+    write = WRITE[unit]
+    places, lengths = list(range(len(values))), list(values.values())
+    bar = {
+        "x": lengths,
+        "y": places,
+        "text": [f"<b>{write(value)}</b>" for value in lengths],
+        "customdata": [f"{label(name)}: {write(value)}" for name, value in values.items()],
+    }
+    names = {
+        "x": [0] * len(values),
+        "y": [place - 0.38 for place in places],
+        "text": [label(name, 60) for name in values],
+    }
+    edge = ROOM * max(*lengths, 0) or 1
+    return [bar, names], {"xaxis.range": [min(0, *lengths), edge], "yaxis.range": [len(values) - 0.6, -0.7]}
+
+
+LINES = {
+    "target_alone": ("the target alone", "dot"),
+    "residual": ("A, the residual", "solid"),
+    "redrawn_from_p": ("B, redrawn from p", "dash"),
+    "without_q": ("C, without q", "dashdot"),
+}
+"""The rules' names in the lesson, and the dashes of their lines."""
+TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+
+
+def distances_figure(dark: bool = False) -> go.Figure:
+    """Total variation distance against draws, one line per rule, both axes logarithmic: chance alone gives a straight
+    line down."""
+    colours = look(dark)
+    lines = [
+        go.Scatter(
+            mode="lines",
+            name=name,
+            line={"color": OWN if rule == "residual" else colours.muted, "width": 2, "dash": dash},
+            hovertemplate="%{x:,} draws: %{y:.1%}<extra>%{fullData.name}</extra>",
+        )
+        for rule, (name, dash) in LINES.items()
+    ]
+    axis = {"type": "log", "fixedrange": True}
+    return blank(
+        lines,
+        dark,
+        margin={"l": 52, "r": 14, "t": 44, "b": 36},
+        showlegend=True,
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "itemclick": False},
+        xaxis=axis
+        | {"tickmode": "linear", "tick0": math.log10(250), "dtick": math.log10(2), "tickformat": ",d"}
+        | {"title": axis_title("draws", dark)},
+        yaxis=axis
+        | {"tickvals": TICKS, "ticktext": [f"{tick:.0%}" for tick in TICKS]}
+        | {"title": axis_title("away from p", dark)},
+    )
+
+
+def distances_columns(rules: Mapping[str, Mapping[str, Any]]) -> tuple[Columns, dict[str, Any]]:
+    """Each rule's distances after every batch of draws."""
+    columns: Columns = [{"x": list(rules[rule]["draws"]), "y": list(rules[rule]["distances"])} for rule in LINES]
+    xs = [x for column in columns for x in column["x"]]
+    ys = [y for column in columns for y in column["y"] if y > 0]  # 0 has no logarithm
+    return columns, {
+        "xaxis.range": [math.log10(min(xs)) - 0.05, math.log10(max(xs)) + 0.05],
+        "yaxis.range": [math.log10(min(ys)) - 0.1, math.log10(max(ys)) + 0.15],
+    }

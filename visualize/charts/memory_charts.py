@@ -1,0 +1,245 @@
+"""Memory as three charts: bytes against length, sequences that fit, and where a device's memory goes.
+
+KV formats are distinguished by dashes and words; the chosen one has the colour of the cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+
+from lab.memory.capacity import POLICIES, Deployment, Split
+from lab.memory.catalogue import GiB
+from lab.util.messages import counted
+from visualize.charts.base import Columns, blank, look, looks
+from visualize.states import KV_FORMATS, OWN
+
+DASHES = {"auto": "solid", "int8": "dash", "int4": "dot"}
+PARTS = {
+    "weights": "weights",
+    "set_aside": "set aside",
+    "tokens": "tokens",
+    "vain": "wasted",
+    "unused": "left over",
+}
+"""``Split`` in words, in the order in which the parts are stacked."""
+UNITS = {"PiB": 2**50, "GiB": GiB, "MiB": 2**20, "KiB": 2**10, "B": 1}
+"""No TiB: a device's memory is given in GiB, of which it may have a thousand and more."""
+POINTS = 64
+
+Others = dict[str, Deployment]
+"""The same deployment in every KV format that its model supports, by format."""
+
+
+def unit(size: float) -> tuple[str, int]:
+    """The largest unit in which ``size`` is at least 1, and its bytes."""
+    return next(((name, scale) for name, scale in UNITS.items() if size >= scale), ("B", 1))
+
+
+# -- bytes against length --------------------------------------------------------------------
+
+
+def length_figure(dark: bool = False) -> go.Figure:
+    """One line per format, the chosen one again in colour, and two points on it: the mean and the longest sequence."""
+    colours = look(dark)
+    hover = "length %{x:,}: %{y:,.3r} %{fullData.meta}<extra>%{fullData.name}</extra>"
+    lines = [
+        go.Scatter(
+            name=KV_FORMATS[name],
+            mode="lines+text",
+            line={"color": colours.muted, "dash": dash, "width": 1.5},
+            textposition="middle right",
+            textfont={"color": colours.ink, "size": 11},
+            cliponaxis=False,
+            hovertemplate=hover,
+        )
+        for name, dash in DASHES.items()
+    ]
+    chosen = go.Scatter(name="chosen", mode="lines", line={"color": OWN, "width": 3.5}, opacity=0.75, hoverinfo="skip")
+    marks = go.Scatter(
+        name="lengths",
+        mode="markers+text",
+        marker={"color": OWN, "size": 9, "line": {"color": colours.paper, "width": 1.5}},
+        textposition="top left",
+        textfont={"color": colours.ink, "size": 11},
+        cliponaxis=False,
+        hovertemplate=hover,
+    )
+    return blank(
+        [chosen, *lines, marks],
+        dark,
+        margin={"l": 62, "r": 50, "t": 6, "b": 26},
+        xaxis={"range": [0, 1], "nticks": 4, "tickformat": ",d", "tickangle": 0, "showgrid": False},
+        yaxis={"range": [0, 1], "nticks": 5},
+    )
+
+
+def length_columns(chosen: Deployment, others: Others) -> tuple[Columns, dict[str, Any]]:
+    """KiB, MiB or GiB of one sequence against tokens, and the axes."""
+    longest, mean = chosen.lengths.longest, chosen.lengths.mean
+    name, scale = unit(longest * max(other.token_bytes for other in others.values()))
+    x = [round(longest * i / POINTS) for i in range(POINTS + 1)]
+
+    def line(deployment: Deployment, text: str) -> dict[str, list[Any]]:
+        y = [tokens * deployment.token_bytes / scale for tokens in x]
+        return {"x": x, "y": y, "text": [""] * POINTS + [f"\u2002{text}"]}  # beside the mark of the longest
+
+    lines = [line(others[key], KV_FORMATS[key]) if key in others else {"x": [], "y": []} for key in DASHES]
+    marks = {
+        "x": [mean, longest],
+        "y": [tokens * chosen.token_bytes / scale for tokens in (mean, longest)],
+        "text": ["mean", ""],
+    }
+    top = 1.12 * longest * max(other.token_bytes for other in others.values()) / scale
+    return [line(chosen, ""), *lines, marks], {
+        "xaxis.range": [0, longest],
+        "yaxis.range": [0, top],
+        "yaxis.ticksuffix": f" {name}",
+    }
+
+
+# -- sequences that fit ----------------------------------------------------------------------
+
+
+def fit_figure(dark: bool = False) -> go.Figure:
+    """Two bars per format: contiguous hatched, paged filled, each with its number. They lie, so that numbers of any
+    length have room."""
+    colours = look(dark)
+    markers = {
+        "contiguous": {
+            "color": "rgba(0,0,0,0)",
+            "line": {"width": 1.2, "color": OWN},
+            "pattern": {"shape": "/", "fgcolor": OWN, "size": 6, "solidity": 0.35},
+        },
+        "paged": {"color": OWN, "line": {"width": 1.2, "color": OWN}},
+    }
+    bars = [
+        go.Bar(
+            name=policy,
+            orientation="h",
+            marker=markers[policy],
+            textposition="outside",
+            constraintext="none",
+            textfont={"color": colours.ink, "size": 12},
+            cliponaxis=False,
+            hovertemplate=f"%{{y}}, {policy}: %{{customdata}}<extra></extra>",
+        )
+        for policy in POLICIES
+    ]
+    return blank(
+        bars,
+        dark,
+        barmode="group",
+        bargap=0.3,
+        margin={"l": 56, "r": 10, "t": 6, "b": 46},
+        showlegend=True,
+        legend=_legend(dark, -0.13),
+        xaxis={"range": [0, 1], "nticks": 5, "tickangle": 0, "tickformat": "~s", "fixedrange": True},
+        yaxis={"autorange": "reversed", **_names(dark)},
+    )
+
+
+def fit_columns(chosen: Deployment, others: Others) -> tuple[Columns, dict[str, Any]]:
+    """Sequences by policy and format; the chosen format's name is bold."""
+    names = [f"<b>{KV_FORMATS[key]}</b>" if key == chosen.kv_dtype else KV_FORMATS[key] for key in others]
+    counts = {policy: [other.sequences(policy) for other in others.values()] for policy in POLICIES}
+    columns = [
+        {
+            "x": some,
+            "y": names,
+            "text": [f"{count:,}" for count in some],
+            "customdata": [counted(count, "sequence") for count in some],
+        }
+        for some in counts.values()
+    ]
+    most = max(max(some) for some in counts.values())
+    return columns, {"xaxis.range": [0, 1.5 * max(4, most)]}  # the longest bar leaves room for its number
+
+
+# -- where the memory is ---------------------------------------------------------------------
+
+
+def split_figure(dark: bool = False) -> go.Figure:
+    """A device's memory as a bar, one per policy, with as many sequences as fit."""
+    colours = look(dark)
+    hatch = {"shape": "/", "fgcolor": OWN, "size": 6, "solidity": 0.35}
+    markers = {
+        "weights": {"color": colours.verify},
+        "set_aside": {"color": colours.other},
+        "tokens": {"color": OWN},
+        "vain": {"color": "rgba(0,0,0,0)", "pattern": hatch, "line": {"width": 1, "color": OWN}},
+        "unused": {"color": "rgba(0,0,0,0)", "line": {"width": 1, "color": colours.faint}},
+    }
+    bars = [
+        go.Bar(
+            name=words,
+            orientation="h",
+            marker=markers[part],
+            width=0.62,
+            hovertemplate=f"%{{y}}: {words} %{{x:,.3r}} GiB<extra></extra>",
+        )
+        for part, words in PARTS.items()
+    ]
+    return blank(
+        bars,
+        dark,
+        barmode="stack",
+        margin={"l": 82, "r": 24, "t": 4, "b": 64},
+        showlegend=True,
+        legend={**_legend(dark, -0.2), "traceorder": "normal"},
+        xaxis={
+            "range": [0, 1],
+            "nticks": 5,
+            "tickangle": 0,
+            "ticksuffix": " GiB",
+            "showticksuffix": "first",  # there is no room for all of them
+            "exponentformat": "none",  # a "k" would appear at the first only, as the unit does
+            "separatethousands": True,
+            "fixedrange": True,
+        },
+        yaxis=_names(dark),
+    )
+
+
+def split_columns(chosen: Deployment) -> tuple[Columns, dict[str, Any]]:
+    """GiB by part and policy, contiguous on top."""
+    splits: dict[str, Split] = {policy: chosen.split(policy) for policy in reversed(POLICIES)}
+    columns = [
+        {"x": [max(0.0, getattr(split, part)) / GiB for split in splits.values()], "y": list(splits)} for part in PARTS
+    ]
+    return columns, {"xaxis.range": [0, chosen.memory / GiB]}
+
+
+CHARTS = {"length": length_figure, "fit": fit_figure, "split": split_figure}
+
+
+def shells() -> dict[str, dict[str, Any]]:
+    """Every chart's empty figure in both looks, as JSON for the page."""
+    return {name: looks(make) for name, make in CHARTS.items()}
+
+
+def columns(chosen: Deployment, others: Others) -> dict[str, tuple[Columns, dict[str, Any]]]:
+    """Every chart's data and axes."""
+    return {
+        "length": length_columns(chosen, others),
+        "fit": fit_columns(chosen, others),
+        "split": split_columns(chosen),
+    }
+
+
+def _names(dark: bool) -> dict[str, Any]:
+    """The axis with the names of bars that lie."""
+    return {
+        "showgrid": False,
+        "fixedrange": True,
+        "tickfont": {"color": look(dark).ink, "size": 12},
+        "ticks": "outside",
+        "ticklen": 5,
+        "tickcolor": "rgba(0,0,0,0)",
+    }
+
+
+def _legend(dark: bool, y: float) -> dict[str, Any]:
+    font = {"color": look(dark).muted, "size": 11}
+    return {"orientation": "h", "x": 0, "y": y, "yanchor": "top", "font": font, "itemclick": False}

@@ -1,0 +1,98 @@
+"""Rounds by draft position: what was guessed, what was kept, what it was replaced with.
+
+A column is one pass of the target, the prefill first. The bottom row is the token that the target
+itself chose in that pass; the round's guesses are above it, first to last.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import plotly.graph_objects as go
+
+from lab.trace.verdict_rounding import written
+from visualize.charts.base import Patch, blank, look, window
+from visualize.states import STATES
+from visualize.text import escaped
+
+TRACES = ("plain", "accepted", "rejected", "unjudged", "recovered", "bonus")
+HOLLOW = ("unjudged",)
+SHAPES = {"unjudged": "square-open", "rejected": "x", "recovered": "circle", "bonus": "cross"}
+"""What distinguishes states where columns go by too fast for glyphs (charts.js); the others stay squares."""
+LABELS = 8
+"""How many guesses there is room to label."""
+_GUESS = "Pass %{x}, guess %{customdata[2]}"  # not y, whose label on the axis may have words
+_PLACE = dict.fromkeys(("plain", "recovered", "bonus"), "Pass %{x}, the target's own")
+
+
+def figure(dark: bool = False) -> go.Figure:
+    """One trace per state: squares with the state's glyph in them."""
+    colours = look(dark)
+    traces = []
+    for key in TRACES:
+        state = STATES[key]
+        colour = state.dark if dark else state.light
+        hollow = key in HOLLOW
+        traces.append(
+            go.Scatter(
+                name=state.label,
+                meta=SHAPES.get(key, "square"),
+                mode="markers+text",
+                text=state.glyph,
+                textposition="middle center",
+                textfont={"color": colour if hollow else _glyph_ink(key, colours.dark), "size": 11, "weight": 700},
+                marker={
+                    "symbol": "square-open" if hollow else "square",
+                    "size": 14,
+                    "color": colour,
+                    "line": {"width": 1 if hollow else 0, "color": colour},
+                    "opacity": 0.7 if hollow else 1,
+                },
+                hovertemplate=f"{_PLACE.get(key, _GUESS)}: <b>%{{customdata[0]}}</b><br>"
+                f"{state.label} {state.glyph} %{{customdata[1]}}<extra></extra>",
+                cliponaxis=True,
+            )
+        )
+    return blank(
+        traces,
+        dark,
+        xaxis={"range": window(0), "showgrid": False, "tickformat": "d", "nticks": 8, "tickangle": 0},
+        yaxis=_axis(4),
+    )
+
+
+def columns() -> list[dict[str, list[Any]]]:
+    return [{"x": [], "y": [], "customdata": []} for _ in TRACES]
+
+
+def point(step: int, row: int, state: str, text: str, numbers: dict[str, float]) -> Patch:
+    """One square; ``row`` 0 is the target's own token, 1 the round's first guess. ``numbers`` are rounded."""
+    detail = " · ".join(f"{name} {written(value)}" for name, value in numbers.items())
+    return [TRACES.index(state), None, {"x": step, "y": row, "customdata": [escaped(text), detail, row]}]
+
+
+def layout(step: int) -> dict[str, Any]:
+    return {"xaxis.range": window(step)}
+
+
+def caption(sequences: int) -> str:
+    """What a column is, given how many sequences share a pass."""
+    return "one column a pass of the target" if sequences == 1 else f"a pass, shared by {sequences} sequences"
+
+
+def rows(guesses: int) -> dict[str, Any]:
+    """The y axis for rounds of at most ``guesses``."""
+    return {f"yaxis.{key}": value for key, value in _axis(guesses).items()}
+
+
+def _axis(guesses: int) -> dict[str, Any]:
+    """A row for the target and one for each guess; of many guesses every second is labelled, every third, and so on."""
+    every = max(1, math.ceil(guesses / LABELS))
+    labelled = range(every, guesses + 1, every)
+    words = [f"guess {row}" if row == every else f"{row}" for row in labelled]
+    return {"range": [-0.6, guesses + 0.6], "tickvals": [0, *labelled], "ticktext": ["target", *words]}
+
+
+def _glyph_ink(key: str, dark: bool) -> str:
+    return "#10151d" if dark or key == "recovered" else "#ffffff"

@@ -1,0 +1,137 @@
+"""A watched server: its metrics over time, and how guesses fare by position.
+
+Time is in seconds since the watching began. Colours are those of the Lab's own pool: blocks in use, running and waiting
+requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from lab.vllm.completion import ReportedRounds
+from visualize.charts import rounds_chart as rounds
+from visualize.charts.base import Columns, Patch, blank, look, looks, nice_ceiling
+from visualize.charts.pool_charts import over_time, queue_figure, speed_figure
+from visualize.states import OWN, STATES
+
+SECONDS = 300
+"""Most seconds in view."""
+FIRST = 60
+"""Seconds in view at first."""
+
+
+def usage_figure(dark: bool = False) -> go.Figure:
+    """The share of the cache's blocks that is in use."""
+    line = {"width": 1.5, "color": OWN}
+    area = go.Scatter(
+        name="in use",
+        mode="lines",
+        fill="tozeroy",
+        fillcolor="rgba(204,121,167,0.45)",  # OWN, so that the grid shows through
+        line=line,
+        hovertemplate="%{x:.0f} s: %{y:.1%} in use<extra></extra>",
+    )
+    return _shares([area], dark)
+
+
+def hits_figure(dark: bool = False) -> go.Figure:
+    """The share of prompt tokens that were found in the prefix cache."""
+    state = STATES["bonus"]
+    line = go.Scatter(
+        name="hits",
+        mode="lines+markers",
+        line={"color": state.dark if dark else state.light, "width": 1.6},
+        marker={"size": 4},
+        hovertemplate="%{x:.0f} s: %{y:.0%} of the tokens looked up were found<extra></extra>",
+    )
+    return _shares([line], dark)
+
+
+def acceptance_figure(dark: bool = False) -> go.Figure:
+    """Accepted guesses over rounds, one bar per position."""
+    state = STATES["accepted"]
+    bars = go.Bar(
+        name="accepted",
+        marker={"color": state.dark if dark else state.light, "line": {"width": 0}},
+        width=0.7,
+        hovertemplate="guess %{x}: kept in %{y:.0%} of the rounds<extra></extra>",
+    )
+    return blank(
+        [bars],
+        dark,
+        margin={"l": 44, "r": 12, "t": 6, "b": 24},
+        xaxis={"range": [0.4, 4.6], "dtick": 1, "tickprefix": "guess ", "showtickprefix": "first", "showgrid": False},
+        yaxis={"range": [0, 1.04], "dtick": 0.25, "tickformat": ".0%", "fixedrange": True},
+    )
+
+
+CHARTS = {
+    "usage": usage_figure,
+    "queue": queue_figure,
+    "speed": speed_figure,
+    "hits": hits_figure,
+    "acceptance": acceptance_figure,
+    "rounds": rounds.figure,
+}
+LINES = {"usage": 1, "queue": 2, "speed": 1, "hits": 1}
+"""The charts that grow with time, and how many lines each has."""
+
+
+def shells() -> dict[str, dict[str, Any]]:
+    """Every chart's empty figure in both looks, and its first columns, as JSON for the page."""
+    return {name: looks(make) | {"start": [{"x": [], "y": []} for _ in make().data]} for name, make in CHARTS.items()}
+
+
+def points(seconds: float, values: dict[str, Sequence[float | None]]) -> dict[str, list[Patch]]:
+    """One point of each line; None makes a gap."""
+    return {
+        name: [[trace, None, {"x": round(seconds, 1), "y": y}] for trace, y in enumerate(values[name])]
+        for name in LINES
+    }
+
+
+def layout(seconds: float, most: float, top_speed: float) -> dict[str, dict[str, Any]]:
+    """The axes; y axes that grow do so in jumps. ``most``: the most requests at once."""
+    time = [max(0.0, round(seconds - SECONDS, 1)), max(float(FIRST), round(seconds, 1))]
+    tops = {"queue": nice_ceiling(max(4.0, most)) * 1.06, "speed": nice_ceiling(max(10.0, top_speed))}
+    return {name: {"xaxis.range": time} for name in LINES} | {
+        name: {"xaxis.range": time, "yaxis.range": [0, top]} for name, top in tops.items()
+    }
+
+
+def acceptance(by_position: Sequence[float]) -> dict[str, Any]:
+    """The bars and their axis, on which there is room for only so many labels."""
+    positions = list(range(1, len(by_position) + 1))
+    columns: Columns = [{"x": positions, "y": [round(share, 4) for share in by_position]}]
+    most = max(4, len(positions))
+    return {
+        "columns": columns,
+        "layout": {"xaxis.range": [0.4, most + 0.6], "xaxis.dtick": math.ceil(most / rounds.LABELS)},
+    }
+
+
+def rounds_told(reported: ReportedRounds) -> dict[str, Any]:
+    """An answer's rounds as the Lab draws its own, but without tokens: a server reports only how many were kept."""
+    columns: Columns = [{"x": [], "y": [], "customdata": []} for _ in rounds.TRACES]
+
+    def put(number: int, row: int, state: str) -> None:
+        trace = columns[rounds.TRACES.index(state)]
+        for name, value in {"x": number, "y": row, "customdata": ["token not reported", "", row]}.items():
+            trace[name].append(value)
+
+    for number, (drafted, accepted) in enumerate(zip(reported.drafted, reported.accepted, strict=True), 1):
+        put(number, 0, "recovered" if accepted < drafted else "bonus")
+        for row in range(1, drafted + 1):
+            put(number, row, "accepted" if row <= accepted else "rejected" if row == accepted + 1 else "unjudged")
+    most = max(4, *reported.drafted, 0)
+    return {"columns": columns, "layout": rounds.layout(len(reported.drafted)) | rounds.rows(most)}
+
+
+def _shares(traces: list[Any], dark: bool) -> go.Figure:
+    figure = over_time(traces, dark)
+    figure.update_yaxes(range=[0, 1.04], tickformat=".0%", dtick=0.25, tickfont={"color": look(dark).muted})
+    return figure

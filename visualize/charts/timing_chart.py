@@ -1,0 +1,118 @@
+"""Where each pass spent its time, the prefill first, and the resulting speed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+
+from lab.trace.events import StepTimed
+from visualize.charts.base import Patch, blank, look, nice_ceiling, window
+from visualize.states import DRAFT_TIME
+
+MODELS = ("draft", "target")
+"""The parts that are passes of a model: the device's limit applies to them."""
+PARTS = (*MODELS, "other")
+SMOOTH = 8
+"""Passes over which the speed line is averaged; one pass alone jumps too much to read."""
+DWARFS = 3
+"""A prefill that takes more than this many times as long as the longest pass in view is cut off."""
+
+
+def part_colours(dark: bool) -> dict[str, str]:
+    colours = look(dark)
+    return {"draft": DRAFT_TIME, "target": colours.verify, "other": colours.other, "speed": colours.ink}
+
+
+def figure(dark: bool = False) -> go.Figure:
+    """Stacked bars in milliseconds, and tokens/s as a line on the right-hand axis."""
+    colours = part_colours(dark)
+    bars = [
+        go.Bar(
+            name=part,
+            marker={"color": colours[part], "line": {"width": 0}},
+            hovertemplate=f"Pass %{{x}}: {part} %{{y:.2f}} ms{'<br>%{customdata}' * (part in MODELS)}<extra></extra>",
+            width=0.8,
+        )
+        for part in PARTS
+    ]
+    line = go.Scatter(
+        name="tokens/s",
+        yaxis="y2",
+        mode="lines",
+        line={"color": colours["speed"], "width": 1.6},
+        hovertemplate=f"Pass %{{x}}: %{{y:,.4~r}} tokens/s, mean of up to {SMOOTH} passes<extra></extra>",
+    )
+    prefill = go.Scatter(
+        name="prefill",
+        yaxis="y3",
+        mode="text",
+        texttemplate="\u2002%{text}",
+        textposition="middle right",
+        textfont={"color": look(dark).muted, "size": 11},
+        hoverinfo="skip",
+    )
+    return blank(
+        [*bars, line, prefill],
+        dark,
+        barmode="stack",
+        margin={"l": 48, "r": 40, "t": 4, "b": 24},
+        xaxis={"range": window(0), "showgrid": False, "tickformat": "d", "nticks": 8, "tickangle": 0},
+        yaxis={"range": [0, 10], "nticks": 5, "ticksuffix": " ms"},
+        yaxis2={
+            "range": [0, 500],
+            "overlaying": "y",
+            "side": "right",
+            "showgrid": False,
+            "zeroline": False,
+            "tickvals": [],
+            "tickfont": {"color": look(dark).muted, "size": 11},
+        },
+        yaxis3={"range": [0, 1], "overlaying": "y", "visible": False, "fixedrange": True},
+    )
+
+
+def columns() -> list[dict[str, list[Any]]]:
+    return [{"x": [], "y": []} for _ in (*PARTS, "speed", "prefill")]
+
+
+def points(step: int, draft: float, target: float, other: float, speed: float | None, limit: str) -> list[Patch]:
+    """One pass's bars, the models' with the text about the device's ``limit``, and the recent speed, None for a
+    prefill."""
+    values = (draft, target, other)
+    patches = [[trace, None, {"x": step, "y": round(value, 3)}] for trace, value in enumerate(values)]
+    for _, _, row in patches[: len(MODELS)]:
+        row["customdata"] = limit
+    return patches if speed is None else [*patches, [len(PARTS), None, {"x": step, "y": round(speed, 2)}]]
+
+
+def prefill(step: int, ms: float, top: float, *, first: bool, seen: bool) -> Patch:
+    """The label beside the latest prefill's bar, while the bar is ``seen``: how long it took, and whether the axis cuts
+    it off. ``first``: there was no label before."""
+    said = f"prefill {ms:.1f} ms{', cut off' * (ms > top)}" if seen else ""
+    return [len(PARTS) + 1, None if first else 0, {"x": step, "y": 0.94, "text": said}]
+
+
+def caption(timed: StepTimed, limit: str) -> str:
+    """How near the latest step came to its ``limit``. Where that is more than 100%, there is room for either what bound
+    it or why."""
+    step = "Prefill" if timed.step_kind == "prefill" else f"Pass {timed.step}"
+    near = limit.partition(", ")[2] if "(" in limit else limit
+    return f"{step}: {near}" if limit else ""
+
+
+def layout(step: int, ms_top: float, speed_top: float) -> dict[str, Any]:
+    speeds = [0.4 * speed_top, 0.8 * speed_top]  # no 0: it would touch a pass number
+    return {
+        "xaxis.range": window(step),
+        "yaxis.range": [0, ms_top],
+        "yaxis2.range": [0, speed_top],
+        "yaxis2.tickvals": speeds,
+    }
+
+
+def axis_top(current: float, highest: float) -> float:
+    """The top of an axis that moves rarely: it follows the ``highest`` value in view only when that no longer fits or
+    is dwarfed."""
+    wanted = nice_ceiling(1.15 * highest)
+    return wanted if highest > current or wanted < current / 2.5 else current

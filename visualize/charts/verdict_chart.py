@@ -1,0 +1,75 @@
+"""A verdict, opened: the two distributions behind a guess, the residual, and the threshold u q.
+
+The guess comes first. It was kept if the target's bar rises above the line u q.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+
+from visualize.charts.base import Columns, blank, look, short
+from visualize.states import DRAFT_TIME, STATES
+from visualize.text import escaped
+
+BARS = ("target p", "draft q", "residual")
+LINE = "u q"
+MOST = 10
+"""Most tokens shown."""
+WIDE = 0.46
+"""Half the width of the line over the guess, a little wider than its bars."""
+
+
+def figure(dark: bool = False) -> go.Figure:
+    """Bars side by side for each token, and the line over the guess."""
+    colours, recovered = look(dark), STATES["recovered"]
+    residual = recovered.dark if dark else recovered.light
+    hatch = {"shape": "/", "fillmode": "overlay", "fgcolor": colours.paper, "size": 5, "solidity": 0.3}
+    markers = [{"color": colours.verify}, {"color": DRAFT_TIME}, {"color": residual, "pattern": hatch}]
+    traces = [
+        go.Bar(
+            name=name,
+            marker=marker | {"line": {"width": 0}},
+            hovertemplate=f"%{{customdata}}: {name} %{{y:.3~g}}<extra></extra>",
+        )
+        for name, marker in zip(BARS, markers, strict=True)
+    ]
+    line = go.Scatter(
+        name=LINE,
+        mode="lines",
+        line={"color": colours.ink, "width": 2.5},
+        hovertemplate=f"{LINE} = %{{y:.3~g}}<extra></extra>",
+    )
+    return blank(
+        [*traces, line],
+        dark,
+        barmode="group",
+        bargap=0.22,
+        margin={"l": 44, "r": 10, "t": 6, "b": 24},
+        xaxis={"showgrid": False, "range": [-0.6, MOST - 0.4], "tickvals": [], "ticktext": [], "automargin": True},
+        yaxis={"range": [0, 1], "nticks": 5},
+    )
+
+
+def columns(
+    texts: list[str], p: list[float], q: list[float] | None, residual: list[float] | None, bar: float | None
+) -> Columns:
+    """The data of one verdict. ``bar``: u q, None if no u was drawn."""
+    named = [escaped(text) for text in texts]
+    bars = [
+        {"x": list(range(len(some))), "y": some, "customdata": named} if some else {"x": [], "y": []}
+        for some in (p, q, residual)
+    ]
+    return [*bars, {"x": [-WIDE, WIDE], "y": [bar, bar]} if bar is not None else {"x": [], "y": []}]
+
+
+def layout(texts: list[str], glyphs: list[str], top: float) -> dict[str, Any]:
+    """The axes of one verdict: under each token its name and the glyph of its state; ``top``: the highest bar."""
+    names = [f"{glyph} {escaped(text, limit=9)}".strip() for text, glyph in zip(texts, glyphs, strict=True)]
+    return {
+        "xaxis.range": [-0.6, len(texts) - 0.4],
+        "xaxis.tickvals": list(range(len(texts))),
+        "xaxis.ticktext": names,
+        "yaxis.range": [0, short(1.06 * top) or 1],
+    }

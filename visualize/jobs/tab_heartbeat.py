@@ -1,0 +1,143 @@
+"""Which tabs are there, with and without a connection of their own.
+
+As long as a page is there it keeps a request open, Gradio's "heartbeat", and when that breaks, Gradio notifies the
+listeners to ``unload``: a run would be stopped, and could no longer be saved. But connections break though the page is
+there, as networks change and proxies end what lasts, and a browser then opens another. So Gradio hears that a tab is
+gone when it says so, as it is closed, or does not return in time.
+
+And a browser opens six connections to a server, over all its tabs: the sixth tab would never load. So a tab that is
+hidden, with nothing under way, says that it stays and closes its connection until it is shown (``presence.js``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import suppress
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from visualize.jobs.visitor_sessions import MOST
+
+HEARTBEAT = re.compile(r"(/gradio_api/heartbeat/[\w-]+)(?:/(away|gone))?/?", re.ASCII)
+ALIVE = b"data: ALIVE\n\n"
+EVERY = 15.0
+"""Seconds between signs of life: Gradio's own."""
+PATIENCE = 2 * 3600.0
+"""Seconds for which a tab may be away. One that is closed says so; a browser that is killed does not."""
+RETURNS = 15.0
+"""Seconds in which a tab whose connection broke may return. Browsers try again every three to five seconds, so that an
+attempt or two may fail; and a run to which nobody returns holds others up no longer than that."""
+STREAM = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
+
+
+class _Tab:
+    """A tab, for which one heartbeat is kept open within this process until it is ``gone``."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.gone = asyncio.Event()
+        self.heartbeat: asyncio.Task[None]
+        self.expiry: asyncio.TimerHandle | None = None
+        """When it is gone unless it returns, of one that is away or whose connection broke."""
+
+    def wake(self) -> None:
+        """It has returned, or nobody waits for that any more."""
+        if self.expiry:
+            self.expiry.cancel()
+        self.expiry = None
+
+
+class Presence:
+    """Stands between the tabs' connections and Gradio's heartbeats.
+
+    A tab is gone when it says so; when it has been absent for ``returns`` seconds after its last connection broke, or
+    for ``patience`` if it said that it is away; or when ``most`` others are absent.
+    """
+
+    def __init__(self, app: ASGIApp, patience: float = PATIENCE, returns: float = RETURNS, most: int = MOST) -> None:
+        self._app, self._patience, self._returns, self._most = app, patience, returns, most
+        self._tabs: dict[str, _Tab] = {}  # by the path of their heartbeat; the last to be absent last
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = HEARTBEAT.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        if not found:
+            await self._app(scope, receive, send)
+            return
+        path, said = found.groups()
+        wanted = "POST" if said else "GET"
+        if scope["method"] != wanted:
+            await Response(status_code=405, headers={"Allow": wanted})(scope, receive, send)
+        elif said is None:
+            await self._connected(path, scope, receive, send)
+        elif tab := self._tabs.get(path):
+            if said == "away":
+                self._absent(path, tab, self._patience)
+            else:
+                self._gone(path, tab)
+            await Response(status_code=204)(scope, receive, send)
+        else:
+            await Response(status_code=404)(scope, receive, send)
+
+    async def _connected(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a tab's request until either side ends it."""
+        tab = self._tabs.get(path) or self._begin(path, scope)
+        tab.connections += 1
+        tab.wake()
+
+        async def broken() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        ends = {asyncio.create_task(broken()), tab.heartbeat}
+        try:
+            await send(STREAM)
+            while True:
+                await send({"type": "http.response.body", "body": ALIVE, "more_body": True})
+                done, _ = await asyncio.wait(ends, timeout=EVERY, return_when=asyncio.FIRST_COMPLETED)
+                if done:
+                    break
+            with suppress(OSError):  # nobody is there any more
+                await send({"type": "http.response.body", "body": b""})
+        finally:
+            (ends - {tab.heartbeat}).pop().cancel()
+            tab.connections -= 1
+            if not (tab.connections or tab.expiry or tab.gone.is_set()):
+                self._absent(path, tab, self._returns)
+
+    def _begin(self, path: str, scope: Scope) -> _Tab:
+        """Ask Gradio for the heartbeat of a new tab."""
+        tab = self._tabs[path] = _Tab()
+
+        async def receive() -> Message:
+            if not tab.gone.is_set():
+                await tab.gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            pass
+
+        async def beat() -> None:
+            try:
+                await self._app(scope, receive, send)
+            finally:  # also when the server shuts down
+                self._gone(path, tab)
+
+        tab.heartbeat = asyncio.create_task(beat())
+        return tab
+
+    def _absent(self, path: str, tab: _Tab, seconds: float) -> None:
+        """It is gone unless it returns within ``seconds``."""
+        tab.wake()
+        tab.expiry = asyncio.get_running_loop().call_later(seconds, self._gone, path, tab)
+        self._tabs[path] = self._tabs.pop(path)
+        absent = [(path, tab) for path, tab in self._tabs.items() if tab.expiry]
+        for longest in absent[: -self._most]:
+            self._gone(*longest)
+
+    def _gone(self, path: str, tab: _Tab) -> None:
+        tab.wake()
+        tab.gone.set()
+        if self._tabs.get(path) is tab:
+            del self._tabs[path]

@@ -1,0 +1,199 @@
+"""ZeroGPU, a kind of Hugging Face Space: a GPU for the duration of a call, in a process that is forked for it.
+
+Only what the call yields, pickled, outlives it: so the engine, its pool and its clocks are made inside it. The server's
+own process never touches CUDA. Anywhere else ``spaces.GPU`` leaves a function unchanged, and all of this runs like any
+other engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import itertools
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from queue import Empty, SimpleQueue
+
+import gradio as gr
+import spaces
+
+from lab import Engine, load_engine
+from lab.config import ConfigError, EngineConfig, LabError, SamplingParams
+from lab.registry import EMBEDDED
+from lab.trace.events import Event, Finished, StepTimed
+from lab.trace.recorder import Watch
+from visualize.jobs.job_queue import TICK, Load
+
+BEGINNING = 20.0
+"""Seconds in a call's estimate for the fork, the models, and the few kernels that another drafter or length needs."""
+COMPILING = 40.0
+"""Seconds more if all kernels have to be compiled: ``python -m tests.engine.first_runs 90`` took 17, on a slow core."""
+TOKEN = 0.02
+"""Seconds in it per token."""
+
+ABORTED = "It may have needed the GPU for longer than it had asked for. Run it again: compiled kernels are kept."
+"""What to do when the process that had the GPU is gone."""
+
+_compiled: set[tuple[str, int] | None] = {None}
+"""The ``_kernels`` of runs that have ended. Triton keeps kernels on the disk, where later calls find them."""
+
+Step = list[Event] | str | LabError
+"""A step's events; before the first, what is waited for; or the error that there is instead (see ``Engine.submit``):
+of one that is raised in another process, only its class's name would be told."""
+
+
+class BorrowedGPU:
+    """The part of an engine that ``visualize.jobs.live_run`` needs; it decodes in calls that have a GPU.
+
+    Args:
+        pair: an embedded pair's name.
+        here: its engine in this process, on the CPU, which says how many blocks there are.
+        watch: told of every event, as an engine's own would be, which cannot hear from another process.
+    """
+
+    _owners = itertools.count()
+
+    def __init__(self, pair: str, here: Engine, watch: Watch) -> None:
+        self._pair, self._here, self._watch = pair, here, watch
+        self.waits_for = ""
+
+    def default_num_blocks(self, config: EngineConfig) -> int:
+        return self._here.default_num_blocks(config)
+
+    def models(self, config: EngineConfig) -> None:
+        """Nothing is compiled on a borrowed GPU."""
+
+    def place_in_queue(self, cancelled: threading.Event) -> None:
+        """Every call has a pool of its own, so nobody is ahead of it."""
+
+    def stream(
+        self, prompt: str, config: EngineConfig, sampling: SamplingParams, *, cancelled: threading.Event
+    ) -> Iterator[Event]:
+        """The events of a run, as each step ends. Once ``cancelled`` is set it ends, even while a GPU is waited for:
+        then without any event.
+
+        Raises:
+            ConfigError: layers are to be compiled.
+            LabError: see ``Engine.submit``; or no GPU was lent, or not for long enough.
+        """
+        if config.torch_compile:
+            raise ConfigError(
+                "torch_compile=True does not work on a borrowed GPU, which is there for a run alone. Switch it off."
+            )
+        owner = next(self._owners)
+        self.waits_for = "a GPU"
+        try:
+            for event in self._events(prompt, config, sampling, cancelled):
+                self._watch(owner, time.perf_counter(), event)
+                yield event
+        finally:
+            self.waits_for = ""
+
+    def _events(
+        self, prompt: str, config: EngineConfig, sampling: SamplingParams, cancelled: threading.Event
+    ) -> Iterator[Event]:
+        last: Event | None = None
+        try:
+            with contextlib.closing(_until(cancelled, decode(self._pair, prompt, config, sampling))) as steps:
+                for step in steps:
+                    if isinstance(step, str):
+                        self.waits_for = step
+                        continue
+                    self.waits_for = ""
+                    yield from step
+                    last = step[-1]
+        except gr.Error as error:  # as ``spaces`` says why there is no GPU, or none any more
+            told = f"{error.title}: {error.message}"
+            raise LabError(f"{told}. {ABORTED}" if "aborted" in told else told) from error
+        if isinstance(last, Finished) and last.reason != "error":
+            _compiled.add(_kernels(config))
+        elif last is not None and not isinstance(last, Finished):
+            yield Finished(t_ms=last.t_ms, reason="cancelled", text="", message="")
+
+
+def _until(cancelled: threading.Event, steps: Generator[Step, None, None]) -> Iterator[list[Event] | str]:
+    """``steps``, until ``cancelled`` is set. A thread reads them, which is left behind before the first: ``spaces``
+    cannot be told that a GPU is no longer wanted while it waits for one, and models and kernels take seconds. With the
+    next word from there, the thread ends the call, which gives the GPU back.
+
+    Raises:
+        Exception: what ``steps`` raises, or has instead of a step.
+    """
+    read: SimpleQueue[list[Event] | str | Exception | None] = SimpleQueue()
+    left = threading.Event()
+
+    def reads() -> None:
+        try:
+            with contextlib.closing(steps):
+                for step in steps:
+                    if left.is_set():
+                        return
+                    if isinstance(step, LabError):
+                        raise step
+                    read.put(step)
+            read.put(None)
+        except Exception as error:
+            read.put(error)
+
+    own = contextvars.copy_context()  # of the visitor's request, whose GPU it is
+    reader = threading.Thread(target=own.run, args=(reads,), name="decode-lab-borrow", daemon=True)
+    reader.start()
+    computes = False
+    try:
+        while not cancelled.is_set():
+            try:
+                step = read.get(timeout=TICK)
+            except Empty:
+                continue
+            if step is None:
+                return
+            if isinstance(step, Exception):
+                raise step
+            computes = isinstance(step, list)
+            yield step
+    finally:
+        left.set()
+        if computes:  # until the GPU is given back, a step later: the visitor's next run may need it
+            reader.join()
+
+
+def borrowing(load: Load, watch: Callable[[str], Watch]) -> Load:
+    """``load``, but with engines that decode on a borrowed GPU. ``watch``: see ``Monitor``."""
+    return lambda pair: BorrowedGPU(pair, load(pair), watch(EMBEDDED[pair].label))
+
+
+def seconds(pair: str, prompt: str, config: EngineConfig, sampling: SamplingParams) -> int:
+    """A call's estimated duration. The shorter it is, the sooner a Space gives the call a GPU; a call that takes longer
+    is broken off."""
+    compiling = 0.0 if _kernels(config) in _compiled else COMPILING
+    return round(BEGINNING + compiling + TOKEN * sampling.max_tokens)
+
+
+def _kernels(config: EngineConfig) -> tuple[str, int] | None:
+    """The settings of which each combination has kernels of its own. None: torch's are used."""
+    return None if config.kernels == "reference" else (config.kv_dtype, config.block_size)
+
+
+@spaces.GPU(duration=seconds)
+def decode(pair: str, prompt: str, config: EngineConfig, sampling: SamplingParams) -> Generator[Step, None, None]:
+    """A run, step by step."""
+    events: list[Event] = []
+    try:
+        yield "the models to be loaded on the GPU"
+        engine = _engine(pair)
+        yield "the first step on the GPU, for which kernels may have to be compiled"
+        for event in engine.stream(prompt, config, sampling):
+            events.append(event)
+            if isinstance(event, StepTimed | Finished):
+                yield events
+                events = []
+    except LabError as error:
+        yield error
+
+
+@functools.cache
+def _engine(pair: str) -> Engine:
+    """The engine in the forked process, for as long as a Space keeps that."""
+    return load_engine(draft=pair)

@@ -1,0 +1,203 @@
+"""The server's options: from the command line, or from environment variables.
+
+``--max-users`` is ``DECODE_LAB_MAX_USERS``, and likewise for the others; the command line takes precedence. Gradio's
+own ``GRADIO_SERVER_NAME`` and ``GRADIO_SERVER_PORT`` have the lowest precedence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from ipaddress import ip_address
+
+from lab.cli.arguments import Parser, add_pair
+from lab.config import ConfigError
+from lab.vllm.client import Server, trusted
+from visualize.url_settings import SWITCHED
+from visualize.zerogpu_space import borrows_a_gpu
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""This machine's names for itself."""
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""The wildcard addresses of IPv4 and IPv6, which no browser can open, and for each the address to open on this
+machine."""
+NAME = re.compile(r"[\w.-]+|[\da-f]*:[\da-f]*:[\da-f:.]*", re.ASCII)
+"""A host's name, or an address of IPv4 or IPv6."""
+PREFIX = "DECODE_LAB_"
+GRADIO = {"GRADIO_SERVER_NAME": "host", "GRADIO_SERVER_PORT": "port"}
+MAX_USERS = 64
+KEY = f"{PREFIX}PRESENTER_KEY"
+SWITCHES = ("share", "workshop")
+SHARED = (
+    "Sharing: anyone with the public link, which passes through Gradio's servers, can use this machine's models and "
+    "read what the pages show. There is no password. The link ends with this process, or after a week."
+)
+
+
+def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]) -> argparse.Namespace:
+    """``target``, ``draft``, ``device``, ``dtype``, ``host``, ``port``, ``allowed_hosts``, ``share``, ``max_users``,
+    ``workshop``, and ``attach``: a ``Server``, whose key is the environment's ``VLLM_API_KEY``, or None.
+
+    An invalid value ends the process with a sentence and status 2.
+    """
+    parser = Parser(description="Watch a language model decode, in the browser.")
+    parser.add_argument(
+        "--host",
+        type=_host,
+        default="127.0.0.1",
+        help="Default: 127.0.0.1, this machine alone; 0.0.0.0: all of IPv4, :: of IPv6.",
+    )
+    parser.add_argument("--port", type=_whole(1, 65535), default=7860, help="Default: 7860.")
+    parser.add_argument(
+        "--allowed-hosts",
+        type=_hosts,
+        default=(),
+        metavar="NAME,NAME",
+        help="names under which a proxy on this machine serves the lab, such as lab.example.org: the server answers to "
+        "them, too, and need not listen to any other machine.",
+    )
+    parser.add_argument("--share", action=argparse.BooleanOptionalAction, default=False, help=SHARED)
+    parser.add_argument(
+        "--max-users",
+        type=_whole(1, 100_000),
+        default=MAX_USERS,
+        help=f"most visitors with runs going or waiting at once; others are asked to come back. Default: {MAX_USERS}.",
+    )
+    parser.add_argument(
+        "--attach",
+        metavar="URL",
+        type=_server(environment.get("VLLM_API_KEY")),
+        help="a vLLM server to watch on a page of its own, such as http://127.0.0.1:8000. Its key, if it needs one, "
+        "is read from the variable VLLM_API_KEY.",
+    )
+    parser.add_argument(
+        "--workshop",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="many people on one engine: their runs share its batch and its blocks instead of taking turns, a page "
+        f"shows all of them, and anyone with the presenter's key ({KEY}, or one that is printed) can lead the others.",
+    )
+    add_pair(parser)
+    options = argparse.Namespace()
+    parser.prog = "app.py"
+    parser.exit_on_error = False
+    for variable, argument in _from_environment(parser, environment):
+        try:
+            parser.parse_args([argument], options)
+        except argparse.ArgumentError as error:
+            parser.error(f"{variable}: {error.message}")
+    parser.exit_on_error = True
+    parser.parse_args(arguments, options)
+    # These import torch, so they come after --help and errors in other options.
+    from lab.models.devices import resolve_device
+    from lab.models.loader import resolve_dtype
+
+    try:
+        options.device = resolve_device(options.device)
+        resolve_dtype(options.dtype, options.device)
+        if environment.get("SSL_CERT_FILE"):
+            trusted()  # Gradio reads them when it is imported
+    except ConfigError as error:
+        parser.error(str(error))
+    if any("\ud800" <= character <= "\udfff" for character in environment.get(KEY, "")):  # bytes that are not UTF-8
+        parser.error(f"{KEY} must be text in UTF-8: no page could send this one.")
+    if options.workshop and borrows_a_gpu(environment):
+        parser.error("a ZeroGPU Space lends its GPU to one run at a time: there is nothing for a workshop to share.")
+    return options
+
+
+def is_private(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
+    """Whether only people at this machine can reach the server: no other host, no proxy, no public link, no Space."""
+    return options.host in LOOPBACK and not (options.allowed_hosts or options.share or "SPACE_ID" in environment)
+
+
+def known_hosts(options: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The names that the server answers to. None: any, as where a public link will have a name of its own."""
+    if options.allowed_hosts and not options.share:
+        return tuple(dict.fromkeys((*LOOPBACK, options.host, *options.allowed_hosts)))
+    return LOOPBACK if is_private(options, environment) else None
+
+
+def in_address(host: str) -> str:
+    """``host`` as it is written in a page's address."""
+    return f"[{host}]" if ":" in host else host
+
+
+def can_listen(host: str, port: int) -> bool:
+    """Whether this machine has such an address, and no other program listens there. A name may have several addresses,
+    of which one is enough."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return False
+    for family, kind, _, _, address in found:
+        with suppress(OSError), socket.socket(family, kind) as probe:
+            if sys.platform != "win32":  # where it would take a port from another program
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just given up is free
+            probe.bind(address)
+            return True
+    return False
+
+
+def ask_directly(host: str, environment: MutableMapping[str, str]) -> None:
+    """Bypass any proxy for this machine: Gradio sends requests to its own address when it starts and to call a tool."""
+    there = ",".join(environment.get(name, "") for name in ("no_proxy", "NO_PROXY")).split(",")
+    if "*" not in there:
+        names = dict.fromkeys(name for name in (*map(str.strip, there), *LOOPBACK, host) if name)
+        environment["no_proxy"] = environment["NO_PROXY"] = ",".join(names)
+
+
+def _from_environment(parser: Parser, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The variables that are set, each with the equivalent argument. An empty one counts as unset."""
+    names = GRADIO | {PREFIX + name.upper(): name for name in vars(parser.parse_args([]))}
+    for variable, name in names.items():
+        value, option = environment.get(variable, ""), name.replace("_", "-")
+        if value and name in SWITCHES:
+            if value.lower() not in SWITCHED:
+                parser.error(f"{variable} must be one of {', '.join(SWITCHED)}, not {value!r}.")
+            yield variable, f"--{name}" if SWITCHED[value.lower()] else f"--no-{name}"
+        elif value:
+            yield variable, f"--{option}={value}"
+
+
+def _host(text: str) -> str:
+    """A host in its canonical form, without the brackets that it has in an address."""
+    name = text.strip().removeprefix("[").removesuffix("]").lower()
+    try:
+        return str(ip_address(name))
+    except ValueError:
+        return name or LOOPBACK[0]
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    names = tuple(_host(name) for name in text.split(",") if name.strip())
+    for name in names:
+        if not NAME.fullmatch(name):
+            raise argparse.ArgumentTypeError(
+                f"it must be names of hosts, separated by commas, such as lab.example.org, not {name!r}"
+            )
+    return names
+
+
+def _server(key: str | None) -> Callable[[str], Server]:
+    def read(text: str) -> Server:
+        try:
+            return Server(text, key)
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdecimal() or not low <= int(text[:20]) <= high:
+            raise argparse.ArgumentTypeError(f"it must be a whole number from {low:,} to {high:,}, not {text!r}")
+        return int(text)
+
+    return read

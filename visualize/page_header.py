@@ -1,0 +1,44 @@
+"""The header of all pages: which page this is, links to the others, and the switch between light and dark.
+
+A page is a route of its own (``gr.Blocks.route``) and not a tab: its address leads straight to it, its query
+holds only its own inputs, and no page pays for the charts of another.
+"""
+
+from __future__ import annotations
+
+import json
+from html import escape
+
+import gradio as gr
+
+from visualize import assets
+from visualize import run_settings as settings
+from visualize.page_list import ABOUT, PAGES
+from visualize.pages.deploy import deployment
+from visualize.pages.memory import calculator
+
+SETTINGS = {"Lab": settings.LINK, "Memory": calculator.LINK, "Deploy": deployment.LINK}
+"""Pages whose settings mean the same where they have the same name, and have the same defaults, which addresses leave
+out. A link from one of them to another carries these over, as far as the other offers the value."""
+
+
+def build(page: str) -> gr.HTML:
+    """The header of ``page``."""
+    listed = "Lessons" if page == "Instructor" else page
+    links = "".join(_link(listed, name) for name in PAGES)
+    return gr.HTML(
+        assets.header(ABOUT[page], f'<nav aria-label="Pages">{links}</nav>'),
+        js_on_load=assets.put_together({}, ("header", "gradio")),
+        apply_default_css=False,
+        elem_id="header",
+    )
+
+
+def _link(page: str, to: str) -> str:
+    carried = ""
+    if page != to and page in SETTINGS and to in SETTINGS:
+        here, there = SETTINGS[page], SETTINGS[to]
+        values = {name: there.choices.get(name) for name in here.defaults if name in there.defaults}
+        accepted = {name: choices and [str(value) for value in choices] for name, choices in values.items()}
+        carried = f' data-carried="{escape(json.dumps(accepted))}"'
+    return f'<a href="{PAGES[to]}"{carried}{" aria-current=page" if to == page else ""}>{to}</a>'

@@ -1,0 +1,123 @@
+"""What the Claims page shows: the claims, and the results of checking them, as JSON for its script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from lab.claims import CLAIMS
+from lab.claims.claim import NOISE, Checked, Claim
+from lab.claims.trial import Stopped, Trial
+from lab.config import LabError
+from lab.engine.engine import Engine
+from visualize.charts.claim_charts import columns, shells
+from visualize.jobs.job_queue import Line, Load
+from visualize.jobs.progress_tasks import Record, Task
+from visualize.states import VERDICTS
+from visualize.text import visible
+from visualize.url_settings import Link
+
+LINK = Link({"claim": ""}, {"claim": {"": "none"} | {name: claim.quote for name, claim in CLAIMS.items()}}, {}, {})
+
+
+def claim_records() -> list[Record]:
+    """All claims as data, in their order."""
+    return [
+        {name: getattr(claim, name) for name in ("id", "topic", "quote", "source", "tested", "rule", "arithmetic")}
+        | {"noise": "" if claim.arithmetic else NOISE}
+        for claim in CLAIMS.values()
+    ]
+
+
+def setup() -> Record:
+    """What the page's script starts with: claims, charts without data, and the verdicts' words and signs."""
+    verdicts = {key: asdict(state) for key, state in VERDICTS.items()}
+    return {"claims": claim_records(), "shells": shells(), "verdicts": verdicts}
+
+
+def shown(claim: Claim, checked: Checked) -> Record:
+    """A claim's numbers, chart and verdict."""
+    found, verdict = checked.found, checked.verdict
+    measured = any(number.kind == "measured" for number in found.numbers)
+    record: Record = {
+        "verdict": verdict.word,
+        "why": verdict.why,
+        "needs": verdict.needs,
+        "numbers": [[number.label, number.text, number.kind, number.spread] for number in found.numbers],
+        "took": f"measured here{_seconds(checked.seconds)}" if measured else "calculated",
+    }
+    if found.chart:
+        drawn, layout = columns(found.chart)
+        record["chart"] = {"shell": found.chart.form, "columns": drawn, "layout": layout}
+    return record
+
+
+def _seconds(seconds: float) -> str:
+    """The time a measurement took; empty where it was made for another claim."""
+    return f" in {seconds:.1f} s" if seconds >= 0.1 else ""
+
+
+def calculated() -> Record:
+    """The results of all claims that are arithmetic. No model is loaded for them."""
+
+    def refuse(pair: str) -> Engine:
+        raise AssertionError("a calculation asks for no engine")
+
+    trial = Trial(refuse)
+    return {name: shown(claim, claim.check(trial)) for name, claim in CLAIMS.items() if claim.arithmetic}
+
+
+class Checks(Task):
+    """Checks claims for a visitor, one after another; a measurement that several share is made once."""
+
+    def __init__(self, line: Line, load: Load, names: Sequence[str]) -> None:
+        self._names = [name for name in CLAIMS if name in names]  # they come from a browser
+        self._checked: Record = {}
+        self._place, self._now = 0, ""
+        super().__init__(line, load)
+
+    def _work(self) -> None:
+        trial = Trial(self._load_in_turn, cancelled=self.cancelled, report=self._report, turn=self.turn)
+        for place, name in enumerate(self._names):
+            if self.cancelled.is_set():
+                return
+            self._place, self._now = place, ""
+            try:
+                row = shown(CLAIMS[name], CLAIMS[name].check(trial))
+            except Stopped:
+                return
+            except LabError as error:
+                row = {"problem": visible(str(error))}
+            self._checked = self._checked | {name: row}
+
+    def _load_in_turn(self, pair: str) -> Engine:
+        with self.turn():
+            return self.engine(pair)
+
+    def _report(self, line: str) -> None:
+        self._now = visible(line)
+
+    def record(self) -> Record:
+        over = self.done.is_set()
+        record: Record = {"running": not over, "checked": self._checked, "progress": self._progress(over)}
+        record["of"] = len(self._names)
+        if not over and self._names:
+            record["now"] = self._names[self._place]
+            record["step"] = self.status() or self._now
+        if over and self.problem:
+            record["problem"] = visible(self.problem)
+        return record
+
+    def _progress(self, over: bool) -> str:
+        count = len(self._names)
+        if over:
+            stopped = self.cancelled.is_set() and len(self._checked) < count
+            return f"Stopped after {len(self._checked)} of {count}." if stopped else ""
+        return f"Checking {self._place + 1} of {count}" if count > 1 else "Checking"
+
+
+def opened(query: Any) -> tuple[Record, list[str]]:
+    """What the page shows at first, and a sentence for each value of its link that was left out."""
+    settings, notices = LINK.read(query)
+    return {"running": False, "checked": calculated(), "open": settings.get("claim", "")}, notices

@@ -1,0 +1,145 @@
+"""What the Compare page measures: settings side by side, and how the time per token grows.
+
+A comparison is many runs. Each waits for its own turn, so that other visitors' runs come in between, not after
+all of them.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from lab.config import ConfigError, EngineConfig
+from lab.engine.engine import Engine
+from lab.measure.comparison import RunTurn, compare
+from lab.measure.difference import first_differences
+from lab.measure.scaling_fit import UNCACHED, measure_growth
+from lab.trace.run import Run
+from visualize.jobs.job_queue import Line, Load
+from visualize.jobs.progress_tasks import Record, Task
+from visualize.pages.compare import report as comparison
+from visualize.pages.compare import theory_report as prediction
+from visualize.pages.compare.configurations import Inputs
+from visualize.run_settings import bounded
+from visualize.states import KV_FORMATS
+
+
+class Comparison(Task):
+    """Settings compared on a prompt; ``count``: the finished runs, of which only what the page shows is kept."""
+
+    def __init__(self, line: Line, load: Load, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self.count = 0
+        self._now: tuple[RunTurn, int] | None = None
+        self._reading = False
+        self._so_far: Record = {}
+        self._whole: Record = {}
+        super().__init__(line, load)
+
+    def _work(self) -> None:
+        inputs = self.inputs
+        configs, sampling, prompt = inputs.configs(), inputs.sampling(), bounded(inputs.prompt)
+        with self.turn():
+            engine = self.engine(inputs.pair)
+            self.compile(engine, configs.values())
+        steps = compare(
+            engine,
+            prompt,
+            configs,
+            sampling,
+            inputs.repeats,
+            cancelled=self.cancelled,
+            watch=self._watch,
+        )
+        runs: dict[str, list[Run]] = {name: [] for name in configs}
+        while True:
+            with self.turn():
+                step = None if self.cancelled.is_set() else next(steps, None)
+            if step is None:
+                break
+            turn, run = step
+            if turn.repeat:
+                runs[turn.name].append(run)
+                self._so_far, self.count = comparison.so_far(runs), self.count + 1
+        if all(runs.values()):
+            partings = {}
+            with self.turn():
+                if not self.cancelled.is_set():
+                    self._reading = True
+                    partings = first_differences(engine, {name: some[0] for name, some in runs.items()})
+            whole = comparison.whole(configs, runs, partings)
+            self._whole = whole | {"theory": prediction.theory(configs, runs, _token_bytes(engine))}
+
+    def _watch(self, turn: RunTurn, tokens: int) -> None:
+        self._now = turn, tokens
+
+    def record(self) -> Record:
+        over = self.done.is_set()
+        record = self._so_far | {"running": not over} | self._progress(over)
+        if over and self.problem:
+            return record | {"problem": self.problem}
+        return record | self._whole if over else record
+
+    def _progress(self, over: bool) -> Record:
+        """Progress in words; during a run, its tokens so far come separately, because they change all the time."""
+        if over or self._now is None or self._reading or self.status():
+            return {"progress": self._standing(over)}
+        turn, tokens = self._now
+        first = len(self.inputs.configs())  # one each to warm up, which is no run of the comparison
+        if not turn.repeat:
+            return {"progress": f"Warm-up {turn.number} of {first}: {turn.name}", "tokens": tokens}
+        run = f"Run {turn.number - first} of {turn.of - first}"
+        return {"progress": f"{run}: {turn.name}, repeat {turn.repeat}", "tokens": tokens}
+
+    def _standing(self, over: bool) -> str:
+        if over and not self.cancelled.is_set():
+            return ""
+        if over:
+            wanted = self.inputs.repeats * len(self.inputs.configs())
+            after = f"Stopped after {self.count} of {wanted} runs." if self.count else "Stopped before a run was done."
+            return " ".join([after, *self._whole.get("said", ())[:1]])  # the verdict, in whose place this is shown
+        reading = "Measuring how sure each was where outputs part …" if self._reading else "Getting ready …"
+        return self.status() or reading
+
+
+def _token_bytes(engine: Engine) -> dict[str, int]:
+    """Bytes per token in the target's cache, by format; formats that its heads do not support are left out."""
+    found = {}
+    for name in KV_FORMATS:
+        with suppress(ConfigError):
+            found[name] = engine.token_bytes(EngineConfig(kv_dtype=name))
+    return found
+
+
+class Growth(Task):
+    """Milliseconds per token by length, with and without a cache."""
+
+    def __init__(self, line: Line, load: Load, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self._now = ""
+        self._whole: Record = {}
+        super().__init__(line, load)
+
+    def _work(self) -> None:
+        curves, prompt = {}, bounded(self.inputs.prompt)
+        with self.turn():
+            if not self.cancelled.is_set():
+                curves = measure_growth(
+                    self.engine(self.inputs.pair),
+                    prompt,
+                    prediction.GROWTH_TOKENS,
+                    cancelled=self.cancelled,
+                    watch=self._watch,
+                )
+        if curves:
+            self._whole = prediction.growth(curves)
+
+    def _watch(self, name: str, tokens: int) -> None:
+        self._now = f"{name}{' a cache' * (name == UNCACHED)}: {tokens} of {prediction.GROWTH_TOKENS} tokens"
+
+    def record(self) -> Record:
+        over = self.done.is_set()
+        if over and self.problem:
+            return {"growth": {"running": False, "problem": self.problem}}
+        if over:
+            return {"growth": {"running": False, **(self._whole or {"progress": "Stopped."})}}
+        return {"growth": {"running": True, "progress": self.status() or self._now or "Getting ready …"}}

@@ -1,0 +1,55 @@
+"""From a run in the Lab to the comparison that shows what its settings gain."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from urllib.parse import urlencode
+
+from lab.config import EngineConfig, LabError
+from lab.config_parse import config_text
+from visualize.pages.compare.configurations import BOUNDS, LANES
+from visualize.reduce.settings_text import NEEDS
+from visualize.run_settings import CHOICES, OTHER, Settings, bounded
+
+USUAL = EngineConfig()
+
+
+def against(settings: Settings) -> str:
+    """The Compare page's address, relative to the Lab's, with these settings and the same without speculation or, where
+    there is none, the cache alone. One token, too few to compare, becomes two; too many are for that page to limit and
+    to say. Empty if the settings are just the cache, if they are invalid (their run says why), and for models that only
+    the Lab accepts."""
+    try:
+        config = _relevant(settings.engine_config(num_blocks=_small_pool(settings)))
+        settings.sampling()
+        bounded(settings.prompt).encode()  # it may contain a lone surrogate
+    except (LabError, UnicodeEncodeError):
+        return ""
+    plain = USUAL if config.speculative == "off" else _relevant(replace(config, speculative="off"))
+    if settings.pair == OTHER or config == plain:
+        return ""
+    keys, lines = [], []
+    for name, one in (("No guesses", plain), ("Yours", config)):
+        key = next((key for key, (_, known) in LANES.items() if known == one), None)
+        if key and not lines:  # the page runs named settings first, and compares all others with the first
+            keys.append(key)
+        else:
+            lines.append(f"{name}: {config_text(one)}")
+    query = {"prompt": settings.prompt, "pair": settings.pair, "lanes": ",".join(keys), "own": "\n".join(lines)}
+    for name, (least, _) in BOUNDS.items():
+        value = getattr(settings, name, None)
+        if value is not None:  # None: a seed that the engine picks, or repeats, which the Lab does not have
+            query[name] = max(value, least)
+    return f"compare?{urlencode(query | {'run': 1})}"
+
+
+def _small_pool(settings: Settings) -> int | None:
+    """The pool's blocks, if fewer were chosen than the Lab's maximum; None: the engine's own default."""
+    fewer = settings.cache and settings.pool_size in CHOICES["pool_size"] and settings.pool_size < Settings.pool_size
+    return settings.pool_size // settings.block_size if fewer else None
+
+
+def _relevant(config: EngineConfig) -> EngineConfig:
+    """``config`` with the settings that matter only to other drafters at their defaults."""
+    others = [name for name, who in NEEDS.items() if config.speculative not in who]
+    return replace(config, **{field.name: field.default for field in fields(config) if field.name in others})

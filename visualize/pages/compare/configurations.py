@@ -1,0 +1,163 @@
+"""The Compare page's inputs: a prompt, the settings to run on it, how and how often; and the link for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.config_parse import parse_config
+from lab.measure.comparison import FEWEST, MOST
+from lab.registry import EMBEDDED, Pair
+from lab.util.capabilities import has_gpu
+from visualize.run_settings import BOUNDS as LAB_BOUNDS
+from visualize.run_settings import CHOICES as LAB_CHOICES
+from visualize.run_settings import LINK as LAB_LINK
+from visualize.run_settings import MAX_PROMPT
+from visualize.text import visible
+from visualize.url_settings import Link
+from visualize.zerogpu_space import borrows_a_gpu
+
+HAS_GPU = has_gpu() and not borrows_a_gpu(os.environ)
+"""Whether settings are compared on a GPU: what a ZeroGPU Space lends is for single runs."""
+
+
+def _draft(gamma: int, **more: Any) -> EngineConfig:
+    return EngineConfig(speculative="draft", num_speculative_tokens=gamma, **more)
+
+
+GAMMAS = (1, 2, 4, 8)
+LANES: dict[str, tuple[str, EngineConfig]] = {
+    "cache": ("Cache", EngineConfig()),
+    "no-cache": ("No cache", EngineConfig(kv_cache=False)),
+    "int8": ("INT8", EngineConfig(kv_dtype="int8")),
+    "int4": ("INT4", EngineConfig(kv_dtype="int4")),
+    "paged": ("Paged", EngineConfig(paged=True)),
+    **{f"draft-{gamma}": (f"Draft γ{gamma}", _draft(gamma)) for gamma in GAMMAS},
+    "adaptive": ("Draft, adaptive", _draft(8, adaptive_window=True)),
+    "lookup": ("Lookup γ4", EngineConfig(speculative="ngram")),
+    "early-exit": ("Early exit γ4", EngineConfig(speculative="early_exit")),
+    "all": ("INT8 paged γ4", _draft(4, kv_dtype="int8", paged=True)),
+    "torch": ("By torch", EngineConfig(kernels="reference")),
+    "compiled": ("Compiled", EngineConfig(kernels="auto" if HAS_GPU else "reference", torch_compile=True)),
+}
+"""Settings to choose from, in the order of a comparison: each one's label and engine configuration. The cache alone
+comes first, so that a speed-up means what it means in the field."""
+if HAS_GPU:
+    LANES["no-graphs"] = "No graphs", EngineConfig(cuda_graphs=False)
+NEED_A_DRAFT = frozenset(key for key, (_, config) in LANES.items() if config.speculative == "draft")
+"""The lanes in which a draft model guesses."""
+
+
+def presets(*, draft: bool = True) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """The comparisons to choose from: each one's label and lanes. ``draft``: whether there is a draft model."""
+    found = {
+        "ladder": ("Ladder", ("cache", "no-cache", "int8", "paged", "draft-4" if draft else "lookup")),
+        "gamma": ("Gamma", ("cache", *(f"draft-{gamma}" for gamma in GAMMAS))),
+        "formats": ("Formats", ("cache", "int8", "int4")),
+        "blocks": ("Blocks", ("cache", "paged")),
+        "kernels": ("Kernels", tuple(lane for lane in ("cache", "no-graphs", "torch", "compiled") if lane in LANES)),
+    }
+    return {key: preset for key, preset in found.items() if draft or NEED_A_DRAFT.isdisjoint(preset[1])}
+
+
+CHOICES: dict[str, dict[Any, str]] = {
+    "lanes": {key: label for key, (label, _) in LANES.items()},
+    "pair": LAB_CHOICES["pair"],
+}
+BOUNDS = {name: LAB_BOUNDS[name] for name in ("temperature", "top_k", "top_p", "seed")} | {
+    "max_tokens": (2, 500),
+    "repeats": (1, 9),
+}
+MAX_OWN = 600
+"""Most characters of the settings written by hand."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The page's controls, with their initial values.
+
+    ``lanes``: keys of ``LANES``. ``own``: other settings, one per line (``lab.config_parse``), perhaps after a name
+    and a colon.
+    """
+
+    prompt: str = "The king's youngest daughter went down to the well, and there she saw"
+    lanes: tuple[str, ...] = presets()["ladder"][1]
+    own: str = ""
+    pair: str = "matched"
+    repeats: int = 3
+    max_tokens: int = 96
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 7
+
+    def configs(self) -> dict[str, EngineConfig]:
+        """The settings by name, in the order of ``LANES`` and then of the lines.
+
+        Raises:
+            ConfigError: not two to five settings, an invalid line, or a name that is there twice.
+        """
+        if len(self.own) > MAX_OWN:
+            raise ConfigError(f"Your own settings may have at most {MAX_OWN} characters.")
+        configs = {label: config for key, (label, config) in LANES.items() if key in self.lanes}
+        for line in filter(None, (line.strip() for line in self.own.splitlines())):
+            before, colon, after = line.partition(":")
+            given, text = (before, after) if colon and "=" not in before else ("", line)
+            name = visible(given.strip() or text.strip() or line)
+            try:
+                config = parse_config(text)
+            except ConfigError as error:
+                raise ConfigError(f"Your own settings: {visible(str(error))}") from error
+            if name in configs:
+                raise ConfigError(f"{name} is listed twice.")
+            configs[name] = config
+        if not FEWEST <= len(configs) <= MOST:
+            raise ConfigError(f"Choose {FEWEST} to {MOST} settings to compare, not {len(configs)}.")
+        return configs
+
+    def sampling(self) -> SamplingParams:
+        """Raises ConfigError if a number makes no sense."""
+        LINK.check(vars(self), {name: name.replace("_", " ").capitalize() for name in BOUNDS})
+        return SamplingParams(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            seed=self.seed,
+        )
+
+
+NAMES = tuple(field.name for field in fields(Inputs))
+DEFAULTS = {field.name: field.default for field in fields(Inputs)}
+LINK = Link(DEFAULTS, CHOICES, BOUNDS, {"prompt": MAX_PROMPT, "own": MAX_OWN})
+
+
+def from_link(
+    query: Mapping[str, str], link: Link = LINK, pairs: Mapping[str, Pair] = EMBEDDED
+) -> tuple[Inputs, list[str]]:
+    """The inputs a link asks for, and a sentence for each value that was left out or changed.
+
+    ``pairs``: the model pairs that this server offers; ``link``: one with them. A link that names no lanes gets those
+    of the ladder that its pair can run. One from the Lab may ask for as many tokens as a run there has.
+    """
+    most = BOUNDS["max_tokens"][1]
+    asked = LAB_LINK.read({name: query[name] for name in query if name == "max_tokens"})[0].get("max_tokens", most)
+    settings, notices = link.read({**query, "max_tokens": most} if asked > most else query)
+    if asked > most:
+        notices.append(f"A comparison's runs have at most {most} tokens: {most}, not {asked:,}.")
+    pair = pairs[settings.get("pair", DEFAULTS["pair"])]
+    settings.setdefault("lanes", presets(draft=pair.has_draft)["ladder"][1])
+    return Inputs(**settings), notices
+
+
+def to_inputs(values: Sequence[Any]) -> Inputs:
+    """The inputs from the controls' values."""
+    return Inputs(**LINK.controls(values))
+
+
+def preset_of(lanes: tuple[str, ...], draft: bool = True) -> str | None:
+    """The preset with exactly these lanes; ``draft``: see ``presets``."""
+    return next((key for key, (_, some) in presets(draft=draft).items() if set(some) == set(lanes)), None)

@@ -1,0 +1,215 @@
+"""The Deploy page's answer as JSON for its script: a command, whether it fits, and how vLLM differs from this lab."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from lab.memory.capacity import Deployment
+from lab.memory.model_memory import Model, known
+from lab.util.messages import counted
+from lab.vllm.serve_command import (
+    BLOCK,
+    WithDraft,
+    always,
+    differences,
+    fewest_gpus,
+    holds,
+    keeps_block_size,
+    left_behind,
+    own_limit,
+    serve_command,
+    sharded,
+    splits,
+)
+from visualize.pages.deploy.deployment import NAMED, Inputs
+from visualize.pages.memory import calculator
+from visualize.pages.memory.memory_report import size
+
+NOTHING_LEFT = (
+    "vLLM does not start with a GPU's whole memory: when it asks for its share, CUDA has already taken some. Leave "
+    "some of it set aside, a few percent at least."
+)
+"""Why vLLM would not start if nothing is set aside."""
+
+
+def answer(inputs: Inputs) -> dict[str, Any]:
+    """Everything that the page shows. Texts are plain: the page sets them as text.
+
+    Raises:
+        ConfigError: what was asked makes no sense; the message says what would.
+    """
+    inputs.check()
+    config = inputs.engine_config()
+    target, drafts = _model(inputs.model), inputs.speculation == "draft"
+    draft = _model(inputs.draft_model) if drafts else None
+    needed = _needed(inputs, target, draft) if target else None
+    gpus = inputs.tensor_parallel or (_fewest(needed, inputs.at_once) if needed else 1)
+    limit = own_limit(calculator.gpu_bytes(inputs.gpu, inputs.memory), "a100" in inputs.gpu)
+    command = serve_command(
+        config,
+        _name(inputs.hub, target),
+        _name(inputs.draft_hub, draft) if drafts else None,
+        gpus,
+        dtype="float32" if inputs.weights == "float32" else "auto",
+        max_model_len=inputs.longest,
+        gpu_memory_utilization=1 - inputs.set_aside / 100,
+        max_num_seqs=inputs.at_once,
+        max_num_batched_tokens=inputs.max_num_batched_tokens,
+        limit=limit,
+    )
+    refused = _too_long(inputs, target) or _mismatched(target, draft) or NOTHING_LEFT * (not inputs.set_aside)
+    return {
+        "command": command,
+        "say": refused or _fits(inputs, target, draft, needed, gpus),
+        "problem": bool(refused or (needed and not _holds(needed, gpus, inputs.at_once))),
+        "differences": [
+            *_of_weights(inputs, draft),
+            *_of_models(target, draft, drafts, gpus),
+            *always(inputs.cache, inputs.paged),
+            *differences(config),
+            *left_behind(config, inputs.at_once, inputs.max_num_batched_tokens, limit),
+            *(_of_memory(inputs) if needed else ()),
+        ],
+        "splits": _rows(needed, inputs.at_once, gpus) if needed else [],
+    }
+
+
+def _model(key: str) -> Model | None:
+    return known()[key] if key in NAMED else None
+
+
+def _name(other: str, model: Model | None) -> str:
+    return model.source.removeprefix("config.json of ") if model else other.strip()
+
+
+def _needed(inputs: Inputs, target: Model, draft: Model | None) -> Deployment:
+    """The model on one GPU of the chosen kind, with the command's block size, and a known draft beside it. The draft is
+    the one that the command names: vLLM quantises its cache like the target's, but not its weights.
+    """
+    machine = {name: getattr(inputs, name) for name in ("weights", "gpu", "memory", "set_aside", "mean", "longest")}
+    config = inputs.engine_config()
+    blocks = {"kv_format": config.kv_dtype, "block_size": config.block_size if keeps_block_size(config) else BLOCK}
+    asked = calculator.Inputs(**machine, **blocks)
+    if draft is None:
+        return asked.deployment(target)
+    whole = replace(asked, weights="float32" if inputs.weights == "float32" else "bfloat16")
+    return WithDraft(**vars(asked.deployment(target)), draft=whole.deployment(draft))
+
+
+def _holds(needed: Deployment, gpus: int, sequences: int) -> bool:
+    """Whether the model can be split over that many GPUs, and they hold that many sequences."""
+    shard = splits(needed).get(gpus)
+    return shard is not None and holds(shard, sequences)
+
+
+def _fewest(needed: Deployment, sequences: int) -> int:
+    """The fewest GPUs that are enough; if even the most are not, the most."""
+    return fewest_gpus(needed, sequences) or max(splits(needed))
+
+
+def _too_long(inputs: Inputs, target: Model | None) -> str:
+    """Why vLLM would not start with sequences of this length; empty if it would."""
+    if target is None or inputs.longest <= (most := target.shape.context_length):
+        return ""
+    return (
+        f"{target.name} was made for {most:,} tokens at most, prompt and output together, and vLLM does not start with "
+        f"more: set the longest to {most:,} or less."
+    )
+
+
+def _mismatched(target: Model | None, draft: Model | None) -> str:
+    """Why vLLM would not start with this draft; empty if it would."""
+    if target is None or draft is None or (size := target.shape.vocabulary) == draft.shape.vocabulary:
+        return ""
+    drafts = [
+        model.name
+        for model in map(known().get, NAMED)
+        if model.shape.vocabulary == size and model.parameters < target.parameters
+    ]
+    return (
+        f"{draft.name} has a vocabulary of {draft.shape.vocabulary:,} and {target.name} one of {size:,}, and vLLM does "
+        f"not start with such a pair: choose a draft with the target's tokenizer{', like ' * bool(drafts)}"
+        f'{_listed(drafts) if drafts else ""}. (It does with "use_heterogeneous_vocab": true among the settings of '
+        "speculation: then the draft guesses only tokens that both have.)"
+    )
+
+
+def _fits(inputs: Inputs, target: Model | None, draft: Model | None, needed: Deployment | None, gpus: int) -> str:
+    """Whether the command will work."""
+    if needed is None:
+        return "Whether it fits is calculated for known models only; here the GPUs are as you set, or one."
+    if gpus not in splits(needed):
+        what = f"The heads of {target.name} and {draft.name} cannot both" if draft else "This model's heads cannot"
+        return f"{what} be split over {gpus} GPUs: choose {_listed(splits(needed))}."
+    shard, wanted = sharded(needed, gpus), f"{counted(inputs.at_once, 'sequence')} at once"
+    are = "are" if inputs.at_once > 1 else "is"
+    each = f"{counted(gpus, 'GPU')} of {size(needed.memory)}"
+    room = counted(shard.sequences("paged"), "sequence")
+    if holds(shard, inputs.at_once):
+        most = "at most " * (inputs.speculation == "draft" and draft is None)  # what the draft takes is not known
+        return f"On {each} there is room for {most}{room}, and {wanted} {are} asked for."
+    if shard.cache_bytes <= 0:
+        larger = "more or larger GPUs" if gpus < max(splits(needed)) else "larger GPUs"
+        ways = _listed([larger, "weights of fewer bits", *(["another draft"] if draft else [])])
+        return f"Not even the weights fit on {each}: choose {ways}."
+    if not shard.sequences("contiguous"):
+        return f"One sequence of {inputs.longest:,} tokens does not fit on {each}, and vLLM would not start."
+    return f"On {each} there is room for {room} on average, not for {wanted}: the others wait."
+
+
+def _rows(needed: Deployment, at_once: int, gpus: int) -> list[dict[str, Any]]:
+    """For each number of GPUs that the model can be split over, what one of them holds."""
+    return [
+        {
+            "gpus": str(count),
+            "weights": size(shard.weight_bytes),
+            "token": size(shard.token_bytes),
+            "left": size(max(0, shard.cache_bytes)),
+            "sequences": f"{shard.sequences('paged'):,}",
+            "holds": holds(shard, at_once),
+            "chosen": count == gpus,
+        }
+        for count, shard in splits(needed).items()
+    ]
+
+
+def _of_weights(inputs: Inputs, draft: Model | None) -> Iterator[str]:
+    if inputs.weights in ("int8", "int4"):
+        yield (
+            f"{calculator.WEIGHTS[inputs.weights]} weights come with the model: name one that was quantised that "
+            "way (AWQ, GPTQ and others); vLLM reads it from its configuration. Its embedding table and head are "
+            "counted in 16 bits, as most leave them."
+            f"{' The draft named here is not, and its weights are counted in 16 bits.' if draft else ''}"
+        )
+
+
+def _of_models(target: Model | None, draft: Model | None, drafts: bool, gpus: int) -> Iterator[str]:
+    if not drafts:
+        return
+    if draft is None:
+        if target:
+            yield "The draft's weights, keys and values come on top of what is counted here."
+        return
+    over = splits(calculator.Inputs().deployment(target)) if target else (gpus,)
+    if without := [count for count in over if count not in splits(calculator.Inputs().deployment(draft))]:
+        yield (
+            f"{draft.name} cannot be split over {_listed(without)} GPUs, and vLLM splits a draft as it does the "
+            "target: choose another draft, or a number of GPUs that both can be split over."
+        )
+    if target:
+        yield "What each GPU holds is the target's and the draft's together, weights as well as keys and values."
+
+
+def _of_memory(inputs: Inputs) -> Iterator[str]:
+    yield (
+        f"vLLM's activations, CUDA graphs and whatever else it holds come out of its {100 - inputs.set_aside}% of the "
+        f"memory (--gpu-memory-utilization {1 - inputs.set_aside / 100:.3g}), not out of what is set aside: less is "
+        "left for the cache than is counted here."
+    )
+
+
+def _listed(ways: Iterable[Any]) -> str:
+    *most, last = map(str, ways)
+    return f"{', '.join(most)} or {last}" if most else last

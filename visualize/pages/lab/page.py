@@ -1,0 +1,116 @@
+"""The Lab: controls on the left, the stage on the right, and what connects them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from lab.registry import Pair
+from lab.trace.events import Event
+from visualize import page_header as header
+from visualize import stage
+from visualize.assets import TITLE
+from visualize.gradio_events import LATEST, QUIET, REPEATED, begins, keep_address, ready, warn
+from visualize.jobs.job_queue import Line, Load
+from visualize.jobs.live_run import LiveRun
+from visualize.jobs.run_store import Shelf
+from visualize.jobs.visitor_sessions import Visitors
+from visualize.pages.compare.compare_link import against
+from visualize.pages.lab import controls
+from visualize.pages.workshop import page as room
+from visualize.pages.workshop.workshop import Workshop
+from visualize.recordings import runs
+from visualize.reduce.settings_from_run import again
+from visualize.run_settings import LINK, NAMES, OTHER, from_link, senseless, sensible
+from visualize.states import IN_CODE
+from visualize.text import told_in_page_words
+from visualize.upload_cleanup import CHECKED_S, STORED_S
+
+
+class LabRun(LiveRun):
+    """A run of this page, whose errors call settings by the page's names."""
+
+    def _decode(self) -> Iterator[Event]:
+        with told_in_page_words(IN_CODE):
+            yield from super()._decode()
+
+
+def build(
+    load: Load, line: Line, pairs: Mapping[str, Pair], *, any_pair: bool, workshop: Workshop | None = None
+) -> gr.Blocks:
+    """The page. ``load`` gives it an engine for each of ``pairs`` by its name, or with ``any_pair`` for any models that
+    a visitor names. Its runs wait in ``line``. In a ``workshop`` it can follow the presenter's page, or be that page.
+    """
+    labels = {name: pair.label for name, pair in pairs.items()}
+    shelf = workshop.shelf if workshop else Shelf()
+    link = LINK.choosing(pair=labels | ({OTHER: "Other"} if any_pair else {}))
+    visitors = Visitors(shelf)
+
+    def run(request: gr.Request, *values: Any) -> str:
+        settings = sensible(controls.to_settings(values))  # what follows from a switch may be under way
+        begin = functools.partial(LabRun, line, load, settings)
+        return visitors.begin(request.session_hash, begin, against=against(settings)) or gr.skip()
+
+    def stop(request: gr.Request) -> None:
+        visitors.stop(request.session_hash)
+
+    def reopened(path: str, request: gr.Request) -> str:
+        transcript = visitors.reopen(request.session_hash, Path(path))
+        if workshop:
+            workshop.lead.opened(request.session_hash, transcript)
+        return transcript
+
+    def replayed(name: str, request: gr.Request) -> list[Any]:
+        """The stage, and the list as before it was used: the same run can be chosen again."""
+        file = None if visitors.busy(request.session_hash) else runs().get(str(name))
+        return [reopened(str(file), request) if file else gr.skip(), ""]
+
+    def take_away(wanted: list[str]) -> dict[str, str]:
+        return shelf.take_away(wanted)
+
+    def use(given: gr.EventData) -> list[Any]:
+        """The controls as those of the run on the stage, and the folds."""
+        started = next(iter(shelf.events(str(getattr(given, "run", "")))), None)
+        if started is None:
+            raise gr.Error("The server no longer has this run. If you have its file, open it.", print_exception=False)
+        settings, notices = again(started, pairs, link)
+        warn(notices, "run")
+        asked = set(NAMES) - senseless(settings).keys()
+        return [*panel.widgets.unfolded(asked, vars(settings)), *controls.show(settings)]
+
+    def leave(request: gr.Request) -> None:
+        visitors.leave(request.session_hash)
+        if workshop:
+            workshop.lead.left(request.session_hash)
+
+    def opened(request: gr.Request) -> list[Any]:
+        settings, notices = from_link(request.query_params, link, pairs)
+        if settings.pair == OTHER and request.query_params.get("run") == "1":  # static/header.js does not press Run
+            notices = [*notices, "This link names models of its own: press Run to load them."]
+        warn(notices)
+        return [*panel.widgets.unfolded(request.query_params, vars(settings)), *controls.show(settings)]
+
+    with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False, delete_cache=(CHECKED_S, STORED_S)) as page:
+        header.build("Lab")
+        if workshop:
+            room.strip()
+        with gr.Row(elem_id="lab", elem_classes="staged"):
+            with gr.Column(elem_id="controls"):
+                panel = controls.build(link)
+            with gr.Column(elem_id="view"):
+                view = stage.build(take_away)
+        begins(panel.run.click(run, panel.values, view, **QUIET))
+        panel.stop.click(stop, queue=False, **REPEATED)
+        panel.open.upload(reopened, panel.open, view, **LATEST)
+        # Not by ``input``: Gradio sends two for a click, and the second may come when the first has been answered.
+        panel.replays.change(replayed, panel.replays, [view, panel.replays], **REPEATED)
+        everything = [*panel.widgets.folds, panel.put_out, *panel.values]
+        panel.settle(view.submit(use, None, everything, **QUIET))
+        keep_address(panel.values, link)
+        ready(page.load(opened, outputs=everything, **QUIET))
+        page.unload(leave)
+    return page

@@ -1,0 +1,131 @@
+"""A learner's progress in a lesson, and how that is kept in the browser.
+
+What comes back from a browser may be anything, so all of it is checked: answers have to fit their questions, and
+figures have to be numbers. What is arithmetic is calculated again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from lab.config import LabError
+from lab.engine.engine import Engine
+from lessons.experiments import Experiment, Preset, whole
+from lessons.lesson import Lesson
+from lessons.marking import checked, mark
+from lessons.questions import Answer
+
+MOST_CHARACTERS = 500_000
+"""Most that is kept of a lesson: its figures take about ten thousand."""
+MOST_NUMBERS = 2000
+"""Most numbers in one figure."""
+NONSENSE = (LabError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
+"""What is raised by data from a browser that was never kept there."""
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A learner's progress. ``figures``: of the run; ``tried``: of the run with the change. None: not there yet."""
+
+    prediction: Answer | None = None
+    figures: Mapping[str, Any] | None = None
+    tried: Mapping[str, Any] | None = None
+    answer: Answer | None = None
+
+    def finished(self, lesson: Lesson) -> bool:
+        """Whether the check question was answered right."""
+        if self.answer is None or self.figures is None:
+            return False
+        return mark(lesson.front.check, self.answer, self.figures, foretold=False).near
+
+    def kept(self, lesson: Lesson) -> dict[str, Any]:
+        """What the browser keeps, JSON-ready. ``done``: the completed stages."""
+        done = {
+            "predict": self.prediction is not None,
+            "run": self.figures is not None,
+            "try": self.tried is not None,
+            "check": self.finished(lesson),
+        }
+        return {
+            "name": lesson.name,
+            "done": [stage for stage, over in done.items() if over],
+            "prediction": self.prediction,
+            "figures": _measured(self.figures, lesson.front.preset),
+            "tried": _measured(self.tried, lesson.changed),
+            "answer": self.answer,
+        }
+
+
+def restored(lesson: Lesson, text: str | None) -> Learner:
+    """The learner from what the browser kept, as far as it makes sense."""
+    learner = Learner()
+    if text and len(text) <= MOST_CHARACTERS:
+        with suppress(*NONSENSE):
+            stages = _stages(lesson, json.loads(text))
+            while found := next(stages, None):
+                learner = found
+    return learner
+
+
+def _stages(lesson: Lesson, kept: Any) -> Iterator[Learner]:
+    """The learner stage by stage; raises where the next makes no sense."""
+    if kept["name"] != lesson.name:  # another lesson had this number
+        return
+    prediction = checked(lesson.front.predict, kept["prediction"])
+    yield Learner(prediction)
+    figures = _figures(lesson.front.preset, kept["figures"])
+    mark(lesson.front.predict, prediction, figures)
+    lesson.explain.fill(figures)
+    yield Learner(prediction, figures)
+    answer = None if kept["answer"] is None else checked(lesson.front.check, kept["answer"])
+    yield Learner(prediction, figures, answer=answer)
+    tried = _figures(lesson.changed, kept["tried"])
+    lesson.front.change.see.fill({**tried, "before": figures})
+    yield Learner(prediction, figures, tried, answer)
+
+
+def _figures(preset: Preset, given: Any) -> dict[str, Any]:
+    """The given figures by experiment, group and name, all of them numbers; those that are arithmetic are calculated.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: they are not those of this preset.
+    """
+    found: dict[str, Any] = {}
+    for kind, experiment in preset.experiments.items():
+        if experiment.arithmetic:
+            found[kind] = worked_out(experiment)
+            continue
+        names = experiment.names()
+        found[kind] = {
+            group: {name: _numbers(value) for name, value in figures.items() if name in names[group]}
+            for group, figures in given[kind].items()
+        }
+    return found
+
+
+def worked_out(experiment: Experiment) -> dict[str, Any]:
+    """The figures of an experiment that needs no engine."""
+    return whole(experiment.work(_no_engine, threading.Event(), lambda words, share: None)).figures
+
+
+def _no_engine(pair: str) -> Engine:
+    raise AssertionError("arithmetic that asks for an engine")
+
+
+def _numbers(value: Any) -> float | list[float]:
+    several = value if isinstance(value, list) else [value]
+    if len(several) > MOST_NUMBERS or not all(type(one) in (int, float) and math.isfinite(one) for one in several):
+        raise ValueError("a figure is a number, or a list of them.")
+    return value
+
+
+def _measured(figures: Mapping[str, Any] | None, preset: Preset) -> dict[str, Any] | None:
+    if figures is None:
+        return None
+    return {name: found for name, found in figures.items() if not preset.experiments[name].arithmetic}

@@ -1,0 +1,191 @@
+"""The Memory page's answer as JSON for its script: numbers, the formula with the numbers in it, charts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from lab.config import ConfigError
+from lab.memory.capacity import Deployment
+from lab.memory.catalogue import TABLE_BITS, WEIGHT_BITS, GiB
+from lab.memory.model_memory import Model
+from lab.memory.notice import notices
+from lab.util.messages import counted
+from visualize.charts import memory_charts as memory
+from visualize.format_numbers import digits
+from visualize.pages.memory.calculator import WEIGHTS
+from visualize.states import KV_FORMATS
+
+
+def sheet(model: Model, chosen: Deployment, batch: int) -> dict[str, Any]:
+    """Everything that the page shows about a deployment. Texts are plain: the page sets them as text."""
+    others = in_every_format(chosen)
+    charts = {
+        name: {"columns": columns, "layout": layout}
+        for name, (columns, layout) in memory.columns(chosen, others).items()
+    }
+    if chosen.cache_bytes < 0:
+        _overflow(chosen, charts["split"])
+    return {
+        "about": about(model),
+        "notice": " ".join(notices(model, chosen, size)),
+        "source": f"Numbers of {model.name}: {model.source}.",
+        "readouts": readouts(chosen, batch),
+        "formula": formula(chosen, batch),
+        "charts": charts,
+    }
+
+
+def in_every_format(chosen: Deployment) -> dict[str, Deployment]:
+    """The deployment in each KV format that the model's heads allow (INT4 needs an even number)."""
+    found = {}
+    for kv_dtype in KV_FORMATS:
+        other = replace(chosen, kv_dtype=kv_dtype)
+        try:
+            _ = other.vector_bytes
+        except ConfigError:
+            continue
+        found[kv_dtype] = other
+    return found
+
+
+def about(model: Model) -> str:
+    """What the model is, and how its heads share keys and values."""
+    shape = model.shape
+    queries = counted(shape.heads, "query head")
+    heads = f"{queries}, each with a KV head of {shape.head_dim} numbers (MHA)"
+    if shape.query_groups > 1:
+        heads = (
+            f"{queries} on {counted(shape.kv_heads, 'KV head')} of {shape.head_dim} numbers ({shape.sharing}: "
+            f"1/{shape.query_groups} of the cache of MHA)"
+        )
+    return (
+        f"{model.name}: {counted(shape.layers, 'layer')}, {heads}, {model.parameters / 1e9:.3g} billion parameters, "
+        f"context {shape.context_length:,}."
+    )
+
+
+def readouts(chosen: Deployment, batch: int) -> list[dict[str, str]]:
+    """The numbers above the charts."""
+    token, lengths = chosen.token_bytes, chosen.lengths
+    contiguous, paged = (chosen.sequences(policy) for policy in ("contiguous", "paged"))
+    times = f"×{digits(paged / contiguous)}" if contiguous else ""
+    rows = [
+        ("KV a token", size(token), "", "Keys, values and scales of one token, in all layers."),
+        (
+            "mean sequence",
+            size(lengths.mean * token),
+            f"longest {size(lengths.longest * token)}",
+            "KV of a sequence.",
+        ),
+        (
+            f"batch of {batch:,}",
+            size(batch * lengths.mean * token),
+            "",
+            "KV of a batch of sequences of the mean length.",
+        ),
+        (
+            "weights",
+            size(chosen.weight_bytes),
+            "",
+            "Parameters times bytes each. Where they are quantised, the embedding table and the head are not, as with "
+            "AWQ and GPTQ; scales are left out.",
+        ),
+        (
+            "left for KV",
+            size(chosen.cache_bytes),
+            f"of {size(chosen.memory)}",
+            "The device's memory minus what is set aside and the weights. Below 0: that much is missing.",
+        ),
+        ("fit contiguous", f"{contiguous:,}", "", "Sequences at once when each reserves room for the longest."),
+        ("fit paged", f"{paged:,}", times, "Sequences at once, on average, when each takes blocks as it fills them."),
+    ]
+    return [{"label": label, "value": value, "small": small, "about": about} for label, value, small, about in rows]
+
+
+def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
+    """Each step of the calculation: in words, with the numbers, and its result."""
+    shape, lengths, block_size = chosen.shape, chosen.lengths, chosen.block_size
+    vector, token = chosen.vector_bytes, chosen.token_bytes
+    bits = WEIGHT_BITS[chosen.weights]
+    kv = KV_FORMATS[chosen.kv_dtype] if chosen.kv_dtype != "auto" else WEIGHTS[str(chosen.dtype).split(".")[1]]
+    weights = "parameters × bits / 8", f"{chosen.parameters:,} × {bits} / 8"
+    if bits < TABLE_BITS:
+        tables, rest = shape.tables, chosen.parameters - shape.tables
+        weights = (
+            f"({'table' if shape.tied else 'table and head'} × {TABLE_BITS} + other parameters × bits) / 8",
+            f"({tables:,} × {TABLE_BITS} + {rest:,} × {bits}) / 8",
+        )
+    reserved, filled = (chosen.blocks_per_sequence(policy) for policy in ("contiguous", "paged"))
+    rows = [
+        (
+            "vector",
+            f"bytes of {shape.head_dim} numbers in {kv} + of their scales",
+            f"{vector.numbers} + {vector.scales}",
+            f"{sum(vector)} B",
+        ),
+        (
+            "token",
+            "layers × KV heads × 2 (key, value) × vector",
+            f"{shape.layers} × {shape.kv_heads} × 2 × {sum(vector)}",
+            f"{token:,} B = {size(token)}",
+        ),
+        ("sequence", "mean length × token", f"{lengths.mean:,.10g} × {token:,}", size(lengths.mean * token)),
+        (
+            "batch",
+            "sequences × sequence",
+            f"{batch:,} × {size(lengths.mean * token)}",
+            size(batch * lengths.mean * token),
+        ),
+        (
+            "weights",
+            *weights,
+            size(chosen.weight_bytes),
+        ),
+        (
+            "left for KV",
+            "memory × (1 − set aside) − weights",
+            f"{size(chosen.memory)} × {1 - chosen.set_aside:.2f} − {size(chosen.weight_bytes)}",
+            size(chosen.cache_bytes),
+        ),
+        (
+            "blocks",
+            "left for KV / (block size × token), whole ones",
+            f"{max(0, chosen.cache_bytes):,} / ({block_size} × {token:,})",
+            f"{chosen.num_blocks:,}",
+        ),
+        (
+            "contiguous",
+            "blocks / blocks of the longest",
+            f"{chosen.num_blocks:,} / ⌈{lengths.longest:,} / {block_size}⌉ = {chosen.num_blocks:,} / {reserved:,}",
+            f"{chosen.sequences('contiguous'):,}",
+        ),
+        (
+            "paged",
+            "blocks / blocks filled on average",
+            f"{chosen.num_blocks:,} / {filled:,.3f}",
+            f"{chosen.sequences('paged'):,}",
+        ),
+    ]
+    return [
+        {"name": name, "words": words, "numbers": numbers, "result": result} for name, words, numbers, result in rows
+    ]
+
+
+def size(count: float) -> str:
+    """Bytes in their unit, to three digits: "128 KiB"."""
+    name, scale = memory.unit(abs(count))
+    return f"{digits(count / scale)} {name}"
+
+
+def _overflow(chosen: Deployment, split: dict[str, Any]) -> None:
+    """Draw weights that do not fit at their full length, beyond the end of the device."""
+    weights, *_ = split["columns"]
+    weights["x"] = [chosen.weight_bytes / GiB] * len(weights["x"])
+    drawn = chosen.weight_bytes + chosen.memory - chosen.usable_bytes
+    split["layout"] |= {
+        "xaxis.range": [0, 1.25 * drawn / GiB],  # a tick whose text does not fit in is left out
+        "xaxis.tickvals": [chosen.memory / GiB],
+        "xaxis.ticktext": [f"device: {size(chosen.memory)}"],
+        "xaxis.ticksuffix": "",
+    }

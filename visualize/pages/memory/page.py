@@ -1,0 +1,143 @@
+"""The Memory page: a model, a device and lengths on the left, the memory they need on the right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gradio as gr
+
+from lab.config import LabError
+from lab.memory.model_memory import Model, known
+from visualize import page_header as header
+from visualize.charts import memory_charts as memory
+from visualize.forms import Widgets, component
+from visualize.gradio_events import LATEST, QUIET, keep_address, ready, turned, warn
+from visualize.pages.memory.calculator import (
+    LABELS,
+    LINK,
+    NAMES,
+    OTHER,
+    Inputs,
+    from_link,
+    to_inputs,
+)
+from visualize.pages.memory.hub_models import look_up
+from visualize.pages.memory.memory_report import sheet
+from visualize.text import as_line, visible
+
+ASSUMED = (
+    "Lengths are geometric, cut off at the longest: after every token a sequence ends with the same probability. Each "
+    "is counted at its full length. A device's GB are 2³⁰ bytes; what is set aside is for activations, the driver and "
+    "fragments. INT8 and INT4 keys and values have the scales that this lab stores; INT8 and INT4 weights are counted "
+    "without theirs."
+)
+SAYS = {
+    "hub": "Only its config.json is fetched. Press Enter.",
+    "set_aside": "For activations, driver.",
+    "longest": "Contiguous reserves it.",
+    "mean": "Tokens: prompt and output.",
+}
+
+Found = dict[str, Model | str | None]
+"""The last hub id that was asked for, and its model, or a sentence that says why there is none; None: not known yet."""
+
+
+def build(pages: gr.Blocks) -> None:
+    """Lay the page out, inside a route of ``pages``."""
+    header.build("Memory")
+    with gr.Row(elem_id="lab"):
+        with gr.Column(elem_id="controls"):
+            controls = _controls()
+        with gr.Column(elem_id="view"):
+            setup = {"shells": memory.shells(), "assumed": ASSUMED}
+            view = component("memory", setup, elem_id="sheet")
+    found = gr.State({})
+    values = [controls[name] for name in NAMES]
+    ask = {"fn": _ask, "inputs": [found, *values], "outputs": view}
+    answer = ask | {"fn": _answer}
+    gr.on(turned(control for name, control in controls.items() if name != "hub"), **answer, **LATEST)
+    controls["hub"].submit(**ask, **LATEST).then(**answer, **QUIET)
+    for choice, number in (("model", "hub"), ("gpu", "memory")):
+        controls[choice].input(
+            lambda chosen: gr.update(visible=True if chosen == OTHER else "hidden"),
+            controls[choice],
+            controls[number],
+            **LATEST,
+        )
+    keep_address(values, LINK)
+    opened = pages.load(_opened, outputs=values, **QUIET).then(**answer, **QUIET)
+    ready(opened)
+    opened.then(**ask, **QUIET).then(**answer, **QUIET)
+
+
+def _controls() -> dict[str, Any]:
+    widgets = Widgets(LINK, LABELS, SAYS)
+    with gr.Column(elem_id="settings", elem_classes="asked"):
+        return {
+            "model": widgets.listed("model"),
+            "hub": widgets.text("hub", 1, 1, placeholder="owner/name", visible="hidden"),
+            "weights": widgets.choice("weights"),
+            "kv_format": widgets.choice("kv_format"),
+            "gpu": widgets.listed("gpu"),
+            "memory": widgets.number("memory", visible="hidden"),
+            "set_aside": widgets.slider("set_aside"),
+            "mean": widgets.number("mean"),
+            "longest": widgets.number("longest"),
+            "batch": widgets.number("batch"),
+            "block_size": widgets.choice("block_size"),
+        }
+
+
+def _opened(request: gr.Request) -> list[Any]:
+    inputs, notices = from_link(request.query_params)
+    warn(notices)
+    shown = {"hub": inputs.model == OTHER, "memory": inputs.gpu == OTHER}
+    updates = {name: {"visible": True if visible else "hidden"} for name, visible in shown.items()}
+    return [gr.update(value=getattr(inputs, name), **updates.get(name, {})) for name in NAMES]
+
+
+def _ask(found: Found, *values: Any) -> Iterator[str]:
+    """Look up the hub id, if it is one that is wanted. That may take seconds, in which controls change: so nothing is
+    answered here, but in an event that follows, which has the values of then. ``found`` is changed in place, because
+    another look-up may begin meanwhile: the last that began is kept."""
+    inputs = to_inputs(values)
+    hub = inputs.hub.strip()
+    if inputs.model != OTHER or not hub:
+        return
+    found.clear()
+    found[hub] = None
+    yield _answer(found, *values)
+    model = _look_up(hub)
+    if hub in found:
+        found[hub] = model
+
+
+def _answer(found: Found, *values: Any) -> str:
+    """The sheet for the controls' values, as a line of JSON."""
+    return as_line(_sheet(to_inputs(values), found))
+
+
+def _look_up(hub: str) -> Model | str:
+    try:
+        return look_up(hub)
+    except LabError as error:
+        return visible(str(error))
+
+
+def _sheet(inputs: Inputs, found: Found) -> dict[str, Any]:
+    hub = inputs.hub.strip()
+    if inputs.model != OTHER:
+        model = known()[inputs.model]
+    elif hub in found:
+        model = found[hub]
+    else:
+        model = "Write the hub id of a model, like Qwen/Qwen3-8B, and press Enter."
+    if model is None:
+        return {"status": f"Asking the hub for {visible(hub)} …"}
+    if isinstance(model, str):
+        return {"problem": model}
+    try:
+        return sheet(model, inputs.deployment(model), inputs.batch)
+    except LabError as error:
+        return {"problem": str(error)}

@@ -1,0 +1,226 @@
+"""The Pool page: which sequences come and what they share on the left, the pool and the sequences on the right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from visualize import page_header as header
+from visualize.assets import put_together, read
+from visualize.charts import pool_charts as figures
+from visualize.forms import Widgets, answering
+from visualize.gradio_events import LATEST, QUIET, begins, keep_address, ready, stops, turned, warn
+from visualize.jobs.job_queue import Line, Load
+from visualize.jobs.run_store import MAX_RUN_FILE, Kind, Shelf
+from visualize.jobs.visitor_sessions import Visitors
+from visualize.pages.pool import pool_file as file
+from visualize.pages.pool.inputs import (
+    DEFAULTS,
+    LABELS,
+    LINK,
+    NAMES,
+    PRESETS,
+    Inputs,
+    from_link,
+    in_lab,
+    preset_of,
+    to_inputs,
+)
+from visualize.pages.pool.pool_job import BatchRun
+from visualize.pages.pool.pool_metrics import labels
+
+POOL = Kind(
+    name="decode-lab-pool",
+    read=list,
+    formats={"json": ("application/json", file.as_json)},
+    most_bytes=MAX_RUN_FILE,
+    most_values=1_000_000,  # 32 sequences of 256 tokens, long-tailed, have 750,000
+    load=file.of,
+    told=file.told,
+    count=lambda steps: sum(len(step.entries) for step in steps),
+)
+PARTS = ("picture", "stage", "squares", "charts", "player", "page", "pool")
+"""The parts of the page's script, in their order."""
+SAYS = {
+    "continuations": "Per prompt; if paged, they share its blocks.",
+    "every": "Steps between arrivals; 0: all at once.",
+    "lengths": "A paragraph: nobody knows when it ends.",
+    "tokens": "Their median; some write four times as many.",
+    "shared": "Which prompts begin with it.",
+    "system": "The beginning of these prompts.",
+    "paged": "Off: room for the longest is reserved.",
+    "prefix_caching": "Prompts that begin alike share blocks.",
+    "block_size": "Token slots in a block.",
+    "eviction": "Which cached prefix makes room for a new block.",
+    "max_num_seqs": "Sequences in a step; the others wait.",
+    "temperature": "0 always takes the likeliest token (greedy).",
+    "seed": "The first sequence's; the others count up.",
+}
+TOKENS = {
+    "equal": "Each writes this many.",
+    "tailed": SAYS["tokens"],
+    "paragraph": "At most: it ends with the paragraph.",
+}
+NEEDS_PAGED = "Needs paged blocks: only those can be shared."
+NEEDS_PREFIXES = "Needs prefix caching: else no prefix is kept."
+PRIORITIES = "Those with the system prompt have priority."
+ALIKE = "All prompts have the same priority."
+
+
+def build(pages: gr.Blocks, load: Load, line: Line) -> None:
+    """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the other pages."""
+    shelf = Shelf(POOL)
+    visitors = Visitors(shelf)
+
+    def run(request: gr.Request, *values: Any) -> str:
+        inputs = to_inputs(values)
+        begun = visitors.begin(
+            request.session_hash, lambda before: BatchRun(line, load, inputs, before), against=in_lab(inputs)
+        )
+        return begun or gr.skip()
+
+    def reopened(path: str, request: gr.Request) -> str:
+        return visitors.reopen(request.session_hash, Path(path))
+
+    def take_away(wanted: list[str]) -> dict[str, str]:
+        return shelf.take_away(wanted)
+
+    def opened(request: gr.Request) -> list[Any]:
+        inputs, notices = from_link(request.query_params)
+        warn(notices)
+        return [*widgets.unfolded(request.query_params, vars(inputs)), *_show(inputs)]
+
+    header.build("Pool")
+    with gr.Row(elem_id="lab", elem_classes="staged"):
+        with gr.Column(elem_id="controls"):
+            widgets, preset, controls = _controls()
+            with gr.Row(elem_id="actions"):
+                press = gr.Button("Run", variant="primary", elem_id="run")
+                halt = gr.Button("Stop", elem_id="stop")
+                reopen = gr.UploadButton("Open", file_types=[".json"], elem_id="open")
+        with gr.Column(elem_id="view"):
+            view = gr.HTML(
+                value="",
+                html_template=read("pool.html"),
+                js_on_load=_script(),
+                apply_default_css=False,
+                server_functions=[take_away],
+                elem_id="crowd",
+            )
+    values = [controls[name] for name in NAMES]
+    begins(press.click(run, values, view, **QUIET))
+    stops(pages, halt.click, visitors)
+    reopen.upload(reopened, reopen, view, **LATEST)
+    for names, dependent, state in FOLLOWS:
+        switches = [controls[name] for name in names]
+        states = ((values, state(*values)) for values in product(*(_values(name) for name in names)))
+        outputs = [controls[name] for name in dependent]
+        gr.on([switch.input for switch in switches], None, switches, outputs, js=answering(states), **QUIET)
+    named: dict[str, Any] = {"fn": None, "inputs": values, "outputs": preset, "js": _named(), **QUIET}
+    chosen = f"() => ({answering(_presets())})(window.decodeLab.scenario)"
+    preset.input(None, preset, [preset, *values], js=chosen, **QUIET).then(**named)
+    gr.on(turned(values), **named)
+    keep_address(values, LINK)
+    ready(pages.load(opened, outputs=[*widgets.folds, preset, *values], **QUIET))
+
+
+def _controls() -> tuple[Widgets, gr.Radio, dict[str, Any]]:
+    """What made the controls and their fold, the presets, and the controls by name."""
+    widgets, controls = Widgets(LINK, LABELS, SAYS), {}
+    with gr.Column(elem_id="settings", elem_classes="asked"):
+        preset = gr.Radio(
+            [(preset.label, key) for key, preset in PRESETS.items()],
+            value=preset_of(Inputs()),
+            label="Scenario",
+            info=PRESETS["users"].about,
+            elem_id="preset",
+            elem_classes="choice listed",
+        )
+        controls["sequences"] = widgets.slider("sequences")
+        controls["continuations"] = widgets.choice("continuations")
+        controls["every"] = widgets.slider("every")
+        controls["lengths"] = widgets.choice("lengths")
+        controls["tokens"] = widgets.slider("tokens")
+        controls["shared"] = widgets.choice("shared")
+        controls["paged"] = widgets.toggle("paged")
+        controls["prefix_caching"] = widgets.toggle("prefix_caching")
+        controls["eviction"] = widgets.choice("eviction")
+        controls["pool_blocks"] = widgets.slider("pool_blocks")
+        controls["block_size"] = widgets.choice("block_size")
+        controls["max_num_seqs"] = widgets.slider("max_num_seqs")
+        with widgets.fold("More", "sampling", controls):
+            controls["kv_format"] = widgets.choice("kv_format")
+            controls["speculation"] = widgets.choice("speculation")
+            controls["temperature"] = widgets.slider("temperature", 0.05)
+            controls["seed"] = widgets.number("seed")
+            controls["system"] = widgets.text("system", 3, 6)
+    return widgets, preset, controls
+
+
+def _of_lengths(lengths: str) -> list[dict[str, Any]]:
+    """What "tokens" means."""
+    return [gr.update(info=TOKENS[lengths])]
+
+
+def _of_shared(shared: int) -> list[dict[str, Any]]:
+    return [gr.update(interactive=shared > 0)]
+
+
+def _of_prefixes(paged: bool, prefix_caching: bool, eviction: str, shared: int) -> list[dict[str, Any]]:
+    """What cannot be used and why, and what the priorities are."""
+    prefixes = gr.update(interactive=True, info=SAYS["prefix_caching"])
+    if not paged:
+        prefixes = gr.update(interactive=False, value=False, info=NEEDS_PAGED)
+    if not (paged and prefix_caching):
+        return [prefixes, gr.update(interactive=False, info=NEEDS_PREFIXES)]
+    says = SAYS["eviction"] if eviction == "lru" else PRIORITIES if shared > 1 else ALIKE
+    return [prefixes, gr.update(interactive=True, info=says)]
+
+
+FOLLOWS: tuple[tuple[tuple[str, ...], tuple[str, ...], Callable[..., list[dict[str, Any]]]], ...] = (
+    (("lengths",), ("tokens",), _of_lengths),
+    (("shared",), ("system",), _of_shared),
+    (("paged", "prefix_caching", "eviction", "shared"), ("prefix_caching", "eviction"), _of_prefixes),
+)
+"""Switches, the controls that depend on them, and what follows from their values."""
+
+
+def _values(name: str) -> tuple[Any, ...]:
+    """All that a switch can be."""
+    return tuple(LINK.choices.get(name, (True, False)))
+
+
+def _show(inputs: Inputs) -> list[Any]:
+    """Updates that put ``inputs`` on the controls, first of all on the preset."""
+    follows: dict[str, dict[str, Any]] = {}
+    for names, dependent, state in FOLLOWS:
+        follows |= zip(dependent, state(*(getattr(inputs, name) for name in names)), strict=True)
+    updates = [gr.update(value=getattr(inputs, name)) | follows.get(name, {}) for name in NAMES]
+    return [_chosen(preset_of(inputs)), *updates]
+
+
+def _chosen(key: str | None) -> dict[str, Any]:
+    """An update of the presets: the one that is chosen, and what there is to watch in it."""
+    return gr.update(value=key, info=PRESETS[key].about if key else "")
+
+
+def _presets() -> Iterator[tuple[Sequence[Any], Any]]:
+    """What to show when a preset is chosen."""
+    return (([key], _show(preset.inputs)) for key, preset in PRESETS.items())
+
+
+def _named() -> str:
+    """A script that finds the preset with the controls' values. An empty number is its default, as for the server."""
+    known = [([getattr(preset.inputs, name) for name in NAMES], _chosen(key)) for key, preset in PRESETS.items()]
+    find = answering(known, otherwise=_chosen(None))
+    return f"(...values) => ({find})(...values.map((value, i) => value ?? {json.dumps(list(DEFAULTS.values()))}[i]))"
+
+
+def _script() -> str:
+    setup = {"shells": figures.shells(), "rolling": [], "readouts": labels()}
+    return put_together(setup, PARTS)

@@ -1,0 +1,175 @@
+"""Steps of many sequences reduced to frames, as ``visualize.reduce.frames`` does with the events of one run.
+
+There is one frame per engine step and one for the end, in order, numbered by ``seq``; a frame says only what changed.
+The page's script (``static/picture.js``) applies both kinds alike. These fields of a frame have a meaning of their
+own here:
+
+    head       first frame only: models and configuration, sequences ``expected``, slots per block
+    tokens     [{owner, text}], what the step committed
+    charts     patches of the tables ``pool`` (one row per block: ``batch.blocks``) and ``sequences`` (one row per
+               sequence: ``batch.sequences``), and of the charts against time (``figures.batch``)
+    compared   first frame only: which settings changed since the previous run, or that other sequences came
+    captions   of the pool, and of the waiting, running and finished sequences
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from lab.kv_cache.block_pool import Occupancy
+from lab.trace.batch_steps import Step
+from lab.trace.events import Committed, RunStarted, StepTimed
+from visualize.charts import pool_charts as figures
+from visualize.pages.pool import pool_narration as narrate
+from visualize.pages.pool.pool_blocks import Blocks
+from visualize.pages.pool.pool_metrics import Asked, Before, Tally, rows
+from visualize.pages.pool.sequence_table import Sequences
+from visualize.reduce.frames import Frame, about, news
+from visualize.reduce.settings_text import small
+from visualize.text import visible
+
+States = tuple[Occupancy, int, int]
+"""The pool's blocks by state; running and waiting sequences."""
+SMOOTH = 8
+"""Steps over which tokens a second are averaged."""
+
+
+class BatchReducer:
+    """Turns the steps of one run, fed in order and in chunks of any size, into frames.
+
+    Args:
+        expected: number of sequences that will arrive.
+        asked: the run's inputs; None if unknown, as for a run from a file.
+        before: the run to compare with, if it had the same sequences.
+        recorded: whether the run comes from a file.
+    """
+
+    def __init__(
+        self, expected: int, asked: Asked | None = None, before: Before | None = None, *, recorded: bool = False
+    ) -> None:
+        self._asked, self._before, self._recorded = asked, before, recorded
+        self._alike = bool(asked and before) and asked.coming == before.asked.coming
+        self._expected = expected
+        self._tally = Tally(expected)
+        self._sequences = Sequences()
+        self._blocks: Blocks | None = None
+        self._seq = 0
+        # Tokens, and the ms at which they were committed. Of the first only the time counts: it starts the interval.
+        self._pace: deque[tuple[int, float]] = deque(maxlen=SMOOTH + 1)
+        self._top_speed = 0.0
+        self._told: dict[str, dict[str, Any]] = {"captions": {}, "readouts": {}, "layout": {}}
+
+    def feed(self, steps: Iterable[Step]) -> list[Frame]:
+        """The frames of these steps."""
+        frames = []
+        for step in steps:
+            if step.entries:
+                frames.append(self._step(step))
+            if step.last and self._blocks:
+                frames.append(self._end())
+        return frames
+
+    def after(self) -> Before | None:
+        """What the next run is compared with: this run, if it started and its inputs are known."""
+        return Before(self._asked, self._tally.readings()) if self._seq and self._asked else self._before
+
+    def _step(self, step: Step) -> Frame:
+        head = {} if self._blocks else self._head(step)
+        tokens = []
+        computed = None
+        for entry in step.entries:
+            owner, event = entry.owner, entry.event
+            if not computed and isinstance(event, Committed | StepTimed):
+                computed = self._states()  # all have joined, and those that end with this step have not left
+            self._tally.take(entry)
+            self._blocks.take(owner, event)
+            self._sequences.take(owner, event)
+            if isinstance(event, Committed):
+                tokens += [{"owner": owner, "text": visible(event.text)}] if event.text else []
+        for owner in self._sequences.changed():
+            self._sequences.holds(owner, self._blocks.held(owner))
+        computed = computed or self._states()
+        self._tally.step(self._blocks.used(), computed[1])
+        made = sum(len(entry.event.token_ids) for entry in step.entries if isinstance(entry.event, Committed))
+        sentence, rare = narrate.said(step.entries, self._tally.tokens)
+        charts, layout = self._drawn(made, computed)
+        return self._frame(
+            {**head, "tokens": tokens, "charts": charts, "say": sentence, "linger": rare}, layout, self._seq
+        )
+
+    def _end(self) -> Frame:
+        tally = self._tally
+        sentence = narrate.over(tally)
+        charts = {"pool": self._blocks.patches()}  # clears the marks
+        charts |= figures.states(tally.ms / 1000, *self._states())
+        return self._frame({"charts": charts, "say": sentence, "finished": {"reason": "over", "message": ""}}, {}, -1)
+
+    def _frame(self, changes: dict[str, Any], layout: dict[str, Any], step: int) -> Frame:
+        frame = {"seq": self._seq, "t_ms": round(self._tally.now_ms, 3), "step": step}
+        self._seq += 1
+        changes["charts"] = {name: patches for name, patches in changes["charts"].items() if patches}
+        over = "finished" in changes
+        before = self._before.readings if self._alike else None
+        shown = rows(self._tally.readings(), before, self._tally.notes(), over=over)
+        for part, values in (("captions", self._captions()), ("readouts", shown), ("layout", layout)):
+            changes[part] = news(self._told[part], values)
+        return frame | {name: value for name, value in changes.items() if value}
+
+    def _head(self, step: Step) -> dict[str, Any]:
+        run = next(entry.event for entry in step.entries if isinstance(entry.event, RunStarted))
+        self._blocks = Blocks(run.num_blocks, run.config["block_size"])
+        head = {
+            **about(run),
+            "expected": self._expected,
+            "block_size": run.config["block_size"],
+            "recorded": self._recorded,
+        }
+        return {
+            "head": head,
+            "compared": self._compared(),
+            "columns": {"pool": self._blocks.columns(), "sequences": self._sequences.columns()},
+        }
+
+    def _compared(self) -> str:
+        if not (self._asked and self._before):
+            return ""
+        if not self._alike:
+            return "Not the same sequences as before: not compared."
+        was = self._before.asked.settings
+        return small(
+            [f"{name} {was[name]} → {word}" for name, word in self._asked.settings.items() if was[name] != word]
+        )
+
+    def _states(self) -> States:
+        counts = self._sequences.counts()
+        return self._blocks.occupancy(), counts["running"], counts["waiting"]
+
+    def _drawn(self, made: int, computed: States) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The charts' patches and axes after a step that ``made`` tokens, of what was ``computed`` in it."""
+        charts = {"pool": self._blocks.patches(), "sequences": self._sequences.patches()}
+        begins = figures.states(0, *computed) if not self._pace else {}
+        if not self._pace:
+            self._pace.append((0, self._tally.began_ms))
+        self._pace.append((made, self._tally.now_ms))
+        passed = self._tally.now_ms - self._pace[0][1]
+        speed = 1000 * sum(tokens for tokens, _ in list(self._pace)[1:]) / passed if passed > 0 else 0.0
+        self._top_speed = max(self._top_speed, speed)
+        seconds = self._tally.ms / 1000
+        points = figures.states(seconds, *computed) | figures.pace(seconds, speed)
+        charts |= {name: begins.get(name, []) + patches for name, patches in points.items()}
+        return charts, figures.layout(seconds, self._blocks.num_blocks, self._expected, self._top_speed)
+
+    def _captions(self) -> dict[str, str]:
+        counts, (free, cached, live) = self._sequences.counts(), self._blocks.occupancy()
+        used = self._blocks.used()
+        done = sum(counts[state] for state in ("finished", "cancelled", "failed"))
+        return {
+            "pool": f"{live} live"
+            + (f", {used:.0%} full" if used is not None else "")
+            + f" · {cached} cached · {free} free",
+            "waiting": f"{counts['waiting']}",
+            "running": f"{counts['running']}",
+            "done": f"{done} of {self._expected}",
+        }

@@ -1,0 +1,100 @@
+"""The Server page: a prompt on the left, the vLLM server that the lab was attached to on the right."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import gradio as gr
+
+from lab.config import LabError, PromptError, SamplingParams
+from lab.vllm.client import Server
+from visualize import page_header as header
+from visualize.charts import server_charts as figures
+from visualize.forms import Widgets, component
+from visualize.gradio_events import QUIET, begins, keep_address, ready, stops, warn
+from visualize.jobs.job_queue import Line
+from visualize.pages.server.remote_run import Prompts, Watch
+from visualize.pages.server.watched import labels
+from visualize.text import as_line, visible, visible_lines
+from visualize.url_settings import Link
+
+LABELS = {"prompt": "Prompt", "max_tokens": "Max tokens", "temperature": "Temperature", "seed": "Seed"}
+SAYS = {
+    "prompt": "Sent to the server unchanged.",
+    "max_tokens": "The answer ends after this many at most.",
+    "temperature": "0 always takes the likeliest token (greedy).",
+    "seed": "Empty: no seed is sent.",
+}
+LINK = Link(
+    {"prompt": "Once upon a time", "max_tokens": 64, "temperature": 0.0, "seed": None},
+    {},
+    {"max_tokens": (1, 512), "temperature": (0.0, 2.0), "seed": (0, 2**31 - 1)},
+    {"prompt": 8000},
+    ("seed",),
+)
+
+
+def build(pages: gr.Blocks, server: Server, line: Line) -> None:
+    """Lay the page out, inside a route of ``pages``. From then on ``server`` is read once a second, until ``line`` is
+    closed; prompts do not wait in ``line``, because another machine does the work."""
+    watch = Watch(server, line)
+    prompts = Prompts(server, line, lambda: watch.models)
+
+    def send(request: gr.Request, *values: Any) -> str:
+        record = {"watch": watch.channel.id, "id": uuid.uuid4().hex}
+        try:
+            asked = prompts.begin(request.session_hash, *_asked(LINK.controls(values)))
+        except LabError as error:
+            return as_line(record | {"problem": visible(str(error))})
+        if asked is None:
+            return gr.skip()
+        return as_line(record | {"answer": asked.channel.id, "prompt": visible_lines(str(values[0]))})
+
+    def opened(request: gr.Request) -> list[Any]:
+        asked, notices = LINK.read(request.query_params)
+        warn(notices)
+        return [as_line({"watch": watch.channel.id}), *({**LINK.defaults} | asked).values()]
+
+    header.build("Server")
+    with gr.Row(elem_id="lab", elem_classes="attached"):
+        with gr.Column(elem_id="controls"):
+            controls = _controls()
+            with gr.Row(elem_id="actions"):
+                press = gr.Button("Send", variant="primary", elem_id="run")
+                halt = gr.Button("Stop", elem_id="stop")
+        with gr.Column(elem_id="view"):
+            setup = {"shells": figures.shells(), "readouts": labels()}
+            view = component("server", setup, elem_id="sheet")
+    begins(press.click(send, controls, view, **QUIET))
+    stops(pages, halt.click, prompts)
+    keep_address(controls, LINK)
+    ready(pages.load(opened, outputs=[view, *controls], **QUIET))
+
+
+def _controls() -> list[Any]:
+    widgets = Widgets(LINK, LABELS, SAYS)
+    with gr.Column(elem_id="settings", elem_classes="asked"):
+        return [
+            widgets.text("prompt", 8, 14),
+            widgets.slider("max_tokens"),
+            widgets.slider("temperature", 0.05),
+            widgets.number("seed"),
+        ]
+
+
+def _asked(controls: Mapping[str, Any]) -> tuple[str, SamplingParams]:
+    """The prompt and how to answer it.
+
+    Raises:
+        LabError: there is no prompt, it is too long, or a number makes no sense.
+    """
+    prompt = str(controls["prompt"])
+    if not prompt.strip():
+        raise PromptError("The prompt is empty: write how the text begins.")
+    if len(prompt) > LINK.most_characters["prompt"]:
+        raise PromptError(f"The prompt has {len(prompt):,} characters; the most is {LINK.most_characters['prompt']:,}.")
+    LINK.check(controls, LABELS)
+    sampling = {name: controls[name] for name in ("max_tokens", "temperature", "seed")}
+    return prompt, SamplingParams(**sampling)

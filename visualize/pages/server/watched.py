@@ -1,0 +1,134 @@
+"""A watched server's readings, reduced to what the page shows of them."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from lab.vllm.server_metrics import (
+    ACCEPTED,
+    DRAFTED,
+    DRAFTS,
+    KV_USAGE,
+    PREEMPTIONS,
+    RUNNING,
+    WAITING,
+    Rates,
+    Reading,
+    rates,
+)
+from visualize.charts import server_charts as figures
+from visualize.reduce.metric_cards import DASH
+from visualize.text import visible
+
+SHARES_S = 60.0
+"""Readouts of shares cover the last minute: in a single second there may have been nothing."""
+
+ABOUT = {
+    "usage": ("KV in use", "Blocks of the cache that requests hold, of all there are. Whose they are is not reported."),
+    "running": ("running", "Requests in the batch."),
+    "waiting": ("waiting", "Requests that wait for room."),
+    "speed": ("speed", "Tokens a second, all requests together, since the previous reading."),
+    "hits": ("prefix hits", "Tokens found, of those looked up in the prefix cache: last minute."),
+    "length": ("tokens/round", "Mean acceptance length: 1 + accepted guesses / rounds, last minute."),
+    "kept": ("guesses kept", "Draft acceptance rate: accepted / drafted tokens, last minute."),
+    "preempted": ("preemptions", "How often a request lost its blocks, since the server was started."),
+}
+"""Each readout with its label and what it is."""
+ANEW = "The counters did not go on: the server was restarted, or several servers answer at this address in turn. "
+ANEW_S = 10.0
+"""Seconds for which that is said: a reading is replaced after one."""
+SPECULATION = {DRAFTS, DRAFTED, ACCEPTED}
+
+Message = dict[str, Any]
+
+
+def labels() -> list[dict[str, str]]:
+    """The readouts without their numbers, for the page to lay out in advance."""
+    return [{"key": key, "label": label, "about": about} for key, (label, about) in ABOUT.items()]
+
+
+class Reducer:
+    """Turns readings into messages, each with what is new. The page's time is in seconds since ``began``."""
+
+    def __init__(self, address: str, began: float) -> None:
+        self._address, self._began = address, began
+        self._readings: deque[Reading] = deque()  # of the last minute, without a gap or a restart between
+        self._tops: deque[tuple[float, float, float]] = deque()  # of what is in view: when, requests, tokens/s
+        self._anew = -math.inf  # when the counters last did not go on
+
+    def take(self, reading: Reading, models: Sequence[str]) -> Message:
+        """What a reading says, and what has happened since the previous one."""
+        step = rates(self._readings[-1], reading) if self._readings else None
+        if step and step.restarted:
+            self._readings.clear()
+            self._anew = reading.at
+        self._readings.append(reading)
+        while reading.at - self._readings[0].at > SHARES_S:
+            self._readings.popleft()
+        minute = rates(self._readings[0], reading) if len(self._readings) > 1 else None
+        usage, running, waiting = (reading.values.get(name) for name in (KV_USAGE, RUNNING, WAITING))
+        speed = step.tokens_per_second if step else None
+        lines = {"usage": [usage], "queue": [running, waiting], "speed": [speed]}
+        lines["hits"] = [step.prefix_hit_share if step else None]
+        again = ANEW * (reading.at < self._anew + ANEW_S)
+        return self._at(reading.at, lines, max(running or 0.0, waiting or 0.0), speed or 0.0) | {
+            "charts": {"acceptance": figures.acceptance(minute.acceptance_by_position if minute else ())},
+            "readouts": _readouts(reading, speed, minute),
+            "say": f"{again}{about(self._address, reading, models)}",
+        }
+
+    def lost(self, at: float, problem: str) -> Message:
+        """Why there was no reading, and a gap in every line."""
+        self._readings.clear()
+        self._anew = -math.inf  # what is said now explains it
+        gaps = {name: [None] * lines for name, lines in figures.LINES.items()}
+        say = f"{visible(problem)} Asking again."
+        return self._at(at, gaps, 0.0, 0.0) | {"say": say, "problem": True}
+
+    def _at(self, at: float, lines: dict[str, list[float | None]], requests: float, speed: float) -> Message:
+        seconds = at - self._began
+        self._tops.append((seconds, requests, speed))
+        while self._tops[0][0] < seconds - figures.SECONDS:
+            self._tops.popleft()
+        most, top_speed = (max(column) for column in list(zip(*self._tops, strict=True))[1:])
+        return {"points": figures.points(seconds, lines), "layout": figures.layout(seconds, most, top_speed)}
+
+
+def about(address: str, reading: Reading, models: Sequence[str]) -> str:
+    """What is watched, and what it does not report."""
+    served = f" serves {visible(models[0])}{' and others' * (len(models) > 1)}" if models else ""
+    pool = (
+        f", {reading.num_blocks:,} blocks of {reading.block_size}" if reading.num_blocks and reading.block_size else ""
+    )
+    missing = [name for name in reading.missing if name not in SPECULATION]
+    says = [f"{address}{served}{pool}."]
+    if set(reading.missing) >= SPECULATION:
+        says.append("It does not speculate, so there are no guesses to report.")
+    if missing:
+        says.append(f"Its metrics lack {', '.join(missing)}: what needs them stays empty.")
+    return " ".join(says)
+
+
+def _readouts(reading: Reading, speed: float | None, minute: Rates | None) -> dict[str, list[str]]:
+    """Per readout: value, unit, and the time span it covers."""
+    counts = {"running": RUNNING, "waiting": WAITING, "preempted": PREEMPTIONS}
+    rows = {key: [_number(reading.values.get(name)), "", ""] for key, name in counts.items()}
+    rows["preempted"][2] = "since its start"
+    rows["usage"] = [_percent(reading.values.get(KV_USAGE)), "%", ""]
+    rows["speed"] = [_number(speed), "tok/s", ""]
+    rows["hits"] = [_percent(minute.prefix_hit_share if minute else None), "%", "last minute"]
+    length = minute.mean_acceptance_length if minute else None
+    rows["length"] = [DASH if length is None else f"{length:.2f}", "", "last minute"]
+    rows["kept"] = [_percent(minute.draft_acceptance_rate if minute else None), "%", "last minute"]
+    return {key: [value, unit if value != DASH else "", small] for key, (value, unit, small) in rows.items()}
+
+
+def _number(value: float | None) -> str:
+    return DASH if value is None else f"{value:,.0f}"
+
+
+def _percent(share: float | None) -> str:
+    return DASH if share is None else f"{100 * share:.0f}"

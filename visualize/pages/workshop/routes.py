@@ -1,0 +1,118 @@
+"""A workshop's HTTP interface for its pages: every request and every answer is a JSON object."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from visualize.pages.workshop.auth import Access, AccessError, qr_code
+from visualize.pages.workshop.feed import Room
+from visualize.pages.workshop.presenter import Lead
+
+MOST_BYTES = 64 * 1024
+"""Most bytes of a request. A prompt in the presenter's address has up to 4,000 characters, each up to twelve there."""
+PAUSE = 0.5
+"""Seconds before a wrong code or key is answered."""
+GONE = "The server no longer has this run, so nobody else can be shown it. Press Run, or open its file again."
+MOST_FRAMES = 2**31
+NO_FRAME = (
+    "A frame to show is a whole number from 0, or null for the newest; a guess is a frame and its place there, or null."
+)
+NONSENSE = "This is not what the workshop's pages send: a JSON object with their fields."
+
+Body = dict[str, Any]
+
+
+class Doors:
+    """A workshop's routes.
+
+    Args:
+        joining: makes of the Lab's address the one at which people join (``access.joining``).
+    """
+
+    def __init__(self, access: Access, lead: Lead, room: Room, joining: Callable[[str], str]) -> None:
+        self._access, self._lead, self._room, self._joining = access, lead, room, joining
+
+    def routes(self) -> list[Route]:
+        doors = {"join": self._join, "presenter": self._presenter, "lead": self._show}
+        return [Route(f"/workshop/{name}", self._door(answer), methods=["POST"]) for name, answer in doors.items()]
+
+    def _door(self, answer: Callable[[Body], Body]) -> Callable[[Request], Awaitable[Response]]:
+        async def door(request: Request) -> Response:
+            body = await _read(request)
+            if body is None:
+                return JSONResponse({"problem": NONSENSE}, 400)
+            try:
+                return JSONResponse(answer(body))
+            except AccessError as error:
+                await asyncio.sleep(PAUSE)
+                return JSONResponse({"problem": str(error)}, 403)
+
+        return door
+
+    def _join(self, body: Body) -> Body:
+        """{code}. Answers with the channels of the presenter and of the room, and with the presenter's settings: null
+        if nobody leads."""
+        self._access.join(body.get("code"))
+        return {"lead": self._lead.channel.id, "room": self._room.channel.id, "query": self._lead.query}
+
+    def _presenter(self, body: Body) -> Body:
+        """{key, page}. Answers with what the presenter's screen shows: the code, how to join, how many follow, and who
+        leads; and with the room's channel."""
+        self._access.lead(body.get("key"))
+        answer = {"code": self._access.code, "room": self._room.channel.id}
+        answer |= {"followers": self._lead.followers, "leader": self._lead.leader}
+        try:
+            link = self._joining(str(body.get("page")))
+        except AccessError as error:
+            return answer | {"problem": str(error)}
+        return answer | {"link": link, "picture": qr_code(link)}
+
+    def _show(self, body: Body) -> Body:
+        """{key, run, at, guess, query, who, session, take, rest}. Shows that to all followers (``Lead``); with ``run``
+        null, only the settings; with ``rest``, nothing, and ``who`` also stops leading, as it does when its ``session``
+        ends. Answers with {followers}, and with {leader} if nothing was changed because another page than ``who`` leads
+        and was not to be replaced."""
+        self._access.lead(body.get("key"))
+        run, at, guess = (body.get(name) for name in ("run", "at", "guess"))
+        if not (at is None or _is_number(at)) or not (guess is None or _is_guess(guess)):
+            return {"followers": self._lead.followers, "problem": NO_FRAME}
+        who, session, query = str(body.get("who")), str(body.get("session") or "") or None, str(body.get("query") or "")
+        if not self._lead.leads(who, session, take=body.get("take") is True):
+            return {"followers": self._lead.followers, "leader": self._lead.leader}
+        if body.get("rest") is True:
+            self._lead.rest()
+        elif run is None:
+            self._lead.stop(query)
+        elif not self._lead.show(str(run), at, guess, query):
+            return {"followers": self._lead.followers, "problem": GONE}
+        return {"followers": self._lead.followers}
+
+
+def _is_number(frame: object) -> bool:
+    return type(frame) is int and 0 <= frame < MOST_FRAMES
+
+
+def _is_guess(guess: object) -> bool:
+    return isinstance(guess, list) and len(guess) == 2 and all(map(_is_number, guess))
+
+
+async def _read(request: Request) -> Body | None:
+    """The request's JSON object; None if it has none."""
+    text = b""
+    async for part in request.stream():
+        text += part
+        if len(text) > MOST_BYTES:
+            return None
+    try:
+        body = json.loads(text)
+        json.dumps(body, ensure_ascii=False).encode()  # a lone surrogate can be sent as an escape, but not answered
+    except (ValueError, RecursionError):
+        return None
+    return body if isinstance(body, dict) else None

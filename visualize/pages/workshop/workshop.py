@@ -1,0 +1,58 @@
+"""A workshop, put together from its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+
+from starlette.routing import Route
+
+from visualize.jobs.job_queue import Line
+from visualize.jobs.run_store import Shelf
+from visualize.pages.workshop.auth import Access, AccessError, here, joining
+from visualize.pages.workshop.feed import Room
+from visualize.pages.workshop.presenter import Lead
+from visualize.pages.workshop.routes import Doors
+
+SAFE = 12
+"""Fewest characters of a key that nobody should find by trying: a made-up one has 22."""
+SHORT = f"\nWorkshop: your key has fewer than {SAFE} characters, and anyone can try thousands a minute. Choose another."
+
+
+class Workshop:
+    """A workshop, whose runs share turns of ``line``, which was made for it.
+
+    Args:
+        host: what the server listens on.
+        key: the presenter's. None: one is generated.
+        names: those that the server answers to. None: any.
+
+    Attributes:
+        shelf: for the runs of the Lab's visitors.
+    """
+
+    def __init__(self, line: Line, host: str, key: str | None, names: Collection[str] | None = None) -> None:
+        self.access, self.shelf = Access(key), Shelf()
+        self.lead = Lead(self.shelf)
+        self.room = Room(line, self.lead)
+        self._made_up = not key
+        self._joining = partial(joining, code=self.access.code, host=host, names=names)
+        self._doors = Doors(self.access, self.lead, self.room, self._joining)
+
+    def routes(self) -> list[Route]:
+        return self._doors.routes()
+
+    def announcement(self, address: str) -> str:
+        """What whoever started the server has to know. A key that they chose is not repeated. A line ends with its
+        address: a full stop would be copied with it."""
+        address = here(address.rstrip("/") + "/")
+        try:
+            how = f"Others join at {self._joining(address)}"
+        except AccessError as error:
+            how = str(error)
+        key, whose = (self.access.key, "") if self._made_up else ("KEY", " (KEY stands for the key that you chose)")
+        return (
+            f"Workshop: the code is {self.access.code}. {how}\n"
+            f"Workshop: anyone with your address can lead, so keep it to yourself{whose}: lead from "
+            f"{address}room#lead={key}{'' if len(self.access.key) >= SAFE else SHORT}"
+        )

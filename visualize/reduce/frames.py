@@ -1,0 +1,197 @@
+"""Events reduced to frames: what changed in the text, the charts and the sentence, step by step.
+
+There is one frame per engine step, and one each for the start, an admission worth mentioning,
+a preemption and the end, in order, numbered by ``seq``. A frame says only what changed, so that
+a run can be sent as it grows; applied from the first on, frames rebuild the whole picture
+(``static/picture.js``), so that a player can show any instant of it and a page that opens late can
+catch up. A frame is a JSON-able dict:
+
+    seq, t_ms, step        its place in the run: the latest step (-1: none yet, or the run is over)
+    head                   first frame only: prompt pieces, configuration, models, the sentence for each state,
+                           the settings in words (``described``), and whether the run is ``recorded``: read from a
+                           file, so perhaps another machine's
+    tokens                 [{text, origin, p, q?, u?, rejected?, note?}], to append
+    columns                first frame only: {chart: initial columns}
+    verdicts               [{title, say, columns, layout}], by position, if the run recorded distributions
+    charts                 {chart: patches}, see ``figures.base.Patch``
+    layout                 {chart: {axis path: range}}
+    captions               {chart: its caption}, those that changed
+    readouts               {readout: [value, unit, the previous run's]}, those that changed
+    compared               first frame only: which settings changed since the previous run
+    say                    the step in one sentence
+    linger                 true if the sentence is rare enough to stay up for a moment
+    owner                  first frame after an admission: the run's number among all runs of the server
+    notice                 text that has to stay beside the numbers
+    finished               {reason, message}, last frame only
+
+A token's ``rejected`` are the proposals discarded for it: [{text, q, p?, u?}], the first
+rejected by the target, those after it never judged. Text has been passed through ``visible``
+and is to be set as text, never as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from lab.trace.events import Admitted, BlockEvicted, Event, Finished, Preempted, RunStarted, StepTimed
+from lab.trace.metrics import Meter
+from lab.trace.roofline import achieved, limits_of
+from visualize.charts import block_charts as blocks
+from visualize.charts import rounds_chart as rounds
+from visualize.charts import timing_chart as timing
+from visualize.reduce.block_map import PoolEvent, PoolView
+from visualize.reduce.metric_cards import Before, rows
+from visualize.reduce.narration import Narrator, limit
+from visualize.reduce.pass_times import RecomputedView, TimingView
+from visualize.reduce.settings_text import described, difference
+from visualize.reduce.step import Step
+from visualize.states import sentences
+from visualize.text import visible
+
+Frame = dict[str, Any]
+
+
+def news(told: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Those of ``values`` that differ from what was last ``told``; after that they are told too."""
+    new = {name: value for name, value in values.items() if told.get(name) != value}
+    told |= new
+    return new
+
+
+def about(run: RunStarted) -> dict[str, Any]:
+    """What a head says of a run's settings, models and device."""
+    names = {name: visible(getattr(run, name)) for name in ("target", "accelerator", "dtype")}
+    return {**names, "draft": run.draft and visible(run.draft), "config": run.config, "sampling": run.sampling}
+
+
+class Reducer:
+    """Turns one run's events, fed in order and in chunks of any size, into frames.
+
+    Its numbers are shown beside those of the run ``before``. A ``recorded`` run is labelled as such.
+    """
+
+    def __init__(self, before: Before | None = None, *, recorded: bool = False) -> None:
+        self._before, self._recorded = before, recorded
+        self._meter = Meter()
+        self._readouts: dict[str, list[str]] = {}
+        self._seq, self._at = 0, -1
+        self._timing, self._recomputed = TimingView(), RecomputedView()
+        self._admitted: dict[str, int] = {}
+        self._axes: dict[str, dict[str, Any]] = {}
+        self._captions: dict[str, str] = {}
+        self._notice = ""
+        self._generated = 0
+        self._step = Step()
+
+    def feed(self, events: Iterable[Event]) -> list[Frame]:
+        """The frames that these events complete."""
+        frames = []
+        for event in events:
+            self._meter.take(event)
+            if isinstance(event, PoolEvent):
+                self._pool.take(event)
+            match event:
+                case RunStarted():
+                    frames.append(self._frame(event, self._head(event)))
+                case Admitted():
+                    self._admitted = {"owner": event.owner}
+                    if said := self._narrator.admitted(event):
+                        frames.append(self._frame(event, {"say": said, "linger": True}))
+                case Preempted():
+                    frames.append(self._frame(event, {"say": self._narrator.preempted(event), "linger": True}))
+                case StepTimed():
+                    self._at = event.step
+                    frames.append(self._frame(event, self._closed(event)))
+                case Finished():
+                    self._at = -1
+                    frames.append(self._frame(event, self._ended(event)))
+                case _:
+                    self._step.add(event)
+        return frames
+
+    def after(self) -> Before | None:
+        """What the next run is compared with: this run, if it started."""
+        return Before(self._started, self._meter.metrics()) if self._seq else self._before
+
+    def _frame(self, event: Event, changes: dict[str, Any]) -> Frame:
+        """A frame of ``changes`` and of what changed in the pool, the layout, the captions and the readouts."""
+        frame = {"seq": self._seq, "t_ms": round(event.t_ms, 3), "step": self._at}
+        self._seq += 1
+        charts = changes.get("charts", {}) | {"blocks": self._pool.patches()}
+        changes["charts"] = {name: patches for name, patches in charts.items() if patches}
+        changes["layout"] = self._moved(changes.get("layout", {}))
+        captions = changes.get("captions", {}) | {"blocks": self._pool.caption()}
+        changes["captions"] = news(self._captions, captions)
+        over = isinstance(event, Finished)
+        changes["readouts"] = news(self._readouts, rows(self._meter.metrics(), self._config, self._before, over=over))
+        frame |= {name: value for name, value in changes.items() if value} | self._admitted
+        self._admitted = {}
+        if self._notice != self._narrator.notice:
+            self._notice = frame["notice"] = self._narrator.notice
+        return frame
+
+    def _moved(self, layout: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The axes whose range changed."""
+        moved = {chart: news(self._axes.setdefault(chart, {}), paths) for chart, paths in layout.items()}
+        return {chart: paths for chart, paths in moved.items() if paths}
+
+    def _head(self, run: RunStarted) -> dict[str, Any]:
+        self._started, self._config = run, run.config
+        speculative = run.config["speculative"]
+        self._pool = PoolView(run.num_blocks, run.config["block_size"])
+        self._narrator = Narrator(run.config, len(run.prompt_token_ids), run.sampling["max_tokens"])
+        self._limits = limits_of(run)
+        if self._recorded:
+            self._narrator.note(f"recorded on {visible(run.hardware or run.device)}")
+        guesses = run.config["num_speculative_tokens"] if speculative != "off" else 0
+        prompt = [visible(piece) for piece in run.prompt_pieces]
+        said = sentences(speculative, greedy=run.sampling["temperature"] == 0)
+        words = {"sentences": said, "described": described(run.config, run.sampling)}
+        return {
+            "head": {**about(run), "prompt": prompt, **words, "recorded": self._recorded},
+            "say": self._narrator.asked(),
+            "compared": difference(self._before.started, run) if self._before and not self._recorded else "",
+            "columns": {"blocks": blocks.columns(run.num_blocks)},
+            "layout": {"rounds": rounds.rows(guesses), "blocks": blocks.layout(run.num_blocks)},
+            "captions": {"rounds": rounds.caption(1), "timing": ""},
+        }
+
+    def _closed(self, timed: StepTimed) -> dict[str, Any]:
+        step, self._step = self._step, Step()
+        tokens = step.tokens()
+        self._generated += len(tokens)
+        self._pool.level(timed.kv_tokens, len(step.proposals))
+        found = achieved(timed, self._limits) if self._limits else None
+        near = limit(found) if found else ""
+        charts = {
+            "rounds": step.squares(timed.step, self._config["speculative"]),
+            "timing": self._timing.take(timed, len(tokens), near),
+        }
+        layout = {"rounds": rounds.layout(timed.step), "timing": self._timing.layout(timed.step)}
+        captions = {"rounds": rounds.caption(timed.batch_sequences), "timing": timing.caption(timed, near)}
+        if not self._config["kv_cache"]:
+            charts["recomputed"] = self._recomputed.take(timed, len(step.proposals))
+            layout["recomputed"] = self._recomputed.layout(timed.step)
+            captions["recomputed"] = self._recomputed.caption()
+        pieces = [token["text"] for token in tokens]
+        return {
+            "tokens": tokens,
+            "verdicts": step.opened(self._config["speculative"]),
+            "charts": charts,
+            "layout": layout,
+            "captions": captions,
+            "linger": any(not isinstance(event, BlockEvicted) for event in step.rare),
+            "say": self._narrator.step(
+                timed, step.proposals, list(step.verdicts.values()), step.own, pieces, step.rare
+            ),
+        }
+
+    def _ended(self, finished: Finished) -> dict[str, Any]:
+        self._pool.ended()
+        note = "Held back until it was clear how the text ends."
+        return {
+            "tokens": [{"text": visible(finished.text), "origin": "plain", "note": note}] if finished.text else [],
+            "say": self._narrator.ended(finished, self._meter.metrics(), self._generated, self._pool.most),
+            "finished": {"reason": finished.reason, "message": finished.message},
+        }

@@ -1,0 +1,203 @@
+"""The numbers above the text: few, each with its unit and one sentence that says what it is.
+
+Beside each is the previous run's number, so that switching a toggle and running again is a
+comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lab.trace.events import RunStarted
+from lab.trace.metrics import Metrics
+from lab.trace.roofline import Bound
+from visualize.format_numbers import byte_unit, digits, three
+
+DASH = "–"
+FASTER: dict[Bound, str] = {"memory": "a cache helps", "compute": "another kernel"}
+"""What makes more than 100% of a limit possible."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A number as shown; ``size`` is its value for the ratio to another run's, and ``of`` says of which of two numbers.
+    ``note``: what is said where nothing is compared. ``more``: what is added to what the readout is."""
+
+    value: str = DASH
+    unit: str = ""
+    size: float | None = None
+    of: str = ""
+    note: str = ""
+    more: str = ""
+
+
+@dataclass(frozen=True)
+class Readout:
+    key: str
+    label: str
+    about: str
+    read: Callable[[Metrics], Reading]
+    always: bool = True
+
+
+@dataclass(frozen=True)
+class Before:
+    """The run that the current one is compared with: its start event and its metrics."""
+
+    started: RunStarted
+    metrics: Metrics
+
+
+def _speed(metrics: Metrics) -> Reading:
+    speed = metrics.tokens_per_second
+    return Reading() if speed is None else Reading(three(speed), "tok/s", speed)
+
+
+def _pass(metrics: Metrics) -> Reading:
+    passes = metrics.target_passes_per_token
+    return Reading(f"{1 / passes:.2f}", "", 1 / passes) if passes else Reading()
+
+
+def _accepted(metrics: Metrics) -> Reading:
+    rate = metrics.draft_acceptance_rate
+    if rate is None:
+        return Reading()
+    places = ", ".join(f"{100 * kept:.0f}" for kept in metrics.acceptance_by_position)
+    more = f"Kept in {places}% of the rounds{', from the first guess to the last' * (', ' in places)}."
+    accepted = sum(metrics.acceptance_by_position)  # a round, on average
+    if rate and accepted / rate < len(metrics.acceptance_by_position) - 1e-6:
+        more += " Not all rounds had so many guesses."
+    return Reading(f"{rate:.0%}".rstrip("%"), "%", rate, more=more)
+
+
+def _kv(metrics: Metrics) -> Reading:
+    reserved = metrics.kv_reserved_bytes
+    if not reserved:
+        return Reading()
+    scale, unit = byte_unit(reserved)
+    return Reading(f"{digits(metrics.kv_used_bytes / scale)} / {digits(reserved / scale)}", unit, reserved, "held")
+
+
+def _first(metrics: Metrics) -> Reading:
+    return Reading() if metrics.ttft_ms is None else Reading(*shown_ms(metrics.ttft_ms), metrics.ttft_ms)
+
+
+def _found(metrics: Metrics) -> Reading:
+    return Reading(f"{metrics.cached_prompt_tokens}")
+
+
+def _gaps(metrics: Metrics) -> Reading:
+    p50, p99 = metrics.itl_p50_ms, metrics.itl_p99_ms
+    return Reading() if p50 is None or p99 is None else Reading(*shown_ms(p50, p99), p50, "p50")
+
+
+def _limit(metrics: Metrics) -> Reading:
+    share = metrics.limit_share
+    if share is None:
+        return Reading()
+    note = FASTER[metrics.limit_bound or "memory"] if share > 1 else ""
+    return Reading(f"{100 * share:.0f}", "%", share, note=note)
+
+
+def _memory(metrics: Metrics) -> Reading:
+    peak = metrics.peak_memory_bytes
+    if not peak:
+        return Reading()
+    return Reading(f"{peak / 1e6:.0f}", "MB") if peak < 10e9 else Reading(digits(peak / 1e9), "GB")
+
+
+READOUTS = (
+    Readout("speed", "speed", "Tokens a second, after the first token.", _speed),
+    Readout(
+        "pass",
+        "tokens/pass",
+        "Tokens / passes of the target, both after the prefill. The mean acceptance length, 1 + accepted / rounds, "
+        "counts only passes that had guesses.",
+        _pass,
+    ),
+    Readout(
+        "accepted",
+        "guesses kept",
+        "Draft acceptance rate: accepted / proposed tokens; those after a rejected one count, though never judged.",
+        _accepted,
+    ),
+    Readout("kv", "cache used / held", "Peak bytes of cache that held the text's tokens, and that were reserved.", _kv),
+    Readout("first", "first token", "TTFT: from the request to the first token.", _first),
+    Readout(
+        "found",
+        "from cache",
+        "Tokens of the prompt that were found in the cache, so not computed again.",
+        _found,
+        always=False,
+    ),
+    Readout(
+        "gaps",
+        "token gap p50 / p99",
+        "Inter-token latency, median and 99th percentile. Tokens of one round share its time.",
+        _gaps,
+    ),
+    Readout(
+        "limit",
+        "device limit",
+        "Roofline: the least time in which this device could move a pass's bytes (weights, keys and values) and do its "
+        "FLOPs, over the time it took; median after the prefill. "
+        "Above 100%: bytes came from a cache, or by reading alone, faster than in the copy that was measured.",
+        _limit,
+    ),
+    Readout(
+        "memory", "peak memory", "CPU: the whole process, program and weights included. GPU: memory allocated.", _memory
+    ),
+)
+
+
+def labels() -> list[dict[str, str]]:
+    """The readouts without their numbers, for the page to lay out in advance."""
+    return [
+        {"key": readout.key, "label": readout.label, "about": readout.about, "always": readout.always}
+        for readout in READOUTS
+    ]
+
+
+def rows(
+    metrics: Metrics, config: dict[str, Any], before: Before | None = None, *, over: bool = True
+) -> dict[str, list[str]]:
+    """Per readout: value, unit, and the previous run's value, with the ratio to it once the run is over, or a note;
+    and what is added to what the readout is, if anything.
+
+    "From cache" has no row where nothing could be found in the cache.
+    """
+    shown = {}
+    findable = config["enable_prefix_caching"] or metrics.cached_prompt_tokens
+    for readout in READOUTS:
+        if not (readout.always or findable):
+            continue
+        now = readout.read(metrics)
+        was = readout.read(before.metrics) if before else Reading()
+        shown[readout.key] = [now.value, now.unit, beside(now, was, over=over) or now.note]
+        if now.more:
+            shown[readout.key].append(now.more)
+    return shown
+
+
+def beside(now: Reading, was: Reading, *, over: bool) -> str:
+    """The previous run's value, with the ratio to it once the run is over; empty if it has none. A percentage gets no
+    ratio, which could be mistaken for a percentage."""
+    if was.value == DASH:
+        return ""
+    if over and (was.value, was.unit) == (now.value, now.unit):
+        return "the same"
+    value = was.value if was.unit == now.unit else f"{was.value} {was.unit}"
+    if over and now.size and was.size and now.unit != "%":
+        ratio = now.size / was.size
+        times = f"×{ratio:.1g}" if ratio < 0.1 else f"×{ratio:.2g}" if ratio < 99.5 else f"×{ratio:.0f}"
+        return f"{now.of} {times} of {value}".lstrip()
+    return f"was {value}"
+
+
+def shown_ms(*ms: float) -> tuple[str, str]:
+    """Milliseconds as shown, and their unit: seconds if the last and longest is a second or more."""
+    if ms[-1] < 999.5:
+        return " / ".join(f"{value:.1f}" if value < 99.95 else f"{value:.0f}" for value in ms), "ms"
+    return " / ".join(digits(value / 1000) for value in ms), "s"

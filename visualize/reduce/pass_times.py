@@ -1,0 +1,81 @@
+"""What the charts of passes show of a run as it grows: how long each took, and how many tokens it computed again."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from lab.trace.events import StepTimed
+from visualize.charts import recompute_chart as recomputed
+from visualize.charts import timing_chart as timing
+from visualize.charts.base import Patch, window
+
+
+class TimingView:
+    """Bars of ms, the speed over the latest passes, and a label on a prefill's bar, which may be cut off."""
+
+    def __init__(self) -> None:
+        self._pace: deque[tuple[int, float]] = deque(maxlen=timing.SMOOTH)  # tokens and ms of the latest passes
+        self._in_view: deque[tuple[int, float, float]] = deque()  # visible passes: step, ms, speed
+        self._tops = (1.0, 500.0)
+        self._prefill: tuple[int, float] | None = None  # the latest one's step and ms
+        self._said: Patch = []  # its label
+
+    def take(self, timed: StepTimed, made: int, near: str) -> list[Patch]:
+        """Add a pass that made so many tokens; ``near``: how near it came to the device's limit."""
+        if timed.step_kind == "prefill":
+            self._prefill, speed = (timed.step, timed.total_ms), None
+        else:
+            self._pace.append((made, timed.total_ms))
+            tokens, spent = (sum(column) for column in zip(*self._pace, strict=True))
+            speed = 1000 * tokens / spent if spent > 0 else 0.0
+            self._in_view.append((timed.step, timed.total_ms, speed))
+        first = window(timed.step)[0]
+        while self._in_view and self._in_view[0][0] < first:
+            self._in_view.popleft()
+        self._fit(first)
+        other = timed.sample_ms + timed.rest_ms
+        bars = timing.points(timed.step, timed.draft_ms, timed.verify_ms, other, speed, near)
+        return bars + self._of_prefill(first)
+
+    def layout(self, step: int) -> dict[str, Any]:
+        return timing.layout(step, *self._tops)
+
+    def _fit(self, first: int) -> None:
+        """Fit the axes to what is visible: the steps after ``first``."""
+        _, longest, fastest = (max(column) for column in zip((0, 0.0, 0.0), *self._in_view, strict=True))
+        step, ms = self._prefill or (-1, 0.0)
+        if step > first and (not longest or ms <= timing.DWARFS * longest):
+            longest = max(longest, ms)
+        highest = longest, fastest or self._tops[1] / 2
+        self._tops = tuple(map(timing.axis_top, self._tops, highest))
+
+    def _of_prefill(self, first: int) -> list[Patch]:
+        """The label of the latest prefill's bar, if it changed; it is hidden once the bar is left of ``first``."""
+        if self._prefill is None:
+            return []
+        (step, ms), was = self._prefill, self._said
+        self._said = timing.prefill(step, ms, self._tops[0], first=not was, seen=step > first)
+        return [self._said] if self._said[2] != (was and was[2]) else []
+
+
+class RecomputedView:
+    """Tokens that the target computed anew, again, and at most in one pass: of a run without a cache."""
+
+    def __init__(self) -> None:
+        self._new = self._again = self._most = 0
+
+    def take(self, timed: StepTimed, guesses: int) -> list[Patch]:
+        """Add a pass. New are its guesses and the token before them, which the last pass chose; in the first pass, all
+        tokens."""
+        new = guesses + 1 if self._new else timed.target_tokens
+        again = timed.target_tokens - new
+        self._new, self._again = self._new + new, self._again + again
+        self._most = max(self._most, timed.target_tokens)
+        return recomputed.point(timed.step, new, again)
+
+    def layout(self, step: int) -> dict[str, Any]:
+        return recomputed.layout(step, self._most)
+
+    def caption(self) -> str:
+        return recomputed.caption(self._new, self._again)

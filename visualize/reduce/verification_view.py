@@ -1,0 +1,72 @@
+"""A verdict for the page: how it came about, in words and as the data of its chart (``figures.verdict``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lab.trace.events import Bonus, Distributions, Judged, Proposed, Recovered
+from lab.trace.verdict_rounding import rounded, written
+from visualize.charts import verdict_chart as chart
+from visualize.charts.base import short
+from visualize.states import DRAFTERS, STATES, sentences
+from visualize.text import named
+
+
+def opened(
+    guess: Proposed, verdict: Judged, around: Distributions, own: Recovered | Bonus | None, speculative: str
+) -> dict[str, Any]:
+    """One guess as a JSON-able dict.
+
+    Returns:
+        ``title``, ``say``: the verdict in words. ``columns``, ``layout``: its chart's.
+
+    Raises:
+        ValueError, LookupError: the events contradict each other.
+    """
+    replaced = own if isinstance(own, Recovered) and not verdict.accepted else None
+    state = STATES["accepted" if verdict.accepted else "rejected"]
+    marks = {around.token_ids[0]: state.glyph}
+    if replaced:
+        marks |= {replaced.token_id: STATES["recovered"].glyph}
+    bars = {name: getattr(around, name) for name in ("p", "q", "residual")}
+    heights = [max(values) for values in zip(*filter(None, bars.values()), strict=True)]
+    shown = _shown(around, heights, set(marks))
+    texts = [around.texts[i] for i in shown]
+    picked = {name: values and [short(values[i]) for i in shown] for name, values in bars.items()}
+    bar = None if verdict.u is None else short(verdict.u * verdict.q)
+    title = f"Round {verdict.step}, guess {verdict.position + 1} {state.glyph} {named(guess.text)}"
+    return {
+        "title": title,
+        "say": _say(verdict, around.overlap, replaced, speculative),
+        "columns": chart.columns(texts, **picked, bar=bar),
+        "layout": chart.layout(texts, [marks.get(around.token_ids[i], "") for i in shown], max([*heights, bar or 0])),
+    }
+
+
+def _shown(around: Distributions, heights: list[float], marked: set[int]) -> list[int]:
+    """Indices of the tokens that fit: the guess, then those that are marked or highest, sorted by p."""
+    others = sorted(range(1, len(heights)), key=lambda i: (around.token_ids[i] not in marked, -heights[i]))
+    return [0, *sorted(others[: chart.MOST - 1], key=lambda i: -around.p[i])]
+
+
+def _say(verdict: Judged, overlap: float | None, replaced: Recovered | None, speculative: str) -> str:
+    kept = verdict.accepted
+    place = f" In its place: {named(replaced.text)}" if replaced else ""
+    if verdict.u is None:
+        synthetic = speculative == "synthetic"
+        rule = sentences(speculative, greedy=not synthetic)["accepted" if kept else "rejected"]
+        why = "It has no q." if synthetic else "Greedy draws nothing: p and q are for comparison, there is no residual."
+        return f"{rule.format(p=f'{verdict.p:.3g}', q=f'{verdict.q:.3g}')}{place and place + '.'} {why}"
+    numbers = rounded(verdict.p, verdict.q, verdict.u, accepted=kept)
+    p, q, u = map(written, (numbers.p, numbers.q, numbers.u))
+    chance = f"It is kept with probability min(1, p / q) = {written(numbers.chance)}."
+    product = f"With u = {u}, a random number from 0 to 1, u q = {u} × {q} = {written(numbers.product)}"
+    rule = f"{chance} {product} is {'below' if kept else 'not below'} p = {p}: {'kept' if kept else 'rejected'}."
+    drawn = f"{place}, drawn from the residual: max(0, p − q), normalised." if replaced else ""
+    certain = f" {DRAFTERS[speculative].name.capitalize()} draws nothing: its q is 1." if speculative == "ngram" else ""
+    here = (
+        ""
+        if overlap is None or certain
+        else f" Any guess drawn here is kept with probability Σ min(p, q) = {overlap:.3g}."
+    )
+    return f"{rule}{drawn}{here}{certain}"
