@@ -16,7 +16,7 @@ from lessons.course import course
 from lessons.marking import mark
 from lessons.questions import Curve
 from tests import forked
-from tests.browser.conftest import Lab
+from tests.browser.pages import Lab
 from tests.browser.test_accessibility import violations
 from visualize.export import folder, lessons, runs
 from visualize.export.answers import RECORDED
