@@ -13,7 +13,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from lab import Run
-from lab.memory.model_memory import known
+from lab.memory.model_memory import known_models
 from lab.registry import LISTED
 
 ROOT = Path(__file__).parents[1]
@@ -377,7 +377,7 @@ def test_the_header_for_the_space_is_complete():
     assert header["python_version"] in ("3.10", "3.12")  # what ZeroGPU offers
     assert len(header["short_description"]) <= 60
     assert header["tags"]
-    listed = {known()[name].hub for pair in LISTED.items() for name in pair}
+    listed = {known_models()[name].hub for pair in LISTED.items() for name in pair}
     assert set(header["preload_from_hub"]) == set(header["models"]) <= listed
 
 

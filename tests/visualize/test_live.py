@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from lab.config import EngineConfig, PromptError
-from lab.models.load_progress import watching
+from lab.models.load_progress import current_loading
 from lab.trace.events import Event, Finished, StepTimed
 from tests import tiny_models
 from tests.coroutines import complete
@@ -148,7 +148,7 @@ def test_loading_shows_progress_and_can_be_stopped() -> None:
     begun = threading.Event()
 
     def load(pair: str) -> ScriptedEngine:
-        loading = watching()
+        loading = current_loading()
         loading.begin("large", torch.nn.Linear(1000, 1000, bias=False), 4)
         loading.took("weight")
         begun.set()

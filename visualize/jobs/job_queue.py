@@ -13,7 +13,7 @@ from typing import Any
 
 from lab.config import EngineConfig, LabError
 from lab.engine.engine import Engine
-from lab.models.load_progress import Loading, watched
+from lab.models.load_progress import Loading, track_loading
 from lab.registry import Pair
 from lab.util.messages import counted
 from visualize.jobs.compiling import Compiles, compiling
@@ -174,7 +174,7 @@ class Work(ABC):
         """The engine of a model pair, loaded if necessary."""
         self._loading = Loading(self.cancelled)
         try:
-            with watched(self._loading):
+            with track_loading(self._loading):
                 self._engine = self._load(pair)
             return self._engine
         finally:

@@ -10,8 +10,8 @@ from typing import Any
 from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.config_parse import parse_config
 from lab.measure.comparison import FEWEST, MOST
+from lab.models.devices import has_gpu
 from lab.registry import EMBEDDED, Pair
-from lab.util.capabilities import has_gpu
 from visualize.run_settings import BOUNDS as LAB_BOUNDS
 from visualize.run_settings import CHOICES as LAB_CHOICES
 from visualize.run_settings import LINK as LAB_LINK
