@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from lab.config import ConfigError, EngineConfig, PromptError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
+from lab.errors import ConfigError, PromptError
 from lab.models.devices import has_gpu, prefill_backends
 from lab.registry import EMBEDDED, Pair, named_pair
 from visualize.states import ATTENTIONS, DRAFTERS, KERNELS, KV_FORMATS

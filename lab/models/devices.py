@@ -10,7 +10,7 @@ from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from torch import nn
 from transformers import PreTrainedModel
 
-from lab.config import ConfigError
+from lab.errors import ConfigError
 from lab.kv_cache.attention import BACKENDS, refuse_sdpa
 
 DeviceMap = str | dict[str, str | int]

@@ -22,7 +22,7 @@ from transformers import (
 )
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from lab.config import ConfigError, LabError, UnsupportedModelError
+from lab.errors import ConfigError, LabError, UnsupportedModelError
 from lab.models.checkpoint_files import (
     HOLDS,
     ModelLoadError,

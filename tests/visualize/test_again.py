@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.config import EngineConfig, SamplingParams
+from lab.errors import ConfigError
 from lab.models.devices import has_gpu
 from lab.registry import EMBEDDED, Pair
 from lab.trace.events import RunStarted

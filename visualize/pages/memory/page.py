@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from lab.config import LabError
+from lab.errors import LabError
 from lab.memory.model_memory import ModelInfo, known_models
 from visualize import page_header as header
 from visualize.charts import memory_charts as memory
@@ -51,7 +51,7 @@ def build(pages: gr.Blocks) -> None:
             controls = _controls()
         with gr.Column(elem_id="view"):
             setup = {"shells": memory.shells(), "assumed": ASSUMED}
-            view = component("memory", setup, elem_id="sheet")
+            view = component("pages/memory/page", setup, elem_id="sheet")
     found = gr.State({})
     values = [controls[name] for name in NAMES]
     ask = {"fn": _ask, "inputs": [found, *values], "outputs": view}

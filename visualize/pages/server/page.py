@@ -8,7 +8,8 @@ from typing import Any
 
 import gradio as gr
 
-from lab.config import LabError, PromptError, SamplingParams
+from lab.config import SamplingParams
+from lab.errors import LabError, PromptError
 from lab.vllm.client import Server
 from visualize import page_header as header
 from visualize.charts import server_charts as figures
@@ -66,7 +67,7 @@ def build(pages: gr.Blocks, server: Server, line: Line) -> None:
                 halt = gr.Button("Stop", elem_id="stop")
         with gr.Column(elem_id="view"):
             setup = {"shells": figures.shells(), "readouts": labels()}
-            view = component("server", setup, elem_id="sheet")
+            view = component("pages/server/page", setup, elem_id="sheet")
     begins(press.click(send, controls, view, **QUIET))
     stops(pages, halt.click, prompts)
     keep_address(controls, LINK)
