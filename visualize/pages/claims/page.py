@@ -27,7 +27,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
         yield from map(as_line, follow(tasks.begin(request.session_hash, lambda: Checks(queue, load, names))))
 
     header.build("Claims")
-    view = component("claims", setup() | {"server": uuid.uuid4().hex})
+    view = component("pages/claims/page", setup() | {"server": uuid.uuid4().hex}, elem_id="claims")
     view.submit(check, None, view, **REPEATED)
     stops(pages, view.stop, tasks)
     ready(pages.load(_opened, outputs=view, **QUIET))

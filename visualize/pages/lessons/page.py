@@ -66,19 +66,19 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
     with gr.Row(elem_id="lab", elem_classes="lessons"):
         with gr.Column(elem_id="controls"):
             setup = {"lessons": sheet.contents(), "kept": sheet.KEPT, "most": MOST_CHARACTERS}
-            progress = component("course", setup | {"teaching": "instructor"})
+            progress = component("pages/lessons/course", setup | {"teaching": "instructor"}, elem_id="course")
         with gr.Column(elem_id="view"):
             introduction = gr.Markdown(latex_delimiters=LATEX, elem_id="introduction")
-            asked = component("question", sheet.PREDICT, elem_id="predict")
+            asked = component("pages/lessons/question", sheet.PREDICT, elem_id="predict")
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Run", variant="primary", interactive=False, elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
             setup = {"shells": observation.shells(), "vocabulary": as_json()}
-            observed = component("observe", setup, ("race",))
+            observed = component("pages/lessons/observe", setup, ("static/race",), elem_id="observe")
             player = stage.build(take_away, visible=False)
             explained = gr.Markdown(latex_delimiters=LATEX, elem_id="explain")
-            tried = component("try", {"does": "Run it so"}, elem_id="try")
-            answered = component("question", sheet.CHECK, elem_id="check")
+            tried = component("pages/lessons/try", {"does": "Run it so"}, elem_id="try")
+            answered = component("pages/lessons/question", sheet.CHECK, elem_id="check")
     shown = [learner, progress, asked, press, explained, tried, answered]
     asked.submit(actions.predict, [at, learner], [*shown, observed], **REPEATED)
     begins(press.click(actions.run, [at, learner], [*shown, observed, player], **REPEATED))

@@ -51,7 +51,7 @@ def build(pages: gr.Blocks) -> None:
             controls = _controls()
         with gr.Column(elem_id="view"):
             setup = {"shells": memory.shells(), "assumed": ASSUMED}
-            view = component("memory", setup, elem_id="sheet")
+            view = component("pages/memory/page", setup, elem_id="sheet")
     found = gr.State({})
     values = [controls[name] for name in NAMES]
     ask = {"fn": _ask, "inputs": [found, *values], "outputs": view}

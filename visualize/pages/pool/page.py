@@ -44,7 +44,10 @@ POOL = RunKind(
     told=file.told,
     count=lambda steps: sum(len(step.entries) for step in steps),
 )
-PARTS = ("picture", "stage", "squares", "charts", "player", "page", "pool")
+PARTS = (
+    *(f"static/{part}" for part in ("run_state", "stage", "block_grid", "charts", "player", "save_menu")),
+    "pages/pool/page",
+)
 """The parts of the page's script, in their order."""
 SAYS = {
     "continuations": "Per prompt; if paged, they share its blocks.",
@@ -106,7 +109,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
         with gr.Column(elem_id="view"):
             view = gr.HTML(
                 value="",
-                html_template=read("pool.html"),
+                html_template=read("pages/pool/page.html"),
                 js_on_load=_script(),
                 apply_default_css=False,
                 server_functions=[take_away],

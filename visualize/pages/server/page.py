@@ -67,7 +67,7 @@ def build(pages: gr.Blocks, server: Server, queue: JobQueue) -> None:
                 halt = gr.Button("Stop", elem_id="stop")
         with gr.Column(elem_id="view"):
             setup = {"shells": figures.shells(), "readouts": labels()}
-            view = component("server", setup, elem_id="sheet")
+            view = component("pages/server/page", setup, elem_id="sheet")
     begins(press.click(send, controls, view, **QUIET))
     stops(pages, halt.click, prompts)
     keep_address(controls, LINK)
