@@ -33,7 +33,7 @@ from tests import tiny_models
 from tests.visualize.crowd import ENGINE, LETTERS, job, lengths, picture, ran, runs, table
 from tests.visualize.picture import apply, draw
 from visualize.charts import pool_charts as figures
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.live_run import transcript
 from visualize.pages.pool.inputs import Inputs
 from visualize.pages.pool.pool_frames import SMOOTH, BatchReducer
@@ -432,7 +432,7 @@ def records(text: str) -> list[dict[str, Any]]:
 def run(**inputs: Any) -> BatchRun:
     lab = tiny_models.engine("llama", "good")
     asked = {"sequences": 3, "every": 1, "lengths": "equal", "shared": False, "max_num_seqs": 2}
-    return BatchRun(Line(), lambda pair: lab, Inputs(**asked | inputs))
+    return BatchRun(JobQueue(), lambda pair: lab, Inputs(**asked | inputs))
 
 
 def test_a_batch_run_is_streamed_to_its_end() -> None:

@@ -32,7 +32,7 @@ from tests.visualize.picture import apply
 from tests.vllm.scripted_vllm import WORDS, ScriptedVLLM, serving
 from tests.waiting import until
 from visualize.charts import server_charts as figures
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.sse_channel import Channel
 from visualize.pages.server import remote_run as remote
 from visualize.pages.server.remote_run import CUT_SHORT, NO_ROUND, NOT_TOLD, Asked, Prompts, Watch
@@ -198,14 +198,14 @@ def test_one_thread_reads_for_all_and_resumes_when_the_server_is_back(
     server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "EVERY_S", 0.02)
-    line = Line()
-    watch = Watch(server, line)
+    queue = JobQueue()
+    watch = Watch(server, queue)
     until(lambda: vllm.asked.count("/metrics") >= 3)
     vllm.wrong["/metrics"] = "html"
     until(lambda: not watch.models)
     vllm.wrong.clear()
     until(lambda: watch.models)
-    line.close(0)
+    queue.close(0)
     messages = heard(watch.channel)
     problems = [bool(message.get("problem")) for message in messages]
     assert problems[0] is problems[-1] is False
@@ -218,10 +218,10 @@ def test_metrics_are_read_even_if_models_cannot_be(
 ) -> None:
     monkeypatch.setattr(remote, "EVERY_S", 0.02)
     vllm.wrong["/v1/models"] = "key"
-    line = Line()
-    watch = Watch(server, line)
+    queue = JobQueue()
+    watch = Watch(server, queue)
     until(lambda: vllm.asked.count("/metrics") >= 2)
-    line.close(0)
+    queue.close(0)
     message = heard(watch.channel)[0]
     assert message["readouts"]["usage"][0] == "25"
     assert "VLLM_API_KEY" in message["say"]
@@ -229,7 +229,7 @@ def test_metrics_are_read_even_if_models_cannot_be(
 
 def test_an_answer_is_streamed_with_its_rounds(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.words = (*WORDS, "a\n\nline")
-    asked = Asked(server, Line(), vllm.model, "Once", SamplingParams(max_tokens=9))
+    asked = Asked(server, JobQueue(), vllm.model, "Once", SamplingParams(max_tokens=9))
     *pieces, end = heard(asked.channel)
     assert "".join(piece["text"] for piece in pieces) == "".join(f" {word}" for word in vllm.words)
     assert end["rounds"].startswith("4 rounds with guesses, 8 of 14 guesses kept")
@@ -239,7 +239,7 @@ def test_an_answer_is_streamed_with_its_rounds(server: Server, vllm: ScriptedVLL
 
 def test_invisible_characters_in_an_answer_are_spelled_out(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.words = (HOSTILE, "\x07two\nlines")
-    *pieces, _ = heard(Asked(server, Line(), vllm.model, "Once", SamplingParams()).channel)
+    *pieces, _ = heard(Asked(server, JobQueue(), vllm.model, "Once", SamplingParams()).channel)
     told = "".join(piece["text"] for piece in pieces)
     assert told == " <img src=x onerror=window.pwned=1>⟨RLO⟩ ⟨0007⟩two\nlines"
 
@@ -250,21 +250,21 @@ def test_implausibly_many_rounds_or_guesses_are_not_drawn(
 ) -> None:
     """A page that drew them would hang."""
     vllm.drafted, vllm.accepted = (guesses,) * rounds, (0,) * rounds
-    end = heard(Asked(server, Line(), vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
+    end = heard(Asked(server, JobQueue(), vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
     assert end["rounds"] == remote.TOO_MANY
     assert "charts" not in end
 
 
 def test_without_rounds_the_page_says_how_to_enable_them(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.spec = False
-    end = heard(Asked(server, Line(), vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
+    end = heard(Asked(server, JobQueue(), vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
     assert "--per-request-spec-decode-metrics detailed" in end["rounds"]
     assert "charts" not in end
 
 
 def test_a_stopped_answer_ends_here_and_on_the_server(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.endless, vllm.pause = True, 0.01
-    prompts = Prompts(server, Line(), lambda: (vllm.model,))
+    prompts = Prompts(server, JobQueue(), lambda: (vllm.model,))
     asked = prompts.begin("somebody", "Once", SamplingParams(max_tokens=9))
     assert prompts.begin("somebody", "Again", SamplingParams(max_tokens=9)) is None
     until(lambda: vllm.asked)
@@ -278,10 +278,10 @@ def test_a_stopped_answer_ends_here_and_on_the_server(server: Server, vllm: Scri
 
 
 def test_prompts_end_when_the_lab_shuts_down(server: Server, vllm: ScriptedVLLM) -> None:
-    vllm.endless, vllm.pause, line = True, 0.01, Line()
-    asked = Asked(server, line, vllm.model, "Once", SamplingParams())
+    vllm.endless, vllm.pause, queue = True, 0.01, JobQueue()
+    asked = Asked(server, queue, vllm.model, "Once", SamplingParams())
     until(lambda: vllm.asked)
-    line.close(0)
+    queue.close(0)
     assert "shutting down" in heard(asked.channel)[-1]["say"]
     until(lambda: vllm.left)
 
@@ -291,19 +291,19 @@ def test_too_many_prompts_and_a_silent_server_are_explained(
 ) -> None:
     monkeypatch.setattr(remote, "AT_ONCE", 1)
     vllm.endless, vllm.pause = True, 0.01
-    prompts = Prompts(server, Line(), lambda: (vllm.model,))
+    prompts = Prompts(server, JobQueue(), lambda: (vllm.model,))
     prompts.begin("one", "Once", SamplingParams())
     with pytest.raises(ServerError, match="under way"):
         prompts.begin("two", "Once", SamplingParams())
     prompts.leave("one")
     until(lambda: vllm.left)
     with pytest.raises(ServerError, match="names no model now"):
-        Prompts(server, Line(), lambda: ()).begin("two", "Once", SamplingParams())
+        Prompts(server, JobQueue(), lambda: ()).begin("two", "Once", SamplingParams())
 
 
 def test_an_answer_that_breaks_off_is_explained(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.wrong["stream"] = "error"
-    *_, end = heard(Asked(server, Line(), vllm.model, "Once", SamplingParams()).channel)
+    *_, end = heard(Asked(server, JobQueue(), vllm.model, "Once", SamplingParams()).channel)
     assert end["problem"]
     assert "the engine died" in end["say"]
     assert end["rounds"] == CUT_SHORT

@@ -29,7 +29,7 @@ from lab.trace.run import Run
 from lab.util.background import in_background
 from visualize.api.flat_results import flat
 from visualize.disconnects import caller
-from visualize.jobs.job_queue import TICK, Line, Load, Work
+from visualize.jobs.job_queue import TICK, JobQueue, Load, QueuedJob
 from visualize.pages.compare.configurations import BOUNDS as COMPARE_BOUNDS
 from visualize.pages.compare.configurations import MAX_OWN
 from visualize.pages.memory.hub_models import look_up
@@ -53,12 +53,12 @@ MOST_SECONDS = 600
 """A call that takes longer is ended: it may be that nobody waits for it any more."""
 
 
-class Job(Work):
+class Job(QueuedJob):
     """Work for a program, which waits for its ``answer``. ``stage``: how far it is."""
 
-    def __init__(self, line: Line, load: Load, do: Callable[[Job], JsonResult]) -> None:
+    def __init__(self, queue: JobQueue, load: Load, do: Callable[[Job], JsonResult]) -> None:
         self._do, self.answer, self.stage = do, {}, UNDER_WAY
-        super().__init__(line, load)
+        super().__init__(queue, load)
 
     def _work(self) -> None:
         self.answer = self._do(self)
@@ -84,14 +84,14 @@ class Job(Work):
 
 
 class Programs:
-    """The functions. Their runs wait in ``line`` with those of the pages, and end when their caller leaves.
+    """The functions. Their runs wait in ``queue`` with those of the pages, and end when their caller leaves.
 
     Args:
         told: by caller, what each waits for: filled here.
     """
 
-    def __init__(self, load: Load, line: Line, told: dict[str | None, str]) -> None:
-        self._load, self._line, self._told = load, line, told
+    def __init__(self, load: Load, queue: JobQueue, told: dict[str | None, str]) -> None:
+        self._load, self._queue, self._told = load, queue, told
         self._jobs: dict[str | None, set[Job]] = {}
         self._lock = threading.Lock()  # over them: Gradio tells of who has left in a thread
 
@@ -103,7 +103,7 @@ class Programs:
             job.cancelled.set()
 
     async def _answer(self, request: gr.Request, do: Callable[[Job], JsonResult]) -> JsonResult:
-        job = Job(self._line, self._load, do)
+        job = Job(self._queue, self._load, do)
         with self._lock:
             mine = self._jobs.setdefault(who := caller(request), set())
             mine.add(job)
@@ -249,11 +249,11 @@ class Programs:
         return fit_result(found, deployment)
 
 
-def build(pages: gr.Blocks, load: Load, line: Line, pairs: Sequence[str], told: dict[str | None, str]) -> None:
+def build(pages: gr.Blocks, load: Load, queue: JobQueue, pairs: Sequence[str], told: dict[str | None, str]) -> None:
     """Add the functions to ``pages``. Everything else of it stays private. ``pairs``: the names of those that are
     offered. ``told``: see ``Programs``.
     """
-    programs = Programs(load, line, told)
+    programs = Programs(load, queue, told)
     of_pairs = {"pair": pairs}
     choices = {"run": of_pairs, "compare": of_pairs, "calculator": {"gpu": tuple(GPU_KEYS)}}
     for name, bounds in BOUNDED.items():

@@ -15,9 +15,9 @@ from visualize.assets import put_together, read
 from visualize.charts import pool_charts as figures
 from visualize.forms import Widgets, answering
 from visualize.gradio_events import LATEST, QUIET, begins, keep_address, ready, stops, turned, warn
-from visualize.jobs.job_queue import Line, Load
-from visualize.jobs.run_store import MAX_RUN_FILE, Kind, Shelf
-from visualize.jobs.visitor_sessions import Visitors
+from visualize.jobs.job_queue import JobQueue, Load
+from visualize.jobs.run_store import MAX_RUN_FILE, RunKind, RunStore
+from visualize.jobs.visitor_sessions import VisitorSessions
 from visualize.pages.pool import pool_file as file
 from visualize.pages.pool.inputs import (
     DEFAULTS,
@@ -34,7 +34,7 @@ from visualize.pages.pool.inputs import (
 from visualize.pages.pool.pool_job import BatchRun
 from visualize.pages.pool.pool_metrics import labels
 
-POOL = Kind(
+POOL = RunKind(
     name="decode-lab-pool",
     read=list,
     formats={"json": ("application/json", file.as_json)},
@@ -75,15 +75,15 @@ PRIORITIES = "Those with the system prompt have priority."
 ALIKE = "All prompts have the same priority."
 
 
-def build(pages: gr.Blocks, load: Load, line: Line) -> None:
-    """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the other pages."""
-    shelf = Shelf(POOL)
-    visitors = Visitors(shelf)
+def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
+    """Lay the page out, inside a route of ``pages``. Its runs wait in ``queue`` with those of the other pages."""
+    store = RunStore(POOL)
+    visitors = VisitorSessions(store)
 
     def run(request: gr.Request, *values: Any) -> str:
         inputs = to_inputs(values)
         begun = visitors.begin(
-            request.session_hash, lambda before: BatchRun(line, load, inputs, before), against=in_lab(inputs)
+            request.session_hash, lambda before: BatchRun(queue, load, inputs, before), against=in_lab(inputs)
         )
         return begun or gr.skip()
 
@@ -91,7 +91,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
         return visitors.reopen(request.session_hash, Path(path))
 
     def take_away(wanted: list[str]) -> dict[str, str]:
-        return shelf.take_away(wanted)
+        return store.take_away(wanted)
 
     def opened(request: gr.Request) -> list[Any]:
         inputs, notices = from_link(request.query_params)
