@@ -129,7 +129,7 @@ def _unless_stopped(future: Future[T]) -> T:
 
 
 class EngineMonitor(Protocol):
-    """What is told of everything that engines do."""
+    """A listener to all events of engines, by their names."""
 
     def watch(self, model: str) -> EventListener: ...
 

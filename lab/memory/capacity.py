@@ -1,4 +1,4 @@
-"""Where a device's memory goes: the weights, and the KV cache of as many sequences as fit.
+"""A device's memory: the weights, and the KV cache of as many sequences as fit.
 
 The cache is laid out as in this lab (``lab.kv_cache``): slots in blocks, a sequence's blocks reserved for the most
 it may
@@ -102,12 +102,12 @@ class Deployment:
 
     @property
     def usable_bytes(self) -> int:
-        """What is not set aside."""
+        """Memory without the share that is set aside."""
         return math.floor(self.memory * (1 - self.set_aside))
 
     @property
     def cache_bytes(self) -> int:
-        """What is left for the cache; negative if not even the weights fit."""
+        """Memory left for the cache; negative if not even the weights fit."""
         return self.usable_bytes - self.weight_bytes
 
     @property
@@ -126,11 +126,11 @@ class Deployment:
         return most if policy == "contiguous" else self.lengths.mean_blocks(self.block_size)
 
     def sequences(self, policy: Policy) -> int:
-        """How many fit at once. Paged: on average; how many really fit depends on the lengths of the moment."""
+        """Sequences that fit at once. Paged: on average; the lengths of the moment decide how many really do."""
         return math.floor(self.num_blocks / self.blocks_per_sequence(policy) + 1e-9)
 
     def split(self, policy: Policy) -> MemorySplit:
-        """Where the memory goes with ``sequences(policy)`` in flight. Weights that do not fit take what there is."""
+        """The memory by purpose with ``sequences(policy)`` in flight. Weights that do not fit take all there is."""
         set_aside = self.memory - self.usable_bytes
         weights = min(self.weight_bytes, self.memory - set_aside)
         count = self.sequences(policy)

@@ -1,4 +1,4 @@
-"""How long sequences get, and how many blocks that takes."""
+"""Lengths of sequences, and the blocks that these take."""
 
 from __future__ import annotations
 

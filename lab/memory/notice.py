@@ -1,4 +1,4 @@
-"""Why the figures of a deployment are doubtful, or 0."""
+"""Warnings where the figures of a deployment are doubtful, or 0."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab.util.messages import counted
 
 
 def deployment_notices(model: ModelInfo, chosen: Deployment, size: Callable[[int], str]) -> Iterator[str]:
-    """What the reader must know before believing the numbers, in sentences; mostly nothing. ``size`` formats bytes for
+    """Warnings about a deployment's figures, in sentences; mostly none. ``size`` formats bytes for
     display."""
     longest, context = chosen.lengths.longest, model.shape.context_length
     full = chosen.cache_bytes <= 0

@@ -1,4 +1,4 @@
-"""What a model's folder holds, and what may lie there instead."""
+"""Files of a model's folder, and others that may lie there instead."""
 
 from __future__ import annotations
 

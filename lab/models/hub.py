@@ -87,7 +87,7 @@ def _not_arrived(name: str, error: Exception) -> ModelLoadError:
 
 
 def _cached(hub: str, file: str) -> bool:
-    """Whether a file is in the local cache and, if it is an index of several, those are, too."""
+    """True if a file is in the local cache and, if it is an index of several, so are those."""
     path = try_to_load_from_cache(hub, file)
     if not isinstance(path, str):
         return False

@@ -42,12 +42,12 @@ class Recorder:
 
     @property
     def began(self) -> bool:
-        """Whether there has been an event."""
+        """True once there has been an event."""
         return self._began is not None
 
     @property
     def pending(self) -> bool:
-        """Whether there are events to drain."""
+        """True while there are events to drain."""
         return bool(self._pending)
 
     def drain(self) -> Iterator[Event]:

@@ -1,4 +1,4 @@
-"""How many of a draft's proposals the target accepts, on stories that neither has read."""
+"""A draft's acceptance rate on stories that neither model has read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well a model predicts a text, in a unit that compares across tokenizers: bits per byte."""
+"""Cross-entropy in bits per byte, a unit that compares across tokenizers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.training.corpus import encode
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """What some texts cost a model: ``bits`` = sum of -log2 p over all their ``tokens``."""
+    """Cross-entropy of some texts: ``bits`` = sum of -log2 p over all their ``tokens``."""
 
     bits: float
     tokens: int

@@ -38,7 +38,7 @@ class CorpusSplit:
 
 
 def unseen_book(index: int) -> bool:
-    """Whether the book at this index of the corpus is held out as a whole."""
+    """True if the book at this index of the corpus is held out as a whole."""
     return index % UNSEEN_BOOK_STRIDE == UNSEEN_BOOK_START
 
 

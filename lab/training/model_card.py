@@ -188,7 +188,7 @@ bfloat16 weights, computed in float32.
 
 | | {" | ".join(models)} |
 |---|{"---|" * len(models)}
-{_foretold(models)}
+{_predicted(models)}
 
 ## How many proposals are accepted
 
@@ -250,7 +250,7 @@ def _training(models: dict) -> str:
     return head + _table(lines, models)
 
 
-def _foretold(models: dict[str, Any]) -> str:
+def _predicted(models: dict[str, Any]) -> str:
     kinds = {
         "unseen endings": "unseen_endings",
         "unseen books": "unseen_books",

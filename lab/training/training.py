@@ -59,7 +59,7 @@ def _llama(*, hidden: int, ffn: int, layers: int, heads: int, kv_heads: int) -> 
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """What a checkpoint says about its training. Unknown numbers are NaN.
+    """A checkpoint's record of its training. Unknown numbers are NaN.
 
     ``loss`` is the last one printed, the mean of up to twenty steps; ``seconds`` were spent training.
     """
