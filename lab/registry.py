@@ -56,7 +56,7 @@ class Pair:
 
     @property
     def has_draft(self) -> bool:
-        """Whether a draft model can guess."""
+        """True if there is a draft model."""
         return self.draft is not None
 
 

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
 from lab.errors import LabError
-from lab.models.hub import abandon_downloads
+from lab.models.checkpoint_files import abandon_downloads
 
 LEAST = 1e5
 """Smallest download that is reported, in bytes: the index, fetched before the files of weights, is smaller."""

@@ -230,8 +230,9 @@ class WithDraft(Deployment):
 
 
 def sharded(deployment: Deployment, tensor_parallel: int) -> Deployment:
-    """The share of one of ``tensor_parallel`` GPUs: its part of every weight, and its KV heads, at least one. A draft is
-    split like its target.
+    """The share of one of ``tensor_parallel`` GPUs: its part of every weight, and its KV heads, at least one.
+
+    A draft is split like its target.
 
     Raises:
         ConfigError: vLLM cannot split a model's heads like that.
