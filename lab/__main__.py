@@ -12,7 +12,8 @@ from types import ModuleType
 from typing import Any, NoReturn, get_args
 
 from lab.cli.arguments import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings, typed
-from lab.config import EngineConfig, KVFormat, LabError, SamplingParams
+from lab.config import EngineConfig, KVFormat, SamplingParams
+from lab.errors import LabError
 from lab.memory.catalogue import GPU_KEYS, MODELS, WEIGHT_BITS
 from lab.util.stdio import discard, note, print_utf8
 

@@ -15,8 +15,8 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from lab.config import ConfigError
 from lab.engine.engine import Engine
+from lab.errors import ConfigError
 from lab.kv_cache.formats import bytes_per_token
 from lab.load import load_engine
 from lab.memory.model_memory import Model, find, known

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from lab.config import ConfigError, EngineConfig, PromptError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
+from lab.errors import ConfigError, PromptError
 from lab.registry import EMBEDDED, Pair, own
 from lab.util.capabilities import has_gpu, prompt_attention
 from visualize.states import ATTENTIONS, DRAFTERS, KERNELS, KV_FORMATS
@@ -177,7 +178,11 @@ def bounded(prompt: str, most: int = MAX_PROMPT) -> str:
 NAMES = tuple(field.name for field in fields(Settings))
 DEFAULTS = {field.name: field.default for field in fields(Settings)}
 LINK = Link(
-    DEFAULTS, CHOICES, BOUNDS, {"prompt": MAX_PROMPT, "target": MAX_MODEL, "draft": MAX_MODEL}, may_be_empty=("seed", "num_blocks")
+    DEFAULTS,
+    CHOICES,
+    BOUNDS,
+    {"prompt": MAX_PROMPT, "target": MAX_MODEL, "draft": MAX_MODEL},
+    may_be_empty=("seed", "num_blocks"),
 )
 
 

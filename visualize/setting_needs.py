@@ -122,7 +122,11 @@ def state(settings: Settings, put_out: Mapping[str, Any]) -> tuple[dict[str, dic
     updates["speculative"]["info"] = DRAFTERS[settings.speculative].about
     if settings.adaptive_window and settings.speculative != "off":
         updates["seed"]["info"] = UNSURE_SEED
-    updates["num_speculative_tokens"]["label"] = f"Max {LABELS['num_speculative_tokens'].lower()}" if settings.adaptive_window else LABELS["num_speculative_tokens"]
+    updates["num_speculative_tokens"]["label"] = (
+        f"Max {LABELS['num_speculative_tokens'].lower()}"
+        if settings.adaptive_window
+        else LABELS["num_speculative_tokens"]
+    )
     models, other = settings.speculative == "draft" or settings.pair not in EMBEDDED, settings.pair == OTHER
     shown = {"pair": models, "target": other, "draft": other}
     shown |= {name: settings.speculative == who for name, who in OF_ONE_DRAFTER.items()}

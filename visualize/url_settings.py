@@ -15,8 +15,9 @@ from urllib.parse import parse_qsl, urlencode
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lab.config import ConfigError
+from lab.errors import ConfigError
 from lab.settings import OLD_NAMES, with_new_names
+
 
 class OldLinks:
     """ASGI middleware: redirect a page's link with old names of settings to the one with the names of now."""

@@ -10,9 +10,10 @@ import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
-from lab.config import EngineConfig, LabError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.device_limits import device_limits
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.measure.measuring import finish, steps, take_turns
 from lab.measure.prompts import PROMPTS, refuse_cut
 from lab.measure.workload import Job

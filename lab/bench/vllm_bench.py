@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import takewhile
 
-from lab.config import EngineConfig, LabError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.measure.measuring import refuse_failure
 from lab.measure.prompts import PROMPTS
 from lab.measure.theory import whole_rounds

@@ -13,7 +13,7 @@ from transformers.utils import logging as transformers_logging
 
 from lab.claims.claim import TUTORIAL, Claim, Found, Number, Values, Verdict, plain, times
 from lab.claims.trial import Trial, passage
-from lab.config import LabError
+from lab.errors import LabError
 from lab.measure.score import divergence, surprise
 from lab.memory.model_memory import known
 from lab.models.language_model import LanguageModel

@@ -17,7 +17,6 @@ from transformers import PreTrainedTokenizerBase
 
 from lab.backends.gpu.async_scheduling import Ahead, launch_ahead
 from lab.backends.torch.torch_backend import NewTokens, forward
-from lab.config import LabError
 from lab.engine.detokenizer import token_text
 from lab.engine.drafting import Drafters, give_up
 from lab.engine.error_messages import NOT_FINITE, explain
@@ -26,6 +25,7 @@ from lab.engine.scheduler import Scheduler, Turn
 from lab.engine.sequence import Sequence
 from lab.engine.step_stats import Reporting
 from lab.engine.verification import Outcome, Round, commit, judge
+from lab.errors import LabError
 from lab.kv_cache.kv_cache import Cache, PoolSetting
 from lab.models.language_model import LanguageModel
 from lab.trace.events import FellBack, Part, Prefilled, WindowChanged

@@ -10,12 +10,13 @@ from dataclasses import replace
 from transformers import PreTrainedTokenizerBase
 
 from lab.backends.choose import Backends
-from lab.config import EngineConfig, LabError
+from lab.config import EngineConfig
 from lab.engine.core import Pool
 from lab.engine.error_messages import explain
 from lab.engine.memory_budget import Budget
 from lab.engine.processor import Intake
 from lab.engine.sequence import Sequence
+from lab.errors import LabError
 from lab.kv_cache.kv_cache import PoolSetting
 from lab.kv_cache.prefix_cache import Prefix
 from lab.trace.events import CacheDropped, FellBack

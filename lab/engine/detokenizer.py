@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedTokenizerBase
 
-from lab.config import PromptError
+from lab.errors import PromptError
 from lab.util.messages import in_short
 
 

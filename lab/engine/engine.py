@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lab.backends.choose import Backends, KernelChoice
 from lab.backends.gpu.warmup import graphs_ahead
-from lab.config import SEEDS, ConfigError, EngineConfig, SamplingParams, require_whole
+from lab.config import SEEDS, EngineConfig, SamplingParams, require_whole
 from lab.engine.cores import Pools
 from lab.engine.memory_budget import Budget
 from lab.engine.processor import Intake
@@ -24,6 +24,7 @@ from lab.engine.request import Request
 from lab.engine.scheduler import LEAST_BATCHED_TOKENS
 from lab.engine.sequence import Sequence
 from lab.engine.step_lock import Driving
+from lab.errors import ConfigError
 from lab.kv_cache.block_pool import Occupancy
 from lab.models.language_model import LanguageModel
 from lab.trace.events import Event

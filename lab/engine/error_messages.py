@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.config import LabError
+from lab.errors import LabError
 from lab.util.device_memory import is_out_of_memory
 from lab.util.messages import in_short
 

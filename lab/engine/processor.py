@@ -11,12 +11,13 @@ from dataclasses import asdict, replace
 from transformers import PreTrainedTokenizerBase
 
 from lab.backends.choose import Backends
-from lab.config import ConfigError, EngineConfig, PromptError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.adaptive_window import Window
 from lab.engine.detokenizer import TextStream, tokenizing
 from lab.engine.device_limits import device_limits
 from lab.engine.memory_budget import Budget
 from lab.engine.sequence import Sequence
+from lab.errors import ConfigError, PromptError
 from lab.kv_cache.attention import refuse_sdpa
 from lab.models.language_model import LanguageModel
 from lab.trace.events import RunStarted

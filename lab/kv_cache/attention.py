@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
-from lab.config import ConfigError
+from lab.errors import ConfigError
 from lab.kv_cache.attention_metadata import BlockPlan, Group, SdpaChoice, StepPlan
 from lab.util.device_memory import is_out_of_memory
 from lab.util.messages import in_short

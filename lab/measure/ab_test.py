@@ -20,8 +20,9 @@ from typing import Any
 
 import torch
 
-from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
+from lab.errors import ConfigError
 from lab.measure.interval import FEWEST, METHOD, Interval, bootstrap, ratio_interval, share_interval
 from lab.measure.measuring import make_ready, sound
 from lab.measure.prompts import longest, refuse_cut

@@ -8,8 +8,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from lab.config import ConfigError, EngineConfig
+from lab.config import EngineConfig
 from lab.engine.engine import Engine
+from lab.errors import ConfigError
 from lab.measure.workload import Job
 from lab.trace.batch_steps import Entry, Step
 from lab.trace.events import Event, Finished

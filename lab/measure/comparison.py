@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lab.config import ConfigError, EngineConfig, LabError, PromptError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
+from lab.errors import ConfigError, LabError, PromptError
 from lab.measure.interval import Interval, factor_interval
 from lab.measure.measuring import make_ready, sound
 from lab.measure.turns import shuffled

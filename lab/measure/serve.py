@@ -15,8 +15,9 @@ from functools import partial
 import numpy as np
 
 from lab.bench.stock_batching import serve_stock
-from lab.config import EngineConfig, LabError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine, batched_tokens
+from lab.errors import LabError
 from lab.measure.interval import Interval, factor_interval
 from lab.measure.measuring import Figures, finish, latencies, serve, summarise, take_turns
 from lab.measure.prompts import PROMPTS as OPENINGS

@@ -13,7 +13,8 @@ from typing import Literal, NamedTuple, get_args
 
 import torch
 
-from lab.config import ConfigError, KVFormat, require_whole
+from lab.config import KVFormat, require_whole
+from lab.errors import ConfigError
 from lab.kv_cache.formats import FORMATS, VectorBytes, bytes_per_token
 from lab.memory.catalogue import MOST_GIB, TABLE_BITS, WEIGHT_BITS, GiB, WeightFormat
 from lab.memory.lengths import Lengths

@@ -11,7 +11,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers import AutoConfig, PreTrainedConfig
 
 from lab.backends.cpu.native_support import packed_parameters
-from lab.config import LabError, UnsupportedModelError
+from lab.errors import LabError, UnsupportedModelError
 from lab.memory.catalogue import OWN, PUBLISHED
 from lab.models.hf_config import read_config
 from lab.models.hub import not_to_be_had, withheld

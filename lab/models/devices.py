@@ -9,7 +9,7 @@ from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from torch import nn
 from transformers import PreTrainedModel
 
-from lab.config import ConfigError
+from lab.errors import ConfigError
 
 DeviceMap = str | dict[str, str | int]
 """In accelerate's form: "auto", or a device for each module by name ("" is the whole model): the number of a

@@ -10,7 +10,7 @@ from typing import Any
 import transformers
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
-from lab.config import UnsupportedModelError
+from lab.errors import UnsupportedModelError
 from lab.models.checkpoint_files import HOLDS, ModelLoadError
 from lab.models.model_shape import refuse_odd_numbers, refuse_too_many
 from lab.util.messages import in_short

@@ -17,7 +17,7 @@ from torch import nn
 from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
-from lab.config import LabError
+from lab.errors import LabError
 from lab.models.hub import abandon_downloads
 
 LEAST = 1e5

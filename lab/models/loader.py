@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from lab.backends.cpu.native_support import packed_parameters
-from lab.config import ConfigError, LabError, UnsupportedModelError
+from lab.errors import ConfigError, LabError, UnsupportedModelError
 from lab.models.checkpoint_files import (
     HOLDS,
     ModelLoadError,

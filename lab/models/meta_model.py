@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from lab.config import UnsupportedModelError
+from lab.errors import UnsupportedModelError
 from lab.models.checkpoint_files import ModelLoadError, refuse_pointers, weight_files
 from lab.models.devices import DeviceMap
 from lab.models.quantization import how_quantised

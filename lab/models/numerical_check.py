@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lab.config import UnsupportedModelError
+from lab.errors import UnsupportedModelError
 from lab.kv_cache.attention_metadata import Group, StepPlan
 from lab.kv_cache.formats import KVStorage
 from lab.models.language_model import LanguageModel

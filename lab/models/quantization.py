@@ -8,7 +8,7 @@ import torch
 from transformers import BitsAndBytesConfig, PreTrainedConfig, TorchAoConfig
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from lab.config import ConfigError
+from lab.errors import ConfigError
 
 Quantization = Literal["torchao-int8", "bitsandbytes-int8"]
 """How linear layers store their weights; the embedding table, the head and the norms stay as they are.

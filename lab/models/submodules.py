@@ -7,7 +7,7 @@ import copy
 from torch import nn
 from transformers import PreTrainedConfig
 
-from lab.config import UnsupportedModelError
+from lab.errors import UnsupportedModelError
 from lab.models.devices import rebind_hook
 
 

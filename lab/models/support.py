@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 
-from lab.config import UnsupportedModelError
+from lab.errors import UnsupportedModelError
 
 RECURRENT = ("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm")
 

@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lab.config import EngineConfig, LabError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
+from lab.errors import LabError
 from lab.trace.events import Committed, Event, Finished, RunStarted, StopReason
 from lab.trace.json_codec import dumped, from_dict, to_dict
 from lab.trace.metrics import Metrics, measure

@@ -6,7 +6,7 @@ import functools
 
 import torch
 
-from lab.config import ConfigError
+from lab.errors import ConfigError
 from lab.kv_cache.attention import BACKENDS, refuse_sdpa
 from lab.models.devices import best_device
 

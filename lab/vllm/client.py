@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from lab.config import ConfigError, LabError, SamplingParams
+from lab.config import SamplingParams
+from lab.errors import ConfigError, LabError
 from lab.vllm.completion import Answer, Completed, complaint
 from lab.vllm.server_metrics import MetricsError, Reading, parse
 

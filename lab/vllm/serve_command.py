@@ -10,7 +10,8 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from lab.config import ConfigError, EngineConfig, require_whole
+from lab.config import EngineConfig, require_whole
+from lab.errors import ConfigError
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import GiB
 from lab.util.messages import counted

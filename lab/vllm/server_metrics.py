@@ -14,7 +14,7 @@ from itertools import chain, repeat
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from lab.config import LabError
+from lab.errors import LabError
 
 KV_USAGE = "vllm:kv_cache_usage_perc"
 RUNNING = "vllm:num_requests_running"

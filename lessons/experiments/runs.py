@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from lab.config import EngineConfig, LabError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
+from lab.errors import LabError
 from lab.measure.ab_test import matching
 from lab.measure.comparison import Case, RunTurn, in_turns
 from lab.measure.theory import speculated, without_speculation

@@ -11,7 +11,8 @@ import pytest
 
 from lab.backends.cpu.build import BuildError
 from lab.cli.json_results import compare_answer
-from lab.config import ConfigError, EngineConfig, LabError, PromptError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
+from lab.errors import ConfigError, LabError, PromptError
 from lab.measure.comparison import Spread, compare, summarise, turns, typical
 from lab.measure.difference import first_difference
 from lab.measure.scaling_fit import CACHED, TOGETHER, UNCACHED, Curve, measure_growth

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from lab.bench.vllm_bench import accepted_by_round, format_vllm, run_vllm
-from lab.config import EngineConfig, LabError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
+from lab.errors import LabError
 from lab.measure.prompts import PROMPTS
 from lab.vllm.completion import Completed, ReportedRounds
 from tests import tiny_models

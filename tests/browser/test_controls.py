@@ -37,7 +37,9 @@ def test_controls_disabled_by_a_switch_say_why_and_come_back_as_they_were(visit:
         for name in ("toggle-enable-prefix-caching", "toggle-paged", "kv-dtype"):
             assert "Needs the KV cache" in lab.page.inner_text(f"#{name}")
         assert lab.page.is_checked("#kv-dtype label:has-text('Native') input")
-        lab.page.wait_for_function("location.search === '?kv_cache=0&paged=0' || location.search === '?paged=0&kv_cache=0'")
+        lab.page.wait_for_function(
+            "location.search === '?kv_cache=0&paged=0' || location.search === '?paged=0&kv_cache=0'"
+        )
         lab.page.keyboard.press("Space")
         lab.page.wait_for_selector("#toggle-enable-prefix-caching input:enabled:checked")
         assert paged.is_checked()
@@ -125,7 +127,9 @@ def test_a_late_answer_to_a_switch_does_not_change_the_settings_of_a_run(visit: 
 def test_hostile_values_in_a_link_are_left_out_and_controls_disabled_by_it_come_back_with_their_defaults(
     visit: Visit,
 ) -> None:
-    lab = visit().open(num_speculative_tokens="<script>window.pwned=1</script>", kv_cache="0", paged="1", block_size="9999")
+    lab = visit().open(
+        num_speculative_tokens="<script>window.pwned=1</script>", kv_cache="0", paged="1", block_size="9999"
+    )
     lab.page.wait_for_selector(".toast-body")
     assert "num_speculative_tokens was left out" in lab.page.inner_text(".toast-wrap")
     assert lab.page.input_value("#num-speculative-tokens input[type=number]") == "4"
@@ -216,7 +220,9 @@ def test_an_adaptive_window_makes_gamma_a_maximum_and_eviction_needs_prefix_cach
     lab = visit().open()
     assert lab.page.inner_text("#num-speculative-tokens").startswith("Guesses a round")
     lab.toggle("adaptive-window")
-    lab.page.wait_for_function("document.querySelector('#num-speculative-tokens').innerText.startsWith('Max guesses a round')")
+    lab.page.wait_for_function(
+        "document.querySelector('#num-speculative-tokens').innerText.startsWith('Max guesses a round')"
+    )
     assert link(lab) == {"adaptive_window": "1"}
     assert "Fewer bits" in lab.page.inner_text("#kv-dtype")
     lab.choose("kv-dtype", "INT4")
@@ -361,7 +367,9 @@ def test_a_readout_explains_itself_on_focus_and_hover_and_a_cut_off_text_can_be_
 
 def test_run_pressed_before_the_controls_have_followed_a_switch_runs_what_the_switch_says(visit: Visit) -> None:
     lab = visit().open(enable_prefix_caching=1, max_tokens=5)
-    lab.page.evaluate("document.querySelector('#toggle-kv-cache input').click(); document.querySelector('#run').click()")
+    lab.page.evaluate(
+        "document.querySelector('#toggle-kv-cache input').click(); document.querySelector('#run').click()"
+    )
     lab.page.wait_for_selector(".say:has-text('Finished')")
     assert "recomputed" in lab.seen()
     assert lab.page.locator(".toast-wrap").inner_text() == ""

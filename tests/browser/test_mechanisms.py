@@ -127,7 +127,9 @@ def test_fewer_bits_store_the_kv_cache_in_fewer_bytes(visit: Visit) -> None:
 
 def test_without_a_cache_recomputed_tokens_replace_the_blocks_chart(visit: Visit) -> None:
     """On a phone, where one chart is shown at a time."""
-    lab = visit(viewport={"width": 390, "height": 844}).open(kv_cache=0, chart="blocks", max_tokens=20, speculative="off")
+    lab = visit(viewport={"width": 390, "height": 844}).open(
+        kv_cache=0, chart="blocks", max_tokens=20, speculative="off"
+    )
     shown = ".choose button:visible"
     assert lab.page.locator(shown).all_inner_texts() == ["Rounds", "Blocks", "Time"]
     lab.run()

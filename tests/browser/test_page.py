@@ -248,7 +248,10 @@ def test_keyboard_focus_is_visible_a_token_explains_itself_and_the_save_menu_clo
     page.keyboard.press("Shift+Tab")
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.click("#openings input")
-    for there, then in (("#openings", "#replays"), ("#replays", "#toggle-kv-cache")):  # a list opens as it gets the focus
+    for there, then in (
+        ("#openings", "#replays"),
+        ("#replays", "#toggle-kv-cache"),
+    ):  # a list opens as it gets the focus
         page.wait_for_selector(f"{there} [role=listbox]")
         page.keyboard.press("Tab")
         page.wait_for_selector(f"{there} [role=listbox]", state="detached")

@@ -10,8 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.config import ConfigError, EngineConfig
+from lab.config import EngineConfig
 from lab.engine.memory_budget import Budget
+from lab.errors import ConfigError
 from lab.kv_cache.kv_cache import Cache
 from lab.memory.capacity import MOST_PARAMETERS, POLICIES, Deployment
 from lab.memory.catalogue import GPU_KEYS, GPUS, MOST_GIB, WEIGHT_BITS, GiB, device_bytes

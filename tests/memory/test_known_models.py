@@ -31,7 +31,7 @@ from transformers import (
     T5Config,
 )
 
-from lab.config import UnsupportedModelError
+from lab.errors import UnsupportedModelError
 from lab.load import load_engine
 from lab.memory import model_memory as models
 from lab.memory.catalogue import PUBLISHED

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.config import EngineConfig, SamplingParams
+from lab.errors import ConfigError
 from lab.registry import EMBEDDED, Pair
 from lab.trace.events import RunStarted
 from lab.util.capabilities import has_gpu
@@ -52,7 +53,10 @@ def test_a_runs_settings_are_those_it_was_made_with(settings: Settings) -> None:
     ("changed", "said"),
     [
         ({"prompt": "x" * (MAX_PROMPT + 1)}, "The run's prompt was left out: it has more than 4,000 characters."),
-        ({"config": {"num_speculative_tokens": 20}}, "The run's num_speculative_tokens was left out: it must be a whole number"),
+        (
+            {"config": {"num_speculative_tokens": 20}},
+            "The run's num_speculative_tokens was left out: it must be a whole number",
+        ),
         ({"config": {"prompt_lookup_min": 3}}, "The run's shortest match cannot be set here: 3."),
         ({"config": {"prompt_lookup_max": 8}}, "The run's longest match cannot be set here: 8."),
         ({"sampling": {"stop": ["END\u202e"]}}, "The run's stop strings cannot be set here: “END⟨RLO⟩”."),

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.config import ConfigError, EngineConfig
+from lab.config import EngineConfig
+from lab.errors import ConfigError
 from visualize.pages.compare.compare_link import against
 from visualize.pages.compare.configurations import Inputs, from_link
 from visualize.run_settings import BOUNDS, CHOICES, OTHER, Settings
@@ -18,7 +19,10 @@ from visualize.run_settings import BOUNDS, CHOICES, OTHER, Settings
 VALUES = {
     **{name: st.sampled_from(list(values)) for name, values in CHOICES.items()},
     "num_blocks": st.none() | st.sampled_from((4, 32, 64, 512)),
-    **{name: st.integers(*map(int, BOUNDS[name])) for name in ("num_speculative_tokens", "early_exit_layer", "top_k", "max_tokens")},
+    **{
+        name: st.integers(*map(int, BOUNDS[name]))
+        for name in ("num_speculative_tokens", "early_exit_layer", "top_k", "max_tokens")
+    },
     **{
         name: st.floats(*BOUNDS[name]).map(lambda value: round(value, 2))
         for name in ("temperature", "top_p", "synthetic_acceptance_rate")

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.config import ConfigError, EngineConfig, PromptError
+from lab.config import EngineConfig
+from lab.errors import ConfigError, PromptError
 from visualize import run_settings as lab_settings
 from visualize.page_list import PAGES
 from visualize.pages.pool.inputs import (
@@ -49,7 +50,13 @@ def test_every_preset_is_valid_and_recognised() -> None:
 
 def test_inputs_become_the_engines_settings_and_jobs() -> None:
     inputs = Inputs(
-        paged=False, enable_prefix_caching=False, kv_dtype="int8", speculative="ngram", block_size=8, num_blocks=99, seed=5
+        paged=False,
+        enable_prefix_caching=False,
+        kv_dtype="int8",
+        speculative="ngram",
+        block_size=8,
+        num_blocks=99,
+        seed=5,
     )
     assert inputs.config() == EngineConfig(kv_dtype="int8", speculative="ngram", block_size=8, num_blocks=99)
     jobs = inputs.jobs()

@@ -13,7 +13,7 @@ import pytest
 from lab.claims import CLAIMS
 from lab.claims.claim import WORDS, Chart, Checked, Found, Number, Series, Verdict
 from lab.claims.trial import Trial
-from lab.config import LabError
+from lab.errors import LabError
 from tests.visualize.picture import draw
 from visualize.charts import claim_charts as figures
 from visualize.jobs.job_queue import Line

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.config_parse import idle
+from lab.errors import ConfigError
 from lab.measure.comparison import Spread, summarise
 from lab.measure.difference import Choice, Difference
 from lab.measure.interval import factor_interval

@@ -51,8 +51,19 @@ def test_shared_settings_have_the_defaults_and_choices_of_other_pages() -> None:
             assert DEFAULTS[name] == other.DEFAULTS[name], name
             if name in CHOICES:
                 assert set(CHOICES[name]) >= set(other.CHOICES[name]) - set(calculator.CHOICES["model"]), name
-    assert shared >= {"speculative", "num_speculative_tokens", "kv_dtype", "enable_prefix_caching", "block_size", "model", "gpu", "longest"}
-    inputs, notices = from_link({"speculative": "ngram", "num_speculative_tokens": "7", "gpu": "t4", "prompt": "not this page's"})
+    assert shared >= {
+        "speculative",
+        "num_speculative_tokens",
+        "kv_dtype",
+        "enable_prefix_caching",
+        "block_size",
+        "model",
+        "gpu",
+        "longest",
+    }
+    inputs, notices = from_link(
+        {"speculative": "ngram", "num_speculative_tokens": "7", "gpu": "t4", "prompt": "not this page's"}
+    )
     assert (inputs.speculative, inputs.num_speculative_tokens, inputs.gpu, notices) == ("ngram", 7, "t4", [])
     assert set(LINK.defaults) == set(NAMES)
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from lab.config import EngineConfig, PromptError
+from lab.config import EngineConfig
+from lab.errors import PromptError
 from lab.models.load_progress import watching
 from lab.trace.events import Event, Finished, StepTimed
 from tests import tiny_models

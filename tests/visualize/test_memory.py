@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.config import ConfigError
+from lab.errors import ConfigError
 from lab.memory.capacity import POLICIES
 from lab.memory.catalogue import GiB
 from lab.memory.lengths import Lengths

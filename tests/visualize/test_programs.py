@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import gradio as gr
 import pytest
 
-from lab.config import ConfigError, EngineConfig, LabError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
+from lab.errors import ConfigError, LabError
 from lab.trace.events import Event
 from tests.coroutines import complete
 from tests.visualize.scripted import ScriptedEngine

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.config import EngineConfig, SamplingParams
+from lab.errors import ConfigError
 from lab.kv_cache.attention import refuse_sdpa
 from lab.registry import Pair, own
 from lab.util.capabilities import has_gpu

@@ -24,7 +24,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from lab import EngineConfig, Run, SamplingParams, load_engine
-from lab.config import ConfigError, LabError, PromptError
+from lab.errors import ConfigError, LabError, PromptError
 from lab.registry import EMBEDDED
 from lab.trace.events import Finished, StepTimed
 from tests.api.calls import call

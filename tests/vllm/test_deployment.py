@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.config import ConfigError, EngineConfig
+from lab.config import EngineConfig
+from lab.errors import ConfigError
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import GiB
 from lab.memory.lengths import Lengths

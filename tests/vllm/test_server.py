@@ -17,7 +17,8 @@ import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.config import ConfigError, SamplingParams
+from lab.config import SamplingParams
+from lab.errors import ConfigError
 from lab.vllm import client as remote
 from lab.vllm import completion
 from lab.vllm.client import Server, ServerError

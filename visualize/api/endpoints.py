@@ -15,8 +15,9 @@ from dataclasses import replace
 import gradio as gr
 
 from lab.cli.json_results import Answer, compare_answer, fit_answer, run_answer
-from lab.config import ConfigError, EngineConfig, KVFormat, LabError, SamplingParams
+from lab.config import EngineConfig, KVFormat, SamplingParams
 from lab.config_parse import parse_configs
+from lab.errors import ConfigError, LabError
 from lab.measure.comparison import FEWEST, MOST
 from lab.measure.comparison import compare as compared
 from lab.measure.difference import first_differences

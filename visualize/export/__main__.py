@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from lab import Engine, load_engine
 from lab.cli.arguments import READ_ENOUGH, Parser, path
-from lab.config import LabError
+from lab.errors import LabError
 from lab.util.stdio import Output, note, print_utf8
 from visualize.export import folder
 from visualize.export.site import QUICK, Wanted, make

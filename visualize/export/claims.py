@@ -7,8 +7,8 @@ from typing import Any
 
 from lab.claims import CLAIMS
 from lab.claims.trial import Trial
-from lab.config import LabError
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from visualize.assets import put_together, read
 from visualize.export.pages import CHARTS, Page, part
 from visualize.pages.claims.checks import setup, shown

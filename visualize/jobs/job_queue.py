@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from lab.config import EngineConfig, LabError
+from lab.config import EngineConfig
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.models.load_progress import Loading, watched
 from lab.registry import Pair
 from lab.util.messages import counted

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lab.config import LabError
+from lab.errors import LabError
 from lab.trace.run import Run, RunFileError, read_json
 from visualize.jobs.downloads import FORMATS
 from visualize.reduce.ndjson import head, line, recorded

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from lab.config import LabError
+from lab.errors import LabError
 from visualize.jobs.live_run import Live
 from visualize.jobs.run_store import Shelf
 from visualize.reduce.ndjson import head

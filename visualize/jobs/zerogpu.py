@@ -20,7 +20,8 @@ import gradio as gr
 import spaces
 
 from lab import Engine, load_engine
-from lab.config import ConfigError, EngineConfig, LabError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
+from lab.errors import ConfigError, LabError
 from lab.registry import EMBEDDED
 from lab.trace.events import Event, Finished, StepTimed
 from lab.trace.recorder import Watch

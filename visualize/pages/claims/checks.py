@@ -9,8 +9,8 @@ from typing import Any
 from lab.claims import CLAIMS
 from lab.claims.claim import NOISE, Checked, Claim
 from lab.claims.trial import Stopped, Trial
-from lab.config import LabError
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from visualize.charts.claim_charts import columns, shells
 from visualize.jobs.job_queue import Line, Load
 from visualize.jobs.progress_tasks import Record, Task

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from lab.config import ConfigError, EngineConfig
+from lab.config import EngineConfig
 from lab.engine.engine import Engine
+from lab.errors import ConfigError
 from lab.measure.comparison import RunTurn, compare
 from lab.measure.difference import first_differences
 from lab.measure.scaling_fit import UNCACHED, measure_growth

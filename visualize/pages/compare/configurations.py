@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.config_parse import parse_config
+from lab.errors import ConfigError
 from lab.measure.comparison import FEWEST, MOST
 from lab.registry import EMBEDDED, Pair
 from lab.util.capabilities import has_gpu

@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from lab.config import LabError
+from lab.errors import LabError
 from visualize import page_header as header
 from visualize.forms import Widgets, component
 from visualize.gradio_events import LATEST, QUIET, keep_address, ready, turned, warn

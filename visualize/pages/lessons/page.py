@@ -11,7 +11,7 @@ from typing import Any
 
 import gradio as gr
 
-from lab.config import LabError
+from lab.errors import LabError
 from lessons.course import course
 from lessons.lesson import Lesson
 from lessons.marking import checked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from lab.config import LabError
+from lab.errors import LabError
 from lab.memory.model_memory import Model, find, refuse_other_than_hub_id
 from lab.models.loader import ModelLoadError
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from lab.config import LabError
+from lab.errors import LabError
 from lab.memory.model_memory import Model, known
 from visualize import page_header as header
 from visualize.charts import memory_charts as memory

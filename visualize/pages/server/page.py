@@ -8,7 +8,8 @@ from typing import Any
 
 import gradio as gr
 
-from lab.config import LabError, PromptError, SamplingParams
+from lab.config import SamplingParams
+from lab.errors import LabError, PromptError
 from lab.vllm.client import Server
 from visualize import page_header as header
 from visualize.charts import server_charts as figures

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lab.config import LabError, SamplingParams
+from lab.config import SamplingParams
+from lab.errors import LabError
 from lab.util.messages import counted
 from lab.vllm.client import Server, ServerError
 from lab.vllm.completion import DETAILED, Completed

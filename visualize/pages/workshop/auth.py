@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import psutil
 import segno
 
-from lab.config import LabError
+from lab.errors import LabError
 from visualize.options import EVERYWHERE, LOOPBACK, in_address
 
 LETTERS = "BCDFGHJKMNPQRTVWXYZ3479"
