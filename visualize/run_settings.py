@@ -201,7 +201,7 @@ def from_link(
         settings.setdefault("speculative", "ngram")
     for name, reason in senseless(Settings(**settings)).items():
         if name in settings and settings[name] != NEUTRAL[name]:
-            notices.append(f"The {of}'s {name.replace('_', ' ')} was left out: it {reason}.")
+            notices.append(f"The {of}'s {name} was left out: it {reason}.")
     return sensible(Settings(**settings)), notices
 
 

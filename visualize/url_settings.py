@@ -71,7 +71,7 @@ class Link:
                 try:
                     settings[name] = self._value(name, str(query[name]))
                 except ValueError as error:
-                    notices.append(f"The {of}'s {name.replace('_', ' ')} was left out: {error}.")
+                    notices.append(f"The {of}'s {name} was left out: {error}.")
         return settings, notices
 
     def controls(self, values: Sequence[Any]) -> dict[str, Any]:

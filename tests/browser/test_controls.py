@@ -177,9 +177,9 @@ def test_a_nonsensical_link_is_corrected_and_each_drafter_shows_only_its_own_set
     lab = visit().open(paged=0, enable_prefix_caching=1, speculative="magic", synthetic_acceptance_rate="1e9")
     lab.page.wait_for_selector(".toast-body")
     notices = lab.page.inner_text(".toast-wrap")
-    assert "prefix caching was left out: it needs paged blocks" in notices
-    assert "speculation was left out" in notices
-    assert "synthetic rate was left out" in notices
+    assert "enable_prefix_caching was left out: it needs paged blocks" in notices
+    assert "speculative was left out" in notices
+    assert "synthetic_acceptance_rate was left out" in notices
     assert not lab.page.is_checked("#toggle-enable-prefix-caching input")
     assert lab.page.is_checked("#speculative label:has-text('Draft') input")
 

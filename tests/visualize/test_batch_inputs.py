@@ -121,7 +121,7 @@ def test_a_link_round_trips(data: st.DataObject) -> None:
     [
         ({"sequences": "33"}, "sequences was left out: it must be a whole number from 1 to 32"),
         ({"lengths": "<b>"}, "lengths was left out: it must be one of equal, tailed, paragraph"),
-        ({"speculative": "synthetic"}, "speculation was left out"),
+        ({"speculative": "synthetic"}, "speculative was left out"),
         ({"paged": "0", "enable_prefix_caching": "1"}, "needs paged blocks"),
         ({"eviction": "random"}, "eviction was left out: it must be one of lru, priority"),
         ({"shared": "3"}, "shared was left out: it must be one of 0, 1, 4"),

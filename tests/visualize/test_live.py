@@ -44,7 +44,7 @@ def test_a_refusal_names_the_pages_own_controls() -> None:
     lab = Settings(prompt="a b", speculative="off", block_size=64, num_blocks=4, max_tokens=280)
     pool = Inputs(sequences=1, tokens=200, shared=0, num_blocks=8, block_size=4)
     for run, named in (
-        (LabRun(Line(), lambda pair: engine, lab), "“Pool size”"),
+        (LabRun(Line(), lambda pair: engine, lab), "“Blocks in the pool”"),
         (BatchRun(Line(), lambda pair: engine, pool), "“Blocks in the pool”"),
     ):
         problem = records(whole(run))[-1]["problem"]

@@ -394,7 +394,7 @@ def test_invalid_values_are_left_out_and_named(name: str, value: str) -> None:
     inputs, notices = from_link({name: value, "utm_source": "x"})
     assert inputs == Inputs()
     assert len(notices) == 1
-    assert f"The link's {name.replace('_', ' ')} was left out: it" in notices[0]
+    assert f"The link's {name} was left out: it" in notices[0]
 
 
 def test_floats_and_emptied_numbers_are_read_as_controls_send_them() -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, replace
+from urllib.parse import parse_qsl
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
 
 from lab.config import EngineConfig, SamplingParams
 from lab.errors import ConfigError
 from lab.kv_cache.attention import refuse_sdpa
 from lab.registry import Pair, own
+from lab.settings import OLD_NAMES
 from lab.util.capabilities import has_gpu
 from visualize import run_settings as page_settings
 from visualize.recorded_results import KV_ERROR, kv_error, logprobs_cost
@@ -34,6 +38,7 @@ from visualize.run_settings import (
 )
 from visualize.setting_needs import SAYS, state
 from visualize.states import IN_CODE
+from visualize.url_settings import OldLinks
 
 
 def test_an_empty_link_gives_the_defaults() -> None:
@@ -175,7 +180,7 @@ def test_a_bad_value_is_left_out_and_named(name: str, value: str) -> None:
     assert getattr(settings, name) == DEFAULTS[name]
     assert settings.top_k == 3
     assert len(notices) == 1
-    assert name.replace("_", " ") in notices[0]
+    assert name in notices[0]
 
 
 def test_a_toggle_may_be_written_as_a_number_or_a_word() -> None:
@@ -194,11 +199,13 @@ def test_a_nonsensical_combination_is_corrected_and_named() -> None:
     assert (settings.kv_dtype, settings.paged, settings.enable_prefix_caching) == ("auto", False, False)
     assert notices == [
         f"The link's {name} was left out: it needs the KV cache: without it nothing is kept."
-        for name in ("kv format", "paged", "prefix caching")
+        for name in ("kv_dtype", "paged", "enable_prefix_caching")
     ]
     settings, notices = from_link({"paged": "0", "enable_prefix_caching": "1"})
     assert settings.enable_prefix_caching is False
-    assert notices == ["The link's prefix caching was left out: it needs paged blocks: only those can be shared."]
+    assert notices == [
+        "The link's enable_prefix_caching was left out: it needs paged blocks: only those can be shared."
+    ]
     assert from_link({"kv_cache": "0"})[0].engine_config().kv_cache is False
     with pytest.raises(ConfigError, match="nothing is stored"):
         Settings(kv_cache=False, kv_dtype="int8", paged=False).engine_config()
@@ -221,7 +228,7 @@ def test_what_this_machine_cannot_do_is_left_out(
     settings, notices = from_link({"cuda_graphs": "0"} | link)
     assert len(notices) == len(left)
     for (name, reason), notice in zip(left.items(), notices, strict=True):
-        assert f"The link's {name.replace('_', ' ')} was left out: it {reason}" in notice
+        assert f"The link's {name} was left out: it {reason}" in notice
         assert getattr(settings, name) is False
     config = settings.engine_config()
     assert config.torch_compile == ("torch_compile" in link and not left)
@@ -301,3 +308,27 @@ def test_a_missing_draft_model_is_refused_before_the_target_loads() -> None:
         alone.models()
     assert replace(alone, speculative="ngram").models() == own("a/b", "")
     assert Settings(pair=OTHER, draft="c/d").models() == own("", "c/d"), "a draft for the embedded target"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("gamma=6&kv_format=int8&run=1&at=30", {"num_speculative_tokens": "6", "kv_dtype": "int8"}),
+        ("cache=0&speculation=off&prefix_caching=1", {"kv_cache": "0", "speculative": "off"}),
+        ("synthetic_rate=.5&distributions=1", {"synthetic_acceptance_rate": ".5", "logprobs": "5"}),
+        ("pool_size=512&block_size=8", {"num_blocks": "64", "block_size": "8"}),
+        ("pool_size=512", {"num_blocks": "32"}),
+        ("pool_size=%FF&block_size=0&distributions=", {"logprobs": ""}),
+        ("pool_blocks=21&speculation=draft", {"num_blocks": "21", "speculative": "draft"}),
+        ("gamma=6&num_speculative_tokens=2", {"num_speculative_tokens": "2"}),
+    ],
+)
+def test_an_old_link_is_redirected_to_the_names_of_now(old: str, new: dict[str, str]) -> None:
+    pages = TestClient(OldLinks(PlainTextResponse("")), follow_redirects=False)
+    answer = pages.get(f"/compare?{old}")
+    where = answer.headers["location"]
+    query = dict(parse_qsl(where.removeprefix("?"), keep_blank_values=True))
+    assert (answer.status_code, query.keys() & OLD_NAMES.keys()) == (307, set())
+    assert query.items() >= new.items()
+    assert pages.get(f"/compare{where}").status_code == 200
+    assert pages.get(f"/gradio_api/info?{old}").status_code == 200

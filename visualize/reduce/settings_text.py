@@ -19,7 +19,7 @@ WORDS: dict[str, tuple[str, dict[Any, str]]] = {
     "kv_dtype": ("KV format", KV_FORMATS),
     "paged": ("paged blocks", SWITCH),
     "enable_prefix_caching": ("prefix caching", SWITCH),
-    "speculative": ("speculative", {key: drafter.label for key, drafter in DRAFTERS.items()}),
+    "speculative": ("speculation", {key: drafter.label for key, drafter in DRAFTERS.items()}),
     "num_speculative_tokens": ("guesses a round", {}),
     "adaptive_window": ("adaptive window", SWITCH),
     "prompt_lookup_min": ("shortest match", {}),

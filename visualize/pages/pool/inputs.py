@@ -217,7 +217,9 @@ def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
     inputs = Inputs(**asked)
     if inputs.enable_prefix_caching and not inputs.paged:
         if "enable_prefix_caching" in asked:
-            notices.append("The link's prefix caching was left out: it needs paged blocks, only those can be shared.")
+            notices.append(
+                "The link's enable_prefix_caching was left out: it needs paged blocks, only those can be shared."
+            )
         inputs = replace(inputs, enable_prefix_caching=False)
     return inputs, notices
 
