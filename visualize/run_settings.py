@@ -9,8 +9,8 @@ from typing import Any
 
 from lab.config import EngineConfig, SamplingParams
 from lab.errors import ConfigError, PromptError
-from lab.registry import EMBEDDED, Pair, own
-from lab.util.capabilities import has_gpu, prompt_attention
+from lab.models.devices import has_gpu, prefill_backends
+from lab.registry import EMBEDDED, Pair, named_pair
 from visualize.states import ATTENTIONS, DRAFTERS, KERNELS, KV_FORMATS
 from visualize.url_settings import Link
 from visualize.zerogpu_space import borrows_a_gpu
@@ -23,7 +23,7 @@ CHOICES: dict[str, dict[Any, str]] = {
     "logprobs": {0: "Off", 5: "Top 5"},
     "eviction": {"lru": "Least recently used", "priority": "Lowest priority"},
     "kernels": KERNELS,
-    "prefill_attention": {name: ATTENTIONS[name] for name in ("auto", *prompt_attention())},
+    "prefill_attention": {name: ATTENTIONS[name] for name in ("auto", *prefill_backends())},
 }
 """For each setting with a fixed choice of values, the values and what the page calls them."""
 LABELS = {
@@ -145,7 +145,7 @@ class Settings:
         although a draft model is to guess: the engine would say so too, but only once it is loaded."""
         if self.pair != OTHER:
             return self.pair
-        pair = own(self.target, self.draft)
+        pair = named_pair(self.target, self.draft)
         if self.speculative == "draft" and pair.target and not pair.draft:
             draft, off, lookup = (DRAFTERS[name].label for name in ("draft", "off", "ngram"))
             raise ConfigError(

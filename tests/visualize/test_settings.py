@@ -16,9 +16,9 @@ from starlette.testclient import TestClient
 from lab.config import EngineConfig, SamplingParams
 from lab.errors import ConfigError
 from lab.kv_cache.attention import refuse_sdpa
-from lab.registry import Pair, own
+from lab.models.devices import has_gpu
+from lab.registry import Pair, named_pair
 from lab.settings import OLD_NAMES
-from lab.util.capabilities import has_gpu
 from visualize import run_settings as page_settings
 from visualize.recorded_results import KV_ERROR, kv_error, logprobs_cost
 from visualize.recorded_results import LOGPROBS as LOGPROBS_COST
@@ -297,7 +297,7 @@ def test_a_link_may_name_only_pairs_that_the_server_has() -> None:
 
 def test_named_models_are_used_only_if_other_is_chosen() -> None:
     assert Settings(target="ignored/model").models() == "matched"
-    assert Settings(pair=OTHER, target=" a/b ", draft="c/d").models() == own("a/b", "c/d")
+    assert Settings(pair=OTHER, target=" a/b ", draft="c/d").models() == named_pair("a/b", "c/d")
     with pytest.raises(ConfigError, match="Name a target model"):
         Settings(pair=OTHER).models()
 
@@ -306,8 +306,8 @@ def test_a_missing_draft_model_is_refused_before_the_target_loads() -> None:
     alone = Settings(pair=OTHER, target="a/b")
     with pytest.raises(ConfigError, match=r"Speculation: Draft needs a draft model.* or choose Off or Lookup"):
         alone.models()
-    assert replace(alone, speculative="ngram").models() == own("a/b", "")
-    assert Settings(pair=OTHER, draft="c/d").models() == own("", "c/d"), "a draft for the embedded target"
+    assert replace(alone, speculative="ngram").models() == named_pair("a/b", "")
+    assert Settings(pair=OTHER, draft="c/d").models() == named_pair("", "c/d"), "a draft for the embedded target"
 
 
 @pytest.mark.parametrize(
