@@ -291,7 +291,7 @@ def test_distillation_raises_the_shared_mass(tmp_path, kl_weight):
         tokens_a_step=1024,
     )
     assert shared_mass(target, draft) > before + 0.1
-    assert shared_mass(target, target) == pytest.approx(1)
+    assert shared_mass(target, target) == pytest.approx(1, abs=1e-5)
 
 
 # What is written

@@ -469,7 +469,7 @@ def test_a_batch_run_can_be_stopped() -> None:
     ("inputs", "says"),
     [
         ({"sequences": 40}, "Sequences must be a whole number from 1 to 32"),
-        ({"pool_blocks": 8}, "blocks"),
+        ({"num_blocks": 8}, "blocks"),
         ({"paged": False}, "Set paged=True"),
     ],
 )
