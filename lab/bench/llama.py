@@ -17,8 +17,9 @@ from pathlib import Path
 
 import torch
 
-from lab.config import EngineConfig, LabError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.measure.ladder import Row, format_rows, lab_generate, time_rows
 from lab.measure.measuring import refuse_failure
 from lab.measure.prompts import PROMPTS, refuse_cut

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab.config import LabError
+from lab.errors import LabError
 
 
 @contextmanager

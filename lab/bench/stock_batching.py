@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
-from lab.config import LabError
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.measure.ladder import BY_TORCH
 from lab.measure.workload import Job
 

@@ -1,4 +1,4 @@
-"""What commands have in common."""
+"""Steps that commands share: the prompt, the engine, Ctrl-C, and notes about a run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from lab import load_engine
-from lab.config import ConfigError, EngineConfig, LabError, PromptError
+from lab.config import EngineConfig
 from lab.engine.engine import Engine
+from lab.errors import ConfigError, LabError, PromptError
 from lab.trace.run import Run
 
 
@@ -67,7 +68,7 @@ def idle_draft(options: Namespace, configs: Iterable[EngineConfig]) -> list[str]
 
 
 def is_cut(run: Run) -> bool:
-    """Whether the model's context was full before all requested tokens had come."""
+    """True if the model's context was full before all requested tokens had come."""
     return run.reason == "length" and len(run.token_ids) < run.sampling.max_tokens
 
 

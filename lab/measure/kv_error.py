@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from lab.config import EngineConfig, LabError
+from lab.config import EngineConfig
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.kv_cache.formats import FORMATS, KVStorage, bytes_per_token
 from lab.measure.interval import FEWEST, METHOD, Interval, ratio_interval
 from lab.measure.score import divergence, log_probabilities, new_storage, surprise

@@ -11,8 +11,9 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from lab.config import EngineConfig, LabError
+from lab.config import EngineConfig
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.measure.prompts import longest
 from lab.measure.turns import shuffled
 from lab.measure.workload import Job

@@ -11,8 +11,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
+from lab.errors import ConfigError
 from lab.measure.measuring import sound, steps
 from lab.measure.power import FEWEST, Power, fit_power
 from lab.trace.events import Committed

@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from lab.config import EngineConfig, LabError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.measure.measuring import Figures, refuse_failure, served
 from lab.measure.turns import shuffled
 from lab.measure.workload import Job, write

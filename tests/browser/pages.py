@@ -9,17 +9,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from playwright.sync_api import Locator, Page, expect
 
-PAGE_NAMES = {
-    "kv_cache": "cache",
-    "kv_dtype": "kv_format",
-    "enable_prefix_caching": "prefix_caching",
-    "speculative": "speculation",
-    "num_speculative_tokens": "gamma",
-    "synthetic_acceptance_rate": "synthetic_rate",
-    "logprobs": "distributions",
-}
-"""Settings whose name on the page, in its links and ids, is not the engine's."""
-TOGGLES = {"kv_cache", "paged", "enable_prefix_caching", "adaptive_window", "logprobs", "cuda_graphs", "torch_compile"}
+TOGGLES = {"kv_cache", "paged", "enable_prefix_caching", "adaptive_window", "cuda_graphs", "torch_compile"}
 PAIRS = {"matched": "Matched", "mismatched": "Mismatched", "other": "Other"}
 ENDED = re.compile("^(Finished|Done)")
 """The first word of what is said of a run that came to its end."""
@@ -37,26 +27,15 @@ ENDLESS = {"max_tokens": 900, "kv_cache": 0, "speculative": "off", "paged": 0}
 """A run of a minute, or of ten seconds on the fastest: no test waits for its end."""
 
 
-def on_page(name: str) -> str:
-    return PAGE_NAMES.get(name, name)
-
-
 def id_of(name: str) -> str:
     """The CSS selector of a setting's control."""
     prefix = "toggle-" if name in TOGGLES else ""
-    return f"#{prefix}{on_page(name).replace('_', '-')}"
-
-
-def query(**link: Any) -> str:
-    """A link's settings, by the engine's names, as a page's address has them."""
-    return urlencode({on_page(name): value for name, value in link.items()})
+    return f"#{prefix}{name.replace('_', '-')}"
 
 
 def asked(url: str) -> dict[str, str]:
-    """The settings that an address has, by the engine's names."""
-    engine = {page: name for name, page in PAGE_NAMES.items()}
-    found = parse_qs(urlsplit(url).query, keep_blank_values=True)
-    return {engine.get(name, name): values[0] for name, values in found.items()}
+    """The settings that an address has."""
+    return {name: values[0] for name, values in parse_qs(urlsplit(url).query, keep_blank_values=True).items()}
 
 
 def until_asked(page: Page, **wanted: Any) -> None:
@@ -112,12 +91,12 @@ class Lab:
         self.page, self.server = page, server
 
     def open(self, **link: Any) -> Lab:
-        self.page.goto(f"{self.server}/?{query(**link)}" if link else self.server)
+        self.page.goto(f"{self.server}/?{urlencode(link)}" if link else self.server)
         return self.ready()
 
     def at(self, page: str, **link: Any) -> Page:
         """Another page, opened by its link, when its settings are applied."""
-        self.page.goto(f"{self.server}/{page}?{query(**link)}")
+        self.page.goto(f"{self.server}/{page}?{urlencode(link)}")
         self.page.wait_for_selector("body[data-ready]")
         return self.page
 

@@ -45,7 +45,7 @@ def test_a_page_at_rest(visit: Visit, path: str) -> None:
 
 
 def test_a_run_and_an_open_verdict(visit: Visit) -> None:
-    lab = visit().ran(max_tokens=24, logprobs=1)
+    lab = visit().ran(max_tokens=24, logprobs=5)
     aloud = lab.page.locator("div.text").aria_snapshot()
     marks = [mark for mark in lab.page.locator("div.text .above").all_inner_texts() if mark]
     assert marks

@@ -111,7 +111,7 @@ def test_text_and_numbers_do_not_wait_for_plotly_and_charts_that_do_not_come_are
 ) -> None:
     lab, held = visit(), []
     lab.page.route("**/plotly.min.js", lambda route: held.append(route))
-    lab.at("", speculative="draft", logprobs=1, max_tokens=30)
+    lab.at("", speculative="draft", logprobs=5, max_tokens=30)
     lab.run()
     lab.page.wait_for_selector("body:not(.running)")
     expect(lab.written).to_have_count(30)

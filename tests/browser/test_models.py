@@ -36,7 +36,7 @@ def name_models(lab: Lab, target: Path | str, draft: Path | str) -> None:
 
 
 def test_models_from_folders_run_and_a_failed_load_loses_nothing(visit: Visit, folder: Path, tmp_path: Path) -> None:
-    lab = visit().open(max_tokens=12, seed=3, pool_size=256)
+    lab = visit().open(max_tokens=12, seed=3, num_blocks=16)
     assert not lab.page.is_visible("#target")
     name_models(lab, folder / "target", folder / "draft")
     lab.ran()

@@ -92,15 +92,15 @@ def test_every_key_and_the_bar_move_every_view_together_and_the_browsers_own_are
     lab.wait_for_instant(last)
 
     # Where the focus is on a control, keys reach the player that the control does not use itself.
-    records, folded = lab.switch("logprobs"), page.locator("#pool > button")
+    switch, folded = lab.switch("adaptive_window"), page.locator("#pool > button")
     format = lab.control("kv_dtype").locator("input:checked")
     gamma = lab.control("num_speculative_tokens").locator("input[type=range]")
-    records.click()
+    switch.click()
     for control, key, seq in (
-        (records, "ArrowLeft", last - 1),
-        (records, "Home", 0),
-        (records, "Space", 0),
-        (records, "ArrowRight", 1),
+        (switch, "ArrowLeft", last - 1),
+        (switch, "Home", 0),
+        (switch, "Space", 0),
+        (switch, "ArrowRight", 1),
         (folded, "ArrowRight", 2),
         (folded, "Space", 2),
         (format, "Home", 0),
@@ -114,7 +114,7 @@ def test_every_key_and_the_bar_move_every_view_together_and_the_browsers_own_are
     ):
         control.press(key)
         lab.wait_for_instant(seq)
-    assert not records.is_checked()
+    assert not switch.is_checked()
     assert folded.get_attribute("aria-expanded") == "true"
     assert gamma.input_value() == "8"
     expect(lab.option("kv_dtype", "int8")).to_be_checked()

@@ -20,7 +20,7 @@ from visualize.pages.pool.pool_file import of
 from visualize.pages.pool.pool_frames import BatchReducer
 
 Visit = Callable[..., Lab]
-FEW = {"sequences": 6, "every": 0, "lengths": "equal", "tokens": 40, "max_num_seqs": 5, "pool_blocks": 18, "shared": 0}
+FEW = {"sequences": 6, "every": 0, "lengths": "equal", "tokens": 40, "max_num_seqs": 5, "num_blocks": 18, "shared": 0}
 
 
 def opened(lab: Lab, **link: Any) -> Page:
@@ -279,11 +279,11 @@ def test_what_was_chosen_last_stays_however_late_the_answers_are(visit: Visit) -
 
 def test_a_mistake_is_explained_and_a_run_can_be_stopped(visit: Visit) -> None:
     lab = visit()
-    page = opened(lab, pool_blocks=8)
+    page = opened(lab, num_blocks=8)
     lab.run()
     expect(lab.problem).to_contain_text("block")
     page.wait_for_selector("#stop[aria-disabled=true]")
-    opened(lab, **FEW | {"tokens": 256, "pool_blocks": 200, "sequences": 32, "max_num_seqs": 1})
+    opened(lab, **FEW | {"tokens": 256, "num_blocks": 200, "sequences": 32, "max_num_seqs": 1})
     lab.run()
     page.wait_for_selector(".chips[data-state=waiting] .chip")
     page.wait_for_function("document.querySelectorAll('.chips[data-state=done] .chip').length > 0", timeout=60_000)
@@ -298,7 +298,7 @@ def test_a_mistake_is_explained_and_a_run_can_be_stopped(visit: Visit) -> None:
 def test_the_page_fits_the_screen(visit: Visit, size: tuple[int, int]) -> None:
     wide, high = size
     lab = visit(viewport={"width": wide, "height": high}, is_mobile=wide < 800, has_touch=wide < 800)
-    page = opened(lab, **FEW | {"pool_blocks": 512, "sequences": 24, "tokens": 12})
+    page = opened(lab, **FEW | {"num_blocks": 512, "sequences": 24, "tokens": 12})
     ran(lab)
     lab.scrub(4)
     across, down = page.evaluate(OVERFLOW)

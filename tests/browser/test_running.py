@@ -165,7 +165,7 @@ def test_every_drafter_leaves_the_text_unchanged_and_drafts_as_well_as_it_can(vi
 
 
 def test_a_repeated_prompt_is_found_in_the_prefix_cache_and_evicted_from_a_small_pool(visit: Visit) -> None:
-    lab = visit().open(prompt=f"Now hear this. {TALE}", max_tokens=150, speculative="off", pool_size=256)
+    lab = visit().open(prompt=f"Now hear this. {TALE}", max_tokens=150, speculative="off", num_blocks=16)
     lab.toggle("enable_prefix_caching")
     first = lab.ran().seen()
     assert first["numbers"]["found"] == "0"  # no other test begins so

@@ -50,7 +50,7 @@ def alone(offline: BrowserContext) -> Iterator[Page]:
 def test_a_run_is_saved_reopened_made_again_and_a_bad_file_changes_nothing(
     visit: Visit, alone: Page, tmp_path: Path
 ) -> None:
-    lab = visit().ran(prompt=f"{HOSTILE} 👩‍👩‍👧 {'a' * 200}", max_tokens=40, seed=3, logprobs=1, kv_dtype="int8")
+    lab = visit().ran(prompt=f"{HOSTILE} 👩‍👩‍👧 {'a' * 200}", max_tokens=40, seed=3, logprobs=5, kv_dtype="int8")
     assert lab.page.is_hidden(".use"), "one's own settings are on the controls"
     end = lab.seen()
     file, exported = lab.save("json", tmp_path), lab.save("html", tmp_path)

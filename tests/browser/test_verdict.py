@@ -14,7 +14,7 @@ from tests.browser.test_player import assert_shows as assert_stage_shows
 from visualize.reduce.frames import Reducer
 
 Visit = Callable[..., Lab]
-LINK = {"seed": 3, "max_tokens": 40, "logprobs": 1}
+LINK = {"seed": 3, "max_tokens": 40, "logprobs": 5}
 OPENED = """() => {
   const panel = document.querySelector(".verdict");
   if (panel.hidden) return null;
@@ -151,16 +151,16 @@ def test_a_run_without_distributions_says_so_and_links_to_a_run_with_them(visit:
     again = lab.page.evaluate(OPENED)
     assert again["title"].startswith(seen["title"])
     assert again["heights"]
-    lab.toggle("logprobs")
+    lab.choose("logprobs", "0")
     lab.until_asked(run=None)
     lab.ran()
     assert lab.page.evaluate(OPENED) is None  # a new run begins closed
     lab.choose("speculative", "off")
-    expect(lab.switch("logprobs")).to_be_disabled()
+    expect(lab.option("logprobs", "5")).to_be_disabled()
 
 
 def test_during_a_run_the_chosen_draft_token_stays_in_view(visit: Visit) -> None:
-    lab = visit().open(**ENDLESS | {"speculative": "draft"}, logprobs=1)
+    lab = visit().open(**ENDLESS | {"speculative": "draft"}, logprobs=5)
     page = lab.page
     lab.run()
     page.wait_for_function("document.querySelectorAll('.token.recovered').length >= 3", timeout=60_000)

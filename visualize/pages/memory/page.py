@@ -7,8 +7,8 @@ from typing import Any
 
 import gradio as gr
 
-from lab.config import LabError
-from lab.memory.model_memory import Model, known
+from lab.errors import LabError
+from lab.memory.model_memory import ModelInfo, known_models
 from visualize import page_header as header
 from visualize.charts import memory_charts as memory
 from visualize.forms import Widgets, component
@@ -39,7 +39,7 @@ SAYS = {
     "mean": "Tokens: prompt and output.",
 }
 
-Found = dict[str, Model | str | None]
+Found = dict[str, ModelInfo | str | None]
 """The last hub id that was asked for, and its model, or a sentence that says why there is none; None: not known yet."""
 
 
@@ -51,7 +51,7 @@ def build(pages: gr.Blocks) -> None:
             controls = _controls()
         with gr.Column(elem_id="view"):
             setup = {"shells": memory.shells(), "assumed": ASSUMED}
-            view = component("memory", setup, elem_id="sheet")
+            view = component("pages/memory/page", setup, elem_id="sheet")
     found, latest = gr.State({}), gr.State(0)
     values = [controls[name] for name in NAMES]
     begin = {"fn": begin_look_up, "inputs": [found, controls["model"], controls["hub"]], "outputs": latest}
@@ -80,7 +80,7 @@ def _controls() -> dict[str, Any]:
             "model": widgets.listed("model"),
             "hub": widgets.text("hub", 1, 1, placeholder="owner/name", visible="hidden"),
             "weights": widgets.choice("weights"),
-            "kv_format": widgets.choice("kv_format"),
+            "kv_dtype": widgets.choice("kv_dtype"),
             "gpu": widgets.listed("gpu"),
             "memory": widgets.number("memory", visible="hidden"),
             "set_aside": widgets.slider("set_aside"),
@@ -115,7 +115,7 @@ def look_up_pending(found: Found) -> Any:
     if hub is None:
         return gr.skip()
     try:
-        model: Model | str = look_up(hub)
+        model: ModelInfo | str = look_up(hub)
     except LabError as error:
         model = visible(str(error))
     if hub in found:
@@ -131,7 +131,7 @@ def answer(found: Found, *values: Any) -> str:
 def _sheet(inputs: Inputs, found: Found) -> dict[str, Any]:
     hub = inputs.hub.strip()
     if inputs.model != OTHER:
-        model = known()[inputs.model]
+        model = known_models()[inputs.model]
     elif hub in found:
         model = found[hub]
     else:
