@@ -231,35 +231,6 @@ def test_a_curve_is_drawn_by_mouse_and_keys_and_a_run_can_be_stopped(visit: Visi
     assert done(page, 2) == ["predict"]
 
 
-def test_p_and_q_are_shown_under_every_rule_and_can_be_moved(visit: Visit) -> None:
-    page = visit().at("lessons", lesson=9)
-    predict(page, 0)
-    page.click("#run")
-    page.wait_for_selector("[data-chart=written] .main-svg", timeout=60_000)
-
-    def heights(chart: str) -> list[list[float]]:
-        return page.evaluate(f"document.querySelector('[data-chart={chart}] .plot').data.map((trace) => [...trace.y])")
-
-    def too_much() -> float:
-        """By how much the word with the largest excess stands above p."""
-        accepted, instead, p = heights("written")
-        return max(a + b - c for a, b, c in zip(accepted, instead, p, strict=True))
-
-    rules, apart = page.locator(".overlap [role=radio], .overlap input[type=radio]"), page.locator(".overlap output")
-    assert too_much() < 1e-3
-    _, rejected, residual, _ = heights("proposed")
-    assert sum(rejected) == pytest.approx(sum(residual), abs=1e-3)
-    said = page.inner_text(".overlap .said-of")
-    rules.first.press("ArrowRight")
-    expect(page.locator(".overlap .said-of")).not_to_have_text(said)
-    assert too_much() > 0.05
-    page.locator(".overlap input[type=range]").press("Home")
-    expect(apart).to_have_text(re.compile(r"^0%"))
-    assert too_much() < 1e-3
-    rules.nth(2).check()
-    assert sum(heights("proposed")[1]) > 0.5  # rejected, although q equals p
-
-
 def test_a_lesson_shows_its_last_run_only_in_the_browser_that_made_it(visit: Visit, tmp_path: Path) -> None:
     page = begun(visit)
     page.set_viewport_size({"width": 2560, "height": 1440})  # the column stays as wide as it is
@@ -485,3 +456,32 @@ def test_the_instructors_answers_are_measured_on_request_and_can_be_stopped_and_
     expect(page.locator("#lesson-12 h2")).to_be_visible()
     whole = "(view => view.scrollHeight <= view.clientHeight + 1)(document.querySelector('#view'))"
     assert page.evaluate(whole)
+
+
+def test_p_and_q_are_shown_under_every_rule_and_can_be_moved(visit: Visit) -> None:
+    page = visit().at("lessons", lesson=9)
+    predict(page, 0)
+    page.click("#run")
+    page.wait_for_selector("[data-chart=written] .main-svg", timeout=60_000)
+
+    def heights(chart: str) -> list[list[float]]:
+        return page.evaluate(f"document.querySelector('[data-chart={chart}] .plot').data.map((trace) => [...trace.y])")
+
+    def too_much() -> float:
+        """By how much the word with the largest excess stands above p."""
+        accepted, instead, p = heights("written")
+        return max(a + b - c for a, b, c in zip(accepted, instead, p, strict=True))
+
+    rules, apart = page.locator(".overlap [role=radio], .overlap input[type=radio]"), page.locator(".overlap output")
+    assert too_much() < 1e-3
+    _, rejected, residual, _ = heights("proposed")
+    assert sum(rejected) == pytest.approx(sum(residual), abs=1e-3)
+    said = page.inner_text(".overlap .said-of")
+    rules.first.press("ArrowRight")
+    expect(page.locator(".overlap .said-of")).not_to_have_text(said)
+    assert too_much() > 0.05
+    page.locator(".overlap input[type=range]").press("Home")
+    expect(apart).to_have_text(re.compile(r"^0%"))
+    assert too_much() < 1e-3
+    rules.nth(2).check()
+    assert sum(heights("proposed")[1]) > 0.5  # rejected, although q equals p

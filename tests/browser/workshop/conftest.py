@@ -10,9 +10,9 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.pages import Lab
-from visualize.pages.workshop.auth import Access
+from visualize.pages.workshop.auth import WorkshopAuth
 
-CODE = Access(KEY).code
+CODE = WorkshopAuth(KEY).code
 HASTY = "const { timeout } = AbortSignal; AbortSignal.timeout = () => timeout.call(AbortSignal, 1000)"
 """Doors that do not answer are given up after a second."""
 PROBLEM = ":is(.strip-say, .sheet-say).problem"

@@ -11,7 +11,7 @@ from playwright.sync_api import Route, expect
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.pages import Lab
 from tests.browser.workshop.conftest import HASTY, PROBLEM, acts, answered, fails_once, joins, state
-from visualize.pages.workshop.auth import Access
+from visualize.pages.workshop.auth import WorkshopAuth
 
 Visit = Callable[..., Lab]
 KEPT_KEY = "localStorage.getItem('decode-lab-key')"
@@ -45,7 +45,7 @@ def test_a_wrong_code_or_key_is_explained_and_does_not_displace_the_right_one(
         sent.clear()
         page.goto(f"{server}/room#lead={key}")
         page.wait_for_selector(PROBLEM)
-        Access(key).lead(json.loads(sent[0])["key"])
+        WorkshopAuth(key).lead(json.loads(sent[0])["key"])
 
 
 @pytest.mark.parametrize("answers", ["at once", "when asked again"])
