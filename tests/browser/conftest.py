@@ -24,7 +24,9 @@ from tests.vllm import scripted_vllm
 from tests.vllm.scripted_vllm import ScriptedVLLM
 
 ROOT = Path(__file__).parents[2]
-expect.set_options(timeout=30_000)  # Playwright's default for everything else
+PATIENCE_MS = 60_000
+"""On a machine that is busy with other tests, too."""
+expect.set_options(timeout=PATIENCE_MS)
 WITHOUT = (
     *("WebUIOmniboxPopup", "WebUIOmniboxAimPopup"),  # the browser's own pages, two in every new window
     "ScriptStreaming",  # parses scripts as they arrive that another page has already compiled: Plotly, above all
@@ -182,22 +184,6 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-def background(page: Page, hidden: bool) -> None:
-    """As if another tab were in front."""
-    page.evaluate(
-        "hidden => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });"
-        "document.dispatchEvent(new Event('visibilitychange')) }",
-        hidden,
-    )
-
-
-def rests(page: Page) -> None:
-    """Hide the tab, and wait until it has said that it is away."""
-    with page.expect_response("**/away") as answer:
-        background(page, True)
-    assert answer.value.status == 204
-
-
 MEDIA = {"color_scheme", "forced_colors", "reduced_motion"}
 
 
@@ -218,6 +204,7 @@ class Rooms:
             room = free.pop()
         else:
             context = self._browser.new_context(**options)
+            context.set_default_timeout(PATIENCE_MS)
             context.on("request", self._note)
             keeper = context.new_page()
             keeper.goto(f"{server}/health")

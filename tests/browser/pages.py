@@ -74,6 +74,22 @@ def appeared(page: Page) -> None:
     page.evaluate("async () => { for (let i = 0; i < 6; i++) await new Promise(requestAnimationFrame); }")
 
 
+def background(page: Page, hidden: bool) -> None:
+    """As if another tab were in front."""
+    page.evaluate(
+        "hidden => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });"
+        "document.dispatchEvent(new Event('visibilitychange')) }",
+        hidden,
+    )
+
+
+def rests(page: Page) -> None:
+    """Hide the tab, and wait until it has said that it is away."""
+    with page.expect_response("**/away") as answer:
+        background(page, True)
+    assert answer.value.status == 204
+
+
 def link_to(page: Page, name: str) -> Locator:
     """The link in the header to another page."""
     return page.locator("nav").get_by_role("link", name=name, exact=True)

@@ -9,8 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
-from tests.browser.conftest import rests
-from tests.browser.pages import OVERFLOW, Lab
+from tests.browser.pages import OVERFLOW, Lab, rests
 from visualize.page_list import PAGES
 
 Visit = Callable[..., Lab]

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Route, expect
 
-from tests.browser.conftest import background, rests
-from tests.browser.pages import LONG, UNREACHED, Lab
+from tests.browser.pages import LONG, UNREACHED, Lab, background, rests
 from tests.waiting import until
 
 Visit = Callable[..., Lab]

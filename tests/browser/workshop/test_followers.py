@@ -10,8 +10,7 @@ from playwright.sync_api import Browser, BrowserContext, Route, expect
 from lab.util.machine_info import describe_machine
 from tests import followers
 from tests.browser.conftest import PRESENTERS_KEY as KEY
-from tests.browser.conftest import background
-from tests.browser.pages import LONG, Lab, until_asked
+from tests.browser.pages import LONG, Lab, background, until_asked
 from tests.browser.workshop.conftest import (
     PROBLEM,
     acts,

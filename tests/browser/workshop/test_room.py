@@ -9,8 +9,8 @@ from pathlib import Path
 from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.browser.conftest import PRESENTERS_KEY as KEY
-from tests.browser.conftest import background, free_port, serving
-from tests.browser.pages import LONG, OVERFLOW, Lab
+from tests.browser.conftest import free_port, serving
+from tests.browser.pages import LONG, OVERFLOW, Lab, background
 from tests.browser.test_accessibility import violations
 from tests.browser.workshop.conftest import CODE, PROBLEM, acts, joins, state
 from visualize.jobs.sse_channel import END
