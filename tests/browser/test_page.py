@@ -15,7 +15,7 @@ from playwright.sync_api import Page, Route, expect
 from lab.config import EngineConfig
 from lab.trace.events import Judged
 from lab.trace.run import Run
-from tests.browser.pages import HOSTILE, Lab, link_to
+from tests.browser.pages import HOSTILE, Lab, id_of, link_to
 from tests.visualize.conftest import script
 from tests.waiting import until
 from visualize.states import STATES
@@ -149,8 +149,9 @@ def test_in_forced_colours_nothing_is_told_by_a_background_alone(visit: Visit) -
         ".part", "all => all.map(part => getComputedStyle(part, '::before').backgroundColor)"
     )
     assert len(set(parts)) == len(parts), "each part of the time has its own colour"
-    chosen = page.evaluate(look, ["#block-size label.selected", "backgroundColor"])
-    assert chosen != page.evaluate(look, ["#block-size label:not(.selected)", "backgroundColor"])
+    format = id_of("kv_dtype")
+    chosen = page.evaluate(look, [f"{format} label.selected", "backgroundColor"])
+    assert chosen != page.evaluate(look, [f"{format} label:not(.selected)", "backgroundColor"])
     for edged in (".tip", "#meaning"):
         assert page.evaluate(look, [edged, "borderTopWidth"]) == "1px", edged
     marked = page.evaluate(look, ["nav [aria-current]", "outlineStyle"])
@@ -172,7 +173,7 @@ def test_keyboard_focus_is_visible_a_token_explains_itself_and_the_save_menu_clo
 
     lab.ran()
     lab.tokens("recovered").first.hover()
-    numbers = [float(text) for text in re.findall(r"= ([\d.]+(?:e-\d+)?)", lab.tip.inner_text())]
+    numbers = [float(text) for text in re.findall(r"= (\d+(?:\.\d+)?(?:e-\d+)?)", lab.tip.inner_text())]
     q, p, chance = numbers[:3]
     assert p / q == pytest.approx(chance, rel=0.01), "the quotient matches the numbers beside it"
     page.focus(".text")
