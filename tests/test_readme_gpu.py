@@ -8,7 +8,7 @@ import pytest
 
 from lab import Run
 from lab.bench.gpu.attention_bench import CONTEXTS
-from lab.bench.gpu.capacity import LENGTHS, REQUESTS
+from lab.bench.gpu.long_tail import LENGTHS, REQUESTS
 from tests.test_readme import MEASURED, README, ROOT, flat
 
 EARLIER, LATER = (json.loads((ROOT / f"docs/bench/gpu-h100{name}.json").read_text("utf-8")) for name in ("", "-early"))

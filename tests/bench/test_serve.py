@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from lab import EngineConfig, LabError
+from lab.bench import serving as bench
 from lab.bench.stock_batching import serve_stock
-from lab.measure import serve as bench
 from lab.measure.interval import factor_interval
-from lab.measure.measuring import finish, in_flight, latencies, serve, summarise, take_turns
+from lab.measure.measuring import finish, take_turns
 from lab.measure.prompts import PROMPTS as OPENINGS
+from lab.measure.throughput import in_flight, latencies, serve, summarise
 from lab.measure.workload import LogNormalLengths, exactly, write
 from lab.trace.events import StepTimed
 from tests import tiny_models

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.config import EngineConfig, SamplingParams
-from lab.measure.workload import Job
+from lab.measure.workload import PlannedRequest
 from lab.trace.batch_steps import Entry, Step
 from lab.trace.events import (
     Admitted,
@@ -50,7 +50,7 @@ HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 
 @settings(max_examples=60, deadline=None)
 @given(runs())
-def test_the_queue_and_the_batch_match_the_schedulers(run: tuple[list[Job], list[Step], int]) -> None:
+def test_the_queue_and_the_batch_match_the_schedulers(run: tuple[list[PlannedRequest], list[Step], int]) -> None:
     jobs, steps, _ = run
     waiting: set[int] = set()
     running: set[int] = set()
@@ -97,7 +97,9 @@ def test_the_queue_and_the_batch_match_the_schedulers(run: tuple[list[Job], list
 
 @settings(max_examples=30, deadline=None)
 @given(runs(), st.data())
-def test_frames_do_not_depend_on_how_steps_are_cut(run: tuple[list[Job], list[Step], int], data: st.DataObject) -> None:
+def test_frames_do_not_depend_on_how_steps_are_cut(
+    run: tuple[list[PlannedRequest], list[Step], int], data: st.DataObject
+) -> None:
     jobs, steps, _ = run
     whole = BatchReducer(len(lengths(jobs))).feed(steps)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(steps)))))

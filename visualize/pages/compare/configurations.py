@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.config_parse import parse_config
-from lab.measure.comparison import FEWEST, MOST
+from lab.measure.comparison import MAX_CONFIGS, MIN_CONFIGS
 from lab.registry import EMBEDDED, Pair
 from lab.util.capabilities import has_gpu
 from visualize.run_settings import BOUNDS as LAB_BOUNDS
@@ -114,8 +114,8 @@ class Inputs:
             if name in configs:
                 raise ConfigError(f"{name} is listed twice.")
             configs[name] = config
-        if not FEWEST <= len(configs) <= MOST:
-            raise ConfigError(f"Choose {FEWEST} to {MOST} settings to compare, not {len(configs)}.")
+        if not MIN_CONFIGS <= len(configs) <= MAX_CONFIGS:
+            raise ConfigError(f"Choose {MIN_CONFIGS} to {MAX_CONFIGS} settings to compare, not {len(configs)}.")
         return configs
 
     def sampling(self) -> SamplingParams:
