@@ -335,7 +335,7 @@ def test_paging_is_compared_with_contiguous_runs_and_with_no_batching(monkeypatc
         return {"tokens_per_second": rate, "mean_sequences": sequences, "wasted_share": wasted}
 
     rows = {name: functools.partial(serve, name) for name in speeds}
-    monkeypatch.setattr("lab.bench.serving.memory_rows", lambda *asked: (rows, {"requests": 6}))
+    monkeypatch.setattr("lab.measure.throughput.memory_rows", lambda *asked: (rows, {"requests": 6}))
     monkeypatch.setattr(paging, "write", lambda *asked: [])
     values = CLAIMS["paged-throughput"].experiment(Trial(lambda pair: None, small=True)).values
     assert (values["in_contiguous"], values["in_paged"], values["fit"]) == (2, 8, 4)
