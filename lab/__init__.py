@@ -11,15 +11,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lab.config import (
-    ConfigError,
-    EngineConfig,
-    LabError,
-    PoolExhaustedError,
-    PromptError,
-    SamplingParams,
-    UnsupportedModelError,
-)
+from lab.config import EngineConfig, SamplingParams
+from lab.errors import ConfigError, LabError, PoolExhaustedError, PromptError, UnsupportedModelError
 from lab.trace.metrics import Metrics, measure
 from lab.trace.run import Run, RunFileError
 

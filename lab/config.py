@@ -1,7 +1,7 @@
 """What a user chooses: the engine's toggles and the sampling of one request.
 
-Every error that a wrong choice can cause is raised here or has one of the
-exception types defined here, with a sentence that says what would be right.
+Every error that a wrong choice can cause is raised here, or is of a type in ``lab.errors``, with a sentence that says
+what would be right.
 """
 
 from __future__ import annotations
@@ -11,26 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
 
-
-class LabError(Exception):
-    """An error that the user can fix. The message says what is wrong and what would be right."""
-
-
-class ConfigError(LabError, ValueError):
-    """A setting, or a combination of settings, that makes no sense."""
-
-
-class PromptError(LabError, ValueError):
-    """A prompt that cannot be decoded: empty, or longer than the model or the pool can hold."""
-
-
-class UnsupportedModelError(LabError):
-    """A model or a pair of models this engine would decode wrongly, named with the reason."""
-
-
-class PoolExhaustedError(LabError):
-    """The block pool has too few free blocks for the next step."""
-
+from lab.errors import ConfigError
 
 KVFormat = Literal["auto", "int8", "int4"]
 MOST_PROPOSED = 32

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lab.config import LabError
 from lab.engine.adaptive_window import tokens_per_round
+from lab.errors import LabError
 from lab.measure.interval import factor_interval
 from lab.measure.scaling_fit import TOGETHER
 from lab.measure.theory import speedup

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lab.config import LabError
+from lab.errors import LabError
 from lessons.experiments import FITTED, WORKED_OUT, by_repeat
 from lessons.expressions import Figures
 from lessons.functions import ExpressionError

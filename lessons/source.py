@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from lab.config import LabError
+from lab.errors import LabError
 
 FENCE = "---"
 

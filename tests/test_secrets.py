@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.config import ConfigError
+from lab.errors import ConfigError
 from lab.vllm.client import Server, ServerError
 from tests import forked
 from tests.browser.conftest import started

@@ -15,7 +15,7 @@ from contextlib import suppress
 from ipaddress import ip_address
 
 from lab.cli.arguments import Parser, add_pair
-from lab.config import ConfigError
+from lab.errors import ConfigError
 from lab.vllm.client import Server, trusted
 from visualize.url_settings import SWITCHED
 from visualize.zerogpu_space import borrows_a_gpu

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from lab.config import ConfigError, EngineConfig, PromptError, SamplingParams
-from lab.registry import EMBEDDED, Pair, own
-from lab.util.capabilities import has_gpu, prompt_attention
+from lab.config import EngineConfig, SamplingParams
+from lab.errors import ConfigError, PromptError
+from lab.models.devices import has_gpu, prefill_backends
+from lab.registry import EMBEDDED, Pair, named_pair
 from visualize.states import ATTENTIONS, DRAFTERS, KERNELS, KV_FORMATS
 from visualize.url_settings import Link
 from visualize.zerogpu_space import borrows_a_gpu
@@ -22,7 +23,7 @@ CHOICES: dict[str, dict[Any, str]] = {
     "pool_size": {size: f"{size:,}" for size in (256, 512, 1024, 2048)},
     "eviction": {"lru": "Least recently used", "priority": "Lowest priority"},
     "kernels": KERNELS,
-    "prefill_attention": {name: ATTENTIONS[name] for name in ("auto", *prompt_attention())},
+    "prefill_attention": {name: ATTENTIONS[name] for name in ("auto", *prefill_backends())},
 }
 """For each setting with a fixed choice of values, the values and what the page calls them."""
 LABELS = {
@@ -136,7 +137,7 @@ class Settings:
         although a draft model is to guess: the engine would say so too, but only once it is loaded."""
         if self.pair != OTHER:
             return self.pair
-        pair = own(self.target, self.draft)
+        pair = named_pair(self.target, self.draft)
         if self.speculation == "draft" and pair.target and not pair.draft:
             draft, off, lookup = (DRAFTERS[name].label for name in ("draft", "off", "ngram"))
             raise ConfigError(

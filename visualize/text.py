@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from lab.config import LabError
+from lab.errors import LabError
 
 _NAMED = {
     "\n": "↵",

@@ -9,7 +9,8 @@ import torch
 
 from lab.backends.cpu.native_support import refusal
 from lab.backends.gpu.cuda_graphs import can_be_captured
-from lab.config import ConfigError, EngineConfig
+from lab.config import EngineConfig
+from lab.errors import ConfigError
 from lab.kv_cache.kv_cache import PoolSetting
 from lab.models.devices import multiplies_bfloat16
 from lab.models.language_model import LanguageModel

@@ -18,15 +18,15 @@ from typing import Any
 import torch
 
 from lab.bench.output import about, format_table
-from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
+from lab.errors import ConfigError
 from lab.measure.difference import common_length
 from lab.measure.interval import METHOD, MIN_SAMPLES, Interval, bootstrap, ratio_interval, share_interval
 from lab.measure.measuring import make_ready, sound
 from lab.measure.prompts import longest, refuse_cut
 from lab.measure.score import divergence, log_probabilities, surprise
-from lab.trace.acceptance_stats import Guesses, guessed
-from lab.trace.run import Run
+from lab.trace.run import AcceptanceStats, Run, acceptance_stats
 
 TIMES = ("ttft_ms", "itl_p50_ms", "tokens_per_second")
 """The fields of ``SideMetrics`` that have a mean over prompts."""
@@ -44,7 +44,7 @@ class SideMetrics:
     ttft_ms: float
     itl_p50_ms: float
     tokens_per_second: float
-    guesses: Guesses
+    guesses: AcceptanceStats
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,9 @@ def summarise(samples: list[Sample]) -> dict[str, object]:
     }
 
 
-def _of_speculation(figure: Callable[..., Any], a: list[Guesses], b: list[Guesses]) -> dict[str, object]:
+def _of_speculation(
+    figure: Callable[..., Any], a: list[AcceptanceStats], b: list[AcceptanceStats]
+) -> dict[str, object]:
     """``figure`` of each side's draft tokens, summed over prompts, and B / A."""
     columns = {
         which: [[one.rounds for one in side], [one.proposed for one in side], [one.accepted for one in side]]
@@ -209,7 +211,7 @@ def _decode(engine: Engine, prompt: str, config: EngineConfig, sampling: Samplin
 
 def _side(runs: list[Run]) -> SideMetrics:
     medians = {name: statistics.median(getattr(run.metrics, name) for run in runs) for name in TIMES}
-    return SideMetrics(**medians, guesses=guessed(runs))
+    return SideMetrics(**medians, guesses=acceptance_stats(runs))
 
 
 def format_ab(result: dict) -> str:

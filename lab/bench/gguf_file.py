@@ -8,7 +8,7 @@ import gguf
 import torch
 from transformers import PreTrainedModel
 
-from lab.config import UnsupportedModelError
+from lab.errors import UnsupportedModelError
 
 
 def write_gguf(model: PreTrainedModel, path: Path, dtype: str) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from lab.bench.output import about
-from lab.config import LabError
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.measure.interval import METHOD, MIN_SAMPLES, Interval
 from lab.measure.kv_error import kv_errors
 

@@ -26,7 +26,7 @@ from lab.measure.measuring import refuse_failure, shuffled
 from lab.measure.prompts import PROMPTS, held_out_prompts, refuse_cut
 from lab.trace.events import Committed, Event, FellBack, Finished, RunStarted
 from lab.trace.recorder import Recorder
-from lab.util.messages import speed
+from lab.util.messages import format_rate
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
 UNSEEN_GAMMA, TEMPERATURE = 4, 0.8
@@ -234,7 +234,7 @@ def stock_generate(
 def format_rows(rows: list[dict], reference: str) -> str:
     """A table of rows with each one's ratio to the row named ``reference``."""
     base = next(row["median"] for row in rows if row["name"] == reference)
-    cells = [[row["name"], speed(row["median"]), quartiles(row), f"{row['median'] / base:.2f}"] for row in rows]
+    cells = [[row["name"], format_rate(row["median"]), quartiles(row), f"{row['median'] / base:.2f}"] for row in rows]
     return format_table(["", "tokens/s", "quartiles", f"x {reference}"], cells)
 
 

@@ -19,8 +19,9 @@ import torch
 
 from lab.bench.ladder import UNIT, LadderRow, drafting, format_rows, lab_generate, speculation, time_rows
 from lab.bench.output import about, format_ratios
-from lab.config import EngineConfig, LabError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.measure.measuring import refuse_failure
 from lab.measure.prompts import PROMPTS, refuse_cut
 

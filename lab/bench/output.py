@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab.config import LabError
 from lab.engine.engine import Engine
-from lab.util.messages import speed
+from lab.errors import LabError
+from lab.util.messages import format_rate
 
 
 def about(engine: Engine, *, draft: bool = True) -> dict[str, object]:
@@ -19,7 +19,7 @@ def about(engine: Engine, *, draft: bool = True) -> dict[str, object]:
 
 
 def quartiles(row: Mapping[str, float]) -> str:
-    return f"{speed(row['lower'])} to {speed(row['upper'])}"
+    return f"{format_rate(row['lower'])} to {format_rate(row['upper'])}"
 
 
 def format_ratios(ratios: Mapping[str, float]) -> str:

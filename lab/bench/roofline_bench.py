@@ -12,14 +12,15 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from lab.bench.output import about, format_table
-from lab.config import EngineConfig, LabError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.device_limits import device_limits
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.measure.measuring import finish, steps, take_turns
 from lab.measure.prompts import PROMPTS, refuse_cut
 from lab.measure.workload import PlannedRequest
 from lab.trace.events import StepKind, StepTimed
-from lab.trace.roofline import Bound, Limits, Work
+from lab.trace.roofline import Bound, Limits, PassCost
 
 TOGETHER = 16
 """Sequences in the batch."""
@@ -90,10 +91,10 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
     }
     table = []
     for name, some in measured.items():
-        passes = [(Work(step.verify_bytes, step.verify_flops), step.verify_ms) for step in some]
+        passes = [(PassCost(step.verify_bytes, step.verify_flops), step.verify_ms) for step in some]
         whole = statistics.median(step.total_ms for step in some)
         if name == "verify":
-            drafting = [(Work(step.draft_bytes, step.draft_flops), step.draft_ms) for step in some]
+            drafting = [(PassCost(step.draft_bytes, step.draft_flops), step.draft_ms) for step in some]
             table.append(_row(f"draft, {gamma} passes", drafting, whole, limits))
             name = f"verify, {gamma} proposals"
         table.append(_row(name, passes, whole, limits))
@@ -117,7 +118,7 @@ def _steps(
     return [event for event in own if event.batch_tokens >= full]
 
 
-def _row(name: str, passes: list[tuple[Work, float]], step_ms: float, limits: Limits) -> MedianStep:
+def _row(name: str, passes: list[tuple[PassCost, float]], step_ms: float, limits: Limits) -> MedianStep:
     """One kind of pass; ``passes`` gives the work of each and the milliseconds it took."""
     works = [work for work, _ in passes]
     return MedianStep(

@@ -15,14 +15,15 @@ import numpy as np
 
 from lab.bench.output import about, format_ratios, format_table, quartiles
 from lab.bench.stock_batching import serve_stock
-from lab.config import EngineConfig, LabError
+from lab.config import EngineConfig
 from lab.engine.engine import Engine, batched_tokens
+from lab.errors import LabError
 from lab.measure.interval import Interval, factor_interval
 from lab.measure.measuring import take_turns
 from lab.measure.prompts import PROMPTS, longest
 from lab.measure.throughput import Figures, Rows, latencies, memory_rows, serve, summarise
 from lab.measure.workload import LogNormalLengths, PlannedRequest, exactly, write
-from lab.util.messages import speed
+from lab.util.messages import format_rate
 
 GAMMA = 4
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -213,7 +214,7 @@ def format_serve(result: dict) -> str:
 
 def table(rows: dict[str, Figures], columns: dict[str, str]) -> str:
     cells = [
-        [name, speed(row["tokens_per_second"]), quartiles(row)]
+        [name, format_rate(row["tokens_per_second"]), quartiles(row)]
         + [f"{row[key]:.4g}" if key in row else "-" for key in columns.values()]
         for name, row in rows.items()
     ]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from lab.bench.ladder import BY_TORCH
-from lab.config import LabError
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.measure.workload import PlannedRequest
 
 PAGE_SIZE = 16

@@ -13,15 +13,16 @@ from collections.abc import Callable
 from itertools import takewhile
 
 from lab.bench.output import about, format_table
-from lab.config import EngineConfig, LabError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.measure.measuring import refuse_failure
 from lab.measure.prompts import PROMPTS
 from lab.measure.theory import whole_rounds
 from lab.trace.events import Judged
 from lab.trace.run import Run
 from lab.vllm.client import Server
-from lab.vllm.completion import DETAILED, Completed, ReportedRounds
+from lab.vllm.completion import DETAILED, CompletionEnd, ReportedRounds
 
 
 def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[str], None]) -> dict[str, object]:
@@ -69,7 +70,7 @@ def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[
 async def _answer(server: Server, model: str, prompt: str, sampling: SamplingParams) -> tuple[str, ReportedRounds]:
     pieces = [piece async for piece in server.complete(model, prompt, sampling)]
     end = pieces.pop()
-    assert isinstance(end, Completed)
+    assert isinstance(end, CompletionEnd)
     if end.rounds is None or not any(end.rounds.drafted):
         raise LabError(f"{server.address} reported no rounds: start it with {DETAILED} and with a draft model.")
     return "".join(pieces), end.rounds

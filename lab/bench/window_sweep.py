@@ -24,7 +24,7 @@ from lab.engine.engine import Engine
 from lab.measure.measuring import finish, take_turns
 from lab.measure.prompts import CODE, PROMPTS, longest, refuse_cut
 from lab.measure.workload import PlannedRequest
-from lab.util.messages import speed
+from lab.util.messages import format_rate
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
 STORIES, PROGRAMS = PROMPTS[:3], CODE[:3]
@@ -119,7 +119,7 @@ def against_fixed(rows: dict[str, dict[str, float]], part: str) -> dict[str, flo
 def format_window(result: dict) -> str:
     kinds = list(result["mix"])
     rows = [
-        [name, speed(row["mix"]), quartiles(row), *(speed(row[kind]) for kind in kinds)]
+        [name, format_rate(row["mix"]), quartiles(row), *(format_rate(row[kind]) for kind in kinds)]
         for name, row in result["rows"].items()
     ]
     lines = [

@@ -14,8 +14,9 @@ from lab.backends.torch.torch_backend import NewTokens, forward
 from lab.claims.claim import COURSE, GAMMA, TUTORIAL, Claim, Found, Number, Values, Verdict, percent, plain
 from lab.claims.rules import Context, Draws, Rule, by_target, with_absolute, with_residual, with_target
 from lab.claims.trial import Trial
-from lab.config import LabError, SamplingParams
+from lab.config import SamplingParams
 from lab.engine.adaptive_window import tokens_per_round
+from lab.errors import LabError
 from lab.measure.goodness_of_fit import g_test
 from lab.measure.prompts import held_out_prompts
 from lab.models.language_model import LanguageModel

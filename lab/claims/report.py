@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from lab.claims import CLAIMS
 from lab.claims.claim import WORDS, Number
 from lab.claims.trial import Trial
-from lab.config import LabError
 from lab.engine.engine import Engine
+from lab.errors import LabError
 
 WIDE = 100
 

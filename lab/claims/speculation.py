@@ -24,7 +24,8 @@ from lab.claims.claim import (
     times,
 )
 from lab.claims.trial import Trial
-from lab.config import EngineConfig, LabError
+from lab.config import EngineConfig
+from lab.errors import LabError
 from lab.measure.interval import Interval, ratio_interval
 from lab.measure.prompts import CODE, held_out_prompts
 from lab.measure.theory import Speculated, speculated, whole_rounds

@@ -11,8 +11,9 @@ from lab.claims.claim import NEWSLETTER, TEXTS, Chart, Claim, Found, Number, Ser
 from lab.claims.gains import TENTH
 from lab.claims.speculation import TOPIC, accepted, key, kinds, tally
 from lab.claims.trial import Trial
-from lab.config import EngineConfig, LabError
+from lab.config import EngineConfig
 from lab.engine.adaptive_window import best_window
+from lab.errors import LabError
 from lab.measure.interval import median_interval
 
 GAMMAS = (1, 2, 4, 8)

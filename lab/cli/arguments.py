@@ -12,8 +12,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-from lab.config import ConfigError
 from lab.config_parse import described, field_value
+from lab.errors import ConfigError
 
 Settings = TypeVar("Settings")
 DEFAULT = "Default: %(default)s."

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from lab import load_engine
-from lab.config import ConfigError, EngineConfig, LabError, PromptError
+from lab.config import EngineConfig
 from lab.engine.engine import Engine
+from lab.errors import ConfigError, LabError, PromptError
 from lab.trace.run import Run
 
 

@@ -17,7 +17,6 @@ from transformers import PreTrainedTokenizerBase
 
 from lab.backends.gpu.async_scheduling import Ahead, launch_ahead
 from lab.backends.torch.torch_backend import NewTokens, forward
-from lab.config import LabError
 from lab.engine.detokenizer import token_text
 from lab.engine.drafting import Drafters, give_up
 from lab.engine.error_messages import NOT_FINITE, explain
@@ -26,11 +25,12 @@ from lab.engine.scheduler import Scheduler, Turn
 from lab.engine.sequence import Sequence
 from lab.engine.step_stats import Reporting
 from lab.engine.verification import Outcome, Round, commit, judge
+from lab.errors import LabError
 from lab.kv_cache.kv_cache import Cache, PoolSetting
 from lab.models.language_model import LanguageModel
 from lab.trace.events import FellBack, Part, Prefilled, WindowChanged
 from lab.util.device_copy import several_on_device
-from lab.util.step_timer import StepClock
+from lab.util.step_timer import StepTimer
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class Pool:
     def step(self) -> None:
         """Compute one batch. Raises what the target's forward pass raises; then nothing is committed."""
         ahead, self._ahead = self._ahead, None
-        clock = StepClock(self._target.device)
+        clock = StepTimer(self._target.device)
         turns = self.scheduler.schedule(admit=ahead is None)
         clock.mark("rest")
         drafted = self._drafters.propose(turns, clock)

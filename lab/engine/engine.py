@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lab.backends.choose import Backends, KernelChoice
 from lab.backends.gpu.warmup import graphs_ahead
-from lab.config import SEEDS, ConfigError, EngineConfig, SamplingParams, require_whole
+from lab.config import SEEDS, EngineConfig, SamplingParams, require_whole
 from lab.engine.cores import Pools
 from lab.engine.memory_budget import Budget
 from lab.engine.processor import Intake
@@ -24,10 +24,11 @@ from lab.engine.request import Request
 from lab.engine.scheduler import LEAST_BATCHED_TOKENS
 from lab.engine.sequence import Sequence
 from lab.engine.step_lock import Driving
+from lab.errors import ConfigError
 from lab.kv_cache.block_pool import Occupancy
 from lab.models.language_model import LanguageModel
 from lab.trace.events import Event
-from lab.trace.recorder import Watch
+from lab.trace.recorder import EventListener
 from lab.trace.run import Run
 
 LARGEST_LIMIT = 2**53
@@ -121,7 +122,7 @@ class Engine:
         kernels: KernelChoice = "auto",
         fuse_layers: bool = True,
         async_scheduling: bool = True,
-        watch: Watch | None = None,
+        watch: EventListener | None = None,
         order: Iterator[int] | None = None,
     ) -> None:
         refuse_limits(max_num_seqs, max_num_batched_tokens, kv_bytes)
@@ -144,7 +145,7 @@ class Engine:
         )
         self._driving = Driving(self._pools.take_in, self._pools.forget)
 
-    def another(self, *, max_num_seqs: int = 64, watch: Watch | None = None) -> Engine:
+    def another(self, *, max_num_seqs: int = 64, watch: EventListener | None = None) -> Engine:
         """An engine with the same models, kernels and limits, and with caches of its own: as much memory again."""
         return Engine(self.target, self.tokenizer, self.draft, max_num_seqs=max_num_seqs, watch=watch, **self._how)
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lab.config import ConfigError, EngineConfig, KVFormat, PromptError
+from lab.config import EngineConfig, KVFormat
+from lab.errors import ConfigError, PromptError
 from lab.kv_cache.formats import bytes_per_token
 from lab.kv_cache.kv_cache import PoolSetting
 from lab.util.device_memory import free_bytes

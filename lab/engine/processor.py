@@ -11,16 +11,17 @@ from dataclasses import asdict, replace
 from transformers import PreTrainedTokenizerBase
 
 from lab.backends.choose import Backends
-from lab.config import ConfigError, EngineConfig, PromptError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.adaptive_window import Window
 from lab.engine.detokenizer import TextStream, tokenizing
 from lab.engine.device_limits import device_limits
 from lab.engine.memory_budget import Budget
 from lab.engine.sequence import Sequence
+from lab.errors import ConfigError, PromptError
 from lab.kv_cache.attention import refuse_sdpa
 from lab.models.language_model import LanguageModel
 from lab.trace.events import RunStarted
-from lab.trace.recorder import Recorder, Watch
+from lab.trace.recorder import EventListener, Recorder
 from lab.trace.roofline import Limits
 from lab.util.machine_info import hardware
 from lab.util.messages import counted
@@ -35,7 +36,7 @@ class Intake:
         tokenizer: PreTrainedTokenizerBase,
         budget: Budget,
         *,
-        watch: Watch | None = None,
+        watch: EventListener | None = None,
         order: Iterator[int] | None = None,
     ) -> None:
         self._backends = backends

@@ -19,8 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
 
-from lab.config import MOST_PROPOSED, PoolExhaustedError
+from lab.config import MOST_PROPOSED
 from lab.engine.sequence import Sequence
+from lab.errors import PoolExhaustedError
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable, CopyBlock
 from lab.kv_cache.prefix_cache import Prefix

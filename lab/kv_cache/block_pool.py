@@ -15,7 +15,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from lab.config import HIGHEST_PRIORITY, PoolExhaustedError
+from lab.config import HIGHEST_PRIORITY
+from lab.errors import PoolExhaustedError
 from lab.kv_cache.prefix_cache import Prefix, PrefixIndex
 from lab.trace.events import BlockEvicted
 from lab.util.messages import counted

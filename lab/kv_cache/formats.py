@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
-from lab.config import ConfigError, KVFormat
+from lab.config import KVFormat
+from lab.errors import ConfigError
 
 if TYPE_CHECKING:
     from lab.backends.gpu.cuda_graphs import Graphs

@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lab.config import ConfigError, EngineConfig, LabError, PromptError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
+from lab.errors import ConfigError, LabError, PromptError
 from lab.measure.interval import Interval, factor_interval
 from lab.measure.measuring import make_ready, shuffled, sound
-from lab.trace.acceptance_stats import guessed
 from lab.trace.events import Committed
-from lab.trace.run import Run
+from lab.trace.run import Run, acceptance_stats
 
 MIN_CONFIGS, MAX_CONFIGS = 2, 5
 WARM_UP_TOKENS = 16
@@ -205,7 +205,7 @@ def _summary(runs: Sequence[Run], reference: Sequence[float]) -> Summary:
         ttft_ms=statistics.median(m.ttft_ms for m in metrics),
         itl_p50_ms=statistics.median(m.itl_p50_ms for m in metrics),
         itl_p99_ms=statistics.median(m.itl_p99_ms for m in metrics),
-        acceptance=guessed(runs).acceptance,
+        acceptance=acceptance_stats(runs).acceptance,
         kv_reserved_bytes=max(m.kv_reserved_bytes for m in metrics),
         kv_used_bytes=max(m.kv_used_bytes for m in metrics),
         peak_memory_bytes=max(m.peak_memory_bytes for m in metrics),

@@ -10,8 +10,9 @@ from typing import TypeVar
 
 import torch
 
-from lab.config import EngineConfig, LabError
+from lab.config import EngineConfig
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.measure.workload import PlannedRequest
 from lab.trace.events import FellBack, StepKind, StepTimed
 from lab.trace.run import Run

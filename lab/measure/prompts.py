@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from lab.config import LabError
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.models.loader import WEIGHTS
 
 PROMPTS = (

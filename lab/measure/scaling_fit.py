@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
+from lab.errors import ConfigError
 from lab.measure.interval import LEVEL, student_t
 from lab.measure.measuring import sound, steps
 from lab.trace.events import Committed

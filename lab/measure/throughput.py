@@ -9,8 +9,9 @@ from functools import partial
 
 import numpy as np
 
-from lab.config import EngineConfig, LabError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.measure.measuring import finish
 from lab.measure.prompts import longest
 from lab.measure.workload import PlannedRequest

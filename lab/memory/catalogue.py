@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Literal
 
-from lab.config import ConfigError
+from lab.errors import ConfigError
 
 GiB = 2**30
 MOST_GIB = 2**20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from lab.config import ConfigError
+from lab.errors import ConfigError
 
 LONGEST = 10_000_000
 

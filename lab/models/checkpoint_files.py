@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from lab.config import LabError
+from lab.errors import LabError
 
 HOLDS = "A model's folder holds config.json, its weights as safetensors, and tokenizer.json."
 TOKENIZERS = ("tokenizer.*", "vocab.*", "merges.txt", "*.model", "*.tiktoken", "tekken.json")

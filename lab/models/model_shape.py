@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from lab.config import UnsupportedModelError
+from lab.errors import UnsupportedModelError
 
 MOST = {"layers": 1000, "heads": 10_000, "kv_heads": 10_000, "head_dim": 10_000}
 MOST_ELSE = 10**8

@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from lab.config import EngineConfig, LabError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.measure.measuring import refuse_failure, shuffled
 from lab.measure.throughput import Figures, served
 from lab.measure.workload import PlannedRequest, write

@@ -25,7 +25,7 @@ from lab.measure.measuring import shuffled
 from lab.trace.metrics import measure
 from lab.util.machine_info import describe_machine
 from tests.browser.conftest import QUIET, Lab, chromium, serving
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.live_run import LiveRun
 from visualize.run_settings import Settings
 
@@ -158,7 +158,7 @@ def slow_down(watch: Watch, pairs: int) -> dict[str, float]:
     or copying memory, which shows how much of it is due to the machine (cores share caches and memory)."""
     settings = Settings(seed=3, max_tokens=TOKENS)
     config = settings.engine_config(num_blocks=settings.pool_size // settings.block_size)
-    waiting, engine = Line(), Engines()
+    waiting, engine = JobQueue(), Engines()
 
     def alone() -> float:
         run = engine(settings.pair).generate(settings.prompt, config, settings.sampling())

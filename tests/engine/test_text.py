@@ -9,8 +9,9 @@ from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
-from lab.config import PromptError, SamplingParams
+from lab.config import SamplingParams
 from lab.engine.detokenizer import TextStream, token_text
+from lab.errors import PromptError
 from tests.tiny_models import PANICS_AT, engine, panicking_tokenizer, tokenizer
 
 

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
-from lab.config import PoolExhaustedError
+from lab.errors import PoolExhaustedError
 from lab.kv_cache import prefix_cache as prefix_module
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable, side_by_side

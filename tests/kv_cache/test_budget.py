@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lab.config import ConfigError, EngineConfig
+from lab.config import EngineConfig
 from lab.engine import memory_budget as module
 from lab.engine.memory_budget import Budget
+from lab.errors import ConfigError
 from lab.models.language_model import LanguageModel
 from tests import tiny_models
 

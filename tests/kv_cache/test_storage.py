@@ -7,7 +7,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lab.config import ConfigError
+from lab.errors import ConfigError
 from lab.kv_cache.formats import FORMATS, Int4Layer, Int8Layer, KVStorage, bytes_per_token, pack, unpack
 
 SHAPE = {"layers": 2, "kv_heads": 3, "head_dim": 16}

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from lab import Engine, load_engine
-from lab.config import EngineConfig, LabError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.request import Request
+from lab.errors import LabError
 from lab.measure.theory import speculated
 from lab.measure.workload import exactly
 from lab.trace.run import Run

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lab import EngineConfig, SamplingParams
-from lab.config import UnsupportedModelError
+from lab.errors import UnsupportedModelError
 from lab.kv_cache.attention_metadata import Group, StepPlan
 from lab.models.language_model import LanguageModel
 from lab.trace.events import FellBack

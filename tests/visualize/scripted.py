@@ -12,7 +12,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from lab.config import EngineConfig, PromptError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
+from lab.errors import PromptError
 from lab.trace.events import (
     Admitted,
     BlockAllocated,

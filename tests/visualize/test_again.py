@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.config import EngineConfig, SamplingParams
+from lab.errors import ConfigError
+from lab.models.devices import has_gpu
 from lab.registry import EMBEDDED, Pair
 from lab.trace.events import RunStarted
-from lab.util.capabilities import has_gpu
 from tests.visualize.conftest import script
 from tests.visualize.test_against import VALUES
 from visualize.reduce.settings_from_run import again

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.config import ConfigError, EngineConfig, PromptError
+from lab.config import EngineConfig
+from lab.errors import ConfigError, PromptError
 from visualize import run_settings as lab_settings
 from visualize.page_list import PAGES
 from visualize.pages.pool.inputs import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lab.memory.model_memory import known
+from lab.memory.model_memory import known_models
 from visualize import run_settings as settings
 from visualize.pages.deploy.deploy_report import _needed, answer
 from visualize.pages.deploy.deployment import CHOICES, DEFAULTS, LINK, NAMED, NAMES, OTHER, Inputs, from_link, to_inputs
@@ -97,10 +97,10 @@ def test_a_known_draft_takes_its_memory_from_the_same_gpus() -> None:
     assert both["sequences"] == "56"
     assert beside["problem"]
     assert "--tensor-parallel-size 2" in told(gpu="l4")["command"]
-    draft = known()["llama-3.2-1b"]
+    draft = known_models()["llama-3.2-1b"]
     for weights, bits in (("float32", 32), ("int8", 16), ("int4", 16)):
         with_draft, without = (
-            _needed(Inputs(weights=weights), known()["llama-3.1-8b"], one).weight_bytes for one in (draft, None)
+            _needed(Inputs(weights=weights), known_models()["llama-3.1-8b"], one).weight_bytes for one in (draft, None)
         )
         assert with_draft - without == draft.parameters * bits // 8, weights
 
@@ -116,7 +116,7 @@ def test_the_fewest_gpus_also_suit_the_heads_of_the_draft() -> None:
 
 def test_sequences_longer_than_the_models_context_are_refused() -> None:
     for model in ("gpt-2", "llama-3.1-8b"):
-        most = known()[model].shape.context_length
+        most = known_models()[model].shape.context_length
         longer = told(model=model, longest=most + 1, mean=100)
         assert longer["problem"]
         assert f"was made for {most:,} tokens at most" in longer["say"]

@@ -10,10 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.config import EngineConfig, SamplingParams
+from lab.errors import ConfigError
 from lab.kv_cache.attention import refuse_sdpa
-from lab.registry import Pair, own
-from lab.util.capabilities import has_gpu
+from lab.models.devices import has_gpu
+from lab.registry import Pair, named_pair
 from visualize import run_settings as page_settings
 from visualize.recorded_results import KV_ERROR, kv_error, logprobs_cost
 from visualize.recorded_results import LOGPROBS as LOGPROBS_COST
@@ -289,7 +290,7 @@ def test_a_link_may_name_only_pairs_that_the_server_has() -> None:
 
 def test_named_models_are_used_only_if_other_is_chosen() -> None:
     assert Settings(target="ignored/model").models() == "matched"
-    assert Settings(pair=OTHER, target=" a/b ", draft="c/d").models() == own("a/b", "c/d")
+    assert Settings(pair=OTHER, target=" a/b ", draft="c/d").models() == named_pair("a/b", "c/d")
     with pytest.raises(ConfigError, match="Name a target model"):
         Settings(pair=OTHER).models()
 
@@ -298,5 +299,5 @@ def test_a_missing_draft_model_is_refused_before_the_target_loads() -> None:
     alone = Settings(pair=OTHER, target="a/b")
     with pytest.raises(ConfigError, match=r"Speculation: Draft needs a draft model.* or choose Off or Lookup"):
         alone.models()
-    assert replace(alone, speculation="ngram").models() == own("a/b", "")
-    assert Settings(pair=OTHER, draft="c/d").models() == own("", "c/d"), "a draft for the embedded target"
+    assert replace(alone, speculation="ngram").models() == named_pair("a/b", "")
+    assert Settings(pair=OTHER, draft="c/d").models() == named_pair("", "c/d"), "a draft for the embedded target"

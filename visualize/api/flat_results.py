@@ -14,8 +14,8 @@ import gradio as gr
 from pydantic import BeforeValidator, ValidationError, create_model
 from pydantic_core import PydanticCustomError
 
-from lab.config import ConfigError, LabError
 from lab.config_parse import described
+from lab.errors import ConfigError, LabError
 from visualize.text import visible
 
 

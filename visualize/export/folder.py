@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from lab.config import LabError
+from lab.errors import LabError
 
 MANIFEST = "site.json"
 """Names the site's files, so that the next export knows which of the folder's are its own."""

@@ -147,7 +147,7 @@ def page(recording: Recording) -> Page:
         under="Runs",
         title=recording.title,
         about=f"{recording.title}. {recording.about}",
-        body=f'<main id="stage">{read("stage.html")}</main>',
+        body=f'<main id="stage">{read("static/stage.html")}</main>',
         scripts=(*CHARTS, "stage", "run"),
         data={"transcript": recorded(recording.run, recording.name)},
     )
@@ -159,7 +159,7 @@ def address(recording: Recording) -> str:
 
 def files() -> dict[str, str]:
     """The scripts of the player."""
-    return {"assets/stage.js": part("stage", script()), "assets/run.js": read("site_run.js")}
+    return {"assets/stage.js": part("stage", script()), "assets/run.js": read("export/run.js")}
 
 
 def pages(recordings: Sequence[Recording]) -> Mapping[str, str]:

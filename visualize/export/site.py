@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.claims import CLAIMS
-from lab.config import LabError
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.util.machine_info import describe_machine, hardware
 from lab.util.messages import counted
 from lessons.course import course

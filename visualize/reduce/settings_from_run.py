@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lab.models.devices import has_gpu
 from lab.models.loader import EMBEDDED_DRAFTS, EMBEDDED_TARGET
 from lab.registry import Pair
 from lab.trace.events import RunStarted
-from lab.util.capabilities import has_gpu
 from visualize.reduce.settings_text import USUAL, WORDS, every_setting, matters, value_in_words
 from visualize.run_settings import LINK, LOGPROBS, Settings, from_link
 from visualize.text import visible

@@ -20,8 +20,9 @@ from lab.bench.gpu.random_models import (
 )
 from lab.bench.gpu.sheet import Sheet, spread
 from lab.bench.gpu.speculation_bench import Speculation, format_speculation
-from lab.config import EngineConfig, LabError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.measure.measuring import refuse_failure, steps
 from lab.trace.run import Run
 

@@ -9,8 +9,9 @@ import torch
 from lab.bench.gpu.device import clean_up
 from lab.bench.gpu.random_models import LLAMA_8B, TINY_TARGET, Scripted, engine, prompt, random_script
 from lab.bench.gpu.sheet import Sheet
-from lab.config import EngineConfig, LabError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lab.measure.measuring import finish
 from lab.measure.throughput import in_flight
 from lab.measure.workload import LogNormalLengths, PlannedRequest

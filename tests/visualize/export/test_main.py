@@ -17,7 +17,7 @@ import pytest
 from transformers.utils import logging as transformers_logging
 
 from lab import export
-from lab.config import LabError
+from lab.errors import LabError
 from visualize.export import __main__ as command
 from visualize.export.folder import MANIFEST
 from visualize.export.terminal import Terminal

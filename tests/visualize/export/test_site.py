@@ -15,7 +15,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from lab.claims import CLAIMS
-from lab.config import EngineConfig, LabError
+from lab.config import EngineConfig
+from lab.errors import LabError
 from lab.trace.json_codec import from_dict
 from lab.trace.run import Run, RunFileError
 from lessons.course import course

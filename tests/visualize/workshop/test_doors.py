@@ -17,7 +17,7 @@ from tests.coroutines import complete
 from tests.tiny_models import engine as tiny_engine
 from tests.visualize.workshop.conftest import KEY, Room
 from tests.waiting import until
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.live_run import LiveRun
 from visualize.jobs.sse_channel import Channel, find
 from visualize.pages.workshop import routes as doors
@@ -32,7 +32,7 @@ def fuzzed() -> Iterator[Room]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(doors, "PAUSE", 0.0)
         yield room
-    room.line.close(1)
+    room.queue.close(1)
 
 
 def test_only_the_right_code_opens_the_channels(room: Room) -> None:
@@ -72,7 +72,7 @@ def test_if_nobody_can_join_the_presenter_is_told_why_and_can_still_lead() -> No
     assert status == 200
     assert answer["code"] == room.workshop.access.code
     assert "start it with --host 0.0.0.0" in answer["problem"]
-    room.line.close(1)
+    room.queue.close(1)
 
 
 def test_followers_are_told_what_is_shown(room: Room) -> None:
@@ -227,8 +227,8 @@ def test_a_channel_that_is_not_a_run_cannot_be_shown(room: Room) -> None:
 
 
 def test_a_run_stays_available_while_it_is_shown(room: Room) -> None:
-    line = Line()
-    run = LiveRun(line, lambda pair: tiny_engine(), Settings(max_tokens=3, speculation="off", prompt="A fox"))
+    queue = JobQueue()
+    run = LiveRun(queue, lambda pair: tiny_engine(), Settings(max_tokens=3, speculation="off", prompt="A fox"))
     assert run.done.wait(20)
     while not run.channel.closed:
         time.sleep(0.01)
@@ -247,7 +247,7 @@ def test_a_run_stays_available_while_it_is_shown(room: Room) -> None:
 
 
 def test_the_events_of_what_was_shown_last_are_kept_when_the_presenter_leaves(room: Room) -> None:
-    shelf, runs = room.workshop.shelf, [Channel() for _ in range(3)]
+    shelf, runs = room.workshop.store, [Channel() for _ in range(3)]
     for run in runs:
         shelf.put("ann's", run.id, [f"an event of {run.id}"])
         for at in (0, 1):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from urllib.parse import urlencode
 
-from lab.config import EngineConfig, LabError
+from lab.config import EngineConfig
 from lab.config_parse import config_text
+from lab.errors import LabError
 from visualize.pages.compare.configurations import BOUNDS, LANES
 from visualize.reduce.settings_text import NEEDS
 from visualize.run_settings import CHOICES, OTHER, Settings, bounded

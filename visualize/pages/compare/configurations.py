@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.config_parse import parse_config
+from lab.errors import ConfigError
 from lab.measure.comparison import MAX_CONFIGS, MIN_CONFIGS
+from lab.models.devices import has_gpu
 from lab.registry import EMBEDDED, Pair
-from lab.util.capabilities import has_gpu
 from visualize.run_settings import BOUNDS as LAB_BOUNDS
 from visualize.run_settings import CHOICES as LAB_CHOICES
 from visualize.run_settings import LINK as LAB_LINK

@@ -10,14 +10,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from lab.config import EngineConfig
-from lab.memory.model_memory import known
+from lab.memory.model_memory import known_models
 from lab.vllm.serve_command import TENSOR_PARALLEL
 from visualize import run_settings as settings
 from visualize.pages.memory import calculator
 from visualize.pages.memory.calculator import OTHER
 from visualize.url_settings import Link
 
-NAMED = {key: model.name for key, model in known().items() if model.source.startswith("config.json of ")}
+NAMED = {key: model.name for key, model in known_models().items() if model.source.startswith("config.json of ")}
 """Models that a server elsewhere can find by their hub ids, so not this lab's own."""
 CHOICES: dict[str, dict[Any, str]] = {
     "model": NAMED | {OTHER: "Another, by its name"},

@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from lab.config import LabError
+from lab.errors import LabError
 from visualize import page_header as header
 from visualize.forms import Widgets, component
 from visualize.gradio_events import LATEST, QUIET, keep_address, ready, turned, warn
@@ -46,7 +46,7 @@ def build(pages: gr.Blocks) -> None:
         with gr.Column(elem_id="controls"):
             widgets, controls = _controls()
         with gr.Column(elem_id="view"):
-            view = component("deploy", {}, elem_id="sheet")
+            view = component("pages/deploy/page", {}, elem_id="sheet")
     values = [controls[name] for name in NAMES]
     shown = [controls[name] for name in HIDDEN]
     pasted = [controls[name].change for name in ("hub", "draft_hub")]  # pasting into a text box fires no input event

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from lab.config import LabError
+from lab.errors import LabError
 from lessons.course import course
 from lessons.expressions import Figures
 from lessons.lesson import Lesson

@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from lab.config import LabError
 from lab.engine.engine import Engine
+from lab.errors import LabError
 from lessons.experiments import Experiment, Preset, whole
 from lessons.lesson import Lesson
 from lessons.marking import checked, mark

@@ -9,7 +9,7 @@ from typing import Any
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import GPU_KEYS, GPUS, device_bytes
 from lab.memory.lengths import LONGEST, Lengths
-from lab.memory.model_memory import Model, known
+from lab.memory.model_memory import ModelInfo, known_models
 from visualize.states import KV_FORMATS
 from visualize.url_settings import Link
 
@@ -19,7 +19,7 @@ WEIGHTS = {"float32": "FP32", "bfloat16": "BF16", "int8": "INT8", "int4": "INT4"
 
 
 CHOICES: dict[str, dict[Any, str]] = {
-    "model": {key: model.name for key, model in known().items()} | {OTHER: "Another, from the hub"},
+    "model": {key: model.name for key, model in known_models().items()} | {OTHER: "Another, from the hub"},
     "weights": WEIGHTS,
     "kv_format": KV_FORMATS,
     "gpu": {key: name if name.endswith("GB") else f"{name} {GPUS[name]} GB" for key, name in GPU_KEYS.items()}
@@ -56,7 +56,7 @@ class Inputs:
     batch: int = 32
     block_size: int = 16
 
-    def deployment(self, model: Model) -> Deployment:
+    def deployment(self, model: ModelInfo) -> Deployment:
         """Raises ConfigError if a number makes no sense."""
         LINK.check(asked(self), LABELS)
         return Deployment(

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from lab.config import EngineConfig, LabError
+from lab.config import EngineConfig
+from lab.errors import LabError
 from lab.measure.workload import PlannedRequest, user_requests
 from visualize import run_settings as settings
 from visualize.pages.pool.pool_metrics import Asked
