@@ -36,6 +36,7 @@ from visualize.options import in_address, known_hosts
 from visualize.page_head import introduce_pages
 from visualize.root_path import Rooted
 from visualize.security import Guard, unreadable
+from visualize.url_settings import OldLinks
 
 UPLOADS = "decode-lab-uploads-"
 """How the name of a folder for uploads begins that is this server's own."""
@@ -149,6 +150,7 @@ def _launch(
                 "routes": [channel.ROUTE, wire.ROUTE, *routes],
                 "middleware": [
                     Middleware(Rooted),
+                    Middleware(OldLinks),
                     wire.ANSWERS,
                     Middleware(wire.Lasting),
                     Middleware(Leaving, waiting=waiting, told=told),

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from lab.config import EngineConfig, SamplingParams
 from lab.measure.workload import PlannedRequest
-from lab.trace.batch_steps import BatchEvent, BatchStep
 from lab.trace.events import (
     Admitted,
     BlockEvicted,
@@ -28,6 +27,7 @@ from lab.trace.events import (
     RunStarted,
     StepTimed,
 )
+from lab.trace.recorder import BatchEvent, BatchStep
 from lab.trace.run import Run
 from tests import tiny_models
 from tests.visualize.crowd import ENGINE, LETTERS, job, lengths, picture, ran, runs, table
@@ -469,7 +469,7 @@ def test_a_batch_run_can_be_stopped() -> None:
     ("inputs", "says"),
     [
         ({"sequences": 40}, "Sequences must be a whole number from 1 to 32"),
-        ({"pool_blocks": 8}, "blocks"),
+        ({"num_blocks": 8}, "blocks"),
         ({"paged": False}, "Set paged=True"),
     ],
 )

@@ -342,7 +342,7 @@ def test_what_such_a_space_cannot_compile_is_left_out(monkeypatch: pytest.Monkey
     settings, notices = from_link(asked)
     assert not settings.torch_compile
     assert notices == [
-        "The link's torch compile was left out: it needs a GPU for longer than a run, for which this Space lends one."
+        "The link's torch_compile was left out: it needs a GPU for longer than a run, for which this Space lends one."
     ]
 
 
