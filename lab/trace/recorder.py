@@ -12,7 +12,7 @@ from lab.trace.events import Event
 
 log = logging.getLogger(__name__)
 
-Watch = Callable[[int, float, Event], None]
+EventListener = Callable[[int, float, Event], None]
 """Called as ``watch(owner, seconds, event)``, ``seconds`` by ``time.perf_counter``."""
 
 
@@ -23,7 +23,7 @@ class Recorder:
         owner: the sequence's number, for ``watch``, which is called at once with every event.
     """
 
-    def __init__(self, owner: int = 0, watch: Watch | None = None) -> None:
+    def __init__(self, owner: int = 0, watch: EventListener | None = None) -> None:
         self._owner, self._watch = owner, watch
         self._began: float | None = None
         self._pending: deque[Event] = deque()  # one thread may add while others drain

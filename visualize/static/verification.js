@@ -54,9 +54,9 @@ export function addVerification(stage) {
     const hint = make("p", "hint", "This run recorded no distributions. ");
     if (stage.inLesson() || !stage.server) return hint;
     const asked = new URLSearchParams(query);
-    if (asked.get("run") !== "1") hint.append("Switch “Record distributions” on and run again.");
+    if (asked.get("run") !== "1") hint.append("Set “Record distributions” to Top 5 and run again.");
     else {
-      asked.set("distributions", 1);
+      asked.set("logprobs", 5);
       const again = make("a", "", "Run it again with them");
       again.href = `${location.pathname}?${asked}`;
       hint.append(again, ".");
