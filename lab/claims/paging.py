@@ -9,9 +9,8 @@ from lab.claims.together import TOPIC
 from lab.claims.trial import Trial
 from lab.measure.measuring import summarise
 from lab.measure.workload import write
-from lab.memory.capacity import Deployment
+from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import GiB
-from lab.memory.lengths import Lengths
 from lab.memory.model_memory import known_models
 
 UP_TO = 256

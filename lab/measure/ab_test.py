@@ -27,8 +27,7 @@ from lab.measure.interval import FEWEST, METHOD, Interval, bootstrap, ratio_inte
 from lab.measure.measuring import make_ready, sound
 from lab.measure.prompts import longest, refuse_cut
 from lab.measure.score import divergence, log_probabilities, surprise
-from lab.trace.acceptance_stats import AcceptanceStats, acceptance_stats
-from lab.trace.run import Run
+from lab.trace.run import AcceptanceStats, Run, acceptance_stats
 
 TIMES = ("ttft_ms", "itl_p50_ms", "tokens_per_second")
 """The fields of ``Measured`` that have a mean over prompts."""

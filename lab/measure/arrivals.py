@@ -12,8 +12,8 @@ from lab.config import EngineConfig
 from lab.engine.engine import Engine
 from lab.errors import ConfigError
 from lab.measure.workload import Job
-from lab.trace.batch_steps import BatchEvent, BatchStep
 from lab.trace.events import Event, Finished
+from lab.trace.recorder import BatchEvent, BatchStep
 
 
 def arrivals(

@@ -22,9 +22,8 @@ from lab.errors import ConfigError, LabError, PromptError
 from lab.measure.interval import Interval, factor_interval
 from lab.measure.measuring import make_ready, sound
 from lab.measure.turns import shuffled
-from lab.trace.acceptance_stats import acceptance_stats
 from lab.trace.events import Committed
-from lab.trace.run import Run
+from lab.trace.run import Run, acceptance_stats
 
 FEWEST, MOST = 2, 5
 WARM_UP_TOKENS = 16

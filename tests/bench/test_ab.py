@@ -14,8 +14,8 @@ from lab import ConfigError, EngineConfig, LabError, Run, SamplingParams
 from lab.bench import __main__ as command
 from lab.measure import ab_test as bench
 from lab.measure.ab_test import Measured, Sample, format_ab, matching, measure_sample, run_ab, summarise
-from lab.trace.acceptance_stats import AcceptanceStats, acceptance_stats
 from lab.trace.events import FellBack
+from lab.trace.run import AcceptanceStats, acceptance_stats
 from tests import tiny_models
 
 PROMPTS = ["The king", "A fox ran", "Once upon a time", "In the wood", "A hen sat", "Long ago"]

@@ -11,8 +11,8 @@ import pytest
 from lab import ConfigError, EngineConfig, PromptError, SamplingParams
 from lab.measure.arrivals import arrivals
 from lab.measure.workload import Job, crowd
-from lab.trace.batch_steps import BatchStep
 from lab.trace.events import Admitted, Event, Finished, Preempted, RunStarted, StepTimed
+from lab.trace.recorder import BatchStep
 from lab.trace.run import Run
 from tests import tiny_models
 

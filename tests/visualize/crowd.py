@@ -10,7 +10,7 @@ from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.measure.arrivals import arrivals
 from lab.measure.workload import Job
-from lab.trace.batch_steps import BatchStep
+from lab.trace.recorder import BatchStep
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
 from tests.visualize.picture import Picture

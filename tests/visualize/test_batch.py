@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from lab.config import EngineConfig, SamplingParams
 from lab.measure.workload import Job
-from lab.trace.batch_steps import BatchEvent, BatchStep
 from lab.trace.events import (
     Admitted,
     BlockEvicted,
@@ -28,6 +27,7 @@ from lab.trace.events import (
     RunStarted,
     StepTimed,
 )
+from lab.trace.recorder import BatchEvent, BatchStep
 from lab.trace.run import Run
 from tests import tiny_models
 from tests.visualize.crowd import ENGINE, LETTERS, job, lengths, picture, ran, runs, table

@@ -7,7 +7,6 @@ from collections import defaultdict
 from hypothesis import given, settings
 
 from lab.measure.workload import Job
-from lab.trace.batch_steps import BatchStep
 from lab.trace.events import (
     Admitted,
     BlockAllocated,
@@ -23,6 +22,7 @@ from lab.trace.events import (
     RunStarted,
     StepTimed,
 )
+from lab.trace.recorder import BatchStep
 from tests.visualize.crowd import LETTERS, job, lengths, picture, ran, runs, table
 from tests.visualize.picture import apply
 from visualize.pages.pool.pool_blocks import FREE, Blocks

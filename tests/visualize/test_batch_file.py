@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from lab.measure.workload import Job
-from lab.trace.batch_steps import BatchStep
+from lab.trace.recorder import BatchStep
 from lab.trace.run import RunFileError, read_json
 from tests.visualize.crowd import job, ran, runs
 from visualize.pages.pool.pool_file import as_json, of, told

@@ -20,9 +20,8 @@ from lab.measure.difference import Choice, Difference
 from lab.measure.interval import factor_interval
 from lab.measure.turns import shuffled
 from lab.registry import Pair
-from lab.trace.acceptance_stats import acceptance_stats
 from lab.trace.events import Committed, FellBack
-from lab.trace.run import Run
+from lab.trace.run import Run, acceptance_stats
 from tests.visualize.compared import HOSTILE, configs, made
 from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until

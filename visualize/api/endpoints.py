@@ -21,9 +21,8 @@ from lab.errors import ConfigError, LabError
 from lab.measure.comparison import FEWEST, MOST
 from lab.measure.comparison import compare as compared
 from lab.measure.difference import first_differences
-from lab.memory.capacity import Deployment
+from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import GPU_KEYS, WeightFormat, device_bytes
-from lab.memory.lengths import Lengths
 from lab.memory.model_memory import known_models
 from lab.trace.run import Run
 from lab.util.background import in_background
