@@ -173,8 +173,8 @@ def test_keyboard_focus_is_visible_a_token_explains_itself_and_the_save_menu_clo
 
     lab.ran()
     lab.tokens("recovered").first.hover()
-    numbers = [float(text) for text in re.findall(r"= (\d+(?:\.\d+)?(?:e-\d+)?)", lab.tip.inner_text())]
-    q, p, chance = numbers[:3]
+    said, number = lab.tip.inner_text(), r" = (\d+(?:\.\d+)?(?:e-\d+)?)"
+    q, p, chance = (float(re.search(rf"\b{name}{number}", said)[1]) for name in ("q", "p", "p / q"))
     assert p / q == pytest.approx(chance, rel=0.01), "the quotient matches the numbers beside it"
     page.focus(".text")
     lab.press("End", "ArrowLeft")
