@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from shutil import rmtree
 from typing import Any, NoReturn
@@ -139,6 +140,8 @@ def _launch(
     routes: list[Route],
     look: dict[str, Any],
 ) -> None:
+    # Run history lends whoever claims to be this machine a saved token (CVE-2026-134825). Older versions have none.
+    newer = {"run_history": False} if "run_history" in signature(pages.launch).parameters else {}
     try:
         pages.launch(
             app_kwargs={
@@ -152,7 +155,6 @@ def _launch(
             max_threads=max(200, 2 * options.max_users),  # who waits has one, and can press Stop
             max_file_size=MAX_RUN_FILE,
             state_session_capacity=500,  # half a megabyte each
-            run_history=False,  # it would lend whoever claims to be this machine a saved token (CVE-2026-134825)
             footer_links=[],
             share=options.share,
             quiet=True,
@@ -161,6 +163,7 @@ def _launch(
             ssr_mode=False,  # a Space would put Node in front, which passes on none of this server's own addresses
             enable_monitoring=False,
             mcp_server=find_spec("mcp") is not None,
+            **newer,
             **look,
         )
     except OSError as error:
