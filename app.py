@@ -57,7 +57,7 @@ elif __name__ == "__main__" and read_options(None, os.environ).device == "cpu":
 import gradio as gr
 
 from lab import LabError
-from lab.registry import EMBEDDED, Engines, fitting_pairs, own
+from lab.registry import EMBEDDED, Engines, fitting_pairs, named_pair
 from lab.util.stdio import print_utf8
 from lab.vllm.client import Server
 from visualize.api import endpoints as programs
@@ -147,7 +147,7 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = options.target or options.draft
     if borrowed and chosen:
         sys.exit("app.py: a ZeroGPU Space runs the embedded pair: leave DECODE_LAB_TARGET and DECODE_LAB_DRAFT unset.")
-    offered = {DEFAULTS["pair"]: own(options.target, options.draft)} if chosen else EMBEDDED
+    offered = {DEFAULTS["pair"]: named_pair(options.target, options.draft)} if chosen else EMBEDDED
     with suppress(OSError):  # each run then tries again, and says in the log what it does without
         ReducerClient.start()
     queue = JobQueue(options.max_users, together=options.workshop)

@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from lab.backends.choose import KernelChoice, choose_kernels
+from lab.backends.cpu.native_support import packed_parameters
 from lab.engine.engine import Engine, refuse_limits
 from lab.models.devices import DeviceMap, computing, refuse_device_map, resolve_device
 from lab.models.language_model import LanguageModel
@@ -25,7 +26,7 @@ from lab.models.loader import (
     resolve_dtype,
 )
 from lab.models.quantization import Quantization, resolve_quantization
-from lab.trace.recorder import Watch
+from lab.trace.recorder import EventListener
 
 
 def load_engine(
@@ -42,7 +43,7 @@ def load_engine(
     kernels: KernelChoice = "auto",
     fuse_layers: bool = True,
     async_scheduling: bool = True,
-    watch: Watch | None = None,
+    watch: EventListener | None = None,
     order: Iterator[int] | None = None,
 ) -> Engine:
     """Load a target model and perhaps a draft, ready to decode. What is wrong with the arguments is said before a model
@@ -98,7 +99,7 @@ def load_engine(
     def load(
         where: str | Path, name: str, place: str | DeviceMap = place
     ) -> tuple[LanguageModel, PreTrainedTokenizerBase]:
-        how = {"quantization": weights, "rounded": dtype == "auto", "in_c": in_c}
+        how = {"quantization": weights, "rounded": dtype == "auto", "packed": packed_parameters if in_c else None}
         model = load_model(where, name=name, place=place, dtype=torch_dtype, **how)
         tokenizer = load_tokenizer(where, name=name)
         if name == str(where) and os.path.isdir(where):  # a run's file may be passed on, and somebody's path may not

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 from docs import generate
 from lab import Run
-from lab.memory.model_memory import known
+from lab.memory.model_memory import known_models
 from lab.registry import LISTED
 
 ROOT = Path(__file__).parents[1]
@@ -96,7 +96,7 @@ def test_the_header_for_a_space_is_complete():
     assert (ROOT / header["app_file"]).exists()
     assert header["python_version"] in ("3.10", "3.12")  # what ZeroGPU offers
     assert len(header["short_description"]) <= 60
-    listed = {known()[name].hub for pair in LISTED.items() for name in pair}
+    listed = {known_models()[name].hub for pair in LISTED.items() for name in pair}
     assert set(header["preload_from_hub"]) == set(header["models"]) <= listed
 
 

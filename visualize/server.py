@@ -37,6 +37,7 @@ from visualize.page_head import PageHeadMiddleware
 from visualize.page_list import ABOUT
 from visualize.root_path import RootPathMiddleware
 from visualize.security import SecurityMiddleware, unreadable
+from visualize.url_settings import OldLinks
 
 UPLOADS = "decode-lab-uploads-"
 """Begins the name of a folder for uploads that is this server's own."""
@@ -101,6 +102,7 @@ def serve(
     with private_uploads() as uploads:
         middleware = [
             Middleware(RootPathMiddleware),
+            Middleware(OldLinks),
             *compression.MIDDLEWARE,
             Middleware(PageHeadMiddleware, names={"/": "Lab"} | {f"/{name.lower()}": name for name in ABOUT}),
             Middleware(

@@ -30,7 +30,7 @@ from lab.kv_cache.kv_cache import Cache, PoolSetting
 from lab.models.language_model import LanguageModel
 from lab.trace.events import FellBack, Part, Prefilled, WindowChanged
 from lab.util.device_copy import several_on_device
-from lab.util.step_timer import StepClock
+from lab.util.step_timer import StepTimer
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class Pool:
     def step(self) -> None:
         """Compute one batch. Raises what the target's forward pass raises; then nothing is committed."""
         ahead, self._ahead = self._ahead, None
-        clock = StepClock(self._target.device)
+        clock = StepTimer(self._target.device)
         turns = self.scheduler.schedule(admit=ahead is None)
         clock.mark("rest")
         drafted = self._drafters.propose(turns, clock)

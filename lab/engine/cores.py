@@ -20,7 +20,7 @@ from lab.errors import LabError
 from lab.kv_cache.kv_cache import PoolSetting
 from lab.kv_cache.prefix_cache import Prefix
 from lab.trace.events import CacheDropped, FellBack
-from lab.util.device_memory import give_back, is_out_of_memory
+from lab.util.device_memory import is_out_of_memory, release_cached_memory
 from lab.util.messages import counted
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class Pools:
             self._go_on_without(sequence, pool.setting, error)
         if smaller:
             pool.shrink()
-            give_back()  # cuBLAS and Triton allocate without torch, and find none that torch keeps
+            release_cached_memory()  # cuBLAS and Triton allocate without torch, and find none that torch keeps
         pool.settle()
         return True
 

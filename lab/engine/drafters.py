@@ -20,7 +20,7 @@ from lab.engine.pass_cost import PassWork, Span
 from lab.engine.sequence import PROPOSE, Sequence
 from lab.kv_cache.formats import KVStorage
 from lab.models.language_model import LanguageModel
-from lab.trace.roofline import Work
+from lab.trace.roofline import PassCost
 from lab.util.device_copy import joined, on_device, several_on_device
 
 
@@ -54,18 +54,18 @@ class Drafter(ABC):
     def propose(self, sequences: list[Sequence], windows: list[int]) -> list[Proposals | None]:
         """At most ``windows[i]`` tokens to follow ``sequences[i]``; None where it has nothing to propose."""
 
-    def work(self, sequences: list[Sequence], windows: list[int]) -> Work:
+    def work(self, sequences: list[Sequence], windows: list[int]) -> PassCost:
         """What ``propose`` is about to move and compute, over all of its model's passes."""
-        return Work()
+        return PassCost()
 
     def is_behind(self, sequences: list[Sequence]) -> bool:
         """Whether ``propose`` is about to read more than in a usual round, because a text grew without it."""
         return False
 
-    def read(self, sequences: list[Sequence], stops: list[int]) -> Work:
+    def read(self, sequences: list[Sequence], stops: list[int]) -> PassCost:
         """Read the first ``stops[i]`` tokens of ``sequences[i]``, which is as far as the target gets in this step: so
         a prompt comes in chunks here too. Returns what it moved and computed."""
-        return Work()
+        return PassCost()
 
 
 class ModelDrafter(Drafter):
@@ -111,9 +111,9 @@ class ModelDrafter(Drafter):
                 sequence.draft_length = new.stop + window - 1 if sequence.table else 0
         return made
 
-    def read(self, sequences: list[Sequence], stops: list[int]) -> Work:
+    def read(self, sequences: list[Sequence], stops: list[int]) -> PassCost:
         if self._early_exit or self._storage is None:
-            return Work()
+            return PassCost()
         starts = [sequence.draft_length for sequence in sequences]
         news = [s.tokens[start:stop] for s, start, stop in zip(sequences, starts, stops, strict=True)]
         batch = [
@@ -125,7 +125,7 @@ class ModelDrafter(Drafter):
             forward(self._model, batch, self._storage)
         for sequence, stop in zip(sequences, stops, strict=True):
             sequence.draft_length = max(sequence.draft_length, stop)
-        return self._passes.of(Span(new.start, new.stop, 0) for new in batch) if batch else Work()
+        return self._passes.of(Span(new.start, new.stop, 0) for new in batch) if batch else PassCost()
 
     def _one_by_one(
         self,
@@ -155,8 +155,8 @@ class ModelDrafter(Drafter):
                     batch[k] = new._replace(token_ids=torch.cat([new.token_ids, token]))
         return [Proposals(torch.cat(t), torch.stack(q)) for t, q in zip(tokens, rows, strict=True)]
 
-    def work(self, sequences: list[Sequence], windows: list[int]) -> Work:
-        total = Work()
+    def work(self, sequences: list[Sequence], windows: list[int]) -> PassCost:
+        total = PassCost()
         for i in range(max(windows)):
             spans = []
             for sequence, window in zip(sequences, windows, strict=True):

@@ -15,8 +15,8 @@ from lab.engine.sequence import Sequence
 from lab.kv_cache.kv_cache import Cache
 from lab.models.language_model import LanguageModel
 from lab.trace.events import FellBack
-from lab.trace.roofline import Work
-from lab.util.step_timer import StepClock
+from lab.trace.roofline import PassCost
+from lab.util.step_timer import StepTimer
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Drafted(NamedTuple):
     """
 
     proposals: dict[Sequence, Proposals]
-    work: Work
+    work: PassCost
     windows: dict[Drafter, int]
 
 
@@ -57,7 +57,7 @@ class Drafters:
             return 0
         return max(0, min(sequence.window.gamma, self._room(sequence, len(sequence.tokens))))
 
-    def propose(self, turns: list[Turn], clock: StepClock) -> Drafted:
+    def propose(self, turns: list[Turn], clock: StepTimer) -> Drafted:
         """Let every drafter read and propose for all of its sequences. The sequences for which one fails go on
         without it; it is still asked for others.
 
@@ -71,7 +71,7 @@ class Drafters:
             elif turn.count > 1 and self._will_propose(turn.sequence):
                 reading[turn.sequence.drafter].append(turn)
         proposals: dict[Sequence, Proposals] = {}
-        drafting, proposed = Work(), {}
+        drafting, proposed = PassCost(), {}
         for drafter, theirs in reading.items():
             sequences = [turn.sequence for turn in theirs]
             with _given_up_by(sequences):

@@ -28,7 +28,7 @@ from lab.errors import ConfigError
 from lab.kv_cache.block_pool import Occupancy
 from lab.models.language_model import LanguageModel
 from lab.trace.events import Event
-from lab.trace.recorder import Watch
+from lab.trace.recorder import EventListener
 from lab.trace.run import Run
 
 LARGEST_LIMIT = 2**53
@@ -122,7 +122,7 @@ class Engine:
         kernels: KernelChoice = "auto",
         fuse_layers: bool = True,
         async_scheduling: bool = True,
-        watch: Watch | None = None,
+        watch: EventListener | None = None,
         order: Iterator[int] | None = None,
     ) -> None:
         refuse_limits(max_num_seqs, max_num_batched_tokens, kv_bytes)
@@ -145,7 +145,7 @@ class Engine:
         )
         self._driving = Driving(self._pools.take_in, self._pools.forget)
 
-    def another(self, *, max_num_seqs: int = 64, watch: Watch | None = None) -> Engine:
+    def another(self, *, max_num_seqs: int = 64, watch: EventListener | None = None) -> Engine:
         """An engine with the same models, kernels and limits, and with caches of its own: as much memory again."""
         return Engine(self.target, self.tokenizer, self.draft, max_num_seqs=max_num_seqs, watch=watch, **self._how)
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.formats import KVStorage
 from lab.models.language_model import LanguageModel
-from lab.trace.roofline import Work
+from lab.trace.roofline import PassCost
 
 
 class Span(NamedTuple):
@@ -41,7 +41,7 @@ class PassWork:
         self._position_flops = 4 * model.layers * model.kv_heads * model.query_groups * model.head_dim
         self._slot_bytes = storage.slot_bytes(model.layers) if storage else 0
 
-    def of(self, spans: Iterable[Span], sdpa: SdpaChoice = "auto") -> Work:
+    def of(self, spans: Iterable[Span], sdpa: SdpaChoice = "auto") -> PassCost:
         """The work of one pass. ``sdpa``: as it was passed to ``lab.backends.torch.torch_backend.forward``."""
         spans = list(spans)
         heads = any(span.keep for span in spans)
@@ -54,4 +54,4 @@ class PassWork:
             seen = new * (start + 1 + stop) // 2  # start + 1, start + 2, ... stop positions
             moved += stop * self._slot_bytes
             flops += 2 * (new * self._weights + keep * self._head_weights) + seen * self._position_flops
-        return Work(moved, flops)
+        return PassCost(moved, flops)

@@ -21,7 +21,7 @@ from lab.errors import ConfigError, PromptError
 from lab.kv_cache.attention import refuse_sdpa
 from lab.models.language_model import LanguageModel
 from lab.trace.events import RunStarted
-from lab.trace.recorder import Recorder, Watch
+from lab.trace.recorder import EventListener, Recorder
 from lab.trace.roofline import Limits
 from lab.util.machine_info import hardware
 from lab.util.messages import counted
@@ -36,7 +36,7 @@ class Intake:
         tokenizer: PreTrainedTokenizerBase,
         budget: Budget,
         *,
-        watch: Watch | None = None,
+        watch: EventListener | None = None,
         order: Iterator[int] | None = None,
     ) -> None:
         self._backends = backends

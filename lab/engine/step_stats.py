@@ -19,9 +19,9 @@ from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.kv_cache import Cache
 from lab.models.language_model import LanguageModel
 from lab.trace.events import StepTimed
-from lab.trace.roofline import Work
+from lab.trace.roofline import PassCost
 from lab.util.device_memory import memory_in_use
-from lab.util.step_timer import StepClock
+from lab.util.step_timer import StepTimer
 
 
 class Known(NamedTuple):
@@ -40,7 +40,7 @@ class Known(NamedTuple):
     drafted: Drafted
     ahead: Ahead | None
     spans: list[Span]
-    work: Work
+    work: PassCost
     reserved: list[int]
     memory: int
 
@@ -73,7 +73,7 @@ class Reporting:
         self,
         known: Known,
         kinds: list[str],
-        clock: StepClock,
+        clock: StepTimer,
         broken: set[Sequence],
         finish: Callable[[Sequence], None],
     ) -> float:

@@ -18,7 +18,7 @@ from lab.engine.drafters import Proposals
 from lab.engine.sequence import CHOOSE, JUDGE, Sequence
 from lab.kv_cache.formats import Kernels
 from lab.trace.events import Bonus, Committed, Distributions, Judged, Proposed, Recovered
-from lab.util.device_copy import Fetched, joined, on_device
+from lab.util.device_copy import HostCopy, joined, on_device
 
 
 class Round(NamedTuple):
@@ -114,7 +114,7 @@ def judge(
         judged = _judge_alike(*its, [rounds[i].proposals for i in indices], drawn, logprobs)
         packed.append(judged.flatten())
         sizes += [judged.shape[1]] * len(indices)
-    fetched = Fetched(joined(packed))  # one tensor, one copy; float32 holds every token id exactly
+    fetched = HostCopy(joined(packed))  # one tensor, one copy; float32 holds every token id exactly
 
     def outcomes() -> list[Outcome]:
         numbers, found = iter(fetched.tolist()), {}

@@ -25,7 +25,7 @@ from transformers import AttentionInterface
 from lab.errors import ConfigError
 from lab.kv_cache.attention_metadata import BlockPlan, Group, SdpaChoice, StepPlan
 from lab.util.device_memory import is_out_of_memory
-from lab.util.messages import in_short
+from lab.util.messages import error_summary
 
 NAME = "decode_lab"
 """The function's name in transformers' registry."""
@@ -199,7 +199,7 @@ def launching(on: torch.Tensor) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, KernelError) or is_out_of_memory(error):
             raise
-        raise KernelError(in_short(error)) from error
+        raise KernelError(error_summary(error)) from error
 
 
 AttentionInterface.register(NAME, attention)

@@ -1,7 +1,8 @@
-"""Which devices a model computes on: one, or several through accelerate's ``device_map``."""
+"""Devices that a model computes on: one, or several through accelerate's ``device_map``."""
 
 from __future__ import annotations
 
+import functools
 import re
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lab.errors import ConfigError
+from lab.kv_cache.attention import BACKENDS, refuse_sdpa
 
 DeviceMap = str | dict[str, str | int]
 """In accelerate's form: "auto", or a device for each module by name ("" is the whole model): the number of a
@@ -25,8 +27,31 @@ def best_device() -> str:
     return "cuda" if torch.cuda.is_available() and has_kernels("cuda") else "cpu"
 
 
+@functools.cache
+def has_gpu() -> bool:
+    """True if a GPU computes where no device is named."""
+    return best_device() != "cpu"
+
+
+@functools.cache
+def prefill_backends() -> tuple[str, ...]:
+    """Torch's attention back ends that can read a prompt here.
+
+    On a GPU all are offered: only the loaded model's dtype decides, and one that does not take it is refused then.
+    """
+    return tuple(BACKENDS) if has_gpu() else tuple(filter(_runs_on_cpu, BACKENDS))
+
+
+def _runs_on_cpu(backend: str) -> bool:
+    try:
+        refuse_sdpa(backend, torch.device("cpu"), torch.float32, head_dim=64)  # a common size: none is special here
+    except ConfigError:
+        return False
+    return True
+
+
 def has_kernels(device: torch.device | str) -> bool:
-    """Whether this build of torch has kernels for a GPU. True as well if that cannot be told.
+    """True if this build of torch has kernels for a GPU, or if that cannot be known.
 
     Machine code ("sm") runs on GPUs of the same major version, and of the same or a higher minor one. From the other
     kind ("compute") the driver makes machine code for any later GPU. With an "a", either is for one compute capability
@@ -43,7 +68,7 @@ def has_kernels(device: torch.device | str) -> bool:
 
 
 def _runs(kind: str, number: str, only: str, capability: tuple[int, int]) -> bool:
-    """Whether code of an architecture runs on a GPU; the first three are the parts of its name."""
+    """True if code of an architecture runs on a GPU; the first three are the parts of its name."""
     made_for = divmod(int(number), 10)
     if capability == made_for:
         return True
@@ -52,7 +77,7 @@ def _runs(kind: str, number: str, only: str, capability: tuple[int, int]) -> boo
 
 
 def multiplies_bfloat16(device: torch.device | str) -> bool:
-    """Whether a GPU's tensor cores multiply bfloat16: from compute capability 8.0 (Ampere, 2020) on. Compiled for 7.5
+    """True if a GPU's tensor cores multiply bfloat16: from compute capability 8.0 (Ampere, 2020) on. Compiled for 7.5
     (a T4), Triton 3.6's kernels use no tensor cores in any dtype, need seven times the instructions, and spill.
     """
     try:
@@ -167,7 +192,7 @@ def computing(device_map: DeviceMap) -> list[str]:
 
 
 def execution_device(module: nn.Module) -> torch.device:
-    """Where a module computes: where accelerate's hook moves its inputs or, without a hook, where its weights are.
+    """The device that accelerate's hook moves a module's inputs to or, without a hook, that its weights are on.
 
     Offloaded weights are on no device ("meta") between passes.
     """
@@ -176,7 +201,7 @@ def execution_device(module: nn.Module) -> torch.device:
 
 
 def is_dispatched(model: PreTrainedModel) -> bool:
-    """Whether accelerate's hooks move each module's inputs, or its weights, to where it computes."""
+    """True if accelerate's hooks move each module's inputs, or its weights, to where it computes."""
     return any(hasattr(module, "_hf_hook") for module in model.modules())
 
 

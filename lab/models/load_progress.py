@@ -1,7 +1,7 @@
 """Progress of loading models, and how to cancel it.
 
 Loading is watched within one context (``contextvars``), which belongs to a thread:
-``with watched(loading): load_engine(...)``.
+``with track_loading(loading): load_engine(...)``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
 from lab.errors import LabError
-from lab.models.hub import abandon_downloads
+from lab.models.checkpoint_files import abandon_downloads
 
 LEAST = 1e5
 """Smallest download that is reported, in bytes: the index, fetched before the files of weights, is smaller."""
@@ -69,7 +69,7 @@ class Loading:
             raise LoadingCancelled
 
     def status(self) -> str:
-        """How far it is, in a sentence; empty before there is anything to tell."""
+        """The progress in a sentence; empty before there is any."""
         if not self._name:
             return ""
         fetched = self._fetched  # another thread may begin the next model meanwhile
@@ -118,8 +118,8 @@ _watching: ContextVar[Loading | None] = ContextVar("loading", default=None)
 
 
 @contextmanager
-def watched(loading: Loading) -> Iterator[None]:
-    """What is loaded in this context is reported to ``loading``."""
+def track_loading(loading: Loading) -> Iterator[None]:
+    """Report what is loaded in this context to ``loading``."""
     token = _watching.set(loading)
     try:
         yield
@@ -127,8 +127,8 @@ def watched(loading: Loading) -> Iterator[None]:
         _watching.reset(token)
 
 
-def watching() -> Loading | None:
-    """Who watches in this context, if anybody."""
+def current_loading() -> Loading | None:
+    """The ``Loading`` that this context reports to, if any."""
     return _watching.get()
 
 
@@ -146,7 +146,7 @@ class _Weights:
 
 def _instead_of_a_bar(bar: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """transformers' hook for its progress bars: the one over weights reports to whoever watches; others are kept."""
-    loading = watching()
+    loading = current_loading()
     if loading is None or options.get("desc") != "Loading weights":
         return bar(*args, **options)
     return _Weights(*args, loading)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,31 +13,38 @@ from typing import Any
 import torch
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from lab.backends.cpu.native_support import packed_parameters
 from lab.errors import ConfigError, LabError, UnsupportedModelError
 from lab.models.checkpoint_files import (
     HOLDS,
     ModelLoadError,
+    hub_refusal,
+    refuse_absent_weights,
     refuse_outside_files,
     refuse_pointers,
     tokenizer_files,
+    unavailable,
     weight_files,
 )
 from lab.models.devices import DeviceMap, multiplies_bfloat16, refuse_incomplete
 from lab.models.hf_config import read_config
-from lab.models.hub import not_to_be_had, refuse_absent_weights, withheld
 from lab.models.language_model import LanguageModel
-from lab.models.load_errors import why
-from lab.models.load_progress import watching
+from lab.models.load_errors import explain_load_error
+from lab.models.load_progress import current_loading
 from lab.models.meta_model import parameters, refuse_misfit, refuse_short_files, without_weights
 from lab.models.model_shape import ModelShape
 from lab.models.numerical_check import refuse_disagreement
-from lab.models.quantization import refuse_quantised
+from lab.models.quantization import refuse_quantized
 from lab.models.support import refuse_unsupported
-from lab.util.messages import in_short
+from lab.util.messages import error_summary
 
 WEIGHTS = Path(__file__).parent / "weights"
 EMBEDDED_TARGET = "stories"
@@ -96,7 +103,7 @@ def load_model(
     dtype: torch.dtype,
     quantization: QuantizationConfigMixin | None = None,
     rounded: bool = False,
-    in_c: bool = False,
+    packed: Callable[[PreTrainedConfig, int], int] | None = None,
 ) -> LanguageModel:
     """Load a model from a folder or a hub id. Never runs code that comes with a model.
 
@@ -105,7 +112,7 @@ def load_model(
     Args:
         place: a device, or accelerate's ``device_map``.
         rounded: see ``LanguageModel``.
-        in_c: whether the step in C is to compute it, if it can. That takes memory for a copy of the weights.
+        packed: how many of a configuration's parameters the back end will copy into bfloat16. None: it copies none.
         quantization: how its linear layers are to store their weights. None: as they were saved.
 
     Raises:
@@ -119,23 +126,22 @@ def load_model(
     """
     refuse_absent(where)
     refuse_outside_files(where, name)
-    loading, config = watching(), None
-    reason = None if os.path.isdir(where) else withheld(str(where))
+    loading, config = current_loading(), None
+    reason = None if os.path.isdir(where) else hub_refusal(str(where))
     local = {"local_files_only": reason is not None}  # otherwise the local cache may have it
     try:
         config = read_config(where, name, **local)
         refuse_unsupported(config, name)
         ModelShape.from_config(config)  # refuses impossible sizes before anything is built
         if quantization is not None:
-            refuse_quantised(config, name)
+            refuse_quantized(config, name)
         embedded = Path(where).parent == WEIGHTS  # complete, and small
         if loading or isinstance(place, dict) or not embedded:
             empty = without_weights(config)
         if not embedded:
             refuse_short_files(empty, where, name)
             if quantization is None:
-                packed = packed_parameters(config, parameters(empty)) if in_c else 0
-                refuse_misfit(empty, name, place, dtype, packed)
+                refuse_misfit(empty, name, place, dtype, packed(config, parameters(empty)) if packed else 0)
         if isinstance(place, dict):
             refuse_incomplete(place, empty, name)
         if loading:
@@ -165,10 +171,10 @@ def load_model(
             loading.check()  # a cancelled download ends in an error of transformers' own
         refuse_pointers(weight_files(where), name)
         if reason and (config is None or isinstance(error, OSError)):  # OSError: a file is missing
-            raise not_to_be_had(str(where), reason) from error
+            raise unavailable(str(where), reason) from error
         if not reason and config and not os.path.isdir(where):
             refuse_absent_weights(str(where), name, error)
-        raise ModelLoadError(f"{name} could not be loaded: {why(error, config)}") from error
+        raise ModelLoadError(f"{name} could not be loaded: {explain_load_error(error, config)}") from error
     return found
 
 
@@ -245,14 +251,14 @@ def load_tokenizer(where: str | Path, *, name: str) -> PreTrainedTokenizerBase:
     if os.path.isdir(where) and not files:  # without files transformers may build one with a single token
         raise ModelLoadError(f"{name} has no tokenizer: neither tokenizer.json nor tokenizer.model is there. {HOLDS}")
     try:
-        local = not os.path.isdir(where) and withheld(str(where)) is not None
+        local = not os.path.isdir(where) and hub_refusal(str(where)) is not None
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, local_files_only=local)
         tokenizer("a")  # some faults only show in use
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # as above; a panic in the tokenizer's Rust code is not an Exception
         refuse_pointers(files, name)
-        raise ModelLoadError(f"{name} has no tokenizer that can be read. ({in_short(error)})") from error
+        raise ModelLoadError(f"{name} has no tokenizer that can be read. ({error_summary(error)})") from error
     if not tokenizer.is_fast:
         raise ModelLoadError(f"{name} has no fast tokenizer (tokenizer.json), which streaming its text needs.")
     return tokenizer

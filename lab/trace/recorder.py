@@ -6,13 +6,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from lab.trace.events import Event
 
 log = logging.getLogger(__name__)
 
-Watch = Callable[[int, float, Event], None]
+EventListener = Callable[[int, float, Event], None]
 """Called as ``watch(owner, seconds, event)``, ``seconds`` by ``time.perf_counter``."""
 
 
@@ -23,7 +23,7 @@ class Recorder:
         owner: the sequence's number, for ``watch``, which is called at once with every event.
     """
 
-    def __init__(self, owner: int = 0, watch: Watch | None = None) -> None:
+    def __init__(self, owner: int = 0, watch: EventListener | None = None) -> None:
         self._owner, self._watch = owner, watch
         self._began: float | None = None
         self._pending: deque[Event] = deque()  # one thread may add while others drain
@@ -42,12 +42,12 @@ class Recorder:
 
     @property
     def began(self) -> bool:
-        """Whether there has been an event."""
+        """True once there has been an event."""
         return self._began is not None
 
     @property
     def pending(self) -> bool:
-        """Whether there are events to drain."""
+        """True while there are events to drain."""
         return bool(self._pending)
 
     def drain(self) -> Iterator[Event]:
@@ -58,3 +58,19 @@ class Recorder:
             except IndexError:
                 return
             yield event
+
+
+class BatchEvent(NamedTuple):
+    """An event among those of many sequences: ``owner`` is its sequence's number, as in block events, and ``t_ms`` the
+    time on a clock that they all share."""
+
+    t_ms: float
+    owner: int
+    event: Event
+
+
+class BatchStep(NamedTuple):
+    """One step of an engine that decodes many sequences, arrivals before it included. ``last``: no sequence is left."""
+
+    entries: list[BatchEvent]
+    last: bool

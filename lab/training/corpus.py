@@ -5,6 +5,7 @@ The corpus is UTF-8, one paragraph per line, books separated by an empty line.
 
 from __future__ import annotations
 
+import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ UNSEEN_ENDING = 0.01
 
 
 @dataclass(frozen=True)
-class Split:
+class CorpusSplit:
     """The corpus, divided. Every field is a list of texts, one per book."""
 
     train: list[str]
@@ -38,11 +39,11 @@ class Split:
 
 
 def unseen_book(index: int) -> bool:
-    """Whether the book at this index of the corpus is held out as a whole."""
+    """True if the book at this index of the corpus is held out as a whole."""
     return index % UNSEEN_BOOK_STRIDE == UNSEEN_BOOK_START
 
 
-def read_split(path: Path) -> Split:
+def read_split(path: Path) -> CorpusSplit:
     """Divide the corpus by position alone, so that anyone gets the same split.
 
     Raises:
@@ -60,7 +61,7 @@ def read_split(path: Path) -> Split:
         cut = cut if cut > 0 else len(book)
         train.append(book[:cut])
         endings.append(book[cut:].strip())
-    return Split(train, [text for text in endings if text], unseen)
+    return CorpusSplit(train, [text for text in endings if text], unseen)
 
 
 def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
@@ -122,3 +123,22 @@ def mixed_batches(
     ]
     while True:
         yield torch.cat([next(stream) for stream in streams])
+
+
+SKIPPED_FOLDERS = {"test", "tests", "idle_test", "idlelib", "site-packages", "dist-packages", "__pycache__"}
+
+
+def standard_library(folder: Path | None = None) -> list[str]:
+    """The sources below ``folder`` (None: this Python's standard library), one text per file, sorted by path.
+
+    Tests and installed packages are left out, and so are files that are not UTF-8.
+    """
+    folder = folder or Path(sysconfig.get_paths()["stdlib"])
+    texts = []
+    for file in sorted(folder.rglob("*.py")):
+        if SKIPPED_FOLDERS.isdisjoint(file.relative_to(folder).parts):
+            try:
+                texts.append(file.read_text("utf-8"))
+            except UnicodeDecodeError:
+                continue
+    return [text for text in texts if text.strip()]

@@ -28,18 +28,18 @@ def free_bytes(device: torch.device) -> int:
     do not fit there."""
     if device.type != "cuda":
         return int(min(psutil.virtual_memory().available, free_memory()))
-    give_back()
+    release_cached_memory()
     return torch.cuda.mem_get_info(device)[0]
 
 
-def give_back() -> None:
+def release_cached_memory() -> None:
     """Give back to the GPUs' drivers what torch has reserved for reuse, as far as nothing next to it is in use."""
     with CAPTURING:
         torch.cuda.empty_cache()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device ran out of memory."""
+    """True if a device ran out of memory."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in OUT_OF_MEMORY)

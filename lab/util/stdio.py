@@ -1,4 +1,4 @@
-"""What commands print: in UTF-8 wherever it goes, and so that nothing is lost if it cannot be printed."""
+"""Output of commands: in UTF-8 wherever it goes, and with nothing lost if it cannot be printed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Output:
             discard(sys.stdout)
 
 
-def note(sentences: Iterable[str]) -> None:
+def print_notes(sentences: Iterable[str]) -> None:
     """Print what is worth knowing about an answer to standard error. Never raises: if that is closed, or a file on a
     full disk, it costs no answer."""
     for sentence in sentences:

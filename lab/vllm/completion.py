@@ -1,4 +1,4 @@
-"""What a vLLM server says about a completion: the pieces of its text, how it ended, and its rounds.
+"""A completion streamed by a vLLM server: the pieces of its text, its end, and its rounds.
 
 Messages come from another machine: whatever is malformed is left out.
 """
@@ -25,7 +25,7 @@ class ReportedRounds:
 
 
 @dataclass(frozen=True)
-class Completed:
+class CompletionEnd:
     """The end of an answer. ``rounds`` is None if the server does not report rounds."""
 
     finish_reason: str
@@ -34,7 +34,7 @@ class Completed:
     rounds: ReportedRounds | None
 
 
-class Answer:
+class CompletionReader:
     """An answer, assembled from its messages."""
 
     def __init__(self) -> None:
@@ -52,16 +52,16 @@ class Answer:
         # A lone surrogate, which JSON can express, could not be sent on.
         return text.encode("utf-8", "replace").decode() if isinstance(text, str) else ""
 
-    def completed(self) -> Completed:
-        """How it ended, after the last message."""
+    def completed(self) -> CompletionEnd:
+        """The end, after the last message."""
         usage = self._last.get("usage", {})
         counts = (_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
         rounds = reported_rounds(self._last.get("metrics", {}).get("speculative_decoding"))
-        return Completed(self._reason, *counts, rounds)
+        return CompletionEnd(self._reason, *counts, rounds)
 
 
-def complaint(body: bytes) -> str:
-    """What the server says is wrong, at most 300 characters of it."""
+def error_message(body: bytes) -> str:
+    """The server's own error message, at most 300 characters of it."""
     try:
         said = json.loads(body)
         said = said.get("error") or said.get("detail") or said

@@ -178,7 +178,7 @@ def test_each_row_may_have_its_own_sampling():
     together = distribution(logits, rows)
     for row, sampling, p in zip(logits, rows, together, strict=True):
         assert torch.allclose(distribution(row[None], sampling)[0], p)
-        assert p.sum().item() == pytest.approx(1)
+        assert p.sum().item() == pytest.approx(1, abs=1e-5)
 
 
 def test_draw_never_gives_weight_zero():
@@ -215,7 +215,7 @@ def test_top_k_and_top_p_keep_the_likeliest():
     assert kept == [{0, 1, 2, 3}, {1, 2}, {1}, {1, 2}, {1, 2}, {1}]
     for k, top_p in itertools.product((0, 2), (1.0, 0.6)):
         assert distribution(logits, SamplingParams(temperature=2.0, top_k=k, top_p=top_p)).sum().item() == (
-            pytest.approx(1)
+            pytest.approx(1, abs=1e-5)
         )
 
 

@@ -19,7 +19,7 @@ from lab.engine.pass_cost import PassWork, Span
 from lab.kv_cache.formats import FORMATS, KVStorage, bytes_per_token
 from lab.models.language_model import LanguageModel
 from lab.trace.events import StepTimed
-from lab.trace.roofline import Work, limits_of
+from lab.trace.roofline import PassCost, limits_of
 from tests import tiny_models
 
 # tiny_models' Llama with 3 layers: 48 numbers, 4 query heads and 2 KV heads of 12, FFN 96, a tied table of 257 tokens.
@@ -205,21 +205,21 @@ CONFIGS = {
 def test_the_events_of_a_run_add_up_to_the_work_of_its_passes(monkeypatch, config, together):
     """Every forward pass is watched: which positions it computed, with which model, and how many logits."""
     lab = tiny_models.engine("llama", "good", seed=3, max_num_batched_tokens=33)  # the longest prompt in two parts
-    watched: dict[LanguageModel, Work] = {}
+    watched: dict[LanguageModel, PassCost] = {}
     forward = LanguageModel.forward
 
     def watching(model, token_ids, positions, plan, keep):
         key = lab.target if model is lab.target else "drafting"
-        watched[key] = watched.get(key, Work()) + seen(model, positions.tolist(), len(keep))
+        watched[key] = watched.get(key, PassCost()) + seen(model, positions.tolist(), len(keep))
         return forward(model, token_ids, positions, plan, keep)
 
-    def seen(model: LanguageModel, positions: list[int], keep: int) -> Work:
+    def seen(model: LanguageModel, positions: list[int], keep: int) -> PassCost:
         ends = [p for p, after in zip(positions, [*positions[1:], -1], strict=True) if after != p + 1]
         flops = 2 * len(positions) * model.layer_weights + 2 * keep * model.head_weights
         flops += sum(4 * model.layers * 48 * (position + 1) for position in positions)
         slot = bytes_per_token(config.kv_dtype, **shape(model)) if config.kv_cache else 0
         weights = model.weight_bytes - (0 if keep else model.head_bytes)
-        return Work(weights + slot * sum(end + 1 for end in ends), flops)
+        return PassCost(weights + slot * sum(end + 1 for end in ends), flops)
 
     monkeypatch.setattr(LanguageModel, "forward", watching)
     sampling = SamplingParams(max_tokens=15, temperature=1.0, seed=7, ignore_eos=True)
@@ -230,8 +230,8 @@ def test_the_events_of_a_run_add_up_to_the_work_of_its_passes(monkeypatch, confi
         name: sum(Fraction(getattr(event, name), event.batch_sequences) for event in told)
         for name in ("draft_bytes", "draft_flops", "verify_bytes", "verify_flops")
     }
-    assert Work(total["verify_bytes"], total["verify_flops"]) == watched[lab.target]
-    assert Work(total["draft_bytes"], total["draft_flops"]) == watched.get("drafting", Work())
+    assert PassCost(total["verify_bytes"], total["verify_flops"]) == watched[lab.target]
+    assert PassCost(total["draft_bytes"], total["draft_flops"]) == watched.get("drafting", PassCost())
     assert ("drafting" in watched) == (config.speculative in ("draft", "early_exit"))
     assert any(event.batch_sequences > 1 for event in told) == (together > 1)
 

@@ -22,7 +22,7 @@ from lab.engine.memory_budget import Budget
 from lab.kv_cache.attention_metadata import Group, StepPlan
 from lab.models.devices import best_device, has_kernels, refuse_device_map, resolve_device
 from lab.models.language_model import LanguageModel
-from lab.models.load_errors import why
+from lab.models.load_errors import explain_load_error
 from lab.trace.events import CacheDropped, FellBack, Proposed
 from tests import tiny_models
 from tests.pretended_devices import PretendedDevices
@@ -304,7 +304,7 @@ def test_a_gpu_that_cannot_be_asked_yet_is_not_judged(monkeypatch):
 def test_a_kernel_that_is_missing_is_not_blamed_on_the_files(method):
     config = SimpleNamespace(quantization_config={"quant_method": method}) if method else None
     error = RuntimeError("CUDA error: no kernel image is available for execution on the device\nand more")
-    said = why(error, config)
+    said = explain_load_error(error, config)
     assert said.startswith("this build of PyTorch, or a library beside it, has no kernels for the GPU.")
     assert "'cpu'" in said
     assert said.endswith("(RuntimeError: CUDA error: no kernel image is available for execution on the device)")

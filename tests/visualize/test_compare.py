@@ -20,9 +20,8 @@ from lab.measure.difference import Choice, Difference
 from lab.measure.interval import factor_interval
 from lab.measure.turns import shuffled
 from lab.registry import Pair
-from lab.trace.acceptance_stats import guessed
 from lab.trace.events import Committed, FellBack
-from lab.trace.run import Run
+from lab.trace.run import Run, acceptance_stats
 from tests.visualize.compared import HOSTILE, configs, made
 from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until
@@ -403,7 +402,7 @@ def test_what_all_settings_went_on_without_is_said_once() -> None:
 def test_the_table_has_a_figure_for_every_column() -> None:
     runs = made("no-cache", "cache", "draft-4")
     *_, fast = so_far(runs)["rows"]
-    guesses = guessed(runs["Draft γ4"])
+    guesses = acceptance_stats(runs["Draft γ4"])
     cells = dict(zip((name for name, _ in COLUMNS), fast["cells"], strict=True))
     assert cells["kept\nof all"][0] == f"{guesses.accepted / guesses.proposed:.0%}"
     assert cells["KV used"] == ["43 kB", "of 48 kB"]  # at 1,000 bytes a token

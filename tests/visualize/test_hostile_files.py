@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lab.config import EngineConfig
-from lab.trace.batch_steps import Entry, Step
 from lab.trace.events import EVENT_TYPES
+from lab.trace.recorder import BatchEvent, BatchStep
 from lab.trace.run import Run
 from tests.visualize.conftest import CONFIGS, script
 from visualize.jobs.run_store import RUN, RunKind, RunStore
@@ -72,7 +72,7 @@ def test_names_of_models_and_devices_are_spelled_out(tmp_path: Path, kind: RunKi
     events = [began, *Run.of(DOCUMENT).events[1:]]
     path = tmp_path / "run.json"
     path.write_text(
-        Run(events).to_json() if kind is RUN else as_json([Step([Entry(0.0, 0, began)], last=True)]), "utf-8"
+        Run(events).to_json() if kind is RUN else as_json([BatchStep([BatchEvent(0.0, 0, began)], last=True)]), "utf-8"
     )
     _, first, *_ = map(json.loads, RunStore(kind).reopen("me", path).splitlines())
     shown = {name: first["head"][name] for name in ("target", "draft", "accelerator", "dtype")}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lab.config import SamplingParams
 from lab.vllm.client import Server, ServerError
-from lab.vllm.completion import Completed, ReportedRounds
+from lab.vllm.completion import CompletionEnd, ReportedRounds
 from lab.vllm.server_metrics import (
     ACCEPTED,
     COUNTERS,
@@ -25,7 +25,7 @@ from lab.vllm.server_metrics import (
     QUERIED,
     RUNNING,
     WAITING,
-    Reading,
+    ServerMetrics,
 )
 from tests.coroutines import complete
 from tests.visualize.picture import apply
@@ -42,11 +42,11 @@ HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 GAUGES = {KV_USAGE: 0.25, RUNNING: 3.0, WAITING: 2.0}
 
 
-def reading(at: float, times: int, **more: Any) -> Reading:
+def reading(at: float, times: int, **more: Any) -> ServerMetrics:
     """Gauges, and counters after this many equal steps."""
     step = {GENERATED: 100, QUERIED: 80, HITS: 60, DRAFTS: 10, DRAFTED: 40, ACCEPTED: 25}
     counters = dict.fromkeys(COUNTERS, 0.0) | {name: value * times for name, value in step.items()}
-    return Reading(at, GAUGES | counters, tuple(times * count for count in (9, 8, 5, 3)), **more)
+    return ServerMetrics(at, GAUGES | counters, tuple(times * count for count in (9, 8, 5, 3)), **more)
 
 
 def test_readings_become_numbers_lines_and_bars() -> None:
@@ -71,7 +71,7 @@ def test_readings_become_numbers_lines_and_bars() -> None:
     assert second["charts"]["acceptance"]["columns"] == [{"x": [1, 2, 3, 4], "y": [0.9, 0.8, 0.5, 0.3]}]
     assert "problem" not in second
     assert second["layout"]["speed"]["yaxis.range"][1] >= 50
-    reducer.take(Reading(104.0, reading(104.0, 3).values | {WAITING: 70.0}), ["tiny"])
+    reducer.take(ServerMetrics(104.0, reading(104.0, 3).values | {WAITING: 70.0}), ["tiny"])
     after = reducer.take(reading(105.0, 4), ["tiny"])
     assert after["layout"]["queue"]["yaxis.range"][1] > 70, "it is still in view"
 
@@ -112,10 +112,10 @@ def test_servers_that_answer_in_turn_at_one_address_have_no_speed() -> None:
 
 
 def test_metrics_missing_from_the_server_are_reported() -> None:
-    said = Reducer("http://host", 0.0).take(Reading(1.0, {RUNNING: 1.0, DRAFTS: 0.0}), [])["say"]
+    said = Reducer("http://host", 0.0).take(ServerMetrics(1.0, {RUNNING: 1.0, DRAFTS: 0.0}), [])["say"]
     assert "lack vllm:kv_cache_usage_perc" in said
     whole = {name: 0.0 for name in (*GAUGES, *COUNTERS) if name not in (DRAFTS, DRAFTED, ACCEPTED)}
-    said = Reducer("http://host", 0.0).take(Reading(1.0, whole), [HOSTILE, "tiny"])["say"]
+    said = Reducer("http://host", 0.0).take(ServerMetrics(1.0, whole), [HOSTILE, "tiny"])["say"]
     assert said.startswith("http://host serves <img src=x onerror=window.pwned=1>⟨RLO⟩ and others.")
     assert said.endswith("It does not speculate, so there are no guesses to report.")
 
@@ -160,14 +160,14 @@ def test_a_guess_of_a_server_is_named_by_its_number_too() -> None:
 @pytest.mark.parametrize(
     ("end", "say", "rounds"),
     [
-        (Completed("length", 5, 1, ReportedRounds((), ())), "Answered: 1 token, prompt 5. It reached", NO_ROUND),
-        (Completed("stop", 5, 1200, None), "Answered: 1,200 tokens, prompt 5. It ended by itself.", NOT_TOLD),
-        (Completed("abort", 5, 12, None), "prompt 5. The server ended it (abort).", NOT_TOLD),
-        (Completed("\u202e", None, None, ReportedRounds((4,), (2,))), "Answered. The server ended", "1 round"),
-        (Completed("", None, None, ReportedRounds((4, 4), (2, 3))), "Answered.", "2 rounds with guesses, 5 of 8"),
+        (CompletionEnd("length", 5, 1, ReportedRounds((), ())), "Answered: 1 token, prompt 5. It reached", NO_ROUND),
+        (CompletionEnd("stop", 5, 1200, None), "Answered: 1,200 tokens, prompt 5. It ended by itself.", NOT_TOLD),
+        (CompletionEnd("abort", 5, 12, None), "prompt 5. The server ended it (abort).", NOT_TOLD),
+        (CompletionEnd("\u202e", None, None, ReportedRounds((4,), (2,))), "Answered. The server ended", "1 round"),
+        (CompletionEnd("", None, None, ReportedRounds((4, 4), (2, 3))), "Answered.", "2 rounds with guesses, 5 of 8"),
     ],
 )
-def test_how_an_answer_ended_is_told(end: Completed, say: str, rounds: str) -> None:
+def test_how_an_answer_ended_is_told(end: CompletionEnd, say: str, rounds: str) -> None:
     told = remote._told(end, most=4)
     assert say in told["say"]
     assert "\u202e" not in told["say"]

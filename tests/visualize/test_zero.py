@@ -327,7 +327,7 @@ def test_a_space_lends_a_gpu_and_what_goes_wrong_there_or_before_is_told_in_its_
 
 
 def test_what_is_compared_on_such_a_space_runs_on_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lab.util.capabilities.has_gpu", lambda: True)  # as ``spaces`` has torch say
+    monkeypatch.setattr("lab.models.devices.has_gpu", lambda: True)  # as ``spaces`` has torch say
     lanes = [runpy.run_path(f"{ROOT}/visualize/pages/compare/configurations.py")["LANES"]]
     monkeypatch.setenv("SPACES_ZERO_GPU", "true")
     lanes.append(runpy.run_path(f"{ROOT}/visualize/pages/compare/configurations.py")["LANES"])
@@ -342,7 +342,7 @@ def test_what_such_a_space_cannot_compile_is_left_out(monkeypatch: pytest.Monkey
     settings, notices = from_link(asked)
     assert not settings.torch_compile
     assert notices == [
-        "The link's torch compile was left out: it needs a GPU for longer than a run, for which this Space lends one."
+        "The link's torch_compile was left out: it needs a GPU for longer than a run, for which this Space lends one."
     ]
 
 

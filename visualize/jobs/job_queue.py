@@ -15,9 +15,9 @@ from typing import Any
 from lab.config import EngineConfig
 from lab.engine.engine import Engine
 from lab.errors import LabError
-from lab.models.load_progress import Loading, watched
+from lab.models.load_progress import Loading, track_loading
 from lab.registry import Pair
-from lab.util.background import LOOK, aside
+from lab.util.background import POLL_SECONDS, in_background
 from lab.util.messages import counted
 
 log = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ class QueuedJob(ABC):
         """The engine of a model pair, loaded if necessary."""
         self._loading = Loading(self.cancelled)
         try:
-            with watched(self._loading):
+            with track_loading(self._loading):
                 self._engine = self._load(pair)
             return self._engine
         finally:
@@ -188,8 +188,8 @@ class QueuedJob(ABC):
         if wanted is None:
             return
         began = time.monotonic()
-        compiler = aside(lambda: engine.models(wanted), "decode-lab-compiler")  # goes on when this is cancelled
-        while not wait([compiler], LOOK).done and not self.cancelled.is_set():
+        compiler = in_background(lambda: engine.models(wanted), "decode-lab-compiler")  # goes on when this is cancelled
+        while not wait([compiler], POLL_SECONDS).done and not self.cancelled.is_set():
             self._compiling = f"Compiling the layers: {time.monotonic() - began:.0f} s so far …"
         self._compiling = ""
         if compiler.done():

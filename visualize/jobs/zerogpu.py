@@ -24,7 +24,7 @@ from lab.config import EngineConfig, SamplingParams
 from lab.errors import ConfigError, LabError
 from lab.registry import EMBEDDED
 from lab.trace.events import Event, Finished, StepTimed
-from lab.trace.recorder import Watch
+from lab.trace.recorder import EventListener
 from visualize.jobs.job_queue import TICK, Load
 
 BEGINNING = 20.0
@@ -56,7 +56,7 @@ class BorrowedGPU:
 
     _owners = itertools.count()
 
-    def __init__(self, pair: str, here: Engine, watch: Watch) -> None:
+    def __init__(self, pair: str, here: Engine, watch: EventListener) -> None:
         self._pair, self._here, self._watch = pair, here, watch
         self.waits_for = ""
 
@@ -160,7 +160,7 @@ def _until(cancelled: threading.Event, steps: Generator[Step, None, None]) -> It
             reader.join()
 
 
-def borrowing(load: Load, watch: Callable[[str], Watch]) -> Load:
+def borrowing(load: Load, watch: Callable[[str], EventListener]) -> Load:
     """``load``, but with engines that decode on a borrowed GPU. ``watch``: see ``Monitor``."""
     return lambda pair: BorrowedGPU(pair, load(pair), watch(EMBEDDED[pair].label))
 

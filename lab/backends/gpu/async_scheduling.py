@@ -25,7 +25,7 @@ from lab.engine.scheduler import Turn
 from lab.engine.sequence import Sequence
 from lab.kv_cache.formats import KVStorage
 from lab.models.language_model import LanguageModel
-from lab.util.step_timer import StepClock
+from lab.util.step_timer import StepTimer
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Ahead:
 
     slots: dict[Sequence, int]
     logits: torch.Tensor
-    clock: StepClock
+    clock: StepTimer
     before: float = 0.0
 
     def logits_of(self, turns: list[Turn]) -> torch.Tensor | None:
@@ -77,7 +77,7 @@ def launch_ahead(
     if not is_captured(model, batch, storage):
         return None
     try:
-        clock = StepClock(model.device)
+        clock = StepTimer(model.device)
         logits = forward(model, batch, storage)
         clock.mark("verify")
     except Exception:  # computed in its turn, it succeeds or says why not

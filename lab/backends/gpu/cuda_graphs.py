@@ -23,7 +23,7 @@ import torch
 from lab.backends.gpu.batch_inputs import Layout
 from lab.kv_cache.formats import KVStorage
 from lab.util.device_memory import CAPTURING, is_out_of_memory
-from lab.util.messages import in_short
+from lab.util.messages import error_summary
 
 if TYPE_CHECKING:
     from lab.models.language_model import LanguageModel
@@ -199,7 +199,7 @@ class Graphs:
 
     def _fail(self, error: Exception) -> None:
         log.warning("a CUDA graph failed", exc_info=error)
-        self.give_up(in_short(error))
+        self.give_up(error_summary(error))
 
     def _leave_out(self, model: LanguageModel, bucket: Bucket) -> None:
         log.warning("no memory to capture %s, %s", model.name, bucket, exc_info=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lab import Engine, EngineConfig, SamplingParams
 from lab.trace.events import Event
-from lab.trace.recorder import Watch
+from lab.trace.recorder import EventListener
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
 from tests.visualize.conftest import script
@@ -29,7 +29,7 @@ SETTINGS = [
 ]
 
 
-def hearing(shared: SharedPools, model: str) -> Watch:
+def hearing(shared: SharedPools, model: str) -> EventListener:
     return lambda owner, seconds, event: None if isinstance(event, UNTOLD) else shared.take(model, owner, event)
 
 

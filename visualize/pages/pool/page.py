@@ -57,7 +57,7 @@ SAYS = {
     "shared": "Which prompts begin with it.",
     "system": "The beginning of these prompts.",
     "paged": "Off: room for the longest is reserved.",
-    "prefix_caching": "Prompts that begin alike share blocks.",
+    "enable_prefix_caching": "Prompts that begin alike share blocks.",
     "block_size": "Token slots in a block.",
     "eviction": "Which cached prefix makes room for a new block.",
     "max_num_seqs": "Sequences in a step; the others wait.",
@@ -151,14 +151,14 @@ def _controls() -> tuple[Widgets, gr.Radio, dict[str, Any]]:
         controls["tokens"] = widgets.slider("tokens")
         controls["shared"] = widgets.choice("shared")
         controls["paged"] = widgets.toggle("paged")
-        controls["prefix_caching"] = widgets.toggle("prefix_caching")
+        controls["enable_prefix_caching"] = widgets.toggle("enable_prefix_caching")
         controls["eviction"] = widgets.choice("eviction")
-        controls["pool_blocks"] = widgets.slider("pool_blocks")
+        controls["num_blocks"] = widgets.slider("num_blocks")
         controls["block_size"] = widgets.choice("block_size")
         controls["max_num_seqs"] = widgets.slider("max_num_seqs")
         with widgets.fold("More", "sampling", controls):
-            controls["kv_format"] = widgets.choice("kv_format")
-            controls["speculation"] = widgets.choice("speculation")
+            controls["kv_dtype"] = widgets.choice("kv_dtype")
+            controls["speculative"] = widgets.choice("speculative")
             controls["temperature"] = widgets.slider("temperature", 0.05)
             controls["seed"] = widgets.number("seed")
             controls["system"] = widgets.text("system", 3, 6)
@@ -174,12 +174,12 @@ def _of_shared(shared: int) -> list[dict[str, Any]]:
     return [gr.update(interactive=shared > 0)]
 
 
-def _of_prefixes(paged: bool, prefix_caching: bool, eviction: str, shared: int) -> list[dict[str, Any]]:
+def _of_prefixes(paged: bool, enable_prefix_caching: bool, eviction: str, shared: int) -> list[dict[str, Any]]:
     """What cannot be used and why, and what the priorities are."""
-    prefixes = gr.update(interactive=True, info=SAYS["prefix_caching"])
+    prefixes = gr.update(interactive=True, info=SAYS["enable_prefix_caching"])
     if not paged:
         prefixes = gr.update(interactive=False, value=False, info=NEEDS_PAGED)
-    if not (paged and prefix_caching):
+    if not (paged and enable_prefix_caching):
         return [prefixes, gr.update(interactive=False, info=NEEDS_PREFIXES)]
     says = SAYS["eviction"] if eviction == "lru" else PRIORITIES if shared > 1 else ALIKE
     return [prefixes, gr.update(interactive=True, info=says)]
@@ -188,7 +188,7 @@ def _of_prefixes(paged: bool, prefix_caching: bool, eviction: str, shared: int) 
 FOLLOWS: tuple[tuple[tuple[str, ...], tuple[str, ...], Callable[..., list[dict[str, Any]]]], ...] = (
     (("lengths",), ("tokens",), _of_lengths),
     (("shared",), ("system",), _of_shared),
-    (("paged", "prefix_caching", "eviction", "shared"), ("prefix_caching", "eviction"), _of_prefixes),
+    (("paged", "enable_prefix_caching", "eviction", "shared"), ("enable_prefix_caching", "eviction"), _of_prefixes),
 )
 """Switches, the controls that depend on them, and what follows from their values."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lab.measure.arrivals import arrivals
-from lab.trace.batch_steps import Step
+from lab.trace.recorder import BatchStep
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.live_run import LiveJob
 from visualize.pages.pool.inputs import IN_CODE, Inputs
@@ -21,7 +21,7 @@ class BatchRun(LiveJob):
         self._inputs = inputs
         super().__init__(queue, load, BatchReducer(inputs.sequences, inputs.asked(), before))
 
-    def _decode(self) -> Iterator[Step]:
+    def _decode(self) -> Iterator[BatchStep]:
         inputs = self._inputs
         config, jobs = inputs.config(), inputs.jobs()  # what makes no sense is refused before any model is loaded
         with told_in_page_words(IN_CODE):

@@ -13,7 +13,7 @@ from lab.config import SamplingParams
 from lab.errors import LabError
 from lab.util.messages import counted
 from lab.vllm.client import Server, ServerError
-from lab.vllm.completion import DETAILED, Completed
+from lab.vllm.completion import DETAILED, CompletionEnd
 from lab.vllm.server_metrics import MOST_POSITIONS
 from visualize.charts import server_charts as figures
 from visualize.jobs.job_queue import CLOSED, TICK, JobQueue
@@ -126,10 +126,10 @@ class Asked:
                 return
         self._put(**_told(reading.result(), self._most))
 
-    async def _collect(self, pieces: list[str]) -> Completed:
+    async def _collect(self, pieces: list[str]) -> CompletionEnd:
         """The answer's end; its text goes into ``pieces``, from which ``_read`` removes and reports it."""
         async for piece in self._answer:
-            if isinstance(piece, Completed):
+            if isinstance(piece, CompletionEnd):
                 return piece
             pieces.append(piece)
         raise ServerError("The answer ended without a reason.")
@@ -164,7 +164,7 @@ class Prompts:
         return self._asked.begin(visitor, ask)
 
 
-def _told(end: Completed, most: int) -> dict[str, Any]:
+def _told(end: CompletionEnd, most: int) -> dict[str, Any]:
     """What is said and drawn of a finished answer. ``most``: the tokens that were allowed."""
     tokens = "" if end.completion_tokens is None else f": {counted(end.completion_tokens, 'token')}"
     prompt = "" if end.prompt_tokens is None else f", prompt {end.prompt_tokens:,}"

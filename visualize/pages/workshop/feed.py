@@ -10,7 +10,7 @@ from typing import Any
 
 from lab.engine.engine import Engine
 from lab.trace.events import Committed, Event
-from lab.trace.recorder import Watch
+from lab.trace.recorder import EventListener
 from visualize.charts import workshop_charts as figures
 from visualize.jobs.job_queue import TICK, JobQueue
 from visualize.jobs.sse_channel import Channel
@@ -41,9 +41,9 @@ class RoomFeed:
         self._second = time.monotonic()
         threading.Thread(target=self._tell, name="decode-lab-room", daemon=True).start()
 
-    # -- a monitor of engines (``lab.registry.Monitor``) ------------------------------------------
+    # -- a monitor of engines (``lab.registry.EngineMonitor``) ------------------------------------------
 
-    def watch(self, model: str) -> Watch:
+    def watch(self, model: str) -> EventListener:
         heard = self._heard
 
         def take(owner: int, seconds: float, event: Event) -> None:
