@@ -48,6 +48,8 @@ class Server:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         if scope["method"] == "POST" and scope["path"] == CALL:
             await send({"type": "http.response.body", "body": b'{"event_id": "abc"}'})
+        elif scope["path"] == JOIN:
+            await send({"type": "http.response.body"})
         elif self.answers is None:
             await receive()
         else:
