@@ -23,7 +23,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from lab.util.stdio import Output
-from visualize import compression
+from visualize import assets, compression
 from visualize.api_clients import ClientsMiddleware
 from visualize.assets import STATIC
 from visualize.jobs import sse_channel
@@ -115,7 +115,7 @@ def serve(
             Middleware(ClientsMiddleware, pages=pages, waiting=waiting, status=status),
             Middleware(HeartbeatMiddleware),
         ]
-        _launch(pages, options, middleware, [sse_channel.ROUTE, compression.ROUTE, *routes], look)
+        _launch(pages, options, middleware, [sse_channel.ROUTE, compression.ROUTE, assets.ROUTE, *routes], look)
         # Not earlier: Ctrl-C has to end a long wait for a public link.
         signal.signal(signal.SIGINT, lambda *_: asked.set())
         output = Output()

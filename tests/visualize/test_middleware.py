@@ -140,7 +140,8 @@ def test_a_message_can_be_read_as_soon_as_it_is_sent() -> None:
 CONFIG = '<script>window.gradio_config = {"title": "Gradio", "root": "http://proxy"};</script>'
 HTML = (
     '<html><head><meta charset="utf-8" /><meta property="og:title" content="Gradio" />' + CONFIG + "{}"
-    '<script data-gradio-mode></script><script>const root = "http://proxy";</script><script type="module" src="x.js"></script></head><body></body></html>'
+    "<script data-gradio-mode></script>"
+    '<script>const root = "http://proxy";</script><script type="module" src="x.js"></script></head><body></body></html>'
 )
 
 
