@@ -38,7 +38,7 @@ VERDICTS = {
     state.key: state
     for state in (
         State("holds", "✓", "holds here", "#00724F", "#2CC79A"),
-        State("conditions", "◐", "holds under conditions", "#8A5A00", "#F0B73A"),
+        State("conditions", "◐", "it depends", "#8A5A00", "#F0B73A"),
         State("fails", "✗", "does not hold", "#B23A00", "#FF8A4C"),
         State("noisy", "≈", "too noisy to say", "#5B6474", "#AEB6C4"),
     )
