@@ -337,7 +337,7 @@ def test_the_page_fits_the_screen(visit: Visit) -> None:
     plot, names = (page.eval_on_selector_all(f"[data-chart=bars] {part}", left) for part in (".plot", ".ytick text"))
     assert plot <= names, "no name is cut off"
     told = page.evaluate("document.querySelector('[data-chart=positions] .plot').ariaDescription")
-    assert set(re.findall(r"guess (.+?):", told)) == set("1234"), "although they are drawn side by side"
+    assert set(re.findall(r"draft token (.+?):", told)) == set("1234"), "although they are drawn side by side"
     as_on_a_phone(page)
     assert_fits(page, 390)
 
@@ -387,7 +387,7 @@ def test_a_run_in_the_lab_leads_to_a_comparison_of_its_settings(visit: Visit) ->
     assert link.is_hidden()
     lab.page.keyboard.press("Escape")
     link.wait_for()
-    assert link.get_attribute("title") == "Compare with the same settings without guesses"
+    assert link.get_attribute("title") == "Compare with the same settings without speculation"
     assert link.get_attribute("href").startswith("compare?")
     link.click()
     page = lab.page

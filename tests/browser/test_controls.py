@@ -361,7 +361,7 @@ def test_a_readout_explains_itself_on_focus_and_hover_and_a_cut_off_text_can_be_
     lab.run()
     lab.finish()
     lab.page.hover("[data-key=accepted]")
-    kept = r"Kept in \d+(, \d+){3}% of the rounds, from the first guess to the last\.( Not all [^.]+\.)?$"
+    kept = r"Accepted in \d+(, \d+){3}% of the rounds, from the first draft token to the last\.( Not all [^.]+\.)?$"
     assert re.search(kept, meaning.inner_text())
 
 

@@ -39,7 +39,7 @@ LONGEST = {
 SMALL = {
     "speed": "×0.93 of 1234",
     "accepted": "was 100",
-    "kv": "held ×0.51 of 99.9 / 99.9",
+    "kv": "allocated 0.51× (was 99.9 / 99.9)",
     "first": "×0.21 of 46.3",
     "gaps": "p50 ×0.21 of 99.9 / 999",
     "limit": "a cache helps",
@@ -120,7 +120,7 @@ def test_on_a_projector_the_longest_end_is_told_in_full(visit: Visit) -> None:
     lab.run()
     lab.finish()
     say = "document.querySelector('.say')"
-    assert "guesses (" in lab.page.inner_text(".say"), "not every round had guesses"
+    assert "accepted (" in lab.page.inner_text(".say"), "not every round had guesses"
     assert lab.page.evaluate(f"{say}.scrollHeight - {say}.clientHeight") <= 0
     after = lab.page.evaluate(BOXES)
     assert {where: box for where, box in after.items() if where != ".say"} == {

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Route, expect
 
 from tests.browser.conftest import Lab
+from visualize.page_list import ABOUT
 
 Visit = Callable[..., Lab]
 UNREACHED = "The lab does not answer. Trying again …"
@@ -46,7 +47,7 @@ def test_a_run_is_heard_to_its_end_although_the_connection_fails(troubled: Visit
     said = [text for _, text in lab.heard]
     assert said.count(UNREACHED) == 1, "once, not at every attempt"
     assert "The lab answers again." in said[said.index(UNREACHED) :]
-    assert re.match(r"Finished with 100 tokens", said[-1]), said
+    assert re.match(r"Done: 100 tokens", said[-1]), said
     assert len(held) == (3 if trouble == "refused" else 2)
     assert lab.page.locator(".token:not(.prompt)").count() == 100
 
@@ -82,7 +83,7 @@ def test_a_run_is_heard_although_every_answer_begins_late(troubled: Visit) -> No
     lab.page.route("**/channels/*", late)
     lab.open(speculative="off", max_tokens=20)
     lab.run()
-    lab.page.wait_for_selector(".say:text-matches('^Finished with 20 tokens')", timeout=10_000)
+    lab.page.wait_for_selector(".say:text-matches('^Done: 20 tokens')", timeout=10_000)
 
 
 def test_a_run_is_heard_although_every_answer_begins_at_once_and_its_first_message_is_slow(troubled: Visit) -> None:
@@ -122,7 +123,7 @@ def test_text_and_numbers_do_not_wait_for_plotly(visit: Visit) -> None:
     lab.page.wait_for_selector("body[data-ready]")
     lab.run()
     lab.page.wait_for_selector("body:not(.running)")
-    lab.page.wait_for_selector(".say:text-matches('^Finished with 30 tokens')")
+    lab.page.wait_for_selector(".say:text-matches('^Done: 30 tokens')")
     assert lab.page.locator(".token:not(.prompt)").count() == 30
     assert lab.page.inner_text("[data-key=speed] .value") != "–"
     lab.page.locator(".text .token:is(.accepted, .recovered)").first.click()
@@ -184,12 +185,12 @@ def test_until_the_links_settings_are_there_nothing_begins_and_the_page_says_why
     for route in held:
         route.continue_()
     lab.ready()
-    expect(about).to_have_text("A language model decoding with nothing hidden: guesses, verdicts, cache, time.")
+    expect(about).to_have_text(ABOUT["Lab"])
     expect(page.locator("#settings")).not_to_have_css("pointer-events", "none")
     assert page.locator(".token").count() == 0
     lab.run()
     lab.finish()
-    assert lab.seen()["say"].startswith("Finished with 12 tokens")
+    assert lab.seen()["say"].startswith("Done: 12 tokens")
 
 
 def test_a_page_that_lost_its_server_begins_nothing_anew_when_it_is_loaded_again(visit: Visit) -> None:
@@ -222,7 +223,7 @@ def test_a_page_that_is_returned_to_begins_nothing_by_itself(visit: Visit) -> No
     page.wait_for_timeout(500)
     assert page.locator(".token").count() == 0
     lab.run()
-    expect(about).to_have_text("A language model decoding with nothing hidden: guesses, verdicts, cache, time.")
+    expect(about).to_have_text(ABOUT["Lab"])
     lab.finish()
     page.go_forward()  # to a link that asks for no run
     page.wait_for_selector("body[data-ready]")

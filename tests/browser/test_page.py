@@ -296,7 +296,7 @@ def test_keyboard_focus_is_visible_a_token_explains_itself_and_the_save_menu_clo
     assert page.query_selector(opened)
     page.keyboard.press("Tab")
     page.wait_for_selector(shut)
-    for name, says in (("rounds", "Rounds one column a pass"), ("timing", "Time Pass "), ("blocks", "Blocks ")):
+    for name, says in (("rounds", "Draft / verify rounds one column"), ("timing", "Time Step "), ("blocks", "Blocks ")):
         assert page.locator(f"[data-chart={name}]").get_by_role("img", name=says).count() == 1, name
     assert page.get_attribute(".rule", "tabindex") == "0", "what scrolls can be reached by keyboard"
     page.evaluate("() => { window.fetch = () => Promise.reject(new TypeError('Failed to fetch')) }")  # as if down

@@ -97,7 +97,7 @@ def test_every_key_and_the_bar_move_every_view_together_and_the_browsers_own_are
     page.wait_for_function("location.search.includes('step=start')")
     page.keyboard.press("ArrowRight")
     lab.wait_for_instant(1)
-    assert page.inner_text(".place").startswith("pass 0 / ")
+    assert page.inner_text(".place").startswith("step 0 / ")
     page.wait_for_function("location.search.includes('step=0')")
     page.select_option(".speed", label="1/100")
     page.evaluate("document.activeElement.blur()")
@@ -192,7 +192,7 @@ def test_a_run_plays_slowed_down_and_a_round_loops(visit: Visit, tmp_path: Path)
     assert lab.instant == 7
     lab.page.keyboard.press("Space")
     lab.wait_for_instant(last)
-    assert "▶\u00a0plays it" in lab.heard[-1][1], "the end is announced"
+    assert "▶\u00a0Replay" in lab.heard[-1][1], "the end is announced"
 
 
 def slowly(visit: Visit, folder: Path, ms: float) -> Lab:
@@ -357,9 +357,9 @@ def test_a_live_run_is_followed_until_the_user_scrubs_back(visit: Visit) -> None
 def test_the_end_says_what_to_do_next_and_a_link_opens_the_run_at_its_step(visit: Visit) -> None:
     lab = finished(visit)
     assert "were given back" in lab.seen()["say"]
-    assert lab.seen()["say"].endswith("▶\u00a0plays it 20 times slower.")
+    assert lab.seen()["say"].endswith("▶\u00a0Replay slowly.")
     lab.page.select_option(".speed", label="true speed")
-    lab.page.wait_for_selector(".say:has-text('▶\u00a0plays it at its true speed.')")
+    lab.page.wait_for_selector(".say:has-text('▶\u00a0Replay at true speed.')")
     assert lab.page.inner_text("[data-chart=blocks] .caption").endswith(" given back (pale)")  # where the blocks went
     lab.page.click(".story h2")  # away from the list of speeds
     lab.page.keyboard.press("Home")

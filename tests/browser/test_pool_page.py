@@ -85,8 +85,8 @@ def assert_shows(lab: Lab, frames: list[dict[str, Any]], seq: int) -> Picture:
     )
     assert sorted(counts) == sorted(f"{a}/{b}" for a, b in zip(rows["tokens"], rows["wanted"], strict=True))
     slow = float(lab.page.input_value(".speed"))
-    how = f"{1 / slow:.0f} times slower" if slow < 1 else "at its true speed"
-    plays = f" ▶\N{NO-BREAK SPACE}plays it {how}." if seq == len(frames) - 1 else ""
+    how = "slowly" if slow < 1 else "at true speed"
+    plays = f" ▶\N{NO-BREAK SPACE}Replay {how}." if seq == len(frames) - 1 else ""
     assert lab.page.inner_text(".say") == picture.say + plays
     captions = {name: lab.page.inner_text(f"[data-chart={name}] .caption") for name in picture.captions}
     assert captions == picture.captions
@@ -137,8 +137,8 @@ def test_preemption_in_a_small_pool_is_shown_step_by_step(visit: Visit, tmp_path
     last = len(frames) - 1
     assert assert_shows(lab, frames, last).readouts["finished"][0] == "6 / 6"
     assert page.inner_text("[data-key=finished] .value") == "6 / 6"
-    assert page.inner_text(".say").startswith("Done: 6 sequences, 240 tokens")
-    blocks = page.get_by_role("img", name="Blocks live, cached, free")
+    assert page.inner_text(".say").startswith("Done: 6 requests, 240 tokens")
+    blocks = page.get_by_role("img", name="Blocks in use, cached, free")
     expect(blocks).to_have_accessible_description(re.compile(r"\d s: 0 live; .*\d s: \d+ cached; .*\d s: \d+ free$"))
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -203,16 +203,16 @@ def test_a_shared_system_prompt_is_found_and_hostile_text_stays_text(visit: Visi
     assert page.locator(".squares .shared").first.inner_text() == "×4"
     held, shared, every = (page.locator(f".squares {kind}").count() for kind in (".live", ".shared", ".square"))
     words = page.evaluate("document.querySelector('.squares').ariaDescription")
-    assert words == f"{held} of {every} blocks held by 4 sequences, {shared} of them by several"
+    assert words == f"{held} of {every} blocks held by 4 requests, {shared} of them by several"
     named = page.get_attribute(".squares", "aria-labelledby").split()
     caption = page.inner_text("[data-chart=pool] .caption")
     assert [page.inner_text(f"#{name}") for name in named] == ["Pool", caption]
-    assert caption.startswith(f"{held} live")
+    assert caption.startswith(f"{held} in use")
     page.hover(".squares .shared >> nth=0")
     page.wait_for_selector(".chip.chosen")
     assert page.get_attribute(".chip >> nth=0", "aria-label") is None, "its visible text names it"
     assert page.get_attribute(".chip >> nth=0", "title").startswith("Sequence 0: ")
-    assert "shared by sequences" in page.get_attribute(".squares .shared >> nth=0", "title")
+    assert "shared by requests" in page.get_attribute(".squares .shared >> nth=0", "title")
     assert page.evaluate("window.pwned") is None
     assert page.query_selector(".stage img") is None
     page.click("#toggle-enable-prefix-caching input")

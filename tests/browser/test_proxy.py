@@ -104,7 +104,7 @@ def test_the_lab_works_below_a_proxys_path(troubled: Visit, proxy: int, path: st
     lab.open(max_tokens=60)
     lab.run()
     lab.finish()
-    assert lab.seen()["say"].startswith("Finished with 60 tokens")
+    assert lab.seen()["say"].startswith("Done: 60 tokens")
     lab.page.click("nav a:has-text('Pool')")
     lab.page.wait_for_selector("body[data-ready]")
     assert lab.page.url == f"{address}/pool"
@@ -160,7 +160,7 @@ def test_a_run_goes_on_although_the_connection_breaks_by_which_its_page_is_known
         with lab.page.expect_request("**/heartbeat/*"):
             Cutting.cut.set()
         lab.finish()
-        assert lab.seen()["say"].startswith("Finished with 120 tokens")
+        assert lab.seen()["say"].startswith("Done: 120 tokens")
         assert Run.load(lab.save("json", tmp_path)).metrics.generated_tokens == 120
         lab.page.close()
 

@@ -54,7 +54,7 @@ def test_charts_update_and_a_prompt_is_answered_with_its_rounds(visit: Visit, vl
     assert page.inner_text(".answer-text") == f"{HOSTILE}\n⟨RLO⟩" + "".join(f" {word}" for word in vllm.words)
     assert [asked["prompt"] for asked in vllm.asked if isinstance(asked, dict)] == [f"{HOSTILE}\n\u202e"]
     assert page.query_selector(".answer-text img") is None
-    says(page, ".rounds-say", "4 rounds with guesses, 8 of 14 guesses kept. Which tokens they were is not reported.")
+    says(page, ".rounds-say", "4 rounds with draft tokens, 8 of 14 draft tokens accepted.")
     page.wait_for_function(f"document.querySelector('[data-chart=rounds] .plot').data[1].x.length === {sum(ACCEPTED)}")
     vllm.spec = False
     page.click("#run")
@@ -110,7 +110,7 @@ def test_on_a_projector_no_label_is_cut_and_a_lost_server_moves_nothing(visit: V
     page.wait_for_function(f"({POINTS})('acceptance') === 16")
     labels = "ticks => ticks.map((tick) => [tick.textContent, tick.transform.baseVal[1]?.angle ?? 0])"
     positions = page.eval_on_selector_all("[data-chart=acceptance] .xtick text", labels)
-    assert positions == [["guess 2", 0], *([f"{position}", 0] for position in range(4, 17, 2))]
+    assert positions == [["draft 2", 0], *([f"{position}", 0] for position in range(4, 17, 2))]
     charts = page.locator(".remote-charts")
     before = charts.bounding_box()
     vllm.wrong["/metrics"] = "html"

@@ -174,7 +174,7 @@ def test_a_run_recorded_on_a_gpu_is_opened_without_one(visit: Visit) -> None:
         lab.finish()
         assert lab.page.inner_text("#device").startswith("recorded on NVIDIA H100 80GB HBM3")
         assert lab.seen()["pass"] == sum(isinstance(event, StepTimed) for event in run.events) - 1  # 0 is the prefill
-        assert lab.seen()["say"].startswith("Finished with 48 tokens")
+        assert lab.seen()["say"].startswith("Done: 48 tokens")
         expect(lab.page.locator("#replays input")).to_have_value("GPU recordings")
     assert len(lab.page.evaluate("shown")) == 3, "each choice opens the run once"
     lab.slow(400)
@@ -230,7 +230,7 @@ def test_a_saved_run_is_reopened_and_a_bad_file_changes_nothing(visit: Visit, tm
     assert lab.seen()["text"] == end["text"]
 
     other.reopen(file)
-    other.page.wait_for_selector(".say:has-text('Finished with 40 tokens')")
+    other.page.wait_for_selector(".say:has-text('Done: 40 tokens')")
     other.finish()
     assert "recorded on " in other.page.inner_text(".notice")
     again = other.seen()
