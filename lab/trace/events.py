@@ -32,12 +32,19 @@ StopReason = Literal["length", "eos", "stop", "cancelled", "error"]
 StepKind = Literal["prefill", "decode", "verify"]
 
 
+EVENT_TYPES: dict[str, type[Event]] = {}
+"""The classes of events, by ``kind``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """``t_ms``: milliseconds since the run began."""
 
     kind: ClassVar[str]
     t_ms: float
+
+    def __init_subclass__(cls) -> None:
+        EVENT_TYPES[cls.kind] = cls  # twice: ``slots`` makes the class anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,31 +392,3 @@ class Finished(Event):
     reason: StopReason
     text: str
     message: str
-
-
-EVENT_TYPES: dict[str, type[Event]] = {
-    event_type.kind: event_type
-    for event_type in (
-        RunStarted,
-        Admitted,
-        Preempted,
-        FellBack,
-        CacheDropped,
-        WindowChanged,
-        Prefilled,
-        Proposed,
-        Judged,
-        Distributions,
-        Recovered,
-        Bonus,
-        Committed,
-        BlockAllocated,
-        BlockShared,
-        BlockCopied,
-        BlockStored,
-        BlockEvicted,
-        BlockFreed,
-        StepTimed,
-        Finished,
-    )
-}

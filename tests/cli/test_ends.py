@@ -46,6 +46,7 @@ def test_an_interrupted_run_prints_what_was_written_so_far(shell: Shell, engine,
     assert 0 < len(run.token_ids) < 200
 
 
+@pytest.mark.slow
 def test_the_lab_runs_as_a_module_without_gradio_and_plotly() -> None:
     hidden = "import sys; sys.modules['gradio'] = sys.modules['plotly'] = None; "
     code = hidden + "import runpy; sys.argv[1:] = ['run', 'A fox', '--max-tokens', '4']; runpy.run_module('lab', "
@@ -66,6 +67,7 @@ def test_help_and_wrong_arguments_need_neither_torch_nor_transformers(arguments:
     assert "Error" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("module", "arguments"), [("lab", ["run", PROMPT]), ("lab.bench", ["kv"])])
 def test_an_interrupted_start_ends_silently(module: str, arguments: list[str]) -> None:
     """While it imports its packages, which is most of the start."""
