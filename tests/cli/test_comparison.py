@@ -113,7 +113,7 @@ def test_a_slow_models_speeds_are_told_apart(shell: Shell, monkeypatch) -> None:
     assert [line.split()[:4] for line in table.splitlines()[1:3]] == [["0.425", "0.362", "to", "0.487"]] * 2
     whole = Run.metrics.func
     monkeypatch.setattr(Run, "metrics", property(lambda run: replace(whole(run), tokens_per_second=0.4249)))
-    assert ", 0.425 a second, " in shell("run", PROMPT, "--max-tokens", "4")[2]
+    assert ", 0.425 per second, " in shell("run", PROMPT, "--max-tokens", "4")[2]
 
 
 @pytest.mark.parametrize(
