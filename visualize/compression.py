@@ -1,4 +1,4 @@
-"""What browsers may keep, and how answers are compressed.
+"""Compression of answers, and how long browsers may keep them.
 
 Gradio compresses scripts and styles, each time anew, but no page and no stream. It does not say how long a browser may
 keep a file, and sends all of it again to a browser that asks whether its copy is still good.
@@ -22,7 +22,7 @@ from visualize.assets import CHARTS, PLOTLY
 LEVEL = 5
 """Of compression: a third of the time that the highest level takes, for a tenth more bytes."""
 HASHED = "/assets/"
-"""Where Gradio has files whose names change with their contents."""
+"""The address of Gradio's files whose names change with their contents."""
 FOR_EVER = "public, max-age=31536000, immutable"
 
 
@@ -82,4 +82,4 @@ async def _charts(request: Request) -> Response:
 
 
 ROUTE = Route(f"/{CHARTS}", _charts)
-"""Where pages fetch that script: three quarters of a first visit's bytes, compressed for the first of all visitors."""
+"""The address of that script: three quarters of a first visit's bytes, compressed for the first of all visitors."""

@@ -1,4 +1,4 @@
-"""How the pages' events behave, and what all pages do when they are opened and when a control changes."""
+"""The settings of the pages' events, and what all pages do when they are opened and when a control changes."""
 
 from __future__ import annotations
 
