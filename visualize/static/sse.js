@@ -75,8 +75,9 @@ export function recordReader(read) {
   return (value) => {
     if (!value) return;
     stream?.close();
-    const { channel, ...begun } = JSON.parse(value);
-    if (!channel) return read(begun);
+    const first = JSON.parse(value);
+    if (!first?.channel) return read(first);
+    const { channel, ...begun } = first;
     let running = true;
     stream = openChannel(channel, {
       hear(line) {

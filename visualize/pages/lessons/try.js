@@ -8,7 +8,10 @@ export function mount(element, { props, trigger, watch }, setup) {
   const $ = within(element);
   const announce = progressAnnouncer(element);
 
-  const readValue = recordReader(({ title, why, rows, see, running = false, progress = "", share, problem }) => {
+  const readValue = recordReader((record) => {
+    $(".try").hidden = !record;
+    if (!record) return;
+    const { title, why, rows, see, running = false, progress = "", share, problem } = record;
     body.classList.toggle("running", running);
     $(".title").textContent = `${title}.`;
     $(".why").textContent = why;
@@ -28,7 +31,7 @@ export function mount(element, { props, trigger, watch }, setup) {
   });
 
   function changed() {
-    $(".try").hidden = !props.value;
+    if (!props.value) $(".try").hidden = true;
     readValue(props.value);
   }
 
