@@ -1,5 +1,5 @@
 """What the packages of ``requirements-test.txt`` bring in turn, in the versions installed here, as pip's constraints:
-``python -m tests.brought > constraints.txt``, in an environment that was made anew without them."""
+``python -m tests.constraints > constraints.txt``, in an environment that was made anew without them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-HEAD = "# What the lab's packages and its tests' bring, for pip's -c: python -m tests.brought > constraints.txt"
+HEAD = "# What the lab's packages and its tests' bring, for pip's -c: python -m tests.constraints > constraints.txt"
 
 
 def asked(name: str) -> Iterator[Requirement]:
@@ -23,7 +23,7 @@ def asked(name: str) -> Iterator[Requirement]:
             yield Requirement(line)
 
 
-def brought() -> list[str]:
+def constraints() -> list[str]:
     """A line for each package that no file asks for by itself.
 
     Raises:
@@ -44,4 +44,4 @@ def brought() -> list[str]:
 
 
 if __name__ == "__main__":
-    print(HEAD, *brought(), sep="\n")
+    print(HEAD, *constraints(), sep="\n")

@@ -8,10 +8,11 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
-from lab import EngineConfig, SamplingParams, UnsupportedModelError, load_engine
+from lab import EngineConfig, SamplingParams, UnsupportedModelError
 from lab.engine.engine import Engine
-from lab.models import numerical_check as trial
+from lab.models import numerical_check
 from lab.models.language_model import LanguageModel
+from lab.models.loader import load_model
 from lab.models.numerical_check import refuse_disagreement
 from tests import tiny_models
 
@@ -60,7 +61,7 @@ def test_accepted_models_decode_as_in_transformers(kind):
     model = LanguageModel(random_model(kind), kind)
     refuse_disagreement(model)
     engine = Engine(model, tiny_models.tokenizer())
-    config, sampling = EngineConfig(speculative="early_exit"), SamplingParams(max_tokens=12, temperature=0)
+    config, sampling = EngineConfig(speculative="early_exit"), SamplingParams(max_tokens=8, temperature=0)
     requests = [engine.submit(prompt, config, sampling) for prompt in ("Once upon", "The miller's cat was old")]
     for run in [request.result() for request in requests]:
         assert run.token_ids == tiny_models.continuation(engine, run.prompt_token_ids, len(run.token_ids))
@@ -72,12 +73,9 @@ def test_rounding_is_no_disagreement(kind, dtype):
     refuse_disagreement(LanguageModel(random_model(kind, dtype), kind))
 
 
-def test_a_model_with_less_than_its_trial_asks_for_is_tried_all_the_same():
-    refuse_disagreement(LanguageModel(random_model("llama", num_hidden_layers=1, vocab_size=12), "llama"))
-
-
-def test_a_model_that_says_nothing_yet_does_not_disagree():
+def test_small_and_untrained_models_do_not_disagree():
     """The heads of some are zero until they are trained; and what float32 calls tiny is zero in float16."""
+    refuse_disagreement(LanguageModel(random_model("llama", num_hidden_layers=1, vocab_size=12), "llama"))
     model = random_model("llama", torch.float16)
     torch.nn.init.zeros_(model.lm_head.weight)
     refuse_disagreement(LanguageModel(model, "llama"))
@@ -89,6 +87,12 @@ def test_a_model_whose_layers_need_another_attention_is_refused(kind, reason, dt
     model = random_model(kind, dtype)
     with pytest.raises(UnsupportedModelError, match=rf"a/model cannot be decoded here.*{reason}"):
         refuse_disagreement(LanguageModel(model, "a/model"))
+
+
+def test_a_model_from_a_folder_is_checked_before_it_is_accepted(tmp_path):
+    random_model("diffllama").save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError, match="DiffLlamaForCausalLM"):
+        load_model(tmp_path, name="m", place="cpu", dtype=torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +108,7 @@ def test_a_model_whose_layers_need_another_attention_is_refused(kind, reason, dt
 )
 def test_a_model_is_refused_if_most_tokens_differ_or_one_is_not_finite(monkeypatch, tokens, factor, dtype, taken):
     """A few of the ten may: in a mixture, a token near a tie goes to another expert. All may by what is rounded."""
-    cached = trial._cached
+    cached = numerical_check._cached
 
     def changed(model, texts):
         assert model.layers == 2, "all of them may take long"
@@ -113,7 +117,7 @@ def test_a_model_is_refused_if_most_tokens_differ_or_one_is_not_finite(monkeypat
         logits.flatten(0, 1)[:tokens] *= factor
         return logits
 
-    monkeypatch.setattr(trial, "_cached", changed)
+    monkeypatch.setattr(numerical_check, "_cached", changed)
     with nullcontext() if taken else pytest.raises(UnsupportedModelError, match="% off"):
         refuse_disagreement(LanguageModel(random_model("llama", dtype), "llama"))
 
@@ -125,16 +129,9 @@ def test_a_model_is_not_refused_because_memory_ran_out(monkeypatch, error):
     def short(*_):
         raise error
 
-    monkeypatch.setattr(trial, "_cached", short)
+    monkeypatch.setattr(numerical_check, "_cached", short)
     with pytest.raises(type(error), match=str(error)):
         refuse_disagreement(LanguageModel(random_model("llama"), "llama"))
-
-
-def test_a_model_from_a_folder_is_tried_before_it_is_accepted(tmp_path):
-    random_model("diffllama").save_pretrained(tmp_path)
-    tiny_models.tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(UnsupportedModelError, match="DiffLlamaForCausalLM do not say with the lab's attention"):
-        load_engine(tmp_path)
 
 
 def test_the_attention_of_the_lab_is_restored_after_the_trial():

@@ -45,17 +45,16 @@ async def answer(server: Server, **sampling: float) -> list[str | CompletionEnd]
     return [piece async for piece in server.complete(MODEL, "Once", asked)]
 
 
-def test_changing_metrics_and_the_models_are_read(server: Server) -> None:
+def test_changing_metrics_and_the_models_are_read(server: Server, vllm: ScriptedVLLM) -> None:
     first, second = complete(server.read()), complete(server.read())
     assert second.values[GENERATED] - first.values[GENERATED] == 120
     assert second.at > first.at
     assert complete(server.models()) == (MODEL,)
-
-
-def test_a_model_is_asked_for_by_its_whole_name(server: Server, vllm: ScriptedVLLM) -> None:
-    """A model from a folder has the folder's path for a name."""
-    vllm.model = "/far" * 100 + "/model"
+    vllm.model = "/far" * 100 + "/model"  # a model from a folder has the folder's path for a name
     assert complete(server.models()) == (vllm.model,)
+    vllm.model = "tiny \ud83d"  # which could not be sent back
+    with pytest.raises(ServerError, match="not a list of models"):
+        complete(server.models())
 
 
 def test_an_answer_streams_in_pieces_and_ends_with_its_rounds(server: Server, vllm: ScriptedVLLM) -> None:
@@ -66,75 +65,64 @@ def test_an_answer_streams_in_pieces_and_ends_with_its_rounds(server: Server, vl
     [asked] = vllm.asked
     expected = {"model": MODEL, "prompt": "Once", "max_tokens": 16, "min_p": 0, "repetition_penalty": 1, "stream": True}
     assert asked == expected | how | {"stream_options": {"include_usage": True}}
-
-
-def test_no_sampling_is_left_to_the_models_own_defaults(server: Server, vllm: ScriptedVLLM) -> None:
-    """vLLM takes what a request leaves out from the model's generation_config.json: for Qwen3 20 tokens and 0.95."""
-    complete(answer(server, temperature=1.0))
-    [asked] = vllm.asked
-    sampling = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1}
-    assert {name: asked.get(name) for name in sampling} == sampling
-    assert not {"seed", "stop", "ignore_eos"} & asked.keys()
-
-
-def test_an_answer_without_its_rounds_is_accepted(server: Server, vllm: ScriptedVLLM) -> None:
+    # vLLM takes what a request leaves out from the model's generation_config.json: for Qwen3 20 tokens and 0.95.
     vllm.spec = False
-    *pieces, end = complete(answer(server))
-    assert len(pieces) == len(WORDS)
+    *_, end = complete(answer(server, temperature=1.0))
     assert end.rounds is None
-
-
-def test_an_answer_that_ended_before_its_first_round_has_none() -> None:
-    """vLLM leaves empty lists out."""
-    assert reported_rounds({"num_spec_steps": 0, "num_drafted": 0, "num_accepted": 0}) == ReportedRounds((), ())
+    sampling = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1}
+    assert {name: vllm.asked[-1].get(name) for name in sampling} == sampling
+    assert not {"seed", "stop", "ignore_eos"} & vllm.asked[-1].keys()
+    assert CompletionReader().take({"choices": [{"text": " half \ud83d here"}]}) == " half ? here"
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("given", "rounds"),
     [
-        None,
-        [],
-        {"num_spec_steps": 3},  # a server that reports sums only
-        {"per_step_drafted": [4]},
-        {"per_step_drafted": [4], "per_step_accepted": [5]},
-        {"per_step_drafted": [4, 4], "per_step_accepted": [1]},
-        {"per_step_drafted": [float("inf")], "per_step_accepted": [1]},
-        {"per_step_drafted": ["4"], "per_step_accepted": [1]},
-        {"per_step_drafted": [True], "per_step_accepted": [True]},
-        {"per_step_drafted": [4], "per_step_accepted": [-1]},
-        {"per_step_drafted": [4, 4], "per_step_accepted": [1, 5]},
+        ({"num_spec_steps": 0, "num_drafted": 0}, ReportedRounds((), ())),  # vLLM leaves empty lists out
+        ({"per_step_drafted": [4, 4, 4], "per_step_accepted": [1, 2, 3]}, ReportedRounds((4, 4), (1, 2))),  # too many
+        *((none, None) for none in (None, [], {"num_spec_steps": 3}, {"per_step_drafted": [4]})),
+        ({"per_step_drafted": [4], "per_step_accepted": [5]}, None),
+        ({"per_step_drafted": [4, 4], "per_step_accepted": [1]}, None),
+        ({"per_step_drafted": [float("inf")], "per_step_accepted": [1]}, None),
+        ({"per_step_drafted": ["4"], "per_step_accepted": [1]}, None),
+        ({"per_step_drafted": [True], "per_step_accepted": [True]}, None),
+        ({"per_step_drafted": [4], "per_step_accepted": [-1]}, None),
     ],
 )
-def test_malformed_rounds_are_dropped(said: object) -> None:
-    assert reported_rounds(said) is None
-
-
-def test_of_more_rounds_than_any_answer_has_the_first_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_are_kept_if_they_make_sense(monkeypatch, given: object, rounds: ReportedRounds | None) -> None:
     monkeypatch.setattr(completion, "MOST_ROUNDS", 2)
-    said = {"per_step_drafted": [4, 4, 4], "per_step_accepted": [1, 2, 3]}
-    assert reported_rounds(said) == ReportedRounds((4, 4), (1, 2))
+    assert reported_rounds(given) == rounds
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("path", "wrong", "word"),
     [
-        ("redirect", "not followed"),
-        ("html", "Prometheus"),
-        ("large", "more than 8 MiB"),
-        ("key", "VLLM_API_KEY"),
-        ("gone", "404"),
+        ("/metrics", "redirect", "not followed"),
+        ("/metrics", "html", "Prometheus"),
+        ("/metrics", "large", "more than 8 MiB"),
+        ("/metrics", "key", "VLLM_API_KEY"),
+        ("/metrics", "gone", "404"),
+        ("/metrics", "silent", "0.1 s"),
+        ("/metrics", "endless", "in full"),
+        ("/v1/models", "redirect", "not followed"),
+        ("/v1/models", "key", "VLLM_API_KEY"),
+        ("/v1/models", "html", "not a list of models"),
+        ("/v1/completions", "long", "maximum context length is 1024 tokens"),
+        ("/v1/completions", "gone", "404"),
+        ("/v1/completions", "unnamed", "The model `tiny` does not exist"),
+        ("/v1/completions", "large", "a line without an end"),
+        ("stream", "error", "the engine died"),
+        ("stream", "garbage", "not stream JSON"),
     ],
 )
-def test_an_unexpected_page_is_refused_with_the_reason(
-    server: Server, vllm: ScriptedVLLM, wrong: str, says: str
-) -> None:
-    vllm.wrong["/metrics"] = wrong
-    with pytest.raises(ServerError, match=says):
-        complete(server.read())
-    vllm.wrong["/v1/models"] = wrong
-    if wrong != "html":
-        with pytest.raises(ServerError, match=says):
-            complete(server.models())
+def test_a_failure_is_reported_with_its_reason(server: Server, vllm, monkeypatch, path, wrong, word) -> None:
+    if wrong in ("silent", "endless"):
+        monkeypatch.setattr(remote, "READ_S" if wrong == "silent" else "WHOLE_S", 0.1)
+    vllm.wrong[path] = wrong
+    ask = {"/metrics": Server.read, "/v1/models": Server.models}.get(path, answer)
+    with pytest.raises(ServerError) as refused:
+        complete(ask(server))
+    assert word in str(refused.value)
 
 
 def test_why_there_is_no_connection_is_said(
@@ -186,20 +174,6 @@ def test_a_file_without_certificates_is_refused_by_its_name(monkeypatch: pytest.
         assert Server("http://gpu").address == "http://gpu"  # which needs none
 
 
-def test_a_silent_server_is_reported(server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "READ_S", 0.1)
-    vllm.wrong["/metrics"] = "silent"
-    with pytest.raises(ServerError, match=r"said nothing for 0\.1 s"):
-        complete(server.read())
-
-
-def test_an_endless_answer_is_reported(server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "WHOLE_S", 0.3)
-    vllm.wrong["/metrics"] = "endless"
-    with pytest.raises(ServerError, match=r"has not answered in full after 0\.3 s"):
-        complete(server.read())
-
-
 def test_an_answer_that_goes_on_after_all_its_tokens_is_ended(server: Server, vllm: ScriptedVLLM) -> None:
     """What was held back, for it may have begun a stop string, may come as one piece more."""
     vllm.words = ("a",) * 17
@@ -209,35 +183,7 @@ def test_an_answer_that_goes_on_after_all_its_tokens_is_ended(server: Server, vl
         complete(answer(server))
 
 
-@pytest.mark.parametrize(("wrong", "model"), [("html", MODEL), ("", "tiny \ud83d")])
-def test_a_malformed_list_of_models_is_refused_with_the_reason(
-    server: Server, vllm: ScriptedVLLM, wrong: str, model: str
-) -> None:
-    vllm.wrong["/v1/models"], vllm.model = wrong, model
-    with pytest.raises(ServerError, match="not a list of models"):
-        complete(server.models())
-
-
-@pytest.mark.parametrize(
-    ("path", "wrong", "says"),
-    [
-        ("/v1/completions", "long", "maximum context length is 1024 tokens"),
-        ("/v1/completions", "gone", "404.*is this the address"),
-        ("/v1/completions", "unnamed", "The model `tiny` does not exist"),
-        ("/v1/completions", "large", "a line without an end"),
-        ("stream", "error", "the engine died"),
-        ("stream", "garbage", "not stream JSON"),
-    ],
-)
-def test_a_failed_completion_is_reported_with_the_reason_given(
-    server: Server, vllm: ScriptedVLLM, path: str, wrong: str, says: str
-) -> None:
-    vllm.wrong[path] = wrong
-    with pytest.raises(ServerError, match=says):
-        complete(answer(server))
-
-
-class Told(httpx.AsyncBaseTransport):
+class Portions(httpx.AsyncBaseTransport):
     """A server that sends these bytes, in these portions, and then keeps the connection open if it ``holds``."""
 
     def __init__(self, *portions: bytes, status: int = 200, holds: bool = False, **headers: str) -> None:
@@ -254,8 +200,8 @@ class Told(httpx.AsyncBaseTransport):
             await asyncio.sleep(60)
 
 
-def told(*portions: bytes, **how: Any) -> Server:
-    return Server("http://vllm", transport=Told(*portions, **how))
+def serving_portions(*portions: bytes, **how: Any) -> Server:
+    return Server("http://vllm", transport=Portions(*portions, **how))
 
 
 FIRST = b'data: {"choices": [{"text": " one", "finish_reason": null}], "error": null}'
@@ -263,7 +209,7 @@ LAST = b'data: {"choices": [{"text": " two", "finish_reason": "length"}]}'
 
 
 def test_an_answer_that_broke_off_after_it_began_is_told_without_a_guess_why() -> None:
-    class Breaks(Told):
+    class Breaks(Portions):
         async def _said(self) -> AsyncIterator[bytes]:
             yield FIRST + b"\n\n"
             raise httpx.ReadError("reset")
@@ -280,14 +226,14 @@ def test_lines_end_as_in_the_standard_wherever_the_stream_is_cut(end: bytes, cut
     stream = end.join([b": a remark", FIRST, b"event: message", b"data:", LAST] + [b"data: [DONE]", b""] * done)
     places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     portions = [stream[begin:finish] for begin, finish in pairwise(places)]
-    *pieces, last = complete(answer(told(*portions)))
+    *pieces, last = complete(answer(serving_portions(*portions)))
     assert pieces == [" one", " two"]
     assert last.finish_reason == "length"
 
 
 def test_a_finished_stream_is_not_waited_for() -> None:
     began = time.monotonic()
-    *pieces, _ = complete(answer(told(FIRST + b"\n\n" + LAST + b"\n\ndata: [DONE]\n\n", holds=True)))
+    *pieces, _ = complete(answer(serving_portions(FIRST + b"\n\n" + LAST + b"\n\ndata: [DONE]\n\n", holds=True)))
     assert pieces == [" one", " two"]
     assert time.monotonic() - began < 30
 
@@ -299,38 +245,28 @@ def test_a_finished_stream_is_not_waited_for() -> None:
 )
 def test_an_answer_without_a_finish_reason_is_refused(stream: bytes) -> None:
     with pytest.raises(ServerError, match=r"http://vllm/v1/completions (ended without a reason|does not stream JSON)"):
-        complete(answer(told(stream)))
-
-
-def test_a_compressed_answer_is_refused_with_its_encoding() -> None:
-    for asked in (answer, Server.read, Server.models):
-        with pytest.raises(ServerError, match="compressed as gzip"):
-            complete(asked(told(b"\x1f\x8b\x08", content_encoding="gzip")))
+        complete(answer(serving_portions(stream)))
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "says"),
+    ("status", "body", "word"),
     [
-        (503, b'{"error": {"message": "the model is asleep"}}', "status 503: the model is asleep."),
-        (429, b'{"message": "too many"}', "status 429: too many."),
+        (503, b'{"error": {"message": "the model is asleep"}}', "503: the model is asleep."),
+        (429, b'{"message": "too many"}', "429: too many."),
         (401, b'{"error": "Unauthorized"}', "VLLM_API_KEY. It says: Unauthorized"),
         (422, b'{"detail": [{"loc": ["body", "top_k"], "msg": "Input should be an integer"}]}', "top_k: Input should"),
-        (422, b'{"detail": "no such thing"}', "status 422: no such thing."),
-        (500, b"<html>", r"status 500\."),
-        (500, b'{"detail": [7, {"loc": 3}]}', r"status 500\."),
+        (422, b'{"detail": "no such thing"}', "422: no such thing."),
+        (500, b"<html>", "status 500."),
+        (500, b'{"detail": [7, {"loc": 3}]}', "status 500."),
+        (200, b"\x1f\x8b\x08", "compressed as gzip"),
     ],
 )
-def test_the_reason_a_server_gives_for_a_refusal_is_reported(status: int, body: bytes, says: str) -> None:
-    with pytest.raises(ServerError, match=says):
-        complete(answer(told(body, status=status)))
-
-
-def test_an_address_without_a_server_is_reported() -> None:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        server = Server(f"http://127.0.0.1:{bound.getsockname()[1]}")
-        with pytest.raises(ServerError, match="is the server running there"):
-            complete(server.read())
+def test_the_reason_a_server_gives_for_a_refusal_is_reported(status: int, body: bytes, word: str) -> None:
+    packed = {"content_encoding": "gzip"} if status == 200 else {}
+    for ask in (answer, Server.read, Server.models):
+        with pytest.raises(ServerError) as refused:
+            complete(ask(serving_portions(body, status=status, **packed)))
+        assert word in str(refused.value)
 
 
 def test_cancelling_an_answer_ends_the_request(server: Server, vllm: ScriptedVLLM) -> None:
@@ -375,8 +311,3 @@ def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch
 def test_an_invalid_address_is_refused_with_the_reason(address: str) -> None:
     with pytest.raises(ConfigError, match="address of a vLLM server"):
         Server(address)
-
-
-def test_a_lone_surrogate_in_an_answer_is_replaced() -> None:
-    """The page is sent as UTF-8, which cannot encode it."""
-    assert CompletionReader().take({"choices": [{"text": " half \ud83d here"}]}) == " half ? here"

@@ -12,7 +12,6 @@ import pytest
 import torch
 from huggingface_hub.errors import HfHubHTTPError
 from transformers import (
-    AutoModelForCausalLM,
     BertConfig,
     DeepseekV3Config,
     FalconConfig,
@@ -38,7 +37,7 @@ from lab.memory.catalogue import PUBLISHED
 from lab.memory.model_memory import ModelInfo, count_parameters, find_model, known_models, published_config
 from lab.models import checkpoint_files as hub
 from lab.models.loader import WEIGHTS, ModelLoadError
-from lab.models.meta_model import without_weights
+from lab.models.meta_model import parameters, without_weights
 from lab.models.model_shape import ModelShape
 from lab.models.support import unsupported_cache
 from tests import tiny_models
@@ -46,39 +45,56 @@ from tests import tiny_models
 TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
-def kept(config) -> set[tuple[int, int, int]]:
-    """Layers, KV heads and head dimension of what a model with this configuration caches."""
+def cached(model) -> set[tuple[int, int, int]]:
+    """Layers, KV heads and head dimension of what a model on "meta" caches."""
     with torch.device("meta"), torch.no_grad():
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         layers = model(input_ids=torch.zeros(1, 3, dtype=torch.int64), use_cache=True).past_key_values.layers
     return {(len(layers), *(part.shape[i] for i in (1, 3))) for layer in layers for part in (layer.keys, layer.values)}
+
+
+def agrees(config: PreTrainedConfig) -> tuple[ModelShape, int]:
+    """The shape read from a configuration, which has to be what its model caches, with its tables; its parameters."""
+    shape, model = ModelShape.from_config(config), without_weights(config)
+    assert cached(model) == {(shape.layers, shape.kv_heads, shape.head_dim)}
+    ends = {id(end.weight): end.weight.numel() for end in (model.get_input_embeddings(), model.get_output_embeddings())}
+    assert shape.tables == sum(ends.values())
+    return shape, parameters(model)
 
 
 @pytest.mark.parametrize("key", PUBLISHED)
 def test_a_listed_model_agrees_with_its_configuration(key: str) -> None:
     config, model = published_config(PUBLISHED[key]["config"]), known_models()[key]
     assert unsupported_cache(config) is None
-    assert count_parameters(config) == model.parameters
-    assert kept(config) == {(model.shape.layers, model.shape.kv_heads, model.shape.head_dim)}
+    assert agrees(config) == (model.shape, model.parameters)
 
 
-@pytest.mark.parametrize("config", [*tiny_models.CONFIGS.values(), GPTBigCodeConfig()], ids=lambda c: c.model_type)
-def test_the_shape_read_from_a_configuration_is_what_the_model_caches(config) -> None:
-    shape = ModelShape.from_config(config)
-    assert kept(config) == {(shape.layers, shape.kv_heads, shape.head_dim)}
+SIZES = TINY | {"num_key_value_heads": 1}
+LONG = {"sliding_window": 262_144, "max_position_embeddings": 131_072, "pad_token_id": 0}
 
 
-@pytest.mark.parametrize("key", PUBLISHED)
-def test_the_table_and_the_head_are_those_of_the_model(key: str) -> None:
-    model = without_weights(published_config(PUBLISHED[key]["config"]))
-    ends = {id(end.weight): end.weight.numel() for end in (model.get_input_embeddings(), model.get_output_embeddings())}
-    assert known_models()[key].shape.tables == sum(ends.values())
+@pytest.mark.parametrize(
+    "config",
+    [
+        *tiny_models.CONFIGS.values(),
+        GPTBigCodeConfig(n_layer=2),
+        Phi3Config(**SIZES, **LONG),  # a window as long as all it was made for
+        Gemma2Config(**SIZES, head_dim=8, layer_types=["full_attention"] * 2),  # capped scores
+        BertConfig(**TINY, is_decoder=True),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_a_model_that_caches_every_position_is_accepted(tmp_path, config) -> None:
+    config.save_pretrained(tmp_path)
+    found = find_model(tmp_path)
+    assert (found.shape, found.parameters) == agrees(config)
 
 
-def test_the_kind_of_head_sharing_is_named() -> None:
+def test_listed_models_are_complete() -> None:
     sharing = {key: known_models()[key].shape.sharing for key in ("llama-2-7b", "llama-3.1-8b", "falcon-7b")}
     assert sharing == {"llama-2-7b": "MHA", "llama-3.1-8b": "GQA", "falcon-7b": "MQA"}
     assert known_models()["falcon-7b"].shape.query_groups == 71
+    listed, found = known_models()["stories-target"], find_model(WEIGHTS / "target")
+    assert (listed.shape, listed.parameters) == (found.shape, found.parameters)
 
 
 @pytest.mark.parametrize(("changes", "kv_heads"), [({}, 1), ({"new_decoder_architecture": True}, 8)])
@@ -91,17 +107,6 @@ def test_falcons_newer_architecture_ignores_multi_query(changes: dict, kv_heads:
     assert weight.shape[0] == 128 + 2 * kv_heads * 128 // 16
 
 
-def test_a_size_in_blocks_or_of_layers_is_not_taken_for_how_many_there_are(tmp_path) -> None:
-    LlamaConfig(**TINY, num_key_value_heads=1, block_size=4096, expert_layer_size=200_000).save_pretrained(tmp_path)
-    assert find_model(tmp_path).shape.layers == 2
-
-
-def test_the_embedded_target_is_listed_as_it_is() -> None:
-    target = known_models()["stories-target"]
-    assert target.shape == find_model(WEIGHTS / "target").shape
-    assert target.parameters == find_model(WEIGHTS / "target").parameters
-
-
 def test_a_folder_needs_a_configuration_and_no_weights(tmp_path) -> None:
     LlamaConfig(**TINY, num_key_value_heads=1, max_position_embeddings=77).save_pretrained(tmp_path / "mine")
     model = find_model(tmp_path / "mine")
@@ -111,27 +116,19 @@ def test_a_folder_needs_a_configuration_and_no_weights(tmp_path) -> None:
     assert (model.shape.kv_heads, model.shape.head_dim, model.shape.context_length) == (1, 8, 77)
 
 
-@pytest.mark.parametrize(
-    "where",
-    ["../../etc", "/etc", "a/b/c", "", " ", "a b", "x" * 200, "..", "-", "<img src=x onerror=alert(1)>", "a\0b"],
-)
-def test_an_invalid_hub_id_is_not_looked_up(where: str) -> None:
-    with pytest.raises(ModelLoadError, match="cannot be used as a hub id: it must be owner/name"):
-        find_model(where)
+STRANGE = ("../../etc", "/etc", "a/b/c", "", " ", "a b", "x" * 200, "..", "-", "<img src=x onerror=alert(1)>", "a\0b")
 
 
-def test_a_hub_id_never_reads_a_folder(tmp_path, monkeypatch) -> None:
+def test_an_invalid_hub_id_is_not_looked_up_and_a_folder_not_read(tmp_path, monkeypatch) -> None:
     LlamaConfig(**TINY).save_pretrained(tmp_path / "secret" / "model")
     monkeypatch.chdir(tmp_path)
+    for where in STRANGE:
+        with pytest.raises(ModelLoadError, match="must be owner/name"):
+            find_model(where)
     with pytest.raises(ModelLoadError, match="only the hub is asked"):
         find_model("secret/model")
-
-
-def test_without_a_network_a_hub_id_is_refused_with_the_reason(monkeypatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(
-        ModelLoadError, match=r"The configuration of somebody/some-model could not be fetched\..*needs a network"
-    ):
+    with pytest.raises(ModelLoadError, match="network"):
         find_model("somebody/some-model")
 
 
@@ -164,83 +161,43 @@ def test_an_unavailable_hub_is_asked_once_and_nothing_is_logged(ask, asked, capf
     assert "some-model" not in "".join(capfd.readouterr())
 
 
-def test_an_unreadable_configuration_is_refused_with_the_reason(tmp_path) -> None:
-    for text in ("{not json", "[]"):
-        (tmp_path / "config.json").write_text(text)
-        with pytest.raises(ModelLoadError, match=r"has no config\.json that can be read\. \(\w+: "):
-            find_model(tmp_path)
-
-
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "word"),
     [
-        (MistralConfig(**TINY, num_key_value_heads=1, sliding_window=8), "sliding-window"),
+        (MistralConfig(**SIZES, sliding_window=8), "sliding-window"),
         (DeepseekV3Config(num_hidden_layers=2), "latent attention"),
-        (
-            MllamaConfig(text_config=TINY | {"pad_token_id": 0, "cross_attention_layers": [1]}),
-            "cannot be computed here: .*cross-attention.* Only keys and values of every position",
-        ),
+        (MllamaConfig(text_config=TINY | {"pad_token_id": 0, "cross_attention_layers": [1]}), "cross-attention"),
         (GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2, add_cross_attention=True), "cross-attention"),
-        (BertConfig(**TINY), "cannot be computed here: it is an encoder"),
-        (RobertaConfig(**TINY), "cannot be computed here: it is an encoder"),
-        (T5Config(vocab_size=50, d_model=16), "cannot be computed here: it is an encoder-decoder"),
+        *((kind(**TINY), "it is an encoder") for kind in (BertConfig, RobertaConfig)),
+        (T5Config(vocab_size=50, d_model=16), "encoder-decoder"),
         (MptConfig(), "section of its own"),
         (LlamaConfig(**TINY | {"num_hidden_layers": 10**6}), "num_hidden_layers|as layers"),
         (LlamaConfig(**TINY | {"vocab_size": 10**12}), "vocab_size"),
         (LlamaConfig(**TINY, num_kv_shared_layers=1), "share the keys and values of others"),
         (LlamaConfig(**TINY | {"num_attention_heads": 4, "num_key_value_heads": 3}), "share each KV head"),
+        # Of these, transformers would make lists of so many.
+        ({"model_type": "qwen3", "num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ({"model_type": "git", "vision_config": {"model_type": "x", "num_hidden_layers": 10**9}}, "num_hidden_layers"),
+        ({"model_type": "phi4_multimodal", "audio_config": {"num_blocks": 10**9}}, "num_blocks"),
+        ({"model_type": "llama", "towers": [{"depths": [2, 10**9]}]}, "depths"),
+        ({"model_type": "mixtral", "sliding_window": None, "num_local_experts": 10**9}, "num_local_experts"),
     ],
-    ids=[
-        *("window", "latent", "mllama", "gpt2", "bert", "roberta", "t5"),
-        *("mpt", "layers", "vocabulary", "shared layers", "heads"),
-    ],
+    ids=lambda it: it if isinstance(it, str) else it["model_type"] if isinstance(it, dict) else it.model_type,
 )
-def test_a_model_whose_memory_would_be_computed_wrong_is_refused(tmp_path, config, says: str) -> None:
-    config.save_pretrained(tmp_path)
-    with pytest.raises(UnsupportedModelError, match=says):
-        find_model(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        Phi3Config(
-            **TINY, num_key_value_heads=1, sliding_window=262_144, max_position_embeddings=131_072, pad_token_id=0
-        ),
-        Gemma2Config(**TINY, num_key_value_heads=1, head_dim=8, layer_types=["full_attention"] * 2),
-        BertConfig(**TINY, is_decoder=True),
-    ],
-    ids=["a window as long as all it was made for", "capped scores", "a decoder of encoders' kind"],
-)
-def test_a_model_that_caches_every_position_is_accepted(tmp_path, config) -> None:
-    config.save_pretrained(tmp_path)
-    shape = find_model(tmp_path).shape
-    assert kept(config) == {(shape.layers, shape.kv_heads, shape.head_dim)}
-
-
-def test_absurd_sizes_are_refused_before_a_model_is_built(tmp_path) -> None:
-    config = json.loads(LlamaConfig(**TINY).to_json_string()) | {"num_local_experts": 10**9, "model_type": "mixtral"}
-    (tmp_path / "config.json").write_text(json.dumps(config | {"sliding_window": None}))
-    with pytest.raises(UnsupportedModelError, match="1,000,000,000 as num_local_experts"):
-        find_model(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"model_type": "qwen3", "num_hidden_layers": 10**9},  # of whose kinds transformers makes a list
-        {"model_type": "git", "vision_config": {"model_type": "git_vision_model", "num_hidden_layers": 10**9}},
-        {"model_type": "phi4_multimodal", "audio_config": {"num_blocks": 10**9}},
-        {"model_type": "llama", "towers": [{"depths": [2, 10**9]}]},
-    ],
-    ids=lambda given: given["model_type"],
-)
-def test_too_many_layers_are_refused_before_anything_is_made_of_them(tmp_path, given) -> None:
+def test_a_model_whose_memory_would_be_computed_wrong_is_refused(tmp_path, config, word: str) -> None:
+    given = config if isinstance(config, dict) else json.loads(config.to_json_string(use_diff=False))
     (tmp_path / "config.json").write_text(json.dumps(given))
-    with pytest.raises(
-        UnsupportedModelError, match=r"gives 1,000,000,000 as (num_hidden_layers|num_blocks|depths): no"
-    ):
+    with pytest.raises(UnsupportedModelError, match=word):
         find_model(tmp_path)
+
+
+def test_sizes_are_not_taken_for_numbers_of_layers_or_experts(tmp_path) -> None:
+    LlamaConfig(**SIZES, block_size=4096, expert_layer_size=200_000).save_pretrained(tmp_path)
+    assert find_model(tmp_path).shape.layers == 2
+    shared = {"num_experts": 4, "shared_expert_intermediate_size": 5632, "moe_intermediate_size": 8}
+    config = Qwen2MoeConfig(**SIZES | shared)
+    config.save_pretrained(tmp_path)
+    assert find_model(tmp_path).parameters == count_parameters(config) > 2 * 3 * 16 * 5632
 
 
 def test_a_model_that_has_no_end_is_not_built_to_the_end() -> None:
@@ -254,13 +211,6 @@ def test_a_model_is_counted_while_another_is_loaded_in_another_dtype(monkeypatch
     """torch's default dtype is one for all threads: whoever sets it, even to what it is, may put back another's."""
     monkeypatch.setattr(torch, "set_default_dtype", lambda dtype: pytest.fail(f"set to {dtype}"))
     assert count_parameters(LlamaConfig(**TINY, num_key_value_heads=1)) > 0
-
-
-def test_the_width_of_a_shared_expert_is_not_taken_for_a_number_of_experts(tmp_path) -> None:
-    sizes = {"num_key_value_heads": 1, "num_experts": 4, "shared_expert_intermediate_size": 5632}
-    config = Qwen2MoeConfig(**TINY | sizes, moe_intermediate_size=8)
-    config.save_pretrained(tmp_path)
-    assert find_model(tmp_path).parameters == count_parameters(config) > 2 * 3 * 16 * 5632
 
 
 @pytest.mark.parametrize("open_to_all", [False, True])

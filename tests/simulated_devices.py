@@ -49,7 +49,7 @@ class _Factories(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class PretendedDevices(TorchDispatchMode):
+class SimulatedDevices(TorchDispatchMode):
     """While it is active, tensors can be created on simulated devices and copied to them.
 
     Attributes:
@@ -61,7 +61,7 @@ class PretendedDevices(TorchDispatchMode):
         self.arrivals: Counter[torch.device] = Counter()
         self._factories = _Factories()
 
-    def __enter__(self) -> PretendedDevices:
+    def __enter__(self) -> SimulatedDevices:
         self._factories.__enter__()
         return super().__enter__()
 

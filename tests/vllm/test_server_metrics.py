@@ -94,21 +94,6 @@ def test_a_value_missing_from_one_reading_is_not_taken_for_a_restart() -> None:
     assert not found.restarted
 
 
-def test_missing_metrics_are_none_and_named() -> None:
-    first, second = (parse("vllm:num_requests_running 1\n", at) for at in (0.0, 1.0))
-    found = rates(first, second)
-    assert found == Rates(
-        restarted=False,
-        tokens_per_second=None,
-        prefix_hit_share=None,
-        mean_acceptance_length=None,
-        draft_acceptance_rate=None,
-        acceptance_by_position=(),
-    )
-    assert (second.started, second.block_size, second.num_blocks) == (None, None, None)
-    assert set(second.missing) == {KV_USAGE, *COUNTERS, "vllm:num_requests_waiting"}
-
-
 COUNTS = st.lists(st.integers(0, 50), min_size=5, max_size=5)
 
 
@@ -154,29 +139,21 @@ def test_readings_must_be_in_order() -> None:
         rates(ServerMetrics(2.0, {}), ServerMetrics(2.0, {}))
 
 
-def test_positions_beyond_the_longest_window_are_left_out() -> None:
-    page = "vllm:num_requests_running 1\n" + "".join(
-        f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{position}"}} {position}\n'
-        for position in range(40)
-    )
-    assert parse(page, at=0.0).accepted_at == tuple(range(32))
-
-
-HOSTILE = (
-    "",
-    "<html><body>404</body></html>",
-    "vllm:num_requests_running{",
-    'vllm:num_requests_running{a="} 1',
-    "vllm:num_requests_running one",
-    "up 1\n",
-    "\x00" * 50,
-)
+HOSTILE = ("", "<html><body>404</body></html>", "vllm:num_requests_running{", 'vllm:num_requests_running{a="} 1')
+HOSTILE += ("vllm:num_requests_running one", "up 1\n", "\x00" * 50)
 
 
 @pytest.mark.parametrize("page", HOSTILE)
-def test_a_page_without_vllm_metrics_is_refused_with_the_reason(page: str) -> None:
+def test_a_page_without_vllm_metrics_is_refused(page: str) -> None:
     with pytest.raises(MetricsError, match="vLLM"):
         parse(page, at=0.0)
+
+
+def test_missing_metrics_are_none_and_named() -> None:
+    first, second = (parse("vllm:num_requests_running 1\n", at) for at in (0.0, 1.0))
+    assert rates(first, second) == Rates(False, None, None, None, None, ())
+    assert (second.started, second.block_size, second.num_blocks) == (None, None, None)
+    assert set(second.missing) == {KV_USAGE, *COUNTERS, "vllm:num_requests_waiting"}
 
 
 HUGE = 2**21
@@ -218,10 +195,11 @@ def test_parsed_numbers_are_finite_whatever_the_page_contains(text: str, number:
     page = (
         f"vllm:num_requests_running 1\nvllm:kv_cache_usage_perc {number}\nvllm:generation_tokens_total {number}\n"
         f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{position}"}} {number}\n'
+        + "".join(f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{at}"}} 1\n' for at in (30, 32, 40))
     )
     found = parse(page, at=0.0)
     assert all(math.isfinite(value) and value >= 0 for value in (*found.values.values(), *found.accepted_at))
     assert found.values.get(KV_USAGE, 0) <= 1
-    assert len(found.accepted_at) <= 32
+    assert 31 <= len(found.accepted_at) <= 32, "positions beyond the longest window are left out"
     with contextlib.suppress(MetricsError):  # and nothing else is raised
         parse(text, at=0.0)

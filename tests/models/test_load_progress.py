@@ -1,4 +1,4 @@
-"""Watching a model load, and stopping it."""
+"""The progress of loading, and its end if it is cancelled."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return where
 
 
-class Watched(Loading):
+class Recording(Loading):
     """Records every status, and cancels itself after ``most`` weights."""
 
     def __init__(self, most: int = 10_000) -> None:
         super().__init__()
-        self.said, self.most = [], most
+        self.statuses, self.most = [], most
 
     def took(self, weight: str) -> None:
         super().took(weight)
-        self.said.append(self.status())
-        if len(self.said) == self.most:
+        self.statuses.append(self.status())
+        if len(self.statuses) == self.most:
             self.cancelled.set()
 
 
@@ -44,31 +44,14 @@ def load(folder: Path):
 
 
 def test_every_weight_is_reported_to_the_watcher(folder: Path) -> None:
-    loading = Watched()
+    loading = Recording()
     with track_loading(loading):
         model = load(folder)
-    assert len(loading.said) == len(list(model.model.parameters()))
-    assert re.fullmatch(r"Loading tiny: 0\.\d of 0\.3 MB, layer 1 of 3\.", loading.said[2])
-    layers = [int(said.split("layer ")[1][0]) for said in loading.said if "layer" in said]
+    assert len(loading.statuses) == len(list(model.model.parameters()))
+    assert re.fullmatch(r"Loading tiny: 0\.\d of 0\.3 MB, layer 1 of 3\.", loading.statuses[2])
+    layers = [int(said.split("layer ")[1][0]) for said in loading.statuses if "layer" in said]
     assert layers == sorted(layers)
-    assert loading.said[-1] == "Loaded tiny; getting ready …"
-
-
-def test_a_status_is_of_one_model_although_the_next_begins_meanwhile() -> None:
-    loading, model = Loading(), tiny_models.random_model("llama", num_hidden_layers=3)
-    loading.begin("target", model, 4)
-
-    class Bar(loading.bar()):
-        @property
-        def received(self) -> bool:
-            loading.begin("draft", model, 4)  # by another thread
-            return False
-
-        @received.setter
-        def received(self, value: bool) -> None: ...
-
-    Bar(unit="B", total=10**9)
-    assert re.fullmatch(r"Fetching \w+: 0\.0 of 1\.0 GB\.", loading.status())
+    assert loading.statuses[-1] == "Loaded tiny; getting ready …"
 
 
 def test_of_two_models_each_is_told_from_its_beginning() -> None:
@@ -108,26 +91,23 @@ def test_a_cancelled_load_begins_no_other_and_ends_only_its_own_downloads(monkey
 
 
 def test_an_unwatched_load_reports_nothing(folder: Path) -> None:
-    loading = Watched()
+    loading = Recording()
     with track_loading(loading):
         thread = threading.Thread(target=load, args=(folder,))  # another thread is not watched
         thread.start()
         thread.join()
     load(folder)
-    assert loading.said == []
+    with track_loading(loading):
+        assert list(logging.tqdm([1, 2], desc="Converting", disable=True)) == [1, 2]  # another bar of transformers
+    assert loading.statuses == []
     assert current_loading() is None
 
 
-def test_another_bar_of_transformers_is_left_as_it_is_while_a_load_is_watched() -> None:
-    with track_loading(Watched()):
-        assert list(logging.tqdm([1, 2], desc="Converting", disable=True)) == [1, 2]
-
-
 def test_a_cancelled_load_ends_at_the_next_weight(folder: Path) -> None:
-    loading = Watched(most=5)
+    loading = Recording(most=5)
     with pytest.raises(LoadingCancelled, match="can still be chosen"), track_loading(loading):
         load(folder)
-    assert len(loading.said) == 5
+    assert len(loading.statuses) == 5
     assert current_loading() is None
     assert load(folder).layers == 3
 
@@ -152,6 +132,17 @@ def test_a_download_of_several_files_is_reported_once() -> None:
     came.total = 6_250_000  # more came than was foreseen
     came.update(1_100_000)
     assert loading.status() == "Fetching a/model: 5.0 of 5.0 MB."
+
+
+def test_a_status_is_of_one_model_although_another_thread_begins_the_next() -> None:
+    loading, model = Loading(), tiny_models.random_model("llama", num_hidden_layers=3)
+    loading.begin("target", model, 4)
+
+    class Bar(loading.bar()):
+        received = property(lambda self: loading.begin("draft", model, 4), lambda self, value: None)
+
+    Bar(unit="B", total=10**9)
+    assert re.fullmatch(r"Fetching \w+: 0\.0 of 1\.0 GB\.", loading.status())
 
 
 class Weights(BaseHTTPRequestHandler):

@@ -51,7 +51,7 @@ def test_shapes_of_target_and_drafts(engines):
 
 
 def test_speculation_changes_nothing_but_the_speed(engines):
-    sampling = SamplingParams(max_tokens=120, ignore_eos=True)
+    sampling = SamplingParams(max_tokens=60, ignore_eos=True)
     plain = engines["matched"].generate(PROMPT, EngineConfig(), sampling).token_ids
     for engine in engines.values():
         assert engine.generate(PROMPT, EngineConfig(speculative="draft"), sampling).token_ids == plain
@@ -62,9 +62,9 @@ def test_the_mismatched_draft_is_accepted_far_less_often(engines, temperature):
     rates = {}
     for name, engine in engines.items():
         proposed = accepted = 0
-        for seed in range(4):
-            sampling = SamplingParams(max_tokens=80, temperature=temperature, seed=seed, ignore_eos=True)
-            run = engine.generate(PROMPT, EngineConfig(speculative="draft"), sampling)
+        how, drafted = {"temperature": temperature, "ignore_eos": True}, EngineConfig(speculative="draft", paged=True)
+        samplings = [SamplingParams(max_tokens=80, seed=seed, **how) for seed in range(4 if temperature else 1)]
+        for run in [request.result() for request in [engine.submit(PROMPT, drafted, it) for it in samplings]]:
             proposed += sum(isinstance(event, Proposed) for event in run.events)
             accepted += sum(isinstance(event, Judged) and event.accepted for event in run.events)
         rates[name] = accepted / proposed
@@ -73,10 +73,10 @@ def test_the_mismatched_draft_is_accepted_far_less_often(engines, temperature):
 
 def test_the_target_does_not_loop(engines):
     """At temperature 0.8 hardly any sequence of four words occurs twice in a page."""
-    for seed in range(4):
-        run = engines["matched"].generate(
-            PROMPT, EngineConfig(), SamplingParams(max_tokens=250, temperature=0.8, seed=seed, ignore_eos=True)
-        )
+    engine, paged = engines["matched"], EngineConfig(paged=True)
+    how = {"max_tokens": 250, "temperature": 0.8, "ignore_eos": True}
+    requests = [engine.submit(PROMPT, paged, SamplingParams(seed=seed, **how)) for seed in range(4)]
+    for run in [request.result() for request in requests]:
         words = run.text.split()
         grams = [tuple(words[i : i + 4]) for i in range(len(words) - 3)]
         assert len(set(grams)) > 0.9 * len(grams)

@@ -11,9 +11,6 @@ import torch
 from lab.util import cgroup, device_memory
 from lab.util.device_memory import CAPTURING, LOOKS_A_SECOND, free_bytes, memory_in_use
 
-TWO = {torch.device("cuda", 0), torch.device("cuda", 1)}
-
-
 FILES = "anon 500\nactive_file 20\ninactive_file 3\n"
 """A group's memory.stat: 23 bytes can be given up."""
 
@@ -39,11 +36,7 @@ FILES = "anon 500\nactive_file 20\ninactive_file 3\n"
         ),
         (
             "4:memory:/\n",
-            {
-                "memory/memory.limit_in_bytes": "9223372036854771712",  # none
-                "memory/memory.usage_in_bytes": "600",
-                "memory/memory.stat": FILES,
-            },
+            {"memory/memory.limit_in_bytes": "9223372036854771712", "memory/memory.usage_in_bytes": "600"},  # no limit
             10_000,
         ),
     ],
@@ -79,30 +72,18 @@ def test_free_on_a_gpu_is_what_its_driver_has_when_the_allocator_has_given_back_
     assert not CAPTURING.locked()
 
 
-@pytest.fixture
-def peaks(monkeypatch) -> dict[int, int]:
-    """The peaks that the GPUs' allocators report; a test may change them."""
-    bytes_of = {0: 700, 1: 30}
-
-    def told(device: torch.device) -> dict:
-        return {"allocated_bytes": {"all": {"current": 1, "peak": bytes_of[device.index]}}}
-
-    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", told)
-    return bytes_of
-
-
-def test_memory_of_several_gpus_is_added_up(peaks):
-    assert memory_in_use(TWO) == 730
-
-
-def test_a_run_reports_its_own_peak_however_soon_it_follows_another(peaks, monkeypatch):
+def test_memory_of_several_gpus_is_added_up_anew_for_each_run(monkeypatch):
     """The engine resets the peaks before a run, even if no time has passed since the last step."""
+    peaks = {}
+
+    def stats(device: torch.device) -> dict:
+        return {"allocated_bytes": {"all": {"current": 1, "peak": peaks[device.index]}}}
+
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", stats)
     monkeypatch.setattr(device_memory.time, "monotonic", lambda: 1.0)
-    assert memory_in_use(TWO) == 730
-    peaks.update({0: 50, 1: 3})
-    assert memory_in_use(TWO) == 53
-    peaks[0] = 60
-    assert memory_in_use(TWO) == 63
+    for first, second in ((700, 30), (50, 3), (60, 3)):
+        peaks.update({0: first, 1: second})
+        assert memory_in_use({torch.device("cuda", 0), torch.device("cuda", 1)}) == first + second
 
 
 def test_process_memory_is_read_only_a_few_times_a_second(monkeypatch):
