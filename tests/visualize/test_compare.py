@@ -28,7 +28,7 @@ from tests.waiting import until
 from visualize.charts.compare_charts import MARKS, bars, times
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.progress_tasks import follow
-from visualize.pages.compare.compare_job import Comparison, Growth
+from visualize.pages.compare.compare_job import Comparison, GrowthMeasurement
 from visualize.pages.compare.configurations import (
     BOUNDS,
     CHOICES,
@@ -258,7 +258,7 @@ def test_failures_are_explained() -> None:
         (fail, Inputs(), "failed"),
         (lambda pair: ScriptedEngine(), Inputs(prompt="x" * 4001), "The prompt has 4,001 characters"),
     ):
-        *_, last = follow(Growth(JobQueue(), load, inputs))
+        *_, last = follow(GrowthMeasurement(JobQueue(), load, inputs))
         assert says in last["growth"]["problem"]
 
 

@@ -18,7 +18,7 @@ from visualize.jobs.progress_tasks import follow
 from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.compare import report as comparison
 from visualize.pages.compare import theory_report as prediction
-from visualize.pages.compare.compare_job import Comparison, Growth
+from visualize.pages.compare.compare_job import Comparison, GrowthMeasurement
 from visualize.pages.compare.configurations import (
     DEFAULTS,
     LINK,
@@ -65,7 +65,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, pairs: Mapping[str, Pai
         yield from map(as_line, follow(task))
 
     def grow(request: gr.Request, *values: Any) -> Iterator[str]:
-        task = tasks.begin(request.session_hash, lambda: Growth(queue, load, to_inputs(values)))
+        task = tasks.begin(request.session_hash, lambda: GrowthMeasurement(queue, load, to_inputs(values)))
         yield from map(as_line, follow(task))
 
     def opened(request: gr.Request) -> list[Any]:
