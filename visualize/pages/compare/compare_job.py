@@ -111,7 +111,7 @@ def _token_bytes(engine: Engine) -> dict[str, int]:
     return found
 
 
-class Growth(ProgressJob):
+class GrowthMeasurement(ProgressJob):
     """Milliseconds per token by length, with and without a cache."""
 
     def __init__(self, queue: JobQueue, load: Load, inputs: Inputs) -> None:

@@ -17,7 +17,7 @@ from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.compare import report as comparison
 from visualize.pages.compare import theory_report as prediction
-from visualize.pages.compare.compare_job import Comparison, Growth
+from visualize.pages.compare.compare_job import Comparison, GrowthMeasurement
 from visualize.pages.compare.configurations import (
     DEFAULTS,
     LINK,
@@ -62,7 +62,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, pairs: Mapping[str, Pai
         return follow(tasks.begin(request.session_hash, lambda: Comparison(queue, load, to_inputs(values))))
 
     def grow(request: gr.Request, *values: Any) -> Any:
-        return follow(tasks.begin(request.session_hash, lambda: Growth(queue, load, to_inputs(values))))
+        return follow(tasks.begin(request.session_hash, lambda: GrowthMeasurement(queue, load, to_inputs(values))))
 
     def opened(request: gr.Request) -> list[Any]:
         inputs, notices = from_link(request.query_params, link, pairs)

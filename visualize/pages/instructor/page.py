@@ -15,7 +15,7 @@ from visualize.gradio_events import QUIET, REPEATED, nothing, ready, stops
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.live_run import Record
 from visualize.jobs.visitor_sessions import OnePerSession
-from visualize.pages.lessons.answer_key import Answers, lesson_records, told
+from visualize.pages.lessons.answer_key import Answers, lesson_records, notes_on
 from visualize.pages.lessons.lesson_run import LessonRun
 from visualize.pages.lessons.page import LATEX
 from visualize.text import as_line
@@ -32,7 +32,8 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
     def opened() -> list[Any]:
         last = answers.last
         return outputs(
-            {"running": False}, {number: told(lesson, last.get(number)) for number, lesson in lessons.items()}
+            {"running": False},
+            {number: notes_on(lesson, last.get(number)) for number, lesson in lessons.items()},
         )
 
     def measure(request: gr.Request, asked: gr.EventData) -> Iterator[list[Any]]:
@@ -60,7 +61,8 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
                 return
             answers.put(number, {kind: found.figures for kind, found in task.measured.items()})
             yield outputs(
-                {"running": place + 1 < len(wanted)}, unchanged | {number: told(lessons[number], answers.last[number])}
+                {"running": place + 1 < len(wanted)},
+                unchanged | {number: notes_on(lessons[number], answers.last[number])},
             )
 
     header.build("Instructor")
