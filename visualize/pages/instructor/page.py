@@ -13,7 +13,7 @@ from visualize import page_header as header
 from visualize.forms import component
 from visualize.gradio_events import QUIET, REPEATED, nothing, ready, stops
 from visualize.jobs.job_queue import JobQueue, Load
-from visualize.jobs.progress_tasks import Record, follow
+from visualize.jobs.live_run import Record
 from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.lessons.answer_key import Answers, lesson_records, notes_on
 from visualize.pages.lessons.lesson_run import LessonRun
@@ -53,10 +53,9 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
             if task is None:
                 yield nothing(1 + len(lessons))
                 return
-            for record in follow(task):
-                if not task.done.is_set():
-                    share = (place + record["share"]) / len(wanted)
-                    yield outputs(record | {"now": number, "share": share}, unchanged)
+            at = {"channel": task.id, "more": True, "now": number, "place": place, "of": len(wanted)}
+            yield outputs(at, unchanged)
+            task.done.wait()
             if not task.whole:
                 yield outputs({"running": False, "progress": task.problem or said}, unchanged)
                 return
