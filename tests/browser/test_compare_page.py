@@ -15,7 +15,7 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Lab, appeared, as_on_a_phone, unfold
 from tests.waiting import until
-from visualize.pages.compare.configurations import LINK, presets
+from visualize.pages.compare.configurations import FORM, presets
 from visualize.pages.compare.report import COLUMNS
 
 Visit = Callable[..., Lab]
@@ -213,7 +213,7 @@ def test_an_emptied_seed_is_the_usual_one(visit: Visit) -> None:
     page.wait_for_selector("body[data-ready]")
     assert page.locator(".toast-wrap:has-text('left out')").count() == 0
     unfold(page, "pool")
-    assert page.input_value("#seed input") == str(LINK.defaults["seed"])
+    assert page.input_value("#seed input") == str(FORM["seed"].default)
 
 
 def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:

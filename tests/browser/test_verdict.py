@@ -14,7 +14,7 @@ from tests.browser.test_player import assert_shows as assert_stage_shows
 from visualize.reduce.frames import Reducer
 
 Visit = Callable[..., Lab]
-LINK = {"seed": 3, "max_tokens": 40, "logprobs": 1}
+LINK = {"seed": 3, "max_tokens": 40, "logprobs": 5}
 OPENED = """() => {
   const panel = document.querySelector(".verdict");
   if (panel.hidden) return null;

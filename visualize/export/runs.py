@@ -19,7 +19,7 @@ from visualize.export.pages import CHARTS, Page, part
 from visualize.reduce.ndjson import recorded
 from visualize.reduce.run_script import script
 from visualize.reduce.settings_text import described
-from visualize.run_settings import LOGPROBS, Settings
+from visualize.run_settings import Settings
 from visualize.text import visible
 
 REPEATS = 3
@@ -52,7 +52,7 @@ class Recording:
 
 
 def _preset(title: str, about: str, temperature: float = 0.0, **changes: object) -> Preset:
-    usual = {"speculative": "off", "paged": False, "max_tokens": 120, "logprobs": LOGPROBS, "num_blocks": POOL}
+    usual = {"speculative": "off", "paged": False, "max_tokens": 120, "logprobs": 5, "num_blocks": POOL}
     return Preset(title, about, Settings(**usual | {"temperature": temperature} | changes))
 
 

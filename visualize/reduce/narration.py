@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lab.settings import KV_DTYPES
 from lab.trace.events import (
     Admitted,
     BlockEvicted,
@@ -32,8 +33,8 @@ from visualize.reduce.bargain import Bargain
 from visualize.reduce.guessing import Guessing
 from visualize.reduce.metric_cards import FASTER, shown_ms
 from visualize.reduce.prefill_sentence import Reading
-from visualize.states import DRAFTERS, IN_CODE, KV_FORMATS
-from visualize.text import in_page_words, named, visible
+from visualize.states import DRAFTER_NAMES
+from visualize.text import named, visible
 
 _ENDINGS = {
     "eos": "the model ended the text itself",
@@ -64,7 +65,7 @@ class Narrator:
     def __init__(self, config: dict[str, Any], prompt_tokens: int, max_tokens: int) -> None:
         self._config = config
         self._asked = max_tokens
-        self._who = DRAFTERS[config["speculative"]].name
+        self._who = DRAFTER_NAMES[config["speculative"]]
         self._reading = Reading(config, prompt_tokens)
         self._guessing = Guessing(config["num_speculative_tokens"])
         self._bargain = Bargain()
@@ -129,7 +130,7 @@ class Narrator:
     def ended(self, finished: Finished, metrics: Metrics, generated: int, blocks: int) -> str:
         """The end of the run. ``metrics``: the whole run's; ``blocks``: the most it held at once."""
         if finished.reason == "error":
-            message = in_page_words(finished.message, IN_CODE)
+            message = finished.message
             return f"The run failed after {counted(generated, 'token')}. {visible(message)}"
         if finished.reason == "length":
             why = "as many as were asked for" if generated >= self._asked else "the model's context is full"
@@ -201,7 +202,7 @@ class Narrator:
             case FellBack():
                 lost, instead = {
                     "drafter": (self._who, "the target goes on alone"),
-                    "kv_format": (f"{KV_FORMATS[self._config['kv_dtype']]} storage", "native storage takes over"),
+                    "kv_format": (f"{KV_DTYPES[self._config['kv_dtype']]} storage", "native storage takes over"),
                     "kernel": ("the fast kernel", "the reference takes over"),
                     "cuda_graph": ("the CUDA graph", "kernels are launched one by one"),
                     "compile": ("torch.compile", "the layers run uncompiled"),
