@@ -10,7 +10,7 @@ from lab.claims.claim import NEWSLETTER, Claim, Found, Number, Values, Verdict, 
 from lab.claims.trial import Trial
 from lab.engine.engine import Engine
 from lab.engine.pass_cost import PassWork, Span
-from lab.measure.power import EXPONENTS, fit_power
+from lab.measure.scaling_fit import EXPONENTS, fit_power
 from lab.memory.model_memory import known_models
 
 BEFORE = 1000

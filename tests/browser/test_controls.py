@@ -11,9 +11,8 @@ import pytest
 from playwright.sync_api import expect
 
 from lab import Run
+from lab.settings import DRAFTERS, SETTINGS
 from tests.browser.conftest import Lab, unfold
-from visualize.setting_needs import SAYS
-from visualize.states import DRAFTERS
 
 Visit = Callable[..., Lab]
 
@@ -36,7 +35,7 @@ def test_controls_disabled_by_a_switch_say_why_and_come_back_as_they_were(visit:
         assert not paged.is_checked()
         for name in ("toggle-enable-prefix-caching", "toggle-paged", "kv-dtype"):
             assert "Needs the KV cache" in lab.page.inner_text(f"#{name}")
-        assert lab.page.is_checked("#kv-dtype label:has-text('Native') input")
+        assert lab.page.is_checked("#kv-dtype label:has-text('Auto') input")
         lab.page.wait_for_function(
             "location.search === '?kv_cache=0&paged=0' || location.search === '?paged=0&kv_cache=0'"
         )
@@ -49,7 +48,7 @@ def test_controls_disabled_by_a_switch_say_why_and_come_back_as_they_were(visit:
     lab.toggle("paged")
     lab.page.wait_for_selector("#toggle-enable-prefix-caching input:disabled")
     assert not prefix.is_checked()
-    assert "Needs paged blocks" in lab.page.inner_text("#toggle-enable-prefix-caching")
+    assert "Needs a paged KV cache" in lab.page.inner_text("#toggle-enable-prefix-caching")
     lab.toggle("kv-cache")
     lab.page.wait_for_selector("#toggle-paged input:disabled")
     lab.toggle("kv-cache")
@@ -185,24 +184,25 @@ def test_a_nonsensical_link_is_corrected_and_each_drafter_shows_only_its_own_set
 
     # Each describes itself: after another, and after none.
     for speculation in ("off", "draft", "ngram", "early_exit", "synthetic", "off", "early_exit", "draft"):
-        lab.choose("speculative", DRAFTERS[speculation].label)
+        lab.choose("speculative", DRAFTERS[speculation])
         lab.page.wait_for_function(
-            "about => document.querySelector('#speculative').innerText.includes(about)", arg=DRAFTERS[speculation].about
+            "about => document.querySelector('#speculative').innerText.includes(about)",
+            arg=SETTINGS["speculative"].about[speculation],
         )
         own = {"pair": "draft", "early-exit-layer": "early_exit", "synthetic-acceptance-rate": "synthetic"}
         shown = {name: lab.page.locator(f"#{name}").is_visible() for name in own}
         assert shown == {name: who == speculation for name, who in own.items()}, speculation
         for name in ("#num-speculative-tokens input[type=number]", "#toggle-adaptive-window input"):
             assert lab.page.locator(name).is_disabled() == (speculation == "off"), (speculation, name)
-        says = "Needs speculation." if speculation == "off" else SAYS["num_speculative_tokens"]
+        says = "Needs speculative decoding" if speculation == "off" else SETTINGS["num_speculative_tokens"].help
         assert says in lab.page.inner_text("#num-speculative-tokens"), speculation
         if speculation == "synthetic":
-            assert "Not a real drafter" in lab.page.inner_text("#speculative")
+            assert "Simulated drafter" in lab.page.inner_text("#speculative")
 
     group = "document.activeElement.closest('#speculative') !== null"
     lab.page.locator("#speculative input:checked").focus()
     lab.page.keyboard.press("ArrowRight")
-    lab.page.wait_for_selector("#speculative label.selected:has-text('Lookup')")
+    lab.page.wait_for_selector("#speculative label.selected:has-text('N-gram')")
     lab.page.wait_for_function("location.search.includes('speculative=ngram')")
     assert lab.page.evaluate(group)
     assert lab.page.locator("#speculative input:checked").count() == 1
@@ -218,21 +218,21 @@ def test_a_nonsensical_link_is_corrected_and_each_drafter_shows_only_its_own_set
 
 def test_an_adaptive_window_makes_gamma_a_maximum_and_eviction_needs_prefix_caching(visit: Visit) -> None:
     lab = visit().open()
-    assert lab.page.inner_text("#num-speculative-tokens").startswith("Guesses a round")
+    assert lab.page.inner_text("#num-speculative-tokens").startswith("Draft tokens")
     lab.toggle("adaptive-window")
     lab.page.wait_for_function(
-        "document.querySelector('#num-speculative-tokens').innerText.startsWith('Max guesses a round')"
+        "document.querySelector('#num-speculative-tokens').innerText.startsWith('Max draft tokens')"
     )
     assert link(lab) == {"adaptive_window": "1"}
     assert "Fewer bits" in lab.page.inner_text("#kv-dtype")
     lab.choose("kv-dtype", "INT4")
     lab.page.wait_for_function("document.querySelector('#kv-dtype').innerText.includes('less likely')")
-    lab.choose("kv-dtype", "Native")
+    lab.choose("kv-dtype", "Auto")
     lab.page.wait_for_function("document.querySelector('#kv-dtype').innerText.includes('Fewer bits')")
 
     lab.toggle("adaptive-window")
     lab.page.wait_for_function("location.search === ''")
-    expect(lab.page.get_by_role("group", name="Speculation: who guesses?", exact=True)).to_have_count(1)
+    expect(lab.page.get_by_role("group", name="Speculative decoding", exact=True)).to_have_count(1)
     lab.page.get_by_role("button", name="Pool", exact=True, expanded=False).click()
     expect(lab.page.get_by_role("group", name="Eviction", exact=True)).to_be_visible()
     expect(lab.page.get_by_role("button", name="Pool", exact=True, expanded=True)).to_have_count(1)
@@ -277,7 +277,7 @@ def test_the_compute_settings_work_and_unavailable_ones_say_why(visit: Visit, tm
     """Without a GPU, two of the four can be used, and the others say why not."""
     lab = visit().open(max_tokens=12)
     unfold(lab.page, "computing")
-    for toggle, reason in (("cuda-graphs", "Needs a GPU"), ("torch-compile", "Needs kernels by Torch")):
+    for toggle, reason in (("cuda-graphs", "Needs a GPU"), ("torch-compile", "Needs PyTorch kernels")):
         assert lab.page.locator(f"#toggle-{toggle} input").is_disabled()
         assert reason in lab.page.inner_text(f"#toggle-{toggle}")
     lab.run()

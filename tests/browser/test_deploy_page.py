@@ -29,7 +29,7 @@ def test_settings_carry_over_and_a_change_updates_the_command(visit: Visit) -> N
     verdicts = page.locator(".splits tbody td:last-child").all_inner_texts()
     assert verdicts == ["✗ too few", *["✓ enough"] * 3]
     assert page.locator("thead th:empty").count() == 0
-    page.click("#speculative label:has-text('Lookup')")
+    page.click("#speculative label:has-text('N-gram')")
     page.wait_for_selector('.serve:has-text(\'"method": "ngram"\')')
     page.wait_for_selector("#draft-model", state="hidden")
     page.wait_for_function("location.search.includes('speculative=ngram')")

@@ -9,9 +9,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from lab import EngineConfig, Run
+from lab.settings import DRAFTERS, SETTINGS
 from tests.browser.conftest import OVERFLOW, Lab
 from tests.visualize.conftest import script
-from visualize.states import DRAFTERS
 
 Visit = Callable[..., Lab]
 
@@ -61,7 +61,7 @@ def test_no_readout_is_cut_off_and_text_does_not_move_when_a_run_is_compared_wit
         lab.run()
         lab.finish()
         tops.append(lab.page.locator(".token").first.bounding_box())
-    assert lab.page.inner_text(".compared").startswith("Small: the previous run")
+    assert lab.page.inner_text(".compared").startswith("Small figures")
     assert tops[0] == tops[1]
     for enable_prefix_caching in (False, True):
         lab.page.set_viewport_size({"width": 1280, "height": 720})
@@ -78,9 +78,10 @@ def test_no_readout_is_cut_off_and_text_does_not_move_when_a_run_is_compared_wit
 def test_on_a_projector_no_control_needs_scrolling_and_what_was_measured_is_said_in_one_line(visit: Visit) -> None:
     lab = visit().open(speculative="off", enable_prefix_caching=1, adaptive_window=1)
     for name, who in DRAFTERS.items():
-        lab.choose("speculative", who.label)
+        lab.choose("speculative", who)
         lab.page.wait_for_function(
-            "about => document.querySelector('#speculative').innerText.includes(about)", arg=who.about
+            "about => document.querySelector('#speculative').innerText.includes(about)",
+            arg=SETTINGS["speculative"].about[name],
         )
         for own in OWN.get(name, ()):
             lab.page.wait_for_selector(own, state="visible")

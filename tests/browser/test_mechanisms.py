@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lab.settings import DRAFTERS
 from tests.browser.conftest import Lab
-from visualize.states import DRAFTERS
 
 Visit = Callable[..., Lab]
 TALE = (
@@ -80,7 +80,7 @@ def test_every_drafter_is_named_on_its_guesses_and_leaves_the_text_unchanged(vis
     link = {"prompt": TALE, "max_tokens": 80, "temperature": 0, "speculative": "off", "adaptive_window": 1}
     lab, texts = visit().open(**link), {}
     for name, window in [*((name, "adaptive") for name in DRAFTERS), ("early_exit", "fixed")]:
-        lab.choose("speculative", DRAFTERS[name].label)
+        lab.choose("speculative", DRAFTERS[name])
         lab.page.wait_for_function(
             "name => (location.search.match(/speculative=(\\w+)/)?.[1] ?? 'draft') === name", arg=name
         )
@@ -117,12 +117,12 @@ def test_fewer_bits_store_the_kv_cache_in_fewer_bytes(visit: Visit) -> None:
     lab = visit().open(max_tokens=40)
     lab.run()
     lab.finish()
-    for before, fewer in (("Native", "INT8"), ("INT8", "INT4")):
+    for before, fewer in (("Auto (model)", "INT8"), ("INT8", "INT4")):
         lab.choose("kv-dtype", fewer)
         lab.run()
         lab.finish()
         assert lab.ratio("kv") < 0.75
-        assert f"KV format {before} → {fewer}" in lab.page.inner_text(".compared")
+        assert f"KV cache dtype {before} → {fewer}" in lab.page.inner_text(".compared")
 
 
 def test_without_a_cache_recomputed_tokens_replace_the_blocks_chart(visit: Visit) -> None:

@@ -12,11 +12,11 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from lab.memory.capacity import POLICIES
+from lab.settings import KV_DTYPES
 from tests import hub, tiny_models
 from tests.browser.conftest import OVERFLOW, Lab, appeared, as_on_a_phone, serving
 from tests.waiting import until
 from visualize.page_list import ABOUT
-from visualize.states import KV_FORMATS
 
 Visit = Callable[..., Lab]
 
@@ -47,7 +47,7 @@ def test_a_link_opens_its_numbers_and_a_change_updates_them(visit: Visit) -> Non
         "; ".join(
             f"{name}, {policy}: {count} sequences"
             for policy, counts in zip(POLICIES, numbers, strict=True)
-            for name, count in zip(KV_FORMATS.values(), counts, strict=True)
+            for name, count in zip(KV_DTYPES.values(), counts, strict=True)
         )
     )
     expect(fit.get_by_role("img")).to_have_count(0)  # no image nested in it
@@ -58,7 +58,7 @@ def test_a_link_opens_its_numbers_and_a_change_updates_them(visit: Visit) -> Non
     assert "MQA: 1/71" not in page.inner_text(".sheet-say")  # instead: that it was made for 2,048 positions
     page.fill("#longest input", "2048")
     page.wait_for_function("document.querySelector('.sheet-say').textContent.includes('MQA: 1/71')")
-    page.click("#kv-dtype label:has-text('Native')")
+    page.click("#kv-dtype label:has-text('Auto')")
     becomes(page, "KV a token", "8")
     page.wait_for_function("!location.search.includes('kv_dtype')")
     assert urlsplit(page.url).path == "/memory"
@@ -222,7 +222,7 @@ def test_links_to_other_pages_have_the_settings_before_they_are_clicked(visit: V
     page = visit().at("memory", kv_dtype="int8")
     deploy = page.locator("nav a:has-text('Deploy')")
     expect(deploy).to_have_attribute("href", re.compile(r"deploy\?kv_dtype=int8$"))
-    page.click("#kv-dtype label:has-text('Native')")
+    page.click("#kv-dtype label:has-text('Auto')")
     page.click("#weights label:has-text('INT4')")
     expect(deploy).to_have_attribute("href", re.compile(r"deploy\?weights=int4$"))
 

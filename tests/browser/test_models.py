@@ -43,7 +43,7 @@ def test_models_from_folders_run_and_a_failed_load_loses_nothing(visit: Visit, f
     assert len(run.token_ids) == 12
     name_models(lab, tmp_path, "")  # would not load, but is refused before it is tried
     lab.run()
-    lab.page.wait_for_selector("text=Speculation: Draft needs a draft model")
+    lab.page.wait_for_selector("text=Draft model (draft) is empty")
     lab.page.wait_for_selector("body:not(.running)")
     name_models(lab, "<b>nobody</b>", folder / "draft")
     lab.run()

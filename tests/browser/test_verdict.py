@@ -164,7 +164,7 @@ def test_a_run_without_distributions_says_so_and_links_to_a_run_with_them(visit:
     assert "Set “Record distributions” to Top 5 and run again." in lab.page.evaluate(OPENED)["say"]
     lab.choose("speculative", "Off")
     lab.page.wait_for_selector("#logprobs input:disabled")
-    assert "Needs speculation" in lab.page.inner_text("#logprobs")
+    assert "Needs speculative" in lab.page.inner_text("#logprobs")
 
 
 def test_a_link_opens_the_chosen_guess(visit: Visit) -> None:

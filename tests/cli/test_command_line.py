@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import fields
 
 import pytest
 
@@ -18,7 +17,6 @@ from lab import EngineConfig, Run, SamplingParams, load_engine
 from lab.bench import __main__ as benches
 from lab.cli import common
 from lab.cli.arguments import Parser
-from lab.config_parse import described
 from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import GiB
 from lab.memory.model_memory import known_models
@@ -193,13 +191,12 @@ def test_a_tilde_stands_for_the_home_folder(shell: Shell, monkeypatch, tmp_path)
     assert f"There is no folder '{tmp_path / 'model'}' here" in shell("fit", "~/model")[2]
 
 
-@pytest.mark.parametrize("settings", [EngineConfig, SamplingParams])
-def test_help_describes_every_setting(shell: Shell, settings: type) -> None:
-    about = described(settings)
-    assert set(about) == {field.name for field in fields(settings)}
-    assert all(about.values())
+def test_help_describes_every_setting(shell: Shell) -> None:
     _, out, _ = shell("run", "--help")
-    assert all(f"--{name.replace('_', '-')} " in out for name in about)
+    words = " ".join(out.split())
+    for name in ENGINE_DEFAULTS:
+        assert f"--{name.replace('_', '-')} " in words
+        assert SETTINGS[name].help in words
 
 
 @pytest.mark.parametrize("made", [command_line.commands, benches.commands], ids=["lab", "lab.bench"])

@@ -10,6 +10,10 @@ from lab.settings import Setting
 from visualize.run_settings import FORM
 
 
+def _rounded(value: float) -> float:
+    return round(value, 2)
+
+
 def values(setting: Setting) -> st.SearchStrategy[Any]:
     """All that a page's setting can be."""
     match setting.kind:
@@ -28,7 +32,3 @@ def values(setting: Setting) -> st.SearchStrategy[Any]:
 
 LAB = {name: values(one) for name, one in FORM.settings.items()}
 """Values of the Lab's settings by name."""
-
-
-def _rounded(value: float) -> float:
-    return round(value, 2)

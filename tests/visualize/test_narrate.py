@@ -31,7 +31,7 @@ from tests.visualize.conftest import script
 from tests.visualize.picture import Picture
 from visualize.reduce.frames import Reducer
 from visualize.reduce.narration import Narrator, limit
-from visualize.states import DRAFTERS, STATES, sentences
+from visualize.states import DRAFTER_NAMES, STATES, sentences
 
 
 def narrator(prompt_tokens: int = 61, **config: Any) -> Narrator:
@@ -165,12 +165,12 @@ def test_a_token_whose_text_is_held_back_is_not_quoted() -> None:
     assert said == "Pass 3: the target read one new token, found the others in the cache."
 
 
-@pytest.mark.parametrize("speculative", [name for name in DRAFTERS if name != "off"])
+@pytest.mark.parametrize("speculative", [name for name in DRAFTER_NAMES if name != "off"])
 def test_the_drafter_is_named(speculative: str) -> None:
     said = a_round(narrator(speculative=speculative))
     why = "wrong on purpose" if speculative == "synthetic" else "p 0.4, not its likeliest"  # nothing was drawn
     assert said == (
-        f"Round 7: {DRAFTERS[speculative].name} proposed 2 tokens, “ a b”. "
+        f"Round 7: {DRAFTER_NAMES[speculative]} proposed 2 tokens, “ a b”. "
         f"The target accepted 1, rejected “ b” ({why}) and put “ c” in its place."
     )
     assert f"The target rejected the first, “ a” ({why})" in a_round(narrator(speculative=speculative), kept=0)
@@ -372,7 +372,7 @@ def test_a_synthetic_run_says_so_from_the_first_frame() -> None:
 
 
 @pytest.mark.parametrize("greedy", [False, True])
-@pytest.mark.parametrize("speculative", DRAFTERS)
+@pytest.mark.parametrize("speculative", DRAFTER_NAMES)
 def test_hover_sentences_fit_the_drafter_and_the_sampling(speculative: str, greedy: bool) -> None:
     said = sentences(speculative, greedy)
     assert said.keys() == STATES.keys()
@@ -385,11 +385,11 @@ def test_hover_sentences_fit_the_drafter_and_the_sampling(speculative: str, gree
         assert "target's own token" in said["accepted"]
         assert "on purpose" in said["rejected"]
     elif speculative != "off":
-        assert said["accepted"].lower().startswith(DRAFTERS[speculative].name)
+        assert said["accepted"].lower().startswith(DRAFTER_NAMES[speculative])
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("speculative", DRAFTERS)
+@pytest.mark.parametrize("speculative", DRAFTER_NAMES)
 def test_every_number_a_hover_sentence_needs_is_recorded(speculative: str, temperature: float) -> None:
     frames = Reducer().feed(script(EngineConfig(speculative=speculative), temperature=temperature))
     said = frames[0]["head"]["sentences"]

@@ -18,7 +18,7 @@ from lab.cli.json_results import JsonResult, compare_result, fit_result, run_res
 from lab.config import EngineConfig, KVFormat, SamplingParams
 from lab.config_parse import parse_configs
 from lab.errors import ConfigError, LabError
-from lab.measure.comparison import FEWEST, MOST
+from lab.measure.comparison import MAX_CONFIGS, MIN_CONFIGS
 from lab.measure.comparison import compare as compared
 from lab.measure.difference import first_differences
 from lab.memory.capacity import Deployment, Lengths
@@ -28,7 +28,7 @@ from lab.settings import SETTINGS
 from lab.trace.run import Run
 from lab.util.background import in_background
 from visualize.api.flat_results import flat
-from visualize.disconnects import caller
+from visualize.api_clients import client_of
 from visualize.jobs.job_queue import TICK, JobQueue, Load, QueuedJob
 from visualize.pages.compare.configurations import FORM as COMPARE
 from visualize.pages.compare.configurations import MAX_OWN
@@ -98,14 +98,14 @@ class Programs:
     def leave(self, request: gr.Request) -> None:
         """A caller has gone."""
         with self._lock:
-            jobs = list(self._jobs.get(caller(request), ()))
+            jobs = list(self._jobs.get(client_of(request), ()))
         for job in jobs:
             job.cancelled.set()
 
     async def _answer(self, request: gr.Request, do: Callable[[Job], JsonResult]) -> JsonResult:
         job = Job(self._queue, self._load, do)
         with self._lock:
-            mine = self._jobs.setdefault(who := caller(request), set())
+            mine = self._jobs.setdefault(who := client_of(request), set())
             mine.add(job)
         try:
             return await job.finished(lambda status: self._tell(who, status))
@@ -177,8 +177,8 @@ class Programs:
         Returns:
             JSON: by setting medians with quartiles, speed-up and text; and where texts differ
         """
-        if not FEWEST <= len(settings) <= MOST:  # counted before any is read
-            raise ConfigError(f"A comparison takes {FEWEST} to {MOST} settings, not {len(settings):,}.")
+        if not MIN_CONFIGS <= len(settings) <= MAX_CONFIGS:  # counted before any is read
+            raise ConfigError(f"A comparison takes {MIN_CONFIGS} to {MAX_CONFIGS} settings, not {len(settings):,}.")
         if any(len(text) > MAX_OWN for text in settings):
             raise ConfigError(f"a setting has at most {MAX_OWN} characters.")
         configs = parse_configs(settings)

@@ -26,18 +26,17 @@ def test_followers_see_what_is_shown_until_they_go_their_own_way(visit: Visit, l
     assert lab.page.inner_text(".strip-say") == "You follow the presenter. Nothing is shown yet."
     assert lab.page.inner_text(".text .hint").startswith("What the presenter shows appears here")
 
-    leading.choose("speculative", "Lookup")
+    leading.choose("speculative", "N-gram")
     leading.run()
     leading.finish()
     end = leading.instant
     sees(lab.page, end)
     assert lab.seen()["text"] == leading.seen()["text"]
     assert not lab.running, "the follower's own Run stays available"
-    settings = "KV format Native, paged blocks on, speculation Lookup, guesses a round 4, blocks in the pool 128, "
-    assert lab.page.inner_text(".compared") == f"{settings}temperature 0.8, seed 3, max tokens 24"
+    assert "speculative decoding N-gram lookup, draft tokens per round (γ) 4" in lab.page.inner_text(".compared")
     assert leading.page.inner_text(".compared") == ""
     lab.page.click(".use")
-    lab.page.wait_for_selector("#speculative label.selected:has-text('Lookup')")
+    lab.page.wait_for_selector("#speculative label.selected:has-text('N-gram')")
     state(lab.page, "following")
 
     for key in ("Home", "ArrowRight", "ArrowRight"):  # as the presenter scrubs
@@ -77,7 +76,7 @@ def test_followers_see_what_is_shown_until_they_go_their_own_way(visit: Visit, l
     assert "speculative=ngram" in lab.page.url
     lab.ready()
     state(lab.page, "alone")
-    lab.page.wait_for_selector("#speculative label.selected:has-text('Lookup')")
+    lab.page.wait_for_selector("#speculative label.selected:has-text('N-gram')")
 
 
 def test_followers_see_a_reopened_run_and_keep_it_when_showing_stops(

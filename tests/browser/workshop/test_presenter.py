@@ -95,7 +95,7 @@ def test_what_a_presenter_who_left_showed_can_still_be_used_and_saved(
     lab.page.close(run_before_unload=True)
     follower.page.wait_for_selector(".strip-say:has-text('has left: the last run stays here')")
     follower.page.click(".use")
-    follower.page.wait_for_selector("#speculative label.selected:has-text('Lookup')")
+    follower.page.wait_for_selector("#speculative label.selected:has-text('N-gram')")
     saved = json.loads(follower.save("json", tmp_path).read_text())
     assert saved["events"][0]["config"]["speculative"] == "ngram"
 

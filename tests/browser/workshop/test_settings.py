@@ -44,7 +44,7 @@ def test_settings_can_be_taken_before_the_presenter_has_run_anything(
 ) -> None:
     leads = begin_to_lead(presenter, server)
     with leads.page.expect_response(lambda answer: "speculative=ngram" in (answer.request.post_data or "")):
-        leads.choose("speculative", "Lookup")
+        leads.choose("speculative", "N-gram")
     lab = visit().open(join=code, temperature=0.3)
     state(lab.page, "following")
     lab.page.click("[data-act=alone]")
@@ -52,7 +52,7 @@ def test_settings_can_be_taken_before_the_presenter_has_run_anything(
     lab.page.wait_for_url("**speculative=ngram**")
     lab.ready()
     state(lab.page, "alone")
-    lab.page.wait_for_selector("#speculative label.selected:has-text('Lookup')")
+    lab.page.wait_for_selector("#speculative label.selected:has-text('N-gram')")
     assert "temperature" not in lab.page.url
     stop_leading(leads)
 

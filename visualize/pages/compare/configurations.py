@@ -10,7 +10,7 @@ from typing import Any
 from lab.config import EngineConfig, SamplingParams
 from lab.config_parse import parse_config
 from lab.errors import ConfigError
-from lab.measure.comparison import FEWEST, MOST
+from lab.measure.comparison import MAX_CONFIGS, MIN_CONFIGS
 from lab.models.devices import has_gpu
 from lab.registry import EMBEDDED, Pair
 from lab.settings import SETTINGS, Setting
@@ -69,7 +69,7 @@ FORM = Form(
         replace(LAB["prompt"], default="The king's youngest daughter went down to the well, and there she saw"),
         Setting(
             "lanes",
-            f"Settings, {FEWEST} to {MOST}",
+            f"Settings, {MIN_CONFIGS} to {MAX_CONFIGS}",
             "γ: draft tokens per round. The others are compared with the first.",
             {key: label for key, (label, _) in LANES.items()},
             default=presets()["ladder"][1],
@@ -121,8 +121,8 @@ class Inputs(FORM.values_class("CompareValues")):
             if name in configs:
                 raise ConfigError(f"{name} is listed twice.")
             configs[name] = config
-        if not FEWEST <= len(configs) <= MOST:
-            raise ConfigError(f"Choose {FEWEST} to {MOST} settings to compare, not {len(configs)}.")
+        if not MIN_CONFIGS <= len(configs) <= MAX_CONFIGS:
+            raise ConfigError(f"Choose {MIN_CONFIGS} to {MAX_CONFIGS} settings to compare, not {len(configs)}.")
         return configs
 
     def sampling(self) -> SamplingParams:

@@ -55,7 +55,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, pairs: Mapping[str, Pai
                 press = gr.Button("Compare", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
         with gr.Column(elem_id="view"):
-            view = component("pages/compare/page", _setup(), ("static/race",), elem_id="contest")
+            view = component("pages/compare/page", _setup(), elem_id="contest")
     values = widgets.values
     begins(press.click(run, values, view, **REPEATED))
     view.submit(grow, values, view, **REPEATED)  # the view's own button

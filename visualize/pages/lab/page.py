@@ -25,7 +25,6 @@ from visualize.pages.workshop.workshop import Workshop
 from visualize.recordings import runs
 from visualize.reduce.settings_from_run import settings_from_run
 from visualize.run_settings import FORM, OTHER, from_link, unusable, with_pairs, without_unusable
-from visualize.upload_cleanup import CHECKED_S, STORED_S
 
 
 def build(
@@ -83,7 +82,7 @@ def build(
         warn(notices)
         return [*panel.widgets.unfolded(request.query_params, vars(settings)), *controls.show(settings)]
 
-    with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False, delete_cache=(CHECKED_S, STORED_S)) as page:
+    with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
         header.build("Lab")
         if workshop:
             room.strip()

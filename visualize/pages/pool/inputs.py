@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from lab.config import EngineConfig
 from lab.errors import LabError
-from lab.measure.workload import Job, crowd
+from lab.measure.workload import PlannedRequest, user_requests
 from lab.settings import DRAFTERS, SETTINGS, Setting, unmet
 from visualize.pages.pool.pool_metrics import Asked
 from visualize.run_settings import FORM as LAB
@@ -88,7 +88,7 @@ class Inputs(FORM.values_class("PoolValues")):
     """The page's controls, with their initial values.
 
     ``every``: steps between two arrivals; 0: all at once. ``continuations`` of a prompt arrive together. ``lengths``,
-    ``tokens``: see ``lab.measure.workload.crowd``.
+    ``tokens``: see ``lab.measure.workload.user_requests``.
     ``shared``: one in so many prompts begins with ``system``; 0: none. The sequences' seeds count up from ``seed``.
     """
 
@@ -127,9 +127,9 @@ class Inputs(FORM.values_class("PoolValues")):
             speculative=self.speculative,
         )
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[PlannedRequest]:
         """Raises PromptError if the system prompt is too long."""
-        return crowd(
+        return user_requests(
             self.sequences,
             self.lengths,
             self.tokens,
