@@ -20,6 +20,7 @@ from lab.cli.arguments import Parser
 from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import GiB
 from lab.memory.model_memory import known_models
+from lab.settings import ENGINE_DEFAULTS, SETTINGS
 from tests.cli.conftest import PROMPT, ROOT, Shell
 
 
