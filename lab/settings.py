@@ -7,7 +7,7 @@ To add one: a field of ``EngineConfig`` or ``SamplingParams`` and its default, a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -451,32 +451,25 @@ def with_new_names(link: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
-def markdown(settings: Iterable[Setting] = tuple(SETTINGS.values())) -> str:
-    """The engine's settings as a document."""
+def table() -> list[str]:
+    """The engine's settings as lines of a Markdown table."""
     rows = []
-    for one in settings:
-        if one.name not in ENGINE_DEFAULTS:
-            continue
+    for one in (SETTINGS[name] for name in SETTINGS if name in ENGINE_DEFAULTS):
         values = "on, off" if one.kind == "switch" else one.range if one.bounds else ", ".join(map(str, one.options))
-        default = (
-            {True: "on", False: "off", None: "–", (): "–"}.get(one.default, one.default)
-            if one.kind != "number"
-            else one.default
-        )
+        default = one.options.get(one.default, "random") if one.default is None else one.default
+        default = one.value_in_words(default) if one.kind == "switch" or default == () else default
         needs = "; ".join(need.what for need in one.needs)
-        rows.append(f"| `{one.name}` | {one.label} | {values} | {default} | {one.help} | {needs} | {one.vllm} |")
-    return "\n".join(
-        (
-            "# Settings",
-            "",
-            "Written by `python -m lab.settings`. Numbers' ranges are the pages'; the engine may accept more.",
-            "",
-            "| Name | Label | Values | Default | | Needs | vLLM, where it is called otherwise |",
-            "| --- | --- | --- | --- | --- | --- | --- |",
-            *rows,
-            "",
-        )
-    )
+        cells = (f"`{one.name}`", one.label, values.replace("()", "any"), default, one.help, needs, one.vllm)
+        rows.append(f"| {' | '.join(map(str, cells))} |")
+    head = ("Name", "Label", "Values", "Default", "", "Needs", "vLLM, where it is called otherwise")
+    return [f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *rows]
+
+
+def markdown() -> str:
+    """docs/settings.md."""
+    about = "Numbers' ranges are those of the pages; the engine may accept more."
+    parts = ("# Settings", "", about, "", "<!-- generated: settings -->", *table(), "<!-- end -->", "")
+    return "\n".join(parts)
 
 
 if __name__ == "__main__":
