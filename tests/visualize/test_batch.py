@@ -185,7 +185,9 @@ def test_numbers_come_from_the_events_and_are_compared_with_the_previous_run() -
     otherwise = replace(asked, paged=False, kv_dtype="int8", max_num_seqs=1).asked()
     again = BatchReducer(3, otherwise, reducer.after()).feed(steps)
     assert again[0]["readouts"]["speed"][2].startswith("was ")
-    assert again[0]["compared"] == ("Small figures: previous run. Changed since then: ")
+    assert again[0]["compared"].endswith(
+        "Paged KV cache on → off, Max at once all → 1, KV cache dtype Auto (model) → INT8."
+    )
     assert again[-1]["readouts"]["speed"][2] == "the same"
     other = BatchReducer(3, replace(asked, tokens=9).asked(), reducer.after()).feed(steps)
     assert other[0]["compared"] == "Not the same sequences as before: not compared."

@@ -290,7 +290,7 @@ def test_speculative_sampling_is_said_to_be_no_difference_in_quality(guessing: s
         ),
         (("cache", "paged", "draft-4"), (2,), 0.8, "the other differs: at this temperature guesses change the draws"),
         (("cache", "lookup"), (1,), 0.8, "No other setting wrote what Cache wrote: at this temperature guesses change"),
-        (("lookup", "draft-4"), (1,), 0.8, "No other setting wrote what Lookup γ4 wrote: at this temperature guesses"),
+        (("lookup", "draft-4"), (1,), 0.8, "No other setting wrote what N-gram γ4 wrote: at this temperature guesses"),
         (("cache", "draft-4"), (1,), 0.0, "No other setting wrote what Cache wrote."),
         (("cache", "int8", "draft-4"), (1, 2), 0.8, "No other setting wrote what Cache wrote."),  # not INT8
         (("cache", "all"), (1,), 0.8, "No other setting wrote what Cache wrote."),
@@ -319,8 +319,8 @@ def test_different_lookup_lengths_explain_a_difference_in_draws() -> None:
     one, other = runs.values()
     runs["Paged"] = [shifted(run, 7) for run in other]
     for changes, why in (({"prompt_lookup_max": 6}, ": at this temperature"), ({"early_exit_layer": 1}, ".")):
-        both = {"Lookup γ4": one[0].config, "Paged": replace(one[0].config, **changes)}
-        assert f"No other setting wrote what Lookup γ4 wrote{why}" in whole(both, runs, {})["said"][0]
+        both = {"N-gram γ4": one[0].config, "Paged": replace(one[0].config, **changes)}
+        assert f"No other setting wrote what N-gram γ4 wrote{why}" in whole(both, runs, {})["said"][0]
 
 
 def test_what_does_nothing_in_a_setting_is_said() -> None:
@@ -330,7 +330,7 @@ def test_what_does_nothing_in_a_setting_is_said() -> None:
     mine = known | {"Paged": EngineConfig(paged=True, num_speculative_tokens=8)}
     assert not any("nothing" in said for said in whole(known, runs, {})["said"])
     said = whole(mine, runs, {})["said"]
-    assert "Paged: num_speculative_tokens does nothing where nobody guesses (speculative=off)." in said
+    assert any("Paged: num_speculative_tokens does nothing" in text for text in said)
     assert not [said for _, config in LANES.values() for said in unused_settings(config, SamplingParams())]
 
 

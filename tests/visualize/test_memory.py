@@ -74,7 +74,7 @@ def test_every_choice_has_an_answer() -> None:
         ({"longest": 4096.5}, "Longest must be a whole number"),
         ({"batch": float("nan")}, "Sequences in a batch must be a whole number from 1 to 1,000,000"),
         ({"gpu": OTHER, "memory": -1}, "Memory, GiB must be a number from 0.1 to 100,000"),
-        ({"set_aside": 99}, "Set aside, % must be a whole number from 0 to 90"),
+        ({"set_aside": 99}, "Reserved, % must be a whole number from 0 to 90"),
         ({"model": OTHER}, "Write the hub id"),
         ({"model": OTHER, "hub": "../../etc/passwd"}, "'../../etc/passwd' cannot be used as a hub id"),
         ({"model": OTHER, "hub": "<img src=x onerror=alert(1)>\u202e"}, "cannot be used as a hub id"),
@@ -340,7 +340,7 @@ def test_the_bars_are_the_sequences_that_fit() -> None:
         assert column["x"] == [other.sequences(policy) for other in others.values()]
         assert column["text"] == [f"{count:,}" for count in column["x"]]
         assert column["customdata"] == [f"{count:,} sequences" for count in column["x"]]
-    assert columns[0]["y"] == ["<b>Native</b>", "INT8", "INT4"]
+    assert columns[0]["y"] == ["<b>Auto (model)</b>", "INT8", "INT4"]
 
 
 def test_one_sequence_that_fits_is_singular_on_hover() -> None:
