@@ -93,7 +93,7 @@ class Settings(FORM.values_class("LabValues")):
         pair = named_pair(self.target, self.draft)
         if self.speculative == "draft" and pair.target and not pair.draft:
             draft, off, ngram = (DRAFTERS[name] for name in ("draft", "off", "ngram"))
-            raise ConfigError(f"{draft} (draft) is empty. Name one with the target, or choose {off} or {ngram}.")
+            raise ConfigError(f"{draft} needs a draft model. Name one with the target, or choose {off} or {ngram}.")
         return pair
 
 

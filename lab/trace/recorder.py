@@ -29,7 +29,7 @@ class Recorder:
         self._pending: deque[Event] = deque()  # one thread may add while others drain
 
     def emit(self, event_type: type[Event], **fields: Any) -> None:
-        """Make an event of ``fields`` and the time, hold it, and tell the watcher. The first one starts the clock."""
+        """Make an event of ``fields`` and the time, hold it, and call the listener. The first one starts the clock."""
         now = time.perf_counter()
         self._began = now if self._began is None else self._began
         event = event_type(t_ms=(now - self._began) * 1000, **fields)
@@ -37,8 +37,8 @@ class Recorder:
         if self._watch:
             try:
                 self._watch(self._owner, now, event)
-            except Exception:  # a watcher must not end what it watches
-                log.exception("what watches the engine failed at an event %s", event.kind)
+            except Exception:  # a listener must not end what it listens to
+                log.exception("a listener failed at an event %s", event.kind)
 
     @property
     def began(self) -> bool:
