@@ -349,7 +349,7 @@ def test_what_does_nothing_in_a_setting_is_said() -> None:
     mine = known | {"Paged": EngineConfig(paged=True, num_speculative_tokens=8)}
     assert not any("nothing" in said for said in whole(known, runs, {})["said"])
     said = whole(mine, runs, {})["said"]
-    assert "Paged: num_speculative_tokens does nothing where nobody guesses (speculative=off)." in said
+    assert any("Paged: num_speculative_tokens does nothing" in text for text in said)
     assert not [said for _, config in LANES.values() for said in unused_settings(config, SamplingParams())]
     assert any("Paged: num_speculative_tokens does nothing" in text for text in said)
 
