@@ -55,7 +55,7 @@ static void check_verify(int n) {
         for (int how = 0; how < SAMPLINGS; how++) {
             enum { ROUNDS = 3 };
             const int drafts[ROUNDS] = {3, 0, 1}, total = 3 + 0 + 1 + ROUNDS;
-            const int logprobs = (kind + how) % 3 * n / 2, share = tokens_around(logprobs) * FIGURES + 1;
+            const int logprobs = (kind + how) % 3 * n / 2, share = listed_tokens(logprobs) * FIGURES + 1;
             float *logits = floats((size_t)total * n, 3), *p = floats(total, 1), *q = floats(total, 1);
             Verdict *verdicts = malloc(ROUNDS * sizeof(Verdict));
             Round *rounds = calloc(ROUNDS, sizeof(Round));
@@ -64,14 +64,14 @@ static void check_verify(int n) {
             for (int i = 0; i < ROUNDS; i++) {
                 const int g = drafts[i];
                 float *drafted = malloc((size_t)g * n * sizeof(float));
-                double *u = malloc((g + 1) * DRAWS * sizeof(double));
+                double *u = malloc((g + 1) * UNIFORMS * sizeof(double));
                 int64_t *tokens = malloc(g * sizeof(int64_t));
                 for (int j = 0; j < g; j++) {
                     fill(drafted + (size_t)j * n, n, (kind / 2 + j) % KINDS);
                     for (int t = 0; t < n; t++) drafted[(size_t)j * n + t] = fabsf(drafted[(size_t)j * n + t]) / n;
                     tokens[j] = j % 2 ? 0 : n - 1;
                 }
-                for (int j = 0; j < (g + 1) * DRAWS; j++) u[j] = ends[(j + kind) % 3];
+                for (int j = 0; j < (g + 1) * UNIFORMS; j++) u[j] = ends[(j + kind) % 3];
                 rounds[i] = (Round){g, samplings[how], tokens, i + kind / 2 % 2 ? drafted : NULL, u, logprobs, NULL};
                 if (!rounds[i].q) free(drafted);
                 if (logprobs && g) rounds[i].around = floats((size_t)g * share, 0);
@@ -82,7 +82,7 @@ static void check_verify(int n) {
                 REQUIRE(0 <= its.accepted && its.accepted <= drafts[i], "%d of %d", its.accepted, drafts[i]);
                 REQUIRE(0 <= its.next && its.next < n, "token %d of %d, kind %d", its.next, n, kind);
                 for (int j = 0; rounds[i].around && j < (its.accepted < drafts[i] ? its.accepted + 1 : drafts[i]); j++)
-                    for (int t = 0; t < tokens_around(logprobs); t++) {
+                    for (int t = 0; t < listed_tokens(logprobs); t++) {
                         const float id = rounds[i].around[j * (share - 1) + t * FIGURES];
                         REQUIRE(0 <= id && id < n, "id %f of %d, kind %d", id, n, kind);
                     }

@@ -1,4 +1,4 @@
-"""Which CUDA graphs to capture before they are needed."""
+"""CUDA graphs to capture before they are needed."""
 
 from __future__ import annotations
 
