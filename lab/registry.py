@@ -25,7 +25,7 @@ from lab.models.load_progress import watching
 from lab.models.loader import EMBEDDED_DRAFTS, refuse_absent, resolve_dtype
 from lab.models.meta_model import weight_bytes
 from lab.trace.events import Event
-from lab.trace.recorder import Watch
+from lab.trace.recorder import EventListener
 from lab.util.background import LOOK, aside
 from lab.util.device_memory import CAPTURING, free_bytes
 
@@ -131,12 +131,12 @@ def _unless_stopped(future: Future[T]) -> T:
 class Monitor(Protocol):
     """What is told of everything that engines do."""
 
-    def watch(self, model: str) -> Watch: ...
+    def watch(self, model: str) -> EventListener: ...
 
     def add(self, model: str, engine: Engine) -> None: ...
 
 
-def _all_of(watches: Sequence[Watch]) -> Watch | None:
+def _all_of(watches: Sequence[EventListener]) -> EventListener | None:
     """One watch that calls all of ``watches``."""
     if len(watches) < 2:
         return next(iter(watches), None)
@@ -161,7 +161,7 @@ class Engines:
         monitors: told of everything that the engines do.
     """
 
-    _order = itertools.count()  # of all requests in this process: monitors may be shared, too
+    _seq_ids = itertools.count()  # of all requests in this process: monitors may be shared, too
 
     def __init__(
         self,
@@ -218,8 +218,8 @@ class Engines:
                 if large := pair not in EMBEDDED.values():
                     self._make_room(pair)
                 called = self._called.setdefault(pair, self._unused(pair.label))
-                watch = _all_of([monitor.watch(called) for monitor in self._monitors])
-                how = {"device": self._device, "dtype": self._dtype, "watch": watch, "order": self._order}
+                on_event = _all_of([monitor.watch(called) for monitor in self._monitors])
+                how = {"device": self._device, "dtype": self._dtype, "on_event": on_event, "seq_ids": self._seq_ids}
                 engine = load_engine(pair.target, pair.draft, **how)
                 for monitor in self._monitors:
                     monitor.add(called, engine)

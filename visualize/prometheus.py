@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from lab.engine.engine import Engine
 from lab.trace.events import Committed, Event, Finished, Judged, Preempted, Prefilled, Proposed, RunStarted
-from lab.trace.recorder import Watch
+from lab.trace.recorder import EventListener
 from visualize.jobs.job_queue import Line
 
 REASONS = {"eos": "stop", "stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}
@@ -62,7 +62,7 @@ class Monitor:
         )
         self._whole = histogram("vllm:e2e_request_latency_seconds", "From a run's turn to its end.", WHOLE)
 
-    def watch(self, model: str) -> Watch:
+    def watch(self, model: str) -> EventListener:
         """A function for ``Engine(watch=)`` that counts its events, in a few microseconds per step."""
         prompt, generated = self._prompt.labels(model), self._generated.labels(model)
         queries, hits = self._queries.labels(model), self._hits.labels(model)

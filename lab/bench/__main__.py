@@ -226,7 +226,7 @@ def _engine(args: argparse.Namespace, *, guessing: bool = True) -> Engine:
     if guessing and args.target and not args.draft:
         raise LabError("this bench measures guesses of a draft: name a --draft too")
     engine = load_engine(args.target, args.draft, device=args.device, dtype=args.dtype)
-    if failure := engine.target.native.failure:
+    if failure := engine.kernel_failure:
         args.fell_back.append(failure)
         args.report(failure)
     return engine

@@ -18,7 +18,7 @@ from lab.measure.measuring import finish, steps, take_turns
 from lab.measure.prompts import PROMPTS, refuse_cut
 from lab.measure.workload import Job
 from lab.trace.events import StepKind, StepTimed
-from lab.trace.roofline import Bound, Limits, Work
+from lab.trace.roofline import Bound, Limits, PassCost
 
 TOGETHER = 16
 """Sequences in the batch."""
@@ -67,7 +67,7 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
             f"{draft.num_speculative_tokens + 1} more. Ask for {draft.num_speculative_tokens + 2} or more."
         )
     refuse_cut(engine, PROMPTS, max_tokens)
-    limits = device_limits(engine.target.device, engine.target.product_dtype)
+    limits = device_limits(engine.target.device, engine.product_dtype)
     if limits is None:
         raise LabError(
             f"a copy or a {engine.dtype} matrix product failed on {engine.device}: no limits to compare with."
@@ -95,10 +95,10 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
     }
     table = []
     for name, some in measured.items():
-        passes = [(Work(step.verify_bytes, step.verify_flops), step.verify_ms) for step in some]
+        passes = [(PassCost(step.verify_bytes, step.verify_flops), step.verify_ms) for step in some]
         whole = statistics.median(step.total_ms for step in some)
         if name == "verify":
-            drafting = [(Work(step.draft_bytes, step.draft_flops), step.draft_ms) for step in some]
+            drafting = [(PassCost(step.draft_bytes, step.draft_flops), step.draft_ms) for step in some]
             table.append(_row(f"draft, {draft.num_speculative_tokens} passes", drafting, whole, limits))
             name = f"verify, {draft.num_speculative_tokens} proposals"
         table.append(_row(name, passes, whole, limits))
@@ -127,7 +127,7 @@ def _steps(
     return [event for event in told if event.batch_tokens >= full]
 
 
-def _row(name: str, passes: list[tuple[Work, float]], step_ms: float, limits: Limits) -> MedianStep:
+def _row(name: str, passes: list[tuple[PassCost, float]], step_ms: float, limits: Limits) -> MedianStep:
     """One kind of pass; ``passes`` gives the work of each and the milliseconds it took."""
     works = [work for work, _ in passes]
     return MedianStep(

@@ -73,7 +73,7 @@ def refuse_failure(run: Run, engine: Engine) -> None:
     if run.reason == "error":
         raise LabError(f"{start} failed: {run.finished.message}")
     for fallen in (event for event in run.events if isinstance(event, FellBack)):
-        if fallen.reason != engine.target.native.failure:
+        if fallen.reason != engine.kernel_failure:
             raise LabError(f"{start} went on without its {fallen.part}: {fallen.reason}")
 
 
@@ -97,7 +97,7 @@ def steps(run: Run, kind: StepKind) -> list[StepTimed]:
 def serve(engine: Engine, jobs: list[Job], config: EngineConfig, *, max_num_seqs: int) -> Figures:
     """All jobs, arriving together, on a fresh engine that has captured its steps. Raises what ``finish`` and ``served``
     raise."""
-    fresh = engine.another(max_num_seqs=max_num_seqs)
+    fresh = engine.clone(max_num_seqs=max_num_seqs)
     most = longest(engine, (job.prompt for job in jobs)) + max(job.sampling.max_tokens for job in jobs)
     fresh.warm_up(config, sequences=min(max_num_seqs, len(jobs)), longest=min(most, engine.context_length))
     return served(*finish(fresh, jobs, config))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from lab.backends.cpu.native_support import packed_parameters
 from lab.errors import ConfigError, LabError, UnsupportedModelError
 from lab.models.checkpoint_files import (
     HOLDS,
@@ -96,7 +95,7 @@ def load_model(
     dtype: torch.dtype,
     quantization: QuantizationConfigMixin | None = None,
     rounded: bool = False,
-    in_c: bool = False,
+    packed: Callable[[PreTrainedConfig, int], int] | None = None,
 ) -> LanguageModel:
     """Load a model from a folder or a hub id. Never runs code that comes with a model.
 
@@ -105,7 +104,7 @@ def load_model(
     Args:
         place: a device, or accelerate's ``device_map``.
         rounded: see ``LanguageModel``.
-        in_c: whether the step in C is to compute it, if it can. That takes memory for a copy of the weights.
+        packed: how many of a model's parameters, by its configuration, are copied once more to be computed.
         quantization: how its linear layers are to store their weights. None: as they were saved.
 
     Raises:
@@ -134,8 +133,8 @@ def load_model(
         if not embedded:
             refuse_short_files(empty, where, name)
             if quantization is None:
-                packed = packed_parameters(config, parameters(empty)) if in_c else 0
-                refuse_misfit(empty, name, place, dtype, packed)
+                copied = packed(config, parameters(empty)) if packed else 0
+                refuse_misfit(empty, name, place, dtype, copied)
         if isinstance(place, dict):
             refuse_incomplete(place, empty, name)
         if loading:

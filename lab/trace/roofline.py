@@ -22,14 +22,14 @@ Bound = Literal["memory", "compute"]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class PassCost:
     """Bytes to move between memory and processor, and floating-point operations to do."""
 
     bytes: int = 0
     flops: int = 0
 
-    def __add__(self, other: Work) -> Work:
-        return Work(self.bytes + other.bytes, self.flops + other.flops)
+    def __add__(self, other: PassCost) -> PassCost:
+        return PassCost(self.bytes + other.bytes, self.flops + other.flops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +47,19 @@ class Limits:
         if not (self.bytes_per_second > 0 and self.flops_per_second > 0):
             raise ValueError("a device's limits are above 0")
 
-    def memory_ms(self, work: Work) -> float:
+    def memory_ms(self, work: PassCost) -> float:
         """The least time, in milliseconds, in which its bytes can be moved."""
         return 1000 * work.bytes / self.bytes_per_second
 
-    def compute_ms(self, work: Work) -> float:
+    def compute_ms(self, work: PassCost) -> float:
         """The least time, in milliseconds, in which its operations can be done."""
         return 1000 * work.flops / self.flops_per_second
 
-    def least_ms(self, work: Work) -> float:
+    def least_ms(self, work: PassCost) -> float:
         """The least time, in milliseconds, in which ``work`` can be done, by the roofline."""
         return max(self.memory_ms(work), self.compute_ms(work))
 
-    def bound(self, work: Work) -> Bound:
+    def bound(self, work: PassCost) -> Bound:
         """Which of the two takes longer; "memory" if they take equally long."""
         return "memory" if self.memory_ms(work) >= self.compute_ms(work) else "compute"
 
@@ -92,9 +92,9 @@ def achieved(timed: StepTimed, limits: Limits) -> Achieved | None:
     drafts, it is ``verify_ms`` alone: a lookup is not a pass, though if both are in one batch its search is timed with
     the draft's passes. None: no time was measured.
     """
-    drafting = Work(timed.draft_bytes, timed.draft_flops)
-    verifying = Work(timed.verify_bytes, timed.verify_flops)
-    took = timed.verify_ms + (timed.draft_ms if drafting != Work() else 0.0)
+    drafting = PassCost(timed.draft_bytes, timed.draft_flops)
+    verifying = PassCost(timed.verify_bytes, timed.verify_flops)
+    took = timed.verify_ms + (timed.draft_ms if drafting != PassCost() else 0.0)
     if took <= 0:
         return None
     least = limits.least_ms(drafting) + limits.least_ms(verifying)

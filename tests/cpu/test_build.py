@@ -11,7 +11,7 @@ import pytest
 from lab import ConfigError, SamplingParams
 from lab.backends.cpu import build
 from lab.backends.cpu.native_model import NativeModel
-from lab.engine.engine import Engine
+from lab.load import new_engine
 from lab.models.language_model import LanguageModel
 from lab.trace.events import FellBack
 from lab.util import machine_info as machine
@@ -75,8 +75,8 @@ def test_without_a_compiler_torch_computes_and_the_run_says_so(monkeypatch, comp
     monkeypatch.setenv("CC", compiler)
     with pytest.raises(ConfigError, match="kernels='c' cannot compute"):
         engines()
-    reference = Engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer(), kernels="reference")
-    engine = Engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer())
+    reference = new_engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer(), kernels="reference")
+    engine = new_engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer())
     sampling = SamplingParams(max_tokens=4, ignore_eos=True)
     runs = [engine.generate("The king", sampling=sampling) for _ in range(2)]
     assert runs[0].token_ids == reference.generate("The king", sampling=sampling).token_ids
@@ -110,7 +110,7 @@ def test_an_operating_system_error_does_not_stop_an_engine(monkeypatch, kept):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(build.tempfile, "TemporaryDirectory", full)
-    engine = Engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer())
+    engine = new_engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer())
     assert "No space left on device" in engine.target.native.failure
 
 

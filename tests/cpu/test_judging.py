@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from lab import SamplingParams
 from lab.backends.cpu.rejection import JudgedRound, judge
-from lab.backends.torch.rejection_sampler import Verdict, judge_matching, judge_sampled, residual
+from lab.backends.torch.rejection_sampler import Verdict, greedy_verify, rejection_sample, residual
 from lab.backends.torch.sampler import sample
-from lab.backends.torch.token_distributions import gather_around, read_around
+from lab.backends.torch.token_distributions import gather_distributions, read_distributions
 from tests.cpu.test_sampling import NOT_FINITE
 
 SAMPLINGS = (
@@ -49,9 +49,9 @@ def test_verdicts_equal_those_of_torch_bit_for_bit(rounds, vocabulary, seed):
             q = None
         p, chosen = sample(own, [sampling] * (window + 1), u[:, 2].contiguous(), native=True)
         if not sampling.greedy and q is not None and window:
-            kept, following = judge_sampled(p, q, tokens, u[:-1, 1], u[:, 2])
+            kept, following = rejection_sample(p, q, tokens, u[:-1, 1], u[:, 2])
         else:
-            kept, following = judge_matching(chosen, tokens)
+            kept, following = greedy_verify(chosen, tokens)
         kept, following = kept.item(), following.item()
         rows = range(window)
         p_proposed = [p[i, tokens[i]].item() for i in rows]
@@ -90,11 +90,13 @@ def test_distributions_around_a_verdict_hold_the_likeliest_tokens(window, vocabu
     q = None if draft == "none" else q
     (judged,) = judge(logits, [sampling], [(tokens, q)], [u])
     drawn = q is not None and temperature > 0
-    found = read_around(judged.around, window, judged.accepted, has_q=q is not None, drawn=drawn)
+    found = read_distributions(judged.around, window, judged.accepted, has_q=q is not None, drawn=drawn)
     verdict = Verdict(torch.tensor([judged.accepted]), torch.tensor([judged.next_token]))
-    by_torch = gather_around(p[None], None if q is None else q[None], tokens[None], verdict, count, drawn)[0].tolist()
+    by_torch = gather_distributions(p[None], None if q is None else q[None], tokens[None], verdict, count, drawn)[
+        0
+    ].tolist()
     for one, same in zip(
-        found, read_around(by_torch, window, judged.accepted, has_q=q is not None, drawn=drawn), strict=True
+        found, read_distributions(by_torch, window, judged.accepted, has_q=q is not None, drawn=drawn), strict=True
     ):
         assert (one.token_ids, one.p, one.q) == (same.token_ids, same.p, same.q)
         assert one.residual == (same.residual and pytest.approx(same.residual, rel=1e-5))
@@ -144,7 +146,7 @@ def test_a_residual_without_weight_falls_back_to_p():
 
 def test_of_equally_likely_tokens_around_a_verdict_the_lowest_ids_are_told():
     judged = one_round(70, torch.full((70,), 1 / 70), u=0.0, logprobs=3)
-    (around,) = read_around(judged.around, 1, judged.accepted, has_q=True, drawn=True)
+    (around,) = read_distributions(judged.around, 1, judged.accepted, has_q=True, drawn=True)
     assert around.token_ids == [0, 1, 2]
 
 

@@ -24,10 +24,11 @@ from lab.backends.cpu.native_model import NativeModel
 from lab.backends.cpu.native_support import refusal
 from lab.backends.torch.torch_backend import NewTokens, forward
 from lab.engine.engine import Engine
-from lab.engine.pass_cost import PassWork, Span
+from lab.engine.pass_cost import PassCostModel, Span
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable
 from lab.kv_cache.formats import Kernels, KVStorage
+from lab.load import new_engine
 from lab.models.language_model import LanguageModel
 from lab.trace.events import Committed, Distributions, FellBack, Judged
 from tests import tiny_models
@@ -298,7 +299,7 @@ def engines(config=LLAMA, **settings) -> tuple[Engine, Engine]:
     for kernels in ("reference", "c"):
         target, draft = exact(config), exact(config, seed=1)
         pair = LanguageModel(target, "target"), tiny_models.tokenizer(), LanguageModel(draft, "draft")
-        made.append(Engine(*pair, kernels=kernels, **settings))
+        made.append(new_engine(*pair, kernels=kernels, **settings))
     return tuple(made)
 
 
@@ -359,7 +360,7 @@ def test_a_draft_with_another_vocabulary_size_runs_on_torch_beside_the_step_in_c
     for weight in (draft.get_input_embeddings().weight, draft.get_output_embeddings().weight):
         weight.data.copy_(weight.bfloat16().float())
     draft = LanguageModel(draft, "draft").with_vocabulary(tiny_models.VOCABULARY)
-    engine = Engine(LanguageModel(target, "target"), tiny_models.tokenizer(), draft)
+    engine = new_engine(LanguageModel(target, "target"), tiny_models.tokenizer(), draft)
     assert (engine.target.native.model is None, engine.draft.native.model is None) == (False, True)
     for temperature in (0.0, 0.8):
         sampling = SamplingParams(max_tokens=40, ignore_eos=True, temperature=temperature, seed=5)
@@ -374,7 +375,7 @@ def test_a_model_that_ran_in_c_as_a_target_runs_on_torch_as_a_draft_of_another_v
     a round."""
     model = LanguageModel(exact(LLAMA), "model")
     sampling = SamplingParams(max_tokens=6, ignore_eos=True)
-    as_target = Engine(model, tiny_models.tokenizer())
+    as_target = new_engine(model, tiny_models.tokenizer())
     before = as_target.generate("The king", sampling=sampling).token_ids
     for width in (tiny_models.VOCABULARY + 99, tiny_models.VOCABULARY - 9):
         draft = model.with_vocabulary(width)
@@ -387,11 +388,11 @@ def test_a_model_that_ran_in_c_as_a_target_runs_on_torch_as_a_draft_of_another_v
 
 def test_a_pass_reads_half_the_bytes_of_its_matrices():
     reference, native = engines()
-    passes = [PassWork(engine.target, None).of([Span(9, 10, keep=1)]) for engine in (reference, native)]
+    passes = [PassCostModel(engine.target, None).of([Span(9, 10, keep=1)]) for engine in (reference, native)]
     matrices = sum(module.weight.numel() for module in native.target.model.modules() if isinstance(module, nn.Linear))
     assert passes[0].bytes - passes[1].bytes == 2 * matrices
     assert passes[0].flops == passes[1].flops
-    reference, native = (PassWork(engine.target, None).of([Span(0, 9, keep=0)]) for engine in (reference, native))
+    reference, native = (PassCostModel(engine.target, None).of([Span(0, 9, keep=0)]) for engine in (reference, native))
     assert reference.bytes - native.bytes == 2 * (matrices - 48 * tiny_models.VOCABULARY)  # the head is not read
 
 

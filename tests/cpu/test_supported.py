@@ -12,7 +12,7 @@ from transformers import LlamaConfig
 
 from lab import ConfigError, SamplingParams, load_engine
 from lab.backends.cpu.native_support import packed_parameters, refusal
-from lab.engine.engine import Engine
+from lab.load import new_engine
 from lab.models.language_model import LanguageModel
 from lab.trace.events import FellBack
 from tests import tiny_models
@@ -52,8 +52,8 @@ def test_models_the_step_in_c_does_not_support_run_on_torch():
     refused = LanguageModel(model, "fine")
     assert "bfloat16" in refusal(refused)
     with pytest.raises(ConfigError, match="more digits than bfloat16"):
-        Engine(refused, tiny_models.tokenizer(), kernels="c")
-    engine = Engine(refused, tiny_models.tokenizer())
+        new_engine(refused, tiny_models.tokenizer(), kernels="c")
+    engine = new_engine(refused, tiny_models.tokenizer())
     run = engine.generate("The king", sampling=SamplingParams(max_tokens=3))
     assert len(run.token_ids) == 3
     assert not [event for event in run.events if isinstance(event, FellBack)]

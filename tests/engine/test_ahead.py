@@ -16,7 +16,7 @@ from lab.backends.gpu import async_scheduling as ahead
 from lab.engine import core as pool
 from lab.engine import drafters
 from lab.engine import verification as outcome
-from lab.engine.adaptive_window import Window
+from lab.engine.adaptive_window import AdaptiveWindow
 from lab.engine.scheduler import Turn
 from lab.trace.events import FellBack, StepTimed
 from tests import tiny_models
@@ -87,8 +87,8 @@ def test_nothing_is_launched_ahead_of_guesses(monkeypatch, reference, launches, 
     config = replace(CONTIGUOUS, speculative=speculative, num_speculative_tokens=2, adaptive_window=adaptive)
     expected = reference.generate("a b a b a", config, GREEDY).token_ids
     if adaptive:
-        monkeypatch.setattr(Window, "__post_init__", lambda window: setattr(window, "gamma", 0))
-        monkeypatch.setattr(Window, "observe", lambda *_, **__: False)
+        monkeypatch.setattr(AdaptiveWindow, "__post_init__", lambda window: setattr(window, "gamma", 0))
+        monkeypatch.setattr(AdaptiveWindow, "observe", lambda *_, **__: False)
     run = captured_engine(monkeypatch).generate("a b a b a", config, GREEDY)
     assert run.token_ids == expected
     assert launches == ([], [])

@@ -15,8 +15,8 @@ from lab import ConfigError, EngineConfig, PromptError, SamplingParams
 from lab.engine import core as pool
 from lab.engine import cores as pools
 from lab.engine import drafting
-from lab.engine.engine import Engine
 from lab.kv_cache.formats import Int4Layer, Int8Layer, KVStorage
+from lab.load import new_engine
 from lab.trace.events import Admitted, BlockAllocated, BlockStored, FellBack, Prefilled, Proposed, RunStarted, StepTimed
 from lab.trace.run import Run
 from tests import tiny_models
@@ -248,7 +248,7 @@ def test_a_broken_draft_that_is_right_by_chance_skips_no_token(length):
     for last, following in ((0, 1), (1, 2), (2, 0)):
         words[last, following] = 1.0
     target, draft = ScriptedModel(words), ScriptedModel(words * torch.nan)
-    lab, prompt = Engine(target, tiny_models.tokenizer(), draft), tiny_models.tokenizer().decode([1])
+    lab, prompt = new_engine(target, tiny_models.tokenizer(), draft), tiny_models.tokenizer().decode([1])
     sampling = SamplingParams(max_tokens=length, ignore_eos=True)
     run = lab.generate(prompt, EngineConfig(speculative="draft", num_speculative_tokens=4), sampling)
     assert run.token_ids == [(place + 2) % 3 for place in range(length)]
@@ -284,7 +284,7 @@ def test_a_panic_in_the_tokenizer_ends_only_the_request_concerned(speculative):
     a, b, panics, x, y = ids
     for last, following in ((a, b), (b, panics), (panics, a), (x, y), (y, x)):
         words[last, following] = 1.0
-    lab = Engine(ScriptedModel(words), tiny_models.panicking_tokenizer(), ScriptedModel(words))
+    lab = new_engine(ScriptedModel(words), tiny_models.panicking_tokenizer(), ScriptedModel(words))
     config = replace(PLAIN, speculative=speculative)
     one, other = (lab.submit(text, config, SamplingParams(max_tokens=8)) for text in "ax")
     other, one = other.result(), one.result()
@@ -294,14 +294,14 @@ def test_a_panic_in_the_tokenizer_ends_only_the_request_concerned(speculative):
     assert lab.occupancy().live == 0
     for tokenizer in (tiny_models.panicking_tokenizer(encoding=on) for on in (True, False)):
         with pytest.raises(PromptError, match=r"tokenizer failed at this text.*PanicException: Onig"):
-            Engine(lab.target, tokenizer).generate(f"a{PANICS_AT}", PLAIN)
+            new_engine(lab.target, tokenizer).generate(f"a{PANICS_AT}", PLAIN)
     assert lab.generate("x", PLAIN, SamplingParams(max_tokens=2)).text == "yx"
 
 
 def test_a_panic_at_the_beginning_of_a_prompt_is_told_before_its_run_begins():
     """A synthetic run begins in a step that computes for everybody."""
     tokenizer = tiny_models.panicking_tokenizer(at=f"{PANICS_AT}(?=$)")
-    lab = Engine(tiny_models.engine().target, tokenizer)
+    lab = new_engine(tiny_models.engine().target, tokenizer)
     prompt = f"a{PANICS_AT}x"
     assert tokenizer.decode(tokenizer(prompt)["input_ids"]) == prompt
     with pytest.raises(PromptError, match="tokenizer failed at this text"):

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from lab.engine.interrupt import Interrupts
 
 from lab import EngineConfig, SamplingParams, load_engine
 from lab.engine.cores import BROKEN_OFF
-from lab.engine.interrupt import Interrupts
 from lab.trace.events import BlockFreed
 from tests import tiny_models
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from lab import EngineConfig, SamplingParams
-from lab.engine.engine import Engine
 from lab.engine.request import Request
+from lab.load import new_engine
 from lab.trace.events import (
     Admitted,
     BlockCopied,
@@ -245,7 +245,7 @@ def test_a_cpu_reads_a_prompt_in_smaller_chunks_for_a_larger_model(weights, toke
     """Whoever presses Stop waits for the end of a step."""
     model = RememberingModel(VOCABULARY, WORDS, context_length=1000)
     model.layer_weights = weights
-    request = Engine(model, tokenizer()).submit(text(600), PLAIN, SamplingParams(max_tokens=1))
+    request = new_engine(model, tokenizer()).submit(text(600), PLAIN, SamplingParams(max_tokens=1))
     first, *_ = kinds(drain([request])[0], StepTimed)
     assert first.target_tokens == tokens
 
@@ -273,7 +273,7 @@ def test_a_draft_is_given_no_longer_text_than_it_was_made_for(monkeypatch):
     target, draft = (RememberingModel(VOCABULARY, WORDS, context_length=length) for length in (40, 20))
     forward, read = draft.forward, []
     monkeypatch.setattr(draft, "forward", lambda ids, at, *rest: (read.extend(at.tolist()), forward(ids, at, *rest))[1])
-    lab, config = Engine(target, tokenizer(), draft), replace(PLAIN, speculative="draft", num_speculative_tokens=5)
+    lab, config = new_engine(target, tokenizer(), draft), replace(PLAIN, speculative="draft", num_speculative_tokens=5)
     sampling = SamplingParams(max_tokens=30, ignore_eos=True)
     assert lab.generate(text(3), config, sampling).token_ids == alone(text(3), config, sampling)
     assert max(read) == 18

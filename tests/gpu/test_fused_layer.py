@@ -15,10 +15,10 @@ from lab import EngineConfig, SamplingParams
 from lab.backends.gpu import fused_layer
 from lab.backends.gpu import fused_product as product
 from lab.backends.gpu.fused_layer import FusedLayer, fused, merge
-from lab.engine.engine import Engine
 from lab.kv_cache.attention import KernelError
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.formats import KVStorage
+from lab.load import new_engine
 from lab.models.language_model import LanguageModel
 from lab.models.llama_family import unlike_llama
 from lab.trace.events import FellBack
@@ -258,7 +258,7 @@ def test_changed_weights_take_effect():
 def test_merging_changed_weights_is_not_taken_for_another_change():
     """It moves them."""
     model = model_of("llama")
-    lab = Engine(model, tiny_models.tokenizer(), kernels="triton", kv_bytes=10**8)
+    lab = new_engine(model, tiny_models.tokenizer(), kernels="triton", kv_bytes=10**8)
     sampling = SamplingParams(max_tokens=2, ignore_eos=True)
     lab.generate("A", None, sampling)
     attention = model.model.model.layers[0].self_attn
@@ -359,7 +359,7 @@ def test_the_engine_gives_the_same_tokens_with_fused_layers(calls, config):
 def test_another_engine_of_the_same_models_shares_their_layers(calls):
     lab = engine()
     expected = lab.generate("A king", EngineConfig(), SAMPLING).token_ids
-    other, identity = Engine(lab.target, lab.tokenizer, kernels="triton"), lab.target.identity()
+    other, identity = new_engine(lab.target, lab.tokenizer, kernels="triton"), lab.target.identity()
     computed = calls[0]
     assert other.generate("A king", EngineConfig(), SAMPLING).token_ids == expected
     assert calls[0] > computed

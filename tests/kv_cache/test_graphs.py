@@ -236,15 +236,15 @@ def test_the_engine_tells_what_is_being_captured(engine, monkeypatch, failing):
     lab, record, told = engine(failing=failing), Again.record, []
 
     def looked_at(place, run):
-        told.append(lab.waits_for.rpartition(": ")[2])
+        told.append(lab.wait_reason.rpartition(": ")[2])
         return record(place, run)
 
     monkeypatch.setattr(Again, "record", looked_at)
-    assert lab.waits_for == ""
+    assert lab.wait_reason == ""
     lab.generate(PROMPT, replace(DRAFT, kv_dtype="auto"), SAMPLING)
     guess, judge = "good, 1 x 1 tokens, context 512", "llama, 1 x 4 tokens, context 512"
     assert told == [guess, judge] if failing else told[:2] == [guess, judge]
-    assert lab.waits_for == ""
+    assert lab.wait_reason == ""
 
 
 @without_gpu

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from lab.trace.events import StepTimed
-from lab.trace.roofline import Achieved, Limits, Work, achieved
+from lab.trace.roofline import Achieved, Limits, PassCost, achieved
 
 LIMITS = Limits(bytes_per_second=1e9, flops_per_second=1e10)
 """A megabyte and ten million FLOPs per millisecond: the two limits meet at ten FLOPs per byte."""
 
 
-def timed(draft_ms: float, verify_ms: float, draft: Work, verify: Work) -> StepTimed:
+def timed(draft_ms: float, verify_ms: float, draft: PassCost, verify: PassCost) -> StepTimed:
     return StepTimed(
         t_ms=0, step=1, step_kind="verify", target_tokens=1, batch_sequences=1, batch_tokens=1, draft_ms=draft_ms,
         verify_ms=verify_ms, sample_ms=7, rest_ms=7, total_ms=draft_ms + verify_ms + 14, draft_bytes=draft.bytes,
@@ -23,9 +23,9 @@ def timed(draft_ms: float, verify_ms: float, draft: Work, verify: Work) -> StepT
 @pytest.mark.parametrize(
     ("work", "ms", "bound"),
     [
-        (Work(2_000_000, 1_000_000), 2.0, "memory"),
-        (Work(1_000_000, 10_000_000), 1.0, "memory"),
-        (Work(1_000_000, 30_000_000), 3.0, "compute"),
+        (PassCost(2_000_000, 1_000_000), 2.0, "memory"),
+        (PassCost(1_000_000, 10_000_000), 1.0, "memory"),
+        (PassCost(1_000_000, 30_000_000), 3.0, "compute"),
     ],
 )
 def test_the_longer_of_memory_and_compute_time_is_the_limit(work, ms, bound):
@@ -34,7 +34,7 @@ def test_the_longer_of_memory_and_compute_time_is_the_limit(work, ms, bound):
 
 
 def test_nothing_to_do_takes_no_time():
-    assert LIMITS.least_ms(Work()) == 0
+    assert LIMITS.least_ms(PassCost()) == 0
 
 
 @pytest.mark.parametrize("wrong", [0, -1e9, float("nan")])
@@ -42,25 +42,25 @@ def test_limits_that_are_not_above_0_are_refused(wrong):
     for limits in ((wrong, 1.0), (1.0, wrong)):
         with pytest.raises(ValueError, match="above 0"):
             Limits(*limits)
-    assert Limits(0.5, 0.5).least_ms(Work(1, 1)) == 2000
+    assert Limits(0.5, 0.5).least_ms(PassCost(1, 1)) == 2000
 
 
 def test_draft_and_target_each_have_their_own_limit():
     """2 ms of bytes, then 3 ms of FLOPs, in 4 + 6 ms: they cannot overlap, as the target waits for the draft."""
-    step = timed(4.0, 6.0, Work(2_000_000, 0), Work(1_000_000, 30_000_000))
+    step = timed(4.0, 6.0, PassCost(2_000_000, 0), PassCost(1_000_000, 30_000_000))
     assert achieved(step, LIMITS) == Achieved(pytest.approx(0.5), "memory")
 
 
 def test_proposals_made_without_a_model_are_not_a_pass():
     """Prompt lookup moves and computes nothing that is counted, which leaves the target's pass."""
-    step = timed(4.0, 2.0, Work(), Work(1_000_000, 1))
+    step = timed(4.0, 2.0, PassCost(), PassCost(1_000_000, 1))
     assert achieved(step, LIMITS) == Achieved(pytest.approx(0.5), "memory")
 
 
 def test_a_share_above_the_limit_is_not_clipped():
-    found = achieved(timed(0.0, 0.5, Work(), Work(1_000_000, 1)), LIMITS)
+    found = achieved(timed(0.0, 0.5, PassCost(), PassCost(1_000_000, 1)), LIMITS)
     assert found == Achieved(pytest.approx(2.0), "memory")
 
 
 def test_a_step_that_took_no_time_has_no_share():
-    assert achieved(timed(0.0, 0.0, Work(), Work(1_000_000, 1)), LIMITS) is None
+    assert achieved(timed(0.0, 0.0, PassCost(), PassCost(1_000_000, 1)), LIMITS) is None

@@ -211,7 +211,7 @@ def test_what_a_step_waits_for_is_reported() -> None:
         awaited, over = ["a CUDA graph", "another"], threading.Event()
 
         @property
-        def waits_for(self) -> str:
+        def wait_reason(self) -> str:
             if self.awaited:
                 return self.awaited.pop(0)
             self.over.set()

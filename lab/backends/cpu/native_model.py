@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from ctypes import byref, c_int32, c_void_p
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,13 +14,11 @@ from lab.backends.cpu.build import library
 from lab.backends.cpu.native_sampler import described
 from lab.backends.cpu.structs import Layer, Linear, Model, PackedWeights, Plan, Storage, describe, pack, packed_size
 from lab.backends.cpu.threads import threads
+from lab.backends.interface import NewTokens
 from lab.config import SamplingParams
 from lab.kv_cache.block_table import side_by_side
 from lab.kv_cache.formats import KVStorage
-
-if TYPE_CHECKING:
-    from lab.backends.torch.torch_backend import NewTokens
-    from lab.models.language_model import LanguageModel
+from lab.models.language_model import LanguageModel
 
 
 class NativeModel:

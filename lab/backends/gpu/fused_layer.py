@@ -14,12 +14,13 @@ from torch import nn
 
 from lab.backends.gpu.fused_kernels import rms_norm, rotate
 from lab.backends.gpu.fused_product import add_product, gated_product, normed_product
-from lab.kv_cache.attention import KernelError, attend_by_kernels, launching
+from lab.backends.gpu.launching import attend_by_kernels, launching
+from lab.backends.interface import KernelError
 from lab.kv_cache.attention_metadata import BlockPlan, StepPlan
 from lab.kv_cache.formats import PlainLayer
 from lab.models.language_model import LanguageModel
 from lab.models.llama_family import is_plain, unlike_llama
-from lab.util.device_memory import give_back
+from lab.util.device_memory import release_device_memory
 
 
 def fused(model: LanguageModel) -> LanguageModel:
@@ -38,7 +39,7 @@ def merge(model: LanguageModel) -> None:
     copied = [module.merge() for module in model.model.modules() if isinstance(module, FusedLayer)]
     if any(copied) and model.device.type == "cuda":
         # The allocator keeps the memory of each part by itself, and nothing larger than a part fits into it.
-        give_back()
+        release_device_memory()
 
 
 class FusedLayer(nn.Module):

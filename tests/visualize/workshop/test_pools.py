@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab import Engine, EngineConfig, SamplingParams
+from lab.load import new_engine
 from lab.trace.events import Event
-from lab.trace.recorder import Watch
+from lab.trace.recorder import EventListener
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
 from tests.visualize.conftest import script
@@ -29,7 +30,7 @@ SETTINGS = [
 ]
 
 
-def hearing(shared: SharedPools, model: str) -> Watch:
+def hearing(shared: SharedPools, model: str) -> EventListener:
     return lambda owner, seconds, event: None if isinstance(event, UNTOLD) else shared.take(model, owner, event)
 
 
@@ -43,7 +44,7 @@ WHO = st.tuples(
 def test_the_squares_show_what_the_engine_holds(visits: list) -> None:
     heard: list[tuple[int, Event]] = []
     target, draft = (RememberingModel(257, WORDS, salt=salt, context_length=40) for salt in (0, 1))
-    engine = Engine(
+    engine = new_engine(
         target, tokenizer(), draft, max_num_seqs=3, watch=lambda owner, seconds, event: heard.append((owner, event))
     )
     shared, under_way = SharedPools(), []
@@ -94,7 +95,7 @@ def test_the_pool_with_most_sequences_is_shown_and_the_others_are_listed() -> No
     assert shared.shown() is None
 
     def engine_of(model: str) -> Engine:
-        return Engine(
+        return new_engine(
             RememberingModel(257, WORDS, context_length=40),
             tokenizer(),
             watch=hearing(shared, model),
@@ -129,7 +130,7 @@ def test_a_pool_is_named_after_what_tells_it_from_others() -> None:
     names = []
     for config in SETTINGS:
         shared = SharedPools()
-        engine = Engine(RememberingModel(257, WORDS, context_length=40), tokenizer(), watch=hearing(shared, "m"))
+        engine = new_engine(RememberingModel(257, WORDS, context_length=40), tokenizer(), watch=hearing(shared, "m"))
         engine.submit("ab", replace(config, speculative="off"), SamplingParams(max_tokens=2))
         names.append(shared.shown().name)
     assert names == [
@@ -169,7 +170,7 @@ def test_a_huge_pool_costs_no_more_than_what_is_sent(monkeypatch: pytest.MonkeyP
 
 def test_nobodys_text_is_in_the_record() -> None:
     shared = SharedPools()
-    engine = Engine(
+    engine = new_engine(
         RememberingModel(257, WORDS, context_length=40),
         tokenizer(),
         watch=hearing(shared, "m"),

@@ -10,7 +10,7 @@ from typing import Any
 
 from lab.engine.engine import Engine
 from lab.trace.events import Committed, Event
-from lab.trace.recorder import Watch
+from lab.trace.recorder import EventListener
 from visualize.charts import workshop_charts as figures
 from visualize.jobs.job_queue import TICK, Line
 from visualize.jobs.sse_channel import Channel
@@ -43,7 +43,7 @@ class Room:
 
     # -- a monitor of engines (``lab.registry.Monitor``) ------------------------------------------
 
-    def watch(self, model: str) -> Watch:
+    def watch(self, model: str) -> EventListener:
         heard = self._heard
 
         def take(owner: int, seconds: float, event: Event) -> None:
