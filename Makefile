@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run test lint format clean
+.PHONY: run test test-fast lint format docs clean
 
 run: $(VENV)/.installed
 	$(BIN)/python app.py $(ARGS)
@@ -19,6 +19,14 @@ test: $(VENV)/.installed-test lint
 	$(BIN)/python -m pytest $(OWN_APPS) && exit $$others ) & others=$$!; \
 	$(BIN)/python -m pytest tests/browser $(OWN_APPS:%=--ignore %); browser=$$?; \
 	wait $$others && exit $$browser
+
+# The inner loop: no browser, nothing slow.
+test-fast: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m "not slow and not browser" --ignore tests/browser $(ARGS)
+
+# Tables and figures of the documentation, from the records in docs/bench.
+docs: $(VENV)/.installed
+	$(BIN)/python -m docs.generate
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -60,13 +60,13 @@ with no_stubs():
     import gradio as gr
 
 from lab import LabError
-from lab.registry import EMBEDDED, Engines, fitting_pairs, own
+from lab.registry import EMBEDDED, Engines, fitting_pairs, named_pair
 from lab.util.stdio import print_utf8
 from lab.vllm.client import Server
 from visualize.api import endpoints as programs
 from visualize.gradio_sessions import keep_no_values, share_configurations
-from visualize.jobs.job_queue import Line
-from visualize.jobs.reducer_process import Apart
+from visualize.jobs.job_queue import JobQueue
+from visualize.jobs.reducer_process import ReducerClient
 from visualize.malloc_trim import share_arenas
 from visualize.page_list import PAGES
 from visualize.pages.claims import page as claims
@@ -81,7 +81,7 @@ from visualize.pages.pool import page as pool
 from visualize.pages.server import page as server
 from visualize.pages.workshop import page as room
 from visualize.pages.workshop.workshop import Workshop
-from visualize.prometheus import Monitor
+from visualize.prometheus import EngineMetrics
 from visualize.run_settings import DEFAULTS
 from visualize.server import refuse, serve, unserved
 from visualize.theme import style, theme
@@ -92,15 +92,15 @@ from visualize.upload_cleanup import keep_deleting
 def build(
     engines: Engines,
     embedded: Engines,
-    line: Line,
+    queue: JobQueue,
     attached: Server | None = None,
-    borrowed: Monitor | None = None,
+    borrowed: EngineMetrics | None = None,
     workshop: Workshop | None = None,
     *,
     told: dict[str | None, str],
 ) -> gr.Blocks:
     """All pages: the Lab at the root, every other page at its own address. Lessons and claims use the embedded pair,
-    the other pages any of ``engines``. There is one ``line`` for all, because there is one machine. ``attached``: a
+    the other pages any of ``engines``. There is one ``queue`` for all, because there is one machine. ``attached``: a
     vLLM server to watch. ``borrowed``: counts the Lab's runs, each of which borrows a GPU. ``workshop``: the one that
     visitors join. ``told``: see ``Programs``.
     """
@@ -113,30 +113,30 @@ def build(
         from visualize.jobs.zerogpu import borrowing  # a package that only such a Space has
 
         load = borrowing(engines, borrowed.watch)
-    pages = lab.build(load, line, engines.offered, any_pair=engines.any_pair, workshop=workshop)
+    pages = lab.build(load, queue, engines.offered, any_pair=engines.any_pair, workshop=workshop)
     answers = Answers()
     with pages.route("Compare", "/compare", show_in_navbar=False):
-        compare.build(pages, engines, line, engines.offered)
+        compare.build(pages, engines, queue, engines.offered)
     with pages.route("Lessons", "/lessons", show_in_navbar=False):
-        lessons.build(pages, embedded, line, answers)
+        lessons.build(pages, embedded, queue, answers)
     with pages.route("Instructor", "/instructor", show_in_navbar=False):
-        instructor.build(pages, embedded, line, answers)
+        instructor.build(pages, embedded, queue, answers)
     with pages.route("Pool", "/pool", show_in_navbar=False):
-        pool.build(pages, engines, line)
+        pool.build(pages, engines, queue)
     with pages.route("Memory", "/memory", show_in_navbar=False):
         memory.build(pages)
     with pages.route("Claims", "/claims", show_in_navbar=False):
-        claims.build(pages, embedded, line)
+        claims.build(pages, embedded, queue)
     with pages.route("Deploy", "/deploy", show_in_navbar=False):
         deploy.build(pages)
     if attached:
         with pages.route("Server", "/server", show_in_navbar=False):
-            server.build(pages, attached, line)
+            server.build(pages, attached, queue)
     if workshop:
         with pages.route("Room", "/room", show_in_navbar=False):
             room.build(pages)
     with pages:
-        programs.build(pages, engines, line, tuple(engines.offered), told)
+        programs.build(pages, engines, queue, tuple(engines.offered), told)
     share_configurations(pages)
     keep_no_values()
     keep_deleting()
@@ -156,13 +156,13 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = options.target or options.draft
     if borrowed and chosen:
         sys.exit("app.py: a ZeroGPU Space runs the embedded pair: leave DECODE_LAB_TARGET and DECODE_LAB_DRAFT unset.")
-    offered = {DEFAULTS["pair"]: own(options.target, options.draft)} if chosen else EMBEDDED
+    offered = {DEFAULTS["pair"]: named_pair(options.target, options.draft)} if chosen else EMBEDDED
     with suppress(OSError):  # each run then tries again, and says in the log what it does without
-        Apart.start()
-    line = Line(options.max_users, together=options.workshop)
+        ReducerClient.start()
+    queue = JobQueue(options.max_users, together=options.workshop)
     hosts = known_hosts(options, os.environ)
-    workshop = Workshop(line, options.host, os.environ.get(KEY), hosts) if options.workshop else None
-    monitor = Monitor(line)
+    workshop = Workshop(queue, options.host, os.environ.get(KEY), hosts) if options.workshop else None
+    monitor = EngineMetrics(queue)
     monitors = [monitor, workshop.room] if workshop else [monitor]
     engines = Engines(
         offered | fitting_pairs(**place), any_pair=is_private(options, os.environ), monitors=monitors, **place
@@ -177,11 +177,11 @@ def main(arguments: list[str] | None = None) -> None:
     if options.share:
         print(SHARED, file=sys.stderr)
     told: dict[str | None, str] = {}
-    pages = build(engines, embedded, line, options.attach, monitor if borrowed else None, workshop, told=told)
+    pages = build(engines, embedded, queue, options.attach, monitor if borrowed else None, workshop, told=told)
     serve(
         pages,
         options,
-        line,
+        queue,
         told,
         names=programs.NAMES,
         routes=[*monitor.routes(), *(workshop.routes() if workshop else ())],

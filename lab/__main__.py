@@ -15,7 +15,7 @@ from lab.cli.arguments import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pai
 from lab.config import EngineConfig, KVFormat, SamplingParams
 from lab.errors import LabError
 from lab.memory.catalogue import GPU_KEYS, MODELS, WEIGHT_BITS
-from lab.util.stdio import discard, note, print_utf8
+from lab.util.stdio import discard, print_notes, print_utf8
 
 
 class _Prompted(Parser):
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()  # here, where an error can be reported
         return status
     except LabError as error:
-        note([f"{parser.prog} {options.command}: {error}"])
+        print_notes([f"{parser.prog} {options.command}: {error}"])
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
         discard(sys.stdout)
         if isinstance(error, BrokenPipeError):
             return READ_ENOUGH
-        note([f"{parser.prog} {options.command}: the output cannot be written: {error.strerror}."])
+        print_notes([f"{parser.prog} {options.command}: the output cannot be written: {error.strerror}."])
         return 2
 
 

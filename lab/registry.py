@@ -19,14 +19,14 @@ from lab.engine.engine import Engine
 from lab.errors import ConfigError
 from lab.kv_cache.formats import bytes_per_token
 from lab.load import load_engine
-from lab.memory.model_memory import Model, find, known
+from lab.memory.model_memory import ModelInfo, find_model, known_models
 from lab.models.devices import resolve_device
-from lab.models.load_progress import watching
+from lab.models.load_progress import current_loading
 from lab.models.loader import EMBEDDED_DRAFTS, refuse_absent, resolve_dtype
 from lab.models.meta_model import weight_bytes
 from lab.trace.events import Event
 from lab.trace.recorder import EventListener
-from lab.util.background import LOOK, aside
+from lab.util.background import POLL_SECONDS, in_background
 from lab.util.device_memory import CAPTURING, free_bytes
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ EMBEDDED = {name: Pair(name.capitalize(), draft=name) for name in EMBEDDED_DRAFT
 """The pairs that are part of the repository."""
 
 
-def own(target: str | None, draft: str | None) -> Pair:
+def named_pair(target: str | None, draft: str | None) -> Pair:
     """The pair that somebody names, each model by a folder or a hub id; a draft alone is for the embedded target.
 
     Raises:
@@ -93,7 +93,7 @@ def fitting_pairs(*, device: str, dtype: str = "auto") -> dict[str, Pair]:
     """The pairs of ``LISTED`` that fit in a GPU's whole memory, by their target's name. Empty without a GPU."""
     if not device.startswith("cuda"):
         return {}
-    memory, models = torch.cuda.get_device_properties(device).total_memory, known()
+    memory, models = torch.cuda.get_device_properties(device).total_memory, known_models()
     pairs = {name: (models[name], models[draft]) for name, draft in LISTED.items()}
     needed = {name: needed_bytes(some, resolve_dtype(dtype, device)) for name, some in pairs.items()}
     return {
@@ -103,7 +103,7 @@ def fitting_pairs(*, device: str, dtype: str = "auto") -> dict[str, Pair]:
     }
 
 
-def needed_bytes(models: Iterable[Model], dtype: torch.dtype, *, in_c: bool = False) -> int:
+def needed_bytes(models: Iterable[ModelInfo], dtype: torch.dtype, *, in_c: bool = False) -> int:
     """Device memory that these models need to decode: weights, a short cache, and what else it takes. ``in_c``: with
     the step in C, which copies weights."""
     total = 0
@@ -118,17 +118,17 @@ def needed_bytes(models: Iterable[Model], dtype: torch.dtype, *, in_c: bool = Fa
 def _unless_stopped(future: Future[T]) -> T:
     """The result of ``future``, which a caller that is stopped no longer waits for. Raises LoadingCancelled, and what
     ``future`` raises."""
-    loading = watching()
+    loading = current_loading()
     try:
-        while not wait([future], LOOK).done:
+        while not wait([future], POLL_SECONDS).done:
             if loading:
                 loading.check()
         return future.result()
     finally:
-        del future  # see ``aside``
+        del future  # see ``in_background``
 
 
-class Monitor(Protocol):
+class EngineMonitor(Protocol):
     """What is told of everything that engines do."""
 
     def watch(self, model: str) -> EventListener: ...
@@ -170,7 +170,7 @@ class Engines:
         any_pair: bool = False,
         device: str | None = None,
         dtype: str = "auto",
-        monitors: Sequence[Monitor] = (),
+        monitors: Sequence[EngineMonitor] = (),
     ) -> None:
         self.offered = dict(offered)
         self.any_pair = any_pair
@@ -198,14 +198,14 @@ class Engines:
 
     def _begin(self) -> None:
         """Wait until no other pair is being loaded. A caller may stop waiting."""
-        while not self._loading.acquire(timeout=LOOK):
-            if loading := watching():
+        while not self._loading.acquire(timeout=POLL_SECONDS):
+            if loading := current_loading():
                 loading.check()
 
     def _load_aside(self, pair: Pair) -> Future[Engine]:
         here = copy_context()  # it knows who watches the loading
         try:
-            return aside(lambda: here.run(self._load, pair), "decode-lab-loader")
+            return in_background(lambda: here.run(self._load, pair), "decode-lab-loader")
         except BaseException:  # no thread could be started
             self._loading.release()
             raise
@@ -253,13 +253,13 @@ class Engines:
         Raises:
             ConfigError: there is not enough even then.
             LoadingCancelled: the caller was stopped.
-            LabError: what ``refuse_absent`` and ``find`` raise.
+            LabError: what ``refuse_absent`` and ``find_model`` raise.
         """
         places = [where for where in (pair.target, pair.draft) if where and where not in EMBEDDED_DRAFTS]
         for where in places:
             refuse_absent(where)
         # A hub may be asked several times before it is given up.
-        models = _unless_stopped(aside(lambda: [find(where) for where in places], "decode-lab-search"))
+        models = _unless_stopped(in_background(lambda: [find_model(where) for where in places], "decode-lab-search"))
         device = torch.device(self._device)
         needed = needed_bytes(models, resolve_dtype(self._dtype, self._device), in_c=device.type == "cpu")
         if needed > free_bytes(device):

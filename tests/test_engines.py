@@ -15,10 +15,10 @@ import torch
 import lab.registry as engines_module
 from lab import EngineConfig, LabError, SamplingParams
 from lab.engine.engine import Engine
-from lab.memory.model_memory import find, known
+from lab.memory.model_memory import find_model, known_models
 from lab.models import loader as loading
-from lab.models.load_progress import Loading, LoadingCancelled, watched
-from lab.registry import EMBEDDED, LISTED, USABLE, Engines, Pair, fitting_pairs, needed_bytes, own
+from lab.models.load_progress import Loading, LoadingCancelled, track_loading
+from lab.registry import EMBEDDED, LISTED, USABLE, Engines, Pair, fitting_pairs, named_pair, needed_bytes
 from lab.trace.events import RunStarted
 from lab.util.device_memory import CAPTURING
 from tests import tiny_models
@@ -45,12 +45,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def pair(folders: dict[str, Path], target: str = "target", draft: str = "draft") -> Pair:
-    return own(str(folders[target]), str(folders[draft]) if draft else "")
+    return named_pair(str(folders[target]), str(folders[draft]) if draft else "")
 
 
 @pytest.mark.parametrize(("target", "draft"), LISTED.items())
 def test_listed_pairs_are_known_and_share_a_vocabulary_size(target: str, draft: str) -> None:
-    models = known()[target], known()[draft]
+    models = known_models()[target], known_models()[draft]
     assert models[0].shape.vocabulary == models[1].shape.vocabulary
     assert models[0].parameters > 2 * models[1].parameters
     assert all(model.hub and "/" in model.hub for model in models)
@@ -85,27 +85,27 @@ def test_a_device_is_offered_the_pairs_that_fit_it(monkeypatch) -> None:
 
 
 def test_a_pair_needs_at_least_the_memory_of_its_weights(folders) -> None:
-    model = find(folders["target"])
+    model = find_model(folders["target"])
     assert needed_bytes([model], torch.float32) > 4 * model.parameters
     assert needed_bytes([model], torch.bfloat16) < needed_bytes([model, model], torch.bfloat16)
-    large = known()["llama-3.1-8b"]
+    large = known_models()["llama-3.1-8b"]
     cache = 2048 * 32 * 8 * 2 * 128 * 2  # of 2,048 tokens, 32 layers with 8 heads, a key and a value of 128 numbers
     assert needed_bytes([large], torch.bfloat16) == pytest.approx((2 * large.parameters + cache) / USABLE, rel=1e-6)
 
 
 def test_on_a_cpu_a_pair_needs_memory_for_what_the_step_in_c_copies() -> None:
-    model = find(loading.WEIGHTS / "target")  # whose embedding table is the head, so all of it is copied
+    model = find_model(loading.WEIGHTS / "target")  # whose embedding table is the head, so all of it is copied
     more = needed_bytes([model], torch.float32, in_c=True) - needed_bytes([model], torch.float32)
     assert more == pytest.approx(2 * model.parameters / USABLE, rel=0.01)
     assert needed_bytes([model], torch.bfloat16, in_c=True) == needed_bytes([model], torch.bfloat16)
-    untied = known()["llama-3.1-8b"]
+    untied = known_models()["llama-3.1-8b"]
     assert 46e9 < needed_bytes([untied], torch.float32, in_c=True) * USABLE < 48e9
 
 
 def test_a_pair_is_refused_on_a_cpu_without_room_for_the_copy(monkeypatch) -> None:
     engines = Engines(any_pair=True, device="cpu")
-    places = own(str(loading.WEIGHTS / "target"), "")
-    without = needed_bytes([find(places.target)], torch.float32)
+    places = named_pair(str(loading.WEIGHTS / "target"), "")
+    without = needed_bytes([find_model(places.target)], torch.float32)
     monkeypatch.setattr(engines_module, "free_bytes", lambda device: 1.2 * without)
     with pytest.raises(LabError, match=r"target needs about 0\.1 GB of memory on cpu"):
         engines(places)
@@ -125,7 +125,9 @@ def test_one_other_pair_is_kept_and_the_embedded_ones_stay_loaded(folders) -> No
     assert first() is None
     assert engines(pair(folders, draft="")) is second
     assert engines("matched") is embedded
-    assert engines(own("", "matched")).draft.name == embedded.draft.name  # an embedded draft has no folder to look for
+    assert (
+        engines(named_pair("", "matched")).draft.name == embedded.draft.name
+    )  # an embedded draft has no folder to look for
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_cancelling_a_load_leaves_the_previous_pair_working(folders) -> None:
     engines = Engines(any_pair=True, device="cpu")
     before, stopped = engines(pair(folders)), threading.Event()
     stopped.set()
-    with watched(Loading(stopped)), pytest.raises(LoadingCancelled):
+    with track_loading(Loading(stopped)), pytest.raises(LoadingCancelled):
         engines(pair(folders, draft=""))
     assert engines(pair(folders)) is before
 
@@ -156,10 +158,10 @@ def test_cancelling_a_load_leaves_the_previous_pair_working(folders) -> None:
 def test_cancelling_does_not_wait_for_a_hub_that_does_not_answer(folders, monkeypatch) -> None:
     engines, stopped, answers = Engines(any_pair=True, device="cpu"), threading.Event(), threading.Event()
     answered: list[bool] = []
-    monkeypatch.setattr(engines_module, "find", lambda where, **how: answered.append(answers.wait(60)))
+    monkeypatch.setattr(engines_module, "find_model", lambda where, **how: answered.append(answers.wait(60)))
     threading.Timer(0.3, stopped.set).start()
-    with watched(Loading(stopped)), pytest.raises(LoadingCancelled):
-        engines(own("somebody/model", ""))
+    with track_loading(Loading(stopped)), pytest.raises(LoadingCancelled):
+        engines(named_pair("somebody/model", ""))
     assert engines("matched").generate("A fox", None, GREEDY).reason == "length"
     assert not answered
     answers.set()
@@ -183,8 +185,8 @@ def test_during_a_load_others_use_loaded_pairs_and_can_stop_waiting(folders, mon
     second.start()  # which asks for the same
     assert engines(pair(folders)) is there
     threading.Timer(0.3, stopped.set).start()
-    with watched(Loading(stopped)), pytest.raises(LoadingCancelled):
-        engines(own(str(folders["target"]), str(folders["target"])))
+    with track_loading(Loading(stopped)), pytest.raises(LoadingCancelled):
+        engines(named_pair(str(folders["target"]), str(folders["target"])))
     assert first.is_alive()
     goes_on.set()
     first.join()
@@ -240,15 +242,15 @@ def test_a_load_can_be_retried_after_no_thread_could_be_started(monkeypatch) -> 
     def no_thread(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    engines, aside = Engines(device="cpu"), engines_module.aside
-    monkeypatch.setattr(engines_module, "aside", no_thread)
+    engines, aside = Engines(device="cpu"), engines_module.in_background
+    monkeypatch.setattr(engines_module, "in_background", no_thread)
     with pytest.raises(RuntimeError, match="thread"):
         engines("matched")
-    monkeypatch.setattr(engines_module, "aside", aside)
+    monkeypatch.setattr(engines_module, "in_background", aside)
     stopped = threading.Event()
     given_up = threading.Timer(30, stopped.set)
     given_up.start()
-    with watched(Loading(stopped)):
+    with track_loading(Loading(stopped)):
         assert engines("matched").generate("A fox", None, GREEDY).reason == "length"
     given_up.cancel()
 
@@ -286,7 +288,7 @@ def test_cancelling_returns_at_once_and_the_next_caller_waits_for_the_load(monke
         return loads(*some, **how)
 
     monkeypatch.setattr(engines_module, "load_engine", load)
-    with watched(Loading(stopped)), pytest.raises(LoadingCancelled):
+    with track_loading(Loading(stopped)), pytest.raises(LoadingCancelled):
         engines("matched")
     assert engines._loading.locked()
     goes_on.set()
@@ -305,7 +307,7 @@ def test_a_pair_unloaded_for_a_cancelled_one_is_loaded_again(folders, monkeypatc
     monkeypatch.setattr(engines_module, "load_engine", load)
     monkeypatch.setattr(engines_module, "free_bytes", lambda device: 100_000 if first() else 10**9)
     said = "those unloaded to make room are then loaded again"
-    with watched(Loading(stopped)), pytest.raises(LoadingCancelled, match=said):
+    with track_loading(Loading(stopped)), pytest.raises(LoadingCancelled, match=said):
         engines(pair(folders, draft=""))
     assert first() is None
     assert engines(pair(folders)).generate("A fox", DRAFT, GREEDY).reason == "length"
@@ -322,14 +324,14 @@ def test_only_offered_pairs_are_available_by_default(folders) -> None:
 
 @pytest.mark.parametrize("there", ["/nonexistent", "./nonexistent", "../nonexistent", "/nonexistent/one/two"])
 def test_a_missing_folder_is_reported(there: str) -> None:
-    for pair in (own(there, ""), own("", there)):
+    for pair in (named_pair(there, ""), named_pair("", there)):
         with pytest.raises(LabError, match=f"There is no folder '{there}' here"):
             Engines(any_pair=True, device="cpu")(pair)
 
 
 def test_a_pair_is_labelled_by_its_folder_however_the_path_is_written(folders, monkeypatch) -> None:
     monkeypatch.chdir(folders["target"])
-    assert [own(name, "").label for name in (".", "../target", "../draft/..", "owner/model")] == [
+    assert [named_pair(name, "").label for name in (".", "../target", "../draft/..", "owner/model")] == [
         "target",
         "target",
         folders["target"].parent.name,
@@ -339,13 +341,13 @@ def test_a_pair_is_labelled_by_its_folder_however_the_path_is_written(folders, m
 
 def test_a_folder_may_be_given_with_a_tilde_or_quotes(folders, monkeypatch) -> None:
     monkeypatch.setenv("HOME", str(folders["target"].parent))
-    named = own(str(folders["target"]), str(folders["draft"]))
-    assert own("~/target", "~/draft") == named
-    assert own(f' "{folders["target"]}"', f"'{folders['draft']}' ") == named
+    named = named_pair(str(folders["target"]), str(folders["draft"]))
+    assert named_pair("~/target", "~/draft") == named
+    assert named_pair(f' "{folders["target"]}"', f"'{folders['draft']}' ") == named
     with pytest.raises(LabError, match="Name a target model"):
-        own('""', " ")
+        named_pair('""', " ")
     with pytest.raises(LabError, match=r"There is no folder '.*/nobody' here"):
-        Engines(any_pair=True, device="cpu")(own("~/nobody", ""))
+        Engines(any_pair=True, device="cpu")(named_pair("~/nobody", ""))
 
 
 @pytest.mark.parametrize(
@@ -353,7 +355,7 @@ def test_a_folder_may_be_given_with_a_tilde_or_quotes(folders, monkeypatch) -> N
 )
 def test_the_address_of_a_page_is_refused_with_the_hub_id_to_use(address: str) -> None:
     with pytest.raises(LabError, match=r"is the address of a page\. Write it as some/model-1\.5B\."):
-        Engines(any_pair=True, device="cpu")(own(address, ""))
+        Engines(any_pair=True, device="cpu")(named_pair(address, ""))
 
 
 def test_no_two_runs_of_a_server_have_the_same_number(folders) -> None:
@@ -394,15 +396,15 @@ def test_monitors_tell_pairs_of_one_name_apart(folders, tmp_path) -> None:
     monitor = Listening()
     engines = Engines(any_pair=True, device="cpu", monitors=[monitor])
     for place in (folders["target"], tmp_path / "target", folders["target"], tmp_path / "Matched"):
-        engines(own(str(place), ""))
+        engines(named_pair(str(place), ""))
     assert monitor.watched == monitor.added == ["target", "target (2)", "target", "Matched (2)"]
 
 
 def test_a_pair_needs_the_name_of_a_target() -> None:
     with pytest.raises(LabError, match="Name a target model"):
-        own("", "")
-    assert own("", "mismatched") == Pair("mismatched", None, "mismatched")
-    assert own("a/very" + "/long" * 2000, None).draft is None
+        named_pair("", "")
+    assert named_pair("", "mismatched") == Pair("mismatched", None, "mismatched")
+    assert named_pair("a/very" + "/long" * 2000, None).draft is None
 
 
 def test_code_that_comes_with_a_model_never_runs(folders, tmp_path) -> None:
@@ -411,7 +413,7 @@ def test_code_that_comes_with_a_model_never_runs(folders, tmp_path) -> None:
     (evil / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     (evil / "config.json").write_text('{"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}')
     with pytest.raises(LabError):
-        Engines(any_pair=True, device="cpu")(own(str(evil), ""))
+        Engines(any_pair=True, device="cpu")(named_pair(str(evil), ""))
     assert not (tmp_path / "ran").exists()
     assert set(EMBEDDED) == {"matched", "mismatched"}
 

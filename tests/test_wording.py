@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.util.messages import counted, in_short, speed
+from lab.util.messages import counted, error_summary, format_rate
 
 
 @pytest.mark.parametrize(
@@ -18,14 +18,14 @@ from lab.util.messages import counted, in_short, speed
     ],
 )
 def test_an_error_of_a_library_is_shortened_to_a_line_with_its_reason(said: str, short: str) -> None:
-    assert in_short(ValueError(said)) == short
+    assert error_summary(ValueError(said)) == short
 
 
 @pytest.mark.parametrize(
     ("rate", "said"), [(1376.4, "1376"), (99.96, "100"), (12.34, "12.3"), (1.5, "1.5"), (0.42, "0.42")]
 )
 def test_a_speed_has_three_digits_however_slow(rate: float, said: str) -> None:
-    assert speed(rate) == said
+    assert format_rate(rate) == said
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ import plotly
 
 from visualize.states import css_variables
 
-STATIC = Path(__file__).parent / "static"
+ROOT = Path(__file__).parent
+STATIC = ROOT / "static"
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 """The plotly.js that plotly.py ships, so that nothing is fetched from elsewhere."""
 CHARTS = f"charts/{plotly.__version__}/{PLOTLY.name}"
@@ -39,9 +40,9 @@ def header(about: str, links: str = "") -> str:
 
 
 def put_together(setup: Mapping[str, Any], parts: Sequence[str]) -> str:
-    """A script of these parts, preceded by ``setup`` and by ``elements.js``, which all of them use."""
+    """A script of these parts, preceded by ``setup`` and by ``dom.js``, which all of them use."""
     told = f"const setup = {json.dumps({'plotly': CHARTS, **setup})};"
-    return "\n".join([told, *(read(f"{part}.js") for part in ("elements", *parts))])
+    return "\n".join([told, *(read(f"{part}.js") for part in ("static/dom", *parts))])
 
 
 def as_part(body: str) -> str:
@@ -55,7 +56,7 @@ def styles(*names: str) -> str:
 
 
 def read(name: str) -> str:
-    """A file of ``static/``, with the files that it names in comments included. No template has placeholders for
-    values, because Gradio would evaluate them."""
-    text = (STATIC / name).read_text(encoding="utf-8")
-    return re.sub(r"<!-- (\w+\.html) -->", lambda found: read(found[1]), text)
+    """A file of this folder, as ``static/stage.html`` or ``pages/pool/page.js``, with the files that it names in
+    comments included. No template has placeholders for values, because Gradio would evaluate them."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return re.sub(r"<!-- ([\w/]+\.html) -->", lambda found: read(found[1]), text)

@@ -88,18 +88,19 @@ class Widgets:
 
 
 def component(name: str, setup: dict[str, Any], before: tuple[str, ...] = (), **settings: Any) -> gr.HTML:
-    """A component of ``static/``: its template and the script that draws JSON into it.
+    """A template and the script of that name, which draws JSON into it.
 
     Args:
+        name: the path of both in ``visualize/``, without its ending.
         setup: what the script starts with.
         before: parts of the script that its own one uses.
     """
     return gr.HTML(
         value="",
         html_template=read(f"{name}.html"),
-        js_on_load=put_together(setup, ("sheet", *before, name)),
+        js_on_load=put_together(setup, ("static/chart_panel", *before, name)),
         apply_default_css=False,
-        **{"elem_id": name} | settings,
+        **settings,
     )
 
 

@@ -47,5 +47,7 @@ def _introduced(config: dict[str, Any]) -> Markup:
     name = config["current_page"].capitalize() or "Lab"
     if name != "Lab":
         config["title"] = f"{name} · {TITLE}"
-    scripts = "".join(f"<script>{read(script)}</script>" for script in ("unloaded.js", "presence.js", "answers.js"))
+    scripts = "".join(
+        f"<script>{read(f'static/{script}')}</script>" for script in ("unloaded.js", "presence.js", "answers.js")
+    )
     return Markup(f"{introduction(config['title'], ABOUT[name])}\n{scripts}")

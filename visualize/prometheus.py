@@ -20,7 +20,7 @@ from starlette.routing import Route
 from lab.engine.engine import Engine
 from lab.trace.events import Committed, Event, Finished, Judged, Preempted, Prefilled, Proposed, RunStarted
 from lab.trace.recorder import EventListener
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 
 REASONS = {"eos": "stop", "stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}
 """Why a run ended, in vLLM's words."""
@@ -29,11 +29,11 @@ WHOLE = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240,
 """Histogram bounds in seconds: vLLM's, without the longest."""
 
 
-class Monitor:
+class EngineMetrics:
     """Counts what engines do. Each engine is created with a ``watch`` of its own, and then passed to ``add``."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, queue: JobQueue) -> None:
+        self._queue = queue
         self._engines: dict[str, weakref.ref[Engine]] = {}
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -119,10 +119,10 @@ class Monitor:
                 usage.add_metric((model,), blocks.live / max(1, sum(blocks)))
         yield from (running, waiting, usage)
         about = "Visitors with something under way or waiting for its turn."
-        yield GaugeMetricFamily("decode_lab:visits", about, self._line.inside)
-        yield GaugeMetricFamily("decode_lab:waiting", "Visitors that wait for their turn.", self._line.waiting)
+        yield GaugeMetricFamily("decode_lab:visits", about, self._queue.inside)
+        yield GaugeMetricFamily("decode_lab:waiting", "Visitors that wait for their turn.", self._queue.waiting)
         about = "What visitors waited for their turns: how many turns, and seconds in all."
-        yield SummaryMetricFamily("decode_lab:wait_seconds", about, self._line.turns, self._line.waited)
+        yield SummaryMetricFamily("decode_lab:wait_seconds", about, self._queue.turns, self._queue.waited)
 
     def routes(self) -> list[Route]:
         return [Route("/health", self._health), Route("/metrics", self._metrics)]

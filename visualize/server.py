@@ -27,7 +27,7 @@ from visualize import compression as wire
 from visualize.assets import STATIC
 from visualize.disconnects import Leaving
 from visualize.jobs import sse_channel as channel
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.run_store import MAX_RUN_FILE
 from visualize.jobs.tab_heartbeat import Presence
 from visualize.malloc_trim import REST, give_back
@@ -36,6 +36,7 @@ from visualize.options import in_address, known_hosts
 from visualize.page_head import introduce_pages
 from visualize.root_path import Rooted
 from visualize.security import Guard, unreadable
+from visualize.url_settings import OldLinks
 
 UPLOADS = "decode-lab-uploads-"
 """How the name of a folder for uploads begins that is this server's own."""
@@ -84,7 +85,7 @@ def unserved() -> Iterator[None]:
 def serve(
     pages: gr.Blocks,
     options: argparse.Namespace,
-    line: Line,
+    queue: JobQueue,
     told: Mapping[str | None, str],
     *,
     names: Collection[str],
@@ -96,7 +97,7 @@ def serve(
 
     Args:
         options: see ``read_options``.
-        line: where the pages' runs wait.
+        queue: where the pages' runs wait.
         told: by caller, what each program waits for.
         names: the functions that programs may call.
         routes: the server's, beside those of the pages.
@@ -124,8 +125,8 @@ def serve(
         gc.enable()
         if announcement:
             output.say(announcement(pages.share_url or pages.local_url))
-        _wait_for_a_signal(asked, line)
-        line.close(PATIENCE)
+        _wait_for_a_signal(asked, queue)
+        queue.close(PATIENCE)
         _let_answer(waiting)
         _end_streams()
         pages.close(verbose=False)
@@ -149,6 +150,7 @@ def _launch(
                 "routes": [channel.ROUTE, wire.ROUTE, *routes],
                 "middleware": [
                     Middleware(Rooted),
+                    Middleware(OldLinks),
                     wire.ANSWERS,
                     Middleware(wire.Lasting),
                     Middleware(Leaving, waiting=waiting, told=told),
@@ -181,11 +183,11 @@ def _launch(
         sys.exit(2)
 
 
-def _wait_for_a_signal(asked: threading.Event, line: Line) -> None:
+def _wait_for_a_signal(asked: threading.Event, queue: JobQueue) -> None:
     """Wait until somebody presses Ctrl-C, or the system asks this process to end."""
     rested = 0
     while not asked.wait(1):  # on Windows, a wait without a timeout is deaf to signals
-        rested = 0 if line.inside else rested + 1
+        rested = 0 if queue.inside else rested + 1
         if rested and rested % REST == 0:  # repeatedly: visits shorter than a second were not seen
             give_back()
 

@@ -14,7 +14,7 @@ def build(take_away: Callable[[list[str]], dict[str, str]], visible: bool = True
     """The stage. Its script calls ``take_away`` with a run's id and a format."""
     return gr.HTML(
         value="",
-        html_template=read("stage.html"),
+        html_template=read("static/stage.html"),
         js_on_load=script(),
         apply_default_css=False,
         server_functions=[take_away],

@@ -24,7 +24,7 @@ def introduction(title: str, about: str) -> str:
 <meta property="og:title" content="{named}">
 <meta property="og:description" content="{told}">
 <meta name="twitter:card" content="summary">
-<link rel="icon" href="data:image/svg+xml,{quote(read("icon.svg"))}">"""
+<link rel="icon" href="data:image/svg+xml,{quote(read("static/icon.svg"))}">"""
 
 
 def document(title: str, about: str, head: str, body: str, allowed: str) -> str:

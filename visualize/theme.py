@@ -9,7 +9,8 @@ from visualize.assets import styles
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
 MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
 
-SHEETS = ("stage", "page", "memory", "compare", "lessons", "pool", "claims", "server", "deploy", "room", "contrast")
+STYLED = ("memory", "compare", "lessons", "pool", "claims", "server", "deploy", "workshop")
+SHEETS = ("static/stage", "static/page", *(f"pages/{page}/page" for page in STYLED), "static/contrast")
 """The pages' style sheets, in their order."""
 
 

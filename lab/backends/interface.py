@@ -22,7 +22,7 @@ from lab.models.language_model import LanguageModel
 from lab.trace.events import Part
 
 if TYPE_CHECKING:
-    from lab.util.step_timer import StepClock
+    from lab.util.step_timer import StepTimer
 
 Kernel = Literal["triton", "c", "reference"]
 KernelChoice = Literal["auto", "triton", "c", "reference"]
@@ -153,7 +153,7 @@ class LaunchedPass(NamedTuple):
     """A pass that the device computes ahead. ``timer`` times it as "verify"."""
 
     logits: torch.Tensor
-    timer: StepClock
+    timer: StepTimer
 
 
 class Backend(ABC):

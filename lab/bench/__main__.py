@@ -51,7 +51,7 @@ from lab.models.devices import best_device, resolve_device
 from lab.models.loader import resolve_dtype
 from lab.util.device_memory import is_out_of_memory
 from lab.util.machine_info import describe_machine
-from lab.util.stdio import Output, note, print_utf8
+from lab.util.stdio import Output, print_notes, print_utf8
 
 
 def at_least(least: int, why: str = "") -> Callable[[str], int]:
@@ -180,7 +180,7 @@ def main() -> int:
     except KeyboardInterrupt:
         over = args.bench == "gpu" and _written(args.out) not in (None, older)
         kept = f"The parts that were done are in {args.out}." if over else "Nothing is written."
-        note([f"{parser.prog} {args.bench}: interrupted before the end. {kept}"])
+        print_notes([f"{parser.prog} {args.bench}: interrupted before the end. {kept}"])
         return INTERRUPTED
     if isinstance(output.failure, BrokenPipeError):
         return READ_ENOUGH

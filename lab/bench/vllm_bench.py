@@ -21,7 +21,7 @@ from lab.measure.theory import whole_rounds
 from lab.trace.events import Judged
 from lab.trace.run import Run
 from lab.vllm.client import Server
-from lab.vllm.completion import DETAILED, Completed, ReportedRounds
+from lab.vllm.completion import DETAILED, CompletionEnd, ReportedRounds
 
 
 def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[str], None]) -> dict[str, object]:
@@ -72,7 +72,7 @@ def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[
 async def _answer(server: Server, model: str, prompt: str, sampling: SamplingParams) -> tuple[str, ReportedRounds]:
     pieces = [piece async for piece in server.complete(model, prompt, sampling)]
     end = pieces.pop()
-    assert isinstance(end, Completed)
+    assert isinstance(end, CompletionEnd)
     if end.rounds is None or not any(end.rounds.drafted):
         raise LabError(f"{server.address} reported no rounds: start it with {DETAILED} and with a draft model.")
     return "".join(pieces), end.rounds

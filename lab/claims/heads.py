@@ -15,7 +15,7 @@ from lab.claims.claim import TUTORIAL, Claim, Found, Number, Values, Verdict, pl
 from lab.claims.trial import Trial, passage
 from lab.errors import LabError
 from lab.measure.score import divergence, surprise
-from lab.memory.model_memory import known
+from lab.memory.model_memory import known_models
 from lab.models.language_model import LanguageModel
 
 LOST = 0.1
@@ -90,7 +90,7 @@ def fewer_heads(trial: Trial) -> Found:
             log_q = log_p(model)
             kl[name] = divergence(right, log_q).mean().item()
             perplexity[name] = surprise(log_q, ids[1:]).mean().exp().item()
-        seventy = known()["llama-2-70b"].shape
+        seventy = known_models()["llama-2-70b"].shape
         return Found(
             (
                 Number("heads", "KV heads of the multi-head model", whole.config.num_key_value_heads),

@@ -12,7 +12,7 @@ from lab.config import EngineConfig
 from lab.engine.engine import Engine
 from lab.engine.pass_cost import PassCostModel, Span
 from lab.measure.power import EXPONENTS, fit_power
-from lab.memory.model_memory import known
+from lab.memory.model_memory import known_models
 
 BEFORE = 1000
 """Tokens before the one computed, in the article's example."""
@@ -107,7 +107,7 @@ def complexity(trial: Trial) -> Found:
         one, two = (count(engine, n if cached else 0, n + 1).attention_flops for n in (BEFORE, 2 * BEFORE))
         return math.log2(two / one)
 
-    model, large = engine.target, known()["llama-3.1-8b"]
+    model, large = engine.target, known_models()["llama-3.1-8b"]
     large_weights = large.parameters - large.shape.tables
     large_width = large.shape.layers * large.shape.heads * large.shape.head_dim
     # Two FLOPs per weight and token; four per number of the width and position attended to. With the cache a token

@@ -12,7 +12,7 @@ from lab.measure.workload import write
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import GiB
 from lab.memory.lengths import Lengths
-from lab.memory.model_memory import known
+from lab.memory.model_memory import known_models
 
 UP_TO = 256
 """Tokens that a request says it may need, where memory is short."""
@@ -40,7 +40,7 @@ def paging(trial: Trial) -> Found:
     def over(way: str, other: str, name: str) -> list[float]:
         return [a[name] / b[name] for a, b in zip(samples[way], samples[other], strict=True)]
 
-    model = known()["llama-3.1-8b"]
+    model = known_models()["llama-3.1-8b"]
     lengths = Lengths(500, 4096)
     large = Deployment(shape=model.shape, parameters=model.parameters, memory=80 * GiB, lengths=lengths)
     return Found(

@@ -24,7 +24,7 @@ from lab.claims.claim import (
 from lab.claims.trial import Trial
 from lab.config import KVFormat
 from lab.kv_cache.formats import FORMATS, bytes_per_token
-from lab.memory.model_memory import Model, known
+from lab.memory.model_memory import ModelInfo, known_models
 
 TOPIC = "What the KV cache takes"
 GB = 1e9
@@ -33,16 +33,16 @@ CONTEXT = 4096
 HALF = torch.float16
 
 
-def published() -> dict[str, Model]:
+def published() -> dict[str, ModelInfo]:
     """Models with a long enough context, without the lab's own."""
     return {
         key: model
-        for key, model in known().items()
+        for key, model in known_models().items()
         if model.shape.context_length >= CONTEXT and not key.startswith("stories")
     }
 
 
-def token_bytes(model: Model, kv_dtype: KVFormat = "auto", kv_heads: int | None = None) -> int:
+def token_bytes(model: ModelInfo, kv_dtype: KVFormat = "auto", kv_heads: int | None = None) -> int:
     """Bytes of one token in all layers, beside 16-bit weights."""
     shape = model.shape
     heads = kv_heads or shape.kv_heads
@@ -93,7 +93,7 @@ def judge_shares(values: Values) -> Verdict:
 
 
 def seventy(claimed: float, _: Trial) -> Found:
-    model = known()["llama-2-70b"]
+    model = known_models()["llama-2-70b"]
     own = CONTEXT * token_bytes(model) / GB
     every = CONTEXT * token_bytes(model, kv_heads=model.shape.heads) / GB
     names = (f"{model.shape.kv_heads} KV heads, its own", f"{model.shape.heads} KV heads")

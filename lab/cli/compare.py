@@ -8,7 +8,7 @@ from argparse import Namespace
 
 from lab.cli.arguments import INTERRUPTED, read_settings
 from lab.cli.common import context_full, idle_draft, interruptible, is_cut, load, read_prompt
-from lab.cli.json_results import compare_answer, fell_back
+from lab.cli.json_results import compare_result, fell_back
 from lab.config import SamplingParams
 from lab.config_parse import idle, parse_configs
 from lab.engine.error_messages import explain
@@ -16,16 +16,16 @@ from lab.errors import ConfigError, LabError, PromptError
 from lab.measure.comparison import Summary, compare, refuse, summarise
 from lab.measure.difference import OTHER_DRAWS, draws, first_differences
 from lab.trace.run import Run
-from lab.util.messages import speed
-from lab.util.stdio import note
+from lab.util.messages import format_rate
+from lab.util.stdio import print_notes
 
 
 def do(options: Namespace) -> int:
     configs = parse_configs(options.settings)
     sampling = read_settings(SamplingParams, options)
     refuse(configs, sampling, options.repeats)  # before models are loaded
-    note(f"{name}: {said}" for name, config in configs.items() for said in idle(config, sampling))
-    note(idle_draft(options, configs.values()))
+    print_notes(f"{name}: {said}" for name, config in configs.items() for said in idle(config, sampling))
+    print_notes(idle_draft(options, configs.values()))
     prompt, engine = read_prompt(options), load(options, configs.values())
     runs: dict[str, list[Run]] = {name: [] for name in configs}
     failure = None
@@ -51,7 +51,7 @@ def do(options: Namespace) -> int:
     except Exception as error:  # still there: it takes memory beside the caches, which may fill a GPU
         failure = f"Whether all wrote the same could not be found out: {explain(error)}"
     if options.json:
-        print(json.dumps(compare_answer(runs, partings)))
+        print(json.dumps(compare_result(runs, partings)))
     else:
         print(f"{'tokens/s':>9}{'quartiles':>16}{'speed':>16}{'kept':>7}  setting")
         reference = next(iter(runs))
@@ -59,23 +59,23 @@ def do(options: Namespace) -> int:
             rate = found.tokens_per_second
             kept = "" if found.acceptance is None else f"{found.acceptance:.0%}"
             faster = "x1.00" if name == reference else _faster(found)
-            quartiles = f"{speed(rate.lower)} to {speed(rate.upper)}"
-            print(f"{speed(rate.median):>9}{quartiles:>16}{faster:>16}{kept:>7}  {name}")
+            quartiles = f"{format_rate(rate.lower)} to {format_rate(rate.upper)}"
+            print(f"{format_rate(rate.median):>9}{quartiles:>16}{faster:>16}{kept:>7}  {name}")
         for (one, other), found in (partings or {}).items():
             print(f"{one} and {other} write the same {found.place} token{'s' * (found.place != 1)}, then differ.")
         if partings == {}:
             print("All wrote the same.")
     if not sampling.greedy and any(draws(configs[one]) != draws(configs[other]) for one, other in partings or ()):
-        note([OTHER_DRAWS])
-    note(fell_back(run for some in runs.values() for run in some))
+        print_notes([OTHER_DRAWS])
+    print_notes(fell_back(run for some in runs.values() for run in some))
     if cut := next((run for some in runs.values() for run in some if is_cut(run)), None):
         asked, has = cut.sampling.max_tokens, len(cut.token_ids)
-        note([f"Each run has {has:,} of the {asked:,} tokens asked for: {context_full(engine.context_length)}."])
+        print_notes([f"Each run has {has:,} of the {asked:,} tokens asked for: {context_full(engine.context_length)}."])
     if failure:
-        note([failure])
+        print_notes([failure])
         return 1
     if cancelled.is_set():
-        note([f"Interrupted{'' if whole else ': not every setting has had a run'}."])
+        print_notes([f"Interrupted{'' if whole else ': not every setting has had a run'}."])
         return INTERRUPTED
     return 0
 

@@ -7,14 +7,14 @@ import os
 from argparse import Namespace
 from pathlib import Path
 
-from lab.cli.json_results import fit_answer
+from lab.cli.json_results import fit_result
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import MODELS, device_bytes
 from lab.memory.lengths import Lengths
-from lab.memory.model_memory import Model, find, known
-from lab.memory.notice import notices
+from lab.memory.model_memory import ModelInfo, find_model, known_models
+from lab.memory.notice import deployment_notices
 from lab.models.loader import refuse_absent
-from lab.util.stdio import note
+from lab.util.stdio import print_notes
 
 
 def do(options: Namespace) -> int:
@@ -29,7 +29,7 @@ def do(options: Namespace) -> int:
         lengths=Lengths(options.mean, options.longest),
         block_size=options.block_size,
     )
-    answer = fit_answer(model, deployment)
+    answer = fit_result(model, deployment)
     if options.json:
         print(json.dumps(answer))
         return 0
@@ -42,12 +42,12 @@ def do(options: Namespace) -> int:
         f"A sequence has {lengths.mean:,.10g} token{'s' * (lengths.mean != 1)} on average (--mean) and at most "
         f"{lengths.longest:,} (--longest), for which contiguous allocation reserves room."
     )
-    note(notices(model, deployment, lambda count: f"{count:,} B"))
+    print_notes(deployment_notices(model, deployment, lambda count: f"{count:,} B"))
     return 0
 
 
-def _model(name: str) -> Model:
+def _model(name: str) -> ModelInfo:
     if name in MODELS:
-        return known()[name]
+        return known_models()[name]
     refuse_absent(name)
-    return find(Path(name) if os.path.isdir(name) else name)
+    return find_model(Path(name) if os.path.isdir(name) else name)

@@ -9,10 +9,10 @@ from typing import Any
 from lab.measure.comparison import summarise
 from lab.measure.difference import Difference
 from lab.memory.capacity import POLICIES, Deployment
-from lab.memory.model_memory import Model
+from lab.memory.model_memory import ModelInfo
 from lab.trace.run import Run
 
-Answer = dict[str, Any]
+JsonResult = dict[str, Any]
 
 
 def fell_back(runs: Iterable[Run]) -> list[str]:
@@ -20,7 +20,7 @@ def fell_back(runs: Iterable[Run]) -> list[str]:
     return list(dict.fromkeys(event.reason for run in runs for event in run.events if event.kind == "fell_back"))
 
 
-def run_answer(run: Run) -> Answer:
+def run_result(run: Run) -> JsonResult:
     """A run without its events.
 
     Returns:
@@ -44,7 +44,9 @@ def run_answer(run: Run) -> Answer:
     }
 
 
-def compare_answer(runs: Mapping[str, Sequence[Run]], partings: Mapping[tuple[str, str], Difference] | None) -> Answer:
+def compare_result(
+    runs: Mapping[str, Sequence[Run]], partings: Mapping[tuple[str, str], Difference] | None
+) -> JsonResult:
     """Settings compared with each other.
 
     Returns:
@@ -70,7 +72,7 @@ def compare_answer(runs: Mapping[str, Sequence[Run]], partings: Mapping[tuple[st
     }
 
 
-def fit_answer(model: Model, deployment: Deployment) -> Answer:
+def fit_result(model: ModelInfo, deployment: Deployment) -> JsonResult:
     """What a device's memory is used for: bytes, blocks and sequences, and what was asked."""
     return {
         "model": model.name,

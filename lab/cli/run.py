@@ -13,13 +13,13 @@ from lab.config import EngineConfig, SamplingParams
 from lab.config_parse import idle
 from lab.trace.events import Committed, Finished
 from lab.trace.run import Run
-from lab.util.messages import speed
-from lab.util.stdio import note
+from lab.util.messages import format_rate
+from lab.util.stdio import print_notes
 
 
 def do(options: Namespace) -> int:
     config, sampling = read_settings(EngineConfig, options), read_settings(SamplingParams, options)
-    note([*idle(config, sampling), *idle_draft(options, [config])])
+    print_notes([*idle(config, sampling), *idle_draft(options, [config])])
     prompt, engine = read_prompt(options), load(options, [config])
     events = []
     with interruptible() as cancelled:
@@ -30,7 +30,7 @@ def do(options: Namespace) -> int:
     run = Run(events)
     shown = run.to_json() if options.json else json.dumps(asdict(run.metrics)) if options.metrics else ""
     print(shown, flush=True)  # before the summary, which is left out if the output fails
-    note([*fell_back([run]), _summary(run, engine.context_length)])
+    print_notes([*fell_back([run]), _summary(run, engine.context_length)])
     return {"error": 1, "cancelled": INTERRUPTED}.get(run.reason, 0)
 
 
@@ -41,7 +41,7 @@ def _summary(run: Run, context_length: int) -> str:
     metrics = run.metrics
     said = [f"{metrics.generated_tokens} token{'s' * (metrics.generated_tokens != 1)}"]
     if metrics.tokens_per_second is not None:
-        said.append(f"{speed(metrics.tokens_per_second)} a second")
+        said.append(f"{format_rate(metrics.tokens_per_second)} a second")
     if metrics.ttft_ms is not None:
         said.append(f"the first after {metrics.ttft_ms:.1f} ms")
     if metrics.draft_acceptance_rate is not None:

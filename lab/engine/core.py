@@ -32,7 +32,7 @@ from lab.errors import LabError
 from lab.kv_cache.kv_cache import CacheConfig, KVCache
 from lab.trace.events import Prefilled
 from lab.util.device_copy import several_on_device
-from lab.util.step_timer import StepClock
+from lab.util.step_timer import StepTimer
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class EngineCore:
     @torch.inference_mode()
     def step(self) -> None:
         """Compute one batch. Raises what the target's forward pass raises; then nothing is committed."""
-        timer = StepClock(self.target.model.device)
+        timer = StepTimer(self.target.model.device)
         ahead = self._async.take()
 
         scheduled = self.scheduler.schedule(admit=ahead is None)

@@ -21,7 +21,7 @@ from lab.errors import LabError
 from lab.kv_cache.kv_cache import CacheConfig
 from lab.kv_cache.prefix_cache import Prefix
 from lab.trace.events import CacheDropped, FellBack
-from lab.util.device_memory import is_out_of_memory, release_device_memory
+from lab.util.device_memory import is_out_of_memory, release_cached_memory
 from lab.util.messages import counted
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class EngineCores:
             core.scheduler.shrink()
             for sequence in core.scheduler.running:
                 sequence.keep(sequence.computed)  # what was drafted for the failed step is drafted again
-            release_device_memory()  # cuBLAS and Triton allocate without torch, and find none that torch keeps
+            release_cached_memory()  # cuBLAS and Triton allocate without torch, and find none that torch keeps
         core.settle()
         return True
 

@@ -9,7 +9,7 @@ from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedTokenizerBase
 
 from lab.errors import PromptError
-from lab.util.messages import in_short
+from lab.util.messages import error_summary
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def tokenizing() -> Iterator[None]:
     except BaseException as error:
         raise PromptError(
             "The model's tokenizer failed at this text. Change the prompt, or choose another model. "
-            f"({in_short(error)})"
+            f"({error_summary(error)})"
         ) from error
 
 

@@ -17,7 +17,7 @@ import torch
 
 from lab.trace.roofline import Limits
 from lab.util.device_memory import is_out_of_memory
-from lab.util.step_timer import StepClock
+from lab.util.step_timer import StepTimer
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ def timed(run: Callable[[], object], device: torch.device, repeats: int, least: 
     while len(taken) < repeats or sum(taken) < least:
         if device.type == "cuda":
             run()  # keeps the device busy while the next one is launched, so that launching is not timed
-        clock = StepClock(device)
+        clock = StepTimer(device)
         run()
         clock.mark("run")
         taken.append(clock.read()[0]["run"] / 1000)

@@ -26,7 +26,7 @@ from lab.kv_cache.formats import KVStorage
 from lab.kv_cache.kv_cache import KVCache
 from lab.trace.roofline import PassCost
 from lab.util.device_copy import several_on_device
-from lab.util.step_timer import StepClock
+from lab.util.step_timer import StepTimer
 
 
 class Drafter(ABC):
@@ -261,7 +261,7 @@ class Drafters:
             return 0
         return max(0, min(sequence.draft.window.gamma, self._room(sequence, len(sequence.tokens))))
 
-    def propose(self, scheduled: list[ScheduledSequence], timer: StepClock) -> DraftOutput:
+    def propose(self, scheduled: list[ScheduledSequence], timer: StepTimer) -> DraftOutput:
         """Let every drafter read and propose for all of its sequences. The sequences for which one fails go on
         without it; it is still asked for others.
 

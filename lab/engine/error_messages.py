@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lab.errors import LabError
 from lab.util.device_memory import is_out_of_memory
-from lab.util.messages import in_short
+from lab.util.messages import error_summary
 
 NOT_FINITE = "The model's output is not finite. Try dtype='float32', or other weights."
 FAULTS = (
@@ -26,7 +26,7 @@ def explain(error: Exception) -> str:
         return "The device ran out of memory. Use fewer blocks, a shorter prompt or a smaller model."
     if any(fault in str(error) for fault in FAULTS):
         return (
-            f"The GPU met a fault after which this process can no longer use it ({in_short(error)}). Start the program "
-            "again."
+            f"The GPU met a fault after which this process can no longer use it ({error_summary(error)}). Start the "
+            "program again."
         )
     return f"The engine failed in this step ({type(error).__name__}: {error})."

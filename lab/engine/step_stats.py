@@ -21,7 +21,7 @@ from lab.kv_cache.kv_cache import KVCache
 from lab.trace.events import StepTimed, WindowChanged
 from lab.trace.roofline import PassCost
 from lab.util.device_memory import memory_in_use
-from lab.util.step_timer import StepClock
+from lab.util.step_timer import StepTimer
 
 
 class StepSnapshot(NamedTuple):
@@ -73,7 +73,7 @@ class StepStats:
         self,
         snapshot: StepSnapshot,
         kinds: list[str],
-        timer: StepClock,
+        timer: StepTimer,
         failed: set[Sequence],
         finish: Callable[[Sequence], None],
     ) -> float:

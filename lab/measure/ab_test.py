@@ -27,7 +27,7 @@ from lab.measure.interval import FEWEST, METHOD, Interval, bootstrap, ratio_inte
 from lab.measure.measuring import make_ready, sound
 from lab.measure.prompts import longest, refuse_cut
 from lab.measure.score import divergence, log_probabilities, surprise
-from lab.trace.acceptance_stats import Guesses, guessed
+from lab.trace.acceptance_stats import AcceptanceStats, acceptance_stats
 from lab.trace.run import Run
 
 TIMES = ("ttft_ms", "itl_p50_ms", "tokens_per_second")
@@ -36,7 +36,7 @@ GUESSED: dict[str, Callable[..., Any]] = {
     "draft_acceptance_rate": lambda rounds, proposed, accepted: accepted / proposed,
     "mean_acceptance_length": lambda rounds, proposed, accepted: 1 + accepted / rounds,
 }
-"""Computed from the sum of all prompts' ``Guesses``, as ``lab.trace.metrics`` defines it for one run."""
+"""Computed from the sum of all prompts' ``AcceptanceStats``, as ``lab.trace.metrics`` defines it for one run."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Measured:
     ttft_ms: float
     itl_p50_ms: float
     tokens_per_second: float
-    guesses: Guesses
+    guesses: AcceptanceStats
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def summarise(samples: list[Sample]) -> dict[str, object]:
     }
 
 
-def _of_guesses(figure: Callable[..., Any], a: list[Guesses], b: list[Guesses]) -> dict[str, object]:
+def _of_guesses(figure: Callable[..., Any], a: list[AcceptanceStats], b: list[AcceptanceStats]) -> dict[str, object]:
     """``figure`` of each side's guesses, summed over prompts, and B / A."""
     columns = {
         which: [[one.rounds for one in side], [one.proposed for one in side], [one.accepted for one in side]]
@@ -231,7 +231,7 @@ def _measured(runs: list[Run]) -> Measured:
         ttft_ms=statistics.median(m.ttft_ms for m in metrics),
         itl_p50_ms=statistics.median(m.itl_p50_ms for m in metrics),
         tokens_per_second=statistics.median(m.tokens_per_second for m in metrics),
-        guesses=guessed(runs),
+        guesses=acceptance_stats(runs),
     )
 
 

@@ -12,7 +12,7 @@ from lab.config import EngineConfig
 from lab.engine.engine import Engine
 from lab.errors import ConfigError
 from lab.measure.workload import Job
-from lab.trace.batch_steps import Entry, Step
+from lab.trace.batch_steps import BatchEvent, BatchStep
 from lab.trace.events import Event, Finished
 
 
@@ -24,7 +24,7 @@ def arrivals(
     every: int = 0,
     max_num_seqs: int = 64,
     cancelled: threading.Event | None = None,
-) -> Iterator[Step]:
+) -> Iterator[BatchStep]:
     """Decode ``jobs``, which arrive all at once or one ``every`` so many steps, with the models of ``engine`` and
     nothing cached. Each job has its own cache priority. Their sequences are numbered (``owner``) in order: all
     continuations of a job, then the next job's. Steps in which nothing happens, because the next job has not arrived,
@@ -41,11 +41,11 @@ def arrivals(
             "when they should. Choose another drafter."
         )
     cancelled = cancelled or threading.Event()
-    heard: list[Entry] = []
+    heard: list[BatchEvent] = []
     began = time.perf_counter()
 
     def watch(owner: int, seconds: float, event: Event) -> None:
-        heard.append(Entry((seconds - began) * 1000, owner, event))
+        heard.append(BatchEvent((seconds - began) * 1000, owner, event))
 
     own = engine.clone(max_num_seqs=max_num_seqs, on_event=watch)
     coming = deque(
@@ -72,6 +72,6 @@ def arrivals(
         left -= sum(isinstance(entry.event, Finished) for entry in entries)
         last = not (coming or left)
         if entries or last:
-            yield Step(entries, last)
+            yield BatchStep(entries, last)
         if last:
             return

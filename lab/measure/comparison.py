@@ -22,7 +22,7 @@ from lab.errors import ConfigError, LabError, PromptError
 from lab.measure.interval import Interval, factor_interval
 from lab.measure.measuring import make_ready, sound
 from lab.measure.turns import shuffled
-from lab.trace.acceptance_stats import guessed
+from lab.trace.acceptance_stats import acceptance_stats
 from lab.trace.events import Committed
 from lab.trace.run import Run
 
@@ -207,7 +207,7 @@ def _summary(runs: Sequence[Run], reference: Sequence[float]) -> Summary:
         ttft_ms=statistics.median(m.ttft_ms for m in metrics),
         itl_p50_ms=statistics.median(m.itl_p50_ms for m in metrics),
         itl_p99_ms=statistics.median(m.itl_p99_ms for m in metrics),
-        acceptance=guessed(runs).acceptance,
+        acceptance=acceptance_stats(runs).acceptance,
         kv_reserved_bytes=max(m.kv_reserved_bytes for m in metrics),
         kv_used_bytes=max(m.kv_used_bytes for m in metrics),
         peak_memory_bytes=max(m.peak_memory_bytes for m in metrics),

@@ -30,7 +30,7 @@ from lab.measure.prompts import PROMPTS, held_out_prompts, refuse_cut
 from lab.measure.turns import shuffled
 from lab.trace.events import Committed, Event, FellBack, Finished, RunStarted
 from lab.trace.recorder import Recorder
-from lab.util.messages import speed
+from lab.util.messages import format_rate
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
 UNSEEN_GAMMA, TEMPERATURE = 4, 0.8
@@ -240,6 +240,6 @@ def format_rows(rows: list[dict], reference: str) -> str:
     base = next(row["median"] for row in rows if row["name"] == reference)
     lines = [f"{'':36} tokens/s   quartiles      x {reference}"]
     for row in rows:
-        spread = f"{speed(row['lower'])} to {speed(row['upper'])}"
-        lines.append(f"{row['name']:36} {speed(row['median']):>8}   {spread:13}  {row['median'] / base:5.2f}")
+        spread = f"{format_rate(row['lower'])} to {format_rate(row['upper'])}"
+        lines.append(f"{row['name']:36} {format_rate(row['median']):>8}   {spread:13}  {row['median'] / base:5.2f}")
     return "\n".join(lines)

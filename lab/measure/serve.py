@@ -23,7 +23,7 @@ from lab.measure.measuring import Figures, finish, latencies, serve, summarise, 
 from lab.measure.prompts import PROMPTS as OPENINGS
 from lab.measure.prompts import longest
 from lab.measure.workload import Job, LogNormalLengths, exactly, write
-from lab.util.messages import speed
+from lab.util.messages import format_rate
 
 Rows = dict[str, Callable[[], Figures]]
 
@@ -271,7 +271,7 @@ def format_serve(result: dict) -> str:
 def table(rows: dict[str, Figures], columns: dict[str, str]) -> str:
     lines = [f"{'':24} tokens/s   quartiles   " + "".join(f"{title:>14}" for title in columns)]
     for name, row in rows.items():
-        quartiles = f"{speed(row['lower'])} to {speed(row['upper'])}"
+        quartiles = f"{format_rate(row['lower'])} to {format_rate(row['upper'])}"
         cells = "".join(f"{row[key]:14.4g}" if key in row else f"{'-':>14}" for key in columns.values())
-        lines.append(f"{name:24} {speed(row['tokens_per_second']):>8}   {quartiles:12}{cells}")
+        lines.append(f"{name:24} {format_rate(row['tokens_per_second']):>8}   {quartiles:12}{cells}")
     return "\n".join(lines) + "\n"

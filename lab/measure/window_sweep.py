@@ -23,7 +23,7 @@ from lab.engine.engine import Engine
 from lab.measure.measuring import finish, take_turns
 from lab.measure.prompts import PROMPTS, longest, refuse_cut
 from lab.measure.workload import Job
-from lab.util.messages import speed
+from lab.util.messages import format_rate
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
 STORIES = PROMPTS[:3]
@@ -130,9 +130,10 @@ def format_window(result: dict) -> str:
     kinds = list(result["mix"])
     lines = [f"{'tokens/s':12} {'the mix':>8}   quartiles    " + "".join(f"{kind:>10}" for kind in kinds)]
     for name, row in result["rows"].items():
-        quartiles = f"{speed(row['lower'])} to {speed(row['upper'])}"
+        quartiles = f"{format_rate(row['lower'])} to {format_rate(row['upper'])}"
         lines.append(
-            f"{name:12} {speed(row['mix']):>8}   {quartiles:12}" + "".join(f"{speed(row[k]):>10}" for k in kinds)
+            f"{name:12} {format_rate(row['mix']):>8}   {quartiles:12}"
+            + "".join(f"{format_rate(row[k]):>10}" for k in kinds)
         )
     for part, found in result["ratios"].items():
         lines.append(

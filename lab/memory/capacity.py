@@ -25,7 +25,7 @@ Policy = Literal["contiguous", "paged"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 
-class Split(NamedTuple):
+class MemorySplit(NamedTuple):
     """Bytes of a device's memory by purpose; they add up to all of it.
 
     ``tokens``: keys and values of tokens. ``vain``: slots that sequences hold and never fill.
@@ -129,11 +129,11 @@ class Deployment:
         """How many fit at once. Paged: on average; how many really fit depends on the lengths of the moment."""
         return math.floor(self.num_blocks / self.blocks_per_sequence(policy) + 1e-9)
 
-    def split(self, policy: Policy) -> Split:
+    def split(self, policy: Policy) -> MemorySplit:
         """Where the memory goes with ``sequences(policy)`` in flight. Weights that do not fit take what there is."""
         set_aside = self.memory - self.usable_bytes
         weights = min(self.weight_bytes, self.memory - set_aside)
         count = self.sequences(policy)
         held = count * self.blocks_per_sequence(policy) * self.block_size * self.token_bytes
         tokens = count * self.lengths.mean * self.token_bytes
-        return Split(weights, set_aside, tokens, held - tokens, self.memory - set_aside - weights - held)
+        return MemorySplit(weights, set_aside, tokens, held - tokens, self.memory - set_aside - weights - held)

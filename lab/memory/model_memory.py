@@ -14,16 +14,16 @@ from lab.backends.cpu.native_support import packed_parameters
 from lab.errors import LabError, UnsupportedModelError
 from lab.memory.catalogue import OWN, PUBLISHED
 from lab.models.hf_config import read_config
-from lab.models.hub import not_to_be_had, withheld
+from lab.models.hub import hub_refusal, unavailable
 from lab.models.loader import WEIGHTS, ModelLoadError
 from lab.models.meta_model import parameters, without_weights
 from lab.models.model_shape import ModelShape
-from lab.models.support import other_cache
-from lab.util.messages import in_short
+from lab.models.support import unsupported_cache
+from lab.util.messages import error_summary
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelInfo:
     """A model's numbers. ``source``: where they are from; ``hub``: its hub id; ``packed``: the ``parameters`` that a
     step in C copies (``packed_parameters``)."""
 
@@ -36,19 +36,19 @@ class Model:
 
 
 @functools.cache
-def known() -> dict[str, Model]:
+def known_models() -> dict[str, ModelInfo]:
     """The bundled models by key, the lab's own pair last. Nothing is fetched, no weights are read."""
     models = {}
     for key, entry in PUBLISHED.items():
         config, numbers, hub = published_config(entry["config"]), entry["parameters"], entry["source"]
         shape, packed = ModelShape.from_config(config), packed_parameters(config, numbers)
-        models[key] = Model(entry["name"], shape, numbers, f"config.json of {hub}", hub, packed)
+        models[key] = ModelInfo(entry["name"], shape, numbers, f"config.json of {hub}", hub, packed)
     for key, title in OWN.items():
         folder = key.removeprefix("stories-")
         config = AutoConfig.from_pretrained(WEIGHTS / folder, trust_remote_code=False)
         shape, numbers = ModelShape.from_config(config), count_parameters(config)
         source, packed = f"its own config.json, lab/models/weights/{folder}", packed_parameters(config, numbers)
-        models[key] = Model(f"This lab's {title}", shape, numbers, source, packed=packed)
+        models[key] = ModelInfo(f"This lab's {title}", shape, numbers, source, packed=packed)
     return models
 
 
@@ -57,7 +57,7 @@ def published_config(entry: dict) -> PreTrainedConfig:
     return AutoConfig.for_model(**entry)
 
 
-def find(where: str | Path, *, open_to_all: bool = False) -> Model:
+def find_model(where: str | Path, *, open_to_all: bool = False) -> ModelInfo:
     """A model from nothing but its configuration, in a folder (a ``Path``) or of a hub id (a ``str``).
 
     Code that comes with a model is never run, and weights are neither fetched nor read.
@@ -75,9 +75,9 @@ def find(where: str | Path, *, open_to_all: bool = False) -> Model:
     name = where.resolve().name if isinstance(where, Path) else where
     reason = None
     try:
-        reason = withheld(where, token) if isinstance(where, str) else None
+        reason = hub_refusal(where, token) if isinstance(where, str) else None
         config = read_config(where, str(where), token=token, local_files_only=reason is not None)
-        if other := other_cache(config):
+        if other := unsupported_cache(config):
             raise UnsupportedModelError(
                 f"The memory of {name} cannot be computed here: {other}. Only keys and values of every position in "
                 "every layer are computed, as Llama, Qwen3, Phi-4-mini and GPT-2 keep them."
@@ -87,11 +87,11 @@ def find(where: str | Path, *, open_to_all: bool = False) -> Model:
         raise
     except Exception as error:  # a file from anywhere can cause errors of any kind
         if isinstance(where, Path):
-            raise ModelLoadError(f"{where} has no config.json that can be read. ({in_short(error)})") from error
-        raise not_to_be_had(where, reason) from error
+            raise ModelLoadError(f"{where} has no config.json that can be read. ({error_summary(error)})") from error
+        raise unavailable(where, reason) from error
     hub = where if isinstance(where, str) else None
     numbers = count_parameters(config)
-    return Model(name, shape, numbers, f"config.json of {name}", hub, packed_parameters(config, numbers))
+    return ModelInfo(name, shape, numbers, f"config.json of {name}", hub, packed_parameters(config, numbers))
 
 
 def count_parameters(config: PreTrainedConfig) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from lab.memory.capacity import Deployment
-from lab.memory.model_memory import Model
+from lab.memory.model_memory import ModelInfo
 from lab.util.messages import counted
 
 
-def notices(model: Model, chosen: Deployment, size: Callable[[int], str]) -> Iterator[str]:
+def deployment_notices(model: ModelInfo, chosen: Deployment, size: Callable[[int], str]) -> Iterator[str]:
     """What the reader must know before believing the numbers, in sentences; mostly nothing. ``size`` formats bytes for
     display."""
     longest, context = chosen.lengths.longest, model.shape.context_length

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lab.errors import ConfigError
+from lab.kv_cache.attention import BACKENDS, refuse_sdpa
 
 DeviceMap = str | dict[str, str | int]
 """In accelerate's form: "auto", or a device for each module by name ("" is the whole model): the number of a
@@ -23,6 +25,29 @@ ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)([af]?)")
 def best_device() -> str:
     """ "cuda" when there is one that this build of torch has kernels for, else "cpu"."""
     return "cuda" if torch.cuda.is_available() and has_kernels("cuda") else "cpu"
+
+
+@functools.cache
+def has_gpu() -> bool:
+    """True if a GPU computes where no device is named."""
+    return best_device() != "cpu"
+
+
+@functools.cache
+def prefill_backends() -> tuple[str, ...]:
+    """Torch's attention back ends that can read a prompt here.
+
+    On a GPU all are offered: only the loaded model's dtype decides, and one that does not take it is refused then.
+    """
+    return tuple(BACKENDS) if has_gpu() else tuple(filter(_runs_on_cpu, BACKENDS))
+
+
+def _runs_on_cpu(backend: str) -> bool:
+    try:
+        refuse_sdpa(backend, torch.device("cpu"), torch.float32, head_dim=64)  # a common size: none is special here
+    except ConfigError:
+        return False
+    return True
 
 
 def has_kernels(device: torch.device | str) -> bool:

@@ -13,7 +13,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 from lab.errors import UnsupportedModelError
 from lab.models.checkpoint_files import HOLDS, ModelLoadError
 from lab.models.model_shape import refuse_odd_numbers, refuse_too_many
-from lab.util.messages import in_short
+from lab.util.messages import error_summary
 
 
 def read_config(where: str | Path, name: str, **how: Any) -> PreTrainedConfig:
@@ -47,7 +47,7 @@ def read_config(where: str | Path, name: str, **how: Any) -> PreTrainedConfig:
             refuse_odd_numbers(given)
         if not folder:
             raise
-        raise ModelLoadError(f"{name} has no config.json that can be read. ({in_short(error)})") from error
+        raise ModelLoadError(f"{name} has no config.json that can be read. ({error_summary(error)})") from error
 
 
 def _refuse_foreign(given: dict[str, Any], name: str) -> None:

@@ -15,7 +15,7 @@ from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HfHubHTTP
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from lab.models.checkpoint_files import HOLDS, ModelLoadError
-from lab.util.messages import in_short
+from lab.util.messages import error_summary
 
 PATIENCE = 4.0
 """Seconds to wait for the hub's answer. It is asked once."""
@@ -24,7 +24,7 @@ MOST_BYTES = 1 << 20
 LOG_IN = "log in here with `hf auth login`, or set HF_TOKEN"
 
 
-def withheld(hub: str, token: bool | None = None, file: str = "config.json") -> Exception | None:
+def hub_refusal(hub: str, token: bool | None = None, file: str = "config.json") -> Exception | None:
     """Why the hub does not give out this file of a model. None: it does.
 
     Raises:
@@ -59,7 +59,7 @@ def refuse_absent_weights(hub: str, name: str, error: Exception) -> None:
     if any(_cached(hub, file) for file in files):  # the hub has nothing to do with it
         return
     for file in files:
-        reason = withheld(hub, file=file)
+        reason = hub_refusal(hub, file=file)
         if reason is None:
             raise _not_arrived(name, error)
         if not isinstance(reason, EntryNotFoundError):
@@ -68,12 +68,12 @@ def refuse_absent_weights(hub: str, name: str, error: Exception) -> None:
             advice = f"If you have access to it, {LOG_IN}." if status in (401, 403) else "Load it again in a minute."
             raise ModelLoadError(
                 f"{name} could not be loaded: the hub {answer} when asked for its weights. {advice} "
-                f"({in_short(reason)})"
+                f"({error_summary(reason)})"
             )
 
 
 def _not_arrived(name: str, error: Exception) -> ModelLoadError:
-    origin = in_short(error.__cause__ or error.__context__ or error)  # transformers' own errors say little
+    origin = error_summary(error.__cause__ or error.__context__ or error)  # transformers' own errors say little
     if re.search("No space left|not enough space", origin):
         return ModelLoadError(
             f"{name} could not be loaded: its weights do not fit on this disk. Free some space, or start the lab with "
@@ -100,8 +100,8 @@ def _cached(hub: str, file: str) -> bool:
         return True
 
 
-def not_to_be_had(hub: str, reason: Exception | None = None) -> ModelLoadError:
-    """The error for a model that is not in the local cache either. ``reason``: see ``withheld``, if it may be told."""
+def unavailable(hub: str, reason: Exception | None = None) -> ModelLoadError:
+    """The error for a model that is not in the local cache either. ``reason``: see ``hub_refusal``, if it is public."""
     if isinstance(reason, GatedRepoError):  # a subclass of the next
         return ModelLoadError(
             f"{hub} is given only to those who have asked for it. Accept its conditions on its hub page, then {LOG_IN}."

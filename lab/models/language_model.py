@@ -17,9 +17,9 @@ from lab.kv_cache.attention_metadata import BlockPlan, Group, StepPlan
 from lab.models.devices import execution_device, gather_hidden_states, is_dispatched
 from lab.models.model_shape import ModelShape, steady_length
 from lab.models.quantization import stored_tensors
-from lab.models.submodules import cut, layers_of, twin
+from lab.models.submodules import copy_modules, cut_layers, layers_of
 from lab.models.support import refuse_sinks, refuse_unsupported
-from lab.util.messages import in_short
+from lab.util.messages import error_summary
 
 log = logging.getLogger(__name__)
 
@@ -188,7 +188,7 @@ class LanguageModel:
     def as_compiled(self) -> LanguageModel:
         """The same weights in other modules, which are compiled; this model's own stay as they are."""
         other = copy.copy(self)
-        other.model = twin(self.model, {})
+        other.model = copy_modules(self.model, {})
         other.compile()
         return other
 
@@ -203,7 +203,7 @@ class LanguageModel:
     def with_layers(self, wrap: Callable[[nn.Module], nn.Module]) -> LanguageModel:
         """The same model with ``wrap(layer)`` in place of each layer."""
         other = copy.copy(self)
-        other.model = cut(self.model, self.layers, self.layers)
+        other.model = cut_layers(self.model, self.layers, self.layers)
         layers = layers_of(other.model, self.layers)
         for i, layer in enumerate(layers):
             layers[i] = wrap(layer)
@@ -218,7 +218,7 @@ class LanguageModel:
         weights, and the same place for keys and values.
         """
         shorter = copy.copy(self)
-        shorter.model = cut(self.model, self.layers, layers)
+        shorter.model = cut_layers(self.model, self.layers, layers)
         shorter.name, shorter.layers = f"{self.name}[:{layers}]", layers
         return shorter
 
@@ -246,7 +246,7 @@ class LanguageModel:
                 self.forward(rows, rows, plan, rows)
         except Exception as error:  # of many kinds, from the compiler or from the one it calls
             log.warning("the layers of %s could not be compiled", self.name, exc_info=True)
-            self.compile_failure = in_short(getattr(error, "inner_exception", error))
+            self.compile_failure = error_summary(getattr(error, "inner_exception", error))
             for layer in layers:
                 layer._compiled_call_impl = None
             self.model.set_attn_implementation(NAME)

@@ -7,12 +7,12 @@ from pickle import UnpicklingError
 from transformers import PreTrainedConfig
 
 from lab.models.devices import BUILDS
-from lab.models.quantization import how_quantised
+from lab.models.quantization import quantization_method
 from lab.util.device_memory import is_out_of_memory
-from lab.util.messages import in_short
+from lab.util.messages import error_summary
 
 
-def why(error: Exception, config: PreTrainedConfig | None) -> str:
+def explain_load_error(error: Exception, config: PreTrainedConfig | None) -> str:
     """What follows "could not be loaded:". ``config``: the model's, if it could be read."""
     if isinstance(error, UnpicklingError):  # torch's own message advises running it
         return (
@@ -24,17 +24,17 @@ def why(error: Exception, config: PreTrainedConfig | None) -> str:
     if "no kernel image" in str(error):
         return (
             "this build of PyTorch, or a library beside it, has no kernels for the GPU. Choose another device, or "
-            f"'cpu'; or install a build that has them: {BUILDS}. ({in_short(error)})"
+            f"'cpu'; or install a build that has them: {BUILDS}. ({error_summary(error)})"
         )
-    if (method := config and how_quantised(config)) and isinstance(error, ImportError):
+    if (method := config and quantization_method(config)) and isinstance(error, ImportError):
         return (
             f"its weights are quantised ({method}), and a library that they need is not installed. Install it, or "
-            f"choose the model's unquantised weights. ({in_short(error)})"
+            f"choose the model's unquantised weights. ({error_summary(error)})"
         )
     if method and isinstance(error, (ValueError, RuntimeError)):  # damaged files raise errors of other kinds
         return (
             f"its weights are quantised ({method}), which cannot be used here. Choose the model's unquantised "
-            f"weights. ({in_short(error)})"
+            f"weights. ({error_summary(error)})"
         )
     # transformers lists the names it looked for. Other errors (a full disk, a broken connection) name a file, too.
     if "file named" in str(error) and "model.safetensors" in str(error):
@@ -43,5 +43,5 @@ def why(error: Exception, config: PreTrainedConfig | None) -> str:
         )
     return (
         "give a folder with config.json and safetensors, or a hub id of a causal language model; if it is one, its "
-        f"files are damaged or incomplete: fetch them again. ({in_short(error)})"
+        f"files are damaged or incomplete: fetch them again. ({error_summary(error)})"
     )

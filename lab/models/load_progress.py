@@ -1,7 +1,7 @@
 """Progress of loading models, and how to cancel it.
 
 Loading is watched within one context (``contextvars``), which belongs to a thread:
-``with watched(loading): load_engine(...)``.
+``with track_loading(loading): load_engine(...)``.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ _watching: ContextVar[Loading | None] = ContextVar("loading", default=None)
 
 
 @contextmanager
-def watched(loading: Loading) -> Iterator[None]:
+def track_loading(loading: Loading) -> Iterator[None]:
     """What is loaded in this context is reported to ``loading``."""
     token = _watching.set(loading)
     try:
@@ -127,7 +127,7 @@ def watched(loading: Loading) -> Iterator[None]:
         _watching.reset(token)
 
 
-def watching() -> Loading | None:
+def current_loading() -> Loading | None:
     """Who watches in this context, if anybody."""
     return _watching.get()
 
@@ -146,7 +146,7 @@ class _Weights:
 
 def _instead_of_a_bar(bar: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """transformers' hook for its progress bars: the one over weights reports to whoever watches; others are kept."""
-    loading = watching()
+    loading = current_loading()
     if loading is None or options.get("desc") != "Loading weights":
         return bar(*args, **options)
     return _Weights(*args, loading)

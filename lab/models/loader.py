@@ -13,7 +13,13 @@ from typing import Any
 import torch
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from lab.errors import ConfigError, LabError, UnsupportedModelError
@@ -27,16 +33,16 @@ from lab.models.checkpoint_files import (
 )
 from lab.models.devices import DeviceMap, multiplies_bfloat16, refuse_incomplete
 from lab.models.hf_config import read_config
-from lab.models.hub import not_to_be_had, refuse_absent_weights, withheld
+from lab.models.hub import hub_refusal, refuse_absent_weights, unavailable
 from lab.models.language_model import LanguageModel
-from lab.models.load_errors import why
-from lab.models.load_progress import watching
+from lab.models.load_errors import explain_load_error
+from lab.models.load_progress import current_loading
 from lab.models.meta_model import parameters, refuse_misfit, refuse_short_files, without_weights
 from lab.models.model_shape import ModelShape
 from lab.models.numerical_check import refuse_disagreement
-from lab.models.quantization import refuse_quantised
+from lab.models.quantization import refuse_quantized
 from lab.models.support import refuse_unsupported
-from lab.util.messages import in_short
+from lab.util.messages import error_summary
 
 WEIGHTS = Path(__file__).parent / "weights"
 EMBEDDED_TARGET = "stories"
@@ -104,7 +110,7 @@ def load_model(
     Args:
         place: a device, or accelerate's ``device_map``.
         rounded: see ``LanguageModel``.
-        packed: how many of a model's parameters, by its configuration, are copied once more to be computed.
+        packed: how many of a configuration's parameters the back end will copy into bfloat16. None: it copies none.
         quantization: how its linear layers are to store their weights. None: as they were saved.
 
     Raises:
@@ -118,23 +124,22 @@ def load_model(
     """
     refuse_absent(where)
     refuse_outside_files(where, name)
-    loading, config = watching(), None
-    reason = None if os.path.isdir(where) else withheld(str(where))
+    loading, config = current_loading(), None
+    reason = None if os.path.isdir(where) else hub_refusal(str(where))
     local = {"local_files_only": reason is not None}  # otherwise the local cache may have it
     try:
         config = read_config(where, name, **local)
         refuse_unsupported(config, name)
         ModelShape.from_config(config)  # refuses impossible sizes before anything is built
         if quantization is not None:
-            refuse_quantised(config, name)
+            refuse_quantized(config, name)
         embedded = Path(where).parent == WEIGHTS  # complete, and small
         if loading or isinstance(place, dict) or not embedded:
             empty = without_weights(config)
         if not embedded:
             refuse_short_files(empty, where, name)
             if quantization is None:
-                copied = packed(config, parameters(empty)) if packed else 0
-                refuse_misfit(empty, name, place, dtype, copied)
+                refuse_misfit(empty, name, place, dtype, packed(config, parameters(empty)) if packed else 0)
         if isinstance(place, dict):
             refuse_incomplete(place, empty, name)
         if loading:
@@ -164,10 +169,10 @@ def load_model(
             loading.check()  # a cancelled download ends in an error of transformers' own
         refuse_pointers(weight_files(where), name)
         if reason and (config is None or isinstance(error, OSError)):  # OSError: a file is missing
-            raise not_to_be_had(str(where), reason) from error
+            raise unavailable(str(where), reason) from error
         if not reason and config and not os.path.isdir(where):
             refuse_absent_weights(str(where), name, error)
-        raise ModelLoadError(f"{name} could not be loaded: {why(error, config)}") from error
+        raise ModelLoadError(f"{name} could not be loaded: {explain_load_error(error, config)}") from error
     return found
 
 
@@ -244,14 +249,14 @@ def load_tokenizer(where: str | Path, *, name: str) -> PreTrainedTokenizerBase:
     if os.path.isdir(where) and not files:  # without files transformers may build one with a single token
         raise ModelLoadError(f"{name} has no tokenizer: neither tokenizer.json nor tokenizer.model is there. {HOLDS}")
     try:
-        local = not os.path.isdir(where) and withheld(str(where)) is not None
+        local = not os.path.isdir(where) and hub_refusal(str(where)) is not None
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, local_files_only=local)
         tokenizer("a")  # some faults only show in use
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # as above; a panic in the tokenizer's Rust code is not an Exception
         refuse_pointers(files, name)
-        raise ModelLoadError(f"{name} has no tokenizer that can be read. ({in_short(error)})") from error
+        raise ModelLoadError(f"{name} has no tokenizer that can be read. ({error_summary(error)})") from error
     if not tokenizer.is_fast:
         raise ModelLoadError(f"{name} has no fast tokenizer (tokenizer.json), which streaming its text needs.")
     return tokenizer

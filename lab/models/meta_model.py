@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from lab.errors import UnsupportedModelError
 from lab.models.checkpoint_files import ModelLoadError, refuse_pointers, weight_files
 from lab.models.devices import DeviceMap
-from lab.models.quantization import how_quantised
+from lab.models.quantization import quantization_method
 from lab.util.device_memory import free_bytes
-from lab.util.messages import in_short
+from lab.util.messages import error_summary
 
 MOST_CALLS = 30_000
 """Most calls of torch to build a model: a configuration may come from anybody. Those of 126 layers, or of 61 with 256
@@ -59,7 +59,7 @@ def without_weights(config: PreTrainedConfig) -> PreTrainedModel:
     except Exception as error:
         raise UnsupportedModelError(
             f"transformers makes no causal language model of this {config.model_type} configuration. "
-            f"({in_short(error)})"
+            f"({error_summary(error)})"
         ) from error
 
 
@@ -76,7 +76,7 @@ def refuse_short_files(empty: PreTrainedModel, where: str | Path, name: str) -> 
     """
     files = weight_files(where)
     stored, numbers = sum(path.stat().st_size for path in files), parameters(empty)
-    if not files or numbers <= stored * (8 if how_quantised(empty.config) else 1):
+    if not files or numbers <= stored * (8 if quantization_method(empty.config) else 1):
         return
     refuse_pointers(files, name)
     raise ModelLoadError(
@@ -99,7 +99,7 @@ def refuse_misfit(
     Raises:
         ModelLoadError: gives both sizes.
     """
-    if not isinstance(place, str) or place == "auto" or how_quantised(empty.config):
+    if not isinstance(place, str) or place == "auto" or quantization_method(empty.config):
         return
     needed, free = weight_bytes(parameters(empty), dtype, packed), free_bytes(torch.device(place))
     if needed > free:

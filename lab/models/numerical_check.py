@@ -9,7 +9,7 @@ from lab.kv_cache.attention_metadata import Group, StepPlan
 from lab.kv_cache.formats import KVStorage
 from lab.models.language_model import LanguageModel
 from lab.util.device_memory import is_out_of_memory
-from lab.util.messages import in_short
+from lab.util.messages import error_summary
 
 LAYERS = 2
 TOKENS, CACHED = 9, 4
@@ -39,7 +39,7 @@ def refuse_disagreement(model: LanguageModel) -> None:
     except Exception as error:  # of any kind: it is the model's own code
         if is_out_of_memory(error):
             raise
-        _refuse(model, f"its layers cannot be computed so ({in_short(error)})", error)
+        _refuse(model, f"its layers cannot be computed so ({error_summary(error)})", error)
     wanted = wanted.float()
     off = (found - wanted).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
     # The median, because in a mixture a token near a tie may go to another expert.

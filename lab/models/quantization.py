@@ -59,7 +59,7 @@ def resolve_quantization(choice: str | None, dtype: str, kind: str) -> tuple[Qua
     return BitsAndBytesConfig(load_in_8bit=True), "float16"
 
 
-def how_quantised(config: PreTrainedConfig) -> str | None:
+def quantization_method(config: PreTrainedConfig) -> str | None:
     """The format of weights that were saved quantised, such as "gptq". None: they were not."""
     saved = getattr(config, "quantization_config", None)
     if not saved:
@@ -68,13 +68,13 @@ def how_quantised(config: PreTrainedConfig) -> str | None:
     return str(method or "in some way")[:40]
 
 
-def refuse_quantised(config: PreTrainedConfig, name: str) -> None:
+def refuse_quantized(config: PreTrainedConfig, name: str) -> None:
     """Refuse to quantise weights that were saved quantised.
 
     Raises:
         ConfigError: names their format.
     """
-    if method := how_quantised(config):
+    if method := quantization_method(config):
         raise ConfigError(
             f"{name} was saved with quantised weights ({method}), which are loaded as they are. Leave quantization "
             "at None, or choose the model's unquantised weights."

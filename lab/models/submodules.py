@@ -11,7 +11,7 @@ from lab.errors import UnsupportedModelError
 from lab.models.devices import rebind_hook
 
 
-def cut(module: nn.Module, layers: int, kept: int) -> nn.Module:
+def cut_layers(module: nn.Module, layers: int, kept: int) -> nn.Module:
     """A copy of the modules above a list of ``layers`` layers, with the first ``kept`` of them. The weights and the
     layers themselves are shared; the list of layers is not."""
     found = copy.copy(module)
@@ -21,11 +21,11 @@ def cut(module: nn.Module, layers: int, kept: int) -> nn.Module:
         if isinstance(child, nn.ModuleList) and len(child) == layers:
             found._modules[name] = child[:kept]
         elif isinstance(child, nn.Module) and _has_layers(child, layers):
-            found._modules[name] = cut(child, layers, kept)
+            found._modules[name] = cut_layers(child, layers, kept)
     return found
 
 
-def twin(module: nn.Module, configs: dict[int, PreTrainedConfig]) -> nn.Module:
+def copy_modules(module: nn.Module, configs: dict[int, PreTrainedConfig]) -> nn.Module:
     """A copy of a module and all below it. Weights are shared; configurations, which name the attention, are not.
 
     ``configs``: those copied so far, by the identity of the original; empty to begin with.
@@ -35,7 +35,7 @@ def twin(module: nn.Module, configs: dict[int, PreTrainedConfig]) -> nn.Module:
     config = getattr(found, "config", None)
     if isinstance(config, PreTrainedConfig):
         found.config = configs.setdefault(id(config), copy.copy(config))
-    found._modules = {name: child and twin(child, configs) for name, child in module._modules.items()}
+    found._modules = {name: child and copy_modules(child, configs) for name, child in module._modules.items()}
     return found
 
 

@@ -17,7 +17,7 @@ def refuse_unsupported(config: PreTrainedConfig, name: str, model_class: type[Pr
     Raises:
         UnsupportedModelError: names the model and the reason.
     """
-    if other := other_cache(config):
+    if other := unsupported_cache(config):
         _refuse(name, other)
     if model_class is not None and not model_class._supports_attention_backend:
         _refuse(name, f"the attention of {model_class.__name__} cannot be replaced by the lab's")
@@ -26,7 +26,7 @@ def refuse_unsupported(config: PreTrainedConfig, name: str, model_class: type[Pr
         _refuse(name, f"it caps its attention scores (softcap {text.attn_logit_softcapping})")
 
 
-def other_cache(config: PreTrainedConfig) -> str | None:
+def unsupported_cache(config: PreTrainedConfig) -> str | None:
     """Why a model's cache is not the keys and values of every position in every layer; None: it is."""
     text = config.get_text_config(decoder=True)
     if config.is_encoder_decoder:

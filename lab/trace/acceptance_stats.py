@@ -10,7 +10,7 @@ from lab.trace.run import Run
 
 
 @dataclass(frozen=True)
-class Guesses:
+class AcceptanceStats:
     """What drafters did: rounds that had proposals, those proposals, and the accepted ones among them."""
 
     rounds: int
@@ -28,7 +28,7 @@ class Guesses:
         return 1 + self.accepted / self.rounds if self.rounds else None
 
 
-def guessed(runs: Iterable[Run]) -> Guesses:
+def acceptance_stats(runs: Iterable[Run]) -> AcceptanceStats:
     """The guesses of all ``runs`` together: a run without proposals says nothing about how often they are right."""
     rounds = proposed = accepted = 0
     for run in runs:
@@ -36,4 +36,4 @@ def guessed(runs: Iterable[Run]) -> Guesses:
         rounds += len({event.step for event in proposals})
         proposed += len(proposals)
         accepted += sum(isinstance(event, Judged) and event.accepted for event in run.events)
-    return Guesses(rounds, proposed, accepted)
+    return AcceptanceStats(rounds, proposed, accepted)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from lab.trace.events import Event
 
 
-class Entry(NamedTuple):
+class BatchEvent(NamedTuple):
     """An event among those of many sequences: ``owner`` is its sequence's number, as in block events, and ``t_ms`` the
     time on a clock that they all share."""
 
@@ -16,9 +16,9 @@ class Entry(NamedTuple):
     event: Event
 
 
-class Step(NamedTuple):
+class BatchStep(NamedTuple):
     """What happened in one step of an engine that decodes many sequences, arrivals just before it included. ``last``:
     no sequence is left."""
 
-    entries: list[Entry]
+    entries: list[BatchEvent]
     last: bool

@@ -13,7 +13,7 @@ from lab.config import MOST_PROPOSED
 from lab.trace.events import EVENT_TYPES, Committed, Event, Judged, Proposed
 
 
-def dumped(document: Any, **how: Any) -> str:
+def dump_json(document: Any, **how: Any) -> str:
     """JSON that can be written to a file: half a character (a lone surrogate) is written as its escape.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Any
 from lab.config import EngineConfig, SamplingParams
 from lab.errors import LabError
 from lab.trace.events import Committed, Event, Finished, RunStarted, StopReason
-from lab.trace.json_codec import dumped, from_dict, to_dict
+from lab.trace.json_codec import dump_json, from_dict, to_dict
 from lab.trace.metrics import Metrics, measure
 
 FORMAT = "decode-lab-run"
@@ -28,7 +28,7 @@ def read_json(path: str | Path, most_bytes: int | None = None, most_values: int 
     """The contents of a run's file.
 
     Raises:
-        RunFileError: it cannot be read, is not JSON, is larger than ``most_bytes`` (64 MiB), or ``parsed`` refuses it.
+        RunFileError: unreadable, not JSON, larger than ``most_bytes`` (64 MiB), or refused by ``parse_json``.
     """
     path, most_bytes = Path(path), most_bytes or MAX_FILE_BYTES
     try:
@@ -38,12 +38,12 @@ def read_json(path: str | Path, most_bytes: int | None = None, most_values: int 
         if len(data) > most_bytes:
             has = max(size, len(data))
             raise RunFileError(f"{path.name} has {has:,} bytes; a run's file has at most {most_bytes:,}.")
-        return parsed(data, path.name, most_values)
+        return parse_json(data, path.name, most_values)
     except (OSError, ValueError) as error:  # ValueError: a name with a null character
         raise RunFileError(f"{path.name} cannot be read: {getattr(error, 'strerror', error)}.") from error
 
 
-def parsed(data: bytes, name: str, most_values: int | None = None) -> Any:
+def parse_json(data: bytes, name: str, most_values: int | None = None) -> Any:
     """The contents of a run's file, from its bytes. While JSON is parsed no other thread runs, for up to a microsecond
     per value: so values are counted first.
 
@@ -128,7 +128,7 @@ class Run:
     def to_json(self) -> str:
         """The run as the text of a run's file."""
         document = {"format": FORMAT, "version": VERSION, "events": [to_dict(event) for event in self.events]}
-        return dumped(document)
+        return dump_json(document)
 
     def save(self, path: str | Path) -> None:
         """Write the run as one JSON file."""

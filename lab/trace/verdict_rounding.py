@@ -10,7 +10,7 @@ FEWEST, MOST = 3, 15
 """Significant digits. More than ``MOST`` a float does not have."""
 
 
-class Rounded(NamedTuple):
+class RoundedVerdict(NamedTuple):
     """p, q and u of a verdict to so many ``digits``, and what a reader works out from these: ``product`` is u q,
     ``ratio`` is p / q (infinite where q is 0)."""
 
@@ -35,7 +35,7 @@ class Rounded(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def rounded(p: float, q: float, u: float, *, accepted: bool, fewest: int = FEWEST) -> Rounded:
+def round_verdict(p: float, q: float, u: float, *, accepted: bool, fewest: int = FEWEST) -> RoundedVerdict:
     """A verdict's numbers with as few digits as show what was decided. With the ``fewest`` if none do: where the two
     sides are equal, and the guess was rejected. Cached: a verdict is told in several places, while its run goes on."""
     for digits in range(fewest, MOST + 1):
@@ -54,7 +54,7 @@ def significant(value: float, digits: int = FEWEST) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def _to(digits: int, *numbers: float) -> Rounded:
+def _to(digits: int, *numbers: float) -> RoundedVerdict:
     p, q, u = (significant(number, digits) for number in numbers)
     ratio = significant(p / q, digits) if q else math.inf
-    return Rounded(digits, p, q, u, significant(u * q, digits), ratio)
+    return RoundedVerdict(digits, p, q, u, significant(u * q, digits), ratio)

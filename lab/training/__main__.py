@@ -20,13 +20,13 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lab.cli.arguments import INTERRUPTED, path
-from lab.training.corpus import Split, encode, read_split, train_tokenizer
+from lab.training.corpus import CorpusSplit, encode, read_split, train_tokenizer
 from lab.training.distil import TEMPERATURE, distillation_loss
 from lab.training.export_weights import export
 from lab.training.python_sources import standard_library
 from lab.training.sampling import SAMPLE, sample_target
 from lab.training.training import Loss, Parts, draft_shape, next_token_loss, restore, target_shape, train
-from lab.util.stdio import note
+from lab.util.stdio import print_notes
 
 SHAPES = {"target": target_shape, "draft": draft_shape, "mismatched": draft_shape}
 WEIGHTS = Path(__file__).parents[1] / "models" / "weights"
@@ -49,7 +49,7 @@ class Recipe:
         self.work.mkdir(parents=True, exist_ok=True)
 
     @cached_property
-    def split(self) -> Split:
+    def split(self) -> CorpusSplit:
         return read_split(self.args.corpus)
 
     @cached_property
@@ -194,7 +194,7 @@ def main() -> None:
     except (OSError, ValueError) as error:
         raise SystemExit(str(error)) from error
     except KeyboardInterrupt:
-        note(["Stopped. Started again, the recipe continues where it stopped."])
+        print_notes(["Stopped. Started again, the recipe continues where it stopped."])
         raise SystemExit(INTERRUPTED) from None
 
 

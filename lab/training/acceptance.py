@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lab import EngineConfig, SamplingParams, load_engine
-from lab.trace.acceptance_stats import Guesses, guessed
-from lab.training.corpus import Split
+from lab.trace.acceptance_stats import AcceptanceStats, acceptance_stats
+from lab.training.corpus import CorpusSplit
 
 GAMMA = 4
 NEW_TOKENS = 128
@@ -14,7 +14,7 @@ PROMPTS = 20
 PROMPT_WORDS = 30
 
 
-def story_prompts(split: Split) -> list[str]:
+def story_prompts(split: CorpusSplit) -> list[str]:
     """``PROMPTS`` beginnings of held-out paragraphs: half from unseen endings, half from unseen books.
 
     Of each kind, paragraphs of at least twice ``PROMPT_WORDS`` words qualify; those taken
@@ -31,11 +31,11 @@ def story_prompts(split: Split) -> list[str]:
     return prompts
 
 
-def acceptance(target: Path, draft: Path, prompts: list[str], temperature: float, device: str) -> Guesses:
+def acceptance(target: Path, draft: Path, prompts: list[str], temperature: float, device: str) -> AcceptanceStats:
     """Continue each prompt by ``NEW_TOKENS`` tokens, or to an end of text; prompt i is sampled with seed i."""
     engine = load_engine(target=str(target), draft=str(draft), device=device)
     config = EngineConfig(speculative="draft", num_speculative_tokens=GAMMA)
-    return guessed(
+    return acceptance_stats(
         engine.generate(prompt, config, SamplingParams(max_tokens=NEW_TOKENS, temperature=temperature, seed=seed))
         for seed, prompt in enumerate(prompts)
     )

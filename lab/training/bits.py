@@ -13,7 +13,7 @@ from lab.training.corpus import encode
 
 
 @dataclass(frozen=True)
-class Surprise:
+class CrossEntropy:
     """What some texts cost a model: ``bits`` = sum of -log2 p over all their ``tokens``."""
 
     bits: float
@@ -28,14 +28,14 @@ class Surprise:
     def nats_per_token(self) -> float:
         return self.bits * math.log(2) / self.tokens
 
-    def __add__(self, other: Surprise) -> Surprise:
-        return Surprise(self.bits + other.bits, self.tokens + other.tokens, self.bytes + other.bytes)
+    def __add__(self, other: CrossEntropy) -> CrossEntropy:
+        return CrossEntropy(self.bits + other.bits, self.tokens + other.tokens, self.bytes + other.bytes)
 
 
 @torch.no_grad()
-def surprise(
+def cross_entropy(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, texts: list[str], *, rows: int = 8
-) -> Surprise:
+) -> CrossEntropy:
     """Surprise over every token of every text, each text preceded by one end-of-text token.
 
     Windows are as long as the model's context and advance by half of it; a window
@@ -67,4 +67,4 @@ def surprise(
         logits = model(input_ids=ids[:, :-1], use_cache=False).logits.float()
         nats = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
         bits += nats[counted[:, 1:].flatten()].double().sum().item() / math.log(2)
-    return Surprise(bits, tokens, sum(len(text.encode()) for text in texts))
+    return CrossEntropy(bits, tokens, sum(len(text.encode()) for text in texts))

@@ -25,7 +25,7 @@ UNSEEN_ENDING = 0.01
 
 
 @dataclass(frozen=True)
-class Split:
+class CorpusSplit:
     """The corpus, divided. Every field is a list of texts, one per book."""
 
     train: list[str]
@@ -42,7 +42,7 @@ def unseen_book(index: int) -> bool:
     return index % UNSEEN_BOOK_STRIDE == UNSEEN_BOOK_START
 
 
-def read_split(path: Path) -> Split:
+def read_split(path: Path) -> CorpusSplit:
     """Divide the corpus by position alone, so that anyone gets the same split.
 
     Raises:
@@ -60,7 +60,7 @@ def read_split(path: Path) -> Split:
         cut = cut if cut > 0 else len(book)
         train.append(book[:cut])
         endings.append(book[cut:].strip())
-    return Split(train, [text for text in endings if text], unseen)
+    return CorpusSplit(train, [text for text in endings if text], unseen)
 
 
 def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:

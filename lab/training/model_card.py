@@ -12,10 +12,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lab import SamplingParams, load_engine
 from lab.training import acceptance
-from lab.training.bits import Surprise, surprise
-from lab.training.corpus import UNSEEN_BOOK_STRIDE, Split, unseen_book
+from lab.training.bits import CrossEntropy, cross_entropy
+from lab.training.corpus import UNSEEN_BOOK_STRIDE, CorpusSplit, unseen_book
 from lab.training.distil import TEMPERATURE, TV_WEIGHT
-from lab.training.training import Record
+from lab.training.training import TrainingRecord
 
 BOOKS = Path(__file__).with_name("books.tsv")
 """Gutenberg number and title of each book, in the corpus' order."""
@@ -30,7 +30,9 @@ SAMPLE_PROMPTS = (
 SAMPLE_TOKENS = 120
 
 
-def measure(weights: Path, split: Split, records: dict[str, Record], notes: dict[str, Any], device: str) -> dict:
+def measure(
+    weights: Path, split: CorpusSplit, records: dict[str, TrainingRecord], notes: dict[str, Any], device: str
+) -> dict:
     """Everything the card says, ready for JSON.
 
     ``records`` say how each model was trained, ``notes`` on what; both are passed on as they are.
@@ -47,7 +49,7 @@ def measure(weights: Path, split: Split, records: dict[str, Record], notes: dict
         folder = weights / name
         model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32").to(device).eval()
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        surprises = {kind: surprise(model, tokenizer, texts) for kind, texts in kinds.items()}
+        surprises = {kind: cross_entropy(model, tokenizer, texts) for kind, texts in kinds.items()}
         surprises["held_out"] = surprises["unseen_endings"] + surprises["unseen_books"]
         shape = model.config
         models[name] = {
@@ -88,7 +90,7 @@ def measure(weights: Path, split: Split, records: dict[str, Record], notes: dict
     }
 
 
-def _surprise(value: Surprise) -> dict[str, float]:
+def _surprise(value: CrossEntropy) -> dict[str, float]:
     return {
         "bits_per_byte": round(value.bits_per_byte, 4),
         "nats_per_token": round(value.nats_per_token, 4),
@@ -97,7 +99,7 @@ def _surprise(value: Surprise) -> dict[str, float]:
     }
 
 
-def _corpus(split: Split) -> dict[str, Any]:
+def _corpus(split: CorpusSplit) -> dict[str, Any]:
     books = [line.split("\t") for line in BOOKS.read_text("utf-8").splitlines()]
     if len(books) != len(split.train) + len(split.unseen_books):
         books = []  # someone else's corpus: its titles are not known here

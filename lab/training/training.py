@@ -58,7 +58,7 @@ def _llama(*, hidden: int, ffn: int, layers: int, heads: int, kv_heads: int) -> 
 
 
 @dataclass(frozen=True)
-class Record:
+class TrainingRecord:
     """What a checkpoint says about its training. Unknown numbers are NaN.
 
     ``loss`` is the last one printed, the mean of up to twenty steps; ``seconds`` were spent training.
@@ -70,10 +70,10 @@ class Record:
     loss: float
     hardware: str
 
-    def then(self, later: Record) -> Record:
+    def then(self, later: TrainingRecord) -> TrainingRecord:
         """The record of a model that a ``later`` training continued."""
         places = dict.fromkeys((self.hardware, later.hardware))
-        return Record(
+        return TrainingRecord(
             self.steps + later.steps,
             self.tokens + later.tokens,
             self.seconds + later.seconds,
@@ -82,7 +82,7 @@ class Record:
         )
 
 
-def restore(config: LlamaConfig, checkpoint: Path) -> tuple[LlamaForCausalLM, Record]:
+def restore(config: LlamaConfig, checkpoint: Path) -> tuple[LlamaForCausalLM, TrainingRecord]:
     """The float32 model of a checkpoint that ``train`` wrote, on the CPU, and its record.
 
     Raises:
@@ -95,7 +95,7 @@ def restore(config: LlamaConfig, checkpoint: Path) -> tuple[LlamaForCausalLM, Re
     model = LlamaForCausalLM(config)
     model.load_state_dict(state["model"])
     steps = state["step"]
-    record = Record(
+    record = TrainingRecord(
         steps,
         state.get("tokens", steps * TOKENS_A_STEP),
         state.get("seconds", math.nan),

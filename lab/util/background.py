@@ -8,11 +8,11 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 T = TypeVar("T")
-LOOK = 0.1
+POLL_SECONDS = 0.1
 """Seconds between two looks at it."""
 
 
-def aside(do: Callable[[], T], name: str) -> Future[T]:
+def in_background(do: Callable[[], T], name: str) -> Future[T]:
     """Run ``do`` in a thread of this ``name``, which does not keep the process from ending. Returns what it will return
     or raise."""
     future: Future[T] = Future()

@@ -20,7 +20,7 @@ def several_on_device(lists: list[list[int]], device: torch.device) -> list[torc
     return list(on_device(flat, device).split([len(numbers) for numbers in lists]))
 
 
-class Fetched:
+class HostCopy:
     """A device tensor on its way to the host. What the device is given to do after this does not delay it."""
 
     def __init__(self, numbers: torch.Tensor) -> None:

@@ -28,11 +28,11 @@ def free_bytes(device: torch.device) -> int:
     do not fit there."""
     if device.type != "cuda":
         return int(min(psutil.virtual_memory().available, free_memory()))
-    release_device_memory()
+    release_cached_memory()
     return torch.cuda.mem_get_info(device)[0]
 
 
-def release_device_memory() -> None:
+def release_cached_memory() -> None:
     """Give back to the GPUs' drivers what torch has reserved for reuse, as far as nothing next to it is in use."""
     with CAPTURING:
         torch.cuda.empty_cache()

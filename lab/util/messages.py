@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def in_short(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     """A library's error in one line: its type and the first line of its message, or two if that ends in a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
@@ -25,6 +25,6 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{several * (number != 1)}"
 
 
-def speed(rate: float) -> str:
+def format_rate(rate: float) -> str:
     """Tokens a second, as a whole number or to three digits: "1376", "12.3", "0.42"."""
     return f"{rate:.0f}" if rate >= 99.95 else f"{rate:.3g}"

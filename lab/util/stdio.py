@@ -36,7 +36,7 @@ class Output:
             discard(sys.stdout)
 
 
-def note(sentences: Iterable[str]) -> None:
+def print_notes(sentences: Iterable[str]) -> None:
     """Print what is worth knowing about an answer to standard error. Never raises: if that is closed, or a file on a
     full disk, it costs no answer."""
     for sentence in sentences:

@@ -9,7 +9,7 @@ from collections.abc import Hashable
 import torch
 
 
-class StepClock:
+class StepTimer:
     """Times the parts of a step: each ``mark(part)`` ends a part that began at the previous mark (or at the start).
 
     On a CPU marks read the clock. On CUDA they record events in the stream, which

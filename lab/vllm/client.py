@@ -21,8 +21,8 @@ import httpx
 
 from lab.config import SamplingParams
 from lab.errors import ConfigError, LabError
-from lab.vllm.completion import Answer, Completed, complaint
-from lab.vllm.server_metrics import MetricsError, Reading, parse
+from lab.vllm.completion import CompletionEnd, CompletionReader, error_message
+from lab.vllm.server_metrics import MetricsError, ServerMetrics, parse
 
 CONNECT_S, READ_S, WHOLE_S, ANSWER_S = 2.0, 5.0, 10.0, 120.0
 """Seconds to connect, between parts of a page, for a whole page, and between parts of an answer: a busy server lets a
@@ -65,7 +65,7 @@ class Server:
         # Certificates are read once; http has none to check.
         self._verify = trusted() if self.address.startswith("https") else False
 
-    async def read(self) -> Reading:
+    async def read(self) -> ServerMetrics:
         """Its metrics now.
 
         Raises:
@@ -91,7 +91,7 @@ class Server:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ServerError(f"{self.address}/v1/models is not a list of models: is this a vLLM server?") from error
 
-    async def complete(self, model: str, prompt: str, sampling: SamplingParams) -> AsyncIterator[str | Completed]:
+    async def complete(self, model: str, prompt: str, sampling: SamplingParams) -> AsyncIterator[str | CompletionEnd]:
         """Send a prompt; yields pieces of the answer's text as they come, then how it ended. Leaving early, or
         cancelling, closes the connection, and vLLM then ends the request.
 
@@ -116,7 +116,7 @@ class Server:
             "ignore_eos": sampling.ignore_eos or None,
         }
         asked |= {name: value for name, value in others.items() if value is not None}
-        answer, pieces = Answer(), 0
+        answer, pieces = CompletionReader(), 0
         async with self._asked("POST", "/v1/completions", ANSWER_S, json=asked) as response:
             async for message in self._messages(response):
                 if text := answer.take(message):
@@ -178,7 +178,7 @@ class Server:
         status, where = response.status_code, self.address + path
         if 300 <= status < 400:
             return f"{where} redirects ({status}), which is not followed: give the address it leads to."
-        said = complaint(b"".join([part async for part in self._limited(response)]))
+        said = error_message(b"".join([part async for part in self._limited(response)]))
         if status in (401, 403):
             wants = f"{where} needs a key: start the lab with the server's own in the variable VLLM_API_KEY."
             return f"{wants} It says: {said}." if said else wants
@@ -208,7 +208,9 @@ class Server:
             except (ValueError, RecursionError) as error:
                 raise ServerError(f"{response.url} does not stream JSON: is this a vLLM server?") from error
             if not isinstance(message, dict) or message.get("error") is not None:
-                raise ServerError(f"{self.address} broke the answer off: {complaint(data) or 'it gives no reason'}.")
+                raise ServerError(
+                    f"{self.address} broke the answer off: {error_message(data) or 'it gives no reason'}."
+                )
             yield message
 
     async def _lines(self, response: httpx.Response) -> AsyncIterator[bytes]:

@@ -25,7 +25,7 @@ class ReportedRounds:
 
 
 @dataclass(frozen=True)
-class Completed:
+class CompletionEnd:
     """The end of an answer. ``rounds`` is None if the server does not report rounds."""
 
     finish_reason: str
@@ -34,7 +34,7 @@ class Completed:
     rounds: ReportedRounds | None
 
 
-class Answer:
+class CompletionReader:
     """An answer, assembled from its messages."""
 
     def __init__(self) -> None:
@@ -52,15 +52,15 @@ class Answer:
         # A lone surrogate, which JSON can express, could not be sent on.
         return text.encode("utf-8", "replace").decode() if isinstance(text, str) else ""
 
-    def completed(self) -> Completed:
+    def completed(self) -> CompletionEnd:
         """How it ended, after the last message."""
         usage = self._last.get("usage", {})
         counts = (_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
         rounds = reported_rounds(self._last.get("metrics", {}).get("speculative_decoding"))
-        return Completed(self._reason, *counts, rounds)
+        return CompletionEnd(self._reason, *counts, rounds)
 
 
-def complaint(body: bytes) -> str:
+def error_message(body: bytes) -> str:
     """What the server says is wrong, at most 300 characters of it."""
     try:
         said = json.loads(body)

@@ -146,7 +146,7 @@ def left_behind(config: EngineConfig, sequences: int, max_num_batched_tokens: in
 
 def differences(config: EngineConfig) -> Iterator[str]:
     """What vLLM does differently from this lab with these settings, one sentence each."""
-    yield from always(config.kv_cache, config.paged)
+    yield from unavoidable_differences(config.kv_cache, config.paged)
     if config.kv_dtype == "int8":
         yield (
             "int8_per_token_head has a scale per token and KV head, like this lab's INT8, and runs on vLLM's Triton "
@@ -203,7 +203,7 @@ def differences(config: EngineConfig) -> Iterator[str]:
             )
 
 
-def always(kv_cache: bool, paged: bool) -> Iterator[str]:
+def unavoidable_differences(kv_cache: bool, paged: bool) -> Iterator[str]:
     """What vLLM does in any case, if that is not what was asked for (``EngineConfig``)."""
     if not kv_cache:
         yield "vLLM always keeps keys and values: the cache cannot be turned off."

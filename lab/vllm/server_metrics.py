@@ -57,7 +57,7 @@ class MetricsError(LabError):
 
 
 @dataclass(frozen=True)
-class Reading:
+class ServerMetrics:
     """What the page said at one time.
 
     Attributes:
@@ -105,7 +105,7 @@ class Rates:
     acceptance_by_position: tuple[float, ...]
 
 
-def parse(page: str, at: float) -> Reading:
+def parse(page: str, at: float) -> ServerMetrics:
     """Read a page of Prometheus text that was fetched at ``at`` seconds.
 
     Numbers that no such metric can have (negative, not finite, beyond ``MOST``) are left out.
@@ -147,10 +147,10 @@ def parse(page: str, at: float) -> Reading:
     if KV_USAGE in found:
         values[KV_USAGE] = min(1.0, values[KV_USAGE] / len(found[KV_USAGE]))
     by_position = tuple(accepted.get(position, 0.0) for position in range(max(accepted, default=-1) + 1))
-    return Reading(at, values, by_position, started, block_size, num_blocks or None)
+    return ServerMetrics(at, values, by_position, started, block_size, num_blocks or None)
 
 
-def rates(before: Reading, after: Reading) -> Rates:
+def rates(before: ServerMetrics, after: ServerMetrics) -> Rates:
     """What happened between two readings of one server.
 
     Raises:
@@ -177,7 +177,7 @@ def rates(before: Reading, after: Reading) -> Rates:
     )
 
 
-def _fell(before: Reading, after: Reading) -> bool:
+def _fell(before: ServerMetrics, after: ServerMetrics) -> bool:
     """Whether any counter is smaller than before: then the counters are others, whether the server says so or not."""
     both = [name for name in COUNTERS if name in before.values and name in after.values]
     pairs = [(before.values[name], after.values[name]) for name in both]

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, model_validator
 
 from lab.kv_cache.formats import bytes_per_token
-from lab.memory.model_memory import known
+from lab.memory.model_memory import known_models
 from lessons.experiments.base import Experiment, Load, Measured, Name, Watch, Work
 
 FIGURES = {
@@ -44,8 +44,8 @@ class Models(Experiment):
     @model_validator(mode="after")
     def _known(self) -> Models:
         for key in self.which.values():
-            if key not in known():
-                raise ValueError(f"there is no model {key!r}; there are {', '.join(known())}.")
+            if key not in known_models():
+                raise ValueError(f"there is no model {key!r}; there are {', '.join(known_models())}.")
         return self
 
     def names(self) -> Mapping[str, Any]:
@@ -58,7 +58,7 @@ class Models(Experiment):
 
 def figures(key: str) -> dict[str, Any]:
     """The figures of one model."""
-    model = known()[key]
+    model = known_models()[key]
     shape = model.shape
 
     def token_bytes(kv_heads: int = shape.kv_heads, dtype: torch.dtype = torch.bfloat16) -> int:

@@ -18,7 +18,7 @@ from lab.measure.theory import speculated, without_speculation
 from lab.trace.events import Distributions, Judged, StepTimed
 from lab.trace.metrics import Metrics
 from lab.trace.run import Run
-from lab.trace.verdict_rounding import Rounded, rounded
+from lab.trace.verdict_rounding import RoundedVerdict, round_verdict
 from lab.util.messages import counted
 from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
 
@@ -210,11 +210,11 @@ def figures_of(run: Run) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _verdicts(run: Run) -> dict[str, Rounded]:
+def _verdicts(run: Run) -> dict[str, RoundedVerdict]:
     """The first guess that was kept, the first rejected, and the closest call, to be worked out by hand: of those that
     take the fewest digits to show what was decided. Empty if nothing is drawn."""
     judged = [event for event in run.events if isinstance(event, Judged) and event.u is not None]
-    drawn = [(event.accepted, rounded(event.p, event.q, event.u, accepted=event.accepted)) for event in judged]
+    drawn = [(event.accepted, round_verdict(event.p, event.q, event.u, accepted=event.accepted)) for event in judged]
     drawn.sort(key=lambda each: each[1].digits)  # of as many digits, the first remains the first
     found = {"kept" if accepted else "refused": numbers for accepted, numbers in reversed(drawn)}
     if unsure := [numbers for _, numbers in drawn if numbers.ratio < 1]:

@@ -17,7 +17,7 @@ from lab import EngineConfig, Run, SamplingParams, load_engine
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import GPU_KEYS, GiB
 from lab.memory.lengths import Lengths
-from lab.memory.model_memory import known
+from lab.memory.model_memory import known_models
 from tests.api.calls import PROMPT, ask
 from tests.coroutines import complete
 from visualize.api.endpoints import NAMES
@@ -84,7 +84,7 @@ def test_a_comparison_has_figures_for_every_setting(client: Client) -> None:
 
 
 def test_the_calculator_agrees_with_the_memory_page(client: Client) -> None:
-    model, lengths = known()["qwen3-8b"], Lengths(300, 2048)
+    model, lengths = known_models()["qwen3-8b"], Lengths(300, 2048)
     expected = Deployment(
         shape=model.shape, parameters=model.parameters, memory=48 * GiB, kv_dtype="int8", lengths=lengths
     )
@@ -121,7 +121,7 @@ def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:
             assert about["repeats"].endswith("From 1 to 9 here. Default: 3.")
             about = {name: it["description"] for name, it in tools["calculator"].inputSchema["properties"].items()}
             assert about["memory"].endswith("Default: null.")
-            assert about["model"] == f"{', '.join(known())}, or a hub id, whose config.json is fetched"
+            assert about["model"] == f"{', '.join(known_models())}, or a hub id, whose config.json is fetched"
             told: list[str | None] = []
 
             async def tell(done: float, total: float | None, message: str | None) -> None:
@@ -131,7 +131,7 @@ def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:
             assert any("Under way" in (message or "") for message in told)
             assert json.loads(answer.content[0].text)["metrics"]["generated_tokens"] > 5
             answer = await session.call_tool("calculator", {"model": "gpt-2"})
-            assert json.loads(answer.content[0].text)["parameters"] == known()["gpt-2"].parameters
+            assert json.loads(answer.content[0].text)["parameters"] == known_models()["gpt-2"].parameters
             with pytest.raises(McpError, match="a file, and none is taken here"):  # which ends no session
                 await session.call_tool("run", {"prompt": {"path": "/etc/passwd", "meta": {}}})
             for name, arguments in (("run", {"prompt": ""}), ("run", {"prompt": 1}), ("nothing", {})):

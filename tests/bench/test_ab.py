@@ -14,7 +14,7 @@ from lab import ConfigError, EngineConfig, LabError, Run, SamplingParams
 from lab.bench import __main__ as command
 from lab.measure import ab_test as bench
 from lab.measure.ab_test import Measured, Sample, format_ab, matching, measure_sample, run_ab, summarise
-from lab.trace.acceptance_stats import Guesses, guessed
+from lab.trace.acceptance_stats import AcceptanceStats, acceptance_stats
 from lab.trace.events import FellBack
 from tests import tiny_models
 
@@ -60,10 +60,10 @@ def test_proposals_of_several_runs_are_counted_like_the_metrics_of_each(lab, ada
     sampling = SamplingParams(max_tokens=TOKENS, temperature=0.8, ignore_eos=True)  # no guess follows an end
     runs = [lab.generate(prompt, config, sampling) for prompt in PROMPTS[:3]]
     for run in runs:
-        one = guessed([run])
+        one = acceptance_stats([run])
         assert one.acceptance == run.metrics.draft_acceptance_rate
         assert one.mean_acceptance_length == run.metrics.mean_acceptance_length
-    whole, parts = guessed(runs), [guessed([run]) for run in runs]
+    whole, parts = acceptance_stats(runs), [acceptance_stats([run]) for run in runs]
     for name in ("rounds", "proposed", "accepted"):
         assert getattr(whole, name) == sum(getattr(part, name) for part in parts) > 0
 
@@ -147,7 +147,7 @@ def test_matching_stops_at_the_first_difference():
 
 
 def test_figures_summarise_the_samples():
-    slow, fast = Measured(10, 4, 100, Guesses(0, 0, 0)), Measured(20, 2, 300, Guesses(2, 6, 3))
+    slow, fast = Measured(10, 4, 100, AcceptanceStats(0, 0, 0)), Measured(20, 2, 300, AcceptanceStats(2, 6, 3))
     samples = [Sample(slow, fast, 10, True, 10, 1.0, 20, 20), Sample(slow, fast, 4, False, 30, 0.0, 60, 60)] * 3
     result = summarise(samples)
     assert result["kl"]["value"] == 1 / 40  # the mean over tokens, not over prompts
@@ -160,7 +160,7 @@ def test_figures_summarise_the_samples():
 
 
 def test_the_ratio_of_perplexities_is_that_of_b_to_a():
-    side = Measured(1, 1, 1, Guesses(0, 0, 0))
+    side = Measured(1, 1, 1, AcceptanceStats(0, 0, 0))
     found = summarise([Sample(side, side, 1, True, 10, 0.0, 20.0, 25.0)] * 6)["metrics"]["perplexity"]
     assert found["ratio"]["value"] == pytest.approx(found["b"]["value"] / found["a"]["value"])
     assert found["ratio"]["value"] == pytest.approx(math.exp(0.5))
@@ -169,7 +169,10 @@ def test_the_ratio_of_perplexities_is_that_of_b_to_a():
 def test_a_prompt_without_proposals_does_not_count_for_acceptance():
     """A prompt for which nothing was proposed says nothing about acceptance, and a prompt counts by its proposals: a
     mean of rates would give 0.3."""
-    guesses = [Guesses(0, 0, 0), Guesses(10, 40, 20), Guesses(1, 4, 0)] + [Guesses(5, 20, 10), Guesses(5, 20, 4)] * 2
+    guesses = [AcceptanceStats(0, 0, 0), AcceptanceStats(10, 40, 20), AcceptanceStats(1, 4, 0)] + [
+        AcceptanceStats(5, 20, 10),
+        AcceptanceStats(5, 20, 4),
+    ] * 2
     samples = [Sample(one := Measured(1, 1, 1, some), one, 1, True, 2, 0, 1, 1) for some in guesses]
     metrics = summarise(samples)["metrics"]
     accepted = metrics["draft_acceptance_rate"]
@@ -182,7 +185,16 @@ def test_a_prompt_without_proposals_does_not_count_for_acceptance():
 
 def test_an_acceptance_rate_of_0_has_no_ratio_to_it():
     samples = [
-        Sample(Measured(1, 1, 1, Guesses(5, 20, 0)), Measured(1, 1, 1, Guesses(5, 20, 9)), 1, True, 2, 0, 1, 1)
+        Sample(
+            Measured(1, 1, 1, AcceptanceStats(5, 20, 0)),
+            Measured(1, 1, 1, AcceptanceStats(5, 20, 9)),
+            1,
+            True,
+            2,
+            0,
+            1,
+            1,
+        )
     ] * 6
     metrics = summarise(samples)["metrics"]
     assert metrics["draft_acceptance_rate"]["a"]["value"] == 0

@@ -11,7 +11,7 @@ import pytest
 from lab import ConfigError, EngineConfig, PromptError, SamplingParams
 from lab.measure.arrivals import arrivals
 from lab.measure.workload import Job, crowd
-from lab.trace.batch_steps import Step
+from lab.trace.batch_steps import BatchStep
 from lab.trace.events import Admitted, Event, Finished, Preempted, RunStarted, StepTimed
 from lab.trace.run import Run
 from tests import tiny_models
@@ -28,7 +28,7 @@ def jobs(*tokens: int) -> list[Job]:
     return [Job(f"Number {i}", SamplingParams(max_tokens=n, seed=i, ignore_eos=True)) for i, n in enumerate(tokens)]
 
 
-def by_owner(steps: list[Step]) -> dict[int, list[Event]]:
+def by_owner(steps: list[BatchStep]) -> dict[int, list[Event]]:
     found = defaultdict(list)
     for step in steps:
         for entry in step.entries:

@@ -10,7 +10,7 @@ from itertools import groupby
 import pytest
 
 from lab.backends.cpu.build import BuildError
-from lab.cli.json_results import compare_answer
+from lab.cli.json_results import compare_result
 from lab.config import EngineConfig, SamplingParams
 from lab.errors import ConfigError, LabError, PromptError
 from lab.measure.comparison import Spread, compare, summarise, turns, typical
@@ -185,7 +185,7 @@ def test_without_a_compiler_settings_are_compared_as_torch_computes_them(monkeyp
     engine = without_a_compiler(monkeypatch)
     runs = {turn.name: [run] for turn, run in compare(engine, PROMPT, CONFIGS, SAMPLING, 1) if turn.repeat}
     assert runs.keys() == CONFIGS.keys()
-    (told,) = compare_answer(runs, None)["fell_back"]
+    (told,) = compare_result(runs, None)["fell_back"]
     assert told == "Torch computes the steps, several times slower: there is no C compiler."
     assert told in comparison.whole(CONFIGS, runs, {})["said"]
 

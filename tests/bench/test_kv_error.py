@@ -55,9 +55,9 @@ def test_perplexity_is_that_of_the_text(lab):
 def test_divergence_and_errors_are_those_of_all_windows_together(lab):
     ids = list(range(40, 100))
     whole, first, second = (kv_errors(lab, some, silent)[2] for some in ([ids, ids[:30]], [ids], [ids[:30]]))
-    assert whole.kl.value == pytest.approx((59 * first.kl.value + 29 * second.kl.value) / 88)
+    assert whole.kl.value == pytest.approx((59 * first.kl.value + 29 * second.kl.value) / 88, rel=1e-4)
     p, q = (torch.cat(list(log_probabilities(lab, ids, EngineConfig(kv_dtype=form)))) for form in ("auto", "int4"))
-    assert first.kl.value == pytest.approx((p.exp() * (p - q)).sum(-1).mean().item())
+    assert first.kl.value == pytest.approx((p.exp() * (p - q)).sum(-1).mean().item(), rel=1e-4)
     low, high = sorted([first.key_error, second.key_error])
     assert low < whole.key_error < high
 

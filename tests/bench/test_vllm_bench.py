@@ -11,7 +11,7 @@ from lab.bench.vllm_bench import accepted_by_round, format_vllm, run_vllm
 from lab.config import EngineConfig, SamplingParams
 from lab.errors import LabError
 from lab.measure.prompts import PROMPTS
-from lab.vllm.completion import Completed, ReportedRounds
+from lab.vllm.completion import CompletionEnd, ReportedRounds
 from tests import tiny_models
 
 GAMMA = 3
@@ -28,11 +28,11 @@ class Standin:
     async def models(self) -> tuple[str, ...]:
         return self.serves
 
-    async def complete(self, model: str, prompt: str, sampling: SamplingParams) -> AsyncIterator[str | Completed]:
+    async def complete(self, model: str, prompt: str, sampling: SamplingParams) -> AsyncIterator[str | CompletionEnd]:
         text, reported = self.answers[prompt]
         yield text[:5]
         yield text[5:]
-        yield Completed("length", 4, sampling.max_tokens, reported)
+        yield CompletionEnd("length", 4, sampling.max_tokens, reported)
 
 
 @pytest.fixture(scope="module")

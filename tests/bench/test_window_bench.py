@@ -77,7 +77,7 @@ def test_all_engines_pools_fit_in_the_memory_of_one(monkeypatch):
 
     class Counted(Engine):
         def another(self, **how) -> Engine:
-            made.append(super().another(**how))
+            made.append(super().clone(**how))
             return made[-1]
 
     good, bad = (tiny_models.engine("llama", draft) for draft in ("good", "bad"))

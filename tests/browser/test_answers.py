@@ -65,7 +65,7 @@ CLOSE = message("close_stream")
 def page(visit: Visit) -> Page:
     lab = visit()
     lab.page.goto(f"{lab.server}/health")
-    for script in (SERVER, read("answers.js"), PAGE):
+    for script in (SERVER, read("static/answers.js"), PAGE):
         lab.page.evaluate(f"() => {{ {script} }}")
     return lab.page
 

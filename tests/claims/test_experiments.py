@@ -192,7 +192,8 @@ def test_rules_keep_what_theory_says_and_are_tried_on_the_same_guesses(check):
     assert by_p["tokens"] == pytest.approx(sum(by_p["pq"] ** i for i in range(GAMMA)))  # without a bonus token
     assert by_p["standard_tokens"] == pytest.approx(sum(by_p["shared"] ** i for i in range(GAMMA + 1)))
     assert difference["raised"] == difference["places"] == 4
-    assert difference["negative"] == pytest.approx(1 - by_p["shared"])
+    # p and q sum to 1 as far as float32 rounds a few thousand terms, in an order that depends on the machine.
+    assert difference["negative"] == pytest.approx(1 - by_p["shared"], abs=1e-5)
     assert (by_p["control"], by_p["standard"]) == (difference["control"], difference["clamped"])
 
 

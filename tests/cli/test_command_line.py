@@ -22,7 +22,7 @@ from lab.config_parse import described
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import GiB
 from lab.memory.lengths import Lengths
-from lab.memory.model_memory import known
+from lab.memory.model_memory import known_models
 from tests.cli.conftest import PROMPT, ROOT, Shell
 
 
@@ -214,7 +214,7 @@ def test_help_describes_every_option_and_its_default(made: Callable[[], Parser])
 
 
 def test_fit_agrees_with_the_calculator(shell: Shell) -> None:
-    model, lengths = known()["llama-3.1-8b"], Lengths(500, 4096)
+    model, lengths = known_models()["llama-3.1-8b"], Lengths(500, 4096)
     expected = Deployment(shape=model.shape, parameters=model.parameters, memory=80 * GiB, lengths=lengths)
     answer = json.loads(shell("fit", "llama-3.1-8b", "--json")[1])
     assert answer["sequences"] == {policy: expected.sequences(policy) for policy in ("contiguous", "paged")}

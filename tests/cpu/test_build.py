@@ -11,6 +11,7 @@ import pytest
 from lab import ConfigError, SamplingParams
 from lab.backends.cpu import build
 from lab.backends.cpu.native_model import NativeModel
+from lab.backends.cpu.native_support import native_step
 from lab.load import new_engine
 from lab.models.language_model import LanguageModel
 from lab.trace.events import FellBack
@@ -111,7 +112,7 @@ def test_an_operating_system_error_does_not_stop_an_engine(monkeypatch, kept):
 
     monkeypatch.setattr(build.tempfile, "TemporaryDirectory", full)
     engine = new_engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer())
-    assert "No space left on device" in engine.target.native.failure
+    assert "No space left on device" in native_step(engine.target).failure
 
 
 def test_packing_a_model_is_retried_after_a_failure(monkeypatch):
@@ -122,10 +123,10 @@ def test_packing_a_model_is_retried_after_a_failure(monkeypatch):
 
     monkeypatch.setattr(NativeModel, "_layer", short)
     with pytest.raises(MemoryError):
-        model.native.prepare(model)
+        native_step(model).prepare(model)
     monkeypatch.setattr(NativeModel, "_layer", packs)
-    model.native.prepare(model)
-    assert model.native.model
+    native_step(model).prepare(model)
+    assert native_step(model).model
 
 
 def test_a_compiled_step_is_kept_and_not_compiled_again(kept):

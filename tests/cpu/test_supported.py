@@ -11,7 +11,7 @@ from torch import nn
 from transformers import LlamaConfig
 
 from lab import ConfigError, SamplingParams, load_engine
-from lab.backends.cpu.native_support import packed_parameters, refusal
+from lab.backends.cpu.native_support import native_step, packed_parameters, refusal
 from lab.load import new_engine
 from lab.models.language_model import LanguageModel
 from lab.trace.events import FellBack
@@ -88,12 +88,12 @@ def test_only_models_that_c_computes_are_expected_to_be_copied(changes, copied):
 def test_the_step_in_c_is_the_default_on_a_cpu():
     engine = load_engine(device="cpu")
     assert engine.kernels == "c"
-    rounded = engine.target.native.model.rounded
+    rounded = native_step(engine.target).model.rounded
     assert engine.dtype == ("float32, products of bfloat16" if rounded else "float32")
     assert engine.generate("Once", sampling=SamplingParams(max_tokens=1)).started.dtype == engine.dtype
     exactly = load_engine(device="cpu", dtype="float32")
     assert exactly.dtype == "float32"
-    assert not exactly.target.native.model.rounded
+    assert not native_step(exactly.target).model.rounded
     with pytest.raises(ConfigError, match="kernels must be one of 'auto', 'triton', 'c', 'reference'"):
         load_engine(device="cpu", kernels="fast")
 

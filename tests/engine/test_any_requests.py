@@ -98,7 +98,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_pool_adds_up(self):
-        for pool in self.engine._pools:
+        for pool in self.engine._cores:
             running, waiting = pool.scheduler.running, pool.scheduler.waiting
             assert len(running) <= self.seats
             for queue in (running, waiting):  # oldest first, including those preempted or moved from another pool

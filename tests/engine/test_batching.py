@@ -203,14 +203,14 @@ def test_pools_of_different_settings_take_turns():
 def test_pools_stay_within_the_memory_budget_and_wait_for_it():
     lab = tiny_models.engine("llama", "good")
     configs = [EngineConfig(paged=True, block_size=size, num_blocks=64 // size) for size in (1, 2, 4, 8)]
-    room = 2 * lab._budget.pool_bytes(lab._budget.setting(configs[0]))
+    room = 2 * lab._budget.cache_bytes(lab._budget.cache_config(configs[0]))
     lab = tiny_models.engine("llama", "good", kv_bytes=room)
     sampling = SamplingParams(max_tokens=20, ignore_eos=True)
     alone = lab.generate(PROMPTS[0], EngineConfig(), sampling).token_ids
     requests = [lab.submit(PROMPTS[0], config, sampling) for config in configs]
     most = 0
     while lab.step():
-        most = max(most, lab._pools.bytes_in_use())
+        most = max(most, lab._cores.bytes_in_use())
         assert most <= room
     assert most == room
     assert [request.result().token_ids for request in requests] == [alone] * len(configs)
@@ -222,7 +222,7 @@ def test_a_budget_smaller_than_a_block_still_serves_one_request_after_another() 
     requests = [lab.submit("Once", config, sampling) for config in (EngineConfig(), EngineConfig(paged=True))]
     for _ in range(20):
         lab.step()
-        assert len(list(lab._pools)) <= 1
+        assert len(list(lab._cores)) <= 1
     assert [request.finished for request in requests] == [True, True]
     assert [request.result().reason for request in requests] == ["length", "length"]
 
@@ -231,7 +231,7 @@ def test_a_request_waiting_for_memory_is_not_starved():
     """Others keep arriving for a pool that exists; the pool it needs has room only once that one is idle."""
     lab = tiny_models.engine("llama", "good")
     there, wanted = (EngineConfig(paged=True, block_size=size, num_blocks=64 // size) for size in (4, 8))
-    lab = tiny_models.engine("llama", "good", kv_bytes=lab._budget.pool_bytes(lab._budget.setting(there)))
+    lab = tiny_models.engine("llama", "good", kv_bytes=lab._budget.cache_bytes(lab._budget.cache_config(there)))
     sampling = SamplingParams(max_tokens=8, ignore_eos=True)
     before = [lab.submit(PROMPTS[0], there, sampling) for _ in range(2)]
     lab.step()
@@ -255,7 +255,7 @@ def test_a_request_waiting_for_memory_is_not_starved():
 def test_an_idle_pool_keeps_its_cache_until_the_memory_is_needed():
     lab = tiny_models.engine("llama", "good")
     cached = replace(CONFIGS["cached"], num_blocks=32)
-    room = 2 * lab._budget.pool_bytes(lab._budget.setting(cached))
+    room = 2 * lab._budget.cache_bytes(lab._budget.cache_config(cached))
     lab = tiny_models.engine("llama", "good", kv_bytes=room)
 
     def found() -> int:
@@ -350,7 +350,7 @@ def test_an_unused_pool_frees_its_memory_at_once(speculative):
     config = replace(CONFIGS["paged"], speculative=speculative)
     request = lab.submit("The king", config, SamplingParams(max_tokens=4))
     request.result()
-    (pool,) = lab._pools
+    (pool,) = lab._cores
     cache, pool = weakref.ref(pool.cache), None
     gc.collect()
     gc.disable()
@@ -387,7 +387,7 @@ def test_a_failure_while_the_engine_is_released_blocks_no_other_thread(monkeypat
 
     def abandoned_meanwhile():
         lab.abandon(second._sequence)
-        monkeypatch.setattr(lab._driving, "_take_out", fails_while_another_leaves)
+        monkeypatch.setattr(lab._lock, "_reap_cancelled", fails_while_another_leaves)
         return True
 
     def fails_while_another_leaves():

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lab import EngineConfig, SamplingParams
+from lab.backends.torch import batched_verification as outcome
 from lab.backends.torch.sampler import distribution
-from lab.engine import verification as outcome
 from lab.load import new_engine
 from lab.measure.goodness_of_fit import g_test
 from lab.trace.events import Proposed

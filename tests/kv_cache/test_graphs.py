@@ -192,12 +192,12 @@ def test_a_step_that_finds_no_memory_for_its_graph_leaves_the_others_theirs(engi
         ("cuda_graph", f"There was no memory to capture {SECOND}. Only steps of that shape are affected.")
     ]
     (place,) = Again.made
-    (pool,) = lab._pools
-    assert place.recorded == pool.cache.graphs.count + 1 > 2
+    (pool,) = lab._cores
+    assert place.recorded == pool.target.num_captured + 1 > 2
     assert place.replayed > 2
     again = lab.generate(PROMPT, DRAFT, SAMPLING)
     assert (again.token_ids, fell_back(again)) == (run.token_ids, [])
-    assert place.recorded == pool.cache.graphs.count + 1 > 3
+    assert place.recorded == pool.target.num_captured + 1 > 3
 
 
 @without_gpu
@@ -283,7 +283,7 @@ def test_no_step_is_captured_while_settings_are_compared(engine, monkeypatch, kv
     assert len(list(compare(lab, PROMPT, configs, SamplingParams(max_tokens=tokens, seed=0), 2))) == 6
     assert any(timed[:2])  # to warm up
     assert timed[2:] == [0] * 4
-    assert len(lab._pools._pools) == (1 if kv_bytes else 2)
+    assert len(lab._cores._cores) == (1 if kv_bytes else 2)
 
 
 @without_gpu

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from lab.config import EngineConfig
 from lab.engine.memory_budget import Budget
 from lab.errors import ConfigError
-from lab.kv_cache.kv_cache import Cache
+from lab.kv_cache.kv_cache import KVCache
 from lab.memory.capacity import MOST_PARAMETERS, POLICIES, Deployment
 from lab.memory.catalogue import GPU_KEYS, GPUS, MOST_GIB, WEIGHT_BITS, GiB, device_bytes
 from lab.memory.lengths import Lengths
-from lab.memory.model_memory import known
+from lab.memory.model_memory import known_models
 from lab.models.loader import WEIGHTS, load_model
 
 FORMATS = ("auto", "int8", "int4")
@@ -25,7 +25,7 @@ FORMATS = ("auto", "int8", "int4")
 
 @st.composite
 def deployments(draw: st.DrawFn) -> Deployment:
-    model = draw(st.sampled_from(list(known().values())))
+    model = draw(st.sampled_from(list(known_models().values())))
     longest = draw(st.integers(1, 200_000))
     return Deployment(
         shape=model.shape,
@@ -55,14 +55,14 @@ def test_fewer_bits_mean_fewer_bytes_and_at_least_as_many_sequences(deployment: 
 @pytest.mark.parametrize("wrong", [{"block_size": 16.5}, {"block_size": 0}, {"parameters": -5}, {"parameters": 1e9}])
 def test_invalid_sizes_are_refused(wrong: dict[str, float]) -> None:
     (name,) = wrong
-    model = known()["llama-3.1-8b"]
+    model = known_models()["llama-3.1-8b"]
     settings = {"parameters": model.parameters, "memory": 80 * GiB, "lengths": Lengths(500, 4096)} | wrong
     with pytest.raises(ConfigError, match=name):
         Deployment(shape=model.shape, **settings)
 
 
 def test_an_unknown_policy_is_refused() -> None:
-    model = known()["llama-3.1-8b"]
+    model = known_models()["llama-3.1-8b"]
     made = Deployment(shape=model.shape, parameters=model.parameters, memory=80 * GiB, lengths=Lengths(500, 4096))
     with pytest.raises(ConfigError, match="'contiguous', 'paged', not 'nope'"):
         made.sequences("nope")
@@ -93,7 +93,7 @@ def test_the_parts_of_the_memory_add_up(deployment: Deployment, policy: str) -> 
 
 
 def llama(**changes: object) -> Deployment:
-    model = known()["llama-3.1-8b"]
+    model = known_models()["llama-3.1-8b"]
     return replace(
         Deployment(shape=model.shape, parameters=model.parameters, memory=80 * GiB, lengths=Lengths(1000, 8192)),
         **changes,
@@ -115,7 +115,7 @@ def test_a_model_worked_out_by_hand() -> None:
     tables = 2 * 128_256 * 4096  # which AWQ and GPTQ leave in 16 bits
     assert llama(weights="int4").weight_bytes == 2 * tables + (8_030_261_248 - tables) // 2
     assert llama(weights="int8").weight_bytes == 2 * tables + (8_030_261_248 - tables)
-    tied = known()["qwen3-0.6b"]
+    tied = known_models()["qwen3-0.6b"]
     small = replace(llama(weights="int4"), shape=tied.shape, parameters=tied.parameters)
     assert small.weight_bytes == 2 * 151_936 * 1024 + (tied.parameters - 151_936 * 1024) // 2
 
@@ -137,8 +137,8 @@ def test_computed_sizes_equal_what_the_engine_allocates(pair, kv_dtype: str) -> 
     target, draft = pair
     both = [
         Deployment(
-            shape=known()[f"stories-{name}"].shape,
-            parameters=known()[f"stories-{name}"].parameters,
+            shape=known_models()[f"stories-{name}"].shape,
+            parameters=known_models()[f"stories-{name}"].parameters,
             weights="float32",
             kv_dtype=kv_dtype,
             memory=GiB,
@@ -146,8 +146,8 @@ def test_computed_sizes_equal_what_the_engine_allocates(pair, kv_dtype: str) -> 
         )
         for name in ("target", "draft")
     ]
-    setting = Budget(target, draft).setting(EngineConfig(kv_dtype=kv_dtype, paged=True, num_blocks=7))
-    cache = Cache(setting, target, draft)
+    setting = Budget(target, draft).cache_config(EngineConfig(kv_dtype=kv_dtype, paged=True, num_blocks=7))
+    cache = KVCache(setting, target, draft)
     for deployment, storage, model in zip(both, (cache.target, cache.draft), pair, strict=True):
         held = sum(tensor.untyped_storage().nbytes() for layer in storage.layers for tensor in layer.tensors)
         assert held == 7 * 16 * deployment.token_bytes
@@ -156,7 +156,7 @@ def test_computed_sizes_equal_what_the_engine_allocates(pair, kv_dtype: str) -> 
     assert Budget(target, draft).pool_bytes(setting) == 7 * 16 * sum(each.token_bytes for each in both)
     room = 40 * 16 * both[0].token_bytes + 5  # forty blocks of the target alone, and a little more
     alone = replace(both[0], memory=both[0].weight_bytes + room, set_aside=0.0)
-    granted = Budget(target, None, limit=room).setting(EngineConfig(kv_dtype=kv_dtype)).num_blocks
+    granted = Budget(target, None, limit=room).cache_config(EngineConfig(kv_dtype=kv_dtype)).num_blocks
     assert granted == alone.num_blocks == 40
 
 

@@ -35,12 +35,12 @@ from lab.errors import UnsupportedModelError
 from lab.load import load_engine
 from lab.memory import model_memory as models
 from lab.memory.catalogue import PUBLISHED
-from lab.memory.model_memory import Model, count_parameters, find, known, published_config
+from lab.memory.model_memory import ModelInfo, count_parameters, find_model, known_models, published_config
 from lab.models import hub
 from lab.models.loader import WEIGHTS, ModelLoadError
 from lab.models.meta_model import without_weights
 from lab.models.model_shape import ModelShape
-from lab.models.support import other_cache
+from lab.models.support import unsupported_cache
 from tests import tiny_models
 
 TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -56,8 +56,8 @@ def kept(config) -> set[tuple[int, int, int]]:
 
 @pytest.mark.parametrize("key", PUBLISHED)
 def test_a_listed_model_agrees_with_its_configuration(key: str) -> None:
-    config, model = published_config(PUBLISHED[key]["config"]), known()[key]
-    assert other_cache(config) is None
+    config, model = published_config(PUBLISHED[key]["config"]), known_models()[key]
+    assert unsupported_cache(config) is None
     assert count_parameters(config) == model.parameters
     assert kept(config) == {(model.shape.layers, model.shape.kv_heads, model.shape.head_dim)}
 
@@ -72,13 +72,13 @@ def test_the_shape_read_from_a_configuration_is_what_the_model_caches(config) ->
 def test_the_table_and_the_head_are_those_of_the_model(key: str) -> None:
     model = without_weights(published_config(PUBLISHED[key]["config"]))
     ends = {id(end.weight): end.weight.numel() for end in (model.get_input_embeddings(), model.get_output_embeddings())}
-    assert known()[key].shape.tables == sum(ends.values())
+    assert known_models()[key].shape.tables == sum(ends.values())
 
 
 def test_the_kind_of_head_sharing_is_named() -> None:
-    sharing = {key: known()[key].shape.sharing for key in ("llama-2-7b", "llama-3.1-8b", "falcon-7b")}
+    sharing = {key: known_models()[key].shape.sharing for key in ("llama-2-7b", "llama-3.1-8b", "falcon-7b")}
     assert sharing == {"llama-2-7b": "MHA", "llama-3.1-8b": "GQA", "falcon-7b": "MQA"}
-    assert known()["falcon-7b"].shape.query_groups == 71
+    assert known_models()["falcon-7b"].shape.query_groups == 71
 
 
 @pytest.mark.parametrize(("changes", "kv_heads"), [({}, 1), ({"new_decoder_architecture": True}, 8)])
@@ -93,19 +93,19 @@ def test_falcons_newer_architecture_ignores_multi_query(changes: dict, kv_heads:
 
 def test_a_size_in_blocks_or_of_layers_is_not_taken_for_how_many_there_are(tmp_path) -> None:
     LlamaConfig(**TINY, num_key_value_heads=1, block_size=4096, expert_layer_size=200_000).save_pretrained(tmp_path)
-    assert find(tmp_path).shape.layers == 2
+    assert find_model(tmp_path).shape.layers == 2
 
 
 def test_the_embedded_target_is_listed_as_it_is() -> None:
-    target = known()["stories-target"]
-    assert target.shape == find(WEIGHTS / "target").shape
-    assert target.parameters == find(WEIGHTS / "target").parameters
+    target = known_models()["stories-target"]
+    assert target.shape == find_model(WEIGHTS / "target").shape
+    assert target.parameters == find_model(WEIGHTS / "target").parameters
 
 
 def test_a_folder_needs_a_configuration_and_no_weights(tmp_path) -> None:
     LlamaConfig(**TINY, num_key_value_heads=1, max_position_embeddings=77).save_pretrained(tmp_path / "mine")
-    model = find(tmp_path / "mine")
-    assert model == Model(
+    model = find_model(tmp_path / "mine")
+    assert model == ModelInfo(
         "mine", model.shape, 2 * 50 * 16 + 2 * (2 * 16**2 + 2 * 16 * 8 + 3 * 16**2 + 32) + 16, model.source
     )
     assert (model.shape.kv_heads, model.shape.head_dim, model.shape.context_length) == (1, 8, 77)
@@ -117,14 +117,14 @@ def test_a_folder_needs_a_configuration_and_no_weights(tmp_path) -> None:
 )
 def test_an_invalid_hub_id_is_not_looked_up(where: str) -> None:
     with pytest.raises(ModelLoadError, match="cannot be used as a hub id: it must be owner/name"):
-        find(where)
+        find_model(where)
 
 
 def test_a_hub_id_never_reads_a_folder(tmp_path, monkeypatch) -> None:
     LlamaConfig(**TINY).save_pretrained(tmp_path / "secret" / "model")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelLoadError, match="only the hub is asked"):
-        find("secret/model")
+        find_model("secret/model")
 
 
 def test_without_a_network_a_hub_id_is_refused_with_the_reason(monkeypatch) -> None:
@@ -132,7 +132,7 @@ def test_without_a_network_a_hub_id_is_refused_with_the_reason(monkeypatch) -> N
     with pytest.raises(
         ModelLoadError, match=r"The configuration of somebody/some-model could not be fetched\..*needs a network"
     ):
-        find("somebody/some-model")
+        find_model("somebody/some-model")
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def asked(monkeypatch) -> Iterator[list[str]]:
         hub.shutdown()
 
 
-@pytest.mark.parametrize("ask", [find, load_engine])
+@pytest.mark.parametrize("ask", [find_model, load_engine])
 def test_an_unavailable_hub_is_asked_once_and_nothing_is_logged(ask, asked, capfd) -> None:
     with pytest.raises(ModelLoadError, match="The configuration of somebody/some-model could not be fetched"):
         ask("somebody/some-model")
@@ -168,7 +168,7 @@ def test_an_unreadable_configuration_is_refused_with_the_reason(tmp_path) -> Non
     for text in ("{not json", "[]"):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(ModelLoadError, match=r"has no config\.json that can be read\. \(\w+: "):
-            find(tmp_path)
+            find_model(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_an_unreadable_configuration_is_refused_with_the_reason(tmp_path) -> Non
 def test_a_model_whose_memory_would_be_computed_wrong_is_refused(tmp_path, config, says: str) -> None:
     config.save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModelError, match=says):
-        find(tmp_path)
+        find_model(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_model_whose_memory_would_be_computed_wrong_is_refused(tmp_path, confi
 )
 def test_a_model_that_caches_every_position_is_accepted(tmp_path, config) -> None:
     config.save_pretrained(tmp_path)
-    shape = find(tmp_path).shape
+    shape = find_model(tmp_path).shape
     assert kept(config) == {(shape.layers, shape.kv_heads, shape.head_dim)}
 
 
@@ -222,7 +222,7 @@ def test_absurd_sizes_are_refused_before_a_model_is_built(tmp_path) -> None:
     config = json.loads(LlamaConfig(**TINY).to_json_string()) | {"num_local_experts": 10**9, "model_type": "mixtral"}
     (tmp_path / "config.json").write_text(json.dumps(config | {"sliding_window": None}))
     with pytest.raises(UnsupportedModelError, match="1,000,000,000 as num_local_experts"):
-        find(tmp_path)
+        find_model(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_too_many_layers_are_refused_before_anything_is_made_of_them(tmp_path, g
     with pytest.raises(
         UnsupportedModelError, match=r"gives 1,000,000,000 as (num_hidden_layers|num_blocks|depths): no"
     ):
-        find(tmp_path)
+        find_model(tmp_path)
 
 
 def test_a_model_that_has_no_end_is_not_built_to_the_end() -> None:
@@ -260,7 +260,7 @@ def test_the_width_of_a_shared_expert_is_not_taken_for_a_number_of_experts(tmp_p
     sizes = {"num_key_value_heads": 1, "num_experts": 4, "shared_expert_intermediate_size": 5632}
     config = Qwen2MoeConfig(**TINY | sizes, moe_intermediate_size=8)
     config.save_pretrained(tmp_path)
-    assert find(tmp_path).parameters == count_parameters(config) > 2 * 3 * 16 * 5632
+    assert find_model(tmp_path).parameters == count_parameters(config) > 2 * 3 * 16 * 5632
 
 
 @pytest.mark.parametrize("open_to_all", [False, True])
@@ -270,17 +270,17 @@ def test_models_refused_by_the_hub_come_from_the_cache_only_for_its_owner(monkey
 
     asked = []
     monkeypatch.setattr(hub, "get_hf_file_metadata", refuse)
-    kept = models.known()["qwen3-8b"].shape
+    kept = models.known_models()["qwen3-8b"].shape
     monkeypatch.setattr(PreTrainedConfig, "get_config_dict", lambda where, **how: asked.append(how) or ({}, {}))
     monkeypatch.setattr(models.AutoConfig, "from_pretrained", lambda where, **how: asked.append(how))
-    monkeypatch.setattr(models, "other_cache", lambda config: None)
+    monkeypatch.setattr(models, "unsupported_cache", lambda config: None)
     monkeypatch.setattr(models.ModelShape, "from_config", lambda config: kept)
     monkeypatch.setattr(models, "count_parameters", lambda config: 1)
     monkeypatch.setattr(models, "packed_parameters", lambda config, parameters: 1)
     if open_to_all:
         with pytest.raises(ModelLoadError, match="could not be fetched"):
-            models.find("somebody/private", open_to_all=True)
+            models.find_model("somebody/private", open_to_all=True)
         assert not asked
     else:
-        assert models.find("somebody/private").shape == kept
+        assert models.find_model("somebody/private").shape == kept
         assert [how["local_files_only"] for how in asked] == [True, True]

@@ -16,14 +16,14 @@ from accelerate import dispatch_model
 from lab import ConfigError, EngineConfig, Run, SamplingParams, load, load_engine
 from lab.engine import memory_budget as budget
 from lab.engine import step_stats as reporting
-from lab.engine.core import Pool
+from lab.engine.core import EngineCore
 from lab.engine.engine import Engine
 from lab.engine.memory_budget import Budget
 from lab.kv_cache.attention_metadata import Group, StepPlan
 from lab.load import new_engine
 from lab.models.devices import best_device, has_kernels, refuse_device_map, resolve_device
 from lab.models.language_model import LanguageModel
-from lab.models.load_errors import why
+from lab.models.load_errors import explain_load_error
 from lab.trace.events import CacheDropped, FellBack, Proposed
 from tests import tiny_models
 from tests.pretended_devices import PretendedDevices
@@ -43,7 +43,7 @@ MAPS = {"llama": LLAMA, "gpt2": GPT2}
 @pytest.fixture
 def devices(monkeypatch):
     # A tensor that wraps another cannot be sliced under inference mode.
-    monkeypatch.setattr(Pool, "step", torch.no_grad()(Pool.step.__wrapped__))
+    monkeypatch.setattr(EngineCore, "step", torch.no_grad()(EngineCore.step.__wrapped__))
     with PretendedDevices() as pretended:
         yield pretended
 
@@ -96,7 +96,7 @@ def test_keys_and_values_are_on_the_device_of_their_layer(devices):
     assert model.first(2).layer_devices == [FIRST, SECOND]
     engine = new_engine(model, tiny_models.tokenizer())
     said(engine, EngineConfig(kv_dtype="int8"))
-    (pool,) = engine._pools
+    (pool,) = engine._cores
     assert [{tensor.device for tensor in layer.tensors} for layer in pool.cache.target.layers] == [
         {FIRST},
         {SECOND},
@@ -305,7 +305,7 @@ def test_a_gpu_that_cannot_be_asked_yet_is_not_judged(monkeypatch):
 def test_a_kernel_that_is_missing_is_not_blamed_on_the_files(method):
     config = SimpleNamespace(quantization_config={"quant_method": method}) if method else None
     error = RuntimeError("CUDA error: no kernel image is available for execution on the device\nand more")
-    said = why(error, config)
+    said = explain_load_error(error, config)
     assert said.startswith("this build of PyTorch, or a library beside it, has no kernels for the GPU.")
     assert "'cpu'" in said
     assert said.endswith("(RuntimeError: CUDA error: no kernel image is available for execution on the device)")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from lab.models.load_errors import why
+from lab.models.load_errors import explain_load_error
 
 QUANTISED = LlamaConfig(quantization_config={"quant_method": "gptq", "bits": 4})
 
@@ -31,4 +31,4 @@ QUANTISED = LlamaConfig(quantization_config={"quant_method": "gptq", "bits": 4})
     ids=lambda value: type(value).__name__,
 )
 def test_an_error_is_told_by_what_would_help(error: Exception, config: LlamaConfig | None, says: str) -> None:
-    assert says in why(error, config)
+    assert says in explain_load_error(error, config)

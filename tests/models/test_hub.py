@@ -14,7 +14,7 @@ import httpx
 import pytest
 from huggingface_hub.errors import HfHubHTTPError
 
-from lab.memory.model_memory import find
+from lab.memory.model_memory import find_model
 from lab.models import hub as hub_module
 from lab.models.checkpoint_files import ModelLoadError
 from tests import forked, tiny_models
@@ -100,7 +100,7 @@ def test_a_huge_configuration_is_not_fetched(models: Path, monkeypatch: pytest.M
         address = f"{hub.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
         with pytest.raises(ModelLoadError, match=r"some/huge has 1,0[\d,]+ bytes; at most 1,048,576 are"):
-            find("some/huge", open_to_all=True)
+            find_model("some/huge", open_to_all=True)
     assert len(hub.asked) == 1
 
 
@@ -244,7 +244,7 @@ def test_weights_that_do_not_arrive_are_not_said_to_be_damaged(models, tmp_path)
     ids=["plain files", "Xet", "Windows"],
 )
 def test_a_full_disk_is_told_as_such(monkeypatch, error: Exception) -> None:
-    monkeypatch.setattr(hub_module, "withheld", lambda hub, file: None)
+    monkeypatch.setattr(hub_module, "hub_refusal", lambda hub, file: None)
     monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: None)
     for raised in error, wrapped(error):
         with pytest.raises(ModelLoadError, match=r"a/b could not be loaded: its weights do not fit on this disk\."):
@@ -254,7 +254,7 @@ def test_a_full_disk_is_told_as_such(monkeypatch, error: Exception) -> None:
 def test_about_weights_that_are_there_no_hub_is_asked(monkeypatch) -> None:
     """The device may have had too little memory for them, say, and the network be gone."""
     asked = []
-    monkeypatch.setattr(hub_module, "withheld", lambda hub, file: asked.append(file))
+    monkeypatch.setattr(hub_module, "hub_refusal", lambda hub, file: asked.append(file))
     monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: f"/cache/{file}")
     hub_module.refuse_absent_weights("a/b", "a/b", MemoryError())
     assert asked == []
@@ -265,7 +265,7 @@ def test_weights_of_which_some_are_absent_are_asked_for(monkeypatch, tmp_path) -
     index = tmp_path / "index.json"
     index.write_text(json.dumps({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}), "utf-8")
     cached = {hub_module.SAFE_WEIGHTS_INDEX_NAME: str(index), "1.safetensors": "/cache/1"}
-    monkeypatch.setattr(hub_module, "withheld", lambda hub, file: None)
+    monkeypatch.setattr(hub_module, "hub_refusal", lambda hub, file: None)
     monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: cached.get(file))
     with pytest.raises(ModelLoadError, match="its weights did not arrive"):
         hub_module.refuse_absent_weights("a/b", "a/b", MemoryError())
@@ -292,14 +292,14 @@ def test_an_index_that_lists_no_weights_is_damaged_and_not_absent(monkeypatch, t
     index.write_text(text, "utf-8")
     look = hub_module.try_to_load_from_cache
     cached = {hub_module.SAFE_WEIGHTS_INDEX_NAME: str(index)}
-    monkeypatch.setattr(hub_module, "withheld", lambda hub, file: asked.append(file))
+    monkeypatch.setattr(hub_module, "hub_refusal", lambda hub, file: asked.append(file))
     monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: cached.get(file) or look(hub, file))
     hub_module.refuse_absent_weights("a/b", "a/b", ValueError("no weights"))
     assert asked == []
 
 
 def test_a_hub_that_is_gone_when_it_is_asked_for_weights_is_said_to_be(monkeypatch) -> None:
-    monkeypatch.setattr(hub_module, "withheld", lambda hub, file: TimeoutError("timed out"))
+    monkeypatch.setattr(hub_module, "hub_refusal", lambda hub, file: TimeoutError("timed out"))
     monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: None)
     said = (
         r"the hub gave no answer when asked for its weights\. Load it again in a minute\. \(TimeoutError: timed out\)"
@@ -313,7 +313,7 @@ def test_a_hub_that_is_gone_when_it_is_asked_for_weights_is_said_to_be(monkeypat
 )
 def test_a_hub_that_refuses_weights_is_quoted_with_what_would_help(monkeypatch, status: int, advice: str) -> None:
     answer = httpx.Response(status, request=httpx.Request("HEAD", "http://hub"))
-    monkeypatch.setattr(hub_module, "withheld", lambda hub, file: HfHubHTTPError("no", response=answer))
+    monkeypatch.setattr(hub_module, "hub_refusal", lambda hub, file: HfHubHTTPError("no", response=answer))
     monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: None)
     with pytest.raises(ModelLoadError, match=rf"answered {status} when asked for its weights\. {advice}"):
         hub_module.refuse_absent_weights("a/b", "a/b", OSError("Can't load the model for 'a/b'."))
@@ -325,7 +325,7 @@ def test_a_hub_is_waited_for_a_few_seconds_and_asked_as_whom_it_may_be(monkeypat
     monkeypatch.setattr(
         hub_module, "get_hf_file_metadata", lambda url, **how: asked.append(how) or SimpleNamespace(size=None)
     )
-    assert [hub_module.withheld("a/b", token) for token in (False, None)] == [None, None]
+    assert [hub_module.hub_refusal("a/b", token) for token in (False, None)] == [None, None]
     assert asked == [{"token": token, "timeout": hub_module.PATIENCE} for token in (False, None)]
 
 

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lab import EngineConfig, LabError, ModelLoadError, SamplingParams, load_engine
-from lab.memory.model_memory import find
+from lab.memory.model_memory import find_model
 from lab.models import loader as loading
 from lab.models import meta_model as skeleton
 from tests import tiny_models
@@ -128,14 +128,16 @@ def test_tied_weights_that_are_saved_once_are_loaded(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("look", [lambda where: load_engine(where, device="cpu"), find], ids=["load", "find"])
+@pytest.mark.parametrize("look", [lambda where: load_engine(where, device="cpu"), find_model], ids=["load", "find"])
 def test_impossible_settings_are_refused_or_ignored(folder, settings: dict, look: Callable) -> None:
     where = folder(**settings)
     with suppress(LabError):
         look(where)
 
 
-LOOKS = pytest.mark.parametrize("look", [lambda where: load_engine(where, device="cpu"), find], ids=["load", "find"])
+LOOKS = pytest.mark.parametrize(
+    "look", [lambda where: load_engine(where, device="cpu"), find_model], ids=["load", "find"]
+)
 """Both read the configuration, and report the same about it."""
 
 
@@ -293,7 +295,7 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(folder, unload
 def test_the_copy_for_the_step_in_c_has_to_fit_too(folder, unloaded, monkeypatch, stored, how, said) -> None:
     """With five bytes a parameter: the copy needs two beside the four of float32."""
     where = folder(head_dim=16, dtype=stored)
-    monkeypatch.setattr(skeleton, "free_bytes", lambda device: 5 * find(where).parameters)
+    monkeypatch.setattr(skeleton, "free_bytes", lambda device: 5 * find_model(where).parameters)
     with pytest.raises(ModelLoadError) as refused:
         load_engine(where, device="cpu", **how)
     assert said in str(refused.value)

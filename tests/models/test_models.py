@@ -25,7 +25,8 @@ from transformers import (
 )
 
 from lab import ConfigError, EngineConfig, ModelLoadError, SamplingParams, UnsupportedModelError, load_engine
-from lab.backends.torch.torch_backend import NewTokens, forward
+from lab.backends.interface import NewTokens
+from lab.backends.torch.torch_backend import TorchBackend
 from lab.kv_cache.attention_metadata import Group, StepPlan
 from lab.load import new_engine
 from lab.models.language_model import LanguageModel
@@ -157,7 +158,7 @@ def test_with_vocabulary_pads_or_cuts_logits_and_clamps_tokens():
 
     def logits(model, tokens):
         with torch.inference_mode():
-            return forward(model, [NewTokens(tokens, 0, None, keep=2)], None)
+            return TorchBackend(model).forward([NewTokens(tokens, 0, None, keep=2)], None)
 
     wide, narrow = model.with_vocabulary(own + 9), model.with_vocabulary(own - 9)
     said, known = logits(wide, torch.tensor([3, own + 5])), logits(model, tokens)

@@ -13,7 +13,7 @@ from huggingface_hub.file_download import http_get
 from transformers.utils import logging
 
 from lab.models import load_progress as progress
-from lab.models.load_progress import Loading, LoadingCancelled, watched, watching
+from lab.models.load_progress import Loading, LoadingCancelled, current_loading, track_loading
 from lab.models.loader import load_model
 from tests import tiny_models
 
@@ -45,7 +45,7 @@ def load(folder: Path):
 
 def test_every_weight_is_reported_to_the_watcher(folder: Path) -> None:
     loading = Watched()
-    with watched(loading):
+    with track_loading(loading):
         model = load(folder)
     assert len(loading.said) == len(list(model.model.parameters()))
     assert re.fullmatch(r"Loading tiny: 0\.\d of 0\.3 MB, layer 1 of 3\.", loading.said[2])
@@ -109,26 +109,26 @@ def test_a_cancelled_load_begins_no_other_and_ends_only_its_own_downloads(monkey
 
 def test_an_unwatched_load_reports_nothing(folder: Path) -> None:
     loading = Watched()
-    with watched(loading):
+    with track_loading(loading):
         thread = threading.Thread(target=load, args=(folder,))  # another thread is not watched
         thread.start()
         thread.join()
     load(folder)
     assert loading.said == []
-    assert watching() is None
+    assert current_loading() is None
 
 
 def test_another_bar_of_transformers_is_left_as_it_is_while_a_load_is_watched() -> None:
-    with watched(Watched()):
+    with track_loading(Watched()):
         assert list(logging.tqdm([1, 2], desc="Converting", disable=True)) == [1, 2]
 
 
 def test_a_cancelled_load_ends_at_the_next_weight(folder: Path) -> None:
     loading = Watched(most=5)
-    with pytest.raises(LoadingCancelled, match="can still be chosen"), watched(loading):
+    with pytest.raises(LoadingCancelled, match="can still be chosen"), track_loading(loading):
         load(folder)
     assert len(loading.said) == 5
-    assert watching() is None
+    assert current_loading() is None
     assert load(folder).layers == 3
 
 

@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaConfig
 
 from lab import ConfigError, EngineConfig, SamplingParams, load_engine
-from lab.models.quantization import refuse_quantised, resolve_quantization
+from lab.models.quantization import refuse_quantized, resolve_quantization
 from tests import tiny_models
 
 SAMPLING = SamplingParams(max_tokens=24, ignore_eos=True)
@@ -108,10 +108,10 @@ def test_a_device_the_library_does_not_support_is_refused(folder, monkeypatch):
 
 def test_quantised_weights_are_not_quantised_again():
     config = LlamaConfig()
-    refuse_quantised(config, "m")
+    refuse_quantized(config, "m")
     config.quantization_config = {"quant_method": "gptq", "bits": 4}
     with pytest.raises(ConfigError, match=r"m was saved with quantised weights \(gptq\)"):
-        refuse_quantised(config, "m")
+        refuse_quantized(config, "m")
 
 
 def test_without_quantization_the_settings_are_unchanged():

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from lab.training import __main__ as stages
 from lab.training import acceptance
 from lab.training import model_card as report
-from lab.training.bits import surprise
+from lab.training.bits import cross_entropy
 from lab.training.corpus import (
     batches,
     encode,
@@ -32,7 +32,15 @@ from lab.training.distil import TEMPERATURE, distillation_loss
 from lab.training.export_weights import export
 from lab.training.python_sources import standard_library
 from lab.training.sampling import SAMPLE, continuations, sample_target
-from lab.training.training import TOKENS_A_STEP, Record, draft_shape, next_token_loss, restore, target_shape, train
+from lab.training.training import (
+    TOKENS_A_STEP,
+    TrainingRecord,
+    draft_shape,
+    next_token_loss,
+    restore,
+    target_shape,
+    train,
+)
 
 WORDS = ["the", "a", "king", "queen", "wood", "said", "went", "old", "little", "gold", "and", "to", "of", "in", "was"]
 
@@ -201,8 +209,8 @@ def test_training_can_continue_from_another_model(tmp_path):
     trained = train(tiny(), data, next_token_loss, initial=first, peak_lr=0.0, **options)
     for (name, a), b in zip(first.state_dict().items(), trained.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
-    both = Record(3, 30, 2.0, 1.5, "one machine").then(Record(4, 50, 1.0, 0.5, "another"))
-    assert both == Record(7, 80, 3.0, 0.5, "one machine, then another")
+    both = TrainingRecord(3, 30, 2.0, 1.5, "one machine").then(TrainingRecord(4, 50, 1.0, 0.5, "another"))
+    assert both == TrainingRecord(7, 80, 3.0, 0.5, "one machine, then another")
 
 
 def test_an_old_checkpoint_without_a_record_is_read(tmp_path):
@@ -282,7 +290,7 @@ def test_distillation_raises_the_shared_mass(tmp_path, kl_weight):
         tokens_a_step=1024,
     )
     assert shared_mass(target, draft) > before + 0.1
-    assert shared_mass(target, target) == pytest.approx(1)
+    assert shared_mass(target, target) == pytest.approx(1, abs=1e-5)
 
 
 # What is written
@@ -294,7 +302,7 @@ def test_a_uniform_model_costs_the_logarithm_of_its_vocabulary(tokenizer):
     torch.nn.init.zeros_(model.lm_head.weight)
     texts = ["Snow fell, é.", "The king said: " + "gold and more gold. " * 900]
     ids = encode(tokenizer, texts)
-    result = surprise(model, tokenizer, texts, rows=2)
+    result = cross_entropy(model, tokenizer, texts, rows=2)
     assert result.tokens == len(ids) - len(texts)
     assert result.bytes == sum(len(text.encode()) for text in texts)
     assert result.bits_per_byte == pytest.approx(math.log2(vocabulary) * result.tokens / result.bytes, rel=1e-4)
@@ -306,7 +314,7 @@ def test_every_token_of_a_short_text_is_predicted_from_all_before_it(tokenizer):
     ids = torch.tensor([[0, *encode(tokenizer, [text])[:-1].tolist()]])
     with torch.no_grad():
         nats = next_token_loss(model, ids).item()
-    assert surprise(model, tokenizer, [text]).nats_per_token == pytest.approx(nats, rel=1e-5)
+    assert cross_entropy(model, tokenizer, [text]).nats_per_token == pytest.approx(nats, rel=1e-5)
 
 
 def test_an_exported_model_loads_and_is_the_same(tokenizer, tmp_path):
@@ -376,7 +384,10 @@ def test_prompts_begin_held_out_paragraphs_of_both_kinds(corpus, monkeypatch):
 def test_the_card_reports_what_was_measured(corpus, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(acceptance, "NEW_TOKENS", 6)
     monkeypatch.setattr(report, "SAMPLE_TOKENS", 6)
-    records = {"target": Record(7, 7 * 8192, math.nan, math.nan, "a machine"), "draft": Record(3, 99, 36.0, 1.5, "b")}
+    records = {
+        "target": TrainingRecord(7, 7 * 8192, math.nan, math.nan, "a machine"),
+        "draft": TrainingRecord(3, 99, 36.0, 1.5, "b"),
+    }
     records["mismatched"] = records["draft"]
     for seed, name in enumerate(records):
         export(random_model(seed, len(tokenizer), max_position_embeddings=128), tokenizer, tmp_path / name)

@@ -10,7 +10,7 @@ import pytest
 from lab import EngineConfig, Run, RunFileError, SamplingParams
 from lab.trace.events import EVENT_TYPES, Distributions, Finished
 from lab.trace.json_codec import from_dict, to_dict
-from lab.trace.run import VERSION, parsed
+from lab.trace.run import VERSION, parse_json
 from lab.util.machine_info import hardware
 from tests import tiny_models
 
@@ -138,9 +138,9 @@ def test_missing_and_huge_files_are_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("data", "values"), [(b"[1,2,3,4,5]", 5), (b"[[],{}]", 4 * 3)])
 def test_values_and_lists_are_counted_before_they_are_read(data, values):
-    assert parsed(data, "run.json", values) == json.loads(data)
+    assert parse_json(data, "run.json", values) == json.loads(data)
     with pytest.raises(RunFileError, match=f"holds more than {values - 1} values"):
-        parsed(data, "run.json", values - 1)
+        parse_json(data, "run.json", values - 1)
 
 
 def test_an_unfinished_run_can_be_read(run):

@@ -7,7 +7,7 @@ import pytest
 from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import Event
 from tests.visualize.scripted import ScriptedEngine
-from visualize.jobs.reducer_process import Apart
+from visualize.jobs.reducer_process import ReducerClient
 from visualize.reduce.frames import Reducer
 
 CONFIGS = {
@@ -34,4 +34,4 @@ def events(request: pytest.FixtureRequest) -> list[Event]:
 @pytest.fixture(autouse=True, scope="session")
 def process() -> None:
     """The reducer process is running, as in a server that has started."""
-    Apart(Reducer()).after()
+    ReducerClient(Reducer()).after()

@@ -11,7 +11,7 @@ from lab.engine.engine import Engine
 from lab.load import new_engine
 from lab.measure.arrivals import arrivals
 from lab.measure.workload import Job
-from lab.trace.batch_steps import Step
+from lab.trace.batch_steps import BatchStep
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
 from tests.visualize.picture import Picture
@@ -39,7 +39,7 @@ def lengths(jobs: list[Job]) -> list[int]:
     return [job.sampling.max_tokens for job in jobs for _ in range(job.continuations)]
 
 
-def ran(jobs: list[Job], every: int = 0, seats: int = 8, **pool: Any) -> list[Step]:
+def ran(jobs: list[Job], every: int = 0, seats: int = 8, **pool: Any) -> list[BatchStep]:
     config = EngineConfig(**({"paged": True, "block_size": 2} | pool))
     return list(arrivals(ENGINE, jobs, config, every=every, max_num_seqs=seats))
 
@@ -69,7 +69,7 @@ POOLS = st.one_of(
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> tuple[list[Job], list[Step], int]:
+def runs(draw: st.DrawFn) -> tuple[list[Job], list[BatchStep], int]:
     """The jobs, the steps, and the pool's size: just enough for the longest sequence, or a little more."""
     jobs, pool = draw(JOBS), draw(POOLS)
     num_blocks = -(-28 // pool["block_size"]) + draw(st.integers(0, 5))

@@ -18,7 +18,7 @@ import pytest
 from lab.trace.events import Event, RunStarted
 from tests.visualize.conftest import CONFIGS, script
 from visualize.jobs import reducer_process as apart
-from visualize.jobs.reducer_process import Apart, RefusedError
+from visualize.jobs.reducer_process import ReducerClient, RefusedError
 from visualize.reduce.frames import Reducer
 from visualize.reduce.ndjson import lines
 
@@ -35,7 +35,7 @@ def here(events: list[Event]) -> list[str]:
     return lines(Reducer(), events)
 
 
-def told(reducer: Apart, events: list[Event], between: Callable[[int], None] = lambda fed: None) -> list[str]:
+def told(reducer: ReducerClient, events: list[Event], between: Callable[[int], None] = lambda fed: None) -> list[str]:
     new = []
     for fed, some in enumerate(portions(events)):
         between(fed)
@@ -44,12 +44,12 @@ def told(reducer: Apart, events: list[Event], between: Callable[[int], None] = l
 
 
 def pid() -> int:
-    return Apart.start()._popen.pid
+    return ReducerClient.start()._popen.pid
 
 
 def kill() -> None:
     """End the process as the out-of-memory killer would."""
-    process = Apart.start()
+    process = ReducerClient.start()
     os.kill(pid(), signal.SIGKILL)
     process._popen.wait()
 
@@ -64,7 +64,7 @@ def test_ctrl_c_does_not_reach_the_process_on_windows_either(monkeypatch: pytest
 
 
 def test_a_separate_process_gives_the_same_output_as_this_one(events: list[Event]) -> None:
-    reducer = Apart(Reducer())
+    reducer = ReducerClient(Reducer())
     assert told(reducer, events) == here(events)
     alone = Reducer()
     alone.feed(events)
@@ -73,14 +73,14 @@ def test_a_separate_process_gives_the_same_output_as_this_one(events: list[Event
 
 def test_events_are_reduced_in_the_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reducer, "feed", lambda *_: pytest.fail("reduced beside the engine"))
-    assert len(told(Apart(Reducer()), script(CONFIGS["plain"]))) > 20
+    assert len(told(ReducerClient(Reducer()), script(CONFIGS["plain"]))) > 20
 
 
 @pytest.mark.parametrize("last", [0, 3])
 def test_a_killed_process_is_replaced_without_losing_anything(last: int) -> None:
     """Nothing is lost or repeated, and the next run has a process again."""
     events, before = script(CONFIGS["all"]), pid()
-    reducer = Apart(Reducer())
+    reducer = ReducerClient(Reducer())
     assert told(reducer, events, lambda fed: kill() if fed == last else None) == here(events)
     alone = Reducer()
     alone.feed(events)
@@ -90,7 +90,7 @@ def test_a_killed_process_is_replaced_without_losing_anything(last: int) -> None
 
 def test_a_process_killed_before_the_final_result_is_replaced() -> None:
     events = script(CONFIGS["plain"])
-    reducer, alone = Apart(Reducer()), Reducer()
+    reducer, alone = ReducerClient(Reducer()), Reducer()
     told(reducer, events)
     kill()
     alone.feed(events)
@@ -100,10 +100,10 @@ def test_a_process_killed_before_the_final_result_is_replaced() -> None:
 def test_every_run_of_a_killed_process_is_continued() -> None:
     """What was sent to it and not taken is not left to fail when it is collected (Python 3.13 reports that)."""
     events = script(CONFIGS["plain"])
-    runs = [Apart(Reducer()) for _ in range(2)]
+    runs = [ReducerClient(Reducer()) for _ in range(2)]
     for run in runs:
         run.feed(events[:3])
-    sent = Apart.start()._popen.stdin
+    sent = ReducerClient.start()._popen.stdin
     kill()
     for run in runs:
         run.feed(events[3:])
@@ -117,10 +117,10 @@ def test_without_a_process_events_are_reduced_in_this_one(monkeypatch: pytest.Mo
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError("no more processes")
 
-    monkeypatch.setattr(Apart, "_process", None)
+    monkeypatch.setattr(ReducerClient, "_process", None)
     monkeypatch.setattr(apart.subprocess, "Popen", refuse)
     events = script(CONFIGS["speculative"])
-    assert told(Apart(Reducer()), events) == here(events)
+    assert told(ReducerClient(Reducer()), events) == here(events)
 
 
 def test_concurrent_runs_are_not_mixed_up() -> None:
@@ -128,7 +128,7 @@ def test_concurrent_runs_are_not_mixed_up() -> None:
     found: dict[int, list[str]] = {}
 
     def tell(number: int) -> None:
-        found[number] = told(Apart(Reducer()), scripts[number])
+        found[number] = told(ReducerClient(Reducer()), scripts[number])
 
     threads = [threading.Thread(target=tell, args=(number,)) for number in range(len(scripts))]
     for thread in threads:
@@ -141,9 +141,9 @@ def test_concurrent_runs_are_not_mixed_up() -> None:
 def test_a_reducers_error_is_reported_and_ends_no_other_run() -> None:
     run, *rest = script(CONFIGS["plain"])
     assert isinstance(run, RunStarted)
-    other = Apart(Reducer())
+    other = ReducerClient(Reducer())
     with pytest.raises(RefusedError, match="AttributeError"):
-        Apart(Reducer()).feed(rest)
+        ReducerClient(Reducer()).feed(rest)
     assert told(other, [run, *rest]) == here([run, *rest])
 
 

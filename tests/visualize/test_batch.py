@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lab.config import EngineConfig, SamplingParams
 from lab.measure.workload import Job
-from lab.trace.batch_steps import Entry, Step
+from lab.trace.batch_steps import BatchEvent, BatchStep
 from lab.trace.events import (
     Admitted,
     BlockEvicted,
@@ -33,7 +33,7 @@ from tests import tiny_models
 from tests.visualize.crowd import ENGINE, LETTERS, job, lengths, picture, ran, runs, table
 from tests.visualize.picture import apply, draw
 from visualize.charts import pool_charts as figures
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.live_run import transcript
 from visualize.pages.pool.inputs import Inputs
 from visualize.pages.pool.pool_frames import SMOOTH, BatchReducer
@@ -50,7 +50,7 @@ HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 
 @settings(max_examples=60, deadline=None)
 @given(runs())
-def test_the_queue_and_the_batch_match_the_schedulers(run: tuple[list[Job], list[Step], int]) -> None:
+def test_the_queue_and_the_batch_match_the_schedulers(run: tuple[list[Job], list[BatchStep], int]) -> None:
     jobs, steps, _ = run
     waiting: set[int] = set()
     running: set[int] = set()
@@ -97,7 +97,9 @@ def test_the_queue_and_the_batch_match_the_schedulers(run: tuple[list[Job], list
 
 @settings(max_examples=30, deadline=None)
 @given(runs(), st.data())
-def test_frames_do_not_depend_on_how_steps_are_cut(run: tuple[list[Job], list[Step], int], data: st.DataObject) -> None:
+def test_frames_do_not_depend_on_how_steps_are_cut(
+    run: tuple[list[Job], list[BatchStep], int], data: st.DataObject
+) -> None:
     jobs, steps, _ = run
     whole = BatchReducer(len(lengths(jobs))).feed(steps)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(steps)))))
@@ -209,13 +211,13 @@ def test_long_waits_are_shown_in_seconds() -> None:
 def test_a_run_that_ends_before_anything_came_has_no_frames_and_nothing_to_compare() -> None:
     steps, asked = ran([job("ab", 8, i) for i in range(3)]), Inputs(sequences=3).asked()
     first = BatchReducer(3, asked)
-    assert first.feed([Step([], True)]) == []
+    assert first.feed([BatchStep([], True)]) == []
     assert first.after() is None
     first.feed(steps)
     before = first.after()
     assert before is not None
     second = BatchReducer(3, asked, before)
-    assert second.feed([Step([], True)]) == []
+    assert second.feed([BatchStep([], True)]) == []
     assert second.after() is before
 
 
@@ -239,7 +241,7 @@ def test_the_speed_is_the_mean_over_the_last_steps_from_the_first_arrival_on() -
 
 
 def sentence(*events: tuple[int, Any], tokens: dict[int, int] | None = None) -> str:
-    return said([Entry(0.0, owner, event) for owner, event in events], tokens or {})[0]
+    return said([BatchEvent(0.0, owner, event) for owner, event in events], tokens or {})[0]
 
 
 def freed(owner: int, block: int, references: int = 0) -> BlockFreed:
@@ -370,8 +372,8 @@ def test_a_batch_run_is_narrated_at_every_step() -> None:
 def test_hostile_prompts_and_tokens_stay_text() -> None:
     hostile = {RunStarted: {"prompt": HOSTILE}, Committed: {"text": HOSTILE}}
     events = ENGINE.stream("ab", EngineConfig(paged=True), SamplingParams(max_tokens=1))
-    entries = [Entry(0.0, 0, replace(event, **hostile.get(type(event), {}))) for event in events]
-    shown = picture().apply(BatchReducer(1).feed([Step(entries, True)])[0])
+    entries = [BatchEvent(0.0, 0, replace(event, **hostile.get(type(event), {}))) for event in events]
+    shown = picture().apply(BatchReducer(1).feed([BatchStep(entries, True)])[0])
     text = HOSTILE.replace("\u202e", "⟨RLO⟩")
     assert [row["prompt"] for row in table(shown, "sequences")] == [text]
     assert [token["text"] for token in shown.tokens] == [text]
@@ -430,7 +432,7 @@ def records(text: str) -> list[dict[str, Any]]:
 def run(**inputs: Any) -> BatchRun:
     lab = tiny_models.engine("llama", "good")
     asked = {"sequences": 3, "every": 1, "lengths": "equal", "shared": False, "max_num_seqs": 2}
-    return BatchRun(Line(), lambda pair: lab, Inputs(**asked | inputs))
+    return BatchRun(JobQueue(), lambda pair: lab, Inputs(**asked | inputs))
 
 
 def test_a_batch_run_is_streamed_to_its_end() -> None:
@@ -467,7 +469,7 @@ def test_a_batch_run_can_be_stopped() -> None:
     ("inputs", "says"),
     [
         ({"sequences": 40}, "Sequences must be a whole number from 1 to 32"),
-        ({"pool_blocks": 8}, "blocks"),
+        ({"num_blocks": 8}, "blocks"),
         ({"paged": False}, "Set paged=True"),
     ],
 )

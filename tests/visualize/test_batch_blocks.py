@@ -7,7 +7,7 @@ from collections import defaultdict
 from hypothesis import given, settings
 
 from lab.measure.workload import Job
-from lab.trace.batch_steps import Step
+from lab.trace.batch_steps import BatchStep
 from lab.trace.events import (
     Admitted,
     BlockAllocated,
@@ -37,7 +37,7 @@ def remembered(blocks: Blocks) -> set[int]:
 
 @settings(max_examples=60, deadline=None)
 @given(runs())
-def test_the_squares_show_what_the_pool_holds_at_every_step(run: tuple[list[Job], list[Step], int]) -> None:
+def test_the_squares_show_what_the_pool_holds_at_every_step(run: tuple[list[Job], list[BatchStep], int]) -> None:
     jobs, steps, num_blocks = run
     frames = BatchReducer(len(lengths(jobs))).feed(steps)
     shown, owners = picture(), defaultdict(list)  # block -> sequences, from the events alone
@@ -68,7 +68,9 @@ def test_the_squares_show_what_the_pool_holds_at_every_step(run: tuple[list[Job]
 
 @settings(max_examples=60, deadline=None)
 @given(runs())
-def test_the_squares_agree_with_the_pool_reported_at_each_admission(run: tuple[list[Job], list[Step], int]) -> None:
+def test_the_squares_agree_with_the_pool_reported_at_each_admission(
+    run: tuple[list[Job], list[BatchStep], int],
+) -> None:
     """Every admission lists the pool's live and cached blocks as they were just before."""
     _, steps, num_blocks = run
     started = next(entry.event for entry in steps[0].entries if isinstance(entry.event, RunStarted))
@@ -125,7 +127,7 @@ def test_what_happens_to_a_block_is_marked_for_one_frame() -> None:
     steps = ran(jobs, num_blocks=14, enable_prefix_caching=True)
     marks = {"found": BlockShared, "copied": BlockCopied, "evicted": BlockEvicted}
     seen, shown = dict.fromkeys([*marks, "preempted"], 0), picture()
-    for frame, step in zip(BatchReducer(8).feed(steps), [*steps, Step([], True)], strict=True):
+    for frame, step in zip(BatchReducer(8).feed(steps), [*steps, BatchStep([], True)], strict=True):
         rows = table(shown.apply(frame), "pool")
         marked = {mark: {i for i, row in enumerate(rows) if row["mark"] == mark} for mark in seen}
         events = [entry.event for entry in step.entries]

@@ -16,7 +16,7 @@ from lab.claims.trial import Trial
 from lab.errors import LabError
 from tests.visualize.picture import draw
 from visualize.charts import claim_charts as figures
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.progress_tasks import follow
 from visualize.pages.claims import checks
 from visualize.pages.claims.checks import Checks, calculated, claim_records, opened, shown
@@ -140,7 +140,7 @@ def test_checks_continue_past_one_that_fails(monkeypatch):
         raise LabError(f"No. {HOSTILE}")
 
     put(monkeypatch, good=found, bad=fail, better=found)
-    *_, last = follow(Checks(Line(), no_engine, ["better", "bad", "good", "none such", "good"]))
+    *_, last = follow(Checks(JobQueue(), no_engine, ["better", "bad", "good", "none such", "good"]))
     assert list(last["checked"]) == ["good", "bad", "better"]
     assert last["checked"]["bad"] == {"problem": "No. <img src=x onerror=window.pwned=1>⟨RLO⟩"}
     row = last["checked"]["good"]
@@ -151,7 +151,7 @@ def test_checks_continue_past_one_that_fails(monkeypatch):
 
 
 def test_no_claims_asked_for_means_no_checks():
-    *_, last = follow(Checks(Line(), no_engine, []))
+    *_, last = follow(Checks(JobQueue(), no_engine, []))
     assert last == {"running": False, "checked": {}, "progress": "", "of": 0}
 
 
@@ -160,13 +160,13 @@ def test_a_crashed_experiment_is_reported_and_keeps_earlier_results(monkeypatch,
         raise ZeroDivisionError("by nothing")
 
     put(monkeypatch, good=found, bad=broken)
-    *_, last = follow(Checks(Line(), no_engine, ["good", "bad"]))
+    *_, last = follow(Checks(JobQueue(), no_engine, ["good", "bad"]))
     assert "failed (ZeroDivisionError: by nothing)" in last["problem"]
     assert list(last["checked"]) == ["good"]
 
 
 def test_measurements_wait_their_turn_and_can_be_stopped(monkeypatch):
-    line, begun = Line(), threading.Event()
+    queue, begun = JobQueue(), threading.Event()
 
     def slow(trial):
         trial.take_turns({"row": lambda: (begun.set(), time.sleep(0.01))}, 1000)
@@ -174,8 +174,8 @@ def test_measurements_wait_their_turn_and_can_be_stopped(monkeypatch):
 
     put(monkeypatch, quick=found, slow=slow, never=found)
     other, held = object(), threading.Event()
-    with line.turn(other, held):
-        task = Checks(line, no_engine, ["quick", "slow", "never"])
+    with queue.turn(other, held):
+        task = Checks(queue, no_engine, ["quick", "slow", "never"])
         records = follow(task)
         waiting = next(record for record in records if record.get("step", "").startswith("Waiting"))
         assert waiting["step"] == "Waiting: 1 run is before yours."
@@ -188,8 +188,8 @@ def test_measurements_wait_their_turn_and_can_be_stopped(monkeypatch):
     *_, last = records
     assert last["progress"] == "Stopped after 1 of 3."
     assert list(last["checked"]) == ["quick"]
-    with line.turn(other, held):  # the check has left the line
-        assert line.ahead(other) == 0
+    with queue.turn(other, held):  # the check has left the line
+        assert queue.ahead(other) == 0
 
 
 def test_a_measured_claim_says_how_long_it_took_unless_results_were_reused():

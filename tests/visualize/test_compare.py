@@ -20,14 +20,14 @@ from lab.measure.difference import Choice, Difference
 from lab.measure.interval import factor_interval
 from lab.measure.turns import shuffled
 from lab.registry import Pair
-from lab.trace.acceptance_stats import guessed
+from lab.trace.acceptance_stats import acceptance_stats
 from lab.trace.events import Committed, FellBack
 from lab.trace.run import Run
 from tests.visualize.compared import HOSTILE, configs, made
 from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until
 from visualize.charts.compare_charts import MARKS, bars, times
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.progress_tasks import follow
 from visualize.pages.compare.compare_job import Comparison, Growth
 from visualize.pages.compare.configurations import (
@@ -158,7 +158,7 @@ def test_inputs_become_the_engines_sampling() -> None:
 
 
 def test_a_comparison_shows_progress_and_its_results_at_the_end() -> None:
-    task = Comparison(Line(), lambda pair: ScriptedEngine(0.004), Inputs(lanes=("cache", "draft-4"), max_tokens=20))
+    task = Comparison(JobQueue(), lambda pair: ScriptedEngine(0.004), Inputs(lanes=("cache", "draft-4"), max_tokens=20))
     records = list(follow(task))
     progress = [record["progress"] for record in records]
     assert any(text.startswith("Run ") and " of 6: " in text for text in progress)
@@ -181,27 +181,27 @@ def test_a_finished_comparison_keeps_no_runs() -> None:
         return sum(isinstance(it, Run) for it in gc.get_objects())
 
     before = kept()
-    task = Comparison(Line(), lambda pair: ScriptedEngine(), Inputs(lanes=("cache", "draft-4"), max_tokens=20))
+    task = Comparison(JobQueue(), lambda pair: ScriptedEngine(), Inputs(lanes=("cache", "draft-4"), max_tokens=20))
     assert list(follow(task))[-1]["race"]
     assert kept() == before
 
 
 def test_other_visitors_get_their_turn_between_runs() -> None:
     """A visitor who asks for one run does not wait for all the runs of a comparison."""
-    line, engine = Line(), ScriptedEngine(0.01)
-    task = Comparison(line, lambda pair: engine, Inputs(lanes=("cache", "paged"), max_tokens=20))
+    queue, engine = JobQueue(), ScriptedEngine(0.01)
+    task = Comparison(queue, lambda pair: engine, Inputs(lanes=("cache", "paged"), max_tokens=20))
     until(lambda: task.count)
     who = object()
-    with line.turn(who, threading.Event()):
+    with queue.turn(who, threading.Event()):
         assert not task.done.is_set()
-        until(lambda: line.ahead(task) == 1)
+        until(lambda: queue.ahead(task) == 1)
         assert task.record()["progress"] == "Waiting: 1 run is before yours."
     assert task.done.wait(10)
     assert not task.problem
 
 
 def test_a_comparison_can_be_stopped() -> None:
-    task = Comparison(Line(), lambda pair: ScriptedEngine(0.01), Inputs(lanes=("cache", "paged"), max_tokens=100))
+    task = Comparison(JobQueue(), lambda pair: ScriptedEngine(0.01), Inputs(lanes=("cache", "paged"), max_tokens=100))
     until(lambda: task.record()["progress"] == "Warm-up 1 of 2: Cache")
     until(lambda: task.record()["progress"].startswith("Run 2 of 6: "))
     task.cancelled.set()
@@ -214,7 +214,7 @@ def test_a_comparison_can_be_stopped() -> None:
 
 def test_a_comparison_stopped_when_every_setting_has_run_says_whether_they_wrote_the_same() -> None:
     """The page shows the progress in the place of the verdict."""
-    task = Comparison(Line(), lambda pair: ScriptedEngine(0.01), Inputs(lanes=("cache", "paged"), max_tokens=30))
+    task = Comparison(JobQueue(), lambda pair: ScriptedEngine(0.01), Inputs(lanes=("cache", "paged"), max_tokens=30))
     until(lambda: task.count >= 2)
     task.cancelled.set()
     assert task.done.wait(10)
@@ -225,7 +225,7 @@ def test_a_comparison_stopped_when_every_setting_has_run_says_whether_they_wrote
 
 
 def test_a_comparison_stopped_while_waiting_never_runs() -> None:
-    line, asked = Line(), []
+    queue, asked = JobQueue(), []
 
     class Watched(ScriptedEngine):
         def stream(self, *args: Any, **options: Any) -> Any:
@@ -233,9 +233,9 @@ def test_a_comparison_stopped_while_waiting_never_runs() -> None:
             return super().stream(*args, **options)
 
     who = object()
-    with line.turn(who, threading.Event()):
-        task = Comparison(line, lambda pair: Watched(), Inputs(lanes=("cache", "paged")))
-        until(lambda: line.ahead(task) == 1)
+    with queue.turn(who, threading.Event()):
+        task = Comparison(queue, lambda pair: Watched(), Inputs(lanes=("cache", "paged")))
+        until(lambda: queue.ahead(task) == 1)
         task.cancelled.set()
         assert task.done.wait(10)
     assert asked == []
@@ -252,14 +252,14 @@ def test_failures_are_explained() -> None:
         (lambda pair: ScriptedEngine(), Inputs(lanes=("cache",)), "Choose 2 to 5"),
         (fail, Inputs(), "This failed (RuntimeError: no such thing)"),
     ):
-        *_, last = follow(Comparison(Line(), load, inputs))
+        *_, last = follow(Comparison(JobQueue(), load, inputs))
         assert says in last["problem"]
         assert not last["running"]
     for load, inputs, says in (
         (fail, Inputs(), "failed"),
         (lambda pair: ScriptedEngine(), Inputs(prompt="x" * 4001), "The prompt has 4,001 characters"),
     ):
-        *_, last = follow(Growth(Line(), load, inputs))
+        *_, last = follow(Growth(JobQueue(), load, inputs))
         assert says in last["growth"]["problem"]
 
 
@@ -403,7 +403,7 @@ def test_what_all_settings_went_on_without_is_said_once() -> None:
 def test_the_table_has_a_figure_for_every_column() -> None:
     runs = made("no-cache", "cache", "draft-4")
     *_, fast = so_far(runs)["rows"]
-    guesses = guessed(runs["Draft γ4"])
+    guesses = acceptance_stats(runs["Draft γ4"])
     cells = dict(zip((name for name, _ in COLUMNS), fast["cells"], strict=True))
     assert cells["kept\nof all"][0] == f"{guesses.accepted / guesses.proposed:.0%}"
     assert cells["KV used"] == ["43 kB", "of 48 kB"]  # at 1,000 bytes a token

@@ -263,7 +263,7 @@ def short(run: Run) -> Run:
 
 
 def test_the_page_says_how_long_the_runs_are_in_which_times_grow() -> None:
-    assert f"Two runs of {GROWTH_TOKENS} tokens, with a cache and without" in read("compare.html")
+    assert f"Two runs of {GROWTH_TOKENS} tokens, with a cache and without" in read("pages/compare/page.html")
 
 
 def test_growth_is_given_as_a_power_with_its_interval() -> None:

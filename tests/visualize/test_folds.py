@@ -12,8 +12,8 @@ from gradio.block_function import BlockFunction
 from lab.registry import EMBEDDED
 from tests.visualize.scripted import ScriptedEngine
 from tests.visualize.test_again import started
-from visualize.jobs.job_queue import Line
-from visualize.jobs.run_store import Shelf
+from visualize.jobs.job_queue import JobQueue
+from visualize.jobs.run_store import RunStore
 from visualize.pages.compare import page as compare
 from visualize.pages.deploy import page as deploy
 from visualize.pages.lab import page as lab
@@ -32,9 +32,9 @@ def within(build: Callable[[gr.Blocks], None]) -> gr.Blocks:
 
 
 PAGES: Mapping[str, Callable[[], gr.Blocks]] = {
-    "lab": lambda: lab.build(load, Line(), EMBEDDED, any_pair=False),
-    "compare": lambda: within(lambda pages: compare.build(pages, load, Line(), EMBEDDED)),
-    "pool": lambda: within(lambda pages: pool.build(pages, load, Line())),
+    "lab": lambda: lab.build(load, JobQueue(), EMBEDDED, any_pair=False),
+    "compare": lambda: within(lambda pages: compare.build(pages, load, JobQueue(), EMBEDDED)),
+    "pool": lambda: within(lambda pages: pool.build(pages, load, JobQueue())),
     "deploy": lambda: within(deploy.build),
 }
 
@@ -44,18 +44,18 @@ PAGES: Mapping[str, Callable[[], gr.Blocks]] = {
     [
         ("lab", {}, []),
         pytest.param(
-            *("lab", {"gamma": "2", "max_tokens": "160", "eviction": "?"}, []),
+            *("lab", {"num_speculative_tokens": "2", "max_tokens": "160", "eviction": "?"}, []),
             marks=pytest.mark.filterwarnings("ignore:The link's eviction was left out"),
         ),
         ("lab", {"max_tokens": "9", "kernels": "reference"}, ["Sampling", "Device"]),
         ("lab", {"seed": "", "block_size": "8"}, ["Pool", "Sampling"]),
-        ("lab", {"cache": "0"}, []),  # whatever follows from it
+        ("lab", {"kv_cache": "0"}, []),  # whatever follows from it
         ("compare", {"temperature": "1", "own": ""}, []),
         ("compare", {"own": "paged=true"}, ["Other settings, as text"]),
         ("compare", {"pair": "mismatched", "top_k": "5"}, ["Other settings, as text", "More sampling"]),
         ("pool", {"sequences": "3", "temperature": "0.8"}, []),
         ("pool", {"system": "Another."}, ["More"]),
-        ("deploy", {"gamma": "2"}, []),
+        ("deploy", {"num_speculative_tokens": "2"}, []),
         ("deploy", {"paged": "0"}, ["What vLLM has no flag for"]),
     ],
 )
@@ -71,16 +71,16 @@ def test_a_link_opens_the_folds_in_which_it_changes_something(
     ("settings", "open_folds"),
     [
         (Settings(), []),
-        (Settings(cache=False, paged=False), []),  # whatever follows from it
+        (Settings(kv_cache=False, paged=False), []),  # whatever follows from it
         (Settings(max_tokens=9, kernels="reference"), ["Sampling", "Device"]),
-        (Settings(prefix_caching=True, eviction="priority", gamma=2), ["Pool"]),
+        (Settings(enable_prefix_caching=True, eviction="priority", num_speculative_tokens=2), ["Pool"]),
     ],
 )
 def test_the_settings_of_a_run_open_the_folds_in_which_they_differ(settings: Settings, open_folds: list[str]) -> None:
-    shelf = Shelf()
-    shelf.put("visitor", "run", [started(settings)])
-    workshop = SimpleNamespace(shelf=shelf)  # else the page has a shelf that nobody else reaches
-    page = lab.build(load, Line(), EMBEDDED, any_pair=False, workshop=workshop)
+    store = RunStore()
+    store.put("visitor", "run", [started(settings)])
+    workshop = SimpleNamespace(store=store)  # else the page has a shelf that nobody else reaches
+    page = lab.build(load, JobQueue(), EMBEDDED, any_pair=False, workshop=workshop)
     assert opened_by(event_of(page, "use"), SimpleNamespace(run="run")) == open_folds
 
 

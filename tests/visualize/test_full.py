@@ -12,7 +12,7 @@ import pytest
 
 from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until
-from visualize.jobs.job_queue import FullError, Line
+from visualize.jobs.job_queue import FullError, JobQueue
 from visualize.jobs.live_run import LiveRun, transcript
 from visualize.jobs.progress_tasks import follow
 from visualize.pages.compare.compare_job import Comparison
@@ -27,35 +27,35 @@ def load(pair: str) -> ScriptedEngine:
 
 
 def test_of_one_visitor_it_is_said_in_the_singular() -> None:
-    line, told = Line(most=1), "1 visitor has a run under way or in line"
-    with line.visit(Mock()), pytest.raises(FullError, match=told), line.visit(Mock()):
+    queue, told = JobQueue(most=1), "1 visitor has a run under way or in line"
+    with queue.visit(Mock()), pytest.raises(FullError, match=told), queue.visit(Mock()):
         pass
 
 
 def test_one_visitor_too_many_is_refused_without_affecting_the_others() -> None:
-    line = Line(most=2)
-    runs = [LiveRun(line, load, Settings(max_tokens=1000)) for _ in range(2)]
-    until(lambda: line.inside == 2)
-    refused = "".join(transcript(LiveRun(line, load, Settings()), partial(lines, Reducer())))
+    queue = JobQueue(most=2)
+    runs = [LiveRun(queue, load, Settings(max_tokens=1000)) for _ in range(2)]
+    until(lambda: queue.inside == 2)
+    refused = "".join(transcript(LiveRun(queue, load, Settings()), partial(lines, Reducer())))
     assert "The lab is full: 2 visitors have a run under way" in json.loads(refused.splitlines()[-1])["problem"]
-    *_, record = follow(Comparison(line, load, Inputs()))
+    *_, record = follow(Comparison(queue, load, Inputs()))
     assert record["problem"].startswith("The lab is full")
     assert not any(run.done.is_set() for run in runs)
     for run in runs:
         run.cancelled.set()
     assert all(run.done.wait(10) for run in runs)
-    *_, record = follow(Comparison(line, load, Inputs(lanes=("cache", "paged"), max_tokens=3, repeats=1)))
+    *_, record = follow(Comparison(queue, load, Inputs(lanes=("cache", "paged"), max_tokens=3, repeats=1)))
     assert "problem" not in record
 
 
 def test_visitors_inside_never_exceed_the_limit() -> None:
-    line, gate, inside, most, refused = Line(most=5), threading.Barrier(20), [], [], []
+    queue, gate, inside, most, refused = JobQueue(most=5), threading.Barrier(20), [], [], []
 
     def visit() -> None:
         gate.wait()
         for _ in range(20):
             try:
-                with line.visit(object()):
+                with queue.visit(object()):
                     inside.append(1)
                     most.append(len(inside))
                     time.sleep(0.0001)
@@ -70,14 +70,14 @@ def test_visitors_inside_never_exceed_the_limit() -> None:
         thread.join()
     assert max(most) <= 5
     assert refused
-    with line.visit(object()):  # every place is free again
+    with queue.visit(object()):  # every place is free again
         pass
 
 
 def test_an_error_inside_frees_the_place() -> None:
-    line = Line(most=1)
+    queue = JobQueue(most=1)
     for _ in range(3):
-        with pytest.raises(ZeroDivisionError), line.visit(object()):
+        with pytest.raises(ZeroDivisionError), queue.visit(object()):
             raise ZeroDivisionError
-    with line.visit(object()), pytest.raises(FullError), line.visit(object()):
+    with queue.visit(object()), pytest.raises(FullError), queue.visit(object()):
         pass

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from lab.config import EngineConfig
-from lab.trace.batch_steps import Entry, Step
+from lab.trace.batch_steps import BatchEvent, BatchStep
 from lab.trace.events import EVENT_TYPES
 from lab.trace.run import Run
 from tests.visualize.conftest import CONFIGS, script
-from visualize.jobs.run_store import RUN, Kind, Shelf
+from visualize.jobs.run_store import RUN, RunKind, RunStore
 from visualize.pages.pool.page import POOL
 from visualize.pages.pool.pool_file import as_json
 from visualize.text import visible
@@ -47,7 +47,7 @@ def opened(tmp_path: Path, text: str) -> list[dict[str, Any]]:
     """The records that the page gets for a file with this text."""
     path = tmp_path / "run.json"
     path.write_text(text, "utf-8")
-    told = Shelf().reopen("me", path)
+    told = RunStore().reopen("me", path)
     assert "<" not in told
     return [json.loads(line) for line in told.splitlines()]
 
@@ -65,16 +65,16 @@ def test_any_value_in_any_event_is_shown_or_refused(tmp_path: Path, kind: str, n
 
 
 @pytest.mark.parametrize("kind", [RUN, POOL], ids=["run", "pool"])
-def test_names_of_models_and_devices_are_spelled_out(tmp_path: Path, kind: Kind) -> None:
+def test_names_of_models_and_devices_are_spelled_out(tmp_path: Path, kind: RunKind) -> None:
     """Else what follows on the page would be written backwards."""
     names = {name: f"{name}\u202egpj.exe" for name in ("target", "draft", "hardware", "dtype")}
     began = replace(Run.of(DOCUMENT).started, device="cuda:0", **names)
     events = [began, *Run.of(DOCUMENT).events[1:]]
     path = tmp_path / "run.json"
     path.write_text(
-        Run(events).to_json() if kind is RUN else as_json([Step([Entry(0.0, 0, began)], last=True)]), "utf-8"
+        Run(events).to_json() if kind is RUN else as_json([BatchStep([BatchEvent(0.0, 0, began)], last=True)]), "utf-8"
     )
-    _, first, *_ = map(json.loads, Shelf(kind).reopen("me", path).splitlines())
+    _, first, *_ = map(json.loads, RunStore(kind).reopen("me", path).splitlines())
     shown = {name: first["head"][name] for name in ("target", "draft", "accelerator", "dtype")}
     names["accelerator"] = names.pop("hardware")
     assert shown == {name: visible(text) for name, text in names.items()}
@@ -97,12 +97,12 @@ def test_deeply_nested_files_are_refused(tmp_path: Path, levels: int, around: st
 @pytest.mark.parametrize("value", ["[]", "{}", "1", '""', "[[1]]"])
 @pytest.mark.parametrize("kind", [RUN, POOL])
 def test_files_with_too_many_values_are_refused_unparsed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, value: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: RunKind, value: str
 ) -> None:
     path = tmp_path / "run.json"
     path.write_text(f"[{','.join([value] * 1_100_000)}]")
     monkeypatch.setattr("lab.trace.run.json.loads", lambda text: pytest.fail("it was read"))
-    *_, problem = Shelf(kind).reopen("me", path).splitlines()
+    *_, problem = RunStore(kind).reopen("me", path).splitlines()
     assert "; a page's run has fewer" in problem
 
 

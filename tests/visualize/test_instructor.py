@@ -13,7 +13,7 @@ from lab.measure.scaling_fit import Curve
 from lessons.course import course
 from lessons.experiments.growth_experiments import figures as of_growth
 from lessons.marking import mark, right_answer
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.progress_tasks import follow
 from visualize.pages.instructor import page as instructor
 from visualize.pages.lessons.answer_key import BLANK, Answers, lesson_records, told
@@ -38,7 +38,7 @@ def test_answers_not_measured_yet_are_blank() -> None:
 
 def test_the_last_measurement_fills_in_the_answer() -> None:
     lesson, answers = course()[COSTS], Answers()
-    task = LessonRun(Line(), load, lesson.front.preset)
+    task = LessonRun(JobQueue(), load, lesson.front.preset)
     list(follow(task))
     figures = {kind: found.figures for kind, found in task.measured.items()}
     answers.put(COSTS, {})
@@ -62,7 +62,7 @@ def test_the_last_measurement_fills_in_the_answer() -> None:
 
 def test_stop_between_two_lessons_ends_the_measuring() -> None:
     with gr.Blocks() as pages:
-        instructor.build(pages, load, Line(), Answers())
+        instructor.build(pages, load, JobQueue(), Answers())
     measure, stop = (
         next(event.fn for event in pages.fns.values() if getattr(event.fn, "__name__", "") == name)
         for name in ("measure", "stop")
@@ -77,7 +77,7 @@ def test_stop_between_two_lessons_ends_the_measuring() -> None:
 
 def test_where_no_lesson_is_named_nothing_is_measured_or_emptied_and_it_says_what_to_do() -> None:
     with gr.Blocks() as pages:
-        instructor.build(pages, load, Line(), Answers())
+        instructor.build(pages, load, JobQueue(), Answers())
     measure = next(event.fn for event in pages.fns.values() if getattr(event.fn, "__name__", "") == "measure")
     for given in ([], [99], "3", None):
         ((line, *texts),) = measure(SimpleNamespace(session_hash="me"), SimpleNamespace(lessons=given))

@@ -14,7 +14,7 @@ import pytest
 from lab import Engine, RunFileError, load_engine
 from lessons.course import course
 from lessons.experiments import Measured
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.progress_tasks import follow
 from visualize.pages.lessons import saved_runs as kept_runs
 from visualize.pages.lessons.learner import Learner, restored
@@ -32,7 +32,7 @@ def load(pair: str) -> Engine:
 
 @functools.cache
 def measured(number: int) -> dict[str, Measured]:
-    task = LessonRun(Line(), load, course()[number].front.preset)
+    task = LessonRun(JobQueue(), load, course()[number].front.preset)
     list(follow(task))
     assert task.whole
     return task.measured

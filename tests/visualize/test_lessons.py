@@ -35,9 +35,9 @@ from tests.visualize.test_unmeasured import FREE, VISITOR, handlers
 from visualize.charts import compare_charts as compared
 from visualize.charts import overlap_chart as overlap
 from visualize.charts.compare_charts import MARKS
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.progress_tasks import follow
-from visualize.jobs.visitor_sessions import OneEach
+from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.instructor import page as instructor
 from visualize.pages.lessons import lesson_view as sheet
 from visualize.pages.lessons import observation
@@ -74,7 +74,7 @@ def lesson(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
 
 @pytest.fixture(scope="module")
 def task(lesson: Lesson) -> LessonRun:
-    task = LessonRun(Line(), load, lesson.front.preset)
+    task = LessonRun(JobQueue(), load, lesson.front.preset)
     records = list(follow(task))
     assert task.whole, records[-1]
     return task
@@ -160,7 +160,7 @@ def test_values_beyond_a_curves_scale_are_drawn_where_they_are(scale: str, low: 
 
 def test_every_lesson_links_to_the_next() -> None:
     lossless = course()[9]
-    task = LessonRun(Line(), load, lossless.front.preset)
+    task = LessonRun(JobQueue(), load, lossless.front.preset)
     list(follow(task))
     learner = Learner(2, {kind: found.figures for kind, found in task.measured.items()}, answer=2.0)
     assert sheet.check(lossless, learner)["next"] == {"href": "lessons?lesson=10", "said": "Next: 10. When it pays"}
@@ -200,7 +200,7 @@ def test_every_setting_has_a_mark() -> None:
 
 def test_distances_are_drawn_for_each_rule() -> None:
     lesson = course()[9]
-    task = LessonRun(Line(), load, lesson.front.preset)
+    task = LessonRun(JobQueue(), load, lesson.front.preset)
     list(follow(task))
     chart = observation.seen(lesson, task.measured).panels[1]["chart"]
     lines = chart["columns"]
@@ -258,7 +258,7 @@ def test_p_and_q_are_drawn_for_every_rule_and_every_distance() -> None:
 
 
 def test_a_lessons_run_can_be_stopped(lesson: Lesson) -> None:
-    task = LessonRun(Line(), load, course()[2].front.preset)
+    task = LessonRun(JobQueue(), load, course()[2].front.preset)
     for record in follow(task):
         if record.get("share", 0) > 0:
             task.cancelled.set()
@@ -270,7 +270,7 @@ def test_failures_are_reported(lesson: Lesson) -> None:
     def fail(pair: str) -> Engine:
         raise RuntimeError("no such disk")
 
-    *_, last = follow(LessonRun(Line(), fail, lesson.front.preset))
+    *_, last = follow(LessonRun(JobQueue(), fail, lesson.front.preset))
     assert last == {"running": False, "problem": "This failed (RuntimeError: no such disk)."}
 
 
@@ -279,7 +279,7 @@ def test_failures_are_reported(lesson: Lesson) -> None:
 
 def test_a_learners_progress_is_restored() -> None:
     models = course()[3]
-    task = LessonRun(Line(), load, models.front.preset)
+    task = LessonRun(JobQueue(), load, models.front.preset)
     list(follow(task))
     figures = {name: found.figures for name, found in task.measured.items()}
     for learner in (Learner(), Learner(2), Learner(2, figures), Learner(2, figures, answer=16.0)):
@@ -373,12 +373,12 @@ def test_a_link_names_a_lesson() -> None:
 
 
 def test_a_visitor_has_one_task_at_a_time_and_leaving_cancels_it(lesson: Lesson) -> None:
-    tasks, line = OneEach(), Line()
+    tasks, queue = OnePerSession(), JobQueue()
 
     def make() -> LessonRun:
-        return LessonRun(line, load, lesson.front.preset)
+        return LessonRun(queue, load, lesson.front.preset)
 
-    with line.turn("another", threading.Event()):
+    with queue.turn("another", threading.Event()):
         first = tasks.begin("me", make)
         assert tasks.begin("me", make) is None
         tasks.stop("someone else")
@@ -394,14 +394,14 @@ def test_a_visitor_has_one_task_at_a_time_and_leaving_cancels_it(lesson: Lesson)
 
 def test_a_second_click_empties_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Gradio empties the outputs of a generator that yields nothing."""
-    line = Line()
-    monkeypatch.setattr(test_unmeasured, "Line", lambda: line)
+    queue = JobQueue()
+    monkeypatch.setattr(test_unmeasured, "JobQueue", lambda: queue)
     learns, teaches = (handlers(page.build, Answers()) for page in (lessons, instructor))
     *_, (learner, *_) = learns["run"](VISITOR, FREE, Learner(0))
     for act, early in (learns["run"], Learner()), (learns["change"], Learner(0)):
         (answer,) = act(VISITOR, FREE, early)
         assert answer == [gr.skip()] * len(answer)
-    with line.turn("another", threading.Event()):  # what was clicked first waits for it, and is not over
+    with queue.turn("another", threading.Event()):  # what was clicked first waits for it, and is not over
         for act, *what in (
             (learns["run"], FREE, learner),
             (learns["change"], FREE, learner),
@@ -416,9 +416,9 @@ def test_a_second_click_empties_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_closing_the_stream_cancels_the_task(lesson: Lesson) -> None:
-    line = Line()
-    with line.turn("another", threading.Event()):
-        task = LessonRun(line, load, lesson.front.preset)
+    queue = JobQueue()
+    with queue.turn("another", threading.Event()):
+        task = LessonRun(queue, load, lesson.front.preset)
         listening = follow(task)
         next(listening)
         listening.close()

@@ -17,14 +17,14 @@ import torch
 
 from lab.config import EngineConfig
 from lab.errors import PromptError
-from lab.models.load_progress import watching
+from lab.models.load_progress import current_loading
 from lab.trace.events import Event, Finished, StepTimed
 from tests import tiny_models
 from tests.coroutines import complete
 from tests.visualize.picture import Picture
 from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.live_run import LiveRun, transcript
 from visualize.pages.lab.page import LabRun
 from visualize.pages.pool.inputs import Inputs
@@ -34,18 +34,18 @@ from visualize.reduce.ndjson import lines
 from visualize.run_settings import Settings
 
 
-def start(engine: ScriptedEngine, line: Line | None = None, **settings: Any) -> LiveRun:
-    return LiveRun(line or Line(), lambda pair: engine, Settings(**settings))
+def start(engine: ScriptedEngine, queue: JobQueue | None = None, **settings: Any) -> LiveRun:
+    return LiveRun(queue or JobQueue(), lambda pair: engine, Settings(**settings))
 
 
 def test_a_refusal_names_the_pages_own_controls() -> None:
     """The engine's own wording is for programs."""
     engine = tiny_models.engine("llama", "good")
-    lab = Settings(prompt="a b", speculation="off", block_size=64, pool_size=256, max_tokens=280)
-    pool = Inputs(sequences=1, tokens=200, shared=0, pool_blocks=8, block_size=4)
+    lab = Settings(prompt="a b", speculative="off", block_size=64, num_blocks=4, max_tokens=280)
+    pool = Inputs(sequences=1, tokens=200, shared=0, num_blocks=8, block_size=4)
     for run, named in (
-        (LabRun(Line(), lambda pair: engine, lab), "“Pool size”"),
-        (BatchRun(Line(), lambda pair: engine, pool), "“Blocks in the pool”"),
+        (LabRun(JobQueue(), lambda pair: engine, lab), "“Blocks in the pool”"),
+        (BatchRun(JobQueue(), lambda pair: engine, pool), "“Blocks in the pool”"),
     ):
         problem = records(whole(run))[-1]["problem"]
         assert f"Use a larger pool ({named})" in problem
@@ -116,7 +116,7 @@ def test_a_run_can_be_stopped() -> None:
     [
         ({"prompt": ""}, "The prompt is empty"),
         ({"prompt": "x" * 4001}, "The prompt has 4,001 characters; the most is 4,000."),
-        ({"cache": False, "kv_format": "int8", "paged": False}, "Turn the cache on"),
+        ({"kv_cache": False, "kv_dtype": "int8", "paged": False}, "Turn the cache on"),
     ],
 )
 def test_a_mistake_is_explained(settings: dict[str, Any], sentence: str) -> None:
@@ -128,7 +128,7 @@ def test_a_run_that_is_over_keeps_no_engine() -> None:
     """It is kept for its visitor, and the engine may be a pair that has made room for another."""
     engine = ScriptedEngine()
     gone = weakref.ref(engine)
-    run = LiveRun(Line(), lambda pair, loaded=[engine]: loaded.pop(), Settings(max_tokens=3))
+    run = LiveRun(JobQueue(), lambda pair, loaded=[engine]: loaded.pop(), Settings(max_tokens=3))
     del engine
     whole(run)
     assert run.done.wait(10)
@@ -141,7 +141,7 @@ def test_a_failed_load_is_explained() -> None:
     def fail(pair: str) -> ScriptedEngine:
         raise PromptError("No weights here.")
 
-    text = whole(LiveRun(Line(), fail, Settings()))
+    text = whole(LiveRun(JobQueue(), fail, Settings()))
     assert records(text)[-1]["problem"] == "No weights here."
 
 
@@ -149,7 +149,7 @@ def test_loading_shows_progress_and_can_be_stopped() -> None:
     begun = threading.Event()
 
     def load(pair: str) -> ScriptedEngine:
-        loading = watching()
+        loading = current_loading()
         loading.begin("large", torch.nn.Linear(1000, 1000, bias=False), 4)
         loading.took("weight")
         begun.set()
@@ -157,7 +157,7 @@ def test_loading_shows_progress_and_can_be_stopped() -> None:
             time.sleep(0.01)
             loading.check()
 
-    run = LiveRun(Line(), load, Settings())
+    run = LiveRun(JobQueue(), load, Settings())
     stream = looks(run)
     assert begun.wait(10)
     assert any("large" in records(text)[-1].get("status", "") for text in stream)
@@ -168,10 +168,10 @@ def test_loading_shows_progress_and_can_be_stopped() -> None:
 
 
 def test_runs_take_turns_and_say_that_they_wait() -> None:
-    line, engine = Line(), ScriptedEngine(0.02)
-    first = start(engine, line, max_tokens=1000)
+    queue, engine = JobQueue(), ScriptedEngine(0.02)
+    first = start(engine, queue, max_tokens=1000)
     until(lambda: first.events)
-    second = start(engine, line, max_tokens=3)
+    second = start(engine, queue, max_tokens=3)
     news = looks(second)
     assert {"status": "Waiting: 1 run is before yours."} in records(next(news))
     assert not second.events
@@ -226,11 +226,11 @@ def test_what_a_step_waits_for_is_reported() -> None:
 
 
 def test_a_run_stopped_while_waiting_leaves_the_line() -> None:
-    line, engine = Line(), ScriptedEngine(0.02)
-    first = start(engine, line, max_tokens=1000)
+    queue, engine = JobQueue(), ScriptedEngine(0.02)
+    first = start(engine, queue, max_tokens=1000)
     until(lambda: first.events)
-    second = start(engine, line)
-    until(lambda: line.ahead(second))
+    second = start(engine, queue)
+    until(lambda: queue.ahead(second))
     second.cancelled.set()
     assert second.done.wait(5)
     assert not second.events
@@ -244,7 +244,7 @@ def test_a_run_stopped_while_waiting_leaves_the_line() -> None:
 def test_a_run_is_compared_with_the_previous_one() -> None:
     first = start(ScriptedEngine(), max_tokens=3)
     told(first)
-    second = LiveRun(Line(), lambda pair: ScriptedEngine(), Settings(max_tokens=3, paged=False), first.after())
+    second = LiveRun(JobQueue(), lambda pair: ScriptedEngine(), Settings(max_tokens=3, paged=False), first.after())
     assert records("".join(told(second)))[-1]["readouts"]["pass"][2] == "the same"
     assert records("".join(told(second)))[0]["compared"]
 
@@ -300,12 +300,12 @@ def test_waiting_for_the_compiler_is_reported() -> None:
 
 
 def test_stopping_does_not_wait_for_the_compiler() -> None:
-    engine, line = Compiling(), Line()
-    run = start(engine, line, kernels="reference", torch_compile=True, max_tokens=3)
+    engine, queue = Compiling(), JobQueue()
+    run = start(engine, queue, kernels="reference", torch_compile=True, max_tokens=3)
     told = looks(run)
     assert any("Compiling" in news for news in told)
     run.cancelled.set()
     assert run.done.wait(9)
     assert "Stopped before it began." in "".join(told)
-    assert '"tokens"' in whole(start(engine, line, max_tokens=3))
+    assert '"tokens"' in whole(start(engine, queue, max_tokens=3))
     engine.compiled.set()

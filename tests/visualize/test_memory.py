@@ -20,8 +20,8 @@ from lab.errors import ConfigError
 from lab.memory.capacity import POLICIES
 from lab.memory.catalogue import GiB
 from lab.memory.lengths import Lengths
-from lab.memory.model_memory import Model, known
-from lab.memory.notice import notices
+from lab.memory.model_memory import ModelInfo, known_models
+from lab.memory.notice import deployment_notices
 from lab.models.loader import ModelLoadError
 from tests.visualize.picture import draw
 from tests.waiting import until
@@ -31,7 +31,7 @@ from visualize.pages.memory.calculator import BOUNDS, CHOICES, DEFAULTS, NAMES, 
 from visualize.pages.memory.memory_report import about, formula, in_every_format, readouts, sheet, size
 from visualize.pages.memory.page import Found, _answer, _ask
 
-LLAMA = known()["llama-3.1-8b"]
+LLAMA = known_models()["llama-3.1-8b"]
 
 
 def answer(**changes: object) -> dict:
@@ -61,10 +61,10 @@ def test_paging_fits_hundreds_of_times_as_many_short_sequences() -> None:
 
 def test_every_choice_has_an_answer() -> None:
     models = [model for model in CHOICES["model"] if model != OTHER]
-    for model, (weights, kv_format) in itertools.product(
-        models, zip(CHOICES["weights"], [*CHOICES["kv_format"], "int4"], strict=True)
+    for model, (weights, kv_dtype) in itertools.product(
+        models, zip(CHOICES["weights"], [*CHOICES["kv_dtype"], "int4"], strict=True)
     ):
-        assert answer(model=model, weights=weights, kv_format=kv_format)["charts"]
+        assert answer(model=model, weights=weights, kv_dtype=kv_dtype)["charts"]
     for gpu in CHOICES["gpu"]:
         assert answer(gpu=gpu)["charts"]
 
@@ -93,11 +93,11 @@ def test_invalid_input_is_explained(inputs: dict, says: str) -> None:
 def test_the_hub_is_asked_only_once_for_the_same_id(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def find(hub: str, *, open_to_all: bool = False) -> Model:
+    def find(hub: str, *, open_to_all: bool = False) -> ModelInfo:
         asked.append((hub, open_to_all))
         return replace(LLAMA, name=hub)
 
-    monkeypatch.setattr("visualize.pages.memory.hub_models.find", find)
+    monkeypatch.setattr("visualize.pages.memory.hub_models.find_model", find)
     found: Found = {}
     values = [getattr(Inputs(model=OTHER, hub="some/model"), name) for name in NAMES]
     assert "press Enter" in json.loads(_answer(found, *values))["problem"]
@@ -108,7 +108,9 @@ def test_the_hub_is_asked_only_once_for_the_same_id(monkeypatch: pytest.MonkeyPa
 
 
 def test_of_two_look_ups_at_once_the_one_that_began_last_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("visualize.pages.memory.hub_models.find", lambda hub, open_to_all: replace(LLAMA, name=hub))
+    monkeypatch.setattr(
+        "visualize.pages.memory.hub_models.find_model", lambda hub, open_to_all: replace(LLAMA, name=hub)
+    )
     found: Found = {}
     first, second = (
         _ask(found, *(getattr(Inputs(model=OTHER, hub=hub), name) for name in NAMES)) for hub in ("a/b", "c/d")
@@ -131,12 +133,12 @@ def asked(monkeypatch: pytest.MonkeyPatch, answers: threading.Event) -> Iterator
     """The ids asked of a hub that has none of them."""
     asked: list[str] = []
 
-    def find(id: str, *, open_to_all: bool) -> Model:
+    def find(id: str, *, open_to_all: bool) -> ModelInfo:
         asked.append(id)
         assert answers.wait(30)
         raise ModelLoadError(f"There is no {id}.")
 
-    monkeypatch.setattr(hub, "find", find)
+    monkeypatch.setattr(hub, "find_model", find)
     monkeypatch.setattr(hub, "_failed", {})
     yield asked
     assert hub._asking == 0
@@ -181,7 +183,7 @@ def test_an_invalid_hub_id_is_never_asked_for(asked: list[str], id: str) -> None
 
 
 def test_formula_and_readouts_show_the_same_numbers() -> None:
-    chosen = Inputs(kv_format="int4").deployment(LLAMA)
+    chosen = Inputs(kv_dtype="int4").deployment(LLAMA)
     rows = {row["name"]: row for row in formula(chosen, 32)}
     shown = {row["label"]: row["value"] for row in readouts(chosen, 32)}
     assert (rows["vector"]["words"], rows["vector"]["numbers"]) == (
@@ -212,7 +214,7 @@ def test_formula_and_readouts_show_the_same_numbers() -> None:
     ],
 )
 def test_the_formula_of_the_weights_comes_to_their_bytes(model: str, weights: str, words: str) -> None:
-    chosen = Inputs(weights=weights).deployment(known()[model])
+    chosen = Inputs(weights=weights).deployment(known_models()[model])
     row = next(row for row in formula(chosen, 32) if row["name"] == "weights")
     assert row["words"] == words
     assert eval(row["numbers"].replace("×", "*").replace(",", "")) == chosen.weight_bytes
@@ -220,7 +222,7 @@ def test_the_formula_of_the_weights_comes_to_their_bytes(model: str, weights: st
 
 def test_every_input_has_an_effect() -> None:
     """Changing any input changes the sheet."""
-    others = {"model": "gpt-2", "weights": "int8", "kv_format": "int4", "gpu": "l4", "set_aside": 20, "mean": 400}
+    others = {"model": "gpt-2", "weights": "int8", "kv_dtype": "int4", "gpu": "l4", "set_aside": 20, "mean": 400}
     others |= {"longest": 5000, "batch": 3, "block_size": 32}
     for name, value in others.items():
         assert answer(**{name: value}) != answer(), name
@@ -230,15 +232,15 @@ def test_every_input_has_an_effect() -> None:
 def test_the_sharing_of_kv_heads_is_described() -> None:
     assert "32 query heads on 8 KV heads of 128 numbers (GQA: 1/4 of the cache of MHA)" in about(LLAMA)
     assert about(LLAMA).endswith(", 8.03 billion parameters, context 131,072.")
-    assert "71 query heads on 1 KV head of 64 numbers (MQA: 1/71" in about(known()["falcon-7b"])
-    assert "each with a KV head of 128 numbers (MHA)" in about(known()["llama-2-7b"])
+    assert "71 query heads on 1 KV head of 64 numbers (MQA: 1/71" in about(known_models()["falcon-7b"])
+    assert "each with a KV head of 128 numbers (MHA)" in about(known_models()["llama-2-7b"])
 
 
 def test_weights_that_do_not_fit_are_reported() -> None:
-    large = known()["llama-3.1-70b"]
+    large = known_models()["llama-3.1-70b"]
     nothing = Inputs().deployment(large)
     why = "The weights take 131 GiB, 59.4 GiB more than the 72 GiB that are not set aside: they do not fit."
-    [said] = notices(large, nothing, size)
+    [said] = deployment_notices(large, nothing, size)
     assert said.startswith(why)
     whole = sheet(large, nothing, 32)
     assert whole["charts"]["fit"]["columns"][0]["x"] == [0, 0, 0]
@@ -248,7 +250,7 @@ def test_weights_that_do_not_fit_are_reported() -> None:
 
 
 def test_weights_that_do_not_fit_are_drawn_past_the_end_of_the_device() -> None:
-    large = known()["llama-3.1-70b"]
+    large = known_models()["llama-3.1-70b"]
     split = sheet(large, Inputs().deployment(large), 32)["charts"]["split"]
     weights, aside, *_ = split["columns"]
     assert weights["x"] == [pytest.approx(131.4, abs=0.1)] * 2
@@ -260,16 +262,16 @@ def test_weights_that_do_not_fit_are_drawn_past_the_end_of_the_device() -> None:
 
 
 def test_lengths_beyond_the_model_or_the_memory_are_reported() -> None:
-    gpt2, large = known()["gpt-2"], known()["llama-3.1-70b"]
+    gpt2, large = known_models()["gpt-2"], known_models()["llama-3.1-70b"]
     small = Inputs(longest=100_000, mean=100, gpu="l4").deployment(LLAMA)
-    [said] = notices(gpt2, Inputs().deployment(gpt2), size)
+    [said] = deployment_notices(gpt2, Inputs().deployment(gpt2), size)
     assert said == "GPT-2 was made for 1,024 positions; the longest sequence here has 4,096."
-    [said] = notices(LLAMA, small, size)
+    [said] = deployment_notices(LLAMA, small, size)
     assert "Not one sequence of 100,000 tokens fits" in said
     both = Inputs(model="gpt-2", longest=1_000_000, gpu="l4")
-    beyond, scarce = notices(gpt2, both.deployment(gpt2), size)
+    beyond, scarce = deployment_notices(gpt2, both.deployment(gpt2), size)
     assert answer(**vars(both))["notice"] == f"{beyond} {scarce}"
-    weights, beyond = notices(large, Inputs(longest=200_000).deployment(large), size)
+    weights, beyond = deployment_notices(large, Inputs(longest=200_000).deployment(large), size)
     assert "they do not fit" in weights
     assert "made for 131,072 positions" in beyond
 
@@ -279,7 +281,7 @@ def test_an_odd_head_size_has_no_int4() -> None:
     assert list(in_every_format(Inputs().deployment(odd))) == ["auto", "int8"]
     assert sheet(odd, Inputs().deployment(odd), 1)["charts"]["length"]["columns"][3] == {"x": [], "y": []}
     with pytest.raises(ConfigError, match="an odd number"):
-        sheet(odd, Inputs(kv_format="int4").deployment(odd), 1)
+        sheet(odd, Inputs(kv_dtype="int4").deployment(odd), 1)
 
 
 def test_sizes_have_few_digits_and_a_fitting_unit() -> None:
@@ -304,7 +306,7 @@ def test_charts_are_the_same_in_light_and_dark() -> None:
 @pytest.mark.parametrize("name", memory.CHARTS)
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_chart_takes_its_columns(name: str, dark: bool) -> None:
-    chosen = Inputs(kv_format="int8").deployment(LLAMA)
+    chosen = Inputs(kv_dtype="int8").deployment(LLAMA)
     columns, layout = memory.columns(chosen, in_every_format(chosen))[name]
     drawn = draw(memory.CHARTS[name](dark), columns, layout)
     for trace, values in zip(drawn.data, columns, strict=True):
@@ -324,7 +326,7 @@ def test_axes_hold_what_is_drawn(inputs: Inputs) -> None:
 
 
 def test_the_lines_are_bytes_by_length() -> None:
-    chosen = Inputs(kv_format="int8", longest=8192, mean=1000).deployment(LLAMA)
+    chosen = Inputs(kv_dtype="int8", longest=8192, mean=1000).deployment(LLAMA)
     (line, native, int8, int4, marks), layout = memory.length_columns(chosen, in_every_format(chosen))
     assert layout["yaxis.ticksuffix"] == " GiB"
     assert native["x"][-1] == 8192
@@ -394,7 +396,7 @@ def test_invalid_values_are_left_out_and_named(name: str, value: str) -> None:
     inputs, notices = from_link({name: value, "utm_source": "x"})
     assert inputs == Inputs()
     assert len(notices) == 1
-    assert f"The link's {name.replace('_', ' ')} was left out: it" in notices[0]
+    assert f"The link's {name} was left out: it" in notices[0]
 
 
 def test_floats_and_emptied_numbers_are_read_as_controls_send_them() -> None:

@@ -18,8 +18,8 @@ from lab.vllm.server_metrics import GENERATED, MetricsError, parse
 from tests.tiny_models import engine as tiny_engine
 from tests.visualize.conftest import script
 from tests.waiting import until
-from visualize.jobs.job_queue import Line
-from visualize.prometheus import REASONS, Monitor
+from visualize.jobs.job_queue import JobQueue
+from visualize.prometheus import REASONS, EngineMetrics
 
 PROMPT = "Once upon a time there was a fox"
 
@@ -28,8 +28,8 @@ class Server:
     """A monitor of one engine, queried over HTTP."""
 
     def __init__(self) -> None:
-        self.line = Line()
-        self.monitor = Monitor(self.line)
+        self.queue = JobQueue()
+        self.monitor = EngineMetrics(self.queue)
         self._client = TestClient(Starlette(routes=self.monitor.routes()))
 
     def engine(self, draft: str | None = None) -> Engine:
@@ -146,10 +146,10 @@ def test_who_waits_for_a_turn_is_counted_and_for_how_long(server: Server) -> Non
     going = threading.Event()
 
     def wait() -> None:
-        with server.line.turn("second", threading.Event()):
+        with server.queue.turn("second", threading.Event()):
             going.set()
 
-    with server.line.turn("first", threading.Event()):
+    with server.queue.turn("first", threading.Event()):
         assert server.metrics()["decode_lab:waiting"] == 0
         second = threading.Thread(target=wait)
         second.start()
@@ -177,7 +177,7 @@ def test_all_is_told_while_an_engine_is_added(server: Server) -> None:
 
 def test_the_gauges_show_a_run_under_way(server: Server) -> None:
     engine = server.engine()
-    with server.line.visit(object()):
+    with server.queue.visit(object()):
         events = engine.stream(PROMPT, EngineConfig(paged=True, num_blocks=16), SamplingParams(max_tokens=99, seed=1))
         while not isinstance(next(events), Committed):
             pass

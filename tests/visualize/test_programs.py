@@ -21,7 +21,7 @@ from tests.visualize.test_live import Compiling
 from visualize.api import endpoints as programs_module
 from visualize.api.endpoints import Programs
 from visualize.api.flat_results import flat
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 
 LONG = {"config": EngineConfig(), "sampling": SamplingParams(max_tokens=100_000)}
 """Longer than any test waits."""
@@ -43,8 +43,8 @@ class Asked(ScriptedEngine):
         return super().stream(prompt, *how, **named)
 
 
-def programs(line: Line | None = None, told: dict | None = None, engine: ScriptedEngine | None = None) -> Programs:
-    return Programs(lambda pair: engine or ScriptedEngine(0.01), line or Line(), {} if told is None else told)
+def programs(queue: JobQueue | None = None, told: dict | None = None, engine: ScriptedEngine | None = None) -> Programs:
+    return Programs(lambda pair: engine or ScriptedEngine(0.01), queue or JobQueue(), {} if told is None else told)
 
 
 async def until(so: Callable[[], object]) -> None:
@@ -74,36 +74,36 @@ def test_a_caller_who_leaves_ends_only_their_own_run() -> None:
 
 
 def test_a_call_that_nobody_waits_for_any_more_ends() -> None:
-    line, engine = Line(), Asked()
-    some = programs(line, engine=engine)
+    queue, engine = JobQueue(), Asked()
+    some = programs(queue, engine=engine)
 
     async def give_up() -> None:
         waiting = asyncio.create_task(some.run(caller("a"), "A fox", **LONG))
         await until(lambda: engine.prompts)
         waiting.cancel()
-        await until(lambda: not line.inside)
+        await until(lambda: not queue.inside)
 
     complete(give_up())
 
 
 def test_runs_go_together_in_a_workshop_and_those_of_a_comparison_each_in_a_turn_of_their_own() -> None:
-    line, turns = Line(together=True), []
+    queue, turns = JobQueue(together=True), []
 
     class Counted(ScriptedEngine):
         def stream(self, *asked: object, **named: object) -> Iterator[Event]:
-            turns.append((line.turns, line.waiting))
+            turns.append((queue.turns, queue.waiting))
             return super().stream(*asked, **named)
 
-    some, sampling = programs(line, engine=Counted()), SamplingParams(max_tokens=4)
-    with line.turn("another's", threading.Event(), alone=False):
+    some, sampling = programs(queue, engine=Counted()), SamplingParams(max_tokens=4)
+    with queue.turn("another's", threading.Event(), alone=False):
         assert complete(some.run(caller("a"), "A fox", EngineConfig(), sampling))["reason"] == "length"
     complete(some.compare(caller("a"), "A fox", ["", "paged=true"], sampling, repeats=1))
     assert turns == [(number, 0) for number in (2, 4, 5, 6, 7)], "the third is for loading"
 
 
 def test_a_caller_who_leaves_while_waiting_never_reaches_the_engine() -> None:
-    line, cancelled = Line(), threading.Event()
-    some = programs(line)
+    queue, cancelled = JobQueue(), threading.Event()
+    some = programs(queue)
 
     async def leave() -> None:
         waiting = asyncio.create_task(some.run(caller("a"), "A fox", **LONG))
@@ -112,7 +112,7 @@ def test_a_caller_who_leaves_while_waiting_never_reaches_the_engine() -> None:
         with pytest.raises(LabError, match="was stopped"):
             await waiting
 
-    with line.turn(object(), cancelled):
+    with queue.turn(object(), cancelled):
         complete(leave())
 
 
@@ -160,11 +160,11 @@ def test_a_waiting_caller_is_told_each_change_once_and_no_status_is_kept() -> No
             said.append(status)
             super().__setitem__(who, status)
 
-    line, cancelled, told = Line(), threading.Event(), Told()
-    some = programs(line, told)
+    queue, cancelled, told = JobQueue(), threading.Event(), Told()
+    some = programs(queue, told)
 
     async def wait() -> None:
-        with line.turn(object(), cancelled):
+        with queue.turn(object(), cancelled):
             how = (EngineConfig(), SamplingParams(max_tokens=20))
             waiting = asyncio.create_task(some.run(caller("a"), "A fox", *how))
             await until(lambda: told == {"a": "Waiting: 1 run is before yours."})
@@ -199,8 +199,8 @@ def test_a_comparison_reports_how_many_runs_are_done() -> None:
 
 @pytest.mark.parametrize("name", ["run", "compare"])
 def test_leaving_during_compilation_holds_up_nobody(name: str) -> None:
-    engine, line = Compiling(), Line()
-    some = Programs(lambda pair: engine, line, {})
+    engine, queue = Compiling(), JobQueue()
+    some = Programs(lambda pair: engine, queue, {})
     compiled = EngineConfig(kernels="reference", torch_compile=True)
     settings = ["", "kernels=reference,torch_compile=true"]
     asked = {"run": ("A fox", compiled, LONG["sampling"]), "compare": ("A fox", settings, SamplingParams(max_tokens=9))}
@@ -223,24 +223,24 @@ def test_a_refused_compilation_is_explained_without_a_traceback_in_the_log(capfd
         def models(self, config: EngineConfig) -> None:
             raise ConfigError("A step in C has no use for it.")
 
-    some = Programs(lambda pair: Refusing(), Line(), {})
+    some = Programs(lambda pair: Refusing(), JobQueue(), {})
     with pytest.raises(LabError, match="no use for it"):
         complete(some.run(caller("a"), "A fox", EngineConfig(torch_compile=True), SamplingParams()))
     assert "Traceback" not in capfd.readouterr().err
 
 
 def test_waiting_callers_are_told_that_the_server_shuts_down() -> None:
-    line, cancelled = Line(), threading.Event()
-    some = programs(line)
+    queue, cancelled = JobQueue(), threading.Event()
+    some = programs(queue)
 
     async def end() -> None:
         waiting = asyncio.create_task(some.run(caller("a"), "A fox", **LONG))
         await asyncio.sleep(0.05)
-        line.close(0)
+        queue.close(0)
         with pytest.raises(LabError, match="is shutting down"):
             await waiting
 
-    with line.turn(object(), cancelled):
+    with queue.turn(object(), cancelled):
         complete(end())
 
 
@@ -251,7 +251,7 @@ def test_a_call_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_caller_too_many_is_refused() -> None:
     with pytest.raises(LabError, match="The lab is full"):
-        complete(programs(Line(most=0)).run(caller("a"), "A fox", **LONG))
+        complete(programs(JobQueue(most=0)).run(caller("a"), "A fox", **LONG))
 
 
 def test_settings_become_parameters_with_their_types_and_descriptions() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lab.config import SamplingParams
 from lab.vllm.client import Server, ServerError
-from lab.vllm.completion import Completed, ReportedRounds
+from lab.vllm.completion import CompletionEnd, ReportedRounds
 from lab.vllm.server_metrics import (
     ACCEPTED,
     COUNTERS,
@@ -25,14 +25,14 @@ from lab.vllm.server_metrics import (
     QUERIED,
     RUNNING,
     WAITING,
-    Reading,
+    ServerMetrics,
 )
 from tests.coroutines import complete
 from tests.visualize.picture import apply
 from tests.vllm.scripted_vllm import WORDS, ScriptedVLLM, serving
 from tests.waiting import until
 from visualize.charts import server_charts as figures
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.sse_channel import Channel
 from visualize.pages.server import remote_run as remote
 from visualize.pages.server.remote_run import CUT_SHORT, NO_ROUND, NOT_TOLD, Asked, Prompts, Watch
@@ -42,11 +42,11 @@ HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 GAUGES = {KV_USAGE: 0.25, RUNNING: 3.0, WAITING: 2.0}
 
 
-def reading(at: float, times: int, **more: Any) -> Reading:
+def reading(at: float, times: int, **more: Any) -> ServerMetrics:
     """Gauges, and counters after this many equal steps."""
     step = {GENERATED: 100, QUERIED: 80, HITS: 60, DRAFTS: 10, DRAFTED: 40, ACCEPTED: 25}
     counters = dict.fromkeys(COUNTERS, 0.0) | {name: value * times for name, value in step.items()}
-    return Reading(at, GAUGES | counters, tuple(times * count for count in (9, 8, 5, 3)), **more)
+    return ServerMetrics(at, GAUGES | counters, tuple(times * count for count in (9, 8, 5, 3)), **more)
 
 
 def test_readings_become_numbers_lines_and_bars() -> None:
@@ -71,7 +71,7 @@ def test_readings_become_numbers_lines_and_bars() -> None:
     assert second["charts"]["acceptance"]["columns"] == [{"x": [1, 2, 3, 4], "y": [0.9, 0.8, 0.5, 0.3]}]
     assert "problem" not in second
     assert second["layout"]["speed"]["yaxis.range"][1] >= 50
-    reducer.take(Reading(104.0, reading(104.0, 3).values | {WAITING: 70.0}), ["tiny"])
+    reducer.take(ServerMetrics(104.0, reading(104.0, 3).values | {WAITING: 70.0}), ["tiny"])
     after = reducer.take(reading(105.0, 4), ["tiny"])
     assert after["layout"]["queue"]["yaxis.range"][1] > 70, "it is still in view"
 
@@ -112,10 +112,10 @@ def test_servers_that_answer_in_turn_at_one_address_have_no_speed() -> None:
 
 
 def test_metrics_missing_from_the_server_are_reported() -> None:
-    said = Reducer("http://host", 0.0).take(Reading(1.0, {RUNNING: 1.0, DRAFTS: 0.0}), [])["say"]
+    said = Reducer("http://host", 0.0).take(ServerMetrics(1.0, {RUNNING: 1.0, DRAFTS: 0.0}), [])["say"]
     assert "lack vllm:kv_cache_usage_perc" in said
     whole = {name: 0.0 for name in (*GAUGES, *COUNTERS) if name not in (DRAFTS, DRAFTED, ACCEPTED)}
-    said = Reducer("http://host", 0.0).take(Reading(1.0, whole), [HOSTILE, "tiny"])["say"]
+    said = Reducer("http://host", 0.0).take(ServerMetrics(1.0, whole), [HOSTILE, "tiny"])["say"]
     assert said.startswith("http://host serves <img src=x onerror=window.pwned=1>⟨RLO⟩ and others.")
     assert said.endswith("It does not speculate, so there are no guesses to report.")
 
@@ -160,14 +160,14 @@ def test_a_guess_of_a_server_is_named_by_its_number_too() -> None:
 @pytest.mark.parametrize(
     ("end", "say", "rounds"),
     [
-        (Completed("length", 5, 1, ReportedRounds((), ())), "Answered: 1 token, prompt 5. It reached", NO_ROUND),
-        (Completed("stop", 5, 1200, None), "Answered: 1,200 tokens, prompt 5. It ended by itself.", NOT_TOLD),
-        (Completed("abort", 5, 12, None), "prompt 5. The server ended it (abort).", NOT_TOLD),
-        (Completed("\u202e", None, None, ReportedRounds((4,), (2,))), "Answered. The server ended", "1 round"),
-        (Completed("", None, None, ReportedRounds((4, 4), (2, 3))), "Answered.", "2 rounds with guesses, 5 of 8"),
+        (CompletionEnd("length", 5, 1, ReportedRounds((), ())), "Answered: 1 token, prompt 5. It reached", NO_ROUND),
+        (CompletionEnd("stop", 5, 1200, None), "Answered: 1,200 tokens, prompt 5. It ended by itself.", NOT_TOLD),
+        (CompletionEnd("abort", 5, 12, None), "prompt 5. The server ended it (abort).", NOT_TOLD),
+        (CompletionEnd("\u202e", None, None, ReportedRounds((4,), (2,))), "Answered. The server ended", "1 round"),
+        (CompletionEnd("", None, None, ReportedRounds((4, 4), (2, 3))), "Answered.", "2 rounds with guesses, 5 of 8"),
     ],
 )
-def test_how_an_answer_ended_is_told(end: Completed, say: str, rounds: str) -> None:
+def test_how_an_answer_ended_is_told(end: CompletionEnd, say: str, rounds: str) -> None:
     told = remote._told(end, most=4)
     assert say in told["say"]
     assert "\u202e" not in told["say"]
@@ -198,14 +198,14 @@ def test_one_thread_reads_for_all_and_resumes_when_the_server_is_back(
     server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "EVERY_S", 0.02)
-    line = Line()
-    watch = Watch(server, line)
+    queue = JobQueue()
+    watch = Watch(server, queue)
     until(lambda: vllm.asked.count("/metrics") >= 3)
     vllm.wrong["/metrics"] = "html"
     until(lambda: not watch.models)
     vllm.wrong.clear()
     until(lambda: watch.models)
-    line.close(0)
+    queue.close(0)
     messages = heard(watch.channel)
     problems = [bool(message.get("problem")) for message in messages]
     assert problems[0] is problems[-1] is False
@@ -218,10 +218,10 @@ def test_metrics_are_read_even_if_models_cannot_be(
 ) -> None:
     monkeypatch.setattr(remote, "EVERY_S", 0.02)
     vllm.wrong["/v1/models"] = "key"
-    line = Line()
-    watch = Watch(server, line)
+    queue = JobQueue()
+    watch = Watch(server, queue)
     until(lambda: vllm.asked.count("/metrics") >= 2)
-    line.close(0)
+    queue.close(0)
     message = heard(watch.channel)[0]
     assert message["readouts"]["usage"][0] == "25"
     assert "VLLM_API_KEY" in message["say"]
@@ -229,7 +229,7 @@ def test_metrics_are_read_even_if_models_cannot_be(
 
 def test_an_answer_is_streamed_with_its_rounds(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.words = (*WORDS, "a\n\nline")
-    asked = Asked(server, Line(), vllm.model, "Once", SamplingParams(max_tokens=9))
+    asked = Asked(server, JobQueue(), vllm.model, "Once", SamplingParams(max_tokens=9))
     *pieces, end = heard(asked.channel)
     assert "".join(piece["text"] for piece in pieces) == "".join(f" {word}" for word in vllm.words)
     assert end["rounds"].startswith("4 rounds with guesses, 8 of 14 guesses kept")
@@ -239,7 +239,7 @@ def test_an_answer_is_streamed_with_its_rounds(server: Server, vllm: ScriptedVLL
 
 def test_invisible_characters_in_an_answer_are_spelled_out(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.words = (HOSTILE, "\x07two\nlines")
-    *pieces, _ = heard(Asked(server, Line(), vllm.model, "Once", SamplingParams()).channel)
+    *pieces, _ = heard(Asked(server, JobQueue(), vllm.model, "Once", SamplingParams()).channel)
     told = "".join(piece["text"] for piece in pieces)
     assert told == " <img src=x onerror=window.pwned=1>⟨RLO⟩ ⟨0007⟩two\nlines"
 
@@ -250,21 +250,21 @@ def test_implausibly_many_rounds_or_guesses_are_not_drawn(
 ) -> None:
     """A page that drew them would hang."""
     vllm.drafted, vllm.accepted = (guesses,) * rounds, (0,) * rounds
-    end = heard(Asked(server, Line(), vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
+    end = heard(Asked(server, JobQueue(), vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
     assert end["rounds"] == remote.TOO_MANY
     assert "charts" not in end
 
 
 def test_without_rounds_the_page_says_how_to_enable_them(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.spec = False
-    end = heard(Asked(server, Line(), vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
+    end = heard(Asked(server, JobQueue(), vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
     assert "--per-request-spec-decode-metrics detailed" in end["rounds"]
     assert "charts" not in end
 
 
 def test_a_stopped_answer_ends_here_and_on_the_server(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.endless, vllm.pause = True, 0.01
-    prompts = Prompts(server, Line(), lambda: (vllm.model,))
+    prompts = Prompts(server, JobQueue(), lambda: (vllm.model,))
     asked = prompts.begin("somebody", "Once", SamplingParams(max_tokens=9))
     assert prompts.begin("somebody", "Again", SamplingParams(max_tokens=9)) is None
     until(lambda: vllm.asked)
@@ -278,10 +278,10 @@ def test_a_stopped_answer_ends_here_and_on_the_server(server: Server, vllm: Scri
 
 
 def test_prompts_end_when_the_lab_shuts_down(server: Server, vllm: ScriptedVLLM) -> None:
-    vllm.endless, vllm.pause, line = True, 0.01, Line()
-    asked = Asked(server, line, vllm.model, "Once", SamplingParams())
+    vllm.endless, vllm.pause, queue = True, 0.01, JobQueue()
+    asked = Asked(server, queue, vllm.model, "Once", SamplingParams())
     until(lambda: vllm.asked)
-    line.close(0)
+    queue.close(0)
     assert "shutting down" in heard(asked.channel)[-1]["say"]
     until(lambda: vllm.left)
 
@@ -291,19 +291,19 @@ def test_too_many_prompts_and_a_silent_server_are_explained(
 ) -> None:
     monkeypatch.setattr(remote, "AT_ONCE", 1)
     vllm.endless, vllm.pause = True, 0.01
-    prompts = Prompts(server, Line(), lambda: (vllm.model,))
+    prompts = Prompts(server, JobQueue(), lambda: (vllm.model,))
     prompts.begin("one", "Once", SamplingParams())
     with pytest.raises(ServerError, match="under way"):
         prompts.begin("two", "Once", SamplingParams())
     prompts.leave("one")
     until(lambda: vllm.left)
     with pytest.raises(ServerError, match="names no model now"):
-        Prompts(server, Line(), lambda: ()).begin("two", "Once", SamplingParams())
+        Prompts(server, JobQueue(), lambda: ()).begin("two", "Once", SamplingParams())
 
 
 def test_an_answer_that_breaks_off_is_explained(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.wrong["stream"] = "error"
-    *_, end = heard(Asked(server, Line(), vllm.model, "Once", SamplingParams()).channel)
+    *_, end = heard(Asked(server, JobQueue(), vllm.model, "Once", SamplingParams()).channel)
     assert end["problem"]
     assert "the engine died" in end["say"]
     assert end["rounds"] == CUT_SHORT

@@ -10,7 +10,7 @@ import pytest
 from lab import LabError, Run
 from visualize import recorded_results as recorded
 from visualize import recordings as replays
-from visualize.jobs.run_store import Shelf
+from visualize.jobs.run_store import RunStore
 from visualize.reduce.settings_text import in_short
 
 
@@ -25,7 +25,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_every_recorded_run_is_listed_by_a_name_of_its_own_and_can_be_opened() -> None:
     assert list(replays.runs().values()) == recorded.run_files() != []
     for name, file in replays.runs().items():
-        opened = Shelf().reopen("a visitor", file)
+        opened = RunStore().reopen("a visitor", file)
         started = Run.load(file).started
         assert '"problem"' not in opened
         assert f"recorded on {started.hardware}" in opened

@@ -16,7 +16,7 @@ import app
 from lab.registry import Engines
 from tests.coroutines import complete
 from visualize import upload_cleanup as sent
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.request_bodies import Refusal
 from visualize.upload_cleanup import keep_deleting
 
@@ -118,5 +118,5 @@ def test_the_labs_own_server_keeps_deleting(monkeypatch: pytest.MonkeyPatch) -> 
     for change in ("share_configurations", "keep_no_values"):  # these would outlive the test
         monkeypatch.setattr(app, change, lambda *_: None)
     engines = Engines()
-    pages = app.build(engines, engines, Line(), told={})
+    pages = app.build(engines, engines, JobQueue(), told={})
     route_utils.delete_files_created_by_app(pages, None)

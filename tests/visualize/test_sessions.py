@@ -15,7 +15,7 @@ from gradio.state_holder import SessionState
 import app
 from lab.registry import Engines
 from visualize.gradio_sessions import keep_no_values, share_configurations
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_what_was_sent_to_a_session_is_not_kept(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_labs_own_pages_share_their_configurations(asked: list[str]) -> None:
     engines = Engines()
-    pages = app.build(engines, engines, Line(), told={})
+    pages = app.build(engines, engines, JobQueue(), told={})
     assert pages.app is None, "an application is made once, when the pages are served"
     SessionState(pages)
     asked.clear()

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import visualize
+from visualize.assets import ROOT
 
-SHEETS = sorted((Path(visualize.__file__).parent / "static").glob("*.css"))
+SHEETS = sorted(ROOT.rglob("*.css"))
+LARGE = {"html", "body", ":root", "main", "#lab", "#controls", "#view", ".stage", ".sheet", ".running", ".dark", "*"}
+"""They contain most of a page: with ``:has`` on one of them, every change inside restyles all of it, unless it asks for
+a class of a child."""
 
 
 def rules(sheet: Path) -> Iterator[tuple[str, dict[str, str]]]:
@@ -21,7 +24,7 @@ def rules(sheet: Path) -> Iterator[tuple[str, dict[str, str]]]:
         yield selector.strip(), {name.strip(): value.strip() for name, value in declared}
 
 
-@pytest.mark.parametrize("sheet", SHEETS, ids=lambda sheet: sheet.stem)
+@pytest.mark.parametrize("sheet", SHEETS, ids=lambda sheet: f"{sheet.parent.name}/{sheet.stem}")
 def test_a_grid_as_high_as_its_flex_basis_names_its_rows(sheet: Path) -> None:
     """WebKit does not stretch a row of such a grid: it stays as high as its content, which may be nothing."""
     for selector, declared in rules(sheet):
@@ -30,8 +33,18 @@ def test_a_grid_as_high_as_its_flex_basis_names_its_rows(sheet: Path) -> None:
             assert {"grid-template", "grid-template-rows", "grid-auto-rows"} & declared.keys(), selector
 
 
-@pytest.mark.parametrize("sheet", SHEETS, ids=lambda sheet: sheet.stem)
+@pytest.mark.parametrize("sheet", SHEETS, ids=lambda sheet: f"{sheet.parent.name}/{sheet.stem}")
 def test_underlines_are_styled_by_longhands(sheet: Path) -> None:
     """Safari drops a declaration of text-decoration that names more than a line."""
     for selector, declared in rules(sheet):
         assert re.fullmatch(r"|none|underline|line-through", declared.get("text-decoration", "")), selector
+
+
+def test_no_rule_uses_has_on_a_large_part_of_a_page() -> None:
+    asked = {
+        (sheet.name, holder)
+        for sheet in SHEETS
+        for holder in re.findall(r"((?:\S+ > )?[^\s,{}>+~]*):has\((?!> \.)", sheet.read_text("utf-8"))
+    }
+    assert ("page.css", ".toggle") in asked, "on small elements, :has is fine"
+    assert {found for found in asked if re.split(r"\[|:not", found[1])[0] in LARGE | {""}} == set()

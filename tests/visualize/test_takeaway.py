@@ -25,7 +25,7 @@ from tests.visualize.test_text import HOSTILE
 from tests.waiting import until
 from visualize.jobs import run_store as shelf_module
 from visualize.jobs.downloads import COLUMNS, FORMATS, numbers, page
-from visualize.jobs.run_store import RUN, Kept, Shelf
+from visualize.jobs.run_store import RUN, RunStore, StoredRun
 from visualize.reduce.frames import Reducer
 from visualize.reduce.ndjson import recorded
 
@@ -142,147 +142,147 @@ def test_a_run_that_contradicts_itself_is_refused(what: str, events: list[Event]
 
 
 @pytest.fixture
-def shelf() -> Shelf:
-    return Shelf()
+def store() -> RunStore:
+    return RunStore()
 
 
-def put(shelf: Shelf, tmp_path: Path, text: str) -> tuple[str, dict[str, str]]:
+def put(store: RunStore, tmp_path: Path, text: str) -> tuple[str, dict[str, str]]:
     """Open a file with this text. Returns the run's id and the transcript's last record."""
     path = tmp_path / "run.json"
     path.write_text(text, "utf-8")
-    lines = shelf.reopen("me", path).splitlines()
+    lines = store.reopen("me", path).splitlines()
     return json.loads(lines[0])["run"], json.loads(lines[-1])
 
 
 def test_files_are_read_and_written_one_at_a_time(
-    shelf: Shelf, events: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: RunStore, events: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    id, _ = put(shelf, tmp_path, FORMATS["json"][1](Run(events)))
+    id, _ = put(store, tmp_path, FORMATS["json"][1](Run(events)))
     path = tmp_path / "run.json"
     monkeypatch.setattr(shelf_module, "PATIENCE_S", 0.05)
     monkeypatch.setattr(shelf_module, "_waiting", threading.BoundedSemaphore(2))
     with shelf_module._in_turn():
-        assert json.loads(shelf.reopen("me", path).splitlines()[-1])["problem"].startswith("Many files")
-        assert shelf.take_away([id, "json"])["problem"].startswith("Many files")
-    assert "text" in shelf.take_away([id, "json"]), "those two wait no longer"
+        assert json.loads(store.reopen("me", path).splitlines()[-1])["problem"].startswith("Many files")
+        assert store.take_away([id, "json"])["problem"].startswith("Many files")
+    assert "text" in store.take_away([id, "json"]), "those two wait no longer"
     monkeypatch.setattr(shelf_module, "PATIENCE_S", 60.0)
     monkeypatch.setattr(shelf_module, "_waiting", threading.BoundedSemaphore(3))
     with ThreadPoolExecutor(8) as visitors:
         with shelf_module._in_turn():
-            found = [visitors.submit(shelf.take_away, [id, "json"]) for _ in range(8)]
+            found = [visitors.submit(store.take_away, [id, "json"]) for _ in range(8)]
             until(lambda: sum(one.done() for one in found) == 6)  # two wait
             refused = {one for one in found if one.done()}
         assert all("problem" in one.result() for one in refused)
         assert all("text" in one.result() for one in set(found) - refused)
-    assert "text" in shelf.take_away([id, "json"])
+    assert "text" in store.take_away([id, "json"])
 
 
-def test_a_saved_run_can_be_reopened_and_saved_again(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_saved_run_can_be_reopened_and_saved_again(store: RunStore, tmp_path: Path) -> None:
     events = script(CONFIGS["all"])
-    shelf.put("me", "one", events)
-    file = shelf.take_away(["one", "json"])
-    id, last = put(shelf, tmp_path, file["text"])
+    store.put("me", "one", events)
+    file = store.take_away(["one", "json"])
+    id, last = put(store, tmp_path, file["text"])
     assert last["finished"]["reason"] == "length"
-    again = shelf.take_away([id, "json"])
+    again = store.take_away([id, "json"])
     assert again == file | {"name": f"decode-lab-run-{id[:8]}.json"}, "the name is short"
     for form in FORMATS:
-        assert shelf.take_away([id, form])["text"]
+        assert store.take_away([id, form])["text"]
 
 
-def test_the_last_two_runs_of_a_visitor_are_kept(shelf: Shelf) -> None:
+def test_the_last_two_runs_of_a_visitor_are_kept(store: RunStore) -> None:
     for id in ("one", "two", "three"):
-        shelf.put("me", id, script(CONFIGS["plain"], max_tokens=3))
-    assert [bool(shelf.events(id)) for id in ("one", "two", "three")] == [False, True, True]
+        store.put("me", id, script(CONFIGS["plain"], max_tokens=3))
+    assert [bool(store.events(id)) for id in ("one", "two", "three")] == [False, True, True]
 
 
-def test_the_shelf_is_looked_at_and_changed_by_one_visitor_at_a_time(shelf: Shelf) -> None:
+def test_the_shelf_is_looked_at_and_changed_by_one_visitor_at_a_time(store: RunStore) -> None:
     """Else it would be an error to look for a run while another is put there."""
     alone: list[bool] = []
 
-    class Runs(dict[str | None, dict[str, Kept]]):
+    class Runs(dict[str | None, dict[str, StoredRun]]):
         def __iter__(self) -> Iterator[str | None]:
-            alone.append(shelf._lock.locked())
+            alone.append(store._lock.locked())
             return super().__iter__()
 
         def values(self) -> Any:
-            alone.append(shelf._lock.locked())
+            alone.append(store._lock.locked())
             return super().values()
 
         def pop(self, *visitor: Any) -> Any:
-            alone.append(shelf._lock.locked())
+            alone.append(store._lock.locked())
             return super().pop(*visitor)
 
-    shelf._runs = Runs()
-    shelf.put("me", "one", ["a step"])
-    assert shelf.visitors == {"me"}
-    assert shelf.events("one")
-    shelf.clear("me")
+    store._runs = Runs()
+    store.put("me", "one", ["a step"])
+    assert store.visitors == {"me"}
+    assert store.events("one")
+    store.clear("me")
     assert alone == [True] * 4
 
 
-def test_runs_that_were_refused_take_no_other_runs_place(shelf: Shelf) -> None:
-    shelf.put("me", "shown", script(CONFIGS["plain"], max_tokens=3))
+def test_runs_that_were_refused_take_no_other_runs_place(store: RunStore) -> None:
+    store.put("me", "shown", script(CONFIGS["plain"], max_tokens=3))
     for id in ("refused", "refused again", "and again"):
-        shelf.put("me", id, [])
-    assert "text" in shelf.take_away(["shown", "json"])
+        store.put("me", id, [])
+    assert "text" in store.take_away(["shown", "json"])
 
 
-def test_two_visitors_can_open_the_same_file(shelf: Shelf, tmp_path: Path) -> None:
+def test_two_visitors_can_open_the_same_file(store: RunStore, tmp_path: Path) -> None:
     path = tmp_path / "run.json"  # Gradio stores uploads by content: both visitors get this path
     path.write_text(Run(script(CONFIGS["plain"], max_tokens=3)).to_json(), "utf-8")
     for visitor in ("me", "you"):
-        assert "finished" in json.loads(shelf.reopen(visitor, path).splitlines()[-1])
+        assert "finished" in json.loads(store.reopen(visitor, path).splitlines()[-1])
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1, 2", '{"format": "decode-lab-run", "version": 4, "events": [{}]}'])
 def test_an_invalid_file_is_explained_and_loses_nothing(
-    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+    store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setattr(shelf_module, "_waiting", threading.BoundedSemaphore(1))  # a place is not lost either
-    shelf.put("me", "one", script(CONFIGS["plain"], max_tokens=3))
-    _, last = put(shelf, tmp_path, text)
+    store.put("me", "one", script(CONFIGS["plain"], max_tokens=3))
+    _, last = put(store, tmp_path, text)
     assert "run.json is" in last["problem"]
     assert ".." not in last["problem"], "a sentence has one end"
     assert last["problem"].endswith(" Open the .json that this page's Save › Run wrote."), "what would be right is said"
-    assert "text" in shelf.take_away(["one", "json"])
+    assert "text" in store.take_away(["one", "json"])
 
 
-def test_a_visitors_runs_are_gone_after_they_leave(shelf: Shelf) -> None:
-    shelf.put("me", "one", script(CONFIGS["plain"], max_tokens=3))
-    shelf.put("you", "two", script(CONFIGS["plain"], max_tokens=3))
-    shelf.clear("me")
-    assert "Run it again" in shelf.take_away(["one", "json"])["problem"]
-    assert "text" in shelf.take_away(["two", "json"])
+def test_a_visitors_runs_are_gone_after_they_leave(store: RunStore) -> None:
+    store.put("me", "one", script(CONFIGS["plain"], max_tokens=3))
+    store.put("you", "two", script(CONFIGS["plain"], max_tokens=3))
+    store.clear("me")
+    assert "Run it again" in store.take_away(["one", "json"])["problem"]
+    assert "text" in store.take_away(["two", "json"])
 
 
 @pytest.mark.parametrize("wanted", [[], ["one"], ["one", "exe"], None, {"a": 1}, 3])
-def test_an_invalid_save_request_is_explained(shelf: Shelf, wanted: object) -> None:
-    assert "can be saved as json, csv, html" in shelf.take_away(wanted)["problem"]
+def test_an_invalid_save_request_is_explained(store: RunStore, wanted: object) -> None:
+    assert "can be saved as json, csv, html" in store.take_away(wanted)["problem"]
 
 
-def test_with_too_many_visitors_the_oldest_run_is_dropped(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_too_many_visitors_the_oldest_run_is_dropped(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("visualize.jobs.run_store.MOST_VISITORS", 3)
     events = script(CONFIGS["plain"], max_tokens=3)
     for visitor in ("ann", "ben", "cat", "ann", "dan"):
-        shelf.put(visitor, f"{visitor}'s", events)
-    assert shelf.visitors == {"ann", "cat", "dan"}
-    assert "no longer has this run" in shelf.take_away(["ben's", "csv"])["problem"]
+        store.put(visitor, f"{visitor}'s", events)
+    assert store.visitors == {"ann", "cat", "dan"}
+    assert "no longer has this run" in store.take_away(["ben's", "csv"])["problem"]
 
 
 def test_when_full_the_shelf_drops_the_oldest_run_and_never_the_newest(
-    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = script(CONFIGS["plain"], max_tokens=30)
     text = Run(events).to_json()
     monkeypatch.setattr("visualize.jobs.run_store.MOST_KEPT", 2.5 * max(2 * len(text), 500 * len(events)))
-    shelf.put("ann", "ann's", events)
-    opened, _ = put(shelf, tmp_path, text)
-    assert shelf.visitors == {"ann", "me"}
-    shelf.put("ben", "ben's", events)
-    assert shelf.visitors == {"me", "ben"}
-    shelf.put("cat", "cat's", events * 10)
-    assert shelf.visitors == {"cat"}
-    assert "no longer has this run" in shelf.take_away([opened, "csv"])["problem"]
+    store.put("ann", "ann's", events)
+    opened, _ = put(store, tmp_path, text)
+    assert store.visitors == {"ann", "me"}
+    store.put("ben", "ben's", events)
+    assert store.visitors == {"me", "ben"}
+    store.put("cat", "cat's", events * 10)
+    assert store.visitors == {"cat"}
+    assert "no longer has this run" in store.take_away([opened, "csv"])["problem"]
 
 
 def test_what_a_run_takes_is_judged_by_its_events_and_by_its_file(
@@ -291,12 +291,12 @@ def test_what_a_run_takes_is_judged_by_its_events_and_by_its_file(
     monkeypatch.setattr("visualize.jobs.run_store.MOST_KEPT", 10_000)
     path = tmp_path / "run.json"
     path.write_text("[]".ljust(4_000))
-    full = Shelf(replace(RUN, load=lambda document, name: ["a step"], told=lambda events, id: ""))
+    full = RunStore(replace(RUN, load=lambda document, name: ["a step"], told=lambda events, id: ""))
     for visitor in ("ann", "ben"):
         full.reopen(visitor, path)
     assert full.visitors == {"ben"}
     for kind, file_bytes in ((RUN, 4_000), (replace(RUN, count=lambda steps: 16), 0)):
-        full = Shelf(kind)
+        full = RunStore(kind)
         for visitor in ("ann", "ben"):
             full.put(visitor, f"{visitor}'s", ["a step"], file_bytes)
         assert full.visitors == {"ben"}

@@ -12,7 +12,7 @@ import pytest
 
 from lessons.experiments import runs
 from tests.visualize import scripted
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.pages.instructor import page as instructor
 from visualize.pages.lessons import page as lessons
 from visualize.pages.lessons.answer_key import BLANK, Answers
@@ -33,7 +33,7 @@ def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
 def handlers(build: Callable[..., None], answers: Answers) -> dict[str, Callable[..., Any]]:
     """What happens on a page, by name."""
     with gr.Blocks() as pages:
-        build(pages, lambda pair: scripted.ScriptedEngine(), Line(), answers)
+        build(pages, lambda pair: scripted.ScriptedEngine(), JobQueue(), answers)
     return {getattr(event.fn, "__name__", ""): event.fn for event in pages.fns.values()}
 
 

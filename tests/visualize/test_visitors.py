@@ -19,27 +19,27 @@ from lab.trace.run import Run
 from tests.coroutines import complete
 from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.live_run import LiveRun
-from visualize.jobs.run_store import RUN, Kind, Shelf
-from visualize.jobs.visitor_sessions import OneEach, Visitors
+from visualize.jobs.run_store import RUN, RunKind, RunStore
+from visualize.jobs.visitor_sessions import OnePerSession, VisitorSessions
 from visualize.run_settings import Settings
 
 
 class Desk:
     """Visitors with scripted runs; ``runs`` are those that began."""
 
-    def __init__(self, pause: float = 0.0, kind: Kind = RUN) -> None:
+    def __init__(self, pause: float = 0.0, kind: RunKind = RUN) -> None:
         self.runs: list[LiveRun] = []
         self.compared: list[Any] = []
-        self.shelf = Shelf(kind)
-        self.visitors = Visitors(self.shelf)
-        self._engine, self._line = ScriptedEngine(pause), Line()
+        self.store = RunStore(kind)
+        self.visitors = VisitorSessions(self.store)
+        self._engine, self._queue = ScriptedEngine(pause), JobQueue()
 
     def begin(self, visitor: str, **settings: Any) -> str | None:
         def make(before: Any) -> LiveRun:
             self.compared.append(before)
-            self.runs.append(LiveRun(self._line, lambda pair: self._engine, Settings(**settings), before))
+            self.runs.append(LiveRun(self._queue, lambda pair: self._engine, Settings(**settings), before))
             return self.runs[-1]
 
         return self.visitors.begin(visitor, make)
@@ -84,7 +84,7 @@ def test_of_many_simultaneous_clicks_one_begins_a_run() -> None:
             self.cancelled = threading.Event()
             time.sleep(0.02)  # so that others arrive meanwhile
 
-    each: OneEach[Slow] = OneEach()
+    each: OnePerSession[Slow] = OnePerSession()
     with ThreadPoolExecutor(8) as pool:
         began = [one for one in pool.map(lambda _: each.begin("ann", Slow), range(8)) if one]
     assert began == [each.last("ann")]
@@ -98,7 +98,7 @@ def test_a_visitors_runs_end_and_are_dropped_when_they_leave() -> None:
     desk.visitors.leave("ann")
     desk.visitors.leave("nobody")
     assert desk.runs[0].done.wait(10)
-    assert "no longer has this run" in desk.shelf.take_away([head["run"], "csv"])["problem"]
+    assert "no longer has this run" in desk.store.take_away([head["run"], "csv"])["problem"]
 
 
 def test_with_too_many_visitors_the_first_idle_one_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_with_too_many_visitors_the_first_idle_one_is_forgotten(monkeypatch: pyt
             self.goes_on, self.cancelled = goes_on, threading.Event()
 
     monkeypatch.setattr("visualize.jobs.visitor_sessions.MOST", 2)
-    each: OneEach[Task] = OneEach()
+    each: OnePerSession[Task] = OnePerSession()
     for visitor in ("ann", "ben", "ann", "cat", "dan"):
         each.begin(visitor, lambda visitor=visitor: Task(visitor == "cat"))
     each.begin("eva", lambda: Task(False))
@@ -146,10 +146,10 @@ def test_a_file_does_not_replace_a_run_that_began_after_it_was_chosen(tmp_path: 
     desk, path = Desk(0.01, replace(RUN, load=load)), tmp_path / "run.json"
     desk.begin("ann", max_tokens=3)
     desk.wait()
-    path.write_text(desk.shelf.take_away([desk.runs[0].id, "json"])["text"])
+    path.write_text(desk.store.take_away([desk.runs[0].id, "json"])["text"])
     for _ in range(3):  # the third time the run has begun before: while the file was on its way
         assert opened()["problem"].startswith("A run began meanwhile")
-        assert desk.shelf.events(desk.runs[1].id)  # it is over, and still there
+        assert desk.store.events(desk.runs[1].id)  # it is over, and still there
     assert desk.visitors.busy("ann")
     desk.visitors.stop("ann")
     assert "finished" in opened()
@@ -173,7 +173,7 @@ def test_a_visitor_who_never_connected_is_forgotten_when_others_begin(monkeypatc
     time.sleep(0.02)
     desk.begin("cat", max_tokens=3)
     desk.wait()
-    assert desk.shelf.visitors == {"ben", "cat"}
+    assert desk.store.visitors == {"ben", "cat"}
     desk.begin("ann", max_tokens=3)
     assert desk.compared[-1] is None
 

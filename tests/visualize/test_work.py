@@ -12,20 +12,20 @@ import pytest
 
 from tests.waiting import until
 from visualize.jobs import job_queue as work
-from visualize.jobs.job_queue import CLOSED, Line, Work
+from visualize.jobs.job_queue import CLOSED, JobQueue, QueuedJob
 
 
-class Doing(Work):
+class Doing(QueuedJob):
     """Work that a test says."""
 
     def __init__(
         self,
         does: Callable[[Doing], object],
-        line: Line | None = None,
+        queue: JobQueue | None = None,
         load: Callable[[str], object] = lambda pair: None,
     ) -> None:
         self._does = does
-        super().__init__(line or Line(), load)
+        super().__init__(queue or JobQueue(), load)
 
     def _work(self) -> None:
         self._does(self)
@@ -40,38 +40,38 @@ def ends(wait: Callable[[], object]) -> bool:
 
 
 def test_a_line_is_closed_as_soon_as_all_work_in_it_has_ended() -> None:
-    line = Line()
-    waiting = [Doing(lambda it: it.cancelled.wait(30), line) for _ in range(2)]
-    until(lambda: line.inside == 2)
-    assert ends(lambda: line.close(60))
+    queue = JobQueue()
+    waiting = [Doing(lambda it: it.cancelled.wait(30), queue) for _ in range(2)]
+    until(lambda: queue.inside == 2)
+    assert ends(lambda: queue.close(60))
     assert all(one.done.wait(10) for one in waiting)
 
 
 def test_in_a_line_that_is_closed_nothing_begins() -> None:
-    line, begun = Line(), []
-    assert line.close(0)
-    late = Doing(begun.append, line)
+    queue, begun = JobQueue(), []
+    assert queue.close(0)
+    late = Doing(begun.append, queue)
     assert late.done.wait(10)
     assert (late.problem, begun) == (CLOSED, [])
 
 
 def test_a_line_that_cannot_be_closed_in_time_says_so() -> None:
-    line, let = Line(), threading.Event()
-    busy = Doing(lambda it: let.wait(30), line)
-    until(lambda: line.inside)
-    assert not line.close(0)
+    queue, let = JobQueue(), threading.Event()
+    busy = Doing(lambda it: let.wait(30), queue)
+    until(lambda: queue.inside)
+    assert not queue.close(0)
     let.set()
     assert busy.done.wait(10)
-    assert line.close(0)
+    assert queue.close(0)
 
 
 def test_a_turn_begins_as_soon_as_the_one_before_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "TICK", 60.0)
-    line = Line()
-    with line.turn("first", threading.Event()):
-        second = threading.Thread(target=lambda: line.turn("second", threading.Event()).__enter__(), daemon=True)
+    queue = JobQueue()
+    with queue.turn("first", threading.Event()):
+        second = threading.Thread(target=lambda: queue.turn("second", threading.Event()).__enter__(), daemon=True)
         second.start()
-        until(lambda: line.ahead("second"))
+        until(lambda: queue.ahead("second"))
     second.join(10)
     assert not second.is_alive()
 
@@ -79,11 +79,11 @@ def test_a_turn_begins_as_soon_as_the_one_before_has_ended(monkeypatch: pytest.M
 def test_what_turns_were_waited_for_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter((0.0, 2.0, 10.0, 13.0))
     monkeypatch.setattr(work, "time", SimpleNamespace(monotonic=now.__next__))
-    line = Line()
+    queue = JobQueue()
     for who in ("ann", "ben"):
-        with line.turn(who, threading.Event()):
+        with queue.turn(who, threading.Event()):
             pass
-    assert (line.turns, line.waited) == (2, 5.0)
+    assert (queue.turns, queue.waited) == (2, 5.0)
 
 
 def test_work_knows_whose_request_it_is_for() -> None:

@@ -32,9 +32,9 @@ from tests.browser.conftest import ROOT, started
 from tests.visualize.lending import lending
 from tests.waiting import until
 from visualize.jobs import zerogpu as zero
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.live_run import LiveRun, transcript
-from visualize.prometheus import Monitor
+from visualize.prometheus import EngineMetrics
 from visualize.reduce.frames import Reducer
 from visualize.reduce.ndjson import lines
 from visualize.run_settings import Settings, from_link
@@ -44,12 +44,12 @@ INT8 = EngineConfig(kv_dtype="int8")
 
 
 @pytest.fixture
-def monitor() -> Monitor:
-    return Monitor(Line())
+def monitor() -> EngineMetrics:
+    return EngineMetrics(JobQueue())
 
 
 @pytest.fixture
-def borrowed(monitor: Monitor) -> zero.BorrowedGPU:
+def borrowed(monitor: EngineMetrics) -> zero.BorrowedGPU:
     return zero.borrowing(zero._engine, monitor.watch)("matched")
 
 
@@ -90,7 +90,7 @@ def test_a_process_that_is_kept_loads_a_pair_once() -> None:
     assert zero._engine("matched") is zero._engine("matched")
 
 
-def test_a_borrowed_run_is_of_the_pair_that_was_asked_for(monitor: Monitor) -> None:
+def test_a_borrowed_run_is_of_the_pair_that_was_asked_for(monitor: EngineMetrics) -> None:
     load, sampling = zero.borrowing(zero._engine, monitor.watch), SamplingParams(max_tokens=1)
     runs = [Run(load(pair).stream("A fox", CONFIG, sampling, cancelled=threading.Event())) for pair in EMBEDDED]
     assert [run.started.draft for run in runs] == [load_engine(draft=pair).draft.name for pair in EMBEDDED]
@@ -119,7 +119,7 @@ def test_a_borrowed_run_is_shown_like_any_other(borrowed: zero.BorrowedGPU, monk
                 said.append(run.status())
 
     monkeypatch.setattr(zero, "decode", held)
-    run = LiveRun(Line(), lambda pair: borrowed, Settings(prompt="A fox", max_tokens=12))
+    run = LiveRun(JobQueue(), lambda pair: borrowed, Settings(prompt="A fox", max_tokens=12))
     begun.set()
     told = "".join(transcript(run, partial(lines, Reducer())))
     assert '"finished":{"reason":"length"' in told
@@ -163,10 +163,10 @@ def test_stopping_before_the_first_step_ends_it_at_once_and_the_gpu_is_given_bac
             left.set()
 
     monkeypatch.setattr(zero, "decode", held)
-    line, settings = Line(), Settings(prompt="A fox", max_tokens=999)
-    run = LiveRun(line, lambda pair: borrowed, settings)
+    queue, settings = JobQueue(), Settings(prompt="A fox", max_tokens=999)
+    run = LiveRun(queue, lambda pair: borrowed, settings)
     assert asked.wait(10)
-    after = LiveRun(line, lambda pair: zero._engine("matched"), replace(settings, max_tokens=3))
+    after = LiveRun(queue, lambda pair: zero._engine("matched"), replace(settings, max_tokens=3))
     run.cancelled.set()
     assert run.done.wait(10), "it waited for a GPU that nobody wants any more"
     assert after.done.wait(20), "others waited for a GPU that they do not want"
@@ -186,11 +186,11 @@ def test_a_gpu_is_asked_for_in_the_visitors_name(borrowed: zero.BorrowedGPU, mon
 
     monkeypatch.setattr(zero, "decode", named)
     visitor.set("somebody")
-    LiveRun(Line(), lambda pair: borrowed, Settings(prompt="A fox", max_tokens=1)).done.wait(10)
+    LiveRun(JobQueue(), lambda pair: borrowed, Settings(prompt="A fox", max_tokens=1)).done.wait(10)
     assert asked == ["somebody"]
 
 
-def test_the_server_counts_a_borrowed_run(borrowed: zero.BorrowedGPU, monitor: Monitor) -> None:
+def test_the_server_counts_a_borrowed_run(borrowed: zero.BorrowedGPU, monitor: EngineMetrics) -> None:
     def page() -> str:
         return TestClient(Starlette(routes=monitor.routes())).get("/metrics").text
 
@@ -327,7 +327,7 @@ def test_a_space_lends_a_gpu_and_what_goes_wrong_there_or_before_is_told_in_its_
 
 
 def test_what_is_compared_on_such_a_space_runs_on_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lab.util.capabilities.has_gpu", lambda: True)  # as ``spaces`` has torch say
+    monkeypatch.setattr("lab.models.devices.has_gpu", lambda: True)  # as ``spaces`` has torch say
     lanes = [runpy.run_path(f"{ROOT}/visualize/pages/compare/configurations.py")["LANES"]]
     monkeypatch.setenv("SPACES_ZERO_GPU", "true")
     lanes.append(runpy.run_path(f"{ROOT}/visualize/pages/compare/configurations.py")["LANES"])
@@ -342,7 +342,7 @@ def test_what_such_a_space_cannot_compile_is_left_out(monkeypatch: pytest.Monkey
     settings, notices = from_link(asked)
     assert not settings.torch_compile
     assert notices == [
-        "The link's torch compile was left out: it needs a GPU for longer than a run, for which this Space lends one."
+        "The link's torch_compile was left out: it needs a GPU for longer than a run, for which this Space lends one."
     ]
 
 

@@ -16,7 +16,7 @@ from lab.errors import ConfigError
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import GiB
 from lab.memory.lengths import Lengths
-from lab.memory.model_memory import known
+from lab.memory.model_memory import known_models
 from lab.vllm.serve_command import (
     TENSOR_PARALLEL,
     differences,
@@ -240,7 +240,7 @@ def test_a_memory_share_is_not_rounded_to_0_or_1() -> None:
 
 @st.composite
 def deployments(draw: st.DrawFn) -> Deployment:
-    model = draw(st.sampled_from(list(known().values())))
+    model = draw(st.sampled_from(list(known_models().values())))
     memory, longest = draw(st.integers(8, 200)), draw(st.integers(100, 8000))
     lengths = Lengths(draw(st.integers(1, longest)), longest)
     return Deployment(shape=model.shape, parameters=model.parameters, memory=memory * GiB, lengths=lengths)
@@ -259,7 +259,7 @@ def test_the_fewest_gpus_are_enough_and_no_smaller_split_is(deployment: Deployme
 
 
 def test_a_large_model_needs_several_gpus_and_its_heads_must_be_divisible() -> None:
-    models = known()
+    models = known_models()
     llama, falcon = models["llama-3.1-70b"], models["falcon-7b"]
     lengths = Lengths(500, 4096)
     large = Deployment(shape=llama.shape, parameters=llama.parameters, memory=80 * GiB, lengths=lengths)

@@ -24,7 +24,7 @@ from lab.vllm.server_metrics import (
     RUNNING,
     MetricsError,
     Rates,
-    Reading,
+    ServerMetrics,
     parse,
     rates,
 )
@@ -45,7 +45,7 @@ def test_a_recorded_metrics_page_is_parsed() -> None:
 def test_rates_since_the_start_of_a_server_are_as_vllm_defines_them() -> None:
     """Mean acceptance length = 1 + accepted / drafts, acceptance rate = accepted / drafted, by position over drafts."""
     now = parse(PAGE, at=2.0)
-    found = rates(Reading(0.0, dict.fromkeys(COUNTERS, 0.0), started=now.started), now)
+    found = rates(ServerMetrics(0.0, dict.fromkeys(COUNTERS, 0.0), started=now.started), now)
     assert found.mean_acceptance_length == pytest.approx(1 + 23 / 12)
     assert found.draft_acceptance_rate == pytest.approx(23 / 36)
     assert found.acceptance_by_position == pytest.approx((9 / 12, 6 / 12, 4 / 12, 4 / 12))
@@ -81,7 +81,7 @@ def test_blocks_of_several_engines_are_added_and_lines_may_be_indented(unknown: 
 
 def test_a_value_missing_from_one_reading_is_not_taken_for_a_restart() -> None:
     """For instance because a proxy cut the page short."""
-    whole = Reading(0.0, {GENERATED: 1e6, DRAFTS: 9}, started=7.0)
+    whole = ServerMetrics(0.0, {GENERATED: 1e6, DRAFTS: 9}, started=7.0)
     for before, after in (
         (replace(whole, started=None), replace(whole, at=1.0)),
         (whole, replace(whole, at=1.0, started=None)),
@@ -89,7 +89,7 @@ def test_a_value_missing_from_one_reading_is_not_taken_for_a_restart() -> None:
         found = rates(before, after)
         assert not found.restarted
         assert found.tokens_per_second == 0
-    found = rates(Reading(0.0, {DRAFTS: 9}, started=7.0), replace(whole, at=1.0))
+    found = rates(ServerMetrics(0.0, {DRAFTS: 9}, started=7.0), replace(whole, at=1.0))
     assert found.tokens_per_second is None
     assert not found.restarted
 
@@ -112,10 +112,10 @@ def test_missing_metrics_are_none_and_named() -> None:
 COUNTS = st.lists(st.integers(0, 50), min_size=5, max_size=5)
 
 
-def reading(at: float, total: list[int], started: float) -> Reading:
+def reading(at: float, total: list[int], started: float) -> ServerMetrics:
     rounds, kept, wasted, generated, looked_up = total
     values = {DRAFTS: rounds + kept, ACCEPTED: kept, DRAFTED: kept + wasted, GENERATED: generated}
-    return Reading(at, values | {QUERIED: looked_up + kept, HITS: kept}, (kept, kept / 2), started)
+    return ServerMetrics(at, values | {QUERIED: looked_up + kept, HITS: kept}, (kept, kept / 2), started)
 
 
 @given(st.lists(st.tuples(COUNTS, st.booleans()), min_size=2, max_size=8))
@@ -138,12 +138,12 @@ def test_rates_count_what_happened_and_nothing_across_a_restart(steps: list[tupl
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (Reading(0.0, {GENERATED: 90, DRAFTS: 9, ACCEPTED: 0}), Reading(1.0, {GENERATED: 5, DRAFTS: 9})),
-        (Reading(0.0, {GENERATED: 5, DRAFTS: 9}, (7, 3)), Reading(1.0, {GENERATED: 90, DRAFTS: 9}, (8, 2))),
+        (ServerMetrics(0.0, {GENERATED: 90, DRAFTS: 9, ACCEPTED: 0}), ServerMetrics(1.0, {GENERATED: 5, DRAFTS: 9})),
+        (ServerMetrics(0.0, {GENERATED: 5, DRAFTS: 9}, (7, 3)), ServerMetrics(1.0, {GENERATED: 90, DRAFTS: 9}, (8, 2))),
     ],
     ids=["tokens", "accepted at a position"],
 )
-def test_without_a_start_time_a_restart_shows_in_falling_counters(before: Reading, after: Reading) -> None:
+def test_without_a_start_time_a_restart_shows_in_falling_counters(before: ServerMetrics, after: ServerMetrics) -> None:
     found = rates(before, after)
     assert found.restarted
     assert (found.tokens_per_second, found.mean_acceptance_length) == (None, None)
@@ -151,7 +151,7 @@ def test_without_a_start_time_a_restart_shows_in_falling_counters(before: Readin
 
 def test_readings_must_be_in_order() -> None:
     with pytest.raises(ValueError, match="later"):
-        rates(Reading(2.0, {}), Reading(2.0, {}))
+        rates(ServerMetrics(2.0, {}), ServerMetrics(2.0, {}))
 
 
 def test_positions_beyond_the_longest_window_are_left_out() -> None:

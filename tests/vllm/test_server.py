@@ -22,7 +22,7 @@ from lab.errors import ConfigError
 from lab.vllm import client as remote
 from lab.vllm import completion
 from lab.vllm.client import Server, ServerError
-from lab.vllm.completion import Answer, Completed, ReportedRounds, reported_rounds
+from lab.vllm.completion import CompletionEnd, CompletionReader, ReportedRounds, reported_rounds
 from lab.vllm.server_metrics import GENERATED
 from tests.coroutines import complete
 from tests.vllm.scripted_vllm import ACCEPTED, DRAFTED, MODEL, WORDS, ScriptedVLLM, serving
@@ -40,7 +40,7 @@ def server(vllm: ScriptedVLLM) -> Iterator[Server]:
         yield Server(address)
 
 
-async def answer(server: Server, **sampling: float) -> list[str | Completed]:
+async def answer(server: Server, **sampling: float) -> list[str | CompletionEnd]:
     asked = SamplingParams(**{"max_tokens": 16} | sampling)
     return [piece async for piece in server.complete(MODEL, "Once", asked)]
 
@@ -62,7 +62,7 @@ def test_an_answer_streams_in_pieces_and_ends_with_its_rounds(server: Server, vl
     how = {"seed": 7, "temperature": 0.5, "top_k": 40, "top_p": 0.9, "stop": ["zz"], "ignore_eos": True}
     *pieces, end = complete(answer(server, **how))
     assert "".join(pieces) == "".join(f" {word}" for word in WORDS)
-    assert end == Completed("length", 5, len(WORDS), ReportedRounds(DRAFTED, ACCEPTED))
+    assert end == CompletionEnd("length", 5, len(WORDS), ReportedRounds(DRAFTED, ACCEPTED))
     [asked] = vllm.asked
     expected = {"model": MODEL, "prompt": "Once", "max_tokens": 16, "min_p": 0, "repetition_penalty": 1, "stream": True}
     assert asked == expected | how | {"stream_options": {"include_usage": True}}
@@ -379,4 +379,4 @@ def test_an_invalid_address_is_refused_with_the_reason(address: str) -> None:
 
 def test_a_lone_surrogate_in_an_answer_is_replaced() -> None:
     """The page is sent as UTF-8, which cannot encode it."""
-    assert Answer().take({"choices": [{"text": " half \ud83d here"}]}) == " half ? here"
+    assert CompletionReader().take({"choices": [{"text": " half \ud83d here"}]}) == " half ? here"

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import gradio as gr
 
-from lab.cli.json_results import Answer, compare_answer, fit_answer, run_answer
+from lab.cli.json_results import JsonResult, compare_result, fit_result, run_result
 from lab.config import EngineConfig, KVFormat, SamplingParams
 from lab.config_parse import parse_configs
 from lab.errors import ConfigError, LabError
@@ -24,12 +24,12 @@ from lab.measure.difference import first_differences
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import GPU_KEYS, WeightFormat, device_bytes
 from lab.memory.lengths import Lengths
-from lab.memory.model_memory import known
+from lab.memory.model_memory import known_models
 from lab.trace.run import Run
-from lab.util.background import aside
+from lab.util.background import in_background
 from visualize.api.flat_results import flat
 from visualize.disconnects import caller
-from visualize.jobs.job_queue import TICK, Line, Load, Work
+from visualize.jobs.job_queue import TICK, JobQueue, Load, QueuedJob
 from visualize.pages.compare.configurations import BOUNDS as COMPARE_BOUNDS
 from visualize.pages.compare.configurations import MAX_OWN
 from visualize.pages.memory.hub_models import look_up
@@ -53,12 +53,12 @@ MOST_SECONDS = 600
 """A call that takes longer is ended: it may be that nobody waits for it any more."""
 
 
-class Job(Work):
+class Job(QueuedJob):
     """Work for a program, which waits for its ``answer``. ``stage``: how far it is."""
 
-    def __init__(self, line: Line, load: Load, do: Callable[[Job], Answer]) -> None:
+    def __init__(self, queue: JobQueue, load: Load, do: Callable[[Job], JsonResult]) -> None:
         self._do, self.answer, self.stage = do, {}, UNDER_WAY
-        super().__init__(line, load)
+        super().__init__(queue, load)
 
     def _work(self) -> None:
         self.answer = self._do(self)
@@ -68,7 +68,7 @@ class Job(Work):
         if self.cancelled.is_set():
             raise LabError(f"This was stopped, by its caller or after {MOST_SECONDS} seconds.")
 
-    async def finished(self, tell: Callable[[str], None]) -> Answer:
+    async def finished(self, tell: Callable[[str], None]) -> JsonResult:
         """Its answer. Until then ``tell`` is called with what it waits for, whenever that has changed. Raises LabError
         with its problem."""
         ends, told = time.monotonic() + MOST_SECONDS, ""
@@ -84,14 +84,14 @@ class Job(Work):
 
 
 class Programs:
-    """The functions. Their runs wait in ``line`` with those of the pages, and end when their caller leaves.
+    """The functions. Their runs wait in ``queue`` with those of the pages, and end when their caller leaves.
 
     Args:
         told: by caller, what each waits for: filled here.
     """
 
-    def __init__(self, load: Load, line: Line, told: dict[str | None, str]) -> None:
-        self._load, self._line, self._told = load, line, told
+    def __init__(self, load: Load, queue: JobQueue, told: dict[str | None, str]) -> None:
+        self._load, self._queue, self._told = load, queue, told
         self._jobs: dict[str | None, set[Job]] = {}
         self._lock = threading.Lock()  # over them: Gradio tells of who has left in a thread
 
@@ -102,8 +102,8 @@ class Programs:
         for job in jobs:
             job.cancelled.set()
 
-    async def _answer(self, request: gr.Request, do: Callable[[Job], Answer]) -> Answer:
-        job = Job(self._line, self._load, do)
+    async def _answer(self, request: gr.Request, do: Callable[[Job], JsonResult]) -> JsonResult:
+        job = Job(self._queue, self._load, do)
         with self._lock:
             mine = self._jobs.setdefault(who := caller(request), set())
             mine.add(job)
@@ -131,7 +131,7 @@ class Programs:
         sampling: SamplingParams,
         pair: str = PAIR,
         events: bool = False,
-    ) -> Answer:
+    ) -> JsonResult:
         """Decode a prompt with the engine's own loop, and tell what it wrote and what it took.
 
         Args:
@@ -143,14 +143,14 @@ class Programs:
             JSON: text, reason, models, settings with the seed, metrics
         """
 
-        def do(job: Job) -> Answer:
+        def do(job: Job) -> JsonResult:
             with job.turn(alone=False):
                 job.go_on()
                 engine = job.engine(pair)
                 job.compile(engine, [config])
                 job.go_on()
                 run = Run(engine.stream(bounded(prompt, MAX_PROMPT), config, sampling, cancelled=job.cancelled))
-            return run_answer(run) | ({"run": json.loads(run.to_json())} if events else {})
+            return run_result(run) | ({"run": json.loads(run.to_json())} if events else {})
 
         return await self._answer(request, do)
 
@@ -163,7 +163,7 @@ class Programs:
         repeats: int = 3,
         seed: int = 0,
         pair: str = PAIR,
-    ) -> Answer:
+    ) -> JsonResult:
         """Decode a prompt under two to five settings in turn: speed, memory, and whether they write the same. All go on
         past an end of text, so that all are of one length.
 
@@ -184,7 +184,7 @@ class Programs:
         configs = parse_configs(settings)
         sampling = replace(sampling, seed=seed)
 
-        def do(job: Job) -> Answer:
+        def do(job: Job) -> JsonResult:
             with job.turn():
                 engine = job.engine(pair)
                 job.compile(engine, configs.values())
@@ -201,7 +201,7 @@ class Programs:
                     runs[step[0].name].append(step[1])
             with job.turn():
                 job.go_on()
-                return compare_answer(runs, first_differences(engine, {name: its[0] for name, its in runs.items()}))
+                return compare_result(runs, first_differences(engine, {name: its[0] for name, its in runs.items()}))
 
         return await self._answer(request, do)
 
@@ -216,7 +216,7 @@ class Programs:
         mean: float = 500,
         longest: int = 4096,
         block_size: int = 16,
-    ) -> Answer:
+    ) -> JsonResult:
         """Work out what a model's weights and its cache take on a GPU, and how many sequences fit. Nothing is loaded.
 
         Args:
@@ -233,7 +233,9 @@ class Programs:
         Returns:
             JSON: bytes of weights, of the cache and of a token; sequences at once, contiguous and paged
         """
-        found = known().get(model) or await asyncio.wrap_future(aside(lambda: look_up(model), "decode-lab-hub"))
+        found = known_models().get(model) or await asyncio.wrap_future(
+            in_background(lambda: look_up(model), "decode-lab-hub")
+        )
         deployment = Deployment(
             shape=found.shape,
             parameters=found.parameters,
@@ -244,18 +246,18 @@ class Programs:
             lengths=Lengths(mean, longest),
             block_size=block_size,
         )
-        return fit_answer(found, deployment)
+        return fit_result(found, deployment)
 
 
-def build(pages: gr.Blocks, load: Load, line: Line, pairs: Sequence[str], told: dict[str | None, str]) -> None:
+def build(pages: gr.Blocks, load: Load, queue: JobQueue, pairs: Sequence[str], told: dict[str | None, str]) -> None:
     """Add the functions to ``pages``. Everything else of it stays private. ``pairs``: the names of those that are
     offered. ``told``: see ``Programs``.
     """
-    programs = Programs(load, line, told)
+    programs = Programs(load, queue, told)
     of_pairs = {"pair": pairs}
     choices = {"run": of_pairs, "compare": of_pairs, "calculator": {"gpu": tuple(GPU_KEYS)}}
     for name, bounds in BOUNDED.items():
         call = flat(getattr(programs, name), bounds, choices=choices[name], without=OF_ITS_OWN.get(name, ()))
-        call.__doc__ = call.__doc__.replace("MODELS", ", ".join(known()))
+        call.__doc__ = call.__doc__.replace("MODELS", ", ".join(known_models()))
         gr.api(call, concurrency_limit=None)
     pages.unload(programs.leave)

@@ -9,7 +9,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from lab.memory.capacity import POLICIES, Deployment, Split
+from lab.memory.capacity import POLICIES, Deployment, MemorySplit
 from lab.memory.catalogue import GiB
 from lab.util.messages import counted
 from visualize.charts.base import Columns, blank, look, looks
@@ -23,7 +23,7 @@ PARTS = {
     "vain": "wasted",
     "unused": "left over",
 }
-"""``Split`` in words, in the order in which the parts are stacked."""
+"""``MemorySplit`` in words, in the order in which the parts are stacked."""
 UNITS = {"PiB": 2**50, "GiB": GiB, "MiB": 2**20, "KiB": 2**10, "B": 1}
 """No TiB: a device's memory is given in GiB, of which it may have a thousand and more."""
 POINTS = 64
@@ -204,7 +204,7 @@ def split_figure(dark: bool = False) -> go.Figure:
 
 def split_columns(chosen: Deployment) -> tuple[Columns, dict[str, Any]]:
     """GiB by part and policy, contiguous on top."""
-    splits: dict[str, Split] = {policy: chosen.split(policy) for policy in reversed(POLICIES)}
+    splits: dict[str, MemorySplit] = {policy: chosen.split(policy) for policy in reversed(POLICIES)}
     columns = [
         {"x": [max(0.0, getattr(split, part)) / GiB for split in splits.values()], "y": list(splits)} for part in PARTS
     ]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from lab import Engine, load_engine
 from lab.cli.arguments import READ_ENOUGH, Parser, path
 from lab.errors import LabError
-from lab.util.stdio import Output, note, print_utf8
+from lab.util.stdio import Output, print_notes, print_utf8
 from visualize.export import folder
 from visualize.export.site import QUICK, Wanted, make
 from visualize.export.terminal import Terminal
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(str(error))
     except KeyboardInterrupt:
         terminal.clear()
-        note(["Stopped. Nothing was written."])
+        print_notes(["Stopped. Nothing was written."])
         sys.exit(130)
     terminal.clear()
     output = Output()

@@ -39,7 +39,7 @@ def page(found: dict[str, Any], where: str) -> Page:
         under="Claims",
         title="claims, checked",
         about=ABOUT,
-        body=f'<main id="claims"><p class="where">{where}</p>{read("claims.html")}</main>',
+        body=f'<main id="claims"><p class="where">{where}</p>{read("pages/claims/page.html")}</main>',
         scripts=(*CHARTS, "claims"),
         data={"recorded": as_line(found)},
     )
@@ -47,4 +47,7 @@ def page(found: dict[str, Any], where: str) -> Page:
 
 def files() -> dict[str, str]:
     """The script of the page."""
-    return {"assets/claims.js": part("claims", put_together(setup(), ("sheet", "claims"))) + read("site_claims.js")}
+    return {
+        "assets/claims.js": part("claims", put_together(setup(), ("static/chart_panel", "pages/claims/page")))
+        + read("export/claims.js")
+    }

@@ -29,7 +29,7 @@ def page(
     for one in recordings:
         by_device.setdefault(one.device, []).append(one)
     body = filled(
-        "site_index.html",
+        "export/index.html",
         where=where,
         runs="".join(_table(device, some) for device, some in by_device.items()),
         cost=escape(logprobs_cost() or "how much was not measured"),

@@ -88,7 +88,7 @@ def page(found: RecordedLesson, contents: Sequence[Mapping[str, Any]], where: st
         title=f"{lesson.number}. {lesson.front.title}",
         about=ABOUT,
         body=filled(
-            "site_lesson.html",
+            "export/lesson.html",
             where=where,
             introduction=to_html(sheet.introduction(lesson)),
             explanation=to_html(found.explanation),
@@ -112,10 +112,10 @@ def files(contents: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     course = {"lessons": contents, "kept": sheet.KEPT, "most": MOST_CHARACTERS}
     observe = {"shells": observation.shells(), "vocabulary": as_json()}
     parts = [
-        part("course", put_together(course, ("sheet", "course"))),
-        part("predict", put_together(PREDICT, ("sheet", "question"))),
-        part("observe", put_together(observe, ("sheet", "race", "observe"))),
-        part("change", put_together(TRY, ("sheet", "try"))),
-        part("check", put_together(sheet.CHECK, ("sheet", "question"))),
+        part("course", put_together(course, ("static/chart_panel", "pages/lessons/course"))),
+        part("predict", put_together(PREDICT, ("static/chart_panel", "pages/lessons/question"))),
+        part("observe", put_together(observe, ("static/chart_panel", "static/race", "pages/lessons/observe"))),
+        part("change", put_together(TRY, ("static/chart_panel", "pages/lessons/try"))),
+        part("check", put_together(sheet.CHECK, ("static/chart_panel", "pages/lessons/question"))),
     ]
-    return {"assets/lesson.js": "\n".join([*parts, read("site_lesson.js")])}
+    return {"assets/lesson.js": "\n".join([*parts, read("export/lesson.js")])}

@@ -13,7 +13,13 @@ from visualize.static_page import BESIDE, document
 
 NAV = {"Runs": "index.html", "Lessons": "index.html#lessons", "Claims": "claims.html"}
 """The header's links, relative to the site's folder."""
-LOOK = ("stage", "page", "memory", "compare", "lessons", "claims", "site", "contrast")
+LOOK = (
+    "static/stage",
+    "static/page",
+    *(f"pages/{page}/page" for page in ("memory", "compare", "lessons", "claims")),
+    "export/site",
+    "static/contrast",
+)
 CHARTS = (PLOTLY.stem, "site")
 """The first scripts, in ``assets/``, of every page that draws charts; the other pages need only "site". Nothing waits
 for Plotly but charts."""
@@ -63,7 +69,7 @@ class Page:
 
 
 def filled(template: str, **markup: str) -> str:
-    """A template of ``static/`` with each ``<!-- name -->`` replaced; what is inserted is not searched again."""
+    """A template of this folder with each ``<!-- name -->`` replaced; what is inserted is not searched again."""
     return re.sub(r"<!-- (\w+) -->", lambda found: markup[found[1]], read(template))
 
 
@@ -75,8 +81,8 @@ def part(name: str, body: str) -> str:
 def common_files() -> dict[str, str]:
     """What every page loads, by path: Plotly unchanged, with its licence in the first lines, and the site's own."""
     own = [
-        read("exported.js"),
-        part("header", put_together({}, ("header",))),
+        read("export/exported.js"),
+        part("header", put_together({}, ("static/header",))),
         'mount("header", document.querySelector("header"));\n',
     ]
     return {

@@ -9,7 +9,7 @@ from concurrent.futures import wait
 from typing import Protocol
 
 from lab.config import EngineConfig
-from lab.util.background import LOOK, aside
+from lab.util.background import POLL_SECONDS, in_background
 
 
 class Compiles(Protocol):
@@ -27,8 +27,8 @@ def compiling(engine: Compiles, configs: Iterable[EngineConfig], cancelled: thre
     if wanted is None:
         return
     began = time.monotonic()
-    compiler = aside(lambda: engine.models(wanted), "decode-lab-compiler")
-    while not wait([compiler], LOOK).done and not cancelled.is_set():
+    compiler = in_background(lambda: engine.models(wanted), "decode-lab-compiler")
+    while not wait([compiler], POLL_SECONDS).done and not cancelled.is_set():
         yield f"Compiling the layers: {time.monotonic() - began:.0f} s so far …"
     if compiler.done():
         compiler.result()

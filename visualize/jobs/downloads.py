@@ -53,14 +53,14 @@ def page(run: Run) -> str:
     return document(
         "Decode Lab: a recorded run",
         about,
-        f"<style>{styles('stage', 'exported', 'contrast')}</style>",
+        f"<style>{styles('static/stage', 'export/exported', 'static/contrast')}</style>",
         f"""{header(about)}
-<main id="stage">{read("stage.html")}</main>
+<main id="stage">{read("static/stage.html")}</main>
 <script type="application/json" id="run-transcript">{recorded(run, "recorded")}</script>
 <script>{_inline(PLOTLY.read_text("utf-8"))}</script>
 <script>
-{_inline(read("exported.js"))}
-parts.header = {_inline(as_part(put_together({}, ("header",))))};
+{_inline(read("export/exported.js"))}
+parts.header = {_inline(as_part(put_together({}, ("static/header",))))};
 parts.stage = {_inline(as_part(script()))};
 mount("header", document.querySelector("header"));
 mount("stage", document.querySelector("#stage"))(document.querySelector("#run-transcript").textContent);

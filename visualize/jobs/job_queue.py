@@ -14,7 +14,7 @@ from typing import Any
 from lab.config import EngineConfig
 from lab.engine.engine import Engine
 from lab.errors import LabError
-from lab.models.load_progress import Loading, watched
+from lab.models.load_progress import Loading, track_loading
 from lab.registry import Pair
 from lab.util.messages import counted
 from visualize.jobs.compiling import Compiles, compiling
@@ -35,7 +35,7 @@ class FullError(LabError):
     """As many visitors as the server allows have work in progress, or it is shutting down."""
 
 
-class Line:
+class JobQueue:
     """Turns in order of arrival: two at once would spoil each other's timings.
 
     Attributes:
@@ -50,7 +50,7 @@ class Line:
     def __init__(self, most: int | None = None, *, together: bool = False) -> None:
         self._changed = threading.Condition()
         self._waiting: dict[object, bool] = {}  # including those in progress; whether each must be alone
-        self._inside: list[Work] = []
+        self._inside: list[QueuedJob] = []
         self._most, self._together, self._closed = most, together, False
         self.turns, self.waited = 0, 0.0
 
@@ -71,7 +71,7 @@ class Line:
         return self._closed
 
     @contextmanager
-    def visit(self, work: Work) -> Iterator[None]:
+    def visit(self, work: QueuedJob) -> Iterator[None]:
         """Count ``work`` as in progress, from its first turn to its last.
 
         Raises:
@@ -139,15 +139,15 @@ class Line:
                 self._changed.notify_all()
 
 
-class Work(ABC):
+class QueuedJob(ABC):
     """Work that begins on construction. ``done`` is set when it is over; setting ``cancelled`` ends it early;
     ``problem`` says in a sentence why it failed."""
 
-    def __init__(self, line: Line, load: Callable[[str], Any]) -> None:
+    def __init__(self, queue: JobQueue, load: Callable[[str], Any]) -> None:
         self.problem = ""
         self.done = threading.Event()
         self.cancelled = threading.Event()
-        self._line, self._load = line, load
+        self._queue, self._load = queue, load
         self._loading: Loading | None = None
         self._engine: Any = None
         self._compiling = ""
@@ -165,7 +165,7 @@ class Work(ABC):
             return loading.status() or "Loading the models …"
         if self._compiling:
             return self._compiling
-        if ahead := self._line.ahead(self):
+        if ahead := self._queue.ahead(self):
             return f"Waiting: {before_yours(ahead)}"
         engine = self._engine  # its own thread drops it when it ends
         awaited = engine and engine.wait_reason
@@ -175,7 +175,7 @@ class Work(ABC):
         """The engine of a model pair, loaded if necessary."""
         self._loading = Loading(self.cancelled)
         try:
-            with watched(self._loading):
+            with track_loading(self._loading):
                 self._engine = self._load(pair)
             return self._engine
         finally:
@@ -188,8 +188,8 @@ class Work(ABC):
         self._compiling = ""
 
     def turn(self, *, alone: bool = True) -> AbstractContextManager[None]:
-        """Its turn (``Line.turn``), which comes at once if it is cancelled, even while others are at work."""
-        return self._line.turn(self, self.cancelled, alone=alone)
+        """Its turn (``JobQueue.turn``), which comes at once if it is cancelled, even while others are at work."""
+        return self._queue.turn(self, self.cancelled, alone=alone)
 
     @abstractmethod
     def _work(self) -> None:
@@ -197,7 +197,7 @@ class Work(ABC):
 
     def _run(self) -> None:
         try:
-            with self._line.visit(self):
+            with self._queue.visit(self):
                 self._work()
         except LabError as error:
             self.problem = self.problem or str(error)  # the cause, not what that led to

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import Event
-from visualize.jobs.job_queue import TICK, Line, Work, before_yours
-from visualize.jobs.reducer_process import Apart, Compares
+from visualize.jobs.job_queue import TICK, JobQueue, QueuedJob, before_yours
+from visualize.jobs.reducer_process import ComparingReducer, ReducerClient
 from visualize.jobs.sse_channel import Channel
 from visualize.reduce.frames import Reducer
 from visualize.reduce.metric_cards import Before
@@ -53,19 +53,19 @@ Reduce = Callable[[Sequence[Any]], Iterable[str]]
 """Turns new events, in order, into the transcript lines that they complete."""
 
 
-class Live(Work):
+class LiveJob(QueuedJob):
     """Something decoded when its turn comes. ``events`` only grows; ``done`` is set after the last one. What
     ``reducer`` makes of them goes into ``channel``."""
 
     _alone = True
     """Whether it measures something that other runs would spoil."""
 
-    def __init__(self, line: Line, load: Callable[[str], Any], reducer: Compares) -> None:
+    def __init__(self, queue: JobQueue, load: Callable[[str], Any], reducer: ComparingReducer) -> None:
         self.channel = Channel()
         self.events: list[Any] = []
         self._reducer = reducer
         self._after: Any = None
-        super().__init__(line, load)
+        super().__init__(queue, load)
         threading.Thread(target=self._tell, name="decode-lab-tell", daemon=True).start()
 
     @property
@@ -98,7 +98,7 @@ class Live(Work):
 
     def _tell(self) -> None:
         try:
-            reducer = Apart(self._reducer)
+            reducer = ReducerClient(self._reducer)
             for news in transcript(self, reducer.feed):
                 self.channel.put(news)
             self._after = reducer.after()
@@ -111,16 +111,16 @@ class Live(Work):
             self.channel.close()
 
 
-class LiveRun(Live):
+class LiveRun(LiveJob):
     """One run in progress: a prompt and its events. In a workshop it shares the engine's steps and blocks."""
 
     _alone = False
 
     def __init__(
-        self, line: Line, load: Callable[[str], Streams], settings: Settings, before: Before | None = None
+        self, queue: JobQueue, load: Callable[[str], Streams], settings: Settings, before: Before | None = None
     ) -> None:
         self._settings = settings
-        super().__init__(line, load, Reducer(before))
+        super().__init__(queue, load, Reducer(before))
 
     def status(self) -> str:
         engine = self._engine  # its own thread drops it when it ends
@@ -142,7 +142,7 @@ class LiveRun(Live):
             yield from engine.stream(prompt, config, sampling, cancelled=self.cancelled)
 
 
-def transcript(run: Live, reduce: Reduce) -> Iterator[str]:
+def transcript(run: LiveJob, reduce: Reduce) -> Iterator[str]:
     """The run's transcript (``visualize.reduce.ndjson``) in portions, as it grows, to its end."""
     seen, shown, wait = 0, "", EAGER
     over, due = False, time.monotonic()
@@ -167,6 +167,5 @@ def transcript(run: Live, reduce: Reduce) -> Iterator[str]:
 
 def _pool(engine: Streams, settings: Settings) -> int | None:
     """Blocks in the pool: the number set, few enough for each to be seen, but no more than fit in memory."""
-    if not settings.cache:
-        return None
-    return min(settings.pool_size // settings.block_size, engine.default_num_blocks(settings.engine_config()))
+    blocks = settings.blocks
+    return blocks and min(blocks, engine.default_num_blocks(settings.engine_config()))

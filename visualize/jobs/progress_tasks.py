@@ -6,12 +6,12 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
-from visualize.jobs.job_queue import TICK, Work
+from visualize.jobs.job_queue import TICK, QueuedJob
 
 Record = dict[str, Any]
 
 
-class Task(Work):
+class Task(QueuedJob):
     """Work that reports its progress."""
 
     @abstractmethod

@@ -26,7 +26,7 @@ GONE = (OSError, EOFError, pickle.UnpicklingError)
 """What is raised when asking a process that is gone, or that never started."""
 
 
-class Compares(Reduces, Protocol):
+class ComparingReducer(Reduces, Protocol):
     """A reducer that says what the next run is compared with."""
 
     def after(self) -> Any: ...
@@ -74,14 +74,14 @@ class Process:
         return answer
 
 
-class Apart:
+class ReducerClient:
     """A reducer that runs in the other process; if that is gone, it runs here, fed again from the start."""
 
     _process: Process | None = None
     _starting = threading.Lock()
     _numbers = itertools.count()
 
-    def __init__(self, reducer: Compares) -> None:
+    def __init__(self, reducer: ComparingReducer) -> None:
         self._reducer = reducer  # as it is before it is fed
         self._number = next(self._numbers)
         self._fed: list[Any] = []
@@ -135,7 +135,7 @@ class Apart:
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer requests until their end: "take" a reducer under a number, "feed" it, return what is "after" it and forget
     it. What it raises is answered as RefusedError."""
-    reducers: dict[int, Compares] = {}
+    reducers: dict[int, ComparingReducer] = {}
     while True:
         try:
             number, word, value = pickle.load(requests)

@@ -29,8 +29,8 @@ AN_EVENT = 500
 
 
 @dataclass(frozen=True)
-class Kind:
-    """The kind of runs on a shelf.
+class RunKind:
+    """The kind of runs in a store.
 
     Attributes:
         name: what the files' names begin with.
@@ -52,7 +52,7 @@ class Kind:
     count: Callable[[Sequence[Any]], int] = len
 
 
-RUN = Kind(
+RUN = RunKind(
     name="decode-lab-run",
     read=Run,
     formats=FORMATS,
@@ -92,24 +92,24 @@ def _in_turn() -> Iterator[None]:
         _waiting.release()
 
 
-class Kept(NamedTuple):
+class StoredRun(NamedTuple):
     """A run, and the size of the file it comes from; 0: it does not come from a file."""
 
     events: Sequence[Any]
     file_bytes: int
 
 
-class Shelf:
+class RunStore:
     """The last two runs of each visitor, accessible by their ids, which nobody can guess.
 
     Visitors may leave without notice: when there are too many, or their runs are too large, the runs of the visitor
     whose latest was put here longest ago go first.
     """
 
-    def __init__(self, kind: Kind = RUN) -> None:
+    def __init__(self, kind: RunKind = RUN) -> None:
         self._kind = kind
         self._lock = threading.Lock()
-        self._runs: dict[str | None, dict[str, Kept]] = {}  # ordered by each visitor's latest put
+        self._runs: dict[str | None, dict[str, StoredRun]] = {}  # ordered by each visitor's latest put
 
     @property
     def visitors(self) -> set[str | None]:
@@ -122,14 +122,14 @@ class Shelf:
         previous one is still shown. Of one that was refused there is nothing to keep."""
         with self._lock:
             before = {id: kept for id, kept in self._runs.pop(visitor, {}).items() if kept.events}
-            runs = before | {id: Kept(events, file_bytes)}
+            runs = before | {id: StoredRun(events, file_bytes)}
             self._runs[visitor] = dict(list(runs.items())[-2:])
             sizes = {who: self._size(runs) for who, runs in self._runs.items()}
             while len(sizes) > 1 and (len(sizes) > MOST_VISITORS or sum(sizes.values()) > MOST_KEPT):
                 sizes.pop(first := next(iter(sizes)))
                 del self._runs[first]
 
-    def _size(self, runs: Mapping[str, Kept]) -> int:
+    def _size(self, runs: Mapping[str, StoredRun]) -> int:
         return sum(max(AN_EVENT * self._kind.count(events), 2 * read) for events, read in runs.values())
 
     def clear(self, visitor: str | None) -> None:

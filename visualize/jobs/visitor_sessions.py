@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from lab.errors import LabError
-from visualize.jobs.live_run import Live
-from visualize.jobs.run_store import Shelf
+from visualize.jobs.live_run import LiveJob
+from visualize.jobs.run_store import RunStore
 from visualize.reduce.ndjson import head
 
 
-class UnderWay(Protocol):
+class Cancellable(Protocol):
     """What a visitor waits for. Setting ``cancelled`` ends it early; ``goes_on``: it is neither over nor cancelled."""
 
     cancelled: threading.Event
@@ -22,13 +22,13 @@ class UnderWay(Protocol):
     def goes_on(self) -> bool: ...
 
 
-One = TypeVar("One", bound=UnderWay)
+One = TypeVar("One", bound=Cancellable)
 MOST = 500
 """Most visitors who are remembered: they may leave without notice."""
 MEANWHILE = "A run began meanwhile, so the file was not opened. Open it again when the run is over."
 
 
-class OneEach(Generic[One]):
+class OnePerSession(Generic[One]):
     """One thing at a time for each visitor. All methods are thread-safe."""
 
     def __init__(self) -> None:
@@ -79,16 +79,16 @@ class OneEach(Generic[One]):
         self._theirs.pop(visitor, None)
 
 
-class Visitors:
-    """One run at a time for each visitor. Runs are kept on ``shelf``, and forgotten when they are gone from there.
+class VisitorSessions:
+    """One run at a time for each visitor. Runs are kept on ``store``, and forgotten when they are gone from there.
     Those of a visitor who never read one are dropped when another run begins."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
-        self._runs: OneEach[Live] = OneEach()
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._runs: OnePerSession[LiveJob] = OnePerSession()
 
-    def begin(self, visitor: str | None, make: Callable[[Any], Live], *, against: str = "") -> str | None:
-        """Begin what ``make`` makes, given what it is to be compared with. None: see ``OneEach``.
+    def begin(self, visitor: str | None, make: Callable[[Any], LiveJob], *, against: str = "") -> str | None:
+        """Begin what ``make`` makes, given what it is to be compared with. None: see ``OnePerSession``.
 
         Args:
             against: see ``head``.
@@ -101,14 +101,14 @@ class Visitors:
         live = self._runs.begin(visitor, lambda: make(last.after() if last and last.channel.closed else None))
         if live is None:
             return None
-        self._shelf.put(visitor, live.id, live.events)
-        there = self._shelf.visitors
+        self._store.put(visitor, live.id, live.events)
+        there = self._store.visitors
         for other in self._runs.keep(lambda other, run: other in there and not run.deserted):
-            self._shelf.clear(other)
+            self._store.clear(other)
         return head(live.id, live=True, against=against)
 
     def reopen(self, visitor: str | None, path: Path) -> str:
-        """See ``Shelf``. A run from a file takes the place of the visitor's own, with which no later one is
+        """See ``RunStore``. A run from a file takes the place of the visitor's own, with which no later one is
         compared. But one that goes on, or began while the file was read, stays: it was asked for last, since nothing
         is opened during a run (static/header.js)."""
         before = self._runs.last(visitor)
@@ -118,7 +118,7 @@ class Visitors:
                 raise LabError(MEANWHILE)
             self.leave(visitor)
 
-        return self._shelf.reopen(visitor, path, accept)
+        return self._store.reopen(visitor, path, accept)
 
     def busy(self, visitor: str | None) -> bool:
         """Whether the visitor has a run in progress."""
@@ -126,10 +126,10 @@ class Visitors:
         return last is not None and last.goes_on
 
     def stop(self, visitor: str | None) -> None:
-        """See ``OneEach``."""
+        """See ``OnePerSession``."""
         self._runs.stop(visitor)
 
     def leave(self, visitor: str | None) -> None:
         """Forget the visitor and their runs."""
         self._runs.leave(visitor)
-        self._shelf.clear(visitor)
+        self._store.clear(visitor)

@@ -3,7 +3,7 @@
 There is one frame per engine step, and one each for the start, an admission worth mentioning,
 a preemption and the end, in order, numbered by ``seq``. A frame says only what changed, so that
 a run can be sent as it grows; applied from the first on, frames rebuild the whole picture
-(``static/picture.js``), so that a player can show any instant of it and a page that opens late can
+(``static/run_state.js``), so that a player can show any instant of it and a page that opens late can
 catch up. A frame is a JSON-able dict:
 
     seq, t_ms, step        its place in the run: the latest step (-1: none yet, or the run is over)

@@ -26,7 +26,7 @@ from lab.trace.events import (
 )
 from lab.trace.metrics import Metrics
 from lab.trace.roofline import Achieved
-from lab.trace.verdict_rounding import rounded, written
+from lab.trace.verdict_rounding import round_verdict, written
 from lab.util.messages import counted
 from visualize.reduce.bargain import Bargain
 from visualize.reduce.guessing import Guessing
@@ -176,7 +176,7 @@ class Narrator:
             return "wrong on purpose"
         if verdict.u is None:
             return f"p {verdict.p:.2g}, not its likeliest"
-        numbers = rounded(verdict.p, verdict.q, verdict.u, accepted=verdict.accepted, fewest=2)
+        numbers = round_verdict(verdict.p, verdict.q, verdict.u, accepted=verdict.accepted, fewest=2)
         return f"p {written(numbers.p)}, q {written(numbers.q)}, u {written(numbers.u)}"
 
     def _pass(self, tokens: int) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from lab.trace.json_codec import dumped
+from lab.trace.json_codec import dump_json
 from lab.trace.run import Run, RunFileError
 from visualize.reduce.frames import Frame, Reducer
 
@@ -27,7 +27,7 @@ class Reduces(Protocol):
 
 def line(record: dict[str, Any]) -> str:
     """One line of JSON with no tags in it: it is safe in a script element, and Gradio does not take it for markup."""
-    return dumped(record, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c") + "\n"
+    return dump_json(record, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c") + "\n"
 
 
 def lines(reducer: Reduces, events: Iterable[Any]) -> list[str]:

@@ -9,7 +9,8 @@ from visualize.charts import verdict_chart as verdict
 from visualize.reduce.metric_cards import labels
 from visualize.states import as_json
 
-PARTS = ("picture", "stage", "text", "charts", "verdict", "player", "page", "lab")
+NAMES = ("run_state", "stage", "token_text", "charts", "verdict", "player", "save_menu", "run_page")
+PARTS = tuple(f"static/{name}" for name in NAMES)
 """The parts of the Lab's script, in their order."""
 
 

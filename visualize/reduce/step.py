@@ -18,7 +18,7 @@ from lab.trace.events import (
     Recovered,
     WindowChanged,
 )
-from lab.trace.verdict_rounding import rounded, significant
+from lab.trace.verdict_rounding import round_verdict, significant
 from visualize.charts import rounds_chart as rounds
 from visualize.reduce.verification_view import opened
 from visualize.text import visible
@@ -100,7 +100,7 @@ class Step:
 def _numbers(event: Judged | Proposed | Recovered | Bonus, *names: str) -> dict[str, float]:
     """Those of ``names`` (of p, q, u and the chance of being kept) that the event has, rounded as they are printed."""
     if isinstance(event, Judged) and event.u is not None:
-        drawn = rounded(event.p, event.q, event.u, accepted=event.accepted)
+        drawn = round_verdict(event.p, event.q, event.u, accepted=event.accepted)
         return {name: getattr(drawn, name) for name in names}
     values = {name: getattr(event, name, None) for name in names}
     return {name: significant(value) for name, value in values.items() if value is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lab.trace.events import Bonus, Distributions, Judged, Proposed, Recovered
-from lab.trace.verdict_rounding import rounded, written
+from lab.trace.verdict_rounding import round_verdict, written
 from visualize.charts import verdict_chart as chart
 from visualize.charts.base import short
 from visualize.states import DRAFTERS, STATES, sentences
@@ -57,7 +57,7 @@ def _say(verdict: Judged, overlap: float | None, replaced: Recovered | None, spe
         rule = sentences(speculative, greedy=not synthetic)["accepted" if kept else "rejected"]
         why = "It has no q." if synthetic else "Greedy draws nothing: p and q are for comparison, there is no residual."
         return f"{rule.format(p=f'{verdict.p:.3g}', q=f'{verdict.q:.3g}')}{place and place + '.'} {why}"
-    numbers = rounded(verdict.p, verdict.q, verdict.u, accepted=kept)
+    numbers = round_verdict(verdict.p, verdict.q, verdict.u, accepted=kept)
     p, q, u = map(written, (numbers.p, numbers.q, numbers.u))
     chance = f"It is kept with probability min(1, p / q) = {written(numbers.chance)}."
     product = f"With u = {u}, a random number from 0 to 1, u q = {u} × {q} = {written(numbers.product)}"

@@ -47,9 +47,9 @@ function unrecorded() {
   const hint = make("p", "hint", "This run recorded no distributions. ");
   if (inLesson() || !server) return hint;
   const query = new URLSearchParams(window.decodeLab.query);
-  if (query.get("run") !== "1") hint.append("Switch “Record distributions” on and run again.");
+  if (query.get("run") !== "1") hint.append("Set “Record distributions” to Top 5 and run again.");
   else {
-    query.set("distributions", 1);
+    query.set("logprobs", 5);
     const again = make("a", "", "Run it again with them");
     again.href = `${location.pathname}?${query}`;
     hint.append(again, ".");

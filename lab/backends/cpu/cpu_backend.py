@@ -10,7 +10,16 @@ from torch.nn.utils.rnn import pad_sequence
 from lab.backends.cpu import native_sampler, rejection
 from lab.backends.cpu.native_model import NativeModel
 from lab.backends.cpu.native_support import native_step
-from lab.backends.interface import Backend, DraftRound, DraftTokens, KernelError, NewTokens, PendingVerification
+from lab.backends.interface import (
+    Backend,
+    DraftRound,
+    DraftTokens,
+    KernelError,
+    NewTokens,
+    PendingVerification,
+    Verification,
+)
+from lab.backends.torch.batched_verification import read_verification
 from lab.backends.torch.torch_backend import TorchBackend
 from lab.config import SamplingParams
 from lab.kv_cache.attention_metadata import SdpaChoice
@@ -61,8 +70,14 @@ class CpuBackend(TorchBackend):
         return native_sampler.sample(logits, sampling, u)
 
     def verify(self, logits: torch.Tensor, rounds: Sequence[DraftRound]) -> PendingVerification:
-        verified = rejection.verify(logits, rounds)
-        return PendingVerification(lambda: verified, None)
+        verdicts = rejection.verify(logits, rounds)
+        return PendingVerification(lambda: list(map(_verification, rounds, verdicts)), None)
 
     def first(self, layers: int) -> Backend:
         return CpuBackend(self.model.first(layers), self._native)
+
+
+def _verification(round: DraftRound, verdict: rejection.NativeVerdict) -> Verification:
+    tokens = round.draft.token_ids.tolist() if round.draft else []
+    accepted, next_token, p_next, p, q, figures = verdict
+    return read_verification([*tokens, *p, *q, accepted, next_token, p_next, *figures], round)

@@ -37,7 +37,7 @@ static inline __attribute__((always_inline)) void tile(
             store(out + r * BLOCK + half * LANES, total[r][half][0] + total[r][half][1]);
 }
 
-#if defined(__AVX512BF16__)
+#if BFLOAT16_PRODUCTS
 #include <immintrin.h>
 const int32_t rounds = 1; /* this processor multiplies pairs of bfloat16, and sums in float32 */
 
@@ -98,13 +98,13 @@ static void block_of(const Linear *linear, int block, const Input *input, int ro
         switch (count) {
         case 1: tile_of(weight, ahead, input, r, pairs, to, 1); break;
         case 2: tile_of(weight, ahead, input, r, pairs, to, 2); break;
-#if defined(__AVX512F__) || defined(__aarch64__)
+#if TILE_ROWS > 3
         case 3: tile_of(weight, ahead, input, r, pairs, to, 3); break;
         case 4: tile_of(weight, ahead, input, r, pairs, to, 4); break;
         case 5: tile_of(weight, ahead, input, r, pairs, to, 5); break;
 #endif
         case TILE_ROWS: tile_of(weight, ahead, input, r, pairs, to, TILE_ROWS); break;
-#if defined(__AVX512BF16__)
+#if BFLOAT16_PRODUCTS
         case 7: tile_of(weight, ahead, input, r, pairs, to, 7); break;
         case 8: tile_of(weight, ahead, input, r, pairs, to, 8); break;
         case 9: tile_of(weight, ahead, input, r, pairs, to, 9); break;

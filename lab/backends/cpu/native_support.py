@@ -14,7 +14,7 @@ from lab.backends.cpu.native_model import NativeModel
 from lab.models.language_model import LanguageModel
 from lab.models.llama_family import unlike_llama, unlike_llama_config
 from lab.models.model_shape import ModelShape
-from lab.models.quantization import how_quantised
+from lab.models.quantization import quantization_method
 
 MOST_LANES = 16
 """Float32 numbers in the longest vector register there is."""
@@ -78,7 +78,7 @@ def packed_parameters(config: PreTrainedConfig, parameters: int) -> int:
     float32: all but an embedding table that is not the head too. (Norms and biases are not copied either, but are few.)
     0: the configuration describes a model that it cannot compute, or weights stored in another dtype than bfloat16.
     """
-    refused = unlike_llama_config(config) or _unlike_config(config) or how_quantised(config)
+    refused = unlike_llama_config(config) or _unlike_config(config) or quantization_method(config)
     if refused or config.dtype not in (None, torch.bfloat16):
         return 0
     shape = ModelShape.from_config(config)

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import byref, c_void_p
+from typing import NamedTuple
 
 import torch
 
 from lab.backends.cpu.build import library
 from lab.backends.cpu.native_sampler import as_struct
-from lab.backends.cpu.structs import Round, Verdict
+from lab.backends.cpu.structs import RoundStruct, VerdictStruct
 from lab.backends.cpu.threads import threads
-from lab.backends.interface import DraftRound, Verification
-from lab.backends.torch.batched_verification import read_verification
+from lab.backends.interface import DraftRound
 from lab.backends.torch.token_distributions import FIGURES
 
 
-def verify(logits: torch.Tensor, rounds: Sequence[DraftRound]) -> list[Verification]:
+class NativeVerdict(NamedTuple):
+    """A round's verdict, on the host: draft tokens accepted, the token after them, and their probabilities.
+
+    Attributes:
+        p, q: of each draft token. q is 1 for one that was not drawn from a distribution.
+        figures: for ``lab.backends.torch.token_distributions.read_distributions``, if asked for.
+    """
+
+    accepted: int
+    next_token: int
+    p_next: float
+    p: list[float]
+    q: list[float]
+    figures: list[float]
+
+
+def verify(logits: torch.Tensor, rounds: Sequence[DraftRound]) -> list[NativeVerdict]:
     """Verify one round of each of several sequences. Verdicts and tokens are those of
     ``lab.backends.torch.rejection_sampler`` and ``lab.backends.torch.sampler`` to the last bit, given the distributions
     of ``lab.backends.cpu.native_sampler``.
@@ -29,7 +45,7 @@ def verify(logits: torch.Tensor, rounds: Sequence[DraftRound]) -> list[Verificat
     """
     alive: list[object] = [logits := logits.contiguous()]
     p, q = torch.ones(2, len(logits), dtype=torch.float32)
-    structs, figures = (Round * len(rounds))(), [None] * len(rounds)
+    structs, figures = (RoundStruct * len(rounds))(), [None] * len(rounds)
     for i, (round, its) in enumerate(zip(rounds, structs, strict=True)):
         its.sampling, its.u = as_struct(round.sampling), _pointer(round.uniforms, alive)
         if not round.draft:
@@ -40,7 +56,7 @@ def verify(logits: torch.Tensor, rounds: Sequence[DraftRound]) -> list[Verificat
             its.logprobs = min(round.sampling.logprobs, logits.shape[1])
             figures[i] = torch.zeros(its.proposals * ((2 + 3 * its.logprobs) * FIGURES + 1), dtype=torch.float32)
             its.around = figures[i].data_ptr()
-    verdicts = (Verdict * len(rounds))()
+    verdicts = (VerdictStruct * len(rounds))()
     there = [c_void_p(part.data_ptr()) for part in (p, q)]
     if library().judge(
         c_void_p(logits.data_ptr()),
@@ -52,15 +68,13 @@ def verify(logits: torch.Tensor, rounds: Sequence[DraftRound]) -> list[Verificat
         threads(),
     ):
         raise MemoryError("a round's distributions do not fit in memory")
-    p, q, first, verified = p.tolist(), q.tolist(), 0, []
+    p, q, first, found = p.tolist(), q.tolist(), 0, []
     for round, verdict, some in zip(rounds, verdicts, figures, strict=True):
         last = first + round.num_draft_tokens
-        tokens = round.draft.token_ids.tolist() if round.draft else []
-        chosen = verdict.accepted, verdict.next, verdict.p_next
-        numbers = [*tokens, *p[first:last], *q[first:last], *chosen, *([] if some is None else some.tolist())]
-        verified.append(read_verification(numbers, round))
+        its = verdict.accepted, verdict.next, verdict.p_next, p[first:last], q[first:last]
+        found.append(NativeVerdict(*its, [] if some is None else some.tolist()))
         first = last + 1
-    return verified
+    return found
 
 
 def _pointer(tensor: torch.Tensor, alive: list[object]) -> int:

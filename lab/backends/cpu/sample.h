@@ -16,10 +16,10 @@ static inline void store_some(float *to, lanes x, int count) {
     else memcpy(to, &x, count * sizeof(float));
 }
 
-/* The place of the first number that equals x; the last place if none does. */
-static int place_of(float x, const float *numbers, int n) {
+/* The index of the first number that equals x; n - 1 if none does. */
+static int index_of(float x, const float *numbers, int n) {
     int at = 0;
-    while (at + LANES <= n && !any(load(numbers + at) == x)) at += LANES;
+    while (at + LANES < n && !any(load(numbers + at) == x)) at += LANES;
     while (at < n - 1 && numbers[at] != x) at++;
     return at;
 }
@@ -93,7 +93,7 @@ static int distribution(const float *logits, int n, const Sampling *how, float *
         if (how->top_p < 1) whole = keep_largest(p, n, n, (double)how->top_p * whole, room);
     }
     for (int i = 0; i < n; i += LANES) store_some(p + i, load_some(p + i, n - i, 0) / whole, n - i);
-    return place_of(most, logits, n);
+    return index_of(most, logits, n);
 }
 
 /* Draw by inverting the cumulative sum, in float64: `draw` of lab/backends/torch/sampler.py, to the last bit. */

@@ -8,18 +8,29 @@
 #error On Windows, GCC may keep these vectors where the processor does not take them (its bug 54412): use Clang.
 #endif
 
-/* Numbers in a register, and rows whose sums fit in all registers together: vectors longer than the processor's are
-   far slower. */
+/* VECTOR_BITS: the width of the processor's registers, or another to test: the compiler makes a vector of several
+   registers or of half a one. Longer vectors than registers are far slower. */
+#if !defined(VECTOR_BITS)
 #if defined(__AVX512F__)
-enum { LANES = 16, TILE_ROWS = 6 };
+#define VECTOR_BITS 512
 #elif defined(__AVX__)
-enum { LANES = 8, TILE_ROWS = 3 };
-#elif defined(__aarch64__)
-enum { LANES = 4, TILE_ROWS = 6 };
+#define VECTOR_BITS 256
 #else
-enum { LANES = 4, TILE_ROWS = 3 };
+#define VECTOR_BITS 128
 #endif
-enum { BLOCK = 2 * LANES };
+#endif
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define TILE_ROWS 6 /* rows of a matrix product whose sums fit in all 32 registers together */
+#else
+#define TILE_ROWS 3 /* or in 16 */
+#endif
+#if defined(__AVX512BF16__) && VECTOR_BITS == 512
+#define BFLOAT16_PRODUCTS 1
+#else
+#define BFLOAT16_PRODUCTS 0
+#endif
+
+enum { LANES = VECTOR_BITS / 32, BLOCK = 2 * LANES }; /* float32 numbers in a vector; outputs of a block of weights */
 const int32_t lanes_in_use = LANES; /* for Python, which packs the weights */
 
 /* A product and the sum it goes into become one instruction, rounded once, if they stand in one expression. GCC does so

@@ -25,7 +25,7 @@ from lab.backends.gpu.paged_attention import SHORTEST_CONTEXT
 from lab.kv_cache.formats import KVStorage
 from lab.models.language_model import LanguageModel
 from lab.util.device_memory import CAPTURING, is_out_of_memory
-from lab.util.messages import in_short
+from lab.util.messages import error_summary
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ class Graphs:
 
     def _fail(self, error: Exception) -> None:
         log.warning("a CUDA graph failed", exc_info=error)
-        self.give_up(in_short(error))
+        self.give_up(error_summary(error))
 
     def _leave_out(self, model: LanguageModel, bucket: Bucket) -> None:
         log.warning("no memory to capture %s, %s", model.name, bucket, exc_info=True)

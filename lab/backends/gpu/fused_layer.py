@@ -20,7 +20,7 @@ from lab.kv_cache.attention_metadata import BlockPlan, StepPlan
 from lab.kv_cache.formats import PlainLayer
 from lab.models.language_model import LanguageModel
 from lab.models.llama_family import is_plain, unlike_llama
-from lab.util.device_memory import release_device_memory
+from lab.util.device_memory import release_cached_memory
 
 
 def fused(model: LanguageModel) -> LanguageModel:
@@ -39,7 +39,7 @@ def merge(model: LanguageModel) -> None:
     copied = [module.merge() for module in model.model.modules() if isinstance(module, FusedLayer)]
     if any(copied) and model.device.type == "cuda":
         # The allocator keeps the memory of each part by itself, and nothing larger than a part fits into it.
-        release_device_memory()
+        release_cached_memory()
 
 
 class FusedLayer(nn.Module):

@@ -25,7 +25,7 @@ from lab.models.language_model import LanguageModel
 from lab.trace.events import Part
 from lab.util.device_copy import joined
 from lab.util.device_memory import is_out_of_memory
-from lab.util.step_timer import StepClock
+from lab.util.step_timer import StepTimer
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class GpuBackend(TorchBackend):
         if not self.launches_ahead or bucket is None or not self._graphs.has(self.model, bucket):
             return None
         try:
-            timer = StepClock(self.model.device)
+            timer = StepTimer(self.model.device)
             logits = self.forward(batch, storage)
             timer.mark("verify")
         except Exception:  # computed in its turn, it succeeds or says why not

@@ -11,7 +11,7 @@ from lab.backends.gpu import paged_attention, store_kv
 from lab.backends.interface import KernelError
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.util.device_memory import is_out_of_memory
-from lab.util.messages import in_short
+from lab.util.messages import error_summary
 
 
 def attend_by_kernels(
@@ -48,4 +48,4 @@ def launching(on: torch.Tensor) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, KernelError) or is_out_of_memory(error):
             raise
-        raise KernelError(in_short(error)) from error
+        raise KernelError(error_summary(error)) from error

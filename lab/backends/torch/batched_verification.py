@@ -12,7 +12,7 @@ from lab.backends.interface import CHOOSE, VERIFY, DraftRound, DraftTokens, Pend
 from lab.backends.torch.rejection_sampler import greedy_verify, rejection_sample, row
 from lab.backends.torch.token_distributions import gather_distributions, read_distributions
 from lab.config import SamplingParams
-from lab.util.device_copy import Fetched, joined, on_device
+from lab.util.device_copy import HostCopy, joined, on_device
 
 Sample = Callable[[torch.Tensor, Sequence[SamplingParams], torch.Tensor | None], tuple[torch.Tensor, torch.Tensor]]
 
@@ -51,7 +51,7 @@ def verify_rounds(logits: torch.Tensor, rounds: Sequence[DraftRound], sample: Sa
         verified = _verify_alike(*its, [rounds[i].draft for i in indices], is_sampled, logprobs)
         packed.append(verified.flatten())
         sizes += [verified.shape[1]] * len(indices)
-    fetched = Fetched(joined(packed))  # one tensor, one copy; float32 holds every token id exactly
+    fetched = HostCopy(joined(packed))  # one tensor, one copy; float32 holds every token id exactly
 
     def results() -> list[Verification]:
         numbers, found = iter(fetched.tolist()), {}

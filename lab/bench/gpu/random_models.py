@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerF
 from lab.engine.engine import Engine
 from lab.kv_cache.attention_metadata import BlockPlan, StepPlan
 from lab.load import new_engine
-from lab.memory.model_memory import known
+from lab.memory.model_memory import known_models
 from lab.models.language_model import LanguageModel
 from lab.models.model_shape import ModelShape
 
@@ -25,7 +25,7 @@ END = 1
 """The id that ends a text. A script has only larger ids."""
 
 
-LLAMA_8B, LLAMA_1B = (known()[name].shape for name in ("llama-3.1-8b", "llama-3.2-1b"))
+LLAMA_8B, LLAMA_1B = (known_models()[name].shape for name in ("llama-3.1-8b", "llama-3.2-1b"))
 TINY_TARGET = ModelShape(
     layers=2,
     heads=4,

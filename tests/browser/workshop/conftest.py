@@ -9,9 +9,9 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route
 
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.conftest import Lab
-from visualize.pages.workshop.auth import Access
+from visualize.pages.workshop.auth import WorkshopAuth
 
-CODE = Access(KEY).code
+CODE = WorkshopAuth(KEY).code
 HASTY = "const { timeout } = AbortSignal; AbortSignal.timeout = () => timeout.call(AbortSignal, 1000)"
 """Doors that do not answer are given up after a second."""
 

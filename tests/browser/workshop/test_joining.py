@@ -11,7 +11,7 @@ from playwright.sync_api import Route
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.conftest import Lab
 from tests.browser.workshop.conftest import HASTY, answered, state
-from visualize.pages.workshop.auth import Access
+from visualize.pages.workshop.auth import WorkshopAuth
 
 Visit = Callable[..., Lab]
 
@@ -67,7 +67,7 @@ def test_any_key_works_in_the_address_as_printed(troubled: Visit, server: str) -
         asked.clear()
         page.goto(f"{server}/room#lead={key}")
         page.wait_for_selector(".sheet-say.problem")
-        Access(key).lead(json.loads(asked[0])["key"])
+        WorkshopAuth(key).lead(json.loads(asked[0])["key"])
 
 
 @pytest.mark.parametrize("path", ["", "room"])

@@ -10,7 +10,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.pages.workshop import routes as doors
 from visualize.pages.workshop.workshop import Workshop
 
@@ -21,8 +21,8 @@ class Room:
     """A workshop, queried over HTTP."""
 
     def __init__(self, host: str = "0.0.0.0") -> None:
-        self.line = Line(together=True)
-        self.workshop = Workshop(self.line, host, KEY)
+        self.queue = JobQueue(together=True)
+        self.workshop = Workshop(self.queue, host, KEY)
         self.client = TestClient(Starlette(routes=self.workshop.routes()))
 
     def ask(self, door: str, **question: Any) -> tuple[int, dict[str, Any]]:
@@ -39,4 +39,4 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
     monkeypatch.setattr(doors, "PAUSE", 0.0)
     room = Room()
     yield room
-    room.line.close(1)
+    room.queue.close(1)

@@ -10,15 +10,15 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.options import known_hosts, read_options
 from visualize.pages.workshop import auth as access
-from visualize.pages.workshop.auth import LENGTH, LETTERS, Access, AccessError, joining, qr_code
+from visualize.pages.workshop.auth import LENGTH, LETTERS, WorkshopAuth, WorkshopAuthError, joining, qr_code
 from visualize.pages.workshop.workshop import Workshop
 
 
 def test_the_code_is_accepted_as_people_type_it() -> None:
-    door = Access()
+    door = WorkshopAuth()
     assert len(door.code) == LENGTH
     assert set(door.code) <= set(LETTERS)
     for typed in (door.code, door.code.lower(), f" {door.code[:2]} {door.code[2:]}\n"):
@@ -34,19 +34,19 @@ def test_a_code_has_no_letters_that_look_alike() -> None:
 
 @pytest.mark.parametrize("typed", ["", "XXXXXX", None, 5, ["B"], "ÄÖÜßé", "\ud800", "x" * 100_000])
 def test_a_wrong_code_or_key_is_refused(typed: object) -> None:
-    door = Access()
-    with pytest.raises(AccessError, match="not this workshop's code"):
+    door = WorkshopAuth()
+    with pytest.raises(WorkshopAuthError, match="not this workshop's code"):
         door.join(typed)
-    with pytest.raises(AccessError, match="not this workshop's key"):
+    with pytest.raises(WorkshopAuthError, match="not this workshop's key"):
         door.lead(typed)
 
 
 def test_a_key_must_match_exactly_and_differs_every_time() -> None:
-    assert len({Access().key for _ in range(5)}) == 5
-    door = Access("Correct horse")
+    assert len({WorkshopAuth().key for _ in range(5)}) == 5
+    door = WorkshopAuth("Correct horse")
     door.lead("Correct horse")
     for near in ("correct horse", "Correct horse ", door.code):
-        with pytest.raises(AccessError):
+        with pytest.raises(WorkshopAuthError):
             door.lead(near)
 
 
@@ -62,14 +62,14 @@ def test_a_key_must_match_exactly_and_differs_every_time() -> None:
     ],
 )
 def test_a_key_is_accepted_as_a_browser_has_it_in_an_address(key: str, address: str) -> None:
-    Access(key).lead(address)
-    with pytest.raises(AccessError):
-        Access(f"{key}x").lead(address)
+    WorkshopAuth(key).lead(address)
+    with pytest.raises(WorkshopAuthError):
+        WorkshopAuth(f"{key}x").lead(address)
 
 
 def test_a_chosen_key_always_gives_the_same_code() -> None:
-    assert Access("Correct horse").code == "CRYTF", "of another version, too: it may be on a slide"
-    assert len({Access().code for _ in range(5)} | {Access(f"key {i}").code for i in range(5)}) == 10
+    assert WorkshopAuth("Correct horse").code == "CRYTF", "of another version, too: it may be on a slide"
+    assert len({WorkshopAuth().code for _ in range(5)} | {WorkshopAuth(f"key {i}").code for i in range(5)}) == 10
 
 
 def test_the_joining_link_has_an_address_that_others_can_reach(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,11 +80,11 @@ def test_the_joining_link_has_an_address_that_others_can_reach(monkeypatch: pyte
     for page in ("http://127.0.0.1:7860/", "http://[::1]:7860/", "http://0.0.0.0:7860/", "http://[::]:7860/"):
         assert joining(page, "BCDFG", "0.0.0.0") == "http://10.1.2.3:7860/?join=BCDFG"
         assert joining(page, "BCDFG", "::") == "http://[2001:db8::5]:7860/?join=BCDFG"
-        with pytest.raises(AccessError, match="Only this machine"):
+        with pytest.raises(WorkshopAuthError, match="Only this machine"):
             joining(page, "BCDFG", "127.0.0.1")
     own.clear()
     for page, host in (("http://localhost:7860/", "0.0.0.0"), ("http://[::]:7860/", "::")):
-        with pytest.raises(AccessError, match="open this page by the address that they use"):
+        with pytest.raises(WorkshopAuthError, match="open this page by the address that they use"):
             joining(page, "BCDFG", host)
 
 
@@ -92,7 +92,7 @@ def test_others_are_sent_to_no_address_that_the_server_would_not_answer_to(monke
     monkeypatch.setattr(access, "_own_address", lambda host: "10.1.2.3")
     options = read_options(["--host", "0.0.0.0", "--allowed-hosts", "lab.example.org", "--device", "cpu"], {})
     names = known_hosts(options, {})
-    told = Workshop(Line(together=True), options.host, "KEY", names).announcement("http://0.0.0.0:7860/")
+    told = Workshop(JobQueue(together=True), options.host, "KEY", names).announcement("http://0.0.0.0:7860/")
     assert "http://10.1.2.3" not in told
     assert "only by the names in --allowed-hosts: lead from the address at which a proxy serves it" in told
     page = "https://lab.example.org/"
@@ -128,14 +128,14 @@ def test_where_no_way_leads_out_of_the_network_an_interface_has_the_address(monk
     assert joining("http://localhost:7860/", "BCDFG", "0.0.0.0") == "http://169.254.3.4:7860/?join=BCDFG"
     found["wlan0"] = [address("fe80::1%wlan0")]
     for host in ("0.0.0.0", "::"):
-        with pytest.raises(AccessError, match="no address"):
+        with pytest.raises(WorkshopAuthError, match="no address"):
             joining("http://localhost:7860/", "BCDFG", host)
 
 
 @pytest.mark.parametrize("address", ["http://localhost:7860/", "http://localhost:7860"])
 def test_the_console_shows_the_same_address_as_the_qr_code(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setattr(access, "_own_address", lambda host: "10.1.2.3")
-    workshop = Workshop(Line(together=True), "0.0.0.0", "KEY")
+    workshop = Workshop(JobQueue(together=True), "0.0.0.0", "KEY")
     told = workshop.announcement(address)
     assert joining(address, workshop.access.code, "0.0.0.0") in told
     assert f"http://10.1.2.3:7860/?join={workshop.access.code}" in told
@@ -143,21 +143,21 @@ def test_the_console_shows_the_same_address_as_the_qr_code(monkeypatch: pytest.M
     assert [line for line in told.splitlines() if "http" in line and not re.search(r"https?://\S*\w$", line)] == [], (
         "a full stop after an address would be copied with it"
     )
-    everywhere = Workshop(Line(together=True), "::", "KEY").announcement("http://[::]:7860/")
+    everywhere = Workshop(JobQueue(together=True), "::", "KEY").announcement("http://[::]:7860/")
     assert "http://[::1]:7860/room#lead=KEY" in everywhere
     assert "fewer than 12 characters" in everywhere
-    long = Workshop(Line(together=True), "::", "twelve chars").announcement("http://[::]:7860/")
+    long = Workshop(JobQueue(together=True), "::", "twelve chars").announcement("http://[::]:7860/")
     assert "fewer than" not in long
     assert "twelve chars" not in long, "others may read what is printed"
-    made_up = Workshop(Line(together=True), "::", None)
+    made_up = Workshop(JobQueue(together=True), "::", None)
     assert "fewer than" not in made_up.announcement("http://[::]:7860/")
     assert f"http://[::1]:7860/room#lead={made_up.access.key}" in made_up.announcement("http://[::]:7860/")
-    alone = Workshop(Line(together=True), "127.0.0.1", "KEY").announcement("http://127.0.0.1:7860/")
+    alone = Workshop(JobQueue(together=True), "127.0.0.1", "KEY").announcement("http://127.0.0.1:7860/")
     assert "start it with --host 0.0.0.0" in alone
 
 
 def test_if_only_this_machine_can_join_the_error_says_what_to_do() -> None:
-    with pytest.raises(AccessError, match=r"start it with --host 0\.0\.0\.0, or lead from .+ --share"):
+    with pytest.raises(WorkshopAuthError, match=r"start it with --host 0\.0\.0\.0, or lead from .+ --share"):
         joining("http://127.0.0.1:7860/", "BCDFG", "127.0.0.1")
 
 
@@ -176,7 +176,7 @@ def test_if_only_this_machine_can_join_the_error_says_what_to_do() -> None:
     ],
 )
 def test_an_invalid_page_address_is_refused(page: str) -> None:
-    with pytest.raises(AccessError, match="is not a page's address"):
+    with pytest.raises(WorkshopAuthError, match="is not a page's address"):
         joining(page, "BCDFG", "0.0.0.0")
 
 

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=8), st.booleans())
 def test_exclusive_turns_run_alone_and_the_others_together(alone: list[bool], together: bool) -> None:
-    line, inside, wrong, began = Line(together=together), [], [], []
+    queue, inside, wrong, began = JobQueue(together=together), [], [], []
     lock = threading.Lock()
 
     def take(number: int) -> None:
-        with line.turn(number, threading.Event(), alone=alone[number]):
+        with queue.turn(number, threading.Event(), alone=alone[number]):
             with lock:
                 inside.append(number)
                 began.append(number)
@@ -33,7 +33,7 @@ def test_exclusive_turns_run_alone_and_the_others_together(alone: list[bool], to
     threads = [threading.Thread(target=take, args=(number,)) for number in range(len(alone))]
     for number, thread in enumerate(threads):
         thread.start()
-        while number not in line._waiting and number not in began:
+        while number not in queue._waiting and number not in began:
             time.sleep(0)
     for thread in threads:
         thread.join(5)
@@ -47,23 +47,23 @@ def test_exclusive_turns_run_alone_and_the_others_together(alone: list[bool], to
 
 
 def test_workshop_runs_wait_for_measurements_but_not_for_each_other() -> None:
-    line, stop = Line(together=True), threading.Event()
+    queue, stop = JobQueue(together=True), threading.Event()
     give_up = threading.Timer(5, stop.set)
     give_up.start()
-    with line.turn("a run", stop, alone=False), line.turn("another", stop, alone=False):
+    with queue.turn("a run", stop, alone=False), queue.turn("another", stop, alone=False):
         give_up.cancel()
         assert not stop.is_set()
-        assert line.ahead("another") == 0
-        measuring = threading.Thread(target=lambda: line.turn("a measurement", stop).__enter__())
+        assert queue.ahead("another") == 0
+        measuring = threading.Thread(target=lambda: queue.turn("a measurement", stop).__enter__())
         measuring.start()
-        while "a measurement" not in line._waiting:
+        while "a measurement" not in queue._waiting:
             time.sleep(0.001)
-        assert line.ahead("a measurement") == 2
-        late = threading.Thread(target=lambda: line.turn("late", stop, alone=False).__enter__())
+        assert queue.ahead("a measurement") == 2
+        late = threading.Thread(target=lambda: queue.turn("late", stop, alone=False).__enter__())
         late.start()
-        while "late" not in line._waiting:
+        while "late" not in queue._waiting:
             time.sleep(0.001)
-        assert line.ahead("late") == 3, "otherwise a measurement would never get its turn"
+        assert queue.ahead("late") == 3, "otherwise a measurement would never get its turn"
         stop.set()
         measuring.join(2)
         late.join(2)
@@ -71,9 +71,9 @@ def test_workshop_runs_wait_for_measurements_but_not_for_each_other() -> None:
 
 def test_a_turn_within_a_turn_is_refused() -> None:
     """It would wait for itself, or end the turn that it is in."""
-    line, stop = Line(), threading.Event()
-    with line.turn("a run", stop):
-        with pytest.raises(AssertionError, match="a turn within a turn"), line.turn("a run", stop):
+    queue, stop = JobQueue(), threading.Event()
+    with queue.turn("a run", stop):
+        with pytest.raises(AssertionError, match="a turn within a turn"), queue.turn("a run", stop):
             pass
-        assert "a run" in line._waiting
-    assert not line._waiting
+        assert "a run" in queue._waiting
+    assert not queue._waiting

@@ -59,7 +59,7 @@ def test_the_squares_show_what_the_engine_holds(visits: list) -> None:
         listen()
         running, waiting = engine.counts()
         assert shared.counts() == (running, waiting)
-        pools = {pool.setting: pool for pool in engine._pools if pool.cache}
+        pools = {pool.config: pool for pool in engine._cores if pool.cache}
         for (_, setting), seen in shared._pools.items():
             if setting in pools:
                 truth = pools[setting].cache.blocks.occupancy()

@@ -29,8 +29,8 @@ from visualize.run_settings import Settings
 def test_the_room_is_updated_only_while_someone_is_watching(room: Room) -> None:
     engine = tiny_engine(watch=room.workshop.room.watch("tiny"))
     channel = room.workshop.room.channel
-    settings_of_run = Settings(max_tokens=8, speculation="off", prompt="A fox", temperature=0.0)
-    first = LiveRun(room.line, lambda pair: engine, settings_of_run)
+    settings_of_run = Settings(max_tokens=8, speculative="off", prompt="A fox", temperature=0.0)
+    first = LiveRun(room.queue, lambda pair: engine, settings_of_run)
     assert first.done.wait(20)
     time.sleep(0.3)
     assert not channel._messages, "nobody is watching"
@@ -42,7 +42,7 @@ def test_the_room_is_updated_only_while_someone_is_watching(room: Room) -> None:
         async for _, message in channel.read():
             messages.append(json.loads(message))
             if len(messages) == 1:
-                runs.extend(LiveRun(room.line, lambda pair: engine, settings_of_run) for _ in range(3))
+                runs.extend(LiveRun(room.queue, lambda pair: engine, settings_of_run) for _ in range(3))
             if messages[-1]["done"] == 4 and any(message["speed"] for message in messages):
                 return messages
         return messages
@@ -85,12 +85,12 @@ def test_who_comes_after_a_while_without_watchers_is_told_what_has_happened_mean
 
 
 def test_the_rooms_speed_is_that_of_all_tokens_in_the_last_second(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    room.line.close(0)
+    room.queue.close(0)
     until(lambda: room.workshop.room.channel.closed)  # its own thread has ended
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep)
     monkeypatch.setattr("visualize.pages.workshop.feed.time", clock)
-    watched, speeds = Workshop(room.line, "0.0.0.0", KEY).room, []
+    watched, speeds = Workshop(room.queue, "0.0.0.0", KEY).room, []
     take = watched.watch("tiny")
     some = {"t_ms": 0.0, "step": 0, "origins": (), "pieces": (), "probabilities": (), "text": ""}
     for seconds, tokens in ((0.5, 3), (0.5, 2), (1.0, 0), (2.0, 5)):
@@ -111,11 +111,11 @@ def test_the_room_starts_over_after_what_it_cannot_take(room: Room, monkeypatch:
 
     monkeypatch.setattr(SharedPools, "take", once)
     engine = tiny_engine(watch=room.workshop.room.watch("tiny"))
-    how = Settings(max_tokens=3, speculation="off", prompt="A fox")
-    assert LiveRun(room.line, lambda pair: engine, how).done.wait(20)
+    how = Settings(max_tokens=3, speculative="off", prompt="A fox")
+    assert LiveRun(room.queue, lambda pair: engine, how).done.wait(20)
     until(lambda: not sound)
     sound.append(True)
-    assert LiveRun(room.line, lambda pair: engine, how).done.wait(20)
+    assert LiveRun(room.queue, lambda pair: engine, how).done.wait(20)
     until(lambda: not sound)
 
     async def look() -> dict[str, Any]:
@@ -148,6 +148,6 @@ def test_the_workshop_ends_for_everyone_when_the_server_closes() -> None:
     threads = [thread for thread in threading.enumerate() if thread.name == "decode-lab-room"]
     assert threads
     assert all(thread.daemon for thread in threads), "a server that cannot listen ends without closing"
-    room.line.close(1)
+    room.queue.close(1)
     channels = (room.workshop.room.channel, room.workshop.lead.channel)
     until(lambda: all(channel.closed for channel in channels))

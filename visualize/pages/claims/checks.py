@@ -12,7 +12,7 @@ from lab.claims.trial import Stopped, Trial
 from lab.engine.engine import Engine
 from lab.errors import LabError
 from visualize.charts.claim_charts import columns, shells
-from visualize.jobs.job_queue import Line, Load
+from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.progress_tasks import Record, Task
 from visualize.states import VERDICTS
 from visualize.text import visible
@@ -71,11 +71,11 @@ def calculated() -> Record:
 class Checks(Task):
     """Checks claims for a visitor, one after another; a measurement that several share is made once."""
 
-    def __init__(self, line: Line, load: Load, names: Sequence[str]) -> None:
+    def __init__(self, queue: JobQueue, load: Load, names: Sequence[str]) -> None:
         self._names = [name for name in CLAIMS if name in names]  # they come from a browser
         self._checked: Record = {}
         self._place, self._now = 0, ""
-        super().__init__(line, load)
+        super().__init__(queue, load)
 
     def _work(self) -> None:
         trial = Trial(self._load_in_turn, cancelled=self.cancelled, report=self._report, turn=self.turn)
@@ -95,8 +95,8 @@ class Checks(Task):
         with self.turn():
             return self.engine(pair)
 
-    def _report(self, line: str) -> None:
-        self._now = visible(line)
+    def _report(self, queue: str) -> None:
+        self._now = visible(queue)
 
     def record(self) -> Record:
         over = self.done.is_set()

@@ -10,24 +10,24 @@ import gradio as gr
 from visualize import page_header as header
 from visualize.forms import component
 from visualize.gradio_events import QUIET, REPEATED, ready, stops, warn
-from visualize.jobs.job_queue import Line, Load
+from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.progress_tasks import follow
-from visualize.jobs.visitor_sessions import OneEach
+from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.claims.checks import Checks, opened, setup
 from visualize.text import as_line
 
 
-def build(pages: gr.Blocks, load: Load, line: Line) -> None:
-    """Lay the page out, inside a route of ``pages``. Its measurements wait in ``line`` with all other runs."""
-    tasks = OneEach()
+def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
+    """Lay the page out, inside a route of ``pages``. Its measurements wait in ``queue`` with all other runs."""
+    tasks = OnePerSession()
 
     def check(request: gr.Request, asked: gr.EventData) -> Iterator[str]:
         given = getattr(asked, "claims", None)
         names = given if isinstance(given, list) else []
-        yield from map(as_line, follow(tasks.begin(request.session_hash, lambda: Checks(line, load, names))))
+        yield from map(as_line, follow(tasks.begin(request.session_hash, lambda: Checks(queue, load, names))))
 
     header.build("Claims")
-    view = component("claims", setup() | {"server": uuid.uuid4().hex})
+    view = component("pages/claims/page", setup() | {"server": uuid.uuid4().hex}, elem_id="claims")
     view.submit(check, None, view, **REPEATED)
     stops(pages, view.stop, tasks)
     ready(pages.load(_opened, outputs=view, **QUIET))

@@ -15,7 +15,7 @@ from lab.measure.comparison import RunTurn, compare
 from lab.measure.difference import first_differences
 from lab.measure.scaling_fit import UNCACHED, measure_growth
 from lab.trace.run import Run
-from visualize.jobs.job_queue import Line, Load
+from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.progress_tasks import Record, Task
 from visualize.pages.compare import report as comparison
 from visualize.pages.compare import theory_report as prediction
@@ -27,14 +27,14 @@ from visualize.states import KV_FORMATS
 class Comparison(Task):
     """Settings compared on a prompt; ``count``: the finished runs, of which only what the page shows is kept."""
 
-    def __init__(self, line: Line, load: Load, inputs: Inputs) -> None:
+    def __init__(self, queue: JobQueue, load: Load, inputs: Inputs) -> None:
         self.inputs = inputs
         self.count = 0
         self._now: tuple[RunTurn, int] | None = None
         self._reading = False
         self._so_far: Record = {}
         self._whole: Record = {}
-        super().__init__(line, load)
+        super().__init__(queue, load)
 
     def _work(self) -> None:
         inputs = self.inputs
@@ -114,11 +114,11 @@ def _token_bytes(engine: Engine) -> dict[str, int]:
 class Growth(Task):
     """Milliseconds per token by length, with and without a cache."""
 
-    def __init__(self, line: Line, load: Load, inputs: Inputs) -> None:
+    def __init__(self, queue: JobQueue, load: Load, inputs: Inputs) -> None:
         self.inputs = inputs
         self._now = ""
         self._whole: Record = {}
-        super().__init__(line, load)
+        super().__init__(queue, load)
 
     def _work(self) -> None:
         curves, prompt = {}, bounded(self.inputs.prompt)

@@ -11,8 +11,8 @@ from lab.config import EngineConfig, SamplingParams
 from lab.config_parse import parse_config
 from lab.errors import ConfigError
 from lab.measure.comparison import FEWEST, MOST
+from lab.models.devices import has_gpu
 from lab.registry import EMBEDDED, Pair
-from lab.util.capabilities import has_gpu
 from visualize.run_settings import BOUNDS as LAB_BOUNDS
 from visualize.run_settings import CHOICES as LAB_CHOICES
 from visualize.run_settings import LINK as LAB_LINK

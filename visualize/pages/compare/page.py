@@ -13,9 +13,9 @@ from visualize import page_header as header
 from visualize.charts import compare_charts as figures
 from visualize.forms import Widgets, answering, component
 from visualize.gradio_events import QUIET, REPEATED, begins, keep_address, ready, stops, warn
-from visualize.jobs.job_queue import Line, Load
+from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.progress_tasks import follow
-from visualize.jobs.visitor_sessions import OneEach
+from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.compare import report as comparison
 from visualize.pages.compare import theory_report as prediction
 from visualize.pages.compare.compare_job import Comparison, Growth
@@ -55,17 +55,17 @@ SAYS = {
 }
 
 
-def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, Pair]) -> None:
-    """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the Lab; ``pairs`` are the
-    model pairs that ``load`` knows, by name."""
-    tasks, link, draft = OneEach(), _link(pairs), pairs[DEFAULTS["pair"]].has_draft
+def build(pages: gr.Blocks, load: Load, queue: JobQueue, pairs: Mapping[str, Pair]) -> None:
+    """Lay the page out, inside a route of ``pages``. Its runs wait in ``queue`` with all others; ``pairs``
+    are the model pairs that ``load`` knows, by name."""
+    tasks, link, draft = OnePerSession(), _link(pairs), pairs[DEFAULTS["pair"]].has_draft
 
     def run(request: gr.Request, *values: Any) -> Iterator[str]:
-        task = tasks.begin(request.session_hash, lambda: Comparison(line, load, to_inputs(values)))
+        task = tasks.begin(request.session_hash, lambda: Comparison(queue, load, to_inputs(values)))
         yield from map(as_line, follow(task))
 
     def grow(request: gr.Request, *values: Any) -> Iterator[str]:
-        task = tasks.begin(request.session_hash, lambda: Growth(line, load, to_inputs(values)))
+        task = tasks.begin(request.session_hash, lambda: Growth(queue, load, to_inputs(values)))
         yield from map(as_line, follow(task))
 
     def opened(request: gr.Request) -> list[Any]:
@@ -84,7 +84,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, Pair]) -
                 press = gr.Button("Compare", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
         with gr.Column(elem_id="view"):
-            view = component("compare", _setup(), ("race",), elem_id="contest")
+            view = component("pages/compare/page", _setup(), ("static/race",), elem_id="contest")
     values = [controls[name] for name in NAMES]
     begins(press.click(run, values, view, **REPEATED))
     view.submit(grow, values, view, **REPEATED)  # the view's own button

@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from lab.memory.capacity import Deployment
-from lab.memory.model_memory import Model, known
+from lab.memory.model_memory import ModelInfo, known_models
 from lab.util.messages import counted
 from lab.vllm.serve_command import (
     BLOCK,
     WithDraft,
-    always,
     differences,
     fewest_gpus,
     holds,
@@ -22,6 +21,7 @@ from lab.vllm.serve_command import (
     serve_command,
     sharded,
     splits,
+    unavoidable_differences,
 )
 from visualize.pages.deploy.deployment import NAMED, Inputs
 from visualize.pages.memory import calculator
@@ -42,7 +42,7 @@ def answer(inputs: Inputs) -> dict[str, Any]:
     """
     inputs.check()
     config = inputs.engine_config()
-    target, drafts = _model(inputs.model), inputs.speculation == "draft"
+    target, drafts = _model(inputs.model), inputs.speculative == "draft"
     draft = _model(inputs.draft_model) if drafts else None
     needed = _needed(inputs, target, draft) if target else None
     gpus = inputs.tensor_parallel or (_fewest(needed, inputs.at_once) if needed else 1)
@@ -67,7 +67,7 @@ def answer(inputs: Inputs) -> dict[str, Any]:
         "differences": [
             *_of_weights(inputs, draft),
             *_of_models(target, draft, drafts, gpus),
-            *always(inputs.cache, inputs.paged),
+            *unavoidable_differences(inputs.kv_cache, inputs.paged),
             *differences(config),
             *left_behind(config, inputs.at_once, inputs.max_num_batched_tokens, limit),
             *(_of_memory(inputs) if needed else ()),
@@ -76,21 +76,21 @@ def answer(inputs: Inputs) -> dict[str, Any]:
     }
 
 
-def _model(key: str) -> Model | None:
-    return known()[key] if key in NAMED else None
+def _model(key: str) -> ModelInfo | None:
+    return known_models()[key] if key in NAMED else None
 
 
-def _name(other: str, model: Model | None) -> str:
+def _name(other: str, model: ModelInfo | None) -> str:
     return model.source.removeprefix("config.json of ") if model else other.strip()
 
 
-def _needed(inputs: Inputs, target: Model, draft: Model | None) -> Deployment:
+def _needed(inputs: Inputs, target: ModelInfo, draft: ModelInfo | None) -> Deployment:
     """The model on one GPU of the chosen kind, with the command's block size, and a known draft beside it. The draft is
     the one that the command names: vLLM quantises its cache like the target's, but not its weights.
     """
     machine = {name: getattr(inputs, name) for name in ("weights", "gpu", "memory", "set_aside", "mean", "longest")}
     config = inputs.engine_config()
-    blocks = {"kv_format": config.kv_dtype, "block_size": config.block_size if keeps_block_size(config) else BLOCK}
+    blocks = {"kv_dtype": config.kv_dtype, "block_size": config.block_size if keeps_block_size(config) else BLOCK}
     asked = calculator.Inputs(**machine, **blocks)
     if draft is None:
         return asked.deployment(target)
@@ -109,7 +109,7 @@ def _fewest(needed: Deployment, sequences: int) -> int:
     return fewest_gpus(needed, sequences) or max(splits(needed))
 
 
-def _too_long(inputs: Inputs, target: Model | None) -> str:
+def _too_long(inputs: Inputs, target: ModelInfo | None) -> str:
     """Why vLLM would not start with sequences of this length; empty if it would."""
     if target is None or inputs.longest <= (most := target.shape.context_length):
         return ""
@@ -119,13 +119,13 @@ def _too_long(inputs: Inputs, target: Model | None) -> str:
     )
 
 
-def _mismatched(target: Model | None, draft: Model | None) -> str:
+def _mismatched(target: ModelInfo | None, draft: ModelInfo | None) -> str:
     """Why vLLM would not start with this draft; empty if it would."""
     if target is None or draft is None or (size := target.shape.vocabulary) == draft.shape.vocabulary:
         return ""
     drafts = [
         model.name
-        for model in map(known().get, NAMED)
+        for model in map(known_models().get, NAMED)
         if model.shape.vocabulary == size and model.parameters < target.parameters
     ]
     return (
@@ -136,7 +136,9 @@ def _mismatched(target: Model | None, draft: Model | None) -> str:
     )
 
 
-def _fits(inputs: Inputs, target: Model | None, draft: Model | None, needed: Deployment | None, gpus: int) -> str:
+def _fits(
+    inputs: Inputs, target: ModelInfo | None, draft: ModelInfo | None, needed: Deployment | None, gpus: int
+) -> str:
     """Whether the command will work."""
     if needed is None:
         return "Whether it fits is calculated for known models only; here the GPUs are as you set, or one."
@@ -148,7 +150,7 @@ def _fits(inputs: Inputs, target: Model | None, draft: Model | None, needed: Dep
     each = f"{counted(gpus, 'GPU')} of {size(needed.memory)}"
     room = counted(shard.sequences("paged"), "sequence")
     if holds(shard, inputs.at_once):
-        most = "at most " * (inputs.speculation == "draft" and draft is None)  # what the draft takes is not known
+        most = "at most " * (inputs.speculative == "draft" and draft is None)  # what the draft takes is not known
         return f"On {each} there is room for {most}{room}, and {wanted} {are} asked for."
     if shard.cache_bytes <= 0:
         larger = "more or larger GPUs" if gpus < max(splits(needed)) else "larger GPUs"
@@ -175,7 +177,7 @@ def _rows(needed: Deployment, at_once: int, gpus: int) -> list[dict[str, Any]]:
     ]
 
 
-def _of_weights(inputs: Inputs, draft: Model | None) -> Iterator[str]:
+def _of_weights(inputs: Inputs, draft: ModelInfo | None) -> Iterator[str]:
     if inputs.weights in ("int8", "int4"):
         yield (
             f"{calculator.WEIGHTS[inputs.weights]} weights come with the model: name one that was quantised that "
@@ -185,7 +187,7 @@ def _of_weights(inputs: Inputs, draft: Model | None) -> Iterator[str]:
         )
 
 
-def _of_models(target: Model | None, draft: Model | None, drafts: bool, gpus: int) -> Iterator[str]:
+def _of_models(target: ModelInfo | None, draft: ModelInfo | None, drafts: bool, gpus: int) -> Iterator[str]:
     if not drafts:
         return
     if draft is None:

@@ -12,18 +12,18 @@ from lessons.teaching import guide
 from visualize import page_header as header
 from visualize.forms import component
 from visualize.gradio_events import QUIET, REPEATED, nothing, ready, stops
-from visualize.jobs.job_queue import Line, Load
+from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.progress_tasks import Record, follow
-from visualize.jobs.visitor_sessions import OneEach
+from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.lessons.answer_key import Answers, lesson_records, told
 from visualize.pages.lessons.lesson_run import LessonRun
 from visualize.pages.lessons.page import LATEX
 from visualize.text import as_line
 
 
-def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
-    """Lay the page out, inside a route of ``pages``. What it measures waits in ``line`` with all other runs."""
-    tasks, lessons = OneEach(), course()
+def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> None:
+    """Lay the page out, inside a route of ``pages``. What it measures waits in ``queue`` with all other runs."""
+    tasks, lessons = OnePerSession(), course()
     unchanged = dict.fromkeys(lessons, gr.skip())
 
     def outputs(record: Record, texts: dict[int, Any]) -> list[Any]:
@@ -48,7 +48,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
                 yield outputs({"running": False, "progress": said}, unchanged)
                 return
             preset = lessons[number].front.preset
-            task = tasks.begin(request.session_hash, lambda preset=preset: LessonRun(line, load, preset))
+            task = tasks.begin(request.session_hash, lambda preset=preset: LessonRun(queue, load, preset))
             if task is None:
                 yield nothing(1 + len(lessons))
                 return
@@ -67,7 +67,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
     header.build("Instructor")
     with gr.Row(elem_id="lab", elem_classes="lessons"):
         with gr.Column(elem_id="controls"):
-            contents = component("instructor", {})
+            contents = component("pages/instructor/page", {}, elem_id="instructor")
         with gr.Column(elem_id="view"):
             gr.Markdown(guide(), latex_delimiters=LATEX, elem_id="guide", elem_classes="told")
             texts = [

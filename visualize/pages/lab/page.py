@@ -15,10 +15,10 @@ from visualize import page_header as header
 from visualize import stage
 from visualize.assets import TITLE
 from visualize.gradio_events import LATEST, QUIET, REPEATED, begins, keep_address, ready, warn
-from visualize.jobs.job_queue import Line, Load
+from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.live_run import LiveRun
-from visualize.jobs.run_store import Shelf
-from visualize.jobs.visitor_sessions import Visitors
+from visualize.jobs.run_store import RunStore
+from visualize.jobs.visitor_sessions import VisitorSessions
 from visualize.pages.compare.compare_link import against
 from visualize.pages.lab import controls
 from visualize.pages.workshop import page as room
@@ -40,19 +40,19 @@ class LabRun(LiveRun):
 
 
 def build(
-    load: Load, line: Line, pairs: Mapping[str, Pair], *, any_pair: bool, workshop: Workshop | None = None
+    load: Load, queue: JobQueue, pairs: Mapping[str, Pair], *, any_pair: bool, workshop: Workshop | None = None
 ) -> gr.Blocks:
     """The page. ``load`` gives it an engine for each of ``pairs`` by its name, or with ``any_pair`` for any models that
-    a visitor names. Its runs wait in ``line``. In a ``workshop`` it can follow the presenter's page, or be that page.
+    a visitor names. Its runs wait in ``queue``. In a ``workshop`` it can follow the presenter's page, or be that page.
     """
     labels = {name: pair.label for name, pair in pairs.items()}
-    shelf = workshop.shelf if workshop else Shelf()
+    store = workshop.store if workshop else RunStore()
     link = LINK.choosing(pair=labels | ({OTHER: "Other"} if any_pair else {}))
-    visitors = Visitors(shelf)
+    visitors = VisitorSessions(store)
 
     def run(request: gr.Request, *values: Any) -> str:
         settings = sensible(controls.to_settings(values))  # what follows from a switch may be under way
-        begin = functools.partial(LabRun, line, load, settings)
+        begin = functools.partial(LabRun, queue, load, settings)
         return visitors.begin(request.session_hash, begin, against=against(settings)) or gr.skip()
 
     def stop(request: gr.Request) -> None:
@@ -70,11 +70,11 @@ def build(
         return [reopened(str(file), request) if file else gr.skip(), ""]
 
     def take_away(wanted: list[str]) -> dict[str, str]:
-        return shelf.take_away(wanted)
+        return store.take_away(wanted)
 
     def use(given: gr.EventData) -> list[Any]:
         """The controls as those of the run on the stage, and the folds."""
-        started = next(iter(shelf.events(str(getattr(given, "run", "")))), None)
+        started = next(iter(store.events(str(getattr(given, "run", "")))), None)
         if started is None:
             raise gr.Error("The server no longer has this run. If you have its file, open it.", print_exception=False)
         settings, notices = again(started, pairs, link)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from lessons.experiments import Experiment, Measured, Preset
-from visualize.jobs.job_queue import Line, Load
+from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.progress_tasks import Record, Task
 
 
 class LessonRun(Task):
     """Every experiment of a preset, one after another. ``measured`` by kind, complete when ``whole``."""
 
-    def __init__(self, line: Line, load: Load, preset: Preset) -> None:
+    def __init__(self, queue: JobQueue, load: Load, preset: Preset) -> None:
         self._preset = preset
         self._now, self._share, self._at = "", 0.0, 0
         self.measured: dict[str, Measured] = {}
-        super().__init__(line, load)
+        super().__init__(queue, load)
 
     @property
     def whole(self) -> bool:

@@ -19,10 +19,10 @@ from visualize import page_header as header
 from visualize import stage
 from visualize.forms import component
 from visualize.gradio_events import QUIET, REPEATED, begins, nothing, ready, warn
-from visualize.jobs.job_queue import Line, Load
+from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.progress_tasks import Record, follow
-from visualize.jobs.run_store import Shelf
-from visualize.jobs.visitor_sessions import OneEach
+from visualize.jobs.run_store import RunStore
+from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.lessons import lesson_view as sheet
 from visualize.pages.lessons import observation
 from visualize.pages.lessons.answer_key import Answers
@@ -52,13 +52,13 @@ BROWSER_KEEPS = f"""() => {{
 }}"""
 
 
-def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
+def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> None:
     """Lay the page out, inside a route of ``pages``: see ``_Actions``."""
-    shelf = Shelf()
-    actions = _Actions(load, line, answers, shelf)
+    store = RunStore()
+    actions = _Actions(load, queue, answers, store)
 
     def take_away(wanted: list[str]) -> dict[str, str]:
-        return shelf.take_away(wanted)
+        return store.take_away(wanted)
 
     header.build("Lessons")
     at, learner = gr.State(), gr.State()
@@ -66,19 +66,19 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
     with gr.Row(elem_id="lab", elem_classes="lessons"):
         with gr.Column(elem_id="controls"):
             setup = {"lessons": sheet.contents(), "kept": sheet.KEPT, "most": MOST_CHARACTERS}
-            progress = component("course", setup | {"teaching": "instructor"})
+            progress = component("pages/lessons/course", setup | {"teaching": "instructor"}, elem_id="course")
         with gr.Column(elem_id="view"):
             introduction = gr.Markdown(latex_delimiters=LATEX, elem_id="introduction")
-            asked = component("question", sheet.PREDICT, elem_id="predict")
+            asked = component("pages/lessons/question", sheet.PREDICT, elem_id="predict")
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Run", variant="primary", interactive=False, elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
             setup = {"shells": observation.shells(), "vocabulary": as_json()}
-            observed = component("observe", setup, ("race",))
+            observed = component("pages/lessons/observe", setup, ("static/race",), elem_id="observe")
             player = stage.build(take_away, visible=False)
             explained = gr.Markdown(latex_delimiters=LATEX, elem_id="explain")
-            tried = component("try", {"does": "Run it so"}, elem_id="try")
-            answered = component("question", sheet.CHECK, elem_id="check")
+            tried = component("pages/lessons/try", {"does": "Run it so"}, elem_id="try")
+            answered = component("pages/lessons/question", sheet.CHECK, elem_id="check")
     shown = [learner, progress, asked, press, explained, tried, answered]
     asked.submit(actions.predict, [at, learner], [*shown, observed], **REPEATED)
     begins(press.click(actions.run, [at, learner], [*shown, observed, player], **REPEATED))
@@ -91,13 +91,13 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
 
 
 class _Actions:
-    """What learners do on the page, each answered with updates of what it changes. Their runs wait in ``line`` with
+    """What learners do on the page, each answered with updates of what it changes. Their runs wait in ``queue`` with
     those of the other pages; their results become ``answers`` for the instructor, and the runs on the stage are put on
-    ``shelf``."""
+    ``store``."""
 
-    def __init__(self, load: Load, line: Line, answers: Answers, shelf: Shelf) -> None:
-        self._load, self._line, self._answers, self._shelf = load, line, answers, shelf
-        self._tasks = OneEach()
+    def __init__(self, load: Load, queue: JobQueue, answers: Answers, store: RunStore) -> None:
+        self._load, self._queue, self._answers, self._store = load, queue, answers, store
+        self._tasks = OnePerSession()
 
     def opened(self, request: gr.Request, kept: str, runs: str) -> list[Any]:
         """The lesson that the address names, as the learner of this browser left it."""
@@ -119,7 +119,7 @@ class _Actions:
         if seen.played is None:
             return [look, gr.skip()]
         id = uuid.uuid4().hex
-        self._shelf.put(request.session_hash, id, seen.played.events)
+        self._store.put(request.session_hash, id, seen.played.events)
         return [look, gr.update(value=recorded(seen.played, id, elsewhere=not fresh), visible=True)]
 
     def predict(self, request: gr.Request, number: int, learner: Learner | None, given: gr.EventData) -> list[Any]:
@@ -146,7 +146,7 @@ class _Actions:
         lesson, unchanged = course()[number], [gr.skip()] * 7
         task = None
         if learner.prediction is not None:
-            start = partial(LessonRun, self._line, self._load, lesson.front.preset)
+            start = partial(LessonRun, self._queue, self._load, lesson.front.preset)
             task = self._tasks.begin(request.session_hash, start)
         if task is None:
             yield nothing(9)
@@ -173,7 +173,7 @@ class _Actions:
         lesson = course()[number]
         task = None
         if learner.figures is not None:
-            task = self._tasks.begin(request.session_hash, partial(LessonRun, self._line, self._load, lesson.changed))
+            task = self._tasks.begin(request.session_hash, partial(LessonRun, self._queue, self._load, lesson.changed))
         if task is None:
             yield nothing(3)
             return
@@ -205,7 +205,7 @@ class _Actions:
 
     def leave(self, request: gr.Request) -> None:
         self._tasks.leave(request.session_hash)
-        self._shelf.clear(request.session_hash)
+        self._store.clear(request.session_hash)
 
 
 def _shown(lesson: Lesson, learner: Learner, runs: Runs | None = None, keep: bool = True) -> list[Any]:

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from lab.trace.run import Run, parsed
+from lab.trace.run import Run, parse_json
 from lessons.experiments import Measured
 from lessons.experiments.runs import figures
 from lessons.lesson import Lesson
@@ -50,7 +50,7 @@ def unpacked(text: str) -> dict[str, list[Run]]:
     plain = inflate.decompress(base64.b64decode(text, validate=True), MOST_BYTES)
     if not inflate.eof:
         raise ValueError("more than was ever packed")
-    documents = parsed(plain, "what was kept", MOST_VALUES)
+    documents = parse_json(plain, "what was kept", MOST_VALUES)
     return {name: [Run.of(document) for document in some] for name, some in documents.items()}
 
 

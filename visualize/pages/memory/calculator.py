@@ -9,7 +9,7 @@ from typing import Any
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import GPU_KEYS, GPUS, device_bytes
 from lab.memory.lengths import LONGEST, Lengths
-from lab.memory.model_memory import Model, known
+from lab.memory.model_memory import ModelInfo, known_models
 from visualize.states import KV_FORMATS
 from visualize.url_settings import Link
 
@@ -19,9 +19,9 @@ WEIGHTS = {"float32": "FP32", "bfloat16": "BF16", "int8": "INT8", "int4": "INT4"
 
 
 CHOICES: dict[str, dict[Any, str]] = {
-    "model": {key: model.name for key, model in known().items()} | {OTHER: "Another, from the hub"},
+    "model": {key: model.name for key, model in known_models().items()} | {OTHER: "Another, from the hub"},
     "weights": WEIGHTS,
-    "kv_format": KV_FORMATS,
+    "kv_dtype": KV_FORMATS,
     "gpu": {key: name if name.endswith("GB") else f"{name} {GPUS[name]} GB" for key, name in GPU_KEYS.items()}
     | {OTHER: "Another"},
     "block_size": {size: str(size) for size in (1, 8, 16, 32, 128)},
@@ -47,7 +47,7 @@ class Inputs:
     model: str = "llama-3.1-8b"
     hub: str = ""
     weights: str = "bfloat16"
-    kv_format: str = "auto"
+    kv_dtype: str = "auto"
     gpu: str = "h100-80-gb"
     memory: float = 80.0
     set_aside: int = 10
@@ -56,14 +56,14 @@ class Inputs:
     batch: int = 32
     block_size: int = 16
 
-    def deployment(self, model: Model) -> Deployment:
+    def deployment(self, model: ModelInfo) -> Deployment:
         """Raises ConfigError if a number makes no sense."""
         LINK.check(asked(self), LABELS)
         return Deployment(
             shape=model.shape,
             parameters=model.parameters,
             weights=self.weights,
-            kv_dtype=self.kv_format,
+            kv_dtype=self.kv_dtype,
             memory=gpu_bytes(self.gpu, self.memory),
             set_aside=self.set_aside / 100,
             lengths=Lengths(self.mean, self.longest),
@@ -80,7 +80,7 @@ LABELS = {
     "model": "Model",
     "hub": "Hub id",
     "weights": "Weights",
-    "kv_format": "KV format",
+    "kv_dtype": "KV format",
     "gpu": "GPU",
     "memory": "Memory, GiB",
     "set_aside": "Set aside, %",

@@ -6,7 +6,7 @@ import threading
 import time
 
 from lab.errors import LabError
-from lab.memory.model_memory import Model, find, refuse_other_than_hub_id
+from lab.memory.model_memory import ModelInfo, find_model, refuse_other_than_hub_id
 from lab.models.loader import ModelLoadError
 
 AT_ONCE = 8
@@ -19,11 +19,11 @@ _asking = 0
 _failed: dict[str, tuple[float, str]] = {}
 
 
-def look_up(hub: str) -> Model:
+def look_up(hub: str) -> ModelInfo:
     """The model of a hub id, looked up anonymously. It may take seconds.
 
     Raises:
-        LabError: see ``find``; the id failed a moment ago; or too many look-ups are in progress.
+        LabError: see ``find_model``; the id failed a moment ago; or too many look-ups are in progress.
     """
     global _asking
     refuse_other_than_hub_id(hub)
@@ -41,7 +41,7 @@ def look_up(hub: str) -> Model:
             )
         _asking += 1
     try:
-        return find(hub, open_to_all=True)
+        return find_model(hub, open_to_all=True)
     except LabError as error:
         with _lock:
             _failed[hub] = time.monotonic(), str(error)

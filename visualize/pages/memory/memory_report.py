@@ -8,8 +8,8 @@ from typing import Any
 from lab.errors import ConfigError
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import TABLE_BITS, WEIGHT_BITS, GiB
-from lab.memory.model_memory import Model
-from lab.memory.notice import notices
+from lab.memory.model_memory import ModelInfo
+from lab.memory.notice import deployment_notices
 from lab.util.messages import counted
 from visualize.charts import memory_charts as memory
 from visualize.format_numbers import digits
@@ -17,7 +17,7 @@ from visualize.pages.memory.calculator import WEIGHTS
 from visualize.states import KV_FORMATS
 
 
-def sheet(model: Model, chosen: Deployment, batch: int) -> dict[str, Any]:
+def sheet(model: ModelInfo, chosen: Deployment, batch: int) -> dict[str, Any]:
     """Everything that the page shows about a deployment. Texts are plain: the page sets them as text."""
     others = in_every_format(chosen)
     charts = {
@@ -28,7 +28,7 @@ def sheet(model: Model, chosen: Deployment, batch: int) -> dict[str, Any]:
         _overflow(chosen, charts["split"])
     return {
         "about": about(model),
-        "notice": " ".join(notices(model, chosen, size)),
+        "notice": " ".join(deployment_notices(model, chosen, size)),
         "source": f"Numbers of {model.name}: {model.source}.",
         "readouts": readouts(chosen, batch),
         "formula": formula(chosen, batch),
@@ -49,7 +49,7 @@ def in_every_format(chosen: Deployment) -> dict[str, Deployment]:
     return found
 
 
-def about(model: Model) -> str:
+def about(model: ModelInfo) -> str:
     """What the model is, and how its heads share keys and values."""
     shape = model.shape
     queries = counted(shape.heads, "query head")

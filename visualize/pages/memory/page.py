@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 
 from lab.errors import LabError
-from lab.memory.model_memory import Model, known
+from lab.memory.model_memory import ModelInfo, known_models
 from visualize import page_header as header
 from visualize.charts import memory_charts as memory
 from visualize.forms import Widgets, component
@@ -39,7 +39,7 @@ SAYS = {
     "mean": "Tokens: prompt and output.",
 }
 
-Found = dict[str, Model | str | None]
+Found = dict[str, ModelInfo | str | None]
 """The last hub id that was asked for, and its model, or a sentence that says why there is none; None: not known yet."""
 
 
@@ -51,7 +51,7 @@ def build(pages: gr.Blocks) -> None:
             controls = _controls()
         with gr.Column(elem_id="view"):
             setup = {"shells": memory.shells(), "assumed": ASSUMED}
-            view = component("memory", setup, elem_id="sheet")
+            view = component("pages/memory/page", setup, elem_id="sheet")
     found = gr.State({})
     values = [controls[name] for name in NAMES]
     ask = {"fn": _ask, "inputs": [found, *values], "outputs": view}
@@ -78,7 +78,7 @@ def _controls() -> dict[str, Any]:
             "model": widgets.listed("model"),
             "hub": widgets.text("hub", 1, 1, placeholder="owner/name", visible="hidden"),
             "weights": widgets.choice("weights"),
-            "kv_format": widgets.choice("kv_format"),
+            "kv_dtype": widgets.choice("kv_dtype"),
             "gpu": widgets.listed("gpu"),
             "memory": widgets.number("memory", visible="hidden"),
             "set_aside": widgets.slider("set_aside"),
@@ -118,7 +118,7 @@ def _answer(found: Found, *values: Any) -> str:
     return as_line(_sheet(to_inputs(values), found))
 
 
-def _look_up(hub: str) -> Model | str:
+def _look_up(hub: str) -> ModelInfo | str:
     try:
         return look_up(hub)
     except LabError as error:
@@ -128,7 +128,7 @@ def _look_up(hub: str) -> Model | str:
 def _sheet(inputs: Inputs, found: Found) -> dict[str, Any]:
     hub = inputs.hub.strip()
     if inputs.model != OTHER:
-        model = known()[inputs.model]
+        model = known_models()[inputs.model]
     elif hub in found:
         model = found[hub]
     else:

@@ -15,9 +15,9 @@ from visualize.assets import put_together, read
 from visualize.charts import pool_charts as figures
 from visualize.forms import Widgets, answering
 from visualize.gradio_events import LATEST, QUIET, begins, keep_address, ready, stops, turned, warn
-from visualize.jobs.job_queue import Line, Load
-from visualize.jobs.run_store import MAX_RUN_FILE, Kind, Shelf
-from visualize.jobs.visitor_sessions import Visitors
+from visualize.jobs.job_queue import JobQueue, Load
+from visualize.jobs.run_store import MAX_RUN_FILE, RunKind, RunStore
+from visualize.jobs.visitor_sessions import VisitorSessions
 from visualize.pages.pool import pool_file as file
 from visualize.pages.pool.inputs import (
     DEFAULTS,
@@ -34,7 +34,7 @@ from visualize.pages.pool.inputs import (
 from visualize.pages.pool.pool_job import BatchRun
 from visualize.pages.pool.pool_metrics import labels
 
-POOL = Kind(
+POOL = RunKind(
     name="decode-lab-pool",
     read=list,
     formats={"json": ("application/json", file.as_json)},
@@ -44,7 +44,10 @@ POOL = Kind(
     told=file.told,
     count=lambda steps: sum(len(step.entries) for step in steps),
 )
-PARTS = ("picture", "stage", "squares", "charts", "player", "page", "pool")
+PARTS = (
+    *(f"static/{part}" for part in ("run_state", "stage", "block_grid", "charts", "player", "save_menu")),
+    "pages/pool/page",
+)
 """The parts of the page's script, in their order."""
 SAYS = {
     "continuations": "Per prompt; if paged, they share its blocks.",
@@ -54,7 +57,7 @@ SAYS = {
     "shared": "Which prompts begin with it.",
     "system": "The beginning of these prompts.",
     "paged": "Off: room for the longest is reserved.",
-    "prefix_caching": "Prompts that begin alike share blocks.",
+    "enable_prefix_caching": "Prompts that begin alike share blocks.",
     "block_size": "Token slots in a block.",
     "eviction": "Which cached prefix makes room for a new block.",
     "max_num_seqs": "Sequences in a step; the others wait.",
@@ -72,15 +75,15 @@ PRIORITIES = "Those with the system prompt have priority."
 ALIKE = "All prompts have the same priority."
 
 
-def build(pages: gr.Blocks, load: Load, line: Line) -> None:
-    """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the other pages."""
-    shelf = Shelf(POOL)
-    visitors = Visitors(shelf)
+def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
+    """Lay the page out, inside a route of ``pages``. Its runs wait in ``queue`` with those of the other pages."""
+    store = RunStore(POOL)
+    visitors = VisitorSessions(store)
 
     def run(request: gr.Request, *values: Any) -> str:
         inputs = to_inputs(values)
         begun = visitors.begin(
-            request.session_hash, lambda before: BatchRun(line, load, inputs, before), against=in_lab(inputs)
+            request.session_hash, lambda before: BatchRun(queue, load, inputs, before), against=in_lab(inputs)
         )
         return begun or gr.skip()
 
@@ -88,7 +91,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
         return visitors.reopen(request.session_hash, Path(path))
 
     def take_away(wanted: list[str]) -> dict[str, str]:
-        return shelf.take_away(wanted)
+        return store.take_away(wanted)
 
     def opened(request: gr.Request) -> list[Any]:
         inputs, notices = from_link(request.query_params)
@@ -106,7 +109,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
         with gr.Column(elem_id="view"):
             view = gr.HTML(
                 value="",
-                html_template=read("pool.html"),
+                html_template=read("pages/pool/page.html"),
                 js_on_load=_script(),
                 apply_default_css=False,
                 server_functions=[take_away],
@@ -148,14 +151,14 @@ def _controls() -> tuple[Widgets, gr.Radio, dict[str, Any]]:
         controls["tokens"] = widgets.slider("tokens")
         controls["shared"] = widgets.choice("shared")
         controls["paged"] = widgets.toggle("paged")
-        controls["prefix_caching"] = widgets.toggle("prefix_caching")
+        controls["enable_prefix_caching"] = widgets.toggle("enable_prefix_caching")
         controls["eviction"] = widgets.choice("eviction")
-        controls["pool_blocks"] = widgets.slider("pool_blocks")
+        controls["num_blocks"] = widgets.slider("num_blocks")
         controls["block_size"] = widgets.choice("block_size")
         controls["max_num_seqs"] = widgets.slider("max_num_seqs")
         with widgets.fold("More", "sampling", controls):
-            controls["kv_format"] = widgets.choice("kv_format")
-            controls["speculation"] = widgets.choice("speculation")
+            controls["kv_dtype"] = widgets.choice("kv_dtype")
+            controls["speculative"] = widgets.choice("speculative")
             controls["temperature"] = widgets.slider("temperature", 0.05)
             controls["seed"] = widgets.number("seed")
             controls["system"] = widgets.text("system", 3, 6)
@@ -171,12 +174,12 @@ def _of_shared(shared: int) -> list[dict[str, Any]]:
     return [gr.update(interactive=shared > 0)]
 
 
-def _of_prefixes(paged: bool, prefix_caching: bool, eviction: str, shared: int) -> list[dict[str, Any]]:
+def _of_prefixes(paged: bool, enable_prefix_caching: bool, eviction: str, shared: int) -> list[dict[str, Any]]:
     """What cannot be used and why, and what the priorities are."""
-    prefixes = gr.update(interactive=True, info=SAYS["prefix_caching"])
+    prefixes = gr.update(interactive=True, info=SAYS["enable_prefix_caching"])
     if not paged:
         prefixes = gr.update(interactive=False, value=False, info=NEEDS_PAGED)
-    if not (paged and prefix_caching):
+    if not (paged and enable_prefix_caching):
         return [prefixes, gr.update(interactive=False, info=NEEDS_PREFIXES)]
     says = SAYS["eviction"] if eviction == "lru" else PRIORITIES if shared > 1 else ALIKE
     return [prefixes, gr.update(interactive=True, info=says)]
@@ -185,7 +188,7 @@ def _of_prefixes(paged: bool, prefix_caching: bool, eviction: str, shared: int) 
 FOLLOWS: tuple[tuple[tuple[str, ...], tuple[str, ...], Callable[..., list[dict[str, Any]]]], ...] = (
     (("lengths",), ("tokens",), _of_lengths),
     (("shared",), ("system",), _of_shared),
-    (("paged", "prefix_caching", "eviction", "shared"), ("prefix_caching", "eviction"), _of_prefixes),
+    (("paged", "enable_prefix_caching", "eviction", "shared"), ("enable_prefix_caching", "eviction"), _of_prefixes),
 )
 """Switches, the controls that depend on them, and what follows from their values."""
 

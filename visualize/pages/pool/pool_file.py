@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from lab.trace.batch_steps import Entry, Step
+from lab.trace.batch_steps import BatchEvent, BatchStep
 from lab.trace.events import RunStarted
-from lab.trace.json_codec import dumped, from_dict, to_dict
+from lab.trace.json_codec import dump_json, from_dict, to_dict
 from lab.trace.run import RunFileError
 from visualize.pages.pool.inputs import BOUNDS
 from visualize.pages.pool.pool_frames import BatchReducer
@@ -19,17 +19,17 @@ from visualize.reduce.ndjson import reduced
 FORMAT, VERSION = "decode-lab-pool", 1
 
 
-def as_json(steps: Sequence[Step]) -> str:
+def as_json(steps: Sequence[BatchStep]) -> str:
     """The text of the file."""
     records = [
         {"step": number, "owner": entry.owner, "clock_ms": entry.t_ms, "event": to_dict(entry.event)}
         for number, step in enumerate(steps)
         for entry in step.entries
     ]
-    return dumped({"format": FORMAT, "version": VERSION, "entries": records})
+    return dump_json({"format": FORMAT, "version": VERSION, "entries": records})
 
 
-def of(document: Any, name: str) -> list[Step]:
+def of(document: Any, name: str) -> list[BatchStep]:
     """The steps in a ``document`` that ``as_json`` wrote, parsed from a file of that ``name``.
 
     Raises:
@@ -44,31 +44,33 @@ def of(document: Any, name: str) -> list[Step]:
         _refuse_impossible([entry for _, entry in entries])
     except (ValueError, TypeError, KeyError, ArithmeticError) as error:
         raise RunFileError(f"{name} is damaged: {str(error)[:160]}") from error
-    steps = [Step([entry for _, entry in some], last=False) for _, some in groupby(entries, key=lambda pair: pair[0])]
-    return [*steps[:-1], Step(steps[-1].entries, last=True)]
+    steps = [
+        BatchStep([entry for _, entry in some], last=False) for _, some in groupby(entries, key=lambda pair: pair[0])
+    ]
+    return [*steps[:-1], BatchStep(steps[-1].entries, last=True)]
 
 
-def told(steps: Sequence[Step], id: str) -> str:
+def told(steps: Sequence[BatchStep], id: str) -> str:
     """The transcript of a run from a file. Raises RunFileError if its events contradict each other."""
     owners = {entry.owner for step in steps for entry in step.entries}
     return reduced(BatchReducer(len(owners), recorded=True), steps, id)
 
 
-def _entry(record: Any) -> Entry:
+def _entry(record: Any) -> BatchEvent:
     clock, owner = record["clock_ms"], record["owner"]
     if not isinstance(clock, (int, float)) or not math.isfinite(clock):
         raise ValueError(f"clock_ms must be a number of milliseconds, not {str(clock)[:40]}")
     if not isinstance(owner, int):
         raise ValueError(f"owner must be a sequence's number, not {str(owner)[:40]}")
-    return Entry(clock, owner, from_dict(record["event"]))
+    return BatchEvent(clock, owner, from_dict(record["event"]))
 
 
-def _refuse_impossible(entries: Sequence[Entry]) -> None:
+def _refuse_impossible(entries: Sequence[BatchEvent]) -> None:
     """Raises ValueError for a run that the page could not have made, or that would take long to draw."""
     owners = list(dict.fromkeys(entry.owner for entry in entries))
     begun = [entry for entry in entries if isinstance(entry.event, RunStarted)]
     if not entries or owners != list(range(len(owners))) or [entry.owner for entry in begun] != owners:
         raise ValueError("its sequences are not numbered in the order in which they began")
-    most, blocks = int(BOUNDS["sequences"][1]), int(BOUNDS["pool_blocks"][1])
+    most, blocks = int(BOUNDS["sequences"][1]), int(BOUNDS["num_blocks"][1])
     if len(owners) > most or not all(0 < entry.event.num_blocks <= blocks for entry in begun):
         raise ValueError(f"it has more than {most} sequences or {blocks} blocks")

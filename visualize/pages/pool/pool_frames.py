@@ -1,7 +1,7 @@
 """Steps of many sequences reduced to frames, as ``visualize.reduce.frames`` does with the events of one run.
 
 There is one frame per engine step and one for the end, in order, numbered by ``seq``; a frame says only what changed.
-The page's script (``static/picture.js``) applies both kinds alike. These fields of a frame have a meaning of their
+The page's script (``static/run_state.js``) applies both kinds alike. These fields of a frame have a meaning of their
 own here:
 
     head       first frame only: models and configuration, sequences ``expected``, slots per block
@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lab.kv_cache.block_pool import Occupancy
-from lab.trace.batch_steps import Step
+from lab.trace.batch_steps import BatchStep
 from lab.trace.events import Committed, RunStarted, StepTimed
 from visualize.charts import pool_charts as figures
 from visualize.pages.pool import pool_narration as narrate
@@ -61,7 +61,7 @@ class BatchReducer:
         self._top_speed = 0.0
         self._told: dict[str, dict[str, Any]] = {"captions": {}, "readouts": {}, "layout": {}}
 
-    def feed(self, steps: Iterable[Step]) -> list[Frame]:
+    def feed(self, steps: Iterable[BatchStep]) -> list[Frame]:
         """The frames of these steps."""
         frames = []
         for step in steps:
@@ -75,7 +75,7 @@ class BatchReducer:
         """What the next run is compared with: this run, if it started and its inputs are known."""
         return Before(self._asked, self._tally.readings()) if self._seq and self._asked else self._before
 
-    def _step(self, step: Step) -> Frame:
+    def _step(self, step: BatchStep) -> Frame:
         head = {} if self._blocks else self._head(step)
         tokens = []
         computed = None
@@ -117,7 +117,7 @@ class BatchReducer:
             changes[part] = news(self._told[part], values)
         return frame | {name: value for name, value in changes.items() if value}
 
-    def _head(self, step: Step) -> dict[str, Any]:
+    def _head(self, step: BatchStep) -> dict[str, Any]:
         run = next(entry.event for entry in step.entries if isinstance(entry.event, RunStarted))
         self._blocks = Blocks(run.num_blocks, run.config["block_size"])
         head = {

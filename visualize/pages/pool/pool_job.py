@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lab.measure.arrivals import arrivals
-from lab.trace.batch_steps import Step
-from visualize.jobs.job_queue import Line, Load
-from visualize.jobs.live_run import Live
+from lab.trace.batch_steps import BatchStep
+from visualize.jobs.job_queue import JobQueue, Load
+from visualize.jobs.live_run import LiveJob
 from visualize.pages.pool.inputs import IN_CODE, Inputs
 from visualize.pages.pool.pool_frames import BatchReducer
 from visualize.pages.pool.pool_metrics import Before
 from visualize.text import told_in_page_words
 
 
-class BatchRun(Live):
+class BatchRun(LiveJob):
     """One such run; its ``events`` are steps."""
 
-    def __init__(self, line: Line, load: Load, inputs: Inputs, before: Before | None = None) -> None:
+    def __init__(self, queue: JobQueue, load: Load, inputs: Inputs, before: Before | None = None) -> None:
         self._inputs = inputs
-        super().__init__(line, load, BatchReducer(inputs.sequences, inputs.asked(), before))
+        super().__init__(queue, load, BatchReducer(inputs.sequences, inputs.asked(), before))
 
-    def _decode(self) -> Iterator[Step]:
+    def _decode(self) -> Iterator[BatchStep]:
         inputs = self._inputs
         config, jobs = inputs.config(), inputs.jobs()  # what makes no sense is refused before any model is loaded
         with told_in_page_words(IN_CODE):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab.trace.batch_steps import Entry
+from lab.trace.batch_steps import BatchEvent
 from lab.trace.events import Admitted, BlockEvicted, Committed, Finished, Preempted, RunStarted
 from visualize.format_numbers import three
 from visualize.reduce.metric_cards import DASH, Reading, beside, shown_ms
@@ -79,7 +79,7 @@ class Tally:
     _first: list[float] = field(default_factory=list)
     _vain: list[float] = field(default_factory=list)
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: BatchEvent) -> None:
         self.now_ms = entry.t_ms
         self.began_ms = entry.t_ms if self.began_ms is None else self.began_ms
         match entry.event:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lab.trace.batch_steps import Entry
+from lab.trace.batch_steps import BatchEvent
 from lab.trace.events import (
     Admitted,
     BlockCopied,
@@ -36,7 +36,7 @@ LOST: dict[Part, str] = {
 """What a sequence goes on without that fell back."""
 
 
-def said(entries: Sequence[Entry], tokens: dict[int, int]) -> Said:
+def said(entries: Sequence[BatchEvent], tokens: dict[int, int]) -> Said:
     """What a step's entries did. ``tokens``: how many each sequence has written so far."""
     told = [sentence for tell in (_failed, _fell_back, _preempted, _evicted) if (sentence := tell(entries))]
     rare = bool(told)
@@ -57,14 +57,14 @@ def over(tally: Tally) -> str:
     return f"{what}, {counted(total, 'token')} in {tally.ms / 1000:.2f} s{rate}."
 
 
-def _failed(entries: Sequence[Entry]) -> str:
+def _failed(entries: Sequence[BatchEvent]) -> str:
     failed = {entry.owner: entry.event for entry in entries if _is_error(entry)}
     if not failed:
         return ""
     return f"{_names(failed)} failed. {visible(next(iter(failed.values())).message)}"
 
 
-def _fell_back(entries: Sequence[Entry]) -> str:
+def _fell_back(entries: Sequence[BatchEvent]) -> str:
     fell = {entry.owner: entry.event for entry in entries if isinstance(entry.event, FellBack)}
     if not fell:
         return ""
@@ -73,7 +73,7 @@ def _fell_back(entries: Sequence[Entry]) -> str:
     return f"{_names(fell)} {_goes(fell)} on without {their} {LOST[event.part]}. {visible(event.reason)}"
 
 
-def _preempted(entries: Sequence[Entry]) -> str:
+def _preempted(entries: Sequence[BatchEvent]) -> str:
     who = _owners(entries, Preempted)
     if not who:
         return ""
@@ -99,7 +99,7 @@ def _preempted(entries: Sequence[Entry]) -> str:
     return f"{_names(who)} {were} preempted: {became}; {they} at the front."
 
 
-def _evicted(entries: Sequence[Entry]) -> str:
+def _evicted(entries: Sequence[BatchEvent]) -> str:
     evicted = [entry.owner for entry in entries if isinstance(entry.event, BlockEvicted)]
     if not evicted:
         return ""
@@ -107,7 +107,7 @@ def _evicted(entries: Sequence[Entry]) -> str:
     return f"{counted(len(evicted), 'cached block')} {was} evicted to make room for {who}."
 
 
-def _ended(entries: Sequence[Entry], tokens: dict[int, int]) -> str:
+def _ended(entries: Sequence[BatchEvent], tokens: dict[int, int]) -> str:
     ended = [e for e in entries if isinstance(e.event, Finished) and not _is_error(e)]
     if not ended:
         return ""
@@ -123,7 +123,7 @@ def _ended(entries: Sequence[Entry], tokens: dict[int, int]) -> str:
     return f"{_names(finished)} finished with {counted(tokens[ended[0].owner], 'token')}{left}."
 
 
-def _admitted(entries: Sequence[Entry]) -> str:
+def _admitted(entries: Sequence[BatchEvent]) -> str:
     joined = {entry.owner: entry.event for entry in entries if isinstance(entry.event, Admitted)}
     if not joined:
         return ""
@@ -133,7 +133,7 @@ def _admitted(entries: Sequence[Entry]) -> str:
     return f"{_names(joined)} {was} admitted{hit}."
 
 
-def _copied(entries: Sequence[Entry]) -> str:
+def _copied(entries: Sequence[BatchEvent]) -> str:
     sources = [entry.event.source for entry in entries if isinstance(entry.event, BlockCopied)]
     if not sources:
         return ""
@@ -142,12 +142,12 @@ def _copied(entries: Sequence[Entry]) -> str:
     return f"{what} copied {counted(len(sources), 'time')} before {it} was written to: copy on write."
 
 
-def _arrived(entries: Sequence[Entry]) -> str:
+def _arrived(entries: Sequence[BatchEvent]) -> str:
     who = _owners(entries, RunStarted)
     return f"{_names(who)} arrived and {'wait' if len(who) > 1 else 'waits'}. {_passed(entries)}".strip() if who else ""
 
 
-def _passed(entries: Sequence[Entry]) -> str:
+def _passed(entries: Sequence[BatchEvent]) -> str:
     timed = next((entry.event for entry in entries if isinstance(entry.event, StepTimed)), None)
     if timed is None:
         return ""
@@ -158,11 +158,11 @@ def _passed(entries: Sequence[Entry]) -> str:
     )
 
 
-def _owners(entries: Sequence[Entry], kind: type) -> dict[int, None]:
+def _owners(entries: Sequence[BatchEvent], kind: type) -> dict[int, None]:
     return dict.fromkeys(entry.owner for entry in entries if isinstance(entry.event, kind))
 
 
-def _is_error(entry: Entry) -> bool:
+def _is_error(entry: BatchEvent) -> bool:
     return isinstance(entry.event, Finished) and entry.event.reason == "error"
 
 

@@ -15,7 +15,7 @@ from visualize import page_header as header
 from visualize.charts import server_charts as figures
 from visualize.forms import Widgets, component
 from visualize.gradio_events import QUIET, begins, keep_address, ready, stops, warn
-from visualize.jobs.job_queue import Line
+from visualize.jobs.job_queue import JobQueue
 from visualize.pages.server.remote_run import Prompts, Watch
 from visualize.pages.server.watched import labels
 from visualize.text import as_line, visible, visible_lines
@@ -37,11 +37,11 @@ LINK = Link(
 )
 
 
-def build(pages: gr.Blocks, server: Server, line: Line) -> None:
-    """Lay the page out, inside a route of ``pages``. From then on ``server`` is read once a second, until ``line`` is
-    closed; prompts do not wait in ``line``, because another machine does the work."""
-    watch = Watch(server, line)
-    prompts = Prompts(server, line, lambda: watch.models)
+def build(pages: gr.Blocks, server: Server, queue: JobQueue) -> None:
+    """Lay the page out, inside a route of ``pages``. From then on ``server`` is read once a second, until ``queue`` is
+    closed; prompts do not wait in ``queue``, because another machine does the work."""
+    watch = Watch(server, queue)
+    prompts = Prompts(server, queue, lambda: watch.models)
 
     def send(request: gr.Request, *values: Any) -> str:
         record = {"watch": watch.channel.id, "id": uuid.uuid4().hex}
@@ -67,7 +67,7 @@ def build(pages: gr.Blocks, server: Server, line: Line) -> None:
                 halt = gr.Button("Stop", elem_id="stop")
         with gr.Column(elem_id="view"):
             setup = {"shells": figures.shells(), "readouts": labels()}
-            view = component("server", setup, elem_id="sheet")
+            view = component("pages/server/page", setup, elem_id="sheet")
     begins(press.click(send, controls, view, **QUIET))
     stops(pages, halt.click, prompts)
     keep_address(controls, LINK)

@@ -13,12 +13,12 @@ from lab.config import SamplingParams
 from lab.errors import LabError
 from lab.util.messages import counted
 from lab.vllm.client import Server, ServerError
-from lab.vllm.completion import DETAILED, Completed
+from lab.vllm.completion import DETAILED, CompletionEnd
 from lab.vllm.server_metrics import MOST_POSITIONS
 from visualize.charts import server_charts as figures
-from visualize.jobs.job_queue import CLOSED, TICK, Line
+from visualize.jobs.job_queue import CLOSED, TICK, JobQueue
 from visualize.jobs.sse_channel import Channel
-from visualize.jobs.visitor_sessions import OneEach
+from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.server.watched import Reducer
 from visualize.text import as_line, visible, visible_lines
 
@@ -46,12 +46,12 @@ ROUNDS = "{rounds} with guesses, {accepted} of {drafted} kept. Which tokens they
 
 
 class Watch:
-    """One thread that reads the server's metrics until ``line`` is closed, and reports them in ``channel``."""
+    """One thread that reads the server's metrics until ``queue`` is closed, and reports them in ``channel``."""
 
-    def __init__(self, server: Server, line: Line) -> None:
+    def __init__(self, server: Server, queue: JobQueue) -> None:
         self.channel = Channel(keep=KEPT)
         self.models: tuple[str, ...] = ()
-        self._server, self._line = server, line
+        self._server, self._queue = server, queue
         threading.Thread(target=self._watch, name="decode-lab-watch", daemon=True).start()
 
     def _watch(self) -> None:
@@ -60,7 +60,7 @@ class Watch:
 
     async def _read(self) -> None:
         reducer = Reducer(self._server.address, time.monotonic())
-        while not self._line.closed:
+        while not self._queue.closed:
             try:
                 reading = await self._server.read()
                 note = await self._ask_models()
@@ -87,12 +87,12 @@ class Watch:
 
 class Asked:
     """One prompt in progress at the server, reported in ``channel``. It ends within a tenth of a second once
-    ``cancelled`` is set or ``line`` is closed."""
+    ``cancelled`` is set or ``queue`` is closed."""
 
-    def __init__(self, server: Server, line: Line, model: str, prompt: str, sampling: SamplingParams) -> None:
+    def __init__(self, server: Server, queue: JobQueue, model: str, prompt: str, sampling: SamplingParams) -> None:
         self.channel = Channel()
         self.cancelled = threading.Event()
-        self._line, self._most = line, sampling.max_tokens
+        self._queue, self._most = queue, sampling.max_tokens
         self._answer = server.complete(model, prompt, sampling)
         threading.Thread(target=self._tell, name="decode-lab-asked", daemon=True).start()
 
@@ -119,17 +119,17 @@ class Asked:
             if pieces:
                 self._put(text=visible_lines("".join(pieces)))
                 pieces.clear()
-            if self.cancelled.is_set() or self._line.closed:
+            if self.cancelled.is_set() or self._queue.closed:
                 reading.cancel()
                 await asyncio.wait({reading})
-                self._put(say=CLOSED if self._line.closed else STOPPED, rounds=CUT_SHORT)
+                self._put(say=CLOSED if self._queue.closed else STOPPED, rounds=CUT_SHORT)
                 return
         self._put(**_told(reading.result(), self._most))
 
-    async def _collect(self, pieces: list[str]) -> Completed:
+    async def _collect(self, pieces: list[str]) -> CompletionEnd:
         """The answer's end; its text goes into ``pieces``, from which ``_read`` removes and reports it."""
         async for piece in self._answer:
-            if isinstance(piece, Completed):
+            if isinstance(piece, CompletionEnd):
                 return piece
             pieces.append(piece)
         raise ServerError("The answer ended without a reason.")
@@ -141,13 +141,13 @@ class Asked:
 class Prompts:
     """Visitors' prompts to the server: one at a time each, and few at once."""
 
-    def __init__(self, server: Server, line: Line, models: Callable[[], tuple[str, ...]]) -> None:
-        self._server, self._line, self._models = server, line, models
-        self._asked: OneEach[Asked] = OneEach()
+    def __init__(self, server: Server, queue: JobQueue, models: Callable[[], tuple[str, ...]]) -> None:
+        self._server, self._queue, self._models = server, queue, models
+        self._asked: OnePerSession[Asked] = OnePerSession()
         self.stop, self.leave = self._asked.stop, self._asked.leave
 
     def begin(self, visitor: str | None, prompt: str, sampling: SamplingParams) -> Asked | None:
-        """Send a prompt. None: see ``OneEach``.
+        """Send a prompt. None: see ``OnePerSession``.
 
         Raises:
             ServerError: the server currently names no model, or too many prompts are in progress.
@@ -159,12 +159,12 @@ class Prompts:
             models = self._models()
             if not models:
                 raise ServerError("The server names no model now, so no prompt was sent. Try again when it does.")
-            return Asked(self._server, self._line, models[0], prompt, sampling)
+            return Asked(self._server, self._queue, models[0], prompt, sampling)
 
         return self._asked.begin(visitor, ask)
 
 
-def _told(end: Completed, most: int) -> dict[str, Any]:
+def _told(end: CompletionEnd, most: int) -> dict[str, Any]:
     """What is said and drawn of a finished answer. ``most``: the tokens that were allowed."""
     tokens = "" if end.completion_tokens is None else f": {counted(end.completion_tokens, 'token')}"
     prompt = "" if end.prompt_tokens is None else f", prompt {end.prompt_tokens:,}"

@@ -16,7 +16,7 @@ from lab.vllm.server_metrics import (
     RUNNING,
     WAITING,
     Rates,
-    Reading,
+    ServerMetrics,
     rates,
 )
 from visualize.charts import server_charts as figures
@@ -55,11 +55,11 @@ class Reducer:
 
     def __init__(self, address: str, began: float) -> None:
         self._address, self._began = address, began
-        self._readings: deque[Reading] = deque()  # of the last minute, without a gap or a restart between
+        self._readings: deque[ServerMetrics] = deque()  # of the last minute, without a gap or a restart between
         self._tops: deque[tuple[float, float, float]] = deque()  # of what is in view: when, requests, tokens/s
         self._anew = -math.inf  # when the counters last did not go on
 
-    def take(self, reading: Reading, models: Sequence[str]) -> Message:
+    def take(self, reading: ServerMetrics, models: Sequence[str]) -> Message:
         """What a reading says, and what has happened since the previous one."""
         step = rates(self._readings[-1], reading) if self._readings else None
         if step and step.restarted:
@@ -97,7 +97,7 @@ class Reducer:
         return {"points": figures.points(seconds, lines), "layout": figures.layout(seconds, most, top_speed)}
 
 
-def about(address: str, reading: Reading, models: Sequence[str]) -> str:
+def about(address: str, reading: ServerMetrics, models: Sequence[str]) -> str:
     """What is watched, and what it does not report."""
     served = f" serves {visible(models[0])}{' and others' * (len(models) > 1)}" if models else ""
     pool = (
@@ -112,7 +112,7 @@ def about(address: str, reading: Reading, models: Sequence[str]) -> str:
     return " ".join(says)
 
 
-def _readouts(reading: Reading, speed: float | None, minute: Rates | None) -> dict[str, list[str]]:
+def _readouts(reading: ServerMetrics, speed: float | None, minute: Rates | None) -> dict[str, list[str]]:
     """Per readout: value, unit, and the time span it covers."""
     counts = {"running": RUNNING, "waiting": WAITING, "preempted": PREEMPTIONS}
     rows = {key: [_number(reading.values.get(name)), "", ""] for key, name in counts.items()}

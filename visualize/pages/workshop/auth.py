@@ -24,11 +24,11 @@ MOST_PAGE = 500
 """Most characters of a page's address. A QR code holds 2,331 bytes; from across a room far fewer can be read."""
 
 
-class AccessError(LabError):
+class WorkshopAuthError(LabError):
     """A code or a key that is not this workshop's."""
 
 
-class Access:
+class WorkshopAuth:
     """A code for everybody in the room, who see it on the wall, and a key for those who lead.
 
     The code keeps out people who are not in the room; it is not secret. The key is.
@@ -45,7 +45,7 @@ class Access:
     def join(self, code: object) -> None:
         """Raises AccessError if the code is wrong. Case and spaces do not matter."""
         if not _same("".join(str(code).split()).upper(), self.code):
-            raise AccessError(
+            raise WorkshopAuthError(
                 f"That is not this workshop's code: it is {LENGTH} letters and digits, on the presenter's screen."
             )
 
@@ -53,7 +53,7 @@ class Access:
         """Raises AccessError if the key is wrong. It may come as it stands in an address, where the browser may have
         written some of its characters as %20 and the like."""
         if not any(_same(text, self.key) for text in (str(key), unquote(str(key)))):
-            raise AccessError(
+            raise WorkshopAuthError(
                 "That is not this workshop's key. It is in the link that the server printed when it was started, or in "
                 "its variable DECODE_LAB_PRESENTER_KEY."
             )
@@ -88,23 +88,23 @@ def joining(page: str, code: str, host: str, names: Collection[str] | None = Non
     except ValueError:
         name = None
     if not name or len(page) > MOST_PAGE or parts.scheme not in ("http", "https"):
-        raise AccessError(
+        raise WorkshopAuthError(
             f"{page[:80]!r} is not a page's address: http or https, a host, at most {MOST_PAGE} characters."
         )
     if name in (*LOOPBACK, *EVERYWHERE):
         if host not in EVERYWHERE:
-            raise AccessError(
+            raise WorkshopAuthError(
                 "Only this machine reaches the server at this address. To let others join, start it with --host "
                 "0.0.0.0, or lead from the address by which they reach it: the public link of --share, or a proxy's."
             )
         name = _own_address(host)
         if not name:
-            raise AccessError(
+            raise WorkshopAuthError(
                 "This machine has no address at which others could reach it: connect it to their network. Or, if they "
                 "can reach it, open this page by the address that they use, such as http://192.168.1.5:7860/room."
             )
         if names is not None and name not in names:
-            raise AccessError(
+            raise WorkshopAuthError(
                 "The server answers others only by the names in --allowed-hosts: lead from the address at which a "
                 f"proxy serves it, or add this machine's own to them, {name}."
             )

@@ -12,16 +12,16 @@ from lab.engine.engine import Engine
 from lab.trace.events import Committed, Event
 from lab.trace.recorder import EventListener
 from visualize.charts import workshop_charts as figures
-from visualize.jobs.job_queue import TICK, Line
+from visualize.jobs.job_queue import TICK, JobQueue
 from visualize.jobs.sse_channel import Channel
-from visualize.pages.workshop.presenter import Lead
+from visualize.pages.workshop.presenter import Presenter
 from visualize.pages.workshop.shared_pools import UNTOLD, SharedPools
 from visualize.text import as_line
 
 log = logging.getLogger(__name__)
 
 
-class Room:
+class RoomFeed:
     """Receives all events of the engines, and reports them in ``channel``: each message is the whole state, so only the
     newest counts.
 
@@ -31,9 +31,9 @@ class Room:
         charts     of the last minute (``figures.room``)
     """
 
-    def __init__(self, line: Line, lead: Lead) -> None:
+    def __init__(self, queue: JobQueue, lead: Presenter) -> None:
         self.channel = Channel(keep=1)
-        self._line, self._lead = line, lead
+        self._queue, self._lead = queue, lead
         self._heard: deque[tuple[str, int, Event]] = deque()
         self._pools = SharedPools()
         self._points: deque[tuple[int, int, int]] = deque(maxlen=figures.SECONDS + 1)  # running, waiting, tokens
@@ -41,7 +41,7 @@ class Room:
         self._second = time.monotonic()
         threading.Thread(target=self._tell, name="decode-lab-room", daemon=True).start()
 
-    # -- a monitor of engines (``lab.registry.Monitor``) ------------------------------------------
+    # -- a monitor of engines (``lab.registry.EngineMonitor``) ------------------------------------------
 
     def watch(self, model: str) -> EventListener:
         heard = self._heard
@@ -59,7 +59,7 @@ class Room:
 
     def _tell(self) -> None:
         told: int | None = None  # followers; None: nobody watches, so whoever comes next is told at once
-        while not self._line.closed:
+        while not self._queue.closed:
             time.sleep(TICK)
             try:
                 changed, followers = self._listen(), self._lead.followers

@@ -16,7 +16,7 @@ def build(pages: gr.Blocks) -> None:
     """Lay the page out, inside a route of ``pages``. What it shows comes from ``visualize.pages.workshop.routes``."""
     header.build("Room")
     setup = {"shells": {name: looks(make) for name, make in CHARTS.items()}}
-    component("room", setup, ("workshop", "squares"))
+    component("pages/workshop/page", setup, ("pages/workshop/join", "static/block_grid"), elem_id="room")
     ready(pages.load(fn=None, **QUIET))
 
 
@@ -24,8 +24,8 @@ def strip() -> gr.HTML:
     """The strip above the Lab that says who follows whom."""
     return gr.HTML(
         value="",
-        html_template=read("strip.html"),
-        js_on_load=put_together({}, ("workshop", "strip")),
+        html_template=read("pages/workshop/workshop_bar.html"),
+        js_on_load=put_together({}, ("pages/workshop/join", "pages/workshop/workshop_bar")),
         apply_default_css=False,
         elem_id="workshop",
     )

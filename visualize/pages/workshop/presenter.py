@@ -6,7 +6,7 @@ import json
 import secrets
 import threading
 
-from visualize.jobs.run_store import Shelf
+from visualize.jobs.run_store import RunStore
 from visualize.jobs.sse_channel import Channel, find
 from visualize.reduce.ndjson import line
 from visualize.text import as_line
@@ -18,14 +18,14 @@ PORTION = 64 * 1024
 of life, and a page that lost its connection goes on after it."""
 
 
-class Lead:
+class Presenter:
     """What is shown, as messages {run, at, guess} in ``channel``, of which only the newest counts. ``run``: the id of
     the run's channel; None: nothing is shown. ``at``: the frame; None: the newest. ``guess``: the guess whose verdict
     is open, as the frame and the place in its round; None: none. ``left`` is added, as true, when the page that leads
     was closed: what it showed stays.
 
     Args:
-        shelf: the runs of the Lab's visitors. The last two shown are kept there for followers, who use their settings
+        store: the runs of the Lab's visitors. The last two shown are kept there for followers, who use their settings
             and save them, also when the presenter has left.
 
     Attributes:
@@ -33,9 +33,9 @@ class Lead:
         leader: the presenter's page that leads, by the id it gave itself. Of several, the one that took over last.
     """
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, store: RunStore) -> None:
         self.channel = Channel(keep=1)
-        self._shelf, self._place = shelf, secrets.token_hex()  # there, as if of a visitor whom nobody can be
+        self._store, self._place = store, secrets.token_hex()  # there, as if of a visitor whom nobody can be
         self.query: str | None = None
         self.leader: str | None = None
         self._lock = threading.Lock()
@@ -54,8 +54,8 @@ class Lead:
         channel = find(run)
         if channel is None or not channel.whole:
             return False
-        if channel is not self._shown and (events := self._shelf.events(run)):
-            self._shelf.put(self._place, run, events)
+        if channel is not self._shown and (events := self._store.events(run)):
+            self._store.put(self._place, run, events)
         self._shown = channel
         self._tell(run, at, guess)
         return True

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from visualize.pages.workshop.auth import Access, AccessError, qr_code
-from visualize.pages.workshop.feed import Room
-from visualize.pages.workshop.presenter import Lead
+from visualize.pages.workshop.auth import WorkshopAuth, WorkshopAuthError, qr_code
+from visualize.pages.workshop.feed import RoomFeed
+from visualize.pages.workshop.presenter import Presenter
 
 MOST_BYTES = 64 * 1024
 """Most bytes of a request. A prompt in the presenter's address has up to 4,000 characters, each up to twelve there."""
@@ -29,14 +29,14 @@ NONSENSE = "This is not what the workshop's pages send: a JSON object with their
 Body = dict[str, Any]
 
 
-class Doors:
+class WorkshopRoutes:
     """A workshop's routes.
 
     Args:
         joining: makes of the Lab's address the one at which people join (``access.joining``).
     """
 
-    def __init__(self, access: Access, lead: Lead, room: Room, joining: Callable[[str], str]) -> None:
+    def __init__(self, access: WorkshopAuth, lead: Presenter, room: RoomFeed, joining: Callable[[str], str]) -> None:
         self._access, self._lead, self._room, self._joining = access, lead, room, joining
 
     def routes(self) -> list[Route]:
@@ -50,7 +50,7 @@ class Doors:
                 return JSONResponse({"problem": NONSENSE}, 400)
             try:
                 return JSONResponse(answer(body))
-            except AccessError as error:
+            except WorkshopAuthError as error:
                 await asyncio.sleep(PAUSE)
                 return JSONResponse({"problem": str(error)}, 403)
 
@@ -70,12 +70,12 @@ class Doors:
         answer |= {"followers": self._lead.followers, "leader": self._lead.leader}
         try:
             link = self._joining(str(body.get("page")))
-        except AccessError as error:
+        except WorkshopAuthError as error:
             return answer | {"problem": str(error)}
         return answer | {"link": link, "picture": qr_code(link)}
 
     def _show(self, body: Body) -> Body:
-        """{key, run, at, guess, query, who, session, take, rest}. Shows that to all followers (``Lead``); with ``run``
+        """{key, run, at, guess, query, who, session, take, rest}. Shows that to all followers; with ``run``
         null, only the settings; with ``rest``, nothing, and ``who`` also stops leading, as it does when its ``session``
         ends. Answers with {followers}, and with {leader} if nothing was changed because another page than ``who`` leads
         and was not to be replaced."""

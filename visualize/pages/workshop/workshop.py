@@ -7,12 +7,12 @@ from functools import partial
 
 from starlette.routing import Route
 
-from visualize.jobs.job_queue import Line
-from visualize.jobs.run_store import Shelf
-from visualize.pages.workshop.auth import Access, AccessError, here, joining
-from visualize.pages.workshop.feed import Room
-from visualize.pages.workshop.presenter import Lead
-from visualize.pages.workshop.routes import Doors
+from visualize.jobs.job_queue import JobQueue
+from visualize.jobs.run_store import RunStore
+from visualize.pages.workshop.auth import WorkshopAuth, WorkshopAuthError, here, joining
+from visualize.pages.workshop.feed import RoomFeed
+from visualize.pages.workshop.presenter import Presenter
+from visualize.pages.workshop.routes import WorkshopRoutes
 
 SAFE = 12
 """Fewest characters of a key that nobody should find by trying: a made-up one has 22."""
@@ -20,7 +20,7 @@ SHORT = f"\nWorkshop: your key has fewer than {SAFE} characters, and anyone can 
 
 
 class Workshop:
-    """A workshop, whose runs share turns of ``line``, which was made for it.
+    """A workshop, whose runs share turns of ``queue``, which was made for it.
 
     Args:
         host: what the server listens on.
@@ -28,16 +28,16 @@ class Workshop:
         names: those that the server answers to. None: any.
 
     Attributes:
-        shelf: for the runs of the Lab's visitors.
+        store: the runs of the Lab's visitors.
     """
 
-    def __init__(self, line: Line, host: str, key: str | None, names: Collection[str] | None = None) -> None:
-        self.access, self.shelf = Access(key), Shelf()
-        self.lead = Lead(self.shelf)
-        self.room = Room(line, self.lead)
+    def __init__(self, queue: JobQueue, host: str, key: str | None, names: Collection[str] | None = None) -> None:
+        self.access, self.store = WorkshopAuth(key), RunStore()
+        self.lead = Presenter(self.store)
+        self.room = RoomFeed(queue, self.lead)
         self._made_up = not key
         self._joining = partial(joining, code=self.access.code, host=host, names=names)
-        self._doors = Doors(self.access, self.lead, self.room, self._joining)
+        self._doors = WorkshopRoutes(self.access, self.lead, self.room, self._joining)
 
     def routes(self) -> list[Route]:
         return self._doors.routes()
@@ -48,7 +48,7 @@ class Workshop:
         address = here(address.rstrip("/") + "/")
         try:
             how = f"Others join at {self._joining(address)}"
-        except AccessError as error:
+        except WorkshopAuthError as error:
             how = str(error)
         key, whose = (self.access.key, "") if self._made_up else ("KEY", " (KEY stands for the key that you chose)")
         return (

@@ -1,0 +1,92 @@
+"""The README's moving picture, recorded from the running page: ``python -m docs.record_animation``.
+
+Starts the app, makes one run with speculative decoding, then steps through it with the arrow key as a person would, and
+writes a WebP animation of what Chromium showed. Needs ``requirements-test.txt`` and a Chromium.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from urllib.error import URLError
+from urllib.parse import urlencode
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+from tests import ensure_chromium
+
+ROOT = Path(__file__).parents[1]
+WINDOW = {"width": 1360, "height": 860}
+WIDTH = 1000
+"""Pixels of the animation; the window is scaled down to it."""
+SETTINGS = {"prompt": "Once upon a time", "max_tokens": 48, "seed": 7, "run": 1}
+START_SECONDS = 120
+
+
+def wait_for(url: str) -> None:
+    """Return when the server answers. Raises TimeoutError if it does not within ``START_SECONDS``."""
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        except (URLError, OSError):
+            time.sleep(0.2)
+    raise TimeoutError(f"{url} did not answer within {START_SECONDS} seconds.")
+
+
+def frames(url: str, count: int) -> list[Image.Image]:
+    """Pictures of the page at ``count`` steps after the start of a run."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=ensure_chromium.find(), args=["--no-sandbox"])
+        page = browser.new_page(viewport=WINDOW, color_scheme="light")
+        page.goto(f"{url}/?{urlencode(SETTINGS)}")
+        page.locator(".stage[data-run]:not([data-run=''])").wait_for()
+        page.locator("body.running").wait_for(state="detached", timeout=60_000)
+        page.wait_for_timeout(1_000)
+        page.evaluate("document.activeElement?.blur()")
+        page.keyboard.press("Home")
+        pictures = []
+        for _ in range(count):
+            page.keyboard.press("ArrowRight")
+            page.wait_for_timeout(400)  # until the charts have followed
+            pictures.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
+        browser.close()
+    return pictures
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Record and write the animation."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "docs/running.webp")
+    parser.add_argument("--frames", type=int, default=14)
+    parser.add_argument("--milliseconds", type=int, default=700, help="how long each frame is shown")
+    options = parser.parse_args(arguments)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    app = subprocess.Popen([sys.executable, "app.py", "--port", str(port)], cwd=ROOT)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        wait_for(url)
+        first, *rest = [
+            picture.resize((WIDTH, WIDTH * WINDOW["height"] // WINDOW["width"]), Image.Resampling.LANCZOS)
+            for picture in frames(url, options.frames)
+        ]
+    finally:
+        app.terminate()
+        app.wait(30)
+    shown = [options.milliseconds] * len(rest) + [3 * options.milliseconds]
+    first.save(options.out, save_all=True, append_images=rest, duration=shown, loop=0, quality=70, method=6)
+    print(f"{options.out} was written: {len(rest) + 1} frames, {options.out.stat().st_size / 1e6:.2f} MB.")
+
+
+if __name__ == "__main__":
+    main()

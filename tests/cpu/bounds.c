@@ -1,0 +1,168 @@
+/* Every call that Python makes into step.c, on memory of exactly the right size, with odd sizes and with numbers that
+   are not finite. Compiled with AddressSanitizer (test_builds.py): an index outside its array ends the program. */
+#include <stdio.h>
+
+#include "step.c"
+
+#define REQUIRE(holds, ...) \
+    if (!(holds)) return printf("%s does not hold: ", #holds), printf(__VA_ARGS__), printf("\n"), exit(1)
+
+static uint32_t seed = 1;
+static float random_float(void) { /* in [-1, 1), exact in bfloat16 */
+    seed = seed * 1664525u + 1013904223u;
+    return ((int)(seed >> 25) - 64) / 64.0f;
+}
+
+static float *floats(size_t count, float scale) {
+    float *made = malloc(count * sizeof(float));
+    for (size_t i = 0; i < count; i++) made[i] = scale * random_float();
+    return made;
+}
+
+enum { KINDS = 10 };
+static void fill(float *row, int n, int kind) {
+    const float odd[] = {NAN, INFINITY, -INFINITY};
+    for (int i = 0; i < n; i++) row[i] = kind == 0 ? 0 : kind < 4 ? odd[kind - 1] : 4 * random_float();
+    if (kind > 4 && kind < 8) row[kind == 5 ? 0 : kind == 6 ? n / 2 : n - 1] = NAN;
+    if (kind >= 8) row[n / 2] = odd[kind - 7];
+}
+
+static const Sampling samplings[] = {{0, 0, 1}, {0.8f, 0, 1}, {1, 1, 1}, {1, 3, 1}, {1, 0, 0.5f}, {1, 40, 1e-3f}};
+enum { SAMPLINGS = sizeof samplings / sizeof *samplings };
+static const double ends[] = {0, 0.5, 1 - 0x1p-53};
+
+static void check_sample(int n) {
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int how = 0; how < SAMPLINGS; how++)
+            for (int end = 0; end < 4; end++) {
+                float *logits = floats(2 * n, 3), *p = floats(2 * n, 0);
+                double *u = malloc(2 * sizeof(double));
+                int64_t *tokens = malloc(2 * sizeof(int64_t));
+                int32_t *places = malloc(2 * sizeof(int32_t));
+                fill(logits, n, kind);
+                u[0] = u[1] = ends[end % 3], places[0] = 1, places[1] = 0;
+                const Sampling both[] = {samplings[how], samplings[(how + 1) % SAMPLINGS]};
+                const Choices choices = {both, 1, end < 3 ? u : NULL};
+                sample(logits, 2, n, end ? places : NULL, &choices, p, tokens, n == LANES ? 2 : 1);
+                for (int i = 0; i < 2; i++)
+                    REQUIRE(0 <= tokens[i] && tokens[i] < n, "token %d of %d, kind %d", (int)tokens[i], n, kind);
+                free(logits), free(p), free(u), free(tokens), free(places);
+            }
+}
+
+static void check_verify(int n) {
+    for (int kind = 0; kind < KINDS * 4; kind++)
+        for (int how = 0; how < SAMPLINGS; how++) {
+            enum { ROUNDS = 3 };
+            const int drafts[ROUNDS] = {3, 0, 1}, total = 3 + 0 + 1 + ROUNDS;
+            const int logprobs = (kind + how) % 3 * n / 2, share = tokens_around(logprobs) * FIGURES + 1;
+            float *logits = floats((size_t)total * n, 3), *p = floats(total, 1), *q = floats(total, 1);
+            Verdict *verdicts = malloc(ROUNDS * sizeof(Verdict));
+            Round *rounds = calloc(ROUNDS, sizeof(Round));
+            for (int r = 0; r < total; r++)
+                if (r % 2 == kind % 2) fill(logits + (size_t)r * n, n, kind % KINDS);
+            for (int i = 0; i < ROUNDS; i++) {
+                const int g = drafts[i];
+                float *drafted = malloc((size_t)g * n * sizeof(float));
+                double *u = malloc((g + 1) * DRAWS * sizeof(double));
+                int64_t *tokens = malloc(g * sizeof(int64_t));
+                for (int j = 0; j < g; j++) {
+                    fill(drafted + (size_t)j * n, n, (kind / 2 + j) % KINDS);
+                    for (int t = 0; t < n; t++) drafted[(size_t)j * n + t] = fabsf(drafted[(size_t)j * n + t]) / n;
+                    tokens[j] = j % 2 ? 0 : n - 1;
+                }
+                for (int j = 0; j < (g + 1) * DRAWS; j++) u[j] = ends[(j + kind) % 3];
+                rounds[i] = (Round){g, samplings[how], tokens, i + kind / 2 % 2 ? drafted : NULL, u, logprobs, NULL};
+                if (!rounds[i].q) free(drafted);
+                if (logprobs && g) rounds[i].around = floats((size_t)g * share, 0);
+            }
+            judge(logits, n, rounds, ROUNDS, verdicts, p, q, n == LANES ? 2 : 1);
+            for (int i = 0; i < ROUNDS; i++) {
+                const Verdict its = verdicts[i];
+                REQUIRE(0 <= its.accepted && its.accepted <= drafts[i], "%d of %d", its.accepted, drafts[i]);
+                REQUIRE(0 <= its.next && its.next < n, "token %d of %d, kind %d", its.next, n, kind);
+                for (int j = 0; rounds[i].around && j < (its.accepted < drafts[i] ? its.accepted + 1 : drafts[i]); j++)
+                    for (int t = 0; t < tokens_around(logprobs); t++) {
+                        const float id = rounds[i].around[j * (share - 1) + t * FIGURES];
+                        REQUIRE(0 <= id && id < n, "id %f of %d, kind %d", id, n, kind);
+                    }
+                free((void *)rounds[i].tokens), free((void *)rounds[i].q), free((void *)rounds[i].u);
+                free(rounds[i].around);
+            }
+            free(logits), free(p), free(q), free(verdicts), free(rounds);
+        }
+}
+
+static Linear linear(int inputs, int outputs, int bias) {
+    const size_t blocks = (outputs + BLOCK - 1) / BLOCK, count = blocks * BLOCK * inputs / 2;
+    uint32_t *weight = malloc(count * sizeof(uint32_t));
+    for (size_t i = 0; i < count; i++)
+        weight[i] = (uint32_t)to_bfloat16(random_float()) << 16 | to_bfloat16(random_float());
+    return (Linear){weight, bias ? floats(outputs, 1) : NULL, inputs, outputs};
+}
+
+static void free_linear(Linear *linear) { free((void *)linear->weight), free((void *)linear->bias); }
+
+/* A model of random weights, its cache in one of the formats, and three sequences of which two have known tokens. */
+static void check_forward(int d, int n, int format, int block_size, int rounded, int odd) {
+    enum { LAYERS = 2, HEADS = 4, KV_HEADS = 2, HIDDEN = 48, INNER = 80, SEQUENCES = 3, WIDTH = 5 };
+    const int starts[SEQUENCES] = {0, 31, 5}, counts[SEQUENCES] = {17, 2, 1}, windows[SEQUENCES] = {1, 5, 3};
+    const int rows = 20, context = 40, height = (context + block_size - 1) / block_size;
+    const int slots = SEQUENCES * height * block_size, group = 16, groups = format == INT4 ? d / group : 1;
+    Layer *layers = malloc(LAYERS * sizeof(Layer));
+    Slots *cache = calloc(LAYERS, sizeof(Slots));
+    const int bytes = format == PLAIN ? 4 * d : format == INT8 ? d : d / 2, scale = format == INT8 ? 4 : 2;
+    for (int l = 0; l < LAYERS; l++) {
+        layers[l] = (Layer){
+            floats(HIDDEN, 1), floats(HIDDEN, 1), l ? floats(d, 1) : NULL, l ? floats(d, 1) : NULL,
+            linear(HIDDEN, HEADS * d, 1), linear(HIDDEN, KV_HEADS * d, 0), linear(HIDDEN, KV_HEADS * d, 1),
+            linear(HEADS * d, HIDDEN, 0), linear(HIDDEN, INNER, 1), linear(HIDDEN, INNER, 0), linear(INNER, HIDDEN, 1)};
+        uint8_t **parts[] = {&cache[l].keys, &cache[l].values, &cache[l].key_scales, &cache[l].value_scales};
+        for (int i = 0; i < 4; i++)
+            if (i < 2 || format != PLAIN) *parts[i] = calloc((size_t)slots * KV_HEADS * (i < 2 ? bytes : groups * scale), 1);
+    }
+    Model model = {HIDDEN, HEADS, KV_HEADS, d, 1e-5f, 0.25f, rounded, floats((size_t)n * HIDDEN, 1), floats(HIDDEN, 1),
+                   floats((size_t)context * d, 1), floats((size_t)context * d, 1), layers, linear(HIDDEN, n, 0)};
+    if (odd) ((float *)model.embedding)[(n - 1) * HIDDEN] = NAN;
+    const Storage storage = {format, group, (int64_t)KV_HEADS * bytes, bytes, KV_HEADS * groups, groups, cache};
+    int32_t *tables = malloc(sizeof(int32_t) * SEQUENCES * height), *keep = malloc(sizeof(int32_t) * SEQUENCES);
+    int64_t *token_ids = malloc(sizeof(int64_t) * rows), *tokens = malloc(sizeof(int64_t) * SEQUENCES * WIDTH);
+    for (int i = 0; i < SEQUENCES * height; i++) tables[i] = SEQUENCES * height - 1 - i;
+    for (int i = 0; i < rows; i++) token_ids[i] = i % 2 ? n - 1 : i % n;
+    keep[0] = 16, keep[1] = 18, keep[2] = 19;
+    Plan plan = {SEQUENCES, rows, SEQUENCES, block_size, height, starts, counts, tables, token_ids, keep};
+    float *logits = floats((size_t)SEQUENCES * n, 0), *q = floats((size_t)SEQUENCES * WIDTH * n, 0);
+    REQUIRE(!forward(&model, LAYERS, &storage, &plan, logits, 1 + odd), "memory");
+    const Choices choices = {samplings, WIDTH, NULL};
+    REQUIRE(!decode_ahead(&model, LAYERS, &storage, &plan, windows, WIDTH, &choices, tokens, q, 1 + odd), "memory");
+    for (int s = 0; s < SEQUENCES; s++)
+        for (int i = 0; i < windows[s]; i++)
+            REQUIRE(0 <= tokens[s * WIDTH + i] && tokens[s * WIDTH + i] < n, "token %d", (int)tokens[s * WIDTH + i]);
+    plan.kept = 0;
+    REQUIRE(!forward(&model, LAYERS - 1, &storage, &plan, NULL, 1), "memory");
+    for (int l = 0; l < LAYERS; l++) {
+        Linear *all[] = {&layers[l].query, &layers[l].key, &layers[l].value, &layers[l].output,
+                         &layers[l].gate, &layers[l].up, &layers[l].down};
+        for (int i = 0; i < 7; i++) free_linear(all[i]);
+        free((void *)layers[l].attention_norm), free((void *)layers[l].mlp_norm);
+        free((void *)layers[l].query_norm), free((void *)layers[l].key_norm);
+        free(cache[l].keys), free(cache[l].values), free(cache[l].key_scales), free(cache[l].value_scales);
+    }
+    free_linear(&model.head), free((void *)model.embedding), free((void *)model.final_norm);
+    free((void *)model.cosine), free((void *)model.sine), free(layers), free(cache);
+    free(tables), free(keep), free(token_ids), free(tokens), free(logits), free(q);
+}
+
+int main(void) {
+    const int sizes[] = {1, 2, 3, LANES - 1, LANES, LANES + 1, 2 * LANES, 3 * LANES - 1, 4 * LANES, 70};
+    for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) check_sample(sizes[i]), check_verify(sizes[i]);
+    int cases = 0;
+    for (int format = PLAIN; format <= INT4; format++)
+        for (int d = 16; d <= 64; d *= 2)
+            for (int odd = 0; odd < 2; odd++, cases++) {
+                const int n = cases % 3 ? 37 : 2 * BLOCK, block_size = (int[]){1, 3, 16}[(cases + format) % 3];
+                for (int rounded = 0; rounded <= rounds; rounded++) check_forward(d, n, format, block_size, rounded, odd);
+            }
+    printf("%d lanes, bfloat16 %d\n", LANES, rounds);
+    return 0;
+}

@@ -1,0 +1,123 @@
+"""The step in C for registers of every width, with and without bfloat16 products: the compiler emulates what this
+processor lacks, except for the latter.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from lab import SamplingParams
+from lab.backends.cpu import build
+from lab.backends.cpu.native_model import NativeModel
+from lab.backends.interface import NewTokens
+from lab.backends.torch.rejection_sampler import rejection_sample
+from lab.backends.torch.sampler import draw
+from lab.util.machine_info import instructions
+from tests.cpu.in_c import sample, verify
+from tests.cpu.test_native import llama, logits_of_both
+
+X86 = platform.machine().lower() in ("x86_64", "amd64")
+BUILDS = {
+    "128 bits": ("-DVECTOR_BITS=128", *["-mno-avx"] * X86),
+    "256 bits": ("-DVECTOR_BITS=256", *["-mno-avx512f"] * X86),
+    "512 bits": ("-DVECTOR_BITS=512", *["-mno-avx512bf16"] * X86),
+    "512 bits, bfloat16": ("-DVECTOR_BITS=512",),
+}
+
+
+@pytest.fixture(scope="module", params=BUILDS)
+def flags(request):
+    """Flags of a build of the step, which is the one in use in the meantime."""
+    if "bfloat16" in request.param and "avx512_bf16" not in instructions().split():
+        pytest.skip("this processor has no instructions for products of bfloat16")
+    flags = ("-O1", *(flag for flag in build.FLAGS if flag != "-O3"), "-Wno-psabi", *BUILDS[request.param])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "FLAGS", flags)
+        build.library.cache_clear()
+        yield flags
+    build.library.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def sanitizers(tmp_path_factory):
+    """Flags for AddressSanitizer and UndefinedBehaviorSanitizer."""
+    flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    source = tmp_path_factory.mktemp("probe") / "probe.c"
+    source.write_text("int main(void) { return 0; }")
+    try:
+        subprocess.run([*build._compiler(), *flags, source, "-o", source.with_suffix("")], check=True)
+        subprocess.run([source.with_suffix("")], check=True)
+    except (OSError, subprocess.CalledProcessError, build.BuildError) as error:
+        pytest.skip(f"no program with sanitizers can be built here ({error})")
+    return flags
+
+
+@pytest.mark.slow
+def test_every_index_is_inside_its_array(flags, sanitizers, tmp_path):
+    """Rows with and without a remainder of lanes, of numbers that are finite, infinite or NaN."""
+    program, source = tmp_path / "bounds", Path(__file__).with_name("bounds.c")
+    flags = [flag for flag in flags if flag not in ("-O1", "-shared", "-fPIC")]
+    command = [*build._compiler(), "-O0", "-g1", *flags, *sanitizers, f"-I{build.SOURCE.parent}", "-o", program, source]
+    subprocess.run([*command, "-lm"], check=True)
+    run = subprocess.run([program], capture_output=True, text=True, env=os.environ | {"ASAN_OPTIONS": "detect_leaks=0"})
+    assert run.returncode == 0, run.stdout + run.stderr
+    bits = next(flag for flag in flags if "VECTOR_BITS" in flag).partition("=")[2]
+    assert run.stdout.startswith(f"{int(bits) // 32} lanes")
+
+
+@pytest.mark.usefixtures("flags")
+@pytest.mark.parametrize("vocabulary", [1, 16, 40, 4096])
+def test_tokens_of_rows_without_a_largest_number_are_in_the_vocabulary(vocabulary):
+    for odd in (math.nan, math.inf, -math.inf):
+        for where in (slice(None), vocabulary - 1):
+            logits = torch.zeros(1, vocabulary)
+            logits[:, where] = odd
+            for sampling in (SamplingParams(), SamplingParams(temperature=0.8, top_k=3)):
+                _, tokens = sample(logits, [sampling], torch.zeros(1, dtype=torch.float64), native=True)
+                assert 0 <= tokens.item() < vocabulary
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("flags")
+@pytest.mark.parametrize("kv_format", ["auto", "int4"])
+@torch.inference_mode()
+def test_every_build_gives_the_logits_of_the_reference(kv_format):
+    (expected, _), (actual, _) = logits_of_both(llama(), kv_format, [(37, 1), (0, 3), (20, 17), (8, 1)])
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+@torch.inference_mode()
+def test_every_build_gives_a_token_the_same_bits_in_a_tile_of_any_size(flags, rounded):
+    native, text = NativeModel(llama(), rounded=rounded), torch.arange(40, 64)
+    assert native.rounded == (rounded and flags[-1] == "-DVECTOR_BITS=512")
+    rows = [native.step([NewTokens(text[:count], 0, None, count)], 3, None) for count in range(1, 25)]
+    for count, found in enumerate(rows, start=1):
+        assert torch.equal(found, rows[-1][:count])
+
+
+@pytest.mark.usefixtures("flags")
+@pytest.mark.parametrize("vocabulary", [7, 64, 101])
+def test_every_build_draws_and_verifies_as_torch_to_the_last_bit(vocabulary):
+    sampling = SamplingParams(temperature=0.9, top_k=vocabulary // 2, top_p=0.9)
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        logits = 2 * torch.randn(5, vocabulary, generator=generator)
+        u = torch.rand(5, 3, generator=generator, dtype=torch.float64)
+        q, tokens = sample(
+            logits[:4] + torch.randn(4, vocabulary, generator=generator),
+            [sampling] * 4,
+            u[:4, 0].contiguous(),
+            native=True,
+        )
+        p, _ = sample(logits, [sampling] * 5, None, native=True)
+        assert torch.equal(draw(q, u[:4, 0]), tokens)
+        (found,) = verify(logits, [sampling], [(tokens, q)], [u])
+        assert found[:2] == tuple(value.item() for value in rejection_sample(p, q, tokens, u[:-1, 1], u[:, 2]))
