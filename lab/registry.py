@@ -56,7 +56,7 @@ class Pair:
 
     @property
     def has_draft(self) -> bool:
-        """Whether a draft model can guess."""
+        """True if there is a draft model."""
         return self.draft is not None
 
 
@@ -129,7 +129,7 @@ def _unless_stopped(future: Future[T]) -> T:
 
 
 class EngineMonitor(Protocol):
-    """What is told of everything that engines do."""
+    """A listener to all events of engines, by their names."""
 
     def watch(self, model: str) -> EventListener: ...
 

@@ -80,7 +80,7 @@ def run_once(browser: Browser, client: httpx.Client, key: str) -> str:
     lab = Lab(page, str(client.base_url)).open(max_tokens=60)
     lab.run()
     lab.finish()
-    run = page.evaluate("window.decodeLab.shown.run")
+    run = page.evaluate("JSON.parse(document.querySelector('.stage').dataset.run).run")
     show(client, key, run, 0)
     page.close()
     return run

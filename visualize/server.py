@@ -23,6 +23,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from lab.util.stdio import Output
+from visualize import assets
 from visualize import compression as wire
 from visualize.assets import STATIC
 from visualize.disconnects import Leaving
@@ -147,7 +148,7 @@ def _launch(
     try:
         pages.launch(
             app_kwargs={
-                "routes": [channel.ROUTE, wire.ROUTE, *routes],
+                "routes": [channel.ROUTE, wire.ROUTE, assets.ROUTE, *routes],
                 "middleware": [
                     Middleware(Rooted),
                     Middleware(OldLinks),

@@ -11,7 +11,7 @@ from lab.claims.trial import Trial
 from lab.config import EngineConfig
 from lab.engine.engine import Engine
 from lab.engine.pass_cost import PassCostModel, Span
-from lab.measure.power import EXPONENTS, fit_power
+from lab.measure.scaling_fit import EXPONENTS, fit_power
 from lab.memory.model_memory import known_models
 
 BEFORE = 1000

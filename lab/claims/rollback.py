@@ -15,7 +15,7 @@ from lab.config import EngineConfig
 from lab.engine.engine import Engine
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable
-from lab.measure.ab_test import matching
+from lab.measure.difference import common_length
 from lab.measure.prompts import held_out_prompts
 from lab.measure.score import divergence, new_storage
 
@@ -77,8 +77,8 @@ def without_rollback(trial: Trial) -> Found:
             return list(plain_run.token_ids), rolled, stale
 
         right, rolled, stale = trial.measure(work)
-        control.append(matching(right, rolled.token_ids))
-        places.append(matching(right, stale.token_ids))
+        control.append(common_length(right, rolled.token_ids))
+        places.append(common_length(right, stale.token_ids))
         left.append(stale.left)
         kl.append(stale.kl)
     return Found(

@@ -1,4 +1,4 @@
-"""How likely a model finds a given text under a given setting (teacher forcing).
+"""The likelihood of a given text under a given setting (teacher forcing).
 
 The text goes through the engine's own forward pass, and keys and values through its own
 storage: each token sees the stored, perhaps quantised, keys and values of itself and of all

@@ -6,7 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from lab.trace.events import Event
 
@@ -42,12 +42,12 @@ class Recorder:
 
     @property
     def began(self) -> bool:
-        """Whether there has been an event."""
+        """True once there has been an event."""
         return self._began is not None
 
     @property
     def pending(self) -> bool:
-        """Whether there are events to drain."""
+        """True while there are events to drain."""
         return bool(self._pending)
 
     def drain(self) -> Iterator[Event]:
@@ -58,3 +58,19 @@ class Recorder:
             except IndexError:
                 return
             yield event
+
+
+class BatchEvent(NamedTuple):
+    """An event among those of many sequences: ``owner`` is its sequence's number, as in block events, and ``t_ms`` the
+    time on a clock that they all share."""
+
+    t_ms: float
+    owner: int
+    event: Event
+
+
+class BatchStep(NamedTuple):
+    """One step of an engine that decodes many sequences, arrivals before it included. ``last``: no sequence is left."""
+
+    entries: list[BatchEvent]
+    last: bool

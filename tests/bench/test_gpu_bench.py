@@ -21,8 +21,8 @@ from lab.bench import __main__ as main
 from lab.bench.gpu import attention_bench as attention
 from lab.bench.gpu import pair, part, prefill, session
 from lab.bench.gpu.attention_bench import format_attention
-from lab.bench.gpu.capacity import run_capacity
 from lab.bench.gpu.large import PROMPT_TOKENS
+from lab.bench.gpu.long_tail import run_capacity
 from lab.bench.gpu.part import run_part
 from lab.bench.gpu.prefill import format_prefill, time_prefill
 from lab.bench.gpu.products import time_products

@@ -205,7 +205,7 @@ def test_nan_and_infinity_are_written_as_null(tmp_path) -> None:
         (["logprobs", "--repeats", "0"], "argument --repeats"),
         (
             ["logprobs", "--max-tokens", "2"],
-            "of at least 3 (the prefill's, and a round of a guess and one more), not '2'",
+            "of at least 3 (the prefill's, and a round of a draft token and one more), not '2'",
         ),
         (["logprobs", "--logprobs", "0"], "argument --logprobs: a whole number of at least 1"),
         (["logprobs", "--logprobs", "21"], "logprobs"),

@@ -10,7 +10,16 @@ import torch
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
 from lab import EngineConfig, SamplingParams
-from lab.bench.gpu.random_models import END, TINY_TARGET, Scripted, engine, guess, prompt, random_script, tokenizer
+from lab.bench.gpu.random_models import (
+    END,
+    TINY_TARGET,
+    Scripted,
+    draft_script,
+    engine,
+    prompt,
+    random_script,
+    tokenizer,
+)
 from lab.load import new_engine
 from lab.measure.measuring import steps
 from lab.trace.events import FellBack
@@ -52,7 +61,7 @@ def test_captured_steps_of_a_scripted_model_say_its_script(monkeypatch):
 def test_in_every_hundred_positions_a_draft_is_right_as_often_as_asked_for():
     script = random_script(TINY_TARGET, CPU)
     for rate in (0.5, 0.7, 0.9):
-        first, other = ((guess(script, rate, seed) == script)[:2000].view(-1, 100) for seed in (0, 1))
+        first, other = ((draft_script(script, rate, seed) == script)[:2000].view(-1, 100) for seed in (0, 1))
         assert (first.sum(1) == round(100 * rate)).all()
         assert not torch.equal(first, other)
         assert not torch.equal(first[0], first[1])

@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
 from app import Engines  # before anything that imports torch: this leaves a core to the server
 from lab import Run
-from lab.measure.turns import shuffled
+from lab.measure.measuring import shuffled
 from lab.trace.metrics import measure
 from lab.util.machine_info import describe_machine
 from tests.browser.conftest import QUIET, Lab, chromium, serving

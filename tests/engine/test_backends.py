@@ -57,7 +57,7 @@ def test_a_run_is_measured_against_the_products_that_compute_it(engine, monkeypa
     begin = engine.prepare(PROMPT, config, SAMPLING)
     assert asked  # before the run's clock starts, since measuring takes a while
     assert begin()[0].result().reason == "length"
-    assert set(asked) == {engine.models(config)[0].product_dtype}
+    assert set(asked) == {engine._backends.product_dtype(config)}
 
 
 @pytest.mark.parametrize("cached", [True, False], ids=["a cache", "no cache"])
@@ -75,7 +75,7 @@ def test_a_step_whose_attention_is_torchs_reads_the_weights_that_torch_does(engi
     assert all(fewer < more for fewer, more in zip(in_c, by_torch, strict=True))
     assert read == ([by_torch[0], *in_c[1:]] if cached else by_torch)
     assert math.started.dtype == (c if cached else torchs).started.dtype
-    assert asked[-1] == (engine.target.product_dtype if cached else torch.float32)
+    assert asked[-1] == (engine.product_dtype if cached else torch.float32)
 
 
 @pytest.mark.parametrize(("cached", "in_c"), [(True, [1, 1, 1]), (False, [])], ids=["a cache", "no cache"])

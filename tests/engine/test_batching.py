@@ -127,7 +127,11 @@ def test_a_reader_with_the_last_event_is_done_before_the_step_is_over(monkeypatc
             reader.start()
             assert waits.wait(30)
 
-    lab, events, reader = tiny_models.engine("llama", watch=at_the_end), [], threading.Thread(target=read, daemon=True)
+    lab, events, reader = (
+        tiny_models.engine("llama", on_event=at_the_end),
+        [],
+        threading.Thread(target=read, daemon=True),
+    )
     advance = lab.advance
 
     def noticed(sequence):
@@ -193,9 +197,9 @@ def test_pools_of_different_settings_take_turns():
     requests = [lab.submit(PROMPTS[0], config, sampling) for config in CONFIGS.values()]
     order = []
     while not all(request.finished for request in requests):
-        before = [request._sequence.step for request in requests]
+        before = [request._sequence.report.step for request in requests]
         lab.step()
-        order += [i for i, request in enumerate(requests) if request._sequence.step > before[i]]
+        order += [i for i, request in enumerate(requests) if request._sequence.report.step > before[i]]
     assert order[: 2 * len(requests)] == [*range(len(requests))] * 2
     assert all(step.batch_sequences == 1 for r in requests for step in kinds(r.result(), StepTimed))
 
@@ -243,7 +247,7 @@ def test_a_request_waiting_for_memory_is_not_starved():
         after.append(lab.submit(PROMPTS[0], there, sampling))
         lab.step()
         if not all(request.finished for request in before):
-            held_up = [lab.place_in_queue(request._sequence.cancelled) for request in (waits, *after)]
+            held_up = [lab.place_in_queue(request._sequence.prompt.cancelled) for request in (waits, *after)]
             assert held_up == [*range(len(held_up))]
     assert held_up
     assert waits.finished
@@ -322,7 +326,7 @@ def test_a_failing_watcher_ends_no_run(caplog):
         raise OSError("the disk is full")
 
     sampling = SamplingParams(max_tokens=4)
-    watched = tiny_models.engine("llama", watch=fails).generate("A", EngineConfig(), sampling)
+    watched = tiny_models.engine("llama", on_event=fails).generate("A", EngineConfig(), sampling)
     assert watched.token_ids == tiny_models.engine("llama").generate("A", EngineConfig(), sampling).token_ids
     assert "the disk is full" in caplog.text
 
@@ -368,7 +372,7 @@ def test_a_synthetic_run_in_preparation_counts_and_can_be_cancelled():
             for other in others:
                 other.cancel()
 
-    lab = tiny_models.engine("llama", watch=ends_the_others)
+    lab = tiny_models.engine("llama", on_event=ends_the_others)
     one = lab.submit("A fox", EngineConfig(paged=True), SamplingParams(max_tokens=20))
     other = lab.submit("A fox", EngineConfig(paged=True, speculative="synthetic"), SamplingParams(max_tokens=50))
     assert lab.counts() == (0, 2)

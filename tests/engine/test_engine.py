@@ -360,7 +360,7 @@ def test_more_blocks_than_memory_holds_are_refused_with_both_numbers():
 
 
 def test_speculation_needs_a_draft():
-    with pytest.raises(ConfigError, match="Load it with a draft, or choose another way to guess"):
+    with pytest.raises(ConfigError, match="Load it with a draft, or choose another drafter"):
         tiny_models.engine("llama").stream(PROMPT, SPECULATE)
 
 

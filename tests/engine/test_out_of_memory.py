@@ -16,6 +16,7 @@ from lab.backends.gpu.launching import launching
 from lab.backends.torch.torch_backend import TorchBackend
 from lab.engine import core as pool
 from lab.engine import cores as pools
+from lab.engine import step_limits
 from lab.engine.memory_budget import Budget
 from lab.kv_cache import kv_cache as cache
 from lab.trace.events import CacheDropped, FellBack, Preempted, StepTimed
@@ -212,7 +213,7 @@ def test_a_prompt_is_read_in_smaller_chunks_where_one_ran_out_of_memory(lab, mon
 def test_chunks_grow_again_where_memory_has_come_back(lab, monkeypatch):
     """With every request that comes while there is no other, or after a minute, up to what they were."""
     now = [0.0]
-    monkeypatch.setattr(pool.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(step_limits.time, "monotonic", lambda: now[0])
 
     def largest(text):
         run = lab.generate(text, CONFIGS["paged"], replace(SAMPLING, max_tokens=4))
@@ -431,7 +432,7 @@ def test_a_synthetic_run_whose_pool_does_not_fit_ends_with_the_reason(lab, monke
     def none(*_, **__):
         raise ERRORS["gpu"]
 
-    monkeypatch.setattr(pool, "Cache", none)
+    monkeypatch.setattr(pool, "KVCache", none)
     run = lab.generate(PROMPTS[0], replace(CONFIGS["paged"], speculative="synthetic"), SAMPLING)
     assert run.reason == "error"
     assert "ran out of memory" in run.finished.message
@@ -439,7 +440,7 @@ def test_a_synthetic_run_whose_pool_does_not_fit_ends_with_the_reason(lab, monke
 
 def test_a_block_copy_that_runs_out_of_memory_leaks_no_block(lab, monkeypatch):
     """Continuations that diverge in a shared block copy it first."""
-    copy, calls = cache.Cache.copy_block, []
+    copy, calls = cache.KVCache.copy_block, []
 
     def once(self, *blocks):
         calls.append(blocks)
@@ -447,7 +448,7 @@ def test_a_block_copy_that_runs_out_of_memory_leaks_no_block(lab, monkeypatch):
             raise ERRORS["gpu"]
         copy(self, *blocks)
 
-    monkeypatch.setattr(cache.Cache, "copy_block", once)
+    monkeypatch.setattr(cache.KVCache, "copy_block", once)
     for request in lab.prepare(PROMPTS[0], CONFIGS["paged"], SAMPLING, continuations=3)():
         assert request.result().reason == "length"
     assert calls

@@ -104,7 +104,7 @@ def test_blocks_a_request_computed_itself_do_not_count_as_a_cache_hit():
     (pool,) = lab._cores
     last = pool.scheduler.running[-1]
     assert 0 < last.computed < len(last.tokens)
-    pool.shrink()
+    pool.scheduler.shrink()
     run = drain(requests)[-1]
     assert [admitted.cached_tokens > 0 for admitted in kinds(run, Admitted)] == [False, True]
     assert kinds(run, Prefilled)[0].cached_tokens == run.metrics.cached_prompt_tokens == 0
@@ -335,7 +335,7 @@ def test_what_is_read_again_after_a_preemption_does_not_shorten_the_next_window(
 
     def watched(**how):
         made = schedule(**how)
-        turns.extend((turn.count, turn.window) for turn in made if turn.sequence is again)
+        turns.extend((turn.num_tokens, turn.num_draft_tokens) for turn in made if turn.sequence is again)
         return made
 
     pool.scheduler.schedule = watched
@@ -398,7 +398,7 @@ def test_a_step_stays_within_its_token_budget_with_speculation():
 
     def watched(**how):
         turns = schedule(**how)
-        steps.append(sum(turn.count + turn.window for turn in turns))
+        steps.append(sum(turn.num_tokens + turn.num_draft_tokens for turn in turns))
         return turns
 
     scheduler.schedule = watched

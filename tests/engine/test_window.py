@@ -151,7 +151,7 @@ def test_an_engine_measures_the_time_of_its_rounds(monkeypatch):
         if isinstance(event, Proposed | Committed):
             now[0] += 0.005
 
-    engine = tiny_models.engine(watch=slowly)
+    engine = tiny_models.engine(on_event=slowly)
     engine.generate("The wolf", sampling=SamplingParams(max_tokens=2))  # measures the device, by the real clock
     for module in (clock, recorder):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=passes))
@@ -381,7 +381,7 @@ def test_a_drafter_that_was_never_timed_is_reported_without_a_time():
     engine, sampling = tiny_models.engine("llama", "good"), SamplingParams(max_tokens=60, ignore_eos=True)
     engine.generate("The king", EngineConfig(speculative="early_exit", early_exit_layer=1), sampling)  # times passes
     request = engine.submit("The king", EngineConfig(speculative="draft", adaptive_window=True), sampling)
-    request._sequence.window.gamma = 0
+    request._sequence.draft.window.gamma = 0
     run = request.result()
     first, *later = [event for event in run.events if isinstance(event, WindowChanged)]
     assert first.gamma > 0

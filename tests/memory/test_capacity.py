@@ -14,9 +14,8 @@ from lab.config import EngineConfig
 from lab.engine.memory_budget import Budget
 from lab.errors import ConfigError
 from lab.kv_cache.kv_cache import KVCache
-from lab.memory.capacity import MOST_PARAMETERS, POLICIES, Deployment
+from lab.memory.capacity import MOST_PARAMETERS, POLICIES, Deployment, Lengths
 from lab.memory.catalogue import GPU_KEYS, GPUS, MOST_GIB, WEIGHT_BITS, GiB, device_bytes
-from lab.memory.lengths import Lengths
 from lab.memory.model_memory import known_models
 from lab.models.loader import WEIGHTS, load_model
 

@@ -17,11 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.errors import ConfigError
-from lab.memory.capacity import POLICIES
+from lab.memory.capacity import POLICIES, Lengths
 from lab.memory.catalogue import GiB
-from lab.memory.lengths import Lengths
-from lab.memory.model_memory import ModelInfo, known_models
-from lab.memory.notice import deployment_notices
+from lab.memory.model_memory import ModelInfo, deployment_notices, known_models
 from lab.models.loader import ModelLoadError
 from tests.visualize.picture import draw
 from tests.waiting import until

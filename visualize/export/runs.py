@@ -15,11 +15,11 @@ from lab.util.machine_info import hardware
 from lab.util.messages import counted
 from visualize import recordings as replays
 from visualize.assets import read
-from visualize.export.pages import CHARTS, Page, part
+from visualize.export.pages import CHARTS, Page
 from visualize.reduce.ndjson import recorded
-from visualize.reduce.run_script import script
 from visualize.reduce.settings_text import described
 from visualize.run_settings import LOGPROBS, Settings
+from visualize.static_page import stage
 from visualize.text import visible
 
 REPEATS = 3
@@ -158,7 +158,7 @@ def address(recording: Recording) -> str:
 
 def files() -> dict[str, str]:
     """The scripts of the player."""
-    return {"assets/stage.js": part("stage", script()), "assets/run.js": read("export/run.js")}
+    return {"assets/stage.js": stage(), "assets/run.js": read("export/run.js")}
 
 
 def pages(recordings: Sequence[Recording]) -> Mapping[str, str]:

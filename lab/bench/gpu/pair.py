@@ -10,12 +10,12 @@ from types import MappingProxyType
 import torch
 
 from lab.bench.gpu.sheet import Sheet, spread
+from lab.bench.ladder import Generate, lab_generate, ladder_configs, stock_generate, timed
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.load import load_engine, new_engine
-from lab.measure.ladder import Generate, lab_generate, ladder_configs, stock_generate, timed
+from lab.measure.measuring import shuffled
 from lab.measure.prompts import PROMPTS
-from lab.measure.turns import shuffled
 
 GAMMA = 4
 SPECULATION = f"cache + speculation (gamma {GAMMA})"

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from lab.memory.capacity import Deployment
+from lab.memory.capacity import LONGEST, Deployment, Lengths
 from lab.memory.catalogue import GPU_KEYS, GPUS, device_bytes
-from lab.memory.lengths import LONGEST, Lengths
 from lab.memory.model_memory import ModelInfo, known_models
 from visualize.states import KV_FORMATS
 from visualize.url_settings import Link

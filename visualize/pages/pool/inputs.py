@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from lab.config import EngineConfig
 from lab.errors import LabError
-from lab.measure.workload import Job, crowd
+from lab.measure.workload import PlannedRequest, user_requests
 from visualize import run_settings as settings
 from visualize.pages.pool.pool_metrics import Asked
 from visualize.states import DRAFTERS, KV_FORMATS, SWITCH
@@ -72,7 +72,7 @@ class Inputs:
     """The page's controls, with their initial values.
 
     ``every``: steps between two arrivals; 0: all at once. ``continuations`` of a prompt arrive together. ``lengths``,
-    ``tokens``: see ``lab.measure.workload.crowd``.
+    ``tokens``: see ``lab.measure.workload.user_requests``.
     ``shared``: one in so many prompts begins with ``system``; 0: none. The sequences' seeds count up from ``seed``.
     """
 
@@ -129,9 +129,9 @@ class Inputs:
             speculative=self.speculative,
         )
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[PlannedRequest]:
         """Raises PromptError if the system prompt is too long."""
-        return crowd(
+        return user_requests(
             self.sequences,
             self.lengths,
             self.tokens,

@@ -11,9 +11,8 @@ from typing import Any
 import gradio as gr
 
 from visualize import page_header as header
-from visualize.assets import put_together, read
 from visualize.charts import pool_charts as figures
-from visualize.forms import Widgets, answering
+from visualize.forms import Widgets, answering, component
 from visualize.gradio_events import LATEST, QUIET, begins, keep_address, ready, stops, turned, warn
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.run_store import MAX_RUN_FILE, RunKind, RunStore
@@ -44,11 +43,6 @@ POOL = RunKind(
     told=file.told,
     count=lambda steps: sum(len(step.entries) for step in steps),
 )
-PARTS = (
-    *(f"static/{part}" for part in ("run_state", "stage", "block_grid", "charts", "player", "save_menu")),
-    "pages/pool/page",
-)
-"""The parts of the page's script, in their order."""
 SAYS = {
     "continuations": "Per prompt; if paged, they share its blocks.",
     "every": "Steps between arrivals; 0: all at once.",
@@ -107,14 +101,8 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
                 halt = gr.Button("Stop", elem_id="stop")
                 reopen = gr.UploadButton("Open", file_types=[".json"], elem_id="open")
         with gr.Column(elem_id="view"):
-            view = gr.HTML(
-                value="",
-                html_template=read("pages/pool/page.html"),
-                js_on_load=_script(),
-                apply_default_css=False,
-                server_functions=[take_away],
-                elem_id="crowd",
-            )
+            setup = {"shells": figures.shells(), "rolling": [], "readouts": labels()}
+            view = component("pages/pool/page", setup, server_functions=[take_away], elem_id="crowd")
     values = [controls[name] for name in NAMES]
     begins(press.click(run, values, view, **QUIET))
     stops(pages, halt.click, visitors)
@@ -222,8 +210,3 @@ def _named() -> str:
     known = [([getattr(preset.inputs, name) for name in NAMES], _chosen(key)) for key, preset in PRESETS.items()]
     find = answering(known, otherwise=_chosen(None))
     return f"(...values) => ({find})(...values.map((value, i) => value ?? {json.dumps(list(DEFAULTS.values()))}[i]))"
-
-
-def _script() -> str:
-    setup = {"shells": figures.shells(), "rolling": [], "readouts": labels()}
-    return put_together(setup, PARTS)

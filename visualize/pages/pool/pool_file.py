@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from lab.trace.batch_steps import BatchEvent, BatchStep
 from lab.trace.events import RunStarted
 from lab.trace.json_codec import dump_json, from_dict, to_dict
+from lab.trace.recorder import BatchEvent, BatchStep
 from lab.trace.run import RunFileError
 from visualize.pages.pool.inputs import BOUNDS
 from visualize.pages.pool.pool_frames import BatchReducer
