@@ -69,7 +69,7 @@ def ask(client: httpx.Client, door: str, **question: Any) -> dict[str, Any]:
 
 def show(client: httpx.Client, key: str, run: str | None, at: int | None) -> None:
     """Show an instant. Raises RuntimeError with the reason if it is not shown: showing nothing would cost nothing."""
-    answer = ask(client, "lead", key=key, run=run, at=at, query="?gamma=4", who="measuring", take=True)
+    answer = ask(client, "lead", key=key, run=run, at=at, query="?num_speculative_tokens=4", who="measuring", take=True)
     if "problem" in answer:
         raise RuntimeError(answer["problem"])
 
@@ -80,7 +80,7 @@ def run_once(browser: Browser, client: httpx.Client, key: str) -> str:
     lab = Lab(page, str(client.base_url)).open(max_tokens=60)
     lab.run()
     lab.finish()
-    run = page.evaluate("window.decodeLab.shown.run")
+    run = page.evaluate("JSON.parse(document.querySelector('.stage').dataset.run).run")
     show(client, key, run, 0)
     page.close()
     return run

@@ -1,4 +1,4 @@
-"""Assembles the pages' files, for the server and for what is exported.
+"""The pages' files. The server has their scripts as modules; an exported page has them as one script.
 
 All text of a run reaches a page as text: the template is constant, and everything drawn goes
 through ``textContent``.
@@ -6,13 +6,19 @@ through ``textContent``.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
+import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import plotly
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from visualize.states import css_variables
 
@@ -23,6 +29,10 @@ PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 CHARTS = f"charts/{plotly.__version__}/{PLOTLY.name}"
 """Where the server has it, relative to every page. It changes with the script."""
 TITLE = "Decode Lab"
+IMPORT = re.compile(r'^import \{ ([\w, ]+) \} from "(\.[\w./]+)";$', re.MULTILINE)
+EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
+FIRST = ("static/header.js", "static/run_page.js", "static/announce.js")
+"""Modules that most pages begin with."""
 
 
 def header(about: str, links: str = "") -> str:
@@ -39,15 +49,12 @@ def header(about: str, links: str = "") -> str:
 """
 
 
-def put_together(setup: Mapping[str, Any], parts: Sequence[str]) -> str:
-    """A script of these parts, preceded by ``setup`` and by ``dom.js``, which all of them use."""
-    told = f"const setup = {json.dumps({'plotly': CHARTS, **setup})};"
-    return "\n".join([told, *(read(f"{part}.js") for part in ("static/dom", *parts))])
-
-
-def as_part(body: str) -> str:
-    """A script as ``exported.js`` mounts it: Gradio wraps the same body in a function of its own."""
-    return f"function (element, props, trigger, server, watch) {{\n{body}\n}}"
+@functools.cache
+def read(name: str) -> str:
+    """A file of this folder, as ``static/stage.html`` or ``pages/pool/page.js``, with the files that it names in
+    comments included. No template has placeholders for values, because Gradio would evaluate them."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return re.sub(r"<!-- ([\w/]+\.html) -->", lambda found: read(found[1]), text)
 
 
 def styles(*names: str) -> str:
@@ -55,8 +62,66 @@ def styles(*names: str) -> str:
     return css_variables() + "".join(read(f"{name}.css") for name in names)
 
 
-def read(name: str) -> str:
-    """A file of this folder, as ``static/stage.html`` or ``pages/pool/page.js``, with the files that it names in
-    comments included. No template has placeholders for values, because Gradio would evaluate them."""
-    text = (ROOT / name).read_text(encoding="utf-8")
-    return re.sub(r"<!-- ([\w/]+\.html) -->", lambda found: read(found[1]), text)
+@functools.cache
+def modules() -> Mapping[str, str]:
+    """The text of every module of the pages, by its path."""
+    files = [*STATIC.glob("*.js"), *ROOT.glob("pages/*/*.js")]
+    return {path: read(path) for path in sorted(file.relative_to(ROOT).as_posix() for file in files)}
+
+
+@functools.cache
+def module_folder() -> str:
+    """Where the server has the modules, relative to every page. It changes with each of them."""
+    return f"modules/{hashlib.sha256(json.dumps(modules()).encode()).hexdigest()[:12]}"
+
+
+def loader(module: str, setup: Mapping[str, Any]) -> str:
+    """The script of a component: it imports a module and has it ``mount`` the component, which starts with ``setup``.
+    What fails to load is treated as Gradio's own (``unloaded.js``)."""
+    return f"""import(new URL("{module_folder()}/{module}", document.baseURI)).catch((error) => {{
+  dispatchEvent(Object.assign(new Event("vite:preloadError"), {{ payload: error }}));
+  throw error;
+}}).then(({{ mount }}) => mount(element, {{ props, trigger, server, watch }}, {json.dumps(setup)}));"""
+
+
+def with_imports(*entries: str) -> list[str]:
+    """These modules and all that they import, each after what it imports itself."""
+    found: dict[str, None] = {}
+    for module in entries:
+        used = [_beside(module, path) for _, path in IMPORT.findall(modules()[module])]
+        found |= dict.fromkeys([*with_imports(*used), module])
+    return list(found)
+
+
+def bundle(*entries: str) -> str:
+    """One script with these modules and all that they import: a page that is opened from a disk can load no modules.
+    ``bundle["static/dom.js"]`` has what that module exports."""
+    parts = ['"use strict";\nconst bundle = {};']
+    for module in with_imports(*entries):
+        text = modules()[module]
+        names = ", ".join(EXPORT.findall(text))
+        code = IMPORT.sub(lambda found, at=module: f'const {{ {found[1]} }} = bundle["{_beside(at, found[2])}"];', text)
+        parts.append(f'bundle["{module}"] = (() => {{\n{EXPORT.sub("", code)}return {{ {names} }};\n}})();')
+    return "\n".join(parts) + "\n"
+
+
+def _beside(module: str, path: str) -> str:
+    return posixpath.normpath(f"{posixpath.dirname(module)}/{path}")
+
+
+def head_links() -> str:
+    """For the head of every page: where charts are drawn from, and what to fetch before it is asked for."""
+    links = [f'<link rel="modulepreload" href="{module_folder()}/{module}">' for module in with_imports(*FIRST)]
+    return "\n".join([f'<meta name="plotly" content="{CHARTS}">', *links])
+
+
+def _serve(request: Request) -> Response:
+    path = request.path_params["path"]
+    if request.path_params["version"] != module_folder().rpartition("/")[2] or path not in modules():
+        return PlainTextResponse("There is no such module. Load the page again.", 404)
+    for_ever = {"Cache-Control": "public, max-age=31536000, immutable"}
+    return Response(modules()[path], media_type="text/javascript", headers=for_ever)
+
+
+ROUTE = Route("/modules/{version}/{path:path}", _serve)
+"""Where pages fetch their modules."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from visualize.assets import put_together, read
+from visualize.assets import loader, read
 from visualize.url_settings import Link
 
 
@@ -87,18 +87,18 @@ class Widgets:
         return [(text, value) for value, text in self.link.choices[name].items()]
 
 
-def component(name: str, setup: dict[str, Any], before: tuple[str, ...] = (), **settings: Any) -> gr.HTML:
-    """A template and the script of that name, which draws JSON into it.
+def component(name: str, setup: dict[str, Any], template: str = "", **settings: Any) -> gr.HTML:
+    """A template and the module of that name, which draws JSON into it.
 
     Args:
         name: the path of both in ``visualize/``, without its ending.
-        setup: what the script starts with.
-        before: parts of the script that its own one uses.
+        setup: what the module starts with.
+        template: the path of the template, if it has another name.
     """
     return gr.HTML(
         value="",
-        html_template=read(f"{name}.html"),
-        js_on_load=put_together(setup, ("static/chart_panel", *before, name)),
+        html_template=read(f"{template or name}.html"),
+        js_on_load=loader(f"{name}.js", setup),
         apply_default_css=False,
         **settings,
     )

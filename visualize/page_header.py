@@ -28,7 +28,7 @@ def build(page: str) -> gr.HTML:
     links = "".join(_link(listed, name) for name in PAGES)
     return gr.HTML(
         assets.header(ABOUT[page], f'<nav aria-label="Pages">{links}</nav>'),
-        js_on_load=assets.put_together({}, ("static/header", "static/gradio")),
+        js_on_load=assets.loader("static/header.js", {}),
         apply_default_css=False,
         elem_id="header",
     )

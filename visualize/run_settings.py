@@ -17,10 +17,10 @@ from visualize.zerogpu_space import borrows_a_gpu
 
 CHOICES: dict[str, dict[Any, str]] = {
     "pair": {name: pair.label for name, pair in EMBEDDED.items()},
-    "kv_format": KV_FORMATS,
-    "speculation": {name: drafter.label for name, drafter in DRAFTERS.items()},
+    "kv_dtype": KV_FORMATS,
+    "speculative": {name: drafter.label for name, drafter in DRAFTERS.items()},
     "block_size": {size: str(size) for size in (4, 8, 16, 32, 64)},
-    "pool_size": {size: f"{size:,}" for size in (256, 512, 1024, 2048)},
+    "logprobs": {0: "Off", 5: "Top 5"},
     "eviction": {"lru": "Least recently used", "priority": "Lowest priority"},
     "kernels": KERNELS,
     "prefill_attention": {name: ATTENTIONS[name] for name in ("auto", *prefill_backends())},
@@ -28,21 +28,21 @@ CHOICES: dict[str, dict[Any, str]] = {
 """For each setting with a fixed choice of values, the values and what the page calls them."""
 LABELS = {
     "prompt": "Prompt",
-    "cache": "KV cache",
-    "kv_format": "KV format",
+    "kv_cache": "KV cache",
+    "kv_dtype": "KV format",
     "paged": "Paged blocks",
-    "prefix_caching": "Prefix caching",
-    "speculation": "Speculation: who guesses?",
+    "enable_prefix_caching": "Prefix caching",
+    "speculative": "Speculation: who guesses?",
     "pair": "Draft model",
     "target": "Target",
     "draft": "Draft",
     "early_exit_layer": "Early-exit layers",
-    "synthetic_rate": "Acceptance rate",
-    "gamma": "Guesses a round",
+    "synthetic_acceptance_rate": "Acceptance rate",
+    "num_speculative_tokens": "Guesses a round",
     "adaptive_window": "Adaptive window",
-    "distributions": "Record distributions",
+    "logprobs": "Record distributions",
     "block_size": "Block size",
-    "pool_size": "Pool size",
+    "num_blocks": "Blocks in the pool",
     "eviction": "Eviction",
     "cache_priority": "Cache priority",
     "kernels": "Kernels",
@@ -57,9 +57,10 @@ LABELS = {
 }
 """What the page calls each setting."""
 BOUNDS: dict[str, tuple[float, float]] = {
-    "gamma": (1, 8),
+    "num_speculative_tokens": (1, 8),
     "early_exit_layer": (1, 15),
-    "synthetic_rate": (0, 1),
+    "synthetic_acceptance_rate": (0, 1),
+    "num_blocks": (4, 512),
     "cache_priority": (0, 9),
     "temperature": (0, 2),
     "top_k": (0, 1000),
@@ -67,6 +68,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "seed": (0, 2**31 - 1),
     "max_tokens": (1, 1000),
 }
+POOL_TOKENS = 2048
+"""Tokens that the pool holds if its blocks are not set: two full contexts of the embedded pair."""
 OTHER = "other"
 """The pair whose models are named in fields on the page, where a server accepts any models."""
 LOGPROBS = 5
@@ -86,17 +89,17 @@ class Settings:
     pair: str = "matched"
     target: str = ""
     draft: str = ""
-    cache: bool = True
-    kv_format: str = "auto"
+    kv_cache: bool = True
+    kv_dtype: str = "auto"
     paged: bool = True
-    prefix_caching: bool = False
-    speculation: str = "draft"
+    enable_prefix_caching: bool = False
+    speculative: str = "draft"
     early_exit_layer: int = 4
-    synthetic_rate: float = 0.7
-    gamma: int = 4
+    synthetic_acceptance_rate: float = 0.7
+    num_speculative_tokens: int = 4
     adaptive_window: bool = False
     block_size: int = 16
-    pool_size: int = 2048
+    num_blocks: int | None = None
     eviction: str = "lru"
     cache_priority: int = 0
     kernels: str = "auto"
@@ -108,28 +111,33 @@ class Settings:
     top_p: float = 1.0
     seed: int | None = 7
     max_tokens: int = 160
-    distributions: bool = False
+    logprobs: int = 0
+
+    @property
+    def blocks(self) -> int | None:
+        """Blocks to give the pool: the number set, or enough for ``POOL_TOKENS``."""
+        return (self.num_blocks or POOL_TOKENS // self.block_size) if self.kv_cache else None
 
     def engine_config(self, num_blocks: int | None = None) -> EngineConfig:
         """Raises ConfigError if a combination makes no sense."""
         return EngineConfig(
-            kv_cache=self.cache,
-            kv_dtype=self.kv_format,
+            kv_cache=self.kv_cache,
+            kv_dtype=self.kv_dtype,
             paged=self.paged,
             block_size=self.block_size,
             num_blocks=num_blocks,
-            enable_prefix_caching=self.prefix_caching,
+            enable_prefix_caching=self.enable_prefix_caching,
             eviction=self.eviction,
             cache_priority=self.cache_priority,
             kernels=self.kernels,
             cuda_graphs=self.cuda_graphs or not has_gpu(),  # without one there is nothing to switch off
             torch_compile=self.torch_compile,
             prefill_attention=self.prefill_attention,
-            speculative=self.speculation,
-            num_speculative_tokens=self.gamma,
+            speculative=self.speculative,
+            num_speculative_tokens=self.num_speculative_tokens,
             adaptive_window=self.adaptive_window,
             early_exit_layer=self.early_exit_layer,
-            synthetic_acceptance_rate=self.synthetic_rate,
+            synthetic_acceptance_rate=self.synthetic_acceptance_rate,
         )
 
     def models(self) -> str | Pair:
@@ -138,7 +146,7 @@ class Settings:
         if self.pair != OTHER:
             return self.pair
         pair = named_pair(self.target, self.draft)
-        if self.speculation == "draft" and pair.target and not pair.draft:
+        if self.speculative == "draft" and pair.target and not pair.draft:
             draft, off, lookup = (DRAFTERS[name].label for name in ("draft", "off", "ngram"))
             raise ConfigError(
                 f"Speculation: {draft} needs a draft model. Name one with the target, or choose {off} or {lookup}."
@@ -147,7 +155,7 @@ class Settings:
 
     def sampling(self) -> SamplingParams:
         return SamplingParams(
-            logprobs=LOGPROBS if self.distributions else 0,
+            logprobs=self.logprobs,
             max_tokens=self.max_tokens,
             temperature=self.temperature,
             top_k=self.top_k,
@@ -170,7 +178,11 @@ def bounded(prompt: str, most: int = MAX_PROMPT) -> str:
 NAMES = tuple(field.name for field in fields(Settings))
 DEFAULTS = {field.name: field.default for field in fields(Settings)}
 LINK = Link(
-    DEFAULTS, CHOICES, BOUNDS, {"prompt": MAX_PROMPT, "target": MAX_MODEL, "draft": MAX_MODEL}, may_be_empty=("seed",)
+    DEFAULTS,
+    CHOICES,
+    BOUNDS,
+    {"prompt": MAX_PROMPT, "target": MAX_MODEL, "draft": MAX_MODEL},
+    may_be_empty=("seed", "num_blocks"),
 )
 
 
@@ -186,17 +198,17 @@ def from_link(
     settings, notices = link.read(query, of)
     pair = pairs.get(settings.get("pair", DEFAULTS["pair"]))
     if pair and not pair.has_draft:
-        settings.setdefault("speculation", "ngram")
+        settings.setdefault("speculative", "ngram")
     for name, reason in senseless(Settings(**settings)).items():
         if name in settings and settings[name] != NEUTRAL[name]:
-            notices.append(f"The {of}'s {name.replace('_', ' ')} was left out: it {reason}.")
+            notices.append(f"The {of}'s {name} was left out: it {reason}.")
     return sensible(Settings(**settings)), notices
 
 
 NEUTRAL = {
-    "kv_format": "auto",
+    "kv_dtype": "auto",
     "paged": False,
-    "prefix_caching": False,
+    "enable_prefix_caching": False,
     "cuda_graphs": False,
     "torch_compile": False,
 }
@@ -211,17 +223,17 @@ def sensible(settings: Settings) -> Settings:
 def senseless(settings: Settings) -> dict[str, str]:
     """The settings that would have nothing to act on, each with what it needs."""
     found = {}
-    if not settings.cache:
+    if not settings.kv_cache:
         found = dict.fromkeys(
-            ("kv_format", "paged", "prefix_caching"), "needs the KV cache: without it nothing is kept"
+            ("kv_dtype", "paged", "enable_prefix_caching"), "needs the KV cache: without it nothing is kept"
         )
     elif not settings.paged:
-        found["prefix_caching"] = "needs paged blocks: only those can be shared"
+        found["enable_prefix_caching"] = "needs paged blocks: only those can be shared"
     if not has_gpu():
         found["cuda_graphs"] = "needs a GPU that PyTorch can use, and this machine has none"
         if settings.kernels == "auto":
             found["torch_compile"] = "needs kernels by Torch: a step in C is compiled already"
-    elif not settings.cache or settings.kernels != "auto":
+    elif not settings.kv_cache or settings.kernels != "auto":
         found["cuda_graphs"] = "needs the KV cache and the lab's own kernels, whose steps it captures"
     if borrows_a_gpu(os.environ):
         found["torch_compile"] = "needs a GPU for longer than a run, for which this Space lends one"

@@ -23,6 +23,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from lab.util.stdio import Output
+from visualize import assets
 from visualize import compression as wire
 from visualize.assets import STATIC
 from visualize.disconnects import Leaving
@@ -36,6 +37,7 @@ from visualize.options import in_address, known_hosts
 from visualize.page_head import introduce_pages
 from visualize.root_path import Rooted
 from visualize.security import Guard, unreadable
+from visualize.url_settings import OldLinks
 
 UPLOADS = "decode-lab-uploads-"
 """How the name of a folder for uploads begins that is this server's own."""
@@ -146,9 +148,10 @@ def _launch(
     try:
         pages.launch(
             app_kwargs={
-                "routes": [channel.ROUTE, wire.ROUTE, *routes],
+                "routes": [channel.ROUTE, wire.ROUTE, assets.ROUTE, *routes],
                 "middleware": [
                     Middleware(Rooted),
+                    Middleware(OldLinks),
                     wire.ANSWERS,
                     Middleware(wire.Lasting),
                     Middleware(Leaving, waiting=waiting, told=told),

@@ -24,17 +24,17 @@ def _recording_costs() -> str:
 
 
 SAYS = {
-    "cache": "Off: every pass rereads the whole text.",
-    "kv_format": "Fewer bits: less memory, more rounding.",
+    "kv_cache": "Off: every pass rereads the whole text.",
+    "kv_dtype": "Fewer bits: less memory, more rounding.",
     "paged": "Off: room for the whole run is reserved.",
-    "prefix_caching": "Prompts that begin alike share blocks.",
+    "enable_prefix_caching": "Prompts that begin alike share blocks.",
     "target": "A folder on this machine, or a hub id.",
     "draft": "Smaller, same tokenizer; empty: none.",
-    "gamma": "Proposed before each pass of the target.",
+    "num_speculative_tokens": "Proposed before each pass of the target.",
     "adaptive_window": "The number follows acceptance and cost.",
-    "distributions": f"Shows p and q.{_recording_costs()}",
+    "logprobs": f"Shows p and q.{_recording_costs()}",
     "block_size": "Token slots in a cache block.",
-    "pool_size": "Token slots in all blocks: two full contexts, or less to make room scarce.",
+    "num_blocks": "Fewer make room scarce; empty: room for two full contexts.",
     "eviction": "Which cached prefix makes room for a new block.",
     "cache_priority": "Of the prefixes this run leaves behind.",
     "kernels": "The lab's own: Triton on a GPU, C on a CPU.",
@@ -50,11 +50,11 @@ SAYS = {
 UNSURE_SEED = "The adaptive window follows measured times: the same seed may give another text; empty: a new seed."
 """Of the seed, where the window decides how many draws a round uses."""
 SWITCHES = (
-    "cache",
-    "kv_format",
+    "kv_cache",
+    "kv_dtype",
     "paged",
-    "prefix_caching",
-    "speculation",
+    "enable_prefix_caching",
+    "speculative",
     "pair",
     "adaptive_window",
     "eviction",
@@ -62,20 +62,20 @@ SWITCHES = (
 )
 """Controls that others depend on."""
 DEPENDENT = (
-    "kv_format",
+    "kv_dtype",
     "paged",
-    "prefix_caching",
-    "speculation",
+    "enable_prefix_caching",
+    "speculative",
     "pair",
     "target",
     "draft",
     "early_exit_layer",
-    "synthetic_rate",
-    "gamma",
+    "synthetic_acceptance_rate",
+    "num_speculative_tokens",
     "adaptive_window",
-    "distributions",
+    "logprobs",
     "block_size",
-    "pool_size",
+    "num_blocks",
     "eviction",
     "cache_priority",
     "cuda_graphs",
@@ -83,7 +83,7 @@ DEPENDENT = (
     "seed",
 )
 """The controls that depend on them."""
-OF_ONE_DRAFTER = {"early_exit_layer": "early_exit", "synthetic_rate": "synthetic"}
+OF_ONE_DRAFTER = {"early_exit_layer": "early_exit", "synthetic_acceptance_rate": "synthetic"}
 
 
 def state(settings: Settings, put_out: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
@@ -101,11 +101,11 @@ def state(settings: Settings, put_out: Mapping[str, Any]) -> tuple[dict[str, dic
     useless = senseless(wanted)
     settings = sensible(wanted)
     reasons = {name: f"{reason[0].upper()}{reason[1:]}." for name, reason in useless.items()}
-    if not settings.cache:
-        reasons |= dict.fromkeys(("block_size", "pool_size"), "Needs the KV cache: no cache, no blocks.")
-    if settings.speculation == "off":
-        reasons |= dict.fromkeys(("gamma", "adaptive_window", "distributions"), "Needs speculation.")
-    if not settings.prefix_caching:
+    if not settings.kv_cache:
+        reasons |= dict.fromkeys(("block_size", "num_blocks"), "Needs the KV cache: no cache, no blocks.")
+    if settings.speculative == "off":
+        reasons |= dict.fromkeys(("num_speculative_tokens", "adaptive_window", "logprobs"), "Needs speculation.")
+    if not settings.enable_prefix_caching:
         reasons |= dict.fromkeys(("eviction", "cache_priority"), "Needs prefix caching: else no prefix is kept.")
     elif settings.eviction != "priority":
         reasons["cache_priority"] = "Used when the lowest priority is evicted."
@@ -114,18 +114,22 @@ def state(settings: Settings, put_out: Mapping[str, Any]) -> tuple[dict[str, dic
     }
     for name in useless.keys() | put_out.keys():
         updates[name]["value"] = getattr(settings, name)
-    if "kv_format" not in reasons:
-        known = kv_error(settings.kv_format) if settings.pair in EMBEDDED else ""
-        updates["kv_format"]["info"] = known or SAYS["kv_format"]
-    if "distributions" not in reasons and settings.pair not in EMBEDDED:
-        updates["distributions"]["info"] = "Shows p and q. Slower."
-    updates["speculation"]["info"] = DRAFTERS[settings.speculation].about
-    if settings.adaptive_window and settings.speculation != "off":
+    if "kv_dtype" not in reasons:
+        known = kv_error(settings.kv_dtype) if settings.pair in EMBEDDED else ""
+        updates["kv_dtype"]["info"] = known or SAYS["kv_dtype"]
+    if "logprobs" not in reasons and settings.pair not in EMBEDDED:
+        updates["logprobs"]["info"] = "Shows p and q. Slower."
+    updates["speculative"]["info"] = DRAFTERS[settings.speculative].about
+    if settings.adaptive_window and settings.speculative != "off":
         updates["seed"]["info"] = UNSURE_SEED
-    updates["gamma"]["label"] = f"Max {LABELS['gamma'].lower()}" if settings.adaptive_window else LABELS["gamma"]
-    models, other = settings.speculation == "draft" or settings.pair not in EMBEDDED, settings.pair == OTHER
+    updates["num_speculative_tokens"]["label"] = (
+        f"Max {LABELS['num_speculative_tokens'].lower()}"
+        if settings.adaptive_window
+        else LABELS["num_speculative_tokens"]
+    )
+    models, other = settings.speculative == "draft" or settings.pair not in EMBEDDED, settings.pair == OTHER
     shown = {"pair": models, "target": other, "draft": other}
-    shown |= {name: settings.speculation == who for name, who in OF_ONE_DRAFTER.items()}
+    shown |= {name: settings.speculative == who for name, who in OF_ONE_DRAFTER.items()}
     for name, visible in shown.items():
         updates[name]["visible"] = True if visible else "hidden"
     return updates, {name: getattr(wanted, name) for name in useless}

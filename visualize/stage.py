@@ -1,23 +1,19 @@
-"""The right column: one HTML component in which a script draws the transcript of a run."""
+"""The stage of a run: what the Lab's page, the lessons, a downloaded run and an exported one have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import gradio as gr
 
-from visualize.assets import read
-from visualize.reduce.run_script import script
+from visualize.forms import component
+from visualize.static_page import stage_setup
 
 
-def build(take_away: Callable[[list[str]], dict[str, str]], visible: bool = True) -> gr.HTML:
-    """The stage. Its script calls ``take_away`` with a run's id and a format."""
-    return gr.HTML(
-        value="",
-        html_template=read("static/stage.html"),
-        js_on_load=script(),
-        apply_default_css=False,
-        server_functions=[take_away],
-        visible=visible,
-        elem_id="stage",
+def build(take_away: Callable[[list[str]], dict[str, str]], **settings: Any) -> gr.HTML:
+    """The right column: a component in which a module draws the transcript of a run. It calls ``take_away`` with a
+    run's id and a format."""
+    return component(
+        "static/run_page", stage_setup(), "static/stage", server_functions=[take_away], elem_id="stage", **settings
     )

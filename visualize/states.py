@@ -93,7 +93,7 @@ IN_CODE = {
     "kv_cache": "KV cache",
     "kv_dtype": "KV format",
     "enable_prefix_caching": "Prefix caching",
-    "num_blocks": "Pool size",
+    "num_blocks": "Blocks in the pool",
     "block_size": "Block size",
     "torch_compile": "torch.compile",
     "prefill_attention": "Prompt attention",

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import html
+import json
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import quote
 
-from visualize.assets import TITLE, read
+from visualize.assets import TITLE, bundle, read
+from visualize.charts import looks, shells
+from visualize.charts import timing_chart as timing
+from visualize.charts import verdict_chart as verdict
+from visualize.reduce.metric_cards import labels
+from visualize.states import as_json
 
 WITHIN = "script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 BESIDE = "script-src 'self' file:; style-src 'self' file: 'unsafe-inline'"
@@ -51,3 +59,31 @@ def document(title: str, about: str, head: str, body: str, allowed: str) -> str:
 </body>
 </html>
 """
+
+
+def script(*entries: str) -> str:
+    """The script of a page without a server: these modules, out of which ``exported.js`` mounts components."""
+    return f"{bundle(*entries)}{read('export/exported.js')}"
+
+
+def component(name: str, module: str, setup: Mapping[str, Any]) -> str:
+    """A line of script that names a component for ``mount``."""
+    return f'components.{name} = ["{module}", {json.dumps(setup)}];\n'
+
+
+def stage() -> str:
+    """The same for the stage of a run."""
+    return component("stage", "static/run_page.js", stage_setup())
+
+
+def stage_setup() -> dict[str, Any]:
+    """What the stage of a run starts with. Colours and empty figures are not a prop, because Gradio copies and compares
+    every prop at every update."""
+    return {
+        "vocabulary": as_json(),
+        "shells": shells(),
+        "verdict": looks(verdict.figure),
+        "rolling": ["rounds", "timing"],
+        "parts": {"light": timing.part_colours(False), "dark": timing.part_colours(True)},
+        "readouts": labels(),
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gradio as gr
 
-from visualize.assets import styles
+from visualize.assets import head_links, styles
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
 MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
@@ -40,5 +40,5 @@ def theme() -> gr.themes.Base:
 
 
 def style() -> str:
-    """The pages' style sheets, for the head: Gradio's ``css`` argument would rewrite their rules."""
-    return f"<style>{styles(*SHEETS)}</style>"
+    """The pages' style sheets and links, for the head: Gradio's ``css`` argument would rewrite their rules."""
+    return f"{head_links()}\n<style>{styles(*SHEETS)}</style>"

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import torch
 
+from lab.bench.ladder import UNIT, LadderRow, drafting, format_rows, lab_generate, speculation, time_rows
+from lab.bench.output import about, format_ratios
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError
-from lab.measure.ladder import Row, format_rows, lab_generate, time_rows
 from lab.measure.measuring import refuse_failure
 from lab.measure.prompts import PROMPTS, refuse_cut
 
@@ -51,12 +52,7 @@ def run_llama(engine: Engine, max_tokens: int, repeats: int, report: Callable[[s
     refuse_cut(engine, PROMPTS, max_tokens)
     write_gguf, version = _imported()
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-    configs = {
-        "cache": EngineConfig(),
-        f"cache + speculation (gamma {GAMMA})": EngineConfig(speculative="draft", num_speculative_tokens=GAMMA),
-    }
-    if engine.draft is None:
-        configs = {"cache": configs["cache"]}
+    configs = {"cache": EngineConfig()} | ({speculation(GAMMA): drafting(GAMMA)} if engine.draft else {})
 
     def theirs(decode: Decode) -> Callable[[str], int]:
         return lambda prompt: len(decode(engine.tokenizer(prompt)["input_ids"], max_tokens))
@@ -73,15 +69,12 @@ def run_llama(engine: Engine, max_tokens: int, repeats: int, report: Callable[[s
             alike[dtype] = [_alike(engine, decode, prompt, sampling) for prompt in PROMPTS]
             report(f"  the engine's first tokens too: {', '.join(map(str, alike[dtype]))} of {max_tokens}")
         measured = time_rows(engine, rows, PROMPTS, repeats, report)
-    return {
+    return about(engine) | {
         "max_tokens": max_tokens,
         "prompts": len(PROMPTS),
         "repeats": repeats,
-        "dtype": engine.dtype,
-        "target": engine.target.name,
-        "draft": engine.draft.name if engine.draft else None,
         "llama_cpp_python": version,
-        "unit": "output tokens a second, whole call, median and quartiles",
+        "unit": UNIT,
         "rows": [asdict(row) for row in measured],
         "alike": alike,
         "ratios": _ratios(measured, list(configs)),
@@ -160,12 +153,11 @@ def _alike(engine: Engine, decode: Decode, prompt: str, sampling: SamplingParams
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(run.token_ids, theirs, strict=True)))
 
 
-def _ratios(rows: list[Row], ours: list[str]) -> dict[str, float]:
+def _ratios(rows: list[LadderRow], ours: list[str]) -> dict[str, float]:
     medians = {row.name: row.median for row in rows}
     theirs = [name for name in medians if name not in ours]
     return {f"{name} / {other}": medians[name] / medians[other] for name in ours for other in theirs}
 
 
 def format_llama(result: dict) -> str:
-    ratios = "\n".join(f"{ratio:6.2f}  {name}" for name, ratio in result["ratios"].items())
-    return f"{format_rows(result['rows'], 'llama.cpp, bf16')}\n\n{ratios}"
+    return f"{format_rows(result['rows'], 'llama.cpp, bf16')}\n\n{format_ratios(result['ratios'])}"

@@ -1,4 +1,4 @@
-"""What recording the distributions around each verdict adds to a step.
+"""The cost of recording the distributions around each verdict.
 
 The same requests run with and without it, in turns. Recording changes no token, so step i of the one does the same
 work as step i of the other, and every step of a repeat is compared with its own twin.
@@ -13,11 +13,12 @@ from functools import partial
 
 import numpy as np
 
+from lab.bench.output import about
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.measure.measuring import finish, steps, take_turns
 from lab.measure.prompts import PROMPTS, refuse_cut
-from lab.measure.workload import Job
+from lab.measure.workload import PlannedRequest
 
 CONFIG = EngineConfig(paged=True, speculative="draft")
 TEMPERATURE = 0.8
@@ -40,7 +41,7 @@ def run_logprobs(
     for seed, prompt in enumerate(PROMPTS):
         sampling = SamplingParams(max_tokens=max_tokens, temperature=TEMPERATURE, seed=seed, ignore_eos=True)
         for count in (0, logprobs):
-            rows[count, seed] = partial(_rounds, engine, Job(prompt, replace(sampling, logprobs=count)))
+            rows[count, seed] = partial(_rounds, engine, PlannedRequest(prompt, replace(sampling, logprobs=count)))
     times = take_turns(rows, repeats, report)
     plain, recorded = (
         [ms for (asked, _), again in times.items() if asked == count for some in again for ms in some]
@@ -48,10 +49,7 @@ def run_logprobs(
     )
     added = [with_them - without for without, with_them in zip(plain, recorded, strict=True)]
     lower, median, upper = map(float, np.percentile(added, (25, 50, 75)))
-    return {
-        "target": engine.target.name,
-        "draft": engine.draft.name,
-        "dtype": engine.dtype,
+    return about(engine) | {
         "logprobs": logprobs,
         "num_speculative_tokens": CONFIG.num_speculative_tokens,
         "temperature": TEMPERATURE,
@@ -65,16 +63,16 @@ def run_logprobs(
     }
 
 
-def _rounds(engine: Engine, job: Job) -> list[float]:
+def _rounds(engine: Engine, request: PlannedRequest) -> list[float]:
     """Milliseconds of a request's rounds, in order."""
-    (run,), _ = finish(engine, [job], CONFIG)
+    (run,), _ = finish(engine, [request], CONFIG)
     return [step.total_ms for step in steps(run, "verify")]
 
 
 def format_logprobs(result: dict) -> str:
     added = result["added_ms"]
     return (
-        f"{result['steps']} rounds of {result['num_speculative_tokens']} guesses, each with and without the "
+        f"{result['steps']} rounds of {result['num_speculative_tokens']} draft tokens, each with and without the "
         f"{result['logprobs']} likeliest tokens\n"
         f"without {result['plain_ms']:.3f} ms, with {result['recorded_ms']:.3f} ms\n"
         f"added {added['median']:.3f} ms (quartiles {added['lower']:.3f} to {added['upper']:.3f})"

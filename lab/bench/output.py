@@ -1,13 +1,39 @@
-"""A measurement's file: that it can be written is found out before the measurement."""
+"""A measurement's record and tables. The file is checked before the measurement begins."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from lab.engine.engine import Engine
 from lab.errors import LabError
+from lab.util.messages import format_rate
+
+
+def about(engine: Engine, *, draft: bool = True) -> dict[str, object]:
+    """The part of a record that names the models."""
+    names = {"draft": engine.draft.name if engine.draft else None} if draft else {}
+    return {"target": engine.target.name, **names, "dtype": engine.dtype}
+
+
+def quartiles(row: Mapping[str, float]) -> str:
+    return f"{format_rate(row['lower'])} to {format_rate(row['upper'])}"
+
+
+def format_ratios(ratios: Mapping[str, float]) -> str:
+    return "\n".join(f"{ratio:6.2f}  {name}" for name, ratio in ratios.items())
+
+
+def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns two blanks apart: the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = []
+    for first, *cells in (head, *rows):
+        right = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+        lines.append("  ".join([first.ljust(widths[0]), *right]).rstrip())
+    return "\n".join(lines)
 
 
 @contextmanager
@@ -17,7 +43,7 @@ def writable(path: Path) -> Iterator[None]:
     Raises:
         LabError: it cannot be written.
     """
-    with _told(path):
+    with _named(path):
         new = not path.exists()
         if path.parent.is_file():
             raise LabError(f"{path} cannot be written: {path.parent} is a file.")
@@ -31,19 +57,19 @@ def writable(path: Path) -> Iterator[None]:
 
 
 def write(path: Path, result: dict) -> None:
-    """Write as JSON. NaN and the infinities, which JSON does not have, become null rather than an error.
+    """Write as JSON. NaN and the infinities, which JSON does not have, become null.
 
     Raises:
         LabError: it cannot be written.
     """
-    known = json.loads(json.dumps(result), parse_constant=lambda name: None)
-    text = json.dumps(known, indent=1, allow_nan=False) + "\n"
-    with _told(path):
+    finite = json.loads(json.dumps(result), parse_constant=lambda name: None)
+    text = json.dumps(finite, indent=1, allow_nan=False) + "\n"
+    with _named(path):
         path.write_text(text, "utf-8")
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -8,28 +8,28 @@ from dataclasses import dataclass
 
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
+from lab.bench.ladder import BY_TORCH
 from lab.engine.engine import Engine
 from lab.errors import LabError
-from lab.measure.ladder import BY_TORCH
-from lab.measure.workload import Job
+from lab.measure.workload import PlannedRequest
 
 PAGE_SIZE = 16
 
 
 @dataclass(frozen=True)
 class StockRuns:
-    """``outputs``: token ids of each job. ``seconds``: for all of them. ``ttft`` and ``gaps`` in milliseconds: of
-    every job, and between all neighbouring tokens.
+    """``outputs``: token ids of each request. ``seconds``: for all of them. ``ttft`` and ``itl`` in milliseconds: of
+    every request, and between all neighbouring tokens.
     """
 
     outputs: list[list[int]]
     seconds: float
     ttft: list[float]
-    gaps: list[float]
+    itl: list[float]
 
 
-def serve_stock(engine: Engine, jobs: list[Job], max_batch_tokens: int) -> StockRuns:
-    """Decode all jobs greedily at once, each to its own length.
+def serve_stock(engine: Engine, requests: list[PlannedRequest], max_batch_tokens: int) -> StockRuns:
+    """Decode all requests greedily at once, each to its own length.
 
     ``generate_batch`` takes one length for all; the manager that it calls takes one per request. Neither making
     its cache nor stopping its thread is timed, and it is given token ids, not text.
@@ -37,13 +37,13 @@ def serve_stock(engine: Engine, jobs: list[Job], max_batch_tokens: int) -> Stock
     Raises:
         LabError: it did not finish.
     """
-    prompts = [engine.tokenizer(job.prompt)["input_ids"] for job in jobs]
-    longest = max(len(prompt) + job.sampling.max_tokens for prompt, job in zip(prompts, jobs, strict=True))
+    prompts = [engine.tokenizer(one.prompt)["input_ids"] for one in requests]
+    longest = max(len(prompt) + one.sampling.max_tokens for prompt, one in zip(prompts, requests, strict=True))
     settings = ContinuousBatchingConfig(
         page_size=PAGE_SIZE,
-        num_blocks=len(jobs) * -(-longest // PAGE_SIZE),
+        num_blocks=len(requests) * -(-longest // PAGE_SIZE),
         max_batch_tokens=max_batch_tokens,
-        max_requests_per_batch=len(jobs),
+        max_requests_per_batch=len(requests),
         allow_block_sharing=False,
         auto_switch_to_flash=False,
     )
@@ -55,10 +55,10 @@ def serve_stock(engine: Engine, jobs: list[Job], max_batch_tokens: int) -> Stock
     ):
         began = time.perf_counter()
         names = [
-            manager.add_request(prompt, max_new_tokens=job.sampling.max_tokens, record_timestamps=True)
-            for prompt, job in zip(prompts, jobs, strict=True)
+            manager.add_request(prompt, max_new_tokens=one.sampling.max_tokens, record_timestamps=True)
+            for prompt, one in zip(prompts, requests, strict=True)
         ]
-        while len(results) < len(jobs):
+        while len(results) < len(requests):
             result = manager.get_result(timeout=1)
             if result is not None and result.is_finished():
                 results[result.request_id] = result

@@ -1,4 +1,4 @@
-"""Against a vLLM server with the same pair: whether it writes the same text and accepts as many draft tokens a round.
+"""Against a vLLM server with the same pair: the same text, and as many draft tokens accepted per round.
 
 The two share no code. For each round vLLM reports how many tokens were drafted and how many accepted, not which
 (``lab.vllm.completion``). Decoding is greedy, so that nothing is drawn. Where the arithmetic differs, rounding may
@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import takewhile
 
+from lab.bench.output import about, format_table
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError
@@ -58,13 +59,10 @@ def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[
             }
         )
         report(f"  {rows[-1]['alike']} of {len(ours)} rounds alike: {prompt}")
-    return {
+    return about(engine) | {
         "model": models[0],
         "gamma": gamma,
         "max_tokens": max_tokens,
-        "dtype": engine.dtype,
-        "target": engine.target.name,
-        "draft": engine.draft.name,
         "rows": rows,
     }
 
@@ -80,13 +78,19 @@ async def _answer(server: Server, model: str, prompt: str, sampling: SamplingPar
 
 def accepted_by_round(run: Run, gamma: int) -> list[int]:
     """Accepted proposals of each round that had ``gamma`` of them."""
-    kept = Counter(event.step for event in run.events if isinstance(event, Judged) and event.accepted)
-    return [kept[step] for step in sorted(whole_rounds(run, gamma))]
+    accepted = Counter(event.step for event in run.events if isinstance(event, Judged) and event.accepted)
+    return [accepted[step] for step in sorted(whole_rounds(run, gamma))]
 
 
 def format_vllm(result: dict) -> str:
-    lines = [f"{'':52}{'tokens':>8}{'same text':>11}{'full rounds':>13}{'alike':>7}"]
-    for row in result["rows"]:
-        same = "yes" if row["same_text"] else "no"
-        lines.append(f"{row['prompt'][:50]:52}{row['tokens']:8}{same:>11}{len(row['ours']):13}{row['alike']:7}")
-    return "\n".join(lines)
+    rows = [
+        [
+            row["prompt"][:50],
+            str(row["tokens"]),
+            "yes" if row["same_text"] else "no",
+            str(len(row["ours"])),
+            str(row["alike"]),
+        ]
+        for row in result["rows"]
+    ]
+    return format_table(["", "tokens", "same text", "full rounds", "alike"], rows)

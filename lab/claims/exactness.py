@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import torch
 
+from lab.backends.interface import Backend, NewTokens
 from lab.backends.torch.sampler import distribution, draw
-from lab.backends.torch.torch_backend import NewTokens, forward
 from lab.claims.claim import COURSE, GAMMA, TUTORIAL, Claim, Found, Number, Values, Verdict, percent, plain
 from lab.claims.rules import Context, Draws, Rule, by_target, with_absolute, with_residual, with_target
 from lab.claims.trial import Trial
-from lab.config import SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.adaptive_window import tokens_per_round
 from lab.errors import LabError
 from lab.measure.goodness_of_fit import g_test
 from lab.measure.prompts import held_out_prompts
-from lab.models.language_model import LanguageModel
 
 TOPIC = "Accepting and redrawing"
 TEMPERATURE = 0.8
@@ -33,15 +32,14 @@ def contexts(trial: Trial) -> list[Context]:
     engine, sampling = trial.engine("matched"), SamplingParams(temperature=TEMPERATURE)
 
     @torch.inference_mode()
-    def after(model: LanguageModel, ids: torch.Tensor) -> torch.Tensor:
-        logits = forward(model, [NewTokens(ids.to(model.device), 0, None, 1)], None)
+    def after(backend: Backend, ids: torch.Tensor) -> torch.Tensor:
+        logits = backend.forward([NewTokens(ids.to(backend.model.device), 0, None, 1)], None)
         return distribution(logits, sampling)[0].double().cpu()
 
     def work() -> list[Context]:
         texts = [torch.tensor(engine.tokenizer(prompt)["input_ids"]) for prompt in held_out_prompts()]
-        return [
-            Context(after(engine.target, ids), after(engine.draft, ids)) for ids in texts[: 4 if trial.small else 16]
-        ]
+        target, draft = engine.backends(EngineConfig(kv_cache=False))
+        return [Context(after(target, ids), after(draft, ids)) for ids in texts[: 4 if trial.small else 16]]
 
     return trial.measure(work)
 

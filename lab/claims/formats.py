@@ -8,12 +8,12 @@ from functools import partial
 from lab.claims.claim import TUTORIAL, Chart, Claim, Found, Number, Series, Values, Verdict, at_lengths, percent, times
 from lab.claims.trial import Trial, passage
 from lab.config import EngineConfig, SamplingParams
-from lab.measure.ab_test import matching
-from lab.measure.interval import FEWEST
+from lab.measure.difference import common_length
+from lab.measure.interval import MIN_SAMPLES
 from lab.measure.kv_error import kv_errors
 from lab.measure.measuring import finish
 from lab.measure.prompts import held_out_prompts
-from lab.measure.workload import Job
+from lab.measure.workload import PlannedRequest
 from lab.trace.events import StepTimed
 
 TOPIC = "What the KV cache takes"
@@ -26,10 +26,10 @@ INT8 = EngineConfig(kv_dtype="int8")
 def quality(trial: Trial) -> Found:
     """Reads held-out beginnings, each continued by the target, with every format; and compares greedy texts."""
     engine = trial.engine("matched")
-    prompts = held_out_prompts()[: FEWEST if trial.small else 12]
+    prompts = held_out_prompts()[: MIN_SAMPLES if trial.small else 12]
     tokens = 24 if trial.small else 160
     jobs = [
-        Job(prompt, SamplingParams(max_tokens=tokens, temperature=1.0, seed=i, ignore_eos=True))
+        PlannedRequest(prompt, SamplingParams(max_tokens=tokens, temperature=1.0, seed=i, ignore_eos=True))
         for i, prompt in enumerate(prompts)
     ]
     trial.report("writing texts")
@@ -45,7 +45,7 @@ def quality(trial: Trial) -> Found:
             trial.measure(partial(trial.generate, engine, prompt, config, tokens)).token_ids
             for config in (EngineConfig(), INT8)
         )
-        same.append(matching(native, quantised))
+        same.append(common_length(native, quantised))
     rise = int8.perplexity_ratio.map(lambda ratio: ratio - 1)
     return Found(
         (

@@ -8,9 +8,10 @@ from typing import NamedTuple
 from lab.claims.caching import TOPIC, both_times, step_times
 from lab.claims.claim import NEWSLETTER, Claim, Found, Number, Values, Verdict, percent, plain, times
 from lab.claims.trial import Trial
+from lab.config import EngineConfig
 from lab.engine.engine import Engine
-from lab.engine.pass_cost import PassWork, Span
-from lab.measure.power import EXPONENTS, fit_power
+from lab.engine.pass_cost import PassCostModel, Span
+from lab.measure.scaling_fit import EXPONENTS, fit_power
 from lab.memory.model_memory import known_models
 
 BEFORE = 1000
@@ -33,7 +34,7 @@ class Operations(NamedTuple):
 def count(engine: Engine, start: int, stop: int) -> Operations:
     """A pass over the tokens at positions ``start`` to ``stop`` - 1, as ``lab.engine.pass_cost`` counts it."""
     model = engine.target
-    flops = PassWork(model, None).of([Span(start, stop, keep=1)]).flops
+    flops = PassCostModel(engine.backends(EngineConfig())[0], None).of([Span(start, stop, keep=1)]).flops
     pairs = sum(range(start + 1, stop + 1))
     return Operations(flops, pairs * 4 * model.layers * model.kv_heads * model.query_groups * model.head_dim, pairs)
 

@@ -7,11 +7,10 @@ from functools import partial
 from lab.claims.claim import TUTORIAL, Claim, Found, Number, Values, Verdict, percent, times
 from lab.claims.together import TOPIC
 from lab.claims.trial import Trial
-from lab.measure.measuring import summarise
+from lab.measure.throughput import summarise
 from lab.measure.workload import write
-from lab.memory.capacity import Deployment
+from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import GiB
-from lab.memory.lengths import Lengths
 from lab.memory.model_memory import known_models
 
 UP_TO = 256
@@ -22,7 +21,7 @@ RATE = "tokens_per_second"
 
 def paging(trial: Trial) -> Found:
     # Imported here: it needs a newer transformers than everything else.
-    from lab.measure.serve import memory_rows
+    from lab.measure.throughput import memory_rows
 
     engine = trial.engine("matched")
     trial.report("writing prompts, and finding out how long each answer gets")

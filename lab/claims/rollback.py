@@ -7,18 +7,17 @@ from typing import NamedTuple
 
 import torch
 
-from lab.backends.torch.rejection_sampler import judge_matching
-from lab.backends.torch.torch_backend import NewTokens, forward
+from lab.backends.interface import Backend, NewTokens
+from lab.backends.torch.rejection_sampler import greedy_verify
 from lab.claims.claim import GAMMA, TUTORIAL, Claim, Found, Number, Values, Verdict, plain
 from lab.claims.trial import Trial
 from lab.config import EngineConfig
 from lab.engine.engine import Engine
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable
-from lab.measure.ab_test import matching
+from lab.measure.difference import common_length
 from lab.measure.prompts import held_out_prompts
 from lab.measure.score import divergence, new_storage
-from lab.models.language_model import LanguageModel
 
 
 class Written(NamedTuple):
@@ -36,26 +35,26 @@ def speculate(engine: Engine, prompt: list[int], tokens: int, *, roll_back: bool
     Rolling back sets a number: the position that the next token is written to. Without rollback that number goes on
     past the rejected tokens, and attention sees them.
     """
-    target, draft = engine.target, engine.draft
+    target, draft = engine.backends(EngineConfig())
     room = len(prompt) + (GAMMA + 1) * (tokens + 1)  # every round gives at least one token
     blocks = -(-room // EngineConfig.block_size)
     table = BlockTable(BlockPool(blocks, EngineConfig.block_size), 0, lambda *_, **__: None, paged=False)
-    table.reserve(room)
+    table.allocate_slots(room)
     storage = new_storage(engine, EngineConfig(), blocks * EngineConfig.block_size)
 
-    def after(model: LanguageModel, ids: list[int]) -> torch.Tensor:
+    def after(backend: Backend, ids: list[int]) -> torch.Tensor:
         """Logits after a text, computed afresh."""
-        return forward(model, [NewTokens(torch.tensor(ids, device=model.device), 0, None, 1)], None)[0]
+        return backend.forward([NewTokens(torch.tensor(ids, device=backend.model.device), 0, None, 1)], None)[0]
 
     text, pending, cached, left, kl = list(prompt), list(prompt), 0, 0, []
     while len(text) - len(prompt) < tokens:
         guesses: list[int] = []
         for _ in range(GAMMA):
             guesses.append(after(draft, text + guesses).argmax().item())
-        new = torch.tensor(pending + guesses, device=target.device)
-        logits = forward(target, [NewTokens(new, cached, table, GAMMA + 1)], storage)
+        new = torch.tensor(pending + guesses, device=target.model.device)
+        logits = target.forward([NewTokens(new, cached, table, GAMMA + 1)], storage)
         kl.append(divergence(*(one.double().log_softmax(-1) for one in (after(target, text), logits[0]))).item())
-        accepted, token = judge_matching(logits.argmax(-1), new[-GAMMA:])
+        accepted, token = greedy_verify(logits.argmax(-1), new[-GAMMA:])
         kept = accepted.item()
         cached += len(pending) + (kept if roll_back else GAMMA)
         left += 0 if roll_back else GAMMA - kept
@@ -78,8 +77,8 @@ def without_rollback(trial: Trial) -> Found:
             return list(plain_run.token_ids), rolled, stale
 
         right, rolled, stale = trial.measure(work)
-        control.append(matching(right, rolled.token_ids))
-        places.append(matching(right, stale.token_ids))
+        control.append(common_length(right, rolled.token_ids))
+        places.append(common_length(right, stale.token_ids))
         left.append(stale.left)
         kl.append(stale.kl)
     return Found(

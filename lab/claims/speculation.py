@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from lab.bench.window_sweep import RequestKind, mix
 from lab.claims.claim import (
     GAMMA,
     TEXTS,
@@ -27,9 +27,8 @@ from lab.claims.trial import Trial
 from lab.config import EngineConfig
 from lab.errors import LabError
 from lab.measure.interval import Interval, ratio_interval
-from lab.measure.prompts import held_out_prompts
+from lab.measure.prompts import CODE, held_out_prompts
 from lab.measure.theory import Speculated, speculated, whole_rounds
-from lab.measure.window_sweep import CODE, RequestKind, mix
 from lab.trace.events import Judged
 from lab.trace.run import Run
 from lab.util.messages import listed
@@ -39,11 +38,6 @@ PROMISED = 0.6, 0.7
 """The acceptance that the article gives for its pair."""
 WRONG_DRAFT = "stories (wrong draft)"
 """The kind of text whose draft does not match: no rule about well-matched ones looks at it."""
-MORE_CODE = (
-    "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n        ",
-    "with open(path) as file:\n    for line in file:\n        name, value = line.split(",
-    "def mean(values):\n    total = 0\n    for value in values:\n        ",
-)
 
 
 class Tally(NamedTuple):
@@ -74,12 +68,12 @@ def kinds(trial: Trial) -> dict[str, RequestKind]:
     """From easy to hard: greedy stories, sampled ones, program code, and stories with the wrong draft; ``TEXTS`` of
     each. The pair was not trained on these stories."""
     easy, middling, hard = mix(trial.engine("matched"), trial.engine("mismatched")).values()
-    stories, code = tuple(held_out_prompts()[:TEXTS]), (*CODE, *MORE_CODE)
+    stories, code = tuple(held_out_prompts()[:TEXTS]), CODE
     return {
-        "stories (greedy)": replace(easy, prompts=stories),
-        "stories (temperature 0.8)": replace(easy, prompts=stories, temperature=0.8),
-        "code (temperature 1.5)": replace(middling, prompts=code),
-        WRONG_DRAFT: replace(hard, prompts=stories),
+        "stories (greedy)": easy._replace(prompts=stories),
+        "stories (temperature 0.8)": easy._replace(prompts=stories, temperature=0.8),
+        "code (temperature 1.5)": middling._replace(prompts=code),
+        WRONG_DRAFT: hard._replace(prompts=stories),
     }
 
 

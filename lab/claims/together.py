@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from functools import partial
 
+from lab.bench.ladder import ladder_configs
 from lab.claims.claim import (
     GAMMA,
     NEWSLETTER,
@@ -23,7 +24,6 @@ from lab.claims.claim import (
 )
 from lab.claims.trial import Trial, passage
 from lab.config import EngineConfig
-from lab.measure.ladder import ladder_configs
 from lab.measure.prompts import PROMPTS
 from lab.util.messages import listed
 
@@ -35,7 +35,7 @@ LADDER = {
     "cache + paged": 45,
     f"all (gamma {GAMMA})": 52,
 }
-"""The article's tokens per second, by the rung's name in ``lab.measure.ladder``."""
+"""The article's tokens per second, by the rung's name in ``lab.bench.ladder``."""
 NEAR = 0.25
 
 

@@ -80,7 +80,9 @@ def judge_windows(values: Values) -> Verdict:
     found = f"The fastest γ is {', '.join(map(plain, windows))}, from the least accepted kind of text to the most"
     if windows[-1] > windows[0] and all(a <= b for a, b in itertools.pairwise(windows)):
         return Verdict("holds", f"{found}.")
-    needs = "Costs that stay the same: the best window follows from acceptance and from what a guess and a pass cost."
+    needs = (
+        "StepCosts that stay the same: the best window follows from acceptance and from what a guess and a pass cost."
+    )
     if windows[-1] > windows[0]:
         return Verdict("conditions", f"{found}: larger at the end, not all the way.", needs)
     return Verdict("fails", f"{found}.", needs)

@@ -1,4 +1,4 @@
-"""What commands have in common."""
+"""Steps that commands share: the prompt, the engine, Ctrl-C, and notes about a run."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def idle_draft(options: Namespace, configs: Iterable[EngineConfig]) -> list[str]
 
 
 def is_cut(run: Run) -> bool:
-    """Whether the model's context was full before all requested tokens had come."""
+    """True if the model's context was full before all requested tokens had come."""
     return run.reason == "length" and len(run.token_ids) < run.sampling.max_tokens
 
 

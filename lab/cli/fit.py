@@ -8,11 +8,9 @@ from argparse import Namespace
 from pathlib import Path
 
 from lab.cli.json_results import fit_result
-from lab.memory.capacity import Deployment
+from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import MODELS, device_bytes
-from lab.memory.lengths import Lengths
-from lab.memory.model_memory import ModelInfo, find_model, known_models
-from lab.memory.notice import deployment_notices
+from lab.memory.model_memory import ModelInfo, deployment_notices, find_model, known_models
 from lab.models.loader import refuse_absent
 from lab.util.stdio import print_notes
 

@@ -1,4 +1,4 @@
-"""Answers for programs: a run, a comparison or a deployment as plain values, ready for JSON."""
+"""Results for programs: a run, a comparison or a deployment as plain values, ready for JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JsonResult = dict[str, Any]
 
 
 def fell_back(runs: Iterable[Run]) -> list[str]:
-    """What these runs went on without, each told once."""
+    """The reasons of these runs' fallbacks, each once."""
     return list(dict.fromkeys(event.reason for run in runs for event in run.events if event.kind == "fell_back"))
 
 
@@ -73,7 +73,7 @@ def compare_result(
 
 
 def fit_result(model: ModelInfo, deployment: Deployment) -> JsonResult:
-    """What a device's memory is used for: bytes, blocks and sequences, and what was asked."""
+    """A device's memory by purpose: bytes, blocks and sequences, and the request itself."""
     return {
         "model": model.name,
         "source": model.source,

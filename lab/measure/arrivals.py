@@ -11,29 +11,29 @@ from dataclasses import replace
 from lab.config import EngineConfig
 from lab.engine.engine import Engine
 from lab.errors import ConfigError
-from lab.measure.workload import Job
-from lab.trace.batch_steps import BatchEvent, BatchStep
+from lab.measure.workload import PlannedRequest
 from lab.trace.events import Event, Finished
+from lab.trace.recorder import BatchEvent, BatchStep
 
 
 def arrivals(
     engine: Engine,
-    jobs: Sequence[Job],
+    requests: Sequence[PlannedRequest],
     config: EngineConfig,
     *,
     every: int = 0,
     max_num_seqs: int = 64,
     cancelled: threading.Event | None = None,
 ) -> Iterator[BatchStep]:
-    """Decode ``jobs``, which arrive all at once or one ``every`` so many steps, with the models of ``engine`` and
-    nothing cached. Each job has its own cache priority. Their sequences are numbered (``owner``) in order: all
-    continuations of a job, then the next job's. Steps in which nothing happens, because the next job has not arrived,
-    take no time and are left out.
+    """Decode ``requests``, which arrive all at once or one ``every`` so many steps, with the models of ``engine`` and
+    nothing cached. Each has its own cache priority. Their sequences are numbered (``owner``) in order: all
+    continuations of a request, then the next one's. Steps in which nothing happens, because the next request has not
+    arrived, take no time and are left out.
 
     Setting ``cancelled`` ends it after the step under way; the last step then reports that the requests have ended.
 
     Raises:
-        LabError: one of the jobs can never be decoded, or synthetic guesses are asked for. No job is begun then.
+        LabError: one of the requests can never be decoded, or the synthetic drafter is asked for. None is begun then.
     """
     if config.speculative == "synthetic":
         raise ConfigError(
@@ -47,16 +47,16 @@ def arrivals(
     def watch(owner: int, seconds: float, event: Event) -> None:
         heard.append(BatchEvent((seconds - began) * 1000, owner, event))
 
-    own = engine.another(max_num_seqs=max_num_seqs, watch=watch)
+    own = engine.clone(max_num_seqs=max_num_seqs, on_event=watch)
     coming = deque(
         own.prepare(
-            job.prompt,
-            replace(config, cache_priority=job.cache_priority),
-            job.sampling,
-            continuations=job.continuations,
+            one.prompt,
+            replace(config, cache_priority=one.cache_priority),
+            one.sampling,
+            continuations=one.continuations,
             cancelled=cancelled,
         )
-        for job in jobs
+        for one in requests
     )
     began = time.perf_counter()
     step = left = come = 0

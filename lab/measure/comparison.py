@@ -1,4 +1,4 @@
-"""Several settings of the engine on one prompt, and what each costs. For whether they write the same: ``difference``.
+"""Several settings of the engine on one prompt, and what each costs. Their texts are compared by ``difference``.
 
 Every setting decodes the prompt once briefly to warm up and then ``repeats`` times, in an order that changes with
 every repeat. Each output has the same length: neither the end-of-text token nor a stop string ends it. A speed-up
@@ -20,18 +20,16 @@ from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import ConfigError, LabError, PromptError
 from lab.measure.interval import Interval, factor_interval
-from lab.measure.measuring import make_ready, sound
-from lab.measure.turns import shuffled
-from lab.trace.acceptance_stats import acceptance_stats
+from lab.measure.measuring import make_ready, shuffled, sound
 from lab.trace.events import Committed
-from lab.trace.run import Run
+from lab.trace.run import Run, acceptance_stats
 
-FEWEST, MOST = 2, 5
+MIN_CONFIGS, MAX_CONFIGS = 2, 5
 WARM_UP_TOKENS = 16
 
 
 class Case(NamedTuple):
-    """What is decoded, and how."""
+    """A prompt, with the engine and the settings that decode it."""
 
     engine: Engine
     prompt: str
@@ -71,7 +69,7 @@ def compare(
     Args:
         sampling: its seed must be set and is used for all runs. Its ``stop`` is ignored.
         cancelled: once set, the run under way ends and is not yielded, and no other begins.
-        watch: told how many tokens the run under way has so far.
+        watch: called with the number of tokens that the run under way has so far.
 
     Raises:
         ConfigError: not two to five settings, nothing to time, or a setting that this engine cannot have.
@@ -85,8 +83,8 @@ def compare(
 
 def refuse(configs: Mapping[str, EngineConfig], sampling: SamplingParams, repeats: int) -> None:
     """Raises ConfigError if that is no comparison, with whatever engine."""
-    if not FEWEST <= len(configs) <= MOST:
-        raise ConfigError(f"A comparison takes {FEWEST} to {MOST} settings, not {len(configs)}.")
+    if not MIN_CONFIGS <= len(configs) <= MAX_CONFIGS:
+        raise ConfigError(f"A comparison takes {MIN_CONFIGS} to {MAX_CONFIGS} settings, not {len(configs)}.")
     if repeats < 1 or sampling.max_tokens < 2 or sampling.seed is None:
         raise ConfigError("A comparison takes at least one repeat and two tokens, and a seed that all share.")
 
@@ -178,12 +176,12 @@ class Summary:
 
     @property
     def one_run(self) -> bool:
-        """Whether the speed-up comes from a single repeat, which may be chance."""
+        """The speed-up comes from a single repeat and may be chance."""
         return len(self.factors) == 1
 
     @property
     def clear(self) -> bool:
-        """Whether the speed-up is unlikely to be chance. It takes at least two repeats to tell."""
+        """The speed-up's interval does not hold 1. Never true of fewer than two repeats."""
         likely = self.likely_speedup
         return likely is not None and likely.low is not None and not likely.low < 1 < likely.high
 

@@ -1,4 +1,4 @@
-"""Where the outputs of several settings part, and how sure the target was there under each.
+"""The first difference between the outputs of several settings, and the target's margin there under each.
 
 A run records how likely its own token was. To find out how likely the other run's token was, and the second likeliest,
 the target reads the run's text again as the run decoded it (``lab.measure.score``).
@@ -6,7 +6,7 @@ the target reads the run's text again as the run decoded it (``lab.measure.score
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -16,22 +16,22 @@ import torch
 from lab.backends.torch.sampler import distribution
 from lab.config import EngineConfig
 from lab.engine.engine import Engine
-from lab.measure.ab_test import matching
 from lab.measure.score import log_probabilities
 from lab.trace.events import Committed
 from lab.trace.run import Run
 
 DRAWING = ("draft", "early_exit", "ngram")
-"""Drafters whose guesses are accepted or rejected by a random draw; others' are kept if the target draws the same."""
+"""Drafters whose draft tokens are accepted or rejected by a random draw; others' are accepted if the target draws the
+same."""
 OTHER_DRAWS = (
     "Above temperature 0, speculation uses the seed's draws differently: the same seed gives other tokens than without "
-    "guesses, or with other guesses. They are drawn from the same distribution, so this is no difference in quality."
+    "it, or with other draft tokens. They are drawn from the same distribution, so this is no difference in quality."
 )
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What a run wrote at a place where another wrote something else. Probabilities are the target's under the run's
+class DivergentToken:
+    """A run's token at a place where another wrote something else. Probabilities are the target's under the run's
     setting, after temperature, top-k and top-p; for a greedy run, before them.
 
     Attributes:
@@ -49,16 +49,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two outputs part, after ``place`` tokens. None: that output has ended."""
+    """Two outputs that part after ``place`` tokens. None: that output has ended."""
 
     place: int
-    a: Choice | None
-    b: Choice | None
+    a: DivergentToken | None
+    b: DivergentToken | None
 
 
 def draws(config: EngineConfig) -> tuple[Any, ...]:
-    """What determines how many random draws a round's guesses use, and which: nothing without guesses that are judged
-    by one."""
+    """The settings that determine which random draws a round uses; empty if no draft token is judged by one."""
     if config.speculative not in DRAWING:
         return ()
     own = {
@@ -68,9 +67,14 @@ def draws(config: EngineConfig) -> tuple[Any, ...]:
     return config.speculative, config.num_speculative_tokens, config.adaptive_window, own
 
 
+def common_length(a: Sequence[int], b: Sequence[int]) -> int:
+    """Tokens before the first difference."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
 def first_difference(a: Run, b: Run) -> int | None:
-    """How many tokens precede the first that differs. None: the tokens are the same."""
-    place = matching(a.token_ids, b.token_ids)
+    """Number of tokens before the first that differs. None: the tokens are the same."""
+    place = common_length(a.token_ids, b.token_ids)
     return None if place == len(a.token_ids) == len(b.token_ids) else place
 
 
@@ -88,13 +92,13 @@ def first_differences(engine: Engine, runs: Mapping[str, Run]) -> dict[tuple[str
         own = {place for pair, place in places.items() if name in pair and place < len(run.token_ids)}
         read[name] = read_again(engine, run, own)
 
-    def choice(own: str, other: str, place: int) -> Choice | None:
+    def choice(own: str, other: str, place: int) -> DivergentToken | None:
         run, others = runs[own], runs[other].token_ids[place : place + 1]
         if place >= len(run.token_ids):
             return None
         text, p = _written(run, place)
         first, second = read[own][place].topk(2).values.tolist()
-        return Choice(text, p, read[own][place][others[0]].item() if others else None, first - second)
+        return DivergentToken(text, p, read[own][place][others[0]].item() if others else None, first - second)
 
     return {(a, b): Difference(place, choice(a, b, place), choice(b, a, place)) for (a, b), place in places.items()}
 

@@ -1,4 +1,4 @@
-"""Whether draws follow a distribution."""
+"""Goodness of fit of draws to a distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How certain a figure is: confidence intervals over prompts (or windows of a text), 95% throughout.
+"""Confidence intervals over prompts (or windows of a text), 95% throughout.
 
 Prompts are resampled, not tokens: tokens of one text are alike, and counting each
 as a separate sample would make a figure look more certain than it is.
@@ -19,13 +19,13 @@ import numpy as np
 LEVEL = 0.95
 RESAMPLES = 10_000
 SEED = 0
-FEWEST = 6
+MIN_SAMPLES = 6
 """Fewest samples of a bootstrap: with fewer, its intervals hold the truth far less often than ``LEVEL`` says."""
 METHOD = (
     f"{LEVEL:.0%} bootstrap over prompts (or windows), the same resamples for both sides of a ratio or difference: "
     f"{RESAMPLES:,} resamples, seed {SEED}, percentiles expanded for small samples (Hesterberg, 1411.5279); none "
-    f"for fewer than {FEWEST} samples (of normal ones, simulated, it holds the truth in 93% of cases with {FEWEST}, in "
-    "95% with 12); shares: Wilson's interval"
+    f"for fewer than {MIN_SAMPLES} samples (of normal ones, simulated, it holds the truth in 93% of cases with "
+    f"{MIN_SAMPLES}, in 95% with 12); shares: Wilson's interval"
 )
 
 
@@ -76,9 +76,9 @@ def bootstrap(
     - a ratio of two such means that vary together over prompts: as often, within a percent;
     - a mean of exponential samples, which are strongly skewed: 89% with 6, 92% with 12.
 
-    Fewer than ``FEWEST`` samples therefore get no interval. A resample without a figure (a denominator of 0) might have
-    any: it counts as below the low end and above the high one. If so many have none that an end is undefined, there is
-    no interval.
+    Fewer than ``MIN_SAMPLES`` samples therefore get no interval. A resample without a figure (a denominator of 0) might
+    have any: it counts as below the low end and above the high one. If so many have none that an end is undefined,
+    there is no interval.
 
     Args:
         columns: each with one entry per prompt.
@@ -96,7 +96,7 @@ def bootstrap(
         value = float(figure(*(column.sum() for column in samples)))
         if not math.isfinite(value):
             raise ValueError("the samples have no such figure: what it is divided by adds up to 0.")
-        if n < FEWEST:
+        if n < MIN_SAMPLES:
             return Interval(value, None, None)
         random = np.random.default_rng(seed)
         drawn = []

@@ -1,26 +1,22 @@
-"""What a KV format costs in quality: how far off stored keys and values are, and what that does to the output.
+"""The error of a KV format: in stored keys and values, and in the output.
 
-A text is cut into windows side by side, each read from an empty cache; the first
-token of a window is given and all others are scored. All formats read the same windows.
+Each window of a text is read from an empty cache; its first token is given and all others are scored. All formats read
+the same windows.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 
 from lab.config import EngineConfig
 from lab.engine.engine import Engine
-from lab.errors import LabError
 from lab.kv_cache.formats import FORMATS, KVStorage, bytes_per_token
-from lab.measure.interval import FEWEST, METHOD, Interval, ratio_interval
+from lab.measure.interval import Interval, ratio_interval
 from lab.measure.score import divergence, log_probabilities, new_storage, surprise
-
-WINDOW = 1024
-"""Tokens of a window, if the model's context is that long."""
 
 
 @dataclass(frozen=True)
@@ -47,36 +43,6 @@ class FormatError:
     kl: Interval
 
 
-def run_kv(engine: Engine, texts: list[tuple[str, str]], report: Callable[[str], None]) -> dict[str, object]:
-    """Measure every format on texts, each a title and the text itself.
-
-    Returns:
-        A JSON-ready dict: ``texts`` (title and tokens), ``formats`` rows, and what they were measured with.
-
-    Raises:
-        LabError: a text of fewer than two tokens.
-    """
-    length = min(WINDOW, engine.context_length)
-    described, windows = [], []
-    for title, text in texts:
-        ids = engine.tokenizer(text, verbose=False)["input_ids"]
-        if len(ids) < 2:
-            raise LabError(f"{title!r} has {len(ids)} tokens; two or more are needed, one to read and one to expect.")
-        described.append({"title": title, "tokens": len(ids)})
-        windows += [ids[first : first + length] for first in range(0, len(ids) - 1, length)]
-    rows = kv_errors(engine, windows, report)
-    return {
-        "target": engine.target.name,
-        "dtype": engine.dtype,
-        "texts": described,
-        "windows": len(windows),
-        "window_tokens": length,
-        "scored_tokens": sum(len(ids) - 1 for ids in windows),
-        "intervals": METHOD,
-        "formats": [asdict(row) for row in rows],
-    }
-
-
 def kv_errors(engine: Engine, windows: list[list[int]], report: Callable[[str], None]) -> list[FormatError]:
     """Every format on windows of token ids, each at least two tokens long and at most the model's context."""
     configs = {form: EngineConfig(kv_dtype=form) for form in FORMATS}
@@ -90,11 +56,11 @@ def kv_errors(engine: Engine, windows: list[list[int]], report: Callable[[str], 
         sums = dict.fromkeys(FORMATS, (0.0, 0.0))
         start = 1
         for chunk in zip(*passes, strict=True):
-            came = torch.tensor(ids[start : start + len(chunk[0])], device=chunk[0].device)
-            start += len(came)
+            written = torch.tensor(ids[start : start + len(chunk[0])], device=chunk[0].device)
+            start += len(written)
             for form, log_q in zip(FORMATS, chunk, strict=True):
                 nats, kl = sums[form]
-                nats += surprise(log_q, came).sum().item()
+                nats += surprise(log_q, written).sum().item()
                 kl += divergence(chunk[0], log_q).sum().item()
                 sums[form] = nats, kl
         for form in FORMATS:
@@ -137,8 +103,8 @@ def storing_squares(native: KVStorage, other: KVStorage, tokens: int) -> torch.T
     for source, layer in zip(native.layers, other.layers, strict=True):
         key, value = source.read(slice(0, tokens))
         layer.write(torch.arange(tokens, device=key.device), key, value)
-        for i, (kept, x) in enumerate(zip(layer.read(slice(0, tokens)), (key, value), strict=True)):
-            sums[0, i] += (kept.double() - x.double()).square().sum().cpu()
+        for i, (stored, x) in enumerate(zip(layer.read(slice(0, tokens)), (key, value), strict=True)):
+            sums[0, i] += (stored.double() - x.double()).square().sum().cpu()
             sums[1, i] += x.double().square().sum().cpu()
     return sums
 
@@ -146,23 +112,3 @@ def storing_squares(native: KVStorage, other: KVStorage, tokens: int) -> torch.T
 def _slots(tokens: int) -> int:
     size = EngineConfig().block_size
     return -(-tokens // size) * size
-
-
-def format_kv(result: dict) -> str:
-    """A table of ``run_kv``'s result."""
-    sure = "intervals are 95%" if result["windows"] >= FEWEST else f"an interval takes {FEWEST} windows"
-    titles = ", ".join(f"{text['title']} ({text['tokens']:,} tokens)" for text in result["texts"][:5])
-    more = f" and {len(result['texts']) - 5} more" if len(result["texts"]) > 5 else ""
-    lines = [
-        f"{result['scored_tokens']:,} tokens scored in {result['windows']} windows: {titles}{more}",
-        f"auto is {result['dtype']}; {sure}",
-        "",
-        f"{'':6}bytes a token  smaller  keys off  values off  perplexity  {'x auto':30}KL from auto, nats a token",
-    ]
-    for row in result["formats"]:
-        ratio, kl = Interval(**row["perplexity_ratio"]), Interval(**row["kl"])
-        lines.append(
-            f"{row['kv_dtype']:6}{row['bytes_per_token']:13,}{row['bytes_ratio']:8.2f}x{row['key_error']:10.3%}"
-            f"{row['value_error']:12.3%}{row['perplexity']:12.3f}  {ratio!s:30}{kl}"
-        )
-    return "\n".join(lines)

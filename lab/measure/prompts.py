@@ -19,6 +19,15 @@ PROMPTS = (
     "Long ago, by the side of the sea, a fisherman",
 )
 """Openings of tales, which most benches go on from."""
+CODE = (
+    "def read(self, size=-1):\n    if self.closed:\n        raise ValueError(",
+    "import os\nimport sys\n\nclass Parser:\n    def __init__(self, name):\n        self.",
+    "for i in range(len(values)):\n    if values[i] > limit:\n        ",
+    "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n        ",
+    "with open(path) as file:\n    for line in file:\n        name, value = line.split(",
+    "def mean(values):\n    total = 0\n    for value in values:\n        ",
+)
+"""Beginnings of programs: nothing that the embedded pair has read much of."""
 
 
 def held_out_prompts() -> list[str]:

@@ -47,12 +47,12 @@ class Parts:
 
 @dataclass(frozen=True)
 class Speculated:
-    """What runs of one setting did, over their rounds of a full window.
+    """Runs of one setting, over their rounds of a full window.
 
     Attributes:
         acceptance: accepted / judged proposals: the likeliest a if the theory's assumption holds.
         rounds, passes: such rounds, and all passes after the prefill, counting runs of the same prompt and draws once.
-            A lookup guesses in few passes: what follows from its rounds does not hold for all of its time.
+            A lookup proposes in few passes: what follows from its rounds does not hold for all of its time.
         judged, accepted: by position, counted in the same way.
         tokens: what such a round gave.
         round: what such a round took.
@@ -167,5 +167,5 @@ def whole_rounds(run: Run, gamma: int) -> set[int]:
 
 
 def _decided_by(run: Run) -> tuple[tuple[int, ...], int | None]:
-    """What a setting's verdicts follow from: the prompt, and the seed unless nothing is drawn."""
+    """The prompt, and the seed unless nothing is drawn: runs that share them have the same verdicts."""
     return tuple(run.prompt_token_ids), None if run.sampling.greedy else run.sampling.seed

@@ -1,4 +1,4 @@
-"""What many users ask of an engine: prompts, and outputs whose lengths have a long tail."""
+"""Requests of many users: prompts, and outputs whose lengths have a long tail."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lab.measure.prompts import PROMPTS, held_out_prompts
 
 Mix = Literal["equal", "tailed", "paragraph"]
 """How long outputs get. "equal": all the same. "tailed": ``LogNormalLengths``, known in advance. "paragraph": to the
-end of a paragraph, which nobody knows in advance."""
+end of a paragraph, a length not known in advance."""
 
 
 @dataclass(frozen=True)
-class Job:
+class PlannedRequest:
     """A request before it is submitted.
 
     Attributes:
-        continuations: how many of its prompt, each with its own seed.
+        continuations: how many of its prompt, each with its own seed (vLLM: ``n``).
         cache_priority: as in ``EngineConfig``.
     """
 
@@ -57,15 +57,15 @@ def write(engine: Engine, lengths: list[int]) -> list[str]:
     return [opening + request.result().text for opening, request in requests]
 
 
-def exactly(prompts: list[str], lengths: list[int], temperature: float = 0.0) -> list[Job]:
-    """Jobs whose outputs have the given lengths. Seeds are the jobs' numbers."""
+def exactly(prompts: list[str], lengths: list[int], temperature: float = 0.0) -> list[PlannedRequest]:
+    """Requests whose outputs have the given lengths. Seeds are their numbers."""
     return [
-        Job(prompt, SamplingParams(max_tokens=length, temperature=temperature, seed=i, ignore_eos=True))
+        PlannedRequest(prompt, SamplingParams(max_tokens=length, temperature=temperature, seed=i, ignore_eos=True))
         for i, (prompt, length) in enumerate(zip(prompts, lengths, strict=True))
     ]
 
 
-def crowd(
+def user_requests(
     count: int,
     mix: Mix,
     tokens: int,
@@ -75,16 +75,16 @@ def crowd(
     beginning: str = "",
     of_every: int = 1,
     continuations: int = 1,
-) -> list[Job]:
-    """Jobs of many users: texts the embedded pair was not trained on, to be continued.
+) -> list[PlannedRequest]:
+    """Requests of many users: texts the embedded pair was not trained on, to be continued.
 
     Args:
-        count: sequences of all jobs together.
+        count: sequences of all requests together.
         tokens: of an output: exactly so many ("equal"), their median ("tailed"), at most ("paragraph").
         seed: of the first sequence; the others' count up from it.
         beginning: of every ``of_every``-th prompt from the first on, before its own text. What is cached of such a
             prompt has a higher priority.
-        continuations: of every job; the last one gets what is left.
+        continuations: of every request; the last one gets what is left.
     """
     texts = (*held_out_prompts(), *PROMPTS)
     firsts = range(0, count, continuations)
@@ -96,7 +96,7 @@ def crowd(
     known = mix != "paragraph"
     stop = () if known else ("\n",)
     return [
-        Job(
+        PlannedRequest(
             f"{beginning}\n{text}" if begins else text,
             SamplingParams(max_tokens=most, temperature=temperature, seed=seed + first, stop=stop, ignore_eos=known),
             min(continuations, count - first),

@@ -1,4 +1,4 @@
-"""What can be named: GPUs, formats of weights, models. A command line lists them at once: none of this needs torch."""
+"""GPUs, weight formats and models by name. Needs no torch, so that a command line lists them at once."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,14 +13,15 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from lab.backends.cpu.native_support import packed_parameters
 from lab.errors import LabError, UnsupportedModelError
+from lab.memory.capacity import Deployment
 from lab.memory.catalogue import OWN, PUBLISHED
+from lab.models.checkpoint_files import hub_refusal, unavailable
 from lab.models.hf_config import read_config
-from lab.models.hub import hub_refusal, unavailable
 from lab.models.loader import WEIGHTS, ModelLoadError
 from lab.models.meta_model import parameters, without_weights
 from lab.models.model_shape import ModelShape
 from lab.models.support import unsupported_cache
-from lab.util.messages import error_summary
+from lab.util.messages import counted, error_summary
 
 
 @dataclass(frozen=True)
@@ -114,3 +116,20 @@ def refuse_other_than_hub_id(where: str) -> None:
             return
         reason = "there is a file or folder of that name here, but only the hub is asked"
     raise ModelLoadError(f"{where[:80]!r} cannot be used as a hub id: {reason}.")
+
+
+def deployment_notices(model: ModelInfo, chosen: Deployment, size: Callable[[int], str]) -> Iterator[str]:
+    """Warnings about a deployment's figures, in sentences; mostly none. ``size`` formats bytes for
+    display."""
+    longest, context = chosen.lengths.longest, model.shape.context_length
+    full = chosen.cache_bytes <= 0
+    if full:
+        yield (
+            f"The weights take {size(chosen.weight_bytes)}, {size(-chosen.cache_bytes)} more than the "
+            f"{size(chosen.usable_bytes)} that are not set aside: they do not fit. Choose weights of fewer bits, a "
+            "smaller model or a larger device."
+        )
+    if longest > context:
+        yield f"{model.name} was made for {context:,} positions; the longest sequence here has {longest:,}."
+    if not full and not chosen.sequences("contiguous"):
+        yield f"Not one sequence of {counted(longest, 'token')} fits into what is left for the cache."

@@ -1,14 +1,23 @@
-"""What a model's folder holds, and what may lie there instead."""
+"""Files of a model, in a folder or on a hub: what they may be instead, and why they cannot be had.
+
+The hub is asked once. Left to itself, transformers asks six times and logs each attempt.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
 from lab.errors import LabError
+from lab.util.messages import error_summary
 
 HOLDS = "A model's folder holds config.json, its weights as safetensors, and tokenizer.json."
 TOKENIZERS = ("tokenizer.*", "vocab.*", "merges.txt", "*.model", "*.tiktoken", "tekken.json")
@@ -68,3 +77,115 @@ def refuse_outside_files(where: str | Path, name: str) -> None:
 
 def _files(where: str | Path, pattern: str) -> list[Path]:
     return sorted(path for path in Path(where).glob(pattern) if os.path.isfile(path))
+
+
+PATIENCE = 4.0
+"""Seconds to wait for the hub's answer. It is asked once."""
+MOST_BYTES = 1 << 20
+"""Of a config.json: visitors name models, and theirs is fetched, kept and read whole. Most have a few thousand."""
+LOG_IN = "log in here with `hf auth login`, or set HF_TOKEN"
+
+
+def hub_refusal(hub: str, token: bool | None = None, file: str = "config.json") -> Exception | None:
+    """Why the hub does not give out this file of a model. None: it does.
+
+    Raises:
+        HfHubHTTPError: it refuses an anonymous request (``token`` False).
+        ModelLoadError: it is a configuration, and too large for one.
+    """
+    try:
+        found = get_hf_file_metadata(hf_hub_url(hub, file), token=token, timeout=PATIENCE)
+    except HfHubHTTPError as error:
+        if token is False:  # refused: the copy that this machine's owner has cached is not for everybody
+            raise
+        return error
+    except Exception as error:  # from any library underneath: nobody answered
+        return error
+    if file == "config.json" and (found.size or 0) > MOST_BYTES:
+        raise ModelLoadError(
+            f"The config.json of {hub} has {found.size:,} bytes; at most {MOST_BYTES:,} are read. Choose another model."
+        )
+    return None
+
+
+def refuse_absent_weights(hub: str, name: str, error: Exception) -> None:
+    """Check that a model's weights are in the local cache, after ``error`` when they were to be fetched and read.
+
+    transformers reports a hub's refusal as a model without weights, and a broken connection as a model that cannot be
+    loaded. Xet, which stores the hub's large files, has servers of its own.
+
+    Raises:
+        ModelLoadError: the hub refuses them or does not answer, they did not arrive, or the disk is full.
+    """
+    files = SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME
+    if any(_cached(hub, file) for file in files):  # the hub has nothing to do with it
+        return
+    for file in files:
+        reason = hub_refusal(hub, file=file)
+        if reason is None:
+            raise _not_arrived(name, error)
+        if not isinstance(reason, EntryNotFoundError):
+            status = reason.response.status_code if isinstance(reason, HfHubHTTPError) else None
+            answer = f"answered {status}" if status else "gave no answer"
+            advice = f"If you have access to it, {LOG_IN}." if status in (401, 403) else "Load it again in a minute."
+            raise ModelLoadError(
+                f"{name} could not be loaded: the hub {answer} when asked for its weights. {advice} "
+                f"({error_summary(reason)})"
+            )
+
+
+def _not_arrived(name: str, error: Exception) -> ModelLoadError:
+    origin = error_summary(error.__cause__ or error.__context__ or error)  # transformers' own errors say little
+    if re.search("No space left|not enough space", origin):
+        return ModelLoadError(
+            f"{name} could not be loaded: its weights do not fit on this disk. Free some space, or start the lab with "
+            f"HF_HOME set to a folder on another disk. ({origin})"
+        )
+    return ModelLoadError(
+        f"{name} could not be loaded: its weights did not arrive. Load it again; files that came whole are kept. "
+        "Behind a firewall, setting HF_HUB_DISABLE_XET=1 may help: the hub's large files have servers of their own, "
+        f"and are then fetched another way. ({origin})"
+    )
+
+
+def _cached(hub: str, file: str) -> bool:
+    """True if a file is in the local cache and, if it is an index of several, so are those."""
+    path = try_to_load_from_cache(hub, file)
+    if not isinstance(path, str):
+        return False
+    if file != SAFE_WEIGHTS_INDEX_NAME:
+        return True
+    try:
+        parts = set(json.loads(Path(path).read_text("utf-8"))["weight_map"].values())
+        return all(isinstance(try_to_load_from_cache(hub, str(part)), str) for part in parts)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # it arrived, and is damaged
+        return True
+
+
+def unavailable(hub: str, reason: Exception | None = None) -> ModelLoadError:
+    """The error for a model that is not in the local cache either. ``reason``: see ``hub_refusal``, if it is public."""
+    if isinstance(reason, GatedRepoError):  # a subclass of the next
+        return ModelLoadError(
+            f"{hub} is given only to those who have asked for it. Accept its conditions on its hub page, then {LOG_IN}."
+        )
+    if isinstance(reason, RepositoryNotFoundError):
+        return ModelLoadError(
+            f"The hub has no model {hub}, or shows it only to some. Check the spelling, which is owner/name; for a "
+            f"private model {LOG_IN}."
+        )
+    if isinstance(reason, EntryNotFoundError):
+        return ModelLoadError(f"There is no config.json in {hub}. {HOLDS}")
+    return ModelLoadError(
+        f"The configuration of {hub} could not be fetched. A hub id is owner/name, like Qwen/Qwen3-8B; it needs a "
+        "network, or the model in the local cache, and a model that is open to all and brings no code of its own. A "
+        "folder with config.json and safetensors needs none, nor do the models that are part of the lab."
+    )
+
+
+def abandon_downloads() -> None:
+    """End the downloads from Xet storage: its threads, which are not Python's, go on when those that wait for them have
+    stopped. Where huggingface_hub cannot do that, they go on to the end."""
+    with suppress(ImportError):
+        from huggingface_hub.utils._xet import abort_xet_session
+
+        abort_xet_session()

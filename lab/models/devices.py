@@ -1,4 +1,4 @@
-"""Which devices a model computes on: one, or several through accelerate's ``device_map``."""
+"""Devices that a model computes on: one, or several through accelerate's ``device_map``."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _runs_on_cpu(backend: str) -> bool:
 
 
 def has_kernels(device: torch.device | str) -> bool:
-    """Whether this build of torch has kernels for a GPU. True as well if that cannot be told.
+    """True if this build of torch has kernels for a GPU, or if that cannot be known.
 
     Machine code ("sm") runs on GPUs of the same major version, and of the same or a higher minor one. From the other
     kind ("compute") the driver makes machine code for any later GPU. With an "a", either is for one compute capability
@@ -68,7 +68,7 @@ def has_kernels(device: torch.device | str) -> bool:
 
 
 def _runs(kind: str, number: str, only: str, capability: tuple[int, int]) -> bool:
-    """Whether code of an architecture runs on a GPU; the first three are the parts of its name."""
+    """True if code of an architecture runs on a GPU; the first three are the parts of its name."""
     made_for = divmod(int(number), 10)
     if capability == made_for:
         return True
@@ -77,7 +77,7 @@ def _runs(kind: str, number: str, only: str, capability: tuple[int, int]) -> boo
 
 
 def multiplies_bfloat16(device: torch.device | str) -> bool:
-    """Whether a GPU's tensor cores multiply bfloat16: from compute capability 8.0 (Ampere, 2020) on. Compiled for 7.5
+    """True if a GPU's tensor cores multiply bfloat16: from compute capability 8.0 (Ampere, 2020) on. Compiled for 7.5
     (a T4), Triton 3.6's kernels use no tensor cores in any dtype, need seven times the instructions, and spill.
     """
     try:
@@ -192,7 +192,7 @@ def computing(device_map: DeviceMap) -> list[str]:
 
 
 def execution_device(module: nn.Module) -> torch.device:
-    """Where a module computes: where accelerate's hook moves its inputs or, without a hook, where its weights are.
+    """The device that accelerate's hook moves a module's inputs to or, without a hook, that its weights are on.
 
     Offloaded weights are on no device ("meta") between passes.
     """
@@ -201,7 +201,7 @@ def execution_device(module: nn.Module) -> torch.device:
 
 
 def is_dispatched(model: PreTrainedModel) -> bool:
-    """Whether accelerate's hooks move each module's inputs, or its weights, to where it computes."""
+    """True if accelerate's hooks move each module's inputs, or its weights, to where it computes."""
     return any(hasattr(module, "_hf_hook") for module in model.modules())
 
 

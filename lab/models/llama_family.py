@@ -1,4 +1,4 @@
-"""Which models have Llama's layers, so that a step written for those can compute them."""
+"""Models with Llama's layers, which a step written for those can compute."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ def unlike_llama_config(config: PreTrainedConfig) -> str | None:
 
 
 def is_plain(linear: nn.Module) -> bool:
-    """Whether it is a matrix and perhaps a bias: no adapter, nothing quantised."""
+    """True for a matrix and perhaps a bias: no adapter, nothing quantised."""
     return type(linear) is nn.Linear and stored_tensors(linear.weight)[0] is linear.weight

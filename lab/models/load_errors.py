@@ -13,7 +13,7 @@ from lab.util.messages import error_summary
 
 
 def explain_load_error(error: Exception, config: PreTrainedConfig | None) -> str:
-    """What follows "could not be loaded:". ``config``: the model's, if it could be read."""
+    """The sentence after "could not be loaded:". ``config``: the model's, if it could be read."""
     if isinstance(error, UnpicklingError):  # torch's own message advises running it
         return (
             "its weights are a Python pickle that is damaged or holds more than tensors; nothing of it was run. Choose "

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
 from lab.errors import LabError
-from lab.models.hub import abandon_downloads
+from lab.models.checkpoint_files import abandon_downloads
 
 LEAST = 1e5
 """Smallest download that is reported, in bytes: the index, fetched before the files of weights, is smaller."""
@@ -69,7 +69,7 @@ class Loading:
             raise LoadingCancelled
 
     def status(self) -> str:
-        """How far it is, in a sentence; empty before there is anything to tell."""
+        """The progress in a sentence; empty before there is any."""
         if not self._name:
             return ""
         fetched = self._fetched  # another thread may begin the next model meanwhile
@@ -119,7 +119,7 @@ _watching: ContextVar[Loading | None] = ContextVar("loading", default=None)
 
 @contextmanager
 def track_loading(loading: Loading) -> Iterator[None]:
-    """What is loaded in this context is reported to ``loading``."""
+    """Report what is loaded in this context to ``loading``."""
     token = _watching.set(loading)
     try:
         yield
@@ -128,7 +128,7 @@ def track_loading(loading: Loading) -> Iterator[None]:
 
 
 def current_loading() -> Loading | None:
-    """Who watches in this context, if anybody."""
+    """The ``Loading`` that this context reports to, if any."""
     return _watching.get()
 
 

@@ -26,14 +26,16 @@ from lab.errors import ConfigError, LabError, UnsupportedModelError
 from lab.models.checkpoint_files import (
     HOLDS,
     ModelLoadError,
+    hub_refusal,
+    refuse_absent_weights,
     refuse_outside_files,
     refuse_pointers,
     tokenizer_files,
+    unavailable,
     weight_files,
 )
 from lab.models.devices import DeviceMap, multiplies_bfloat16, refuse_incomplete
 from lab.models.hf_config import read_config
-from lab.models.hub import hub_refusal, refuse_absent_weights, unavailable
 from lab.models.language_model import LanguageModel
 from lab.models.load_errors import explain_load_error
 from lab.models.load_progress import current_loading

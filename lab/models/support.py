@@ -54,7 +54,7 @@ def unsupported_cache(config: PreTrainedConfig) -> str | None:
 
 
 def _sees_all(text: PreTrainedConfig, window: object) -> bool:
-    """Whether the window is at least as long as the longest text the model was made for, as Phi-4-mini's is."""
+    """True if the window is at least as long as the longest text the model was made for, as Phi-4-mini's is."""
     longest = getattr(text, "max_position_embeddings", None)
     return isinstance(window, int) and isinstance(longest, int) and window >= longest
 

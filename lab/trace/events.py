@@ -1,4 +1,4 @@
-"""What the engine did, one event per fact. Everything that is drawn or measured is read from these.
+"""Events of an engine, one per fact. Everything that is drawn or measured is read from these.
 
 A run is a list of events: ``RunStarted`` when it is asked for, ``Admitted`` when its
 turn comes, then for each step its proposals, verdicts, commits and block changes,
@@ -122,7 +122,7 @@ class FellBack(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheDropped(Event):
-    """What the cache held was computed with other weights, another dtype or adapter: all of it is computed again."""
+    """The cache's contents came from other weights, another dtype or adapter: all of it is computed again."""
 
     kind: ClassVar[str] = "cache_dropped"
     reason: str
@@ -193,7 +193,7 @@ class Judged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distributions(Event):
-    """What the verdict at ``position`` came from, in a run that asked for it (``SamplingParams.logprobs``).
+    """The distributions behind the verdict at ``position``, in a run that asked for them (``SamplingParams.logprobs``).
 
     It has p and q of the proposal (first) and of the most likely tokens under p and under q. If the proposal was
     rejected and its replacement drawn, it also has those of the replacement and of the most likely tokens under

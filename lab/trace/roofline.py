@@ -34,7 +34,7 @@ class PassCost:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a device does at best: bytes read and written per second, and FLOPs per second.
+    """A device's peak rates: bytes read and written per second, and FLOPs per second.
 
     Raises:
         ValueError: one of them is not above 0.
@@ -60,13 +60,13 @@ class Limits:
         return max(self.memory_ms(work), self.compute_ms(work))
 
     def bound(self, work: PassCost) -> Bound:
-        """Which of the two takes longer; "memory" if they take equally long."""
+        """The slower of the two; "memory" if they take equally long."""
         return "memory" if self.memory_ms(work) >= self.compute_ms(work) else "compute"
 
 
 @dataclass(frozen=True, slots=True)
 class Achieved:
-    """How near a step came to the limit.
+    """A step's share of the limit.
 
     Attributes:
         share: of the limit: least time / time taken. 1: as fast as the device can; above 1: see the module.

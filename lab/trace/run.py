@@ -11,7 +11,7 @@ from typing import Any
 
 from lab.config import EngineConfig, SamplingParams
 from lab.errors import LabError
-from lab.trace.events import Committed, Event, Finished, RunStarted, StopReason
+from lab.trace.events import Committed, Event, Finished, Judged, Proposed, RunStarted, StopReason
 from lab.trace.json_codec import dump_json, from_dict, to_dict
 from lab.trace.metrics import Metrics, measure
 
@@ -168,3 +168,33 @@ class Run:
                 f"{name} is damaged: its events do not go together, or no run has such numbers."
             ) from error
         return run
+
+
+@dataclass(frozen=True)
+class AcceptanceStats:
+    """Counts over several runs: rounds that had draft tokens, those tokens, and the accepted ones among them."""
+
+    rounds: int
+    proposed: int
+    accepted: int
+
+    @property
+    def acceptance(self) -> float | None:
+        """``Metrics.draft_acceptance_rate`` over all of them. None: nothing was proposed."""
+        return self.accepted / self.proposed if self.proposed else None
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """``Metrics.mean_acceptance_length`` over all of them. None: there was no round."""
+        return 1 + self.accepted / self.rounds if self.rounds else None
+
+
+def acceptance_stats(runs: Iterable[Run]) -> AcceptanceStats:
+    """The counts of all ``runs`` together; a run without draft tokens adds nothing."""
+    rounds = proposed = accepted = 0
+    for run in runs:
+        proposals = [event for event in run.events if isinstance(event, Proposed)]
+        rounds += len({event.step for event in proposals})
+        proposed += len(proposals)
+        accepted += sum(isinstance(event, Judged) and event.accepted for event in run.events)
+    return AcceptanceStats(rounds, proposed, accepted)

@@ -27,7 +27,7 @@ class RoundedVerdict(NamedTuple):
         return min(1.0, self.ratio)
 
     def show(self, accepted: bool) -> bool:
-        """Whether these numbers show that the verdict was ``accepted``, or that it was not: by the product and p, and
+        """True if these numbers show that the verdict was ``accepted``, or that it was not: by the product and p, and
         by u and the chance, neither of which are equal."""
         if accepted:
             return self.product < self.p and self.u < self.chance

@@ -20,12 +20,20 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lab.cli.arguments import INTERRUPTED, path
-from lab.training.corpus import CorpusSplit, encode, read_split, train_tokenizer
-from lab.training.distil import TEMPERATURE, distillation_loss
-from lab.training.export_weights import export
-from lab.training.python_sources import standard_library
+from lab.training.corpus import CorpusSplit, encode, read_split, standard_library, train_tokenizer
 from lab.training.sampling import SAMPLE, sample_target
-from lab.training.training import Loss, Parts, draft_shape, next_token_loss, restore, target_shape, train
+from lab.training.training import (
+    TEMPERATURE,
+    Loss,
+    Parts,
+    distillation_loss,
+    draft_shape,
+    export,
+    next_token_loss,
+    restore,
+    target_shape,
+    train,
+)
 from lab.util.stdio import print_notes
 
 SHAPES = {"target": target_shape, "draft": draft_shape, "mismatched": draft_shape}

@@ -5,6 +5,7 @@ The corpus is UTF-8, one paragraph per line, books separated by an empty line.
 
 from __future__ import annotations
 
+import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ class CorpusSplit:
 
 
 def unseen_book(index: int) -> bool:
-    """Whether the book at this index of the corpus is held out as a whole."""
+    """True if the book at this index of the corpus is held out as a whole."""
     return index % UNSEEN_BOOK_STRIDE == UNSEEN_BOOK_START
 
 
@@ -122,3 +123,22 @@ def mixed_batches(
     ]
     while True:
         yield torch.cat([next(stream) for stream in streams])
+
+
+SKIPPED_FOLDERS = {"test", "tests", "idle_test", "idlelib", "site-packages", "dist-packages", "__pycache__"}
+
+
+def standard_library(folder: Path | None = None) -> list[str]:
+    """The sources below ``folder`` (None: this Python's standard library), one text per file, sorted by path.
+
+    Tests and installed packages are left out, and so are files that are not UTF-8.
+    """
+    folder = folder or Path(sysconfig.get_paths()["stdlib"])
+    texts = []
+    for file in sorted(folder.rglob("*.py")):
+        if SKIPPED_FOLDERS.isdisjoint(file.relative_to(folder).parts):
+            try:
+                texts.append(file.read_text("utf-8"))
+            except UnicodeDecodeError:
+                continue
+    return [text for text in texts if text.strip()]

@@ -11,11 +11,10 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lab import SamplingParams, load_engine
-from lab.training import acceptance
-from lab.training.bits import CrossEntropy, cross_entropy
+from lab.training import evaluation
 from lab.training.corpus import UNSEEN_BOOK_STRIDE, CorpusSplit, unseen_book
-from lab.training.distil import TEMPERATURE, TV_WEIGHT
-from lab.training.training import TrainingRecord
+from lab.training.evaluation import CrossEntropy, cross_entropy
+from lab.training.training import TEMPERATURE, TV_WEIGHT, TrainingRecord
 
 BOOKS = Path(__file__).with_name("books.tsv")
 """Gutenberg number and title of each book, in the corpus' order."""
@@ -49,8 +48,8 @@ def measure(
         folder = weights / name
         model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32").to(device).eval()
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        surprises = {kind: cross_entropy(model, tokenizer, texts) for kind, texts in kinds.items()}
-        surprises["held_out"] = surprises["unseen_endings"] + surprises["unseen_books"]
+        costs = {kind: cross_entropy(model, tokenizer, texts) for kind, texts in kinds.items()}
+        costs["held_out"] = costs["unseen_endings"] + costs["unseen_books"]
         shape = model.config
         models[name] = {
             "parameters": model.num_parameters(),
@@ -63,15 +62,15 @@ def measure(
             "vocabulary": shape.vocab_size,
             "context": shape.max_position_embeddings,
             "training": {k: None if v != v else v for k, v in asdict(record).items()},
-            "text": {kind: _surprise(value) for kind, value in surprises.items()},
+            "text": {kind: _figures(value) for kind, value in costs.items()},
         }
-    prompts = acceptance.story_prompts(split)
+    prompts = evaluation.story_prompts(split)
     accepted: dict[str, dict] = {}
     for draft in DRAFTS:
         accepted[draft] = {}
         for mode, temperature in (("greedy", 0.0), ("sampled", TEMPERATURE)):
             print(f"speculating: {draft}, {mode}", flush=True)
-            result = acceptance.acceptance(weights / "target", weights / draft, prompts, temperature, device)
+            result = evaluation.measure_acceptance(weights / "target", weights / draft, prompts, temperature, device)
             accepted[draft][mode] = asdict(result) | {
                 "temperature": temperature,
                 "acceptance_rate": round(result.acceptance, 4),
@@ -81,8 +80,8 @@ def measure(
         "models": models,
         "corpus": _corpus(split) | notes,
         "acceptance": {
-            "gamma": acceptance.GAMMA,
-            "new_tokens": acceptance.NEW_TOKENS,
+            "gamma": evaluation.GAMMA,
+            "new_tokens": evaluation.NEW_TOKENS,
             "prompts": prompts,
             "drafts": accepted,
         },
@@ -90,7 +89,7 @@ def measure(
     }
 
 
-def _surprise(value: CrossEntropy) -> dict[str, float]:
+def _figures(value: CrossEntropy) -> dict[str, float]:
     return {
         "bits_per_byte": round(value.bits_per_byte, 4),
         "nats_per_token": round(value.nats_per_token, 4),
@@ -188,12 +187,12 @@ bfloat16 weights, computed in float32.
 
 | | {" | ".join(models)} |
 |---|{"---|" * len(models)}
-{_foretold(models)}
+{_predicted(models)}
 
 ## How many proposals are accepted
 
 {len(accepted["prompts"])} held-out paragraphs, half from unseen endings and half from unseen books, evenly spread
-over those of {2 * acceptance.PROMPT_WORDS} words and more: their first {acceptance.PROMPT_WORDS} words, continued by
+over those of {2 * evaluation.PROMPT_WORDS} words and more: their first {evaluation.PROMPT_WORDS} words, continued by
 {accepted["new_tokens"]} tokens with gamma {accepted["gamma"]}. Rate: tokens accepted of tokens proposed. Mean length:
 1 + accepted / rounds, the tokens a pass of the target yields.
 
@@ -250,7 +249,7 @@ def _training(models: dict) -> str:
     return head + _table(lines, models)
 
 
-def _foretold(models: dict[str, Any]) -> str:
+def _predicted(models: dict[str, Any]) -> str:
     kinds = {
         "unseen endings": "unseen_endings",
         "unseen books": "unseen_books",

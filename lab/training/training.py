@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch.nn import functional as F
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lab.training.corpus import VOCABULARY, mixed_batches
 from lab.util.machine_info import hardware
@@ -59,7 +59,7 @@ def _llama(*, hidden: int, ffn: int, layers: int, heads: int, kv_heads: int) -> 
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """What a checkpoint says about its training. Unknown numbers are NaN.
+    """A checkpoint's record of its training. Unknown numbers are NaN.
 
     ``loss`` is the last one printed, the mean of up to twenty steps; ``seconds`` were spent training.
     """
@@ -228,3 +228,54 @@ def _set_lr(optimizers: list[torch.optim.Optimizer], peak: float, progress: floa
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = peak * factor
+
+
+TEMPERATURE = 0.8
+"""Both distributions are taken at the temperature at which the pair will mostly be sampled."""
+
+TV_WEIGHT = 3.0
+"""Relative to a KL weight of 1: the two terms are of similar size once the draft has learnt something."""
+
+
+def distillation_loss(target: LlamaForCausalLM, *, kl_weight: float = 1.0) -> Loss:
+    """``kl_weight`` KL(p || q) in nats plus ``TV_WEIGHT`` (1 - sum_x min(p, q)), averaged over positions."""
+    target = target.eval().requires_grad_(False)
+    # As in train(): explicit attention is faster on a CPU, and nothing is kept for a backward pass.
+    target.set_attn_implementation("eager" if target.device.type == "cpu" else "sdpa")
+
+    def loss(draft: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            log_p = _log_probabilities(target, tokens)
+        log_q = _log_probabilities(draft, tokens)
+        p, q = log_p.exp(), log_q.exp()
+        divergence = (p * (log_p - log_q)).sum(-1)
+        shared = torch.minimum(p, q).sum(-1)
+        return (kl_weight * divergence + TV_WEIGHT * (1 - shared)).mean()
+
+    return loss
+
+
+def _log_probabilities(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
+    """[rows, length, vocabulary] float32, of the token that follows each one but the last."""
+    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
+    return F.log_softmax(logits.float() / TEMPERATURE, dim=-1)
+
+
+SHARD = "8MB"
+"""Plain git and Spaces accept files below 10 MB without LFS."""
+
+
+def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write bfloat16 safetensors in shards, the configuration and the tokenizer; old ones are deleted first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in [*folder.glob("*.safetensors"), *folder.glob("*.json")]:
+        stale.unlink()
+    end = tokenizer.eos_token_id
+    model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=end)
+    model.to(torch.bfloat16).save_pretrained(folder, max_shard_size=SHARD)
+    tokenizer.model_max_length = model.config.max_position_embeddings
+    for trace in ("is_local", "local_files_only"):  # of how this tokenizer was loaded
+        tokenizer.init_kwargs.pop(trace, None)
+    tokenizer.save_pretrained(folder)
+    for file in folder.iterdir():
+        file.chmod(0o644)

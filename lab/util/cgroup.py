@@ -1,4 +1,4 @@
-"""What Linux's control groups (``docker --cpus --memory``, Kubernetes) leave this process. Imports no torch, whose
+"""Limits of Linux's control groups (``docker --cpus --memory``, Kubernetes) on this process. Imports no torch, whose
 number of threads depends on it."""
 
 from __future__ import annotations

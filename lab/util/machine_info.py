@@ -1,4 +1,4 @@
-"""What something was measured or trained on: figures mean nothing without it."""
+"""Hardware and versions that a figure was measured with, or a model trained on."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def hardware(device: str) -> str:
 
 def processor_name() -> str:
     """The model name the system gives, or the bare architecture."""
-    return _told("model name") or platform.processor() or platform.machine()
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
 
 
 def instructions() -> str:
     """The processor's features as the system lists them: two of one name may differ. "": it lists nothing."""
-    return _told("flags") or _told("Features")
+    return _cpuinfo("flags") or _cpuinfo("Features")
 
 
-def _told(field: str) -> str:
+def _cpuinfo(field: str) -> str:
     """The first value that Linux gives for this field of the processor; "" if it gives none."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

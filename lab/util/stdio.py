@@ -1,4 +1,4 @@
-"""What commands print: in UTF-8 wherever it goes, and so that nothing is lost if it cannot be printed."""
+"""Output of commands: in UTF-8 wherever it goes, and with nothing lost if it cannot be printed."""
 
 from __future__ import annotations
 

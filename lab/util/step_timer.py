@@ -1,4 +1,4 @@
-"""Where a step's time went, in milliseconds, without making the device wait."""
+"""Times of a step's parts, in milliseconds, without making the device wait."""
 
 from __future__ import annotations
 

@@ -170,11 +170,11 @@ class Server:
         except httpx.TimeoutException as error:
             raise ServerError(f"{self.address}{path} said nothing for {patience:g} s.") from error
         except httpx.HTTPError as error:
-            guess = "" if answered or self._verify else " Does it speak https? Then its address begins so."
-            raise ServerError(f"{self.address}{path} broke off ({type(error).__name__}).{guess}") from error
+            hint = "" if answered or self._verify else " Does it speak https? Then its address begins so."
+            raise ServerError(f"{self.address}{path} broke off ({type(error).__name__}).{hint}") from error
 
     async def _refusal(self, response: httpx.Response, path: str) -> str:
-        """What a status other than 200 means."""
+        """The meaning of a status other than 200."""
         status, where = response.status_code, self.address + path
         if 300 <= status < 400:
             return f"{where} redirects ({status}), which is not followed: give the address it leads to."

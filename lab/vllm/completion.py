@@ -1,4 +1,4 @@
-"""What a vLLM server says about a completion: the pieces of its text, how it ended, and its rounds.
+"""A completion streamed by a vLLM server: the pieces of its text, its end, and its rounds.
 
 Messages come from another machine: whatever is malformed is left out.
 """
@@ -53,7 +53,7 @@ class CompletionReader:
         return text.encode("utf-8", "replace").decode() if isinstance(text, str) else ""
 
     def completed(self) -> CompletionEnd:
-        """How it ended, after the last message."""
+        """The end, after the last message."""
         usage = self._last.get("usage", {})
         counts = (_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
         rounds = reported_rounds(self._last.get("metrics", {}).get("speculative_decoding"))
@@ -61,7 +61,7 @@ class CompletionReader:
 
 
 def error_message(body: bytes) -> str:
-    """What the server says is wrong, at most 300 characters of it."""
+    """The server's own error message, at most 300 characters of it."""
     try:
         said = json.loads(body)
         said = said.get("error") or said.get("detail") or said

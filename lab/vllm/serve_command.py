@@ -111,12 +111,12 @@ def serve_command(
 
 
 def keeps_block_size(config: EngineConfig) -> bool:
-    """Whether the command asks for this block size; otherwise vLLM takes ``BLOCK``."""
+    """True if the command asks for this block size; otherwise vLLM takes ``BLOCK``."""
     return config.kv_cache and config.block_size % BLOCK == 0
 
 
 def tokens_of_each(config: EngineConfig) -> int:
-    """How many tokens of a step each sequence takes for a whole round of vLLM 0.33 (``Scheduler.schedule``): its last
+    """Tokens of a step that each sequence takes for a whole round of vLLM 0.33 (``Scheduler.schedule``): its last
     and its guesses, which are verified, and one more place if a draft model guesses."""
     if config.speculative in ("off", *WITHOUT):
         return 1
@@ -145,7 +145,7 @@ def left_behind(config: EngineConfig, sequences: int, max_num_batched_tokens: in
 
 
 def differences(config: EngineConfig) -> Iterator[str]:
-    """What vLLM does differently from this lab with these settings, one sentence each."""
+    """The differences between vLLM and this lab with these settings, one sentence each."""
     yield from unavoidable_differences(config.kv_cache, config.paged)
     if config.kv_dtype == "int8":
         yield (
@@ -204,7 +204,7 @@ def differences(config: EngineConfig) -> Iterator[str]:
 
 
 def unavoidable_differences(kv_cache: bool, paged: bool) -> Iterator[str]:
-    """What vLLM does in any case, if that is not what was asked for (``EngineConfig``)."""
+    """Differences that no flag of vLLM removes (``EngineConfig``)."""
     if not kv_cache:
         yield "vLLM always keeps keys and values: the cache cannot be turned off."
     elif not paged:
@@ -230,8 +230,9 @@ class WithDraft(Deployment):
 
 
 def sharded(deployment: Deployment, tensor_parallel: int) -> Deployment:
-    """What one of ``tensor_parallel`` GPUs holds: its part of every weight, and its KV heads, at least one. A draft is
-    split like its target.
+    """The share of one of ``tensor_parallel`` GPUs: its part of every weight, and its KV heads, at least one.
+
+    A draft is split like its target.
 
     Raises:
         ConfigError: vLLM cannot split a model's heads like that.
@@ -271,7 +272,7 @@ def fewest_gpus(deployment: Deployment, sequences: int) -> int | None:
 
 
 def holds(deployment: Deployment, sequences: int) -> bool:
-    """Whether so many paged sequences fit, and also the longest one: vLLM refuses to start if that does not."""
+    """True if so many paged sequences fit, and also the longest one: vLLM refuses to start if that does not."""
     return deployment.sequences("paged") >= sequences and deployment.sequences("contiguous") >= 1
 
 

@@ -58,7 +58,7 @@ class MetricsError(LabError):
 
 @dataclass(frozen=True)
 class ServerMetrics:
-    """What the page said at one time.
+    """The values of the page at one time.
 
     Attributes:
         at: when it was read, in seconds of a monotonic clock.
@@ -83,7 +83,7 @@ class ServerMetrics:
 
 @dataclass(frozen=True)
 class Rates:
-    """What happened between two readings.
+    """Rates between two readings.
 
     None if the server does not say, or if there was nothing to take a share of.
 
@@ -151,7 +151,7 @@ def parse(page: str, at: float) -> ServerMetrics:
 
 
 def rates(before: ServerMetrics, after: ServerMetrics) -> Rates:
-    """What happened between two readings of one server.
+    """The rates between two readings of one server.
 
     Raises:
         ValueError: ``after`` is not later than ``before``.
@@ -178,7 +178,7 @@ def rates(before: ServerMetrics, after: ServerMetrics) -> Rates:
 
 
 def _fell(before: ServerMetrics, after: ServerMetrics) -> bool:
-    """Whether any counter is smaller than before: then the counters are others, whether the server says so or not."""
+    """True if any counter is smaller than before: then the counters are others, whether the server says so or not."""
     both = [name for name in COUNTERS if name in before.values and name in after.values]
     pairs = [(before.values[name], after.values[name]) for name in both]
     pairs += zip(before.accepted_at, after.accepted_at, strict=False)

@@ -13,9 +13,9 @@ from pydantic import Field, model_validator
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError
-from lab.measure.measuring import Figures, refuse_failure, served
-from lab.measure.turns import shuffled
-from lab.measure.workload import Job, write
+from lab.measure.measuring import refuse_failure, shuffled
+from lab.measure.throughput import Figures, served
+from lab.measure.workload import PlannedRequest, write
 from lab.trace.events import Committed, Event
 from lab.trace.run import Run
 from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
@@ -75,14 +75,14 @@ class Batch(Part):
             raise ValueError(str(error)) from error
         return self
 
-    def jobs(self, engine: Engine) -> list[Job]:
+    def jobs(self, engine: Engine) -> list[PlannedRequest]:
         prompts = write(engine, [OPENING_TOKENS] * self.requests)
         if self.system_tokens:
             system = write(engine, [self.system_tokens])[0]
             prompts = [f"{system}\n{prompt}" for prompt in prompts]
         how = {"max_tokens": self.output_tokens, "temperature": self.temperature}
         ending = {"stop": ("\n",)} if self.paragraph else {"ignore_eos": True}
-        return [Job(prompt, SamplingParams(seed=i, **how, **ending)) for i, prompt in enumerate(prompts)]
+        return [PlannedRequest(prompt, SamplingParams(seed=i, **how, **ending)) for i, prompt in enumerate(prompts)]
 
 
 class Batches(Experiment):
@@ -122,7 +122,7 @@ class Batches(Experiment):
 
 def serve(
     engine: Engine,
-    jobs: list[Job],
+    jobs: list[PlannedRequest],
     config: EngineConfig,
     cancelled: threading.Event,
     tell: Callable[[float], None],
@@ -137,7 +137,7 @@ def serve(
     Raises:
         LabError: a request failed, or gave up part of its setting; or none gave more than one token.
     """
-    fresh = engine.another(max_num_seqs=at_once or len(jobs))
+    fresh = engine.clone(max_num_seqs=at_once or len(jobs))
     if config.kv_cache and config.num_blocks is None:
         config = replace(config, num_blocks=room(engine, jobs, config))
     requests = [fresh.submit(job.prompt, config, job.sampling) for job in jobs]
@@ -162,7 +162,7 @@ def serve(
     return summary(runs, seconds)
 
 
-def room(engine: Engine, jobs: list[Job], config: EngineConfig) -> int:
+def room(engine: Engine, jobs: list[PlannedRequest], config: EngineConfig) -> int:
     """Blocks in which all jobs fit at their longest, guesses included."""
     guesses = config.num_speculative_tokens if config.speculative != "off" else 0
     lengths = (len(engine.tokenizer(job.prompt)["input_ids"]) + job.sampling.max_tokens + guesses for job in jobs)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from lab.measure.power import FEWEST, fit_power
-from lab.measure.scaling_fit import CACHED, TOGETHER, UNCACHED, Curve, measure_growth
+from lab.measure.scaling_fit import CACHED, MIN_POINTS, TOGETHER, UNCACHED, StepTimes, fit_power, measure_growth
 from lessons.experiments.base import Experiment, Load, Measured, Watch, Work
 
 NAMES = {"cached": CACHED, "uncached": UNCACHED}
@@ -31,7 +30,7 @@ class Growth(Experiment):
     """One prompt, decoded greedily for ``tokens`` tokens, with a cache and then without."""
 
     prompt: str = Field(min_length=1)
-    tokens: int = Field(ge=FEWEST * TOGETHER + 1, le=600)
+    tokens: int = Field(ge=MIN_POINTS * TOGETHER + 1, le=600)
 
     def names(self) -> Mapping[str, Any]:
         return dict.fromkeys(NAMES, dict.fromkeys(FIGURES))
@@ -61,12 +60,12 @@ def share(name: str, done: float) -> float:
 
 def fitted(one: Mapping[str, Any], exponent: float) -> list[float]:
     """The time of each step by a curve with this exponent through these figures. Raises ValueError."""
-    curve = Curve(tuple(one["lengths"]), tuple(one["ms"]))
+    curve = StepTimes(tuple(one["lengths"]), tuple(one["ms"]))
     fit = fit_power(*curve.medians, np.array([exponent]))
     return [fit(length) for length in curve.lengths]
 
 
-def figures(curve: Curve) -> dict[str, Any]:
+def figures(curve: StepTimes) -> dict[str, Any]:
     """The figures of one curve."""
     fit, (_, medians) = curve.fit, curve.medians
     return {

@@ -12,8 +12,8 @@ from pydantic import Field, model_validator
 
 from lab.config import EngineConfig, SamplingParams
 from lab.errors import LabError
-from lab.measure.ab_test import matching
 from lab.measure.comparison import Case, RunTurn, in_turns
+from lab.measure.difference import common_length
 from lab.measure.theory import speculated, without_speculation
 from lab.trace.events import Distributions, Judged, StepTimed
 from lab.trace.metrics import Metrics
@@ -163,7 +163,7 @@ def figures(runs: Mapping[str, list[Run]]) -> dict[str, dict[str, Any]]:
     configs = {name: some[0].config for name, some in runs.items()}
     found: dict[str, dict[str, Any]] = {}
     for name, some in runs.items():
-        each = [figures_of(run) | {"agreeing_tokens": matching(first[0].token_ids, run.token_ids)} for run in some]
+        each = [figures_of(run) | {"agreeing_tokens": common_length(first[0].token_ids, run.token_ids)} for run in some]
         found[name] = {key: [one[key] for one in each] for key in each[0] if all(key in one for one in each)}
         plain = without_speculation(name, configs)
         if plain is not None and (rounds := speculated(some, runs[plain])):

@@ -14,9 +14,8 @@ import pytest
 from gradio_client import Client
 
 from lab import EngineConfig, Run, SamplingParams, load_engine
-from lab.memory.capacity import Deployment
+from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import GPU_KEYS, GiB
-from lab.memory.lengths import Lengths
 from lab.memory.model_memory import known_models
 from tests.api.calls import PROMPT, ask
 from tests.coroutines import complete

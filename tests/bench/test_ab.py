@@ -12,10 +12,12 @@ import pytest
 
 from lab import ConfigError, EngineConfig, LabError, Run, SamplingParams
 from lab.bench import __main__ as command
-from lab.measure import ab_test as bench
-from lab.measure.ab_test import Measured, Sample, format_ab, matching, measure_sample, run_ab, summarise
-from lab.trace.acceptance_stats import AcceptanceStats, acceptance_stats
+from lab.bench import ab_test as bench
+from lab.bench.ab_test import Sample, SideMetrics, format_ab, measure_sample, run_ab, summarise
+from lab.measure.difference import common_length
 from lab.trace.events import FellBack
+from lab.trace.run import AcceptanceStats as Stats
+from lab.trace.run import acceptance_stats
 from tests import tiny_models
 
 PROMPTS = ["The king", "A fox ran", "Once upon a time", "In the wood", "A hen sat", "Long ago"]
@@ -141,13 +143,13 @@ def test_each_repeat_is_drawn_with_a_seed_of_its_own(lab, monkeypatch):
 
 
 def test_matching_stops_at_the_first_difference():
-    assert matching([1, 2, 3], [1, 2, 4]) == 2
-    assert matching([1, 2], [1, 2, 4]) == 2
-    assert matching([5], [1]) == 0
+    assert common_length([1, 2, 3], [1, 2, 4]) == 2
+    assert common_length([1, 2], [1, 2, 4]) == 2
+    assert common_length([5], [1]) == 0
 
 
 def test_figures_summarise_the_samples():
-    slow, fast = Measured(10, 4, 100, AcceptanceStats(0, 0, 0)), Measured(20, 2, 300, AcceptanceStats(2, 6, 3))
+    slow, fast = SideMetrics(10, 4, 100, Stats(0, 0, 0)), SideMetrics(20, 2, 300, Stats(2, 6, 3))
     samples = [Sample(slow, fast, 10, True, 10, 1.0, 20, 20), Sample(slow, fast, 4, False, 30, 0.0, 60, 60)] * 3
     result = summarise(samples)
     assert result["kl"]["value"] == 1 / 40  # the mean over tokens, not over prompts
@@ -160,7 +162,7 @@ def test_figures_summarise_the_samples():
 
 
 def test_the_ratio_of_perplexities_is_that_of_b_to_a():
-    side = Measured(1, 1, 1, AcceptanceStats(0, 0, 0))
+    side = SideMetrics(1, 1, 1, Stats(0, 0, 0))
     found = summarise([Sample(side, side, 1, True, 10, 0.0, 20.0, 25.0)] * 6)["metrics"]["perplexity"]
     assert found["ratio"]["value"] == pytest.approx(found["b"]["value"] / found["a"]["value"])
     assert found["ratio"]["value"] == pytest.approx(math.exp(0.5))
@@ -169,11 +171,11 @@ def test_the_ratio_of_perplexities_is_that_of_b_to_a():
 def test_a_prompt_without_proposals_does_not_count_for_acceptance():
     """A prompt for which nothing was proposed says nothing about acceptance, and a prompt counts by its proposals: a
     mean of rates would give 0.3."""
-    guesses = [AcceptanceStats(0, 0, 0), AcceptanceStats(10, 40, 20), AcceptanceStats(1, 4, 0)] + [
-        AcceptanceStats(5, 20, 10),
-        AcceptanceStats(5, 20, 4),
+    guesses = [Stats(0, 0, 0), Stats(10, 40, 20), Stats(1, 4, 0)] + [
+        Stats(5, 20, 10),
+        Stats(5, 20, 4),
     ] * 2
-    samples = [Sample(one := Measured(1, 1, 1, some), one, 1, True, 2, 0, 1, 1) for some in guesses]
+    samples = [Sample(one := SideMetrics(1, 1, 1, some), one, 1, True, 2, 0, 1, 1) for some in guesses]
     metrics = summarise(samples)["metrics"]
     accepted = metrics["draft_acceptance_rate"]
     assert accepted["a"]["value"] == 48 / 124
@@ -186,8 +188,8 @@ def test_a_prompt_without_proposals_does_not_count_for_acceptance():
 def test_an_acceptance_rate_of_0_has_no_ratio_to_it():
     samples = [
         Sample(
-            Measured(1, 1, 1, AcceptanceStats(5, 20, 0)),
-            Measured(1, 1, 1, AcceptanceStats(5, 20, 9)),
+            SideMetrics(1, 1, 1, Stats(5, 20, 0)),
+            SideMetrics(1, 1, 1, Stats(5, 20, 9)),
             1,
             True,
             2,

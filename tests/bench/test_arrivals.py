@@ -10,9 +10,9 @@ import pytest
 
 from lab import ConfigError, EngineConfig, PromptError, SamplingParams
 from lab.measure.arrivals import arrivals
-from lab.measure.workload import Job, crowd
-from lab.trace.batch_steps import BatchStep
+from lab.measure.workload import PlannedRequest, user_requests
 from lab.trace.events import Admitted, Event, Finished, Preempted, RunStarted, StepTimed
+from lab.trace.recorder import BatchStep
 from lab.trace.run import Run
 from tests import tiny_models
 
@@ -24,8 +24,11 @@ def lab():
     return tiny_models.engine("llama", "good")
 
 
-def jobs(*tokens: int) -> list[Job]:
-    return [Job(f"Number {i}", SamplingParams(max_tokens=n, seed=i, ignore_eos=True)) for i, n in enumerate(tokens)]
+def jobs(*tokens: int) -> list[PlannedRequest]:
+    return [
+        PlannedRequest(f"Number {i}", SamplingParams(max_tokens=n, seed=i, ignore_eos=True))
+        for i, n in enumerate(tokens)
+    ]
 
 
 def by_owner(steps: list[BatchStep]) -> dict[int, list[Event]]:
@@ -123,14 +126,14 @@ def test_synthetic_speculation_is_refused_as_it_needs_a_run_beforehand(lab):
 
 
 def test_a_crowd_has_distinct_prompts_and_the_lengths_of_its_mix():
-    equal = crowd(200, "equal", 40, temperature=0.5, seed=3)
+    equal = user_requests(200, "equal", 40, temperature=0.5, seed=3)
     assert len({job.prompt for job in equal}) == 200
     assert len({tuple(job.prompt.split()[:4]) for job in equal}) == 200, "some share a beginning"
     assert {job.sampling.max_tokens for job in equal} == {40}
     assert [job.sampling.seed for job in equal[:3]] == [3, 4, 5]
-    tailed = [job.sampling.max_tokens for job in crowd(60, "tailed", 40, temperature=0.5, seed=3)]
+    tailed = [job.sampling.max_tokens for job in user_requests(60, "tailed", 40, temperature=0.5, seed=3)]
     assert len(set(tailed)) > 20
     assert max(tailed) <= 160
-    paragraph = crowd(3, "paragraph", 40, temperature=0.5, seed=3, beginning="All of them.")
+    paragraph = user_requests(3, "paragraph", 40, temperature=0.5, seed=3, beginning="All of them.")
     assert all(job.sampling.stop == ("\n",) and not job.sampling.ignore_eos for job in paragraph)
     assert all(job.prompt.startswith("All of them.\n") for job in paragraph)

@@ -15,7 +15,7 @@ from lab.config import EngineConfig, SamplingParams
 from lab.errors import ConfigError, LabError, PromptError
 from lab.measure.comparison import Spread, compare, summarise, turns, typical
 from lab.measure.difference import first_difference
-from lab.measure.scaling_fit import CACHED, TOGETHER, UNCACHED, Curve, measure_growth
+from lab.measure.scaling_fit import CACHED, TOGETHER, UNCACHED, StepTimes, measure_growth
 from lab.trace.events import Committed, FellBack, Judged, Proposed
 from lab.trace.run import Run
 from tests import tiny_models
@@ -227,7 +227,7 @@ def test_an_invalid_prompt_is_not_blamed_on_a_setting(engine):
 def test_a_single_slow_step_does_not_bend_the_curve():
     ms = [5.0] * 60
     ms[35] = 500.0
-    fit = Curve(tuple(range(1, 61)), tuple(ms)).fit
+    fit = StepTimes(tuple(range(1, 61)), tuple(ms)).fit
     assert (fit.constant, fit.factor, fit.grows) == (5, 0, False)
 
 

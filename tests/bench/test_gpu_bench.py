@@ -21,8 +21,8 @@ from lab.bench import __main__ as main
 from lab.bench.gpu import attention_bench as attention
 from lab.bench.gpu import pair, part, prefill, session
 from lab.bench.gpu.attention_bench import format_attention
-from lab.bench.gpu.capacity import run_capacity
 from lab.bench.gpu.large import PROMPT_TOKENS
+from lab.bench.gpu.long_tail import run_capacity
 from lab.bench.gpu.part import run_part
 from lab.bench.gpu.prefill import format_prefill, time_prefill
 from lab.bench.gpu.products import time_products
@@ -32,9 +32,9 @@ from lab.bench.gpu.sheet import Sheet, format_gaps, spread
 from lab.bench.gpu.speculation_bench import Speculation
 from lab.engine import core as pool
 from lab.engine.adaptive_window import tokens_per_round
-from lab.engine.engine import Engine
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.formats import bytes_per_token
+from lab.load import new_engine
 from tests.captured import captured_engine
 from tests.scripted_pair import CPU, OPTIONS, scripted_pair
 
@@ -338,7 +338,7 @@ def test_attention_back_ends_read_a_prompt_within_the_same_layers(monkeypatch):
     """Otherwise the difference between two rows would be that between layers, too."""
     target = Scripted(TINY_TARGET, random_script(TINY_TARGET, CPU), "target", **OPTIONS)
     fused, unfused = (
-        Engine(target, tokenizer(target.vocabulary), kernels="triton", fuse_layers=fuse) for fuse in (True, False)
+        new_engine(target, tokenizer(target.vocabulary), kernels="triton", fuse_layers=fuse) for fuse in (True, False)
     )
     asked: set[tuple[str, bool]] = set()
 

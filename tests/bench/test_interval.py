@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.measure.interval import (
-    FEWEST,
+    MIN_SAMPLES,
     Interval,
     bootstrap,
     factor_interval,
@@ -59,16 +59,16 @@ def test_an_interval_is_reproducible():
 
 
 def test_equal_samples_give_an_interval_of_no_width():
-    assert ratio_interval([0.0] * FEWEST) == Interval(0.0, 0.0, 0.0)
+    assert ratio_interval([0.0] * MIN_SAMPLES) == Interval(0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize("n", range(1, FEWEST))
+@pytest.mark.parametrize("n", range(1, MIN_SAMPLES))
 def test_too_few_samples_have_no_interval(n):
     """With 2 samples a "95%" interval would contain the true value half of the time."""
     assert ratio_interval([1.0, 2.0, 3.0, 4.0, 5.0][:n]) == Interval((n + 1) / 2, None, None)
 
 
-@given(st.lists(st.tuples(st.floats(-10, 10), st.integers(1, 9)), min_size=FEWEST, max_size=9))
+@given(st.lists(st.tuples(st.floats(-10, 10), st.integers(1, 9)), min_size=MIN_SAMPLES, max_size=9))
 def test_negating_a_difference_mirrors_its_interval(prompts):
     more, tokens = zip(*prompts, strict=True)
     one = bootstrap([more, tokens], operator.truediv, resamples=500)

@@ -11,10 +11,11 @@ import torch
 
 from lab import LabError
 from lab.bench import __main__ as command
+from lab.bench import kv_formats_bench as kv_error
+from lab.bench.kv_formats_bench import format_kv, run_kv
 from lab.config import EngineConfig
 from lab.kv_cache.formats import KVStorage
-from lab.measure import kv_error
-from lab.measure.kv_error import format_kv, kv_errors, run_kv, storing_squares
+from lab.measure.kv_error import kv_errors, storing_squares
 from lab.measure.score import log_probabilities
 from tests import tiny_models
 

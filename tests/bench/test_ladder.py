@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from lab import EngineConfig, LabError, SamplingParams
-from lab.measure import ladder
-from lab.measure.ladder import format_rows, ladder_configs, run_ladder, time_rows
+from lab.bench import ladder
+from lab.bench.ladder import format_rows, ladder_configs, run_ladder, time_rows
 from lab.trace.events import Committed, Finished, RunStarted, StepTimed
 from lab.trace.recorder import Recorder
 from lab.util.machine_info import describe_machine

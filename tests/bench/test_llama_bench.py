@@ -13,8 +13,8 @@ import torch
 from lab import EngineConfig, LabError, SamplingParams, UnsupportedModelError
 from lab.bench import __main__ as command
 from lab.bench import llama
+from lab.bench.ladder import LadderRow
 from lab.bench.llama import llama_cpp, run_llama
-from lab.measure.ladder import Row
 from tests import tiny_models
 
 
@@ -93,7 +93,7 @@ def test_the_record_names_the_draft_that_guesses(lab, monkeypatch):
 def test_ratios_are_in_the_order_of_the_rows():
     """The order of a set would differ from process to process."""
     theirs = [f"llama.cpp, {letter}" for letter in "qwertyuiop"]
-    rows = [Row(name, rate, rate, rate, 1) for rate, name in enumerate(["cache", *theirs], 1)]
+    rows = [LadderRow(name, rate, rate, rate, 1) for rate, name in enumerate(["cache", *theirs], 1)]
     found = llama._ratios(rows, ["cache"])
     assert list(found) == [f"cache / {name}" for name in theirs]
     assert found["cache / llama.cpp, w"] == 1 / 3

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.measure.power import EXPONENTS, fit_power, worth
+from lab.measure.scaling_fit import EXPONENTS, fit_power, worth
 
 LENGTHS = np.linspace(20, 215, 20)
 

@@ -10,8 +10,17 @@ import torch
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
 from lab import EngineConfig, SamplingParams
-from lab.bench.gpu.random_models import END, TINY_TARGET, Scripted, engine, guess, prompt, random_script, tokenizer
-from lab.engine.engine import Engine
+from lab.bench.gpu.random_models import (
+    END,
+    TINY_TARGET,
+    Scripted,
+    draft_script,
+    engine,
+    prompt,
+    random_script,
+    tokenizer,
+)
+from lab.load import new_engine
 from lab.measure.measuring import steps
 from lab.trace.events import FellBack
 from tests.captured import Again, pretend_to_capture
@@ -40,7 +49,7 @@ def test_captured_steps_of_a_scripted_model_say_its_script(monkeypatch):
     pretend_to_capture(monkeypatch)
     script = random_script(TINY_TARGET, CPU)
     target = Scripted(TINY_TARGET, script, "target", **OPTIONS, end=1e-9)
-    lab = Engine(target, tokenizer(target.vocabulary), kernels="triton")
+    lab = new_engine(target, tokenizer(target.vocabulary), kernels="triton")
     for _ in range(2):
         run = lab.generate(prompt(5), EngineConfig(), SamplingParams(max_tokens=4, ignore_eos=True))
         assert run.token_ids == script[4:8].tolist()
@@ -52,7 +61,7 @@ def test_captured_steps_of_a_scripted_model_say_its_script(monkeypatch):
 def test_in_every_hundred_positions_a_draft_is_right_as_often_as_asked_for():
     script = random_script(TINY_TARGET, CPU)
     for rate in (0.5, 0.7, 0.9):
-        first, other = ((guess(script, rate, seed) == script)[:2000].view(-1, 100) for seed in (0, 1))
+        first, other = ((draft_script(script, rate, seed) == script)[:2000].view(-1, 100) for seed in (0, 1))
         assert (first.sum(1) == round(100 * rate)).all()
         assert not torch.equal(first, other)
         assert not torch.equal(first[0], first[1])

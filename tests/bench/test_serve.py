@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from lab import EngineConfig, LabError
+from lab.bench import serving as bench
 from lab.bench.stock_batching import serve_stock
-from lab.measure import serve as bench
 from lab.measure.interval import factor_interval
-from lab.measure.measuring import finish, in_flight, latencies, serve, summarise, take_turns
+from lab.measure.measuring import finish, take_turns
 from lab.measure.prompts import PROMPTS as OPENINGS
+from lab.measure.throughput import in_flight, latencies, serve, summarise
 from lab.measure.workload import LogNormalLengths, exactly, write
 from lab.trace.events import StepTimed
 from tests import tiny_models
@@ -117,7 +118,7 @@ def test_transformers_decodes_the_same_tokens_to_each_length(lab):
     stock = serve_stock(lab, jobs, max_batch_tokens=512)
     assert stock.outputs == [run.token_ids for run in runs]
     assert len(stock.ttft) == 3
-    assert len(stock.gaps) == 4 + 8 + 16
+    assert len(stock.itl) == 4 + 8 + 16
     assert all(0 < ttft <= 1000 * stock.seconds for ttft in stock.ttft)
 
 
@@ -143,7 +144,7 @@ def test_a_request_of_one_token_is_measured(lab):
 
 
 def test_percentiles_and_medians_are_computed_as_defined():
-    figures = latencies(tokens=50, seconds=2.0, ttft=[1.0, 2.0, 3.0], gaps=[5.0] * 99 + [105.0])
+    figures = latencies(tokens=50, seconds=2.0, ttft=[1.0, 2.0, 3.0], itl=[5.0] * 99 + [105.0])
     assert figures["tokens_per_second"] == 25
     assert figures["ttft_p50_ms"] == 2
     assert figures["itl_p50_ms"] == 5

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 
 from lab import Engine, EngineConfig
-from lab.measure import window_sweep as bench
+from lab.bench import window_sweep as bench
 from tests import tiny_models
 
 
@@ -38,7 +38,7 @@ def test_a_rate_is_all_tokens_over_all_time_of_a_repeat(monkeypatch):
         assert (job.sampling.max_tokens, job.sampling.ignore_eos) == (6, True)
         calls[what, config] += 1
         again = calls[what, config] - 1 or 100  # the first is not counted
-        return 10, again * (guesses + 1) * (2 if job.prompt in bench.CODE else 1)
+        return 10, again * (guesses + 1) * (2 if job.prompt in bench.PROGRAMS else 1)
 
     monkeypatch.setattr(bench, "GAMMAS", (1, 3))
     monkeypatch.setattr(bench, "timed", timed)
@@ -51,7 +51,7 @@ def test_a_rate_is_all_tokens_over_all_time_of_a_repeat(monkeypatch):
         (draft, prompt, temperature, seed)
         for draft, prompts, temperature in (
             ("good", bench.STORIES, 0.0),
-            ("good", bench.CODE, 1.5),
+            ("good", bench.PROGRAMS, 1.5),
             ("bad", bench.STORIES, 0.0),
         )
         for seed, prompt in enumerate(prompts)
@@ -76,8 +76,8 @@ def test_all_engines_pools_fit_in_the_memory_of_one(monkeypatch):
     made = []
 
     class Counted(Engine):
-        def another(self, **how) -> Engine:
-            made.append(super().another(**how))
+        def clone(self, **how) -> Engine:
+            made.append(super().clone(**how))
             return made[-1]
 
     good, bad = (tiny_models.engine("llama", draft) for draft in ("good", "bad"))

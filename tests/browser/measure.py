@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
 from app import Engines  # before anything that imports torch: this leaves a core to the server
 from lab import Run
-from lab.measure.turns import shuffled
+from lab.measure.measuring import shuffled
 from lab.trace.metrics import measure
 from lab.util.machine_info import describe_machine
 from tests.browser.conftest import QUIET, Lab, chromium, serving
@@ -89,7 +89,7 @@ class Watch:
 
 def live(watch: Watch) -> dict[str, float]:
     """Instants shown and bytes received a second during runs, and how late their first tokens are."""
-    lab, devtools = watch.open(max_tokens=TOKENS, speculation="off")
+    lab, devtools = watch.open(max_tokens=TOKENS, speculative="off")
     received = [0]
     devtools.on("Network.dataReceived", lambda event: received.__setitem__(0, received[0] + event["dataLength"]))
     devtools.send("Network.enable")
@@ -127,7 +127,7 @@ def player(watch: Watch) -> dict[str, float]:
     be over after a few, and slowed down only so far that a second still has enough of them."""
     figures = {}
     for speculation in ("off", "draft"):
-        lab, _ = watch.open(max_tokens=TOKENS, speculation=speculation)
+        lab, _ = watch.open(max_tokens=TOKENS, speculative=speculation)
         lab.run()
         lab.finish()
         lab.page.evaluate(COUNT)
@@ -157,7 +157,7 @@ def slow_down(watch: Watch, pairs: int) -> dict[str, float]:
     draws it; when its frames are made and nobody reads them; and when another process keeps one core busy, computing
     or copying memory, which shows how much of it is due to the machine (cores share caches and memory)."""
     settings = Settings(seed=3, max_tokens=TOKENS)
-    config = settings.engine_config(num_blocks=settings.pool_size // settings.block_size)
+    config = settings.engine_config(num_blocks=settings.blocks)
     waiting, engine = JobQueue(), Engines()
 
     def alone() -> float:

@@ -44,7 +44,7 @@ def test_a_page_at_rest(visit: Visit, path: str) -> None:
 
 
 def test_a_run_and_an_open_verdict(visit: Visit) -> None:
-    lab = visit().open(max_tokens=24, distributions=1)
+    lab = visit().open(max_tokens=24, logprobs=5)
     lab.run()
     lab.finish()
     aloud = lab.page.locator("div.text").aria_snapshot()

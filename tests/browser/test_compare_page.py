@@ -379,7 +379,7 @@ def assert_fits(page: Page, wide: int) -> None:
 
 def test_a_run_in_the_lab_leads_to_a_comparison_of_its_settings(visit: Visit) -> None:
     long = {"max_tokens": 1000, "kernels": "reference"}
-    lab = visit().open(speculation="draft", paged=0, temperature=0, prompt=HOSTILE, **long)
+    lab = visit().open(speculative="draft", paged=0, temperature=0, prompt=HOSTILE, **long)
     link = lab.page.locator(".against")
     assert link.is_hidden()
     lab.run()
@@ -396,7 +396,7 @@ def test_a_run_in_the_lab_leads_to_a_comparison_of_its_settings(visit: Visit) ->
     assert page.input_value("#own textarea") == "Yours: speculative=draft, kernels=reference", "its text is unfolded"
     page.keyboard.press("Escape")
 
-    lab.open(speculation="off", kv_format="int8", paged=0, max_tokens=12, temperature=0, prompt=HOSTILE)
+    lab.open(speculative="off", kv_dtype="int8", paged=0, max_tokens=12, temperature=0, prompt=HOSTILE)
     lab.run()
     lab.finish()
     assert link.get_attribute("title") == "Compare with the cache alone"
@@ -404,7 +404,7 @@ def test_a_run_in_the_lab_leads_to_a_comparison_of_its_settings(visit: Visit) ->
     lab.page.wait_for_selector(".contest[data-over=true] .lane", timeout=90_000)
     assert lab.page.locator(".lane").evaluate_all("lanes => lanes.map(lane => lane.dataset.lane)") == ["Cache", "INT8"]
 
-    lab.open(speculation="off", paged=0, max_tokens=2)
+    lab.open(speculative="off", paged=0, max_tokens=2)
     lab.run()
     lab.finish()
     assert link.is_hidden()

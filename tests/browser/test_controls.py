@@ -23,41 +23,43 @@ def link(lab: Lab) -> dict[str, str]:
 
 
 def test_controls_disabled_by_a_switch_say_why_and_come_back_as_they_were(visit: Visit) -> None:
-    lab = visit().open(prefix_caching=1)
-    prefix, paged = (lab.page.locator(f"#toggle-{name} input") for name in ("prefix-caching", "paged"))
+    lab = visit().open(enable_prefix_caching=1)
+    prefix, paged = (lab.page.locator(f"#toggle-{name} input") for name in ("enable-prefix-caching", "paged"))
     assert prefix.is_checked()
-    lab.choose("kv-format", "INT4")
-    lab.page.focus("#toggle-cache input")
+    lab.choose("kv-dtype", "INT4")
+    lab.page.focus("#toggle-kv-cache input")
     for _ in range(2):
         lab.page.keyboard.press("Space")
         lab.page.wait_for_selector("#toggle-paged input:disabled")
-        lab.page.wait_for_selector("#toggle-prefix-caching input:disabled")
+        lab.page.wait_for_selector("#toggle-enable-prefix-caching input:disabled")
         assert not prefix.is_checked()
         assert not paged.is_checked()
-        for name in ("toggle-prefix-caching", "toggle-paged", "kv-format"):
+        for name in ("toggle-enable-prefix-caching", "toggle-paged", "kv-dtype"):
             assert "Needs the KV cache" in lab.page.inner_text(f"#{name}")
-        assert lab.page.is_checked("#kv-format label:has-text('Native') input")
-        lab.page.wait_for_function("location.search === '?cache=0&paged=0' || location.search === '?paged=0&cache=0'")
+        assert lab.page.is_checked("#kv-dtype label:has-text('Native') input")
+        lab.page.wait_for_function(
+            "location.search === '?kv_cache=0&paged=0' || location.search === '?paged=0&kv_cache=0'"
+        )
         lab.page.keyboard.press("Space")
-        lab.page.wait_for_selector("#toggle-prefix-caching input:enabled:checked")
+        lab.page.wait_for_selector("#toggle-enable-prefix-caching input:enabled:checked")
         assert paged.is_checked()
-        assert lab.page.is_checked("#kv-format label:has-text('INT4') input")
+        assert lab.page.is_checked("#kv-dtype label:has-text('INT4') input")
         lab.page.wait_for_function("!location.search.includes('=0')")
-        assert link(lab) == {"kv_format": "int4", "prefix_caching": "1"}
+        assert link(lab) == {"kv_dtype": "int4", "enable_prefix_caching": "1"}
     lab.toggle("paged")
-    lab.page.wait_for_selector("#toggle-prefix-caching input:disabled")
+    lab.page.wait_for_selector("#toggle-enable-prefix-caching input:disabled")
     assert not prefix.is_checked()
-    assert "Needs paged blocks" in lab.page.inner_text("#toggle-prefix-caching")
-    lab.toggle("cache")
+    assert "Needs paged blocks" in lab.page.inner_text("#toggle-enable-prefix-caching")
+    lab.toggle("kv-cache")
     lab.page.wait_for_selector("#toggle-paged input:disabled")
-    lab.toggle("cache")
+    lab.toggle("kv-cache")
     lab.page.wait_for_selector("#toggle-paged input:enabled")
     assert not paged.is_checked(), "a switch turned off by the learner stays off"
     assert prefix.is_disabled()
-    lab.page.wait_for_function("location.search.includes('kv_format')")
-    assert link(lab) == {"kv_format": "int4", "paged": "0"}
+    lab.page.wait_for_function("location.search.includes('kv_dtype')")
+    assert link(lab) == {"kv_dtype": "int4", "paged": "0"}
     lab.toggle("paged")
-    lab.page.wait_for_selector("#toggle-prefix-caching input:enabled:checked")
+    lab.page.wait_for_selector("#toggle-enable-prefix-caching input:enabled:checked")
 
     # Two quick changes are applied in order, even if the first answer is late: it does not undo what the second change
     # did to other controls.
@@ -74,20 +76,20 @@ def test_controls_disabled_by_a_switch_say_why_and_come_back_as_they_were(visit:
           };
         }"""
     )
-    lab.choose("kv-format", "INT8")
-    lab.page.focus("#toggle-cache input")
+    lab.choose("kv-dtype", "INT8")
+    lab.page.focus("#toggle-kv-cache input")
     lab.page.keyboard.press("Space")
     lab.page.wait_for_selector("#toggle-paged input:disabled")
     lab.page.wait_for_timeout(1500)
     assert paged.is_disabled()
     lab.page.keyboard.press("Space")
-    lab.page.wait_for_selector("#toggle-prefix-caching input:enabled:checked")
-    assert lab.page.is_checked("#kv-format label:has-text('INT8') input")
+    lab.page.wait_for_selector("#toggle-enable-prefix-caching input:enabled:checked")
+    assert lab.page.is_checked("#kv-dtype label:has-text('INT8') input")
 
 
 def test_a_late_answer_to_a_switch_does_not_change_the_settings_of_a_run(visit: Visit, tmp_path: Path) -> None:
     """Those that "Use these settings" put on the controls: whether the switch was turned before it or just after."""
-    lab = visit().open(prefix_caching=1, max_tokens=4)
+    lab = visit().open(enable_prefix_caching=1, max_tokens=4)
     lab.run()
     lab.finish()
     file = lab.save("json", tmp_path)
@@ -111,35 +113,37 @@ def test_a_late_answer_to_a_switch_does_not_change_the_settings_of_a_run(visit: 
               };
             }"""
         )
-        for control in ("#toggle-cache input", ".use") if turned_first else (".use", "#toggle-cache input"):
+        for control in ("#toggle-kv-cache input", ".use") if turned_first else (".use", "#toggle-kv-cache input"):
             lab.page.evaluate("control => document.querySelector(control).click()", control)
         lab.page.wait_for_function("answered === 2")
-        for name in ("cache", "paged", "prefix-caching"):
+        for name in ("kv-cache", "paged", "enable-prefix-caching"):
             switch = lab.page.locator(f"#toggle-{name} input")
             assert (switch.is_checked(), switch.is_enabled()) == (True, True), (turned_first, name)
         folds = lab.page.locator("#folds button.label-wrap")  # that is open in which there is a change
         assert [fold.get_attribute("aria-expanded") for fold in folds.all()] == ["false", "true", "false"]
-        assert link(lab) == {"prefix_caching": "1", "max_tokens": "4"}
+        assert link(lab) == {"enable_prefix_caching": "1", "max_tokens": "4"}
 
 
 def test_hostile_values_in_a_link_are_left_out_and_controls_disabled_by_it_come_back_with_their_defaults(
     visit: Visit,
 ) -> None:
-    lab = visit().open(gamma="<script>window.pwned=1</script>", cache="0", paged="1", block_size="9999")
+    lab = visit().open(
+        num_speculative_tokens="<script>window.pwned=1</script>", kv_cache="0", paged="1", block_size="9999"
+    )
     lab.page.wait_for_selector(".toast-body")
-    assert "gamma was left out" in lab.page.inner_text(".toast-wrap")
-    assert lab.page.input_value("#gamma input[type=number]") == "4"
+    assert "num_speculative_tokens was left out" in lab.page.inner_text(".toast-wrap")
+    assert lab.page.input_value("#num-speculative-tokens input[type=number]") == "4"
     assert lab.page.evaluate("window.pwned") is None
     assert lab.page.locator("#toggle-paged input").is_disabled()
     lab.page.wait_for_selector("#toggle-paged input:disabled")
     assert not lab.page.is_checked("#toggle-paged input")
-    lab.toggle("cache")
+    lab.toggle("kv-cache")
     lab.page.wait_for_selector("#toggle-paged input:enabled:checked")
     lab.page.wait_for_function("location.search === ''")
-    lab.page.dblclick("#toggle-cache input", delay=20)
+    lab.page.dblclick("#toggle-kv-cache input", delay=20)
     lab.page.wait_for_timeout(1000)
     lab.page.wait_for_selector("#toggle-paged input:enabled:checked")
-    assert lab.page.is_checked("#toggle-cache input")
+    assert lab.page.is_checked("#toggle-kv-cache input")
     lab.page.wait_for_function("location.search === ''")
 
 
@@ -170,59 +174,61 @@ def test_an_opening_is_written_once_and_a_truncated_prompt_says_so(visit: Visit)
 
 
 def test_a_nonsensical_link_is_corrected_and_each_drafter_shows_only_its_own_setting(visit: Visit) -> None:
-    lab = visit().open(paged=0, prefix_caching=1, speculation="magic", synthetic_rate="1e9")
+    lab = visit().open(paged=0, enable_prefix_caching=1, speculative="magic", synthetic_acceptance_rate="1e9")
     lab.page.wait_for_selector(".toast-body")
     notices = lab.page.inner_text(".toast-wrap")
-    assert "prefix caching was left out: it needs paged blocks" in notices
-    assert "speculation was left out" in notices
-    assert "synthetic rate was left out" in notices
-    assert not lab.page.is_checked("#toggle-prefix-caching input")
-    assert lab.page.is_checked("#speculation label:has-text('Draft') input")
+    assert "enable_prefix_caching was left out: it needs paged blocks" in notices
+    assert "speculative was left out" in notices
+    assert "synthetic_acceptance_rate was left out" in notices
+    assert not lab.page.is_checked("#toggle-enable-prefix-caching input")
+    assert lab.page.is_checked("#speculative label:has-text('Draft') input")
 
     # Each describes itself: after another, and after none.
     for speculation in ("off", "draft", "ngram", "early_exit", "synthetic", "off", "early_exit", "draft"):
-        lab.choose("speculation", DRAFTERS[speculation].label)
+        lab.choose("speculative", DRAFTERS[speculation].label)
         lab.page.wait_for_function(
-            "about => document.querySelector('#speculation').innerText.includes(about)", arg=DRAFTERS[speculation].about
+            "about => document.querySelector('#speculative').innerText.includes(about)", arg=DRAFTERS[speculation].about
         )
-        own = {"pair": "draft", "early-exit-layer": "early_exit", "synthetic-rate": "synthetic"}
+        own = {"pair": "draft", "early-exit-layer": "early_exit", "synthetic-acceptance-rate": "synthetic"}
         shown = {name: lab.page.locator(f"#{name}").is_visible() for name in own}
         assert shown == {name: who == speculation for name, who in own.items()}, speculation
-        for name in ("#gamma input[type=number]", "#toggle-adaptive-window input"):
+        for name in ("#num-speculative-tokens input[type=number]", "#toggle-adaptive-window input"):
             assert lab.page.locator(name).is_disabled() == (speculation == "off"), (speculation, name)
-        says = "Needs speculation." if speculation == "off" else SAYS["gamma"]
-        assert says in lab.page.inner_text("#gamma"), speculation
+        says = "Needs speculation." if speculation == "off" else SAYS["num_speculative_tokens"]
+        assert says in lab.page.inner_text("#num-speculative-tokens"), speculation
         if speculation == "synthetic":
-            assert "Not a real drafter" in lab.page.inner_text("#speculation")
+            assert "Not a real drafter" in lab.page.inner_text("#speculative")
 
-    group = "document.activeElement.closest('#speculation') !== null"
-    lab.page.locator("#speculation input:checked").focus()
+    group = "document.activeElement.closest('#speculative') !== null"
+    lab.page.locator("#speculative input:checked").focus()
     lab.page.keyboard.press("ArrowRight")
-    lab.page.wait_for_selector("#speculation label.selected:has-text('Lookup')")
-    lab.page.wait_for_function("location.search.includes('speculation=ngram')")
+    lab.page.wait_for_selector("#speculative label.selected:has-text('Lookup')")
+    lab.page.wait_for_function("location.search.includes('speculative=ngram')")
     assert lab.page.evaluate(group)
-    assert lab.page.locator("#speculation input:checked").count() == 1
+    assert lab.page.locator("#speculative input:checked").count() == 1
     for key in ("Tab", "Shift+Tab"):  # the group is one tab stop
-        lab.page.locator("#speculation input:checked").focus()
+        lab.page.locator("#speculative input:checked").focus()
         lab.page.keyboard.press(key)
         assert not lab.page.evaluate(group), key
-    lab.choose("speculation", "Draft")  # clicking still works
-    assert lab.page.locator("#speculation input:checked").get_attribute("value") == "draft"
-    lab.choose("kv-format", "INT8")
-    assert lab.page.locator("#speculation input:checked").get_attribute("value") == "draft", "groups are independent"
+    lab.choose("speculative", "Draft")  # clicking still works
+    assert lab.page.locator("#speculative input:checked").get_attribute("value") == "draft"
+    lab.choose("kv-dtype", "INT8")
+    assert lab.page.locator("#speculative input:checked").get_attribute("value") == "draft", "groups are independent"
 
 
 def test_an_adaptive_window_makes_gamma_a_maximum_and_eviction_needs_prefix_caching(visit: Visit) -> None:
     lab = visit().open()
-    assert lab.page.inner_text("#gamma").startswith("Guesses a round")
+    assert lab.page.inner_text("#num-speculative-tokens").startswith("Guesses a round")
     lab.toggle("adaptive-window")
-    lab.page.wait_for_function("document.querySelector('#gamma').innerText.startsWith('Max guesses a round')")
+    lab.page.wait_for_function(
+        "document.querySelector('#num-speculative-tokens').innerText.startsWith('Max guesses a round')"
+    )
     assert link(lab) == {"adaptive_window": "1"}
-    assert "Fewer bits" in lab.page.inner_text("#kv-format")
-    lab.choose("kv-format", "INT4")
-    lab.page.wait_for_function("document.querySelector('#kv-format').innerText.includes('less likely')")
-    lab.choose("kv-format", "Native")
-    lab.page.wait_for_function("document.querySelector('#kv-format').innerText.includes('Fewer bits')")
+    assert "Fewer bits" in lab.page.inner_text("#kv-dtype")
+    lab.choose("kv-dtype", "INT4")
+    lab.page.wait_for_function("document.querySelector('#kv-dtype').innerText.includes('less likely')")
+    lab.choose("kv-dtype", "Native")
+    lab.page.wait_for_function("document.querySelector('#kv-dtype').innerText.includes('Fewer bits')")
 
     lab.toggle("adaptive-window")
     lab.page.wait_for_function("location.search === ''")
@@ -231,7 +237,7 @@ def test_an_adaptive_window_makes_gamma_a_maximum_and_eviction_needs_prefix_cach
     expect(lab.page.get_by_role("group", name="Eviction", exact=True)).to_be_visible()
     expect(lab.page.get_by_role("button", name="Pool", exact=True, expanded=True)).to_have_count(1)
     assert "Needs prefix caching" in lab.page.inner_text("#eviction")
-    lab.toggle("prefix-caching")
+    lab.toggle("enable-prefix-caching")
     lab.page.wait_for_selector("#eviction input:enabled")
     assert lab.page.locator("#cache-priority input[type=number]").is_disabled()
     lab.choose("eviction", "Lowest priority")
@@ -239,26 +245,26 @@ def test_an_adaptive_window_makes_gamma_a_maximum_and_eviction_needs_prefix_cach
     lab.page.fill("#cache-priority input[type=number]", "6")
     lab.page.keyboard.press("Tab")
     lab.page.wait_for_function("location.search.includes('cache_priority')")
-    assert link(lab) == {"prefix_caching": "1", "eviction": "priority", "cache_priority": "6"}
+    assert link(lab) == {"enable_prefix_caching": "1", "eviction": "priority", "cache_priority": "6"}
 
 
 def test_a_link_sets_every_control(visit: Visit) -> None:
     lab = visit().open(
-        kv_format="int4",
-        prefix_caching=1,
-        speculation="early_exit",
+        kv_dtype="int4",
+        enable_prefix_caching=1,
+        speculative="early_exit",
         early_exit_layer=6,
-        gamma=3,
+        num_speculative_tokens=3,
         adaptive_window=1,
         eviction="priority",
         cache_priority=2,
         kernels="reference",
     )
-    assert lab.page.is_checked("#kv-format label:has-text('INT4') input")
-    assert lab.page.is_checked("#toggle-prefix-caching input")
-    assert lab.page.is_checked("#speculation label:has-text('Early exit') input")
+    assert lab.page.is_checked("#kv-dtype label:has-text('INT4') input")
+    assert lab.page.is_checked("#toggle-enable-prefix-caching input")
+    assert lab.page.is_checked("#speculative label:has-text('Early exit') input")
     assert lab.page.input_value("#early-exit-layer input[type=number]") == "6"
-    assert lab.page.input_value("#gamma input[type=number]") == "3"
+    assert lab.page.input_value("#num-speculative-tokens input[type=number]") == "3"
     assert lab.page.is_checked("#toggle-adaptive-window input")
     folds = lab.page.locator("#folds button.label-wrap")  # those are open in which the link changes something
     assert [fold.get_attribute("aria-expanded") for fold in folds.all()] == ["true", "false", "true"]
@@ -360,8 +366,10 @@ def test_a_readout_explains_itself_on_focus_and_hover_and_a_cut_off_text_can_be_
 
 
 def test_run_pressed_before_the_controls_have_followed_a_switch_runs_what_the_switch_says(visit: Visit) -> None:
-    lab = visit().open(prefix_caching=1, max_tokens=5)
-    lab.page.evaluate("document.querySelector('#toggle-cache input').click(); document.querySelector('#run').click()")
+    lab = visit().open(enable_prefix_caching=1, max_tokens=5)
+    lab.page.evaluate(
+        "document.querySelector('#toggle-kv-cache input').click(); document.querySelector('#run').click()"
+    )
     lab.page.wait_for_selector(".say:has-text('Finished')")
     assert "recomputed" in lab.seen()
     assert lab.page.locator(".toast-wrap").inner_text() == ""

@@ -16,12 +16,12 @@ HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"
 def test_settings_carry_over_and_a_change_updates_the_command(visit: Visit) -> None:
     lab = visit()
     page = lab.page
-    page.goto(f"{lab.server}/memory?model=llama-3.1-70b&kv_format=int8&batch=9")
+    page.goto(f"{lab.server}/memory?model=llama-3.1-70b&kv_dtype=int8&batch=9")
     page.wait_for_selector("body[data-ready]")
     page.click("nav a:has-text('Deploy')")
     page.wait_for_selector(".serve:has-text('vllm serve meta-llama/Llama-3.1-70B')")
     said = {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
-    assert said == {"model": "llama-3.1-70b", "kv_format": "int8"}
+    assert said == {"model": "llama-3.1-70b", "kv_dtype": "int8"}
     command = page.inner_text(".serve")
     assert "--kv-cache-dtype int8_per_token_head" in command
     assert "--tensor-parallel-size 2" in command
@@ -29,10 +29,10 @@ def test_settings_carry_over_and_a_change_updates_the_command(visit: Visit) -> N
     verdicts = page.locator(".splits tbody td:last-child").all_inner_texts()
     assert verdicts == ["✗ too few", *["✓ enough"] * 3]
     assert page.locator("thead th:empty").count() == 0
-    page.click("#speculation label:has-text('Lookup')")
+    page.click("#speculative label:has-text('Lookup')")
     page.wait_for_selector('.serve:has-text(\'"method": "ngram"\')')
     page.wait_for_selector("#draft-model", state="hidden")
-    page.wait_for_function("location.search.includes('speculation=ngram')")
+    page.wait_for_function("location.search.includes('speculative=ngram')")
     page.fill("#at-once input", "0")
     page.wait_for_selector(".sheet-say.problem:has-text('Sequences at once must be a whole number')")
     assert "ngram" in page.inner_text(".serve")  # greyed out, but still there
@@ -53,18 +53,18 @@ def test_settings_carry_over_and_a_change_updates_the_command(visit: Visit) -> N
     page.click("nav a:has-text('Lab')")
     page.wait_for_selector("body[data-ready]")
     said = {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
-    assert said == {"kv_format": "int8", "speculation": "ngram"}
-    assert page.is_checked("#kv-format input[value=int8]")
+    assert said == {"kv_dtype": "int8", "speculative": "ngram"}
+    assert page.is_checked("#kv-dtype input[value=int8]")
     assert page.locator(".toast-wrap:has-text('left out')").count() == 0
 
 
 def test_a_slider_that_is_put_right_or_reset_changes_the_command(visit: Visit) -> None:
     lab = visit()
     page = lab.page
-    page.goto(f"{lab.server}/deploy?gamma=7")
+    page.goto(f"{lab.server}/deploy?num_speculative_tokens=7")
     page.wait_for_selector("""'.serve:has-text('"num_speculative_tokens": 7')""".removeprefix("'"))
     page.wait_for_selector("body[data-ready]")
-    page.click("#gamma button")
+    page.click("#num-speculative-tokens button")
     page.wait_for_selector("""'.serve:has-text('"num_speculative_tokens": 4')""".removeprefix("'"))
     page.evaluate("document.querySelector('#set-aside input[type=number]').select()")
     page.keyboard.press("Tab")
@@ -77,7 +77,7 @@ def test_a_command_can_be_copied_on_a_phone(visit: Visit) -> None:
         viewport={"width": 390, "height": 844}, is_mobile=True, permissions=["clipboard-read", "clipboard-write"]
     )
     page = lab.page
-    page.goto(f"{lab.server}/deploy?speculation=off&cache=0")
+    page.goto(f"{lab.server}/deploy?speculative=off&kv_cache=0")
     page.wait_for_selector("body[data-ready]")
     page.wait_for_selector(".differs li:has-text('cannot be turned off')")
     page.click(".command .copy >> nth=0")
@@ -97,6 +97,6 @@ def test_a_command_can_be_copied_on_a_phone(visit: Visit) -> None:
 def test_an_impossible_tensor_parallel_split_is_reported(visit: Visit) -> None:
     lab = visit()
     page = lab.page
-    page.goto(f"{lab.server}/deploy?model=qwen2.5-7b&tensor_parallel=8&speculation=off")
+    page.goto(f"{lab.server}/deploy?model=qwen2.5-7b&tensor_parallel=8&speculative=off")
     page.wait_for_selector(".sheet-say.problem:has-text('cannot be split over 8 GPUs: choose 1, 2 or 4')")
     assert "Nothing: every setting has its flag" not in page.inner_text(".differs")

@@ -22,7 +22,7 @@ BOXES = """() => Object.fromEntries(
 ROOM = "document.querySelector('#settings').clientHeight - document.querySelector('#settings').scrollHeight"
 
 
-OWN = {"draft": ["#pair"], "early_exit": ["#early-exit-layer"], "synthetic": ["#synthetic-rate"]}
+OWN = {"draft": ["#pair"], "early_exit": ["#early-exit-layer"], "synthetic": ["#synthetic-acceptance-rate"]}
 """Controls that are shown only with their drafter."""
 
 LONGEST = {
@@ -63,24 +63,24 @@ def test_no_readout_is_cut_off_and_text_does_not_move_when_a_run_is_compared_wit
         tops.append(lab.page.locator(".token").first.bounding_box())
     assert lab.page.inner_text(".compared").startswith("Small: the previous run")
     assert tops[0] == tops[1]
-    for prefix_caching in (False, True):
+    for enable_prefix_caching in (False, True):
         lab.page.set_viewport_size({"width": 1280, "height": 720})
-        if prefix_caching:
-            lab.toggle("prefix-caching")
+        if enable_prefix_caching:
+            lab.toggle("enable-prefix-caching")
         lab.run()
         lab.finish()
-        assert lab.page.is_visible("[data-key=found]") == prefix_caching
+        assert lab.page.is_visible("[data-key=found]") == enable_prefix_caching
         for wide, high in ((1280, 720), (1600, 900), (1000, 720), (390, 844)):
             lab.page.set_viewport_size({"width": wide, "height": high})
-            assert lab.page.evaluate(CUT, [LONGEST, SMALL]) == [], (prefix_caching, wide)
+            assert lab.page.evaluate(CUT, [LONGEST, SMALL]) == [], (enable_prefix_caching, wide)
 
 
 def test_on_a_projector_no_control_needs_scrolling_and_what_was_measured_is_said_in_one_line(visit: Visit) -> None:
-    lab = visit().open(speculation="off", prefix_caching=1, adaptive_window=1)
+    lab = visit().open(speculative="off", enable_prefix_caching=1, adaptive_window=1)
     for name, who in DRAFTERS.items():
-        lab.choose("speculation", who.label)
+        lab.choose("speculative", who.label)
         lab.page.wait_for_function(
-            "about => document.querySelector('#speculation').innerText.includes(about)", arg=who.about
+            "about => document.querySelector('#speculative').innerText.includes(about)", arg=who.about
         )
         for own in OWN.get(name, ()):
             lab.page.wait_for_selector(own, state="visible")
@@ -93,11 +93,11 @@ def test_on_a_projector_no_control_needs_scrolling_and_what_was_measured_is_said
       return new Set([...text.getClientRects()].map(({ top }) => top)).size;
     }"""
     for label in ("INT8", "INT4"):
-        lab.choose("kv-format", label)
-        lab.page.wait_for_selector("#kv-format :text('(on a CPU)')")
-        assert lab.page.evaluate(lines, "#kv-format .info-text") == 1, label
-    assert "(on a CPU)" in lab.page.inner_text("#toggle-distributions")
-    assert lab.page.evaluate(lines, "#toggle-distributions .info-text") == 1
+        lab.choose("kv-dtype", label)
+        lab.page.wait_for_selector("#kv-dtype :text('(on a CPU)')")
+        assert lab.page.evaluate(lines, "#kv-dtype .info-text") == 1, label
+    assert "(on a CPU)" in lab.page.inner_text("#logprobs")
+    assert lab.page.evaluate(lines, "#logprobs .info-text") == 1
 
 
 def test_on_a_projector_everything_is_in_view_and_nothing_jumps(visit: Visit) -> None:
@@ -109,13 +109,13 @@ def test_on_a_projector_everything_is_in_view_and_nothing_jumps(visit: Visit) ->
     assert lab.page.evaluate(OVERFLOW) == [0, 0]
     assert lab.page.evaluate(ROOM) >= 0
     lab.finish()
-    lab.toggle("cache")
-    lab.page.wait_for_selector("#kv-format input:disabled")
+    lab.toggle("kv-cache")
+    lab.page.wait_for_selector("#kv-dtype input:disabled")
     assert lab.page.evaluate(BOXES) == before
 
 
 def test_on_a_projector_the_longest_end_is_told_in_full(visit: Visit) -> None:
-    lab = visit().open(speculation="ngram", adaptive_window=1, max_tokens=1000, kv_format="int4")
+    lab = visit().open(speculative="ngram", adaptive_window=1, max_tokens=1000, kv_dtype="int4")
     before = lab.page.evaluate(BOXES)
     lab.run()
     lab.finish()
@@ -230,7 +230,7 @@ def test_a_chart_can_be_chosen_before_a_run_shows_anything(visit: Visit) -> None
 
 def test_on_a_phone_nothing_covers_the_run_button(visit: Visit) -> None:
     """Without a cache, most settings are disabled."""
-    page = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(cache=0).page
+    page = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(kv_cache=0).page
     page.click("#folds button >> nth=0")
     page.wait_for_selector("#eviction")
     drawn = """element => {

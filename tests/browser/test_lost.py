@@ -39,7 +39,7 @@ def test_a_run_is_heard_to_its_end_although_the_connection_fails(troubled: Visit
             route.continue_()
 
     lab.page.route("**/channels/*", fail)
-    lab.open(speculation="off", max_tokens=100)
+    lab.open(speculative="off", max_tokens=100)
     lab.listen()
     lab.run()
     lab.finish()
@@ -80,7 +80,7 @@ def test_a_run_is_heard_although_every_answer_begins_late(troubled: Visit) -> No
         route.continue_()
 
     lab.page.route("**/channels/*", late)
-    lab.open(speculation="off", max_tokens=20)
+    lab.open(speculative="off", max_tokens=20)
     lab.run()
     lab.page.wait_for_selector(".say:text-matches('^Finished with 20 tokens')", timeout=10_000)
 
@@ -88,7 +88,7 @@ def test_a_run_is_heard_although_every_answer_begins_late(troubled: Visit) -> No
 def test_a_run_is_heard_although_every_answer_begins_at_once_and_its_first_message_is_slow(troubled: Visit) -> None:
     lab = troubled()
     lab.page.add_init_script(SLOW)
-    lab.open(speculation="off", max_tokens=20)
+    lab.open(speculative="off", max_tokens=20)
     stream(
         lab,
         """(stream) => {
@@ -104,7 +104,7 @@ def test_a_run_is_heard_although_every_answer_begins_at_once_and_its_first_messa
 def test_a_stream_that_only_says_that_it_is_alive_is_kept(troubled: Visit) -> None:
     lab = troubled()
     lab.page.add_init_script(SILENT)
-    lab.open(speculation="off", max_tokens=20)
+    lab.open(speculative="off", max_tokens=20)
     stream(lab, "(stream) => setInterval(() => stream.dispatchEvent(new Event('alive')), 300)")
     lab.run()
     lab.page.wait_for_timeout(2000)
@@ -118,7 +118,7 @@ SAID = "getComputedStyle(document.querySelector('[data-chart=rounds] .plot'), ':
 def test_text_and_numbers_do_not_wait_for_plotly(visit: Visit) -> None:
     lab, held = visit(), []
     lab.page.route("**/plotly.min.js", lambda route: held.append(route))
-    lab.page.goto(f"{lab.server}/?speculation=draft&distributions=1&max_tokens=30")
+    lab.page.goto(f"{lab.server}/?speculative=draft&logprobs=5&max_tokens=30")
     lab.page.wait_for_selector("body[data-ready]")
     lab.run()
     lab.page.wait_for_selector("body:not(.running)")
@@ -174,7 +174,7 @@ def test_until_the_links_settings_are_there_nothing_begins_and_the_page_says_why
     held: list[Route] = []
     answering = threading.Event()
     page.route("**/queue/join*", lambda route: route.continue_() if answering.is_set() else held.append(route))
-    page.goto(f"{lab.server}/?speculation=off&max_tokens=12")
+    page.goto(f"{lab.server}/?speculative=off&max_tokens=12")
     about = page.locator(".lab-header p")
     expect(about).to_have_text("The server has not answered yet. If it stays so, load this page again.")
     expect(page.locator("#settings")).to_have_css("pointer-events", "none")

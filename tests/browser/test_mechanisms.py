@@ -15,8 +15,8 @@ TALE = (
 
 
 def test_a_repeated_prompt_is_found_in_the_prefix_cache(visit: Visit) -> None:
-    lab = visit().open(prompt=f"Now hear this. {TALE}", max_tokens=80, speculation="off")  # no other test begins so
-    lab.toggle("prefix-caching")
+    lab = visit().open(prompt=f"Now hear this. {TALE}", max_tokens=80, speculative="off")  # no other test begins so
+    lab.toggle("enable-prefix-caching")
     lab.run()
     lab.finish()
     first = lab.seen()
@@ -48,7 +48,7 @@ def test_a_repeated_prompt_is_found_in_the_prefix_cache(visit: Visit) -> None:
 
 
 def test_in_a_small_pool_cached_blocks_are_evicted(visit: Visit) -> None:
-    lab = visit().open(prompt=TALE, max_tokens=160, speculation="off", prefix_caching=1, pool_size=256)
+    lab = visit().open(prompt=TALE, max_tokens=160, speculative="off", enable_prefix_caching=1, num_blocks=16)
     lab.run()
     lab.finish()
     kept = lab.seen()["blocks"]["cached"]
@@ -77,12 +77,12 @@ GUESSED = {
 
 
 def test_every_drafter_is_named_on_its_guesses_and_leaves_the_text_unchanged(visit: Visit) -> None:
-    link = {"prompt": TALE, "max_tokens": 80, "temperature": 0, "speculation": "off", "adaptive_window": 1}
+    link = {"prompt": TALE, "max_tokens": 80, "temperature": 0, "speculative": "off", "adaptive_window": 1}
     lab, texts = visit().open(**link), {}
     for name, window in [*((name, "adaptive") for name in DRAFTERS), ("early_exit", "fixed")]:
-        lab.choose("speculation", DRAFTERS[name].label)
+        lab.choose("speculative", DRAFTERS[name].label)
         lab.page.wait_for_function(
-            "name => (location.search.match(/speculation=(\\w+)/)?.[1] ?? 'draft') === name", arg=name
+            "name => (location.search.match(/speculative=(\\w+)/)?.[1] ?? 'draft') === name", arg=name
         )
         if window == "fixed":
             lab.toggle("adaptive-window")
@@ -102,11 +102,11 @@ def test_every_drafter_is_named_on_its_guesses_and_leaves_the_text_unchanged(vis
 
 
 def test_a_synthetic_acceptance_rate_is_the_one_measured(visit: Visit) -> None:
-    lab, kept = visit().open(max_tokens=80, speculation="synthetic", synthetic_rate=0), []
+    lab, kept = visit().open(max_tokens=80, speculative="synthetic", synthetic_acceptance_rate=0), []
     for rate in (0, 1):
-        lab.page.fill("#synthetic-rate input[type=number]", str(rate))
+        lab.page.fill("#synthetic-acceptance-rate input[type=number]", str(rate))
         lab.page.keyboard.press("Tab")
-        lab.page.wait_for_function(f"location.search.includes('synthetic_rate={rate}')")
+        lab.page.wait_for_function(f"location.search.includes('synthetic_acceptance_rate={rate}')")
         lab.run()
         lab.finish()
         kept.append(float(lab.seen()["numbers"]["accepted"]))
@@ -118,7 +118,7 @@ def test_fewer_bits_store_the_kv_cache_in_fewer_bytes(visit: Visit) -> None:
     lab.run()
     lab.finish()
     for before, fewer in (("Native", "INT8"), ("INT8", "INT4")):
-        lab.choose("kv-format", fewer)
+        lab.choose("kv-dtype", fewer)
         lab.run()
         lab.finish()
         assert lab.ratio("kv") < 0.75
@@ -127,7 +127,9 @@ def test_fewer_bits_store_the_kv_cache_in_fewer_bytes(visit: Visit) -> None:
 
 def test_without_a_cache_recomputed_tokens_replace_the_blocks_chart(visit: Visit) -> None:
     """On a phone, where one chart is shown at a time."""
-    lab = visit(viewport={"width": 390, "height": 844}).open(cache=0, chart="blocks", max_tokens=20, speculation="off")
+    lab = visit(viewport={"width": 390, "height": 844}).open(
+        kv_cache=0, chart="blocks", max_tokens=20, speculative="off"
+    )
     shown = ".choose button:visible"
     assert lab.page.locator(shown).all_inner_texts() == ["Rounds", "Blocks", "Time"]
     lab.run()
@@ -137,7 +139,7 @@ def test_without_a_cache_recomputed_tokens_replace_the_blocks_chart(visit: Visit
     lab.page.wait_for_selector("[data-chart=recomputed] .plot .scatterlayer path", state="attached")
     assert lab.page.is_visible("[data-chart=recomputed]")
     lab.page.click(".choose [data-for=timing]")
-    lab.toggle("cache")
+    lab.toggle("kv-cache")
     lab.run()
     lab.finish()
     assert lab.page.locator(shown).all_inner_texts() == ["Rounds", "Blocks", "Time"]

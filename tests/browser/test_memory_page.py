@@ -33,7 +33,7 @@ def becomes(page: Page, label: str, value: str) -> None:
 
 
 def test_a_link_opens_its_numbers_and_a_change_updates_them(visit: Visit) -> None:
-    page = visit().at("memory", model="llama-2-7b", kv_format="int8", mean=300)
+    page = visit().at("memory", model="llama-2-7b", kv_dtype="int8", mean=300)
     page.wait_for_selector(".sheet-say:has-text('Llama 2 7B: 32 layers')")
     assert number(page, "KV a token") == "264KiB"
     assert page.inner_text("[data-key='mean sequence'] .was") == "longest 1.03 GiB"
@@ -58,9 +58,9 @@ def test_a_link_opens_its_numbers_and_a_change_updates_them(visit: Visit) -> Non
     assert "MQA: 1/71" not in page.inner_text(".sheet-say")  # instead: that it was made for 2,048 positions
     page.fill("#longest input", "2048")
     page.wait_for_function("document.querySelector('.sheet-say').textContent.includes('MQA: 1/71')")
-    page.click("#kv-format label:has-text('Native')")
+    page.click("#kv-dtype label:has-text('Native')")
     becomes(page, "KV a token", "8")
-    page.wait_for_function("!location.search.includes('kv_format')")
+    page.wait_for_function("!location.search.includes('kv_dtype')")
     assert urlsplit(page.url).path == "/memory"
     said = {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
     assert said == {"model": "falcon-7b", "mean": "300", "longest": "2048"}
@@ -219,10 +219,10 @@ def test_pages_link_to_each_other_and_share_the_theme(visit: Visit) -> None:
 
 def test_links_to_other_pages_have_the_settings_before_they_are_clicked(visit: Visit) -> None:
     """For who opens one in a new tab, or copies it."""
-    page = visit().at("memory", kv_format="int8")
+    page = visit().at("memory", kv_dtype="int8")
     deploy = page.locator("nav a:has-text('Deploy')")
-    expect(deploy).to_have_attribute("href", re.compile(r"deploy\?kv_format=int8$"))
-    page.click("#kv-format label:has-text('Native')")
+    expect(deploy).to_have_attribute("href", re.compile(r"deploy\?kv_dtype=int8$"))
+    page.click("#kv-dtype label:has-text('Native')")
     page.click("#weights label:has-text('INT4')")
     expect(deploy).to_have_attribute("href", re.compile(r"deploy\?weights=int4$"))
 

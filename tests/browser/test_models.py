@@ -33,7 +33,7 @@ def name_models(lab: Lab, target: Path | str, draft: Path | str) -> None:
 
 
 def test_models_from_folders_run_and_a_failed_load_loses_nothing(visit: Visit, folder: Path, tmp_path: Path) -> None:
-    lab = visit().open(max_tokens=12, seed=3, pool_size=256)
+    lab = visit().open(max_tokens=12, seed=3, num_blocks=16)
     assert not lab.page.is_visible("#target")
     name_models(lab, folder / "target", folder / "draft")
     lab.run()
@@ -56,7 +56,7 @@ def test_models_from_folders_run_and_a_failed_load_loses_nothing(visit: Visit, f
 
 
 def test_a_link_carries_the_models_named_and_leaves_it_to_people_to_load_them(visit: Visit, folder: Path) -> None:
-    lab = visit().open(pair="other", target=str(folder / "target"), max_tokens=5, speculation="off", run=1)
+    lab = visit().open(pair="other", target=str(folder / "target"), max_tokens=5, speculative="off", run=1)
     lab.page.wait_for_selector(".toast-wrap:has-text('press Run to load them')")
     assert not lab.page.get_attribute(".stage", "data-run")
     assert lab.page.input_value("#target textarea, #target input") == str(folder / "target")

@@ -66,13 +66,13 @@ def test_an_idle_page_requests_no_animation_frames(visit: Visit) -> None:
 def test_a_mistake_is_explained_and_loses_nothing_and_a_finished_run_is_described_to_screen_readers(
     visit: Visit,
 ) -> None:
-    lab = visit().open(max_tokens=33, gamma=6, seed=3)
+    lab = visit().open(max_tokens=33, num_speculative_tokens=6, seed=3)
     lab.page.fill("#prompt textarea", "")
     lab.page.click("#run")
     lab.page.wait_for_selector(".say.problem")
     assert "prompt is empty" in lab.seen()["say"]
     assert not lab.running
-    assert lab.page.input_value("#gamma input[type=number]") == "6"
+    assert lab.page.input_value("#num-speculative-tokens input[type=number]") == "6"
     lab.page.fill("#prompt textarea", "Once upon a time")
     lab.run()
     lab.finish()
@@ -94,20 +94,20 @@ def test_the_link_reflects_the_controls(visit: Visit) -> None:
     lab = visit().open()
     assert urlsplit(lab.page.url).query == ""
     lab.page.fill("#prompt textarea", "A fox & a <wolf>")
-    lab.choose("kv-format", "INT8")
+    lab.choose("kv-dtype", "INT8")
     lab.toggle("paged")
     lab.page.click("#pool button")
     lab.choose("block-size", "32")
-    lab.page.fill("#gamma input[type=number]", "3")
+    lab.page.fill("#num-speculative-tokens input[type=number]", "3")
     lab.page.keyboard.press("Tab")
     lab.pick("pair", "Mismatched")
     lab.page.wait_for_function("location.search.includes('mismatched')")
     said = {
         "prompt": "A fox & a <wolf>",
-        "kv_format": "int8",
+        "kv_dtype": "int8",
         "paged": "0",
         "block_size": "32",
-        "gamma": "3",
+        "num_speculative_tokens": "3",
         "pair": "mismatched",
     }
     assert {name: values[0] for name, values in parse_qs(urlsplit(lab.page.url).query).items()} == said
@@ -116,9 +116,9 @@ def test_the_link_reflects_the_controls(visit: Visit) -> None:
     again.page.goto(lab.page.url)
     again.ready()
     assert again.page.input_value("#prompt textarea") == "A fox & a <wolf>"
-    assert again.page.is_checked("#kv-format label:has-text('INT8') input")
+    assert again.page.is_checked("#kv-dtype label:has-text('INT8') input")
     assert not again.page.is_checked("#toggle-paged input")
-    assert again.page.input_value("#gamma input[type=number]") == "3"
+    assert again.page.input_value("#num-speculative-tokens input[type=number]") == "3"
     assert again.page.is_checked("#block-size label:has-text('32') input")
     assert again.page.input_value("#pair input") == "Mismatched"
 
@@ -134,24 +134,24 @@ def test_the_previous_runs_numbers_are_not_cut_off(visit: Visit) -> None:
       return node.offsetParent && (over || inner.right > box.right || inner.bottom > box.bottom);
     }).map((node) => node.textContent)"""
     high = "document.querySelector('.readouts').offsetHeight"
-    for prefix_caching in (False, True):  # with it, one more readout
+    for enable_prefix_caching in (False, True):  # with it, one more readout
         lab.page.set_viewport_size({"width": 1280, "height": 720})
-        if prefix_caching:
-            lab.toggle("prefix-caching")
-            lab.choose("speculation", "Draft")
+        if enable_prefix_caching:
+            lab.toggle("enable-prefix-caching")
+            lab.choose("speculative", "Draft")
         lab.run()
         lab.finish()
-        lab.choose("speculation", "Off")
+        lab.choose("speculative", "Off")
         lab.run()
         lab.page.wait_for_selector(".was:not(:empty)")
         height = lab.page.evaluate(high)
         lab.finish()
-        assert lab.page.is_visible("[data-key=found]") == prefix_caching
+        assert lab.page.is_visible("[data-key=found]") == enable_prefix_caching
         assert re.search(r"of [2-9]\.", lab.page.inner_text("[data-key=pass] .was"))
         assert lab.page.evaluate(high) == height  # nothing jumps
         for wide, tall in ((1280, 720), (390, 844)):
             lab.page.set_viewport_size({"width": wide, "height": tall})
-            assert lab.page.evaluate(cut) == [], (prefix_caching, wide)
+            assert lab.page.evaluate(cut) == [], (enable_prefix_caching, wide)
 
 
 def test_the_link_claims_no_run_whose_settings_were_changed_before_it_came(visit: Visit) -> None:
@@ -223,7 +223,7 @@ def test_in_forced_colours_nothing_is_told_by_a_background_alone(visit: Visit) -
     page = visit(forced_colors="active").open().page
     style = "(where, what, part) => getComputedStyle(document.querySelector(where), part)[what]"
     look = f"([where, what, part]) => ({style})(where, what, part ?? null)"
-    on, off = ("#toggle-cache input", "backgroundColor"), ("#toggle-prefix-caching input", "backgroundColor")
+    on, off = ("#toggle-kv-cache input", "backgroundColor"), ("#toggle-enable-prefix-caching input", "backgroundColor")
     assert page.evaluate(look, on) != page.evaluate(look, off)
     assert page.evaluate(look, off) != page.evaluate(look, [*off, "::before"]), "the switch's knob is visible"
     for edged in (off[0], "#run"):
@@ -232,8 +232,8 @@ def test_in_forced_colours_nothing_is_told_by_a_background_alone(visit: Visit) -
         ".part", "all => all.map(part => getComputedStyle(part, '::before').backgroundColor)"
     )
     assert len(set(parts)) == len(parts), "each part of the time has its own colour"
-    chosen = page.evaluate(look, ["#kv-format label.selected", "backgroundColor"])
-    assert chosen != page.evaluate(look, ["#kv-format label:not(.selected)", "backgroundColor"])
+    chosen = page.evaluate(look, ["#kv-dtype label.selected", "backgroundColor"])
+    assert chosen != page.evaluate(look, ["#kv-dtype label:not(.selected)", "backgroundColor"])
     for edged in (".tip", "#meaning"):
         assert page.evaluate(look, [edged, "borderTopWidth"]) == "1px", edged
     marked = page.evaluate(look, ["nav [aria-current]", "outlineStyle"])
@@ -248,7 +248,10 @@ def test_keyboard_focus_is_visible_a_token_explains_itself_and_the_save_menu_clo
     page.keyboard.press("Shift+Tab")
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.click("#openings input")
-    for there, then in (("#openings", "#replays"), ("#replays", "#toggle-cache")):  # a list opens as it gets the focus
+    for there, then in (
+        ("#openings", "#replays"),
+        ("#replays", "#toggle-kv-cache"),
+    ):  # a list opens as it gets the focus
         page.wait_for_selector(f"{there} [role=listbox]")
         page.keyboard.press("Tab")
         page.wait_for_selector(f"{there} [role=listbox]", state="detached")

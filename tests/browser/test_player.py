@@ -111,8 +111,8 @@ def test_every_key_and_the_bar_move_every_view_together_and_the_browsers_own_are
     lab.wait_for_instant(last)
 
     # Where the focus is on a control, keys reach the player that the control does not use itself.
-    records, folded = page.locator("#toggle-distributions input"), page.locator("#pool > button")
-    format, gamma = page.locator("#kv-format input:checked"), page.locator("#gamma input[type=range]")
+    records, folded = page.locator("#logprobs input:checked"), page.locator("#pool > button")
+    format, gamma = page.locator("#kv-dtype input:checked"), page.locator("#num-speculative-tokens input[type=range]")
     records.click()
     for control, key, seq in (
         (records, "ArrowLeft", last - 1),
@@ -135,7 +135,7 @@ def test_every_key_and_the_bar_move_every_view_together_and_the_browsers_own_are
     assert not records.is_checked()
     assert folded.get_attribute("aria-expanded") == "true"
     assert gamma.input_value() == "8"
-    assert page.is_checked("#kv-format label:has-text('INT8') input")
+    assert page.is_checked("#kv-dtype label:has-text('INT8') input")
     gamma.press("Space")
     page.wait_for_selector("[data-do=play][aria-label=Pause]")
 
@@ -330,7 +330,7 @@ def test_glyphs_are_drawn_only_when_passes_go_by_slowly_enough(visit: Visit, tmp
 
 
 def test_a_live_run_is_followed_until_the_user_scrubs_back(visit: Visit) -> None:
-    lab = visit().open(max_tokens=900, speculation="off", cache=0, paged=0)
+    lab = visit().open(max_tokens=900, speculative="off", kv_cache=0, paged=0)
     live = lab.page.locator("[data-do=live]")
     lab.listen()
     lab.run()

@@ -25,7 +25,7 @@ from visualize.pages.pool.pool_frames import BatchReducer
 Visit = Callable[..., Lab]
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"
 FORGETS = PRESETS["forgets"].inputs
-FEW = {"sequences": 6, "every": 0, "lengths": "equal", "tokens": 40, "max_num_seqs": 5, "pool_blocks": 18, "shared": 0}
+FEW = {"sequences": 6, "every": 0, "lengths": "equal", "tokens": 40, "max_num_seqs": 5, "num_blocks": 18, "shared": 0}
 
 
 def opened(lab: Lab, **link: Any) -> Page:
@@ -215,8 +215,8 @@ def test_a_shared_system_prompt_is_found_and_hostile_text_stays_text(visit: Visi
     assert "shared by sequences" in page.get_attribute(".squares .shared >> nth=0", "title")
     assert page.evaluate("window.pwned") is None
     assert page.query_selector(".stage img") is None
-    page.click("#toggle-prefix-caching input")
-    page.wait_for_function("location.search.includes('prefix_caching=0')")
+    page.click("#toggle-enable-prefix-caching input")
+    page.wait_for_function("location.search.includes('enable_prefix_caching=0')")
     lab.run()
     lab.finish()
     page.wait_for_function("document.querySelector('[data-key=found] .value').textContent === '0'")
@@ -227,8 +227,8 @@ def test_presets_set_the_link_and_the_link_restores_the_settings(visit: Visit) -
     page = opened(visit(), sequences=0)
     assert "sequences was left out" in page.inner_text(".toast-wrap")
     page.click("#preset label:has-text('Contiguous')")
-    page.wait_for_function("location.search.includes('paged=0') && location.search.includes('pool_blocks=64')")
-    assert page.is_disabled("#toggle-prefix-caching input")
+    page.wait_for_function("location.search.includes('paged=0') && location.search.includes('num_blocks=64')")
+    assert page.is_disabled("#toggle-enable-prefix-caching input")
     assert PRESETS["fits"].about in page.inner_text("#preset")
     assert in_link(page.url)["lengths"] == ["paragraph"]
     page.reload()
@@ -236,7 +236,7 @@ def test_presets_set_the_link_and_the_link_restores_the_settings(visit: Visit) -
     assert page.is_checked("#lengths input[value=paragraph]")
     page.wait_for_selector("body[data-ready]")
     page.click("#toggle-paged input")
-    page.wait_for_selector("#toggle-prefix-caching input:enabled")
+    page.wait_for_selector("#toggle-enable-prefix-caching input:enabled")
     expect(page.locator("#preset label.selected")).to_have_count(0)  # no preset has these settings
     assert PRESETS["fits"].about not in page.inner_text("#preset")
     page.click("#toggle-paged input")
@@ -276,7 +276,7 @@ def test_what_was_chosen_last_stays_however_late_the_answers_are(visit: Visit) -
         page.click("#toggle-paged input")
         page.wait_for_timeout(1200)
         expect(page.locator("#toggle-paged input"), str(pause)).not_to_be_checked()
-        expect(page.locator("#toggle-prefix-caching input"), str(pause)).to_be_disabled()
+        expect(page.locator("#toggle-enable-prefix-caching input"), str(pause)).to_be_disabled()
         page.wait_for_url(lambda url: in_link(url) == in_link(address(replace(dry.inputs, paged=False))))
         expect(page.locator("#preset label.selected")).to_have_count(0)
 
@@ -285,7 +285,7 @@ def test_what_was_chosen_last_stays_however_late_the_answers_are(visit: Visit) -
     page.click(f"#preset label:has-text('{users.label}')")
     page.wait_for_timeout(1200)
     expect(page.locator("#preset label.selected")).to_have_text(users.label)
-    expect(page.locator("#toggle-prefix-caching input")).to_be_enabled()
+    expect(page.locator("#toggle-enable-prefix-caching input")).to_be_enabled()
     page.wait_for_url(lambda url: in_link(url) == {})
 
 
@@ -305,12 +305,12 @@ def test_a_scenarios_name_fits_its_box_and_an_emptied_seed_is_the_usual_one(visi
 
 def test_a_mistake_is_explained_and_a_run_can_be_stopped(visit: Visit) -> None:
     lab = visit()
-    page = opened(lab, pool_blocks=8)
+    page = opened(lab, num_blocks=8)
     lab.run()
     page.wait_for_selector(".say.problem")
     assert "block" in page.inner_text(".say")
     page.wait_for_selector("#stop[aria-disabled=true]")
-    page = opened(lab, **FEW | {"tokens": 256, "pool_blocks": 200, "sequences": 32, "max_num_seqs": 1})
+    page = opened(lab, **FEW | {"tokens": 256, "num_blocks": 200, "sequences": 32, "max_num_seqs": 1})
     lab.run()
     page.wait_for_selector(".chips[data-state=waiting] .chip")
     page.wait_for_function("document.querySelectorAll('.chips[data-state=done] .chip').length > 0")
@@ -329,7 +329,7 @@ CUT = "texts => texts.filter((text) => text.scrollWidth > text.clientWidth).map(
 def test_the_page_fits_the_screen(visit: Visit, size: tuple[int, int]) -> None:
     wide, high = size
     lab = visit(viewport={"width": wide, "height": high}, is_mobile=wide < 800, has_touch=wide < 800)
-    page = opened(lab, **FEW | {"pool_blocks": 512, "sequences": 24, "tokens": 12})
+    page = opened(lab, **FEW | {"num_blocks": 512, "sequences": 24, "tokens": 12})
     ran(lab)
     page.locator(".bar").fill("4")
     lab.wait_for_instant(4)

@@ -154,7 +154,7 @@ def test_a_run_goes_on_although_the_connection_breaks_by_which_its_page_is_known
 ) -> None:
     with passing_on(behind, Cutting) as port:
         lab = troubled(f"http://lab.localhost:{port}{ROOT}")
-        lab.open(speculation="off", cache=0, max_tokens=120, kernels="reference")
+        lab.open(speculative="off", kv_cache=0, max_tokens=120, kernels="reference")
         lab.run()
         lab.wait_for_tokens(5)
         with lab.page.expect_request("**/heartbeat/*"):

@@ -13,10 +13,10 @@ from playwright.sync_api import Route, expect
 from tests.browser.conftest import Lab
 
 Visit = Callable[..., Lab]
-PLAIN = {"speculation": "off", "paged": 0}
+PLAIN = {"speculative": "off", "paged": 0}
 LONG = {"max_tokens": 900, "kernels": "reference"}
 """Takes seconds even on the fastest processor."""
-ENDLESS = {"max_tokens": 900, "cache": 0}
+ENDLESS = {"max_tokens": 900, "kv_cache": 0}
 """Takes a minute, or ten seconds on the fastest: no test waits for its end."""
 
 
@@ -69,7 +69,7 @@ def test_formats_paging_speculation_and_no_cache_take_visible_effect(visit: Visi
         if on == "paged":
             lab.toggle(on)
         elif on:
-            lab.choose("kv-format" if on == "INT8" else "speculation", on)
+            lab.choose("kv-dtype" if on == "INT8" else "speculative", on)
         end = ended(lab)
         kinds = end["tokens"].keys() - {"prompt"}
         if on == "Draft":
@@ -87,9 +87,9 @@ def test_formats_paging_speculation_and_no_cache_take_visible_effect(visit: Visi
         first = lab.seen()["blocks"]
         empty = first["live"] - first["fill"]
         assert empty <= 1 if on in ("paged", "Draft") else empty > 1, "without paging, all are reserved at the start"
-    lab.choose("speculation", "Off")
+    lab.choose("speculative", "Off")
     tokens = 50
-    lab.toggle("cache")
+    lab.toggle("kv-cache")
     end = ended(lab)
     assert end["tokens"].keys() == {"prompt", "plain"}
     assert end["numbers"]["pass"] == "1.00"
@@ -98,8 +98,8 @@ def test_formats_paging_speculation_and_no_cache_take_visible_effect(visit: Visi
     says = f"{sum(range(known, known + tokens - 1)):,} of {sum(range(known, known + tokens)):,} tokens"
     assert lab.page.inner_text("[data-chart=recomputed] .caption") == says
     assert not lab.page.is_visible("[data-chart=blocks]")
-    assert lab.page.locator("#kv-format input >> nth=1").is_disabled()
-    assert "Needs the KV cache" in lab.page.inner_text("#kv-format")
+    assert lab.page.locator("#kv-dtype input >> nth=1").is_disabled()
+    assert "Needs the KV cache" in lab.page.inner_text("#kv-dtype")
 
 
 AHEAD = """() => {
@@ -217,7 +217,7 @@ def test_stop_works_from_the_moment_run_is_pressed(visit: Visit, path: str) -> N
     """Even when pressed before the page has received anything of its run."""
     lab = visit()
     page = lab.page
-    page.goto(f"{lab.server}/{path}?max_tokens=900&speculation=off&cache=0&paged=0")
+    page.goto(f"{lab.server}/{path}?max_tokens=900&speculative=off&kv_cache=0&paged=0")
     page.wait_for_selector("#stop[aria-disabled=true]")
     # Watched within the page: all may be over before Playwright looks.
     page.evaluate("""() => {

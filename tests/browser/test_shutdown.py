@@ -27,7 +27,7 @@ def test_a_server_reports_metrics_ends_runs_on_sigterm_and_is_reconnected_to(tro
     log = tmp_path / "log.txt"
     with started(log) as (address, app):
         lab = troubled(address)
-        lab.open(kv_format="auto", speculation="off", cache=0, max_tokens=1000)
+        lab.open(kv_dtype="auto", speculative="off", kv_cache=0, max_tokens=1000)
         lab.run()
         lab.wait_for_tokens(5)
         assert json.loads(asked(f"{address}/health")) == {"status": "ok", "models": ["Matched"]}

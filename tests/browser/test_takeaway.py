@@ -53,7 +53,7 @@ def alone(offline: BrowserContext) -> Iterator[Page]:
 def test_an_exported_page_opens_from_disk_without_a_network_and_plays_and_shows_verdicts(
     visit: Visit, alone: Page, tmp_path: Path
 ) -> None:
-    lab = visit().open(prompt=HOSTILE, max_tokens=40, seed=3, distributions=1)
+    lab = visit().open(prompt=HOSTILE, max_tokens=40, seed=3, logprobs=5)
     lab.run()
     lab.finish()
     end = lab.seen()
@@ -99,7 +99,7 @@ def test_an_exported_page_opens_from_disk_without_a_network_and_plays_and_shows_
 
 
 def test_a_run_from_a_file_can_be_made_again(visit: Visit, tmp_path: Path) -> None:
-    lab = visit().open(speculation="off", kv_format="int8", max_tokens=20, seed=3)
+    lab = visit().open(speculative="off", kv_dtype="int8", max_tokens=20, seed=3)
     lab.run()
     lab.finish()
     assert lab.page.is_hidden(".use"), "one's own settings are on the controls"
@@ -112,8 +112,8 @@ def test_a_run_from_a_file_can_be_made_again(visit: Visit, tmp_path: Path) -> No
     settings = "KV format INT8, paged blocks on, speculation Off, blocks in the pool 128, temperature 0.8, seed 3"
     assert lab.page.inner_text(".compared") == f"{settings}, max tokens 20"
     lab.page.click(".use")
-    lab.page.wait_for_selector("#speculation label.selected:has-text('Off')")
-    lab.page.wait_for_selector("#kv-format label.selected:has-text('INT8')")
+    lab.page.wait_for_selector("#speculative label.selected:has-text('Off')")
+    lab.page.wait_for_selector("#kv-dtype label.selected:has-text('INT8')")
     lab.page.wait_for_function("location.search.includes('max_tokens=20')")
     assert lab.page.get_attribute(".stage", "data-run") == shown
     lab.run()

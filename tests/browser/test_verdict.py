@@ -14,7 +14,7 @@ from tests.browser.test_player import assert_shows as assert_stage_shows
 from visualize.reduce.frames import Reducer
 
 Visit = Callable[..., Lab]
-LINK = {"seed": 3, "max_tokens": 40, "distributions": 1}
+LINK = {"seed": 3, "max_tokens": 40, "logprobs": 1}
 OPENED = """() => {
   const panel = document.querySelector(".verdict");
   if (panel.hidden) return null;
@@ -135,7 +135,7 @@ def test_tokens_squares_and_keys_open_the_recorded_verdict(visit: Visit, tmp_pat
 
 
 def test_a_run_without_distributions_says_so_and_links_to_a_run_with_them(visit: Visit) -> None:
-    lab = visit().open(**LINK | {"distributions": 0})
+    lab = visit().open(**LINK | {"logprobs": 0})
     lab.run()
     lab.finish()
     lab.page.locator(".token.recovered").first.click()
@@ -146,14 +146,14 @@ def test_a_run_without_distributions_says_so_and_links_to_a_run_with_them(visit:
     link = lab.page.locator(".rule a:has-text('Run it again with them')")
     expect(link).to_have_css("text-decoration-line", "underline")
     link.click()
-    lab.page.wait_for_url("**distributions=1**")
+    lab.page.wait_for_url("**logprobs=5**")
     lab.ready()
     lab.page.wait_for_selector(".verdict:not([hidden])")
     assert lab.seen()["text"] == text
     again = lab.page.evaluate(OPENED)
     assert again["title"].startswith(seen["title"])
     assert again["heights"]
-    lab.toggle("distributions")
+    lab.choose("logprobs", "Top 5")
     lab.page.wait_for_function("!location.search.includes('run=1')")
     lab.run()
     lab.finish()
@@ -161,10 +161,10 @@ def test_a_run_without_distributions_says_so_and_links_to_a_run_with_them(visit:
     lab.toggle("paged")  # removes the run's settings from the address
     lab.page.wait_for_function("!location.search.includes('run=1')")
     lab.page.locator(".token.recovered").first.click()
-    assert "Switch “Record distributions” on and run again." in lab.page.evaluate(OPENED)["say"]
-    lab.choose("speculation", "Off")
-    lab.page.wait_for_selector("#toggle-distributions input:disabled")
-    assert "Needs speculation" in lab.page.inner_text("#toggle-distributions")
+    assert "Set “Record distributions” to Top 5 and run again." in lab.page.evaluate(OPENED)["say"]
+    lab.choose("speculative", "Off")
+    lab.page.wait_for_selector("#logprobs input:disabled")
+    assert "Needs speculation" in lab.page.inner_text("#logprobs")
 
 
 def test_a_link_opens_the_chosen_guess(visit: Visit) -> None:
@@ -189,7 +189,7 @@ def test_a_link_opens_the_chosen_guess(visit: Visit) -> None:
 
 
 def test_during_a_run_the_chosen_guess_stays_in_view(visit: Visit) -> None:
-    lab = visit().open(max_tokens=900, cache=0, paged=0, distributions=1)
+    lab = visit().open(max_tokens=900, kv_cache=0, paged=0, logprobs=5)
     page = lab.page
     lab.run()
     page.wait_for_function("document.querySelectorAll('.token.recovered').length >= 3")

@@ -24,7 +24,7 @@ from lab.claims.report import format_claims, run_claims
 from lab.claims.speculation import Tally, accepted, guesses
 from lab.claims.together import LADDER
 from lab.claims.trial import Stopped, Trial, passage
-from lab.measure.interval import FEWEST, ratio_interval
+from lab.measure.interval import MIN_SAMPLES, ratio_interval
 from lab.trace.events import StepTimed
 from lab.trace.run import Run
 
@@ -157,7 +157,7 @@ def test_the_loss_in_quality_is_a_small_change_and_larger_for_int4(check):
     assert abs(values["int4_rise"]) < 0.1
     assert 0 < values["kl"] < values["int4_kl"] < 0.1
     assert 0 < values["off"] < 0.01
-    assert 0 < values["same"] <= FEWEST
+    assert 0 < values["same"] <= MIN_SAMPLES
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_paging_is_compared_with_contiguous_runs_and_with_no_batching(monkeypatc
         return {"tokens_per_second": rate, "mean_sequences": sequences, "wasted_share": wasted}
 
     rows = {name: functools.partial(serve, name) for name in speeds}
-    monkeypatch.setattr("lab.measure.serve.memory_rows", lambda *asked: (rows, {"requests": 6}))
+    monkeypatch.setattr("lab.measure.throughput.memory_rows", lambda *asked: (rows, {"requests": 6}))
     monkeypatch.setattr(paging, "write", lambda *asked: [])
     values = CLAIMS["paged-throughput"].experiment(Trial(lambda pair: None, small=True)).values
     assert (values["in_contiguous"], values["in_paged"], values["fit"]) == (2, 8, 4)

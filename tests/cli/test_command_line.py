@@ -19,9 +19,8 @@ from lab.bench import __main__ as benches
 from lab.cli import common
 from lab.cli.arguments import Parser
 from lab.config_parse import described
-from lab.memory.capacity import Deployment
+from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import GiB
-from lab.memory.lengths import Lengths
 from lab.memory.model_memory import known_models
 from tests.cli.conftest import PROMPT, ROOT, Shell
 

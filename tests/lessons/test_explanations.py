@@ -11,7 +11,7 @@ import pytest
 
 from lab.measure.comparison import Summary
 from lab.measure.interval import factor_interval
-from lab.measure.window_sweep import CODE
+from lab.measure.prompts import CODE
 from lessons.course import FOLDER, course
 from lessons.lesson import names
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from lab.measure.scaling_fit import Curve
+from lab.measure.scaling_fit import StepTimes
 from lessons.experiments import by_repeat
 from lessons.experiments.growth_experiments import figures as of_growth
 from lessons.expressions import Expression
@@ -115,8 +115,8 @@ def grown(scatter: float) -> dict[str, Any]:
     """Figures of a flat curve and one that grows as a power of 1.5, alternating ten steps above and ten below."""
     lengths = tuple(range(10, 260))
     off = [scatter if x // 10 % 2 else -scatter for x in lengths]
-    with_cache = Curve(lengths, tuple(5 + x for x in off))
-    without = Curve(lengths, tuple(1 + 0.01 * n**1.5 + x for n, x in zip(lengths, off, strict=True)))
+    with_cache = StepTimes(lengths, tuple(5 + x for x in off))
+    without = StepTimes(lengths, tuple(1 + 0.01 * n**1.5 + x for n, x in zip(lengths, off, strict=True)))
     return {"growth": {"cached": of_growth(with_cache), "uncached": of_growth(without)}}
 
 

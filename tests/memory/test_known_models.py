@@ -36,7 +36,7 @@ from lab.load import load_engine
 from lab.memory import model_memory as models
 from lab.memory.catalogue import PUBLISHED
 from lab.memory.model_memory import ModelInfo, count_parameters, find_model, known_models, published_config
-from lab.models import hub
+from lab.models import checkpoint_files as hub
 from lab.models.loader import WEIGHTS, ModelLoadError
 from lab.models.meta_model import without_weights
 from lab.models.model_shape import ModelShape

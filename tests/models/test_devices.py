@@ -16,10 +16,11 @@ from accelerate import dispatch_model
 from lab import ConfigError, EngineConfig, Run, SamplingParams, load, load_engine
 from lab.engine import memory_budget as budget
 from lab.engine import step_stats as reporting
-from lab.engine.core import Pool
+from lab.engine.core import EngineCore
 from lab.engine.engine import Engine
 from lab.engine.memory_budget import Budget
 from lab.kv_cache.attention_metadata import Group, StepPlan
+from lab.load import new_engine
 from lab.models.devices import best_device, has_kernels, refuse_device_map, resolve_device
 from lab.models.language_model import LanguageModel
 from lab.models.load_errors import explain_load_error
@@ -42,7 +43,7 @@ MAPS = {"llama": LLAMA, "gpt2": GPT2}
 @pytest.fixture
 def devices(monkeypatch):
     # A tensor that wraps another cannot be sliced under inference mode.
-    monkeypatch.setattr(Pool, "step", torch.no_grad()(Pool.step.__wrapped__))
+    monkeypatch.setattr(EngineCore, "step", torch.no_grad()(EngineCore.step.__wrapped__))
     with PretendedDevices() as pretended:
         yield pretended
 
@@ -79,11 +80,11 @@ def test_two_devices_give_the_tokens_of_one(devices, architecture, name):
     alone = tiny_models.engine(architecture, "good", shape={"num_hidden_layers": 3})
     expected = said(alone, config)
     draft = LanguageModel(alone.draft.model.to(FIRST), "draft")
-    assert said(Engine(spread(architecture), tiny_models.tokenizer(), draft), config) == expected
+    assert said(new_engine(spread(architecture), tiny_models.tokenizer(), draft), config) == expected
 
 
 def test_one_copy_per_round_goes_to_the_host(devices):
-    engine = Engine(spread("llama"), tiny_models.tokenizer())
+    engine = new_engine(spread("llama"), tiny_models.tokenizer())
     said(engine, EngineConfig())
     assert devices.arrivals[torch.device("cpu")] == SAMPLING.max_tokens
 
@@ -93,9 +94,9 @@ def test_keys_and_values_are_on_the_device_of_their_layer(devices):
     assert model.device == FIRST
     assert model.layer_devices == [FIRST, SECOND, SECOND]
     assert model.first(2).layer_devices == [FIRST, SECOND]
-    engine = Engine(model, tiny_models.tokenizer())
+    engine = new_engine(model, tiny_models.tokenizer())
     said(engine, EngineConfig(kv_dtype="int8"))
-    (pool,) = engine._pools
+    (pool,) = engine._cores
     assert [{tensor.device for tensor in layer.tensors} for layer in pool.cache.target.layers] == [
         {FIRST},
         {SECOND},
@@ -106,7 +107,7 @@ def test_keys_and_values_are_on_the_device_of_their_layer(devices):
 def test_memory_is_that_of_all_devices(devices, monkeypatch):
     asked = []
     monkeypatch.setattr(reporting, "memory_in_use", lambda where: asked.append(where) or 7)
-    said(Engine(spread("llama"), tiny_models.tokenizer()), EngineConfig())
+    said(new_engine(spread("llama"), tiny_models.tokenizer()), EngineConfig())
     assert asked == [{FIRST, SECOND}] * SAMPLING.max_tokens
 
 

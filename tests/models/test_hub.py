@@ -15,7 +15,7 @@ import pytest
 from huggingface_hub.errors import HfHubHTTPError
 
 from lab.memory.model_memory import find_model
-from lab.models import hub as hub_module
+from lab.models import checkpoint_files as hub_module
 from lab.models.checkpoint_files import ModelLoadError
 from tests import forked, tiny_models
 from tests.hub import Hub, serving

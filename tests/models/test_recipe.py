@@ -17,25 +17,26 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lab.training import __main__ as stages
-from lab.training import acceptance
+from lab.training import evaluation
 from lab.training import model_card as report
-from lab.training.bits import cross_entropy
 from lab.training.corpus import (
     batches,
     encode,
     mixed_batches,
     read_split,
+    standard_library,
     train_tokenizer,
     unseen_book,
 )
-from lab.training.distil import TEMPERATURE, distillation_loss
-from lab.training.export_weights import export
-from lab.training.python_sources import standard_library
+from lab.training.evaluation import cross_entropy
 from lab.training.sampling import SAMPLE, continuations, sample_target
 from lab.training.training import (
+    TEMPERATURE,
     TOKENS_A_STEP,
     TrainingRecord,
+    distillation_loss,
     draft_shape,
+    export,
     next_token_loss,
     restore,
     target_shape,
@@ -371,18 +372,18 @@ def test_what_ends_the_recipe_is_said_in_one_line(corpus, tmp_path, monkeypatch,
 
 
 def test_prompts_begin_held_out_paragraphs_of_both_kinds(corpus, monkeypatch):
-    monkeypatch.setattr(acceptance, "PROMPTS", 6)
+    monkeypatch.setattr(evaluation, "PROMPTS", 6)
     split = read_split(corpus)
-    prompts = acceptance.story_prompts(split)
+    prompts = evaluation.story_prompts(split)
     assert len(set(prompts)) == 6
-    assert all(len(prompt.split()) == acceptance.PROMPT_WORDS for prompt in prompts)
+    assert all(len(prompt.split()) == evaluation.PROMPT_WORDS for prompt in prompts)
     for texts, some in ((split.unseen_endings, prompts[:3]), (split.unseen_books, prompts[3:])):
         lines = "\n".join(texts).splitlines()
         assert all(any(line.startswith(prompt) for line in lines) for prompt in some)
 
 
 def test_the_card_reports_what_was_measured(corpus, tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr(acceptance, "NEW_TOKENS", 6)
+    monkeypatch.setattr(evaluation, "NEW_TOKENS", 6)
     monkeypatch.setattr(report, "SAMPLE_TOKENS", 6)
     records = {
         "target": TrainingRecord(7, 7 * 8192, math.nan, math.nan, "a machine"),

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
+from lab.load import new_engine
 from lab.measure.arrivals import arrivals
-from lab.measure.workload import Job
-from lab.trace.batch_steps import BatchStep
+from lab.measure.workload import PlannedRequest
+from lab.trace.recorder import BatchStep
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
 from tests.visualize.picture import Picture
@@ -22,23 +23,23 @@ LETTERS = tokenizer().decode(list(range(WORDS)))
 
 def engine() -> Engine:
     target, draft = (RememberingModel(257, WORDS, salt=salt, context_length=40) for salt in (0, 1))
-    return Engine(target, tokenizer(), draft)
+    return new_engine(target, tokenizer(), draft)
 
 
 ENGINE = engine()
 
 
-def job(prompt: str, tokens: int, seed: int = 0, continuations: int = 1) -> Job:
+def job(prompt: str, tokens: int, seed: int = 0, continuations: int = 1) -> PlannedRequest:
     sampling = SamplingParams(max_tokens=tokens, temperature=1.0, seed=seed, ignore_eos=True)
-    return Job(prompt, sampling, continuations)
+    return PlannedRequest(prompt, sampling, continuations)
 
 
-def lengths(jobs: list[Job]) -> list[int]:
+def lengths(jobs: list[PlannedRequest]) -> list[int]:
     """Tokens of each sequence's output."""
     return [job.sampling.max_tokens for job in jobs for _ in range(job.continuations)]
 
 
-def ran(jobs: list[Job], every: int = 0, seats: int = 8, **pool: Any) -> list[BatchStep]:
+def ran(jobs: list[PlannedRequest], every: int = 0, seats: int = 8, **pool: Any) -> list[BatchStep]:
     config = EngineConfig(**({"paged": True, "block_size": 2} | pool))
     return list(arrivals(ENGINE, jobs, config, every=every, max_num_seqs=seats))
 
@@ -68,7 +69,7 @@ POOLS = st.one_of(
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> tuple[list[Job], list[BatchStep], int]:
+def runs(draw: st.DrawFn) -> tuple[list[PlannedRequest], list[BatchStep], int]:
     """The jobs, the steps, and the pool's size: just enough for the longest sequence, or a little more."""
     jobs, pool = draw(JOBS), draw(POOLS)
     num_blocks = -(-28 // pool["block_size"]) + draw(st.integers(0, 5))

@@ -17,7 +17,7 @@ from lab.trace.events import RunStarted
 from tests.visualize.conftest import script
 from tests.visualize.test_against import VALUES
 from visualize.reduce.settings_from_run import again
-from visualize.run_settings import LINK, MAX_PROMPT, NEUTRAL, Settings, senseless
+from visualize.run_settings import LINK, MAX_PROMPT, NEUTRAL, POOL_TOKENS, Settings, senseless
 
 STARTED = replace(script(Settings().engine_config(num_blocks=128))[0], target="stories", draft=None)
 LOOKUP = replace(STARTED, config=STARTED.config | {"speculative": "ngram"})
@@ -25,13 +25,13 @@ LOOKUP = replace(STARTED, config=STARTED.config | {"speculative": "ngram"})
 
 def started(settings: Settings) -> RunStarted:
     """How the embedded pair's run with these settings begins."""
-    config = settings.engine_config(num_blocks=settings.pool_size // settings.block_size if settings.cache else None)
-    draft = f"stories-{settings.pair}" if settings.speculation == "draft" else None
+    config = settings.engine_config(num_blocks=settings.blocks)
+    draft = f"stories-{settings.pair}" if settings.speculative == "draft" else None
     sampling = vars(settings.sampling()) | {"seed": settings.seed or 0}
     return replace(STARTED, prompt=settings.prompt, config=vars(config), sampling=sampling, draft=draft)
 
 
-@given(st.builds(Settings, **VALUES, distributions=st.booleans()))
+@given(st.builds(Settings, **VALUES))
 def test_a_runs_settings_are_those_it_was_made_with(settings: Settings) -> None:
     settings = replace(settings, **{name: NEUTRAL[name] for name in senseless(settings)}, seed=settings.seed or 0)
     try:
@@ -40,9 +40,9 @@ def test_a_runs_settings_are_those_it_was_made_with(settings: Settings) -> None:
         return
     found, notices = again(run, EMBEDDED)
     assert notices == []
-    if not settings.cache:
-        settings = replace(settings, pool_size=found.pool_size)  # there is no pool
-    if settings.speculation != "draft":
+    if not settings.kv_cache or settings.blocks == POOL_TOKENS // settings.block_size:
+        settings = replace(settings, num_blocks=found.num_blocks)  # there is no pool
+    if settings.speculative != "draft":
         settings = replace(settings, pair=found.pair)  # nobody knows
     if not has_gpu():
         settings = replace(settings, cuda_graphs=found.cuda_graphs)
@@ -53,13 +53,16 @@ def test_a_runs_settings_are_those_it_was_made_with(settings: Settings) -> None:
     ("changed", "said"),
     [
         ({"prompt": "x" * (MAX_PROMPT + 1)}, "The run's prompt was left out: it has more than 4,000 characters."),
-        ({"config": {"num_speculative_tokens": 20}}, "The run's gamma was left out: it must be a whole number"),
+        (
+            {"config": {"num_speculative_tokens": 20}},
+            "The run's num_speculative_tokens was left out: it must be a whole number",
+        ),
         ({"config": {"prompt_lookup_min": 3}}, "The run's shortest match cannot be set here: 3."),
         ({"config": {"prompt_lookup_max": 8}}, "The run's longest match cannot be set here: 8."),
         ({"sampling": {"stop": ["END\u202e"]}}, "The run's stop strings cannot be set here: “END⟨RLO⟩”."),
         ({"sampling": {"stop": "END"}}, "The run's stop strings cannot be set here: “END”."),
         ({"sampling": {"ignore_eos": True}}, "The run's end of text cannot be set here: ignored."),
-        ({"sampling": {"logprobs": 2}}, "The run's recorded distributions cannot be set here: 2."),
+        ({"sampling": {"logprobs": 2}}, "The run's logprobs was left out: it must be one of 0, 5."),
         ({"target": "mine\u202e", "draft": "small"}, "The run's models cannot be chosen here: mine⟨RLO⟩ and small."),
     ],
 )

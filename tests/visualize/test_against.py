@@ -18,12 +18,16 @@ from visualize.run_settings import BOUNDS, CHOICES, OTHER, Settings
 
 VALUES = {
     **{name: st.sampled_from(list(values)) for name, values in CHOICES.items()},
-    **{name: st.integers(*map(int, BOUNDS[name])) for name in ("gamma", "early_exit_layer", "top_k", "max_tokens")},
+    "num_blocks": st.none() | st.sampled_from((4, 32, 64, 512)),
+    **{
+        name: st.integers(*map(int, BOUNDS[name]))
+        for name in ("num_speculative_tokens", "early_exit_layer", "top_k", "max_tokens")
+    },
     **{
         name: st.floats(*BOUNDS[name]).map(lambda value: round(value, 2))
-        for name in ("temperature", "top_p", "synthetic_rate")
+        for name in ("temperature", "top_p", "synthetic_acceptance_rate")
     },
-    **dict.fromkeys(("cache", "paged", "prefix_caching", "adaptive_window", "torch_compile"), st.booleans()),
+    **dict.fromkeys(("kv_cache", "paged", "enable_prefix_caching", "adaptive_window", "torch_compile"), st.booleans()),
     "seed": st.none() | st.integers(0, 2**31 - 1),
     "prompt": st.text(st.characters(exclude_categories=["Cs"]), max_size=60),
 }
@@ -43,15 +47,14 @@ def asked(address: str) -> Inputs:
 
 @given(st.builds(Settings, **VALUES))
 def test_the_baseline_runs_first_and_then_these_settings(settings: Settings) -> None:
-    fewer = settings.cache and settings.pool_size < 2048
     try:
-        config = settings.engine_config(num_blocks=settings.pool_size // settings.block_size if fewer else None)
+        config = settings.engine_config(settings.num_blocks if settings.kv_cache else None)
     except ConfigError:
         assert against(settings) == ""
         return
     address = against(settings)
     if not address:
-        usual = Settings(speculation="off", paged=False, cuda_graphs=settings.cuda_graphs).engine_config()
+        usual = Settings(speculative="off", paged=False, cuda_graphs=settings.cuda_graphs).engine_config()
         assert config == replace(usual, **vars_of(config, GUESSING[1:]))
         return
     inputs = asked(address)
@@ -62,7 +65,7 @@ def test_the_baseline_runs_first_and_then_these_settings(settings: Settings) -> 
         assert plain == EngineConfig()
     else:
         assert plain == replace(own, **vars_of(EngineConfig(), GUESSING))
-        assert own.num_speculative_tokens == settings.gamma
+        assert own.num_speculative_tokens == settings.num_speculative_tokens
     assert replace(own, **vars_of(config, GUESSING)) == config  # no other setting is lost
     assert inputs.prompt == settings.prompt
     assert inputs.pair == settings.pair
@@ -89,15 +92,15 @@ def vars_of(config: EngineConfig, names: tuple[str, ...]) -> dict[str, object]:
     [
         (Settings(paged=False), ("cache", "draft-4"), ""),
         (Settings(), ("paged",), "Yours: speculative=draft, paged=true"),
-        (Settings(speculation="off", kv_format="int8", paged=False), ("cache", "int8"), ""),
-        (Settings(speculation="off", cache=False, paged=False), ("cache", "no-cache"), ""),
+        (Settings(speculative="off", kv_dtype="int8", paged=False), ("cache", "int8"), ""),
+        (Settings(speculative="off", kv_cache=False, paged=False), ("cache", "no-cache"), ""),
         (
-            Settings(kv_format="int8"),  # has a named lane, but its baseline has none and must come first
+            Settings(kv_dtype="int8"),  # has a named lane, but its baseline has none and must come first
             (),
             "No guesses: kv_dtype=int8, paged=true\nYours: speculative=draft, kv_dtype=int8, paged=true",
         ),
         (
-            Settings(paged=False, speculation="early_exit", early_exit_layer=6),
+            Settings(paged=False, speculative="early_exit", early_exit_layer=6),
             ("cache",),
             "Yours: speculative=early_exit, early_exit_layer=6",
         ),
@@ -111,15 +114,15 @@ def test_named_lanes_are_used_where_they_exist(settings: Settings, lanes: tuple[
 @pytest.mark.parametrize(
     "settings",
     [
-        Settings(speculation="off", paged=False),
-        Settings(cache=False, paged=True),
+        Settings(speculative="off", paged=False),
+        Settings(kv_cache=False, paged=True),
         Settings(pair=OTHER, target="somebody/large"),
         Settings(prompt="\ud800"),
         Settings(prompt="x" * 4001),
         Settings(max_tokens=10**30),
         *(
             Settings(**{name: value})
-            for name in ("gamma", "synthetic_rate", "temperature", "top_k", "top_p", "seed")
+            for name in ("num_speculative_tokens", "synthetic_acceptance_rate", "temperature", "top_k", "top_p", "seed")
             for value in (math.nan, math.inf, -1e300, "3", [], True)
         ),
     ],

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.config import EngineConfig, SamplingParams
-from lab.measure.workload import Job
-from lab.trace.batch_steps import BatchEvent, BatchStep
+from lab.measure.workload import PlannedRequest
 from lab.trace.events import (
     Admitted,
     BlockEvicted,
@@ -28,6 +27,7 @@ from lab.trace.events import (
     RunStarted,
     StepTimed,
 )
+from lab.trace.recorder import BatchEvent, BatchStep
 from lab.trace.run import Run
 from tests import tiny_models
 from tests.visualize.crowd import ENGINE, LETTERS, job, lengths, picture, ran, runs, table
@@ -50,7 +50,7 @@ HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 
 @settings(max_examples=60, deadline=None)
 @given(runs())
-def test_the_queue_and_the_batch_match_the_schedulers(run: tuple[list[Job], list[BatchStep], int]) -> None:
+def test_the_queue_and_the_batch_match_the_schedulers(run: tuple[list[PlannedRequest], list[BatchStep], int]) -> None:
     jobs, steps, _ = run
     waiting: set[int] = set()
     running: set[int] = set()
@@ -98,7 +98,7 @@ def test_the_queue_and_the_batch_match_the_schedulers(run: tuple[list[Job], list
 @settings(max_examples=30, deadline=None)
 @given(runs(), st.data())
 def test_frames_do_not_depend_on_how_steps_are_cut(
-    run: tuple[list[Job], list[BatchStep], int], data: st.DataObject
+    run: tuple[list[PlannedRequest], list[BatchStep], int], data: st.DataObject
 ) -> None:
     jobs, steps, _ = run
     whole = BatchReducer(len(lengths(jobs))).feed(steps)
@@ -469,7 +469,7 @@ def test_a_batch_run_can_be_stopped() -> None:
     ("inputs", "says"),
     [
         ({"sequences": 40}, "Sequences must be a whole number from 1 to 32"),
-        ({"pool_blocks": 8}, "blocks"),
+        ({"num_blocks": 8}, "blocks"),
         ({"paged": False}, "Set paged=True"),
     ],
 )

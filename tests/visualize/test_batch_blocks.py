@@ -6,8 +6,7 @@ from collections import defaultdict
 
 from hypothesis import given, settings
 
-from lab.measure.workload import Job
-from lab.trace.batch_steps import BatchStep
+from lab.measure.workload import PlannedRequest
 from lab.trace.events import (
     Admitted,
     BlockAllocated,
@@ -23,6 +22,7 @@ from lab.trace.events import (
     RunStarted,
     StepTimed,
 )
+from lab.trace.recorder import BatchStep
 from tests.visualize.crowd import LETTERS, job, lengths, picture, ran, runs, table
 from tests.visualize.picture import apply
 from visualize.pages.pool.pool_blocks import FREE, Blocks
@@ -37,7 +37,9 @@ def remembered(blocks: Blocks) -> set[int]:
 
 @settings(max_examples=60, deadline=None)
 @given(runs())
-def test_the_squares_show_what_the_pool_holds_at_every_step(run: tuple[list[Job], list[BatchStep], int]) -> None:
+def test_the_squares_show_what_the_pool_holds_at_every_step(
+    run: tuple[list[PlannedRequest], list[BatchStep], int],
+) -> None:
     jobs, steps, num_blocks = run
     frames = BatchReducer(len(lengths(jobs))).feed(steps)
     shown, owners = picture(), defaultdict(list)  # block -> sequences, from the events alone
@@ -69,7 +71,7 @@ def test_the_squares_show_what_the_pool_holds_at_every_step(run: tuple[list[Job]
 @settings(max_examples=60, deadline=None)
 @given(runs())
 def test_the_squares_agree_with_the_pool_reported_at_each_admission(
-    run: tuple[list[Job], list[BatchStep], int],
+    run: tuple[list[PlannedRequest], list[BatchStep], int],
 ) -> None:
     """Every admission lists the pool's live and cached blocks as they were just before."""
     _, steps, num_blocks = run

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from lab.measure.workload import Job
-from lab.trace.batch_steps import BatchStep
+from lab.measure.workload import PlannedRequest
+from lab.trace.recorder import BatchStep
 from lab.trace.run import RunFileError, read_json
 from tests.visualize.crowd import job, ran, runs
 from visualize.pages.pool.pool_file import as_json, of, told
@@ -26,7 +26,7 @@ def opened(path: Path) -> list[BatchStep]:
 @settings(max_examples=25, deadline=None)
 @given(run=runs())
 def test_the_file_holds_every_event_with_its_step_owner_and_clock(
-    tmp_path_factory: pytest.TempPathFactory, run: tuple[list[Job], list[BatchStep], int]
+    tmp_path_factory: pytest.TempPathFactory, run: tuple[list[PlannedRequest], list[BatchStep], int]
 ) -> None:
     _, steps, _ = run
     path = tmp_path_factory.getbasetemp() / "pool.json"

@@ -50,7 +50,13 @@ def test_every_preset_is_valid_and_recognised() -> None:
 
 def test_inputs_become_the_engines_settings_and_jobs() -> None:
     inputs = Inputs(
-        paged=False, prefix_caching=False, kv_format="int8", speculation="ngram", block_size=8, pool_blocks=99, seed=5
+        paged=False,
+        enable_prefix_caching=False,
+        kv_dtype="int8",
+        speculative="ngram",
+        block_size=8,
+        num_blocks=99,
+        seed=5,
     )
     assert inputs.config() == EngineConfig(kv_dtype="int8", speculative="ngram", block_size=8, num_blocks=99)
     jobs = inputs.jobs()
@@ -78,7 +84,7 @@ GREEDY = {"temperature": 0.0, "lengths": "equal"}
         ({"shared": 1}, {"shared": 4}, False),
         ({"shared": 4}, {"eviction": "priority"}, False),
         ({"shared": 1}, {"eviction": "priority"}, True),  # all have the same
-        ({"shared": 4, "prefix_caching": False}, {"eviction": "priority"}, True),
+        ({"shared": 4, "enable_prefix_caching": False}, {"eviction": "priority"}, True),
         (GREEDY, {"seed": 8}, True),
         (GREEDY | {"temperature": 0.8}, {"seed": 8}, False),
         (GREEDY | {"lengths": "tailed"}, {"seed": 8}, False),  # they are drawn
@@ -100,8 +106,8 @@ def test_runs_are_alike_whose_inputs_differ_only_where_they_have_no_effect(
 def test_a_link_round_trips(data: st.DataObject) -> None:
     given: dict[str, Any] = {"system": data.draw(st.text(max_size=50))}
     given |= {name: data.draw(st.sampled_from(list(choices))) for name, choices in CHOICES.items()}
-    given |= {name: data.draw(st.booleans()) for name in ("paged", "prefix_caching")}
-    given["prefix_caching"] &= given["paged"]
+    given |= {name: data.draw(st.booleans()) for name in ("paged", "enable_prefix_caching")}
+    given["enable_prefix_caching"] &= given["paged"]
     for name, (low, high) in BOUNDS.items():
         whole = isinstance(DEFAULTS[name], int)
         given[name] = data.draw(st.integers(int(low), int(high)) if whole else st.floats(low, high))
@@ -115,8 +121,8 @@ def test_a_link_round_trips(data: st.DataObject) -> None:
     [
         ({"sequences": "33"}, "sequences was left out: it must be a whole number from 1 to 32"),
         ({"lengths": "<b>"}, "lengths was left out: it must be one of equal, tailed, paragraph"),
-        ({"speculation": "synthetic"}, "speculation was left out"),
-        ({"paged": "0", "prefix_caching": "1"}, "needs paged blocks"),
+        ({"speculative": "synthetic"}, "speculative was left out"),
+        ({"paged": "0", "enable_prefix_caching": "1"}, "needs paged blocks"),
         ({"eviction": "random"}, "eviction was left out: it must be one of lru, priority"),
         ({"shared": "3"}, "shared was left out: it must be one of 0, 1, 4"),
         ({"system": "x" * 5000}, "more than 4,000 characters"),
@@ -130,7 +136,7 @@ def test_values_left_out_of_a_link_are_named(query: dict[str, str], says: str) -
 
 
 def test_without_paged_blocks_prefix_caching_is_off_without_a_notice() -> None:
-    assert from_link({"paged": "0"}) == (Inputs(paged=False, prefix_caching=False), [])
+    assert from_link({"paged": "0"}) == (Inputs(paged=False, enable_prefix_caching=False), [])
 
 
 def test_numbers_are_read_as_a_browser_sends_them() -> None:

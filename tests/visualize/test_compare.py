@@ -16,13 +16,12 @@ from lab.config import EngineConfig, SamplingParams
 from lab.config_parse import idle
 from lab.errors import ConfigError
 from lab.measure.comparison import Spread, summarise
-from lab.measure.difference import Choice, Difference
+from lab.measure.difference import Difference, DivergentToken
 from lab.measure.interval import factor_interval
-from lab.measure.turns import shuffled
+from lab.measure.measuring import shuffled
 from lab.registry import Pair
-from lab.trace.acceptance_stats import acceptance_stats
 from lab.trace.events import Committed, FellBack
-from lab.trace.run import Run
+from lab.trace.run import Run, acceptance_stats
 from tests.visualize.compared import HOSTILE, configs, made
 from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until
@@ -294,8 +293,8 @@ def test_the_verdict_counts_the_settings() -> None:
 def test_a_difference_is_shown_with_its_position_and_both_margins() -> None:
     runs = made("cache", "int8", "paged")
     runs["INT8"] = [shifted(run, 7) for run in runs["INT8"]]
-    found = Difference(7, Choice(" took", 0.4, 0.0, 0.1), Choice(HOSTILE, 0.36, 0.00031, 0.008))
-    ended = Difference(7, None, Choice(" took", 0.4, None, 0.1))
+    found = Difference(7, DivergentToken(" took", 0.4, 0.0, 0.1), DivergentToken(HOSTILE, 0.36, 0.00031, 0.008))
+    ended = Difference(7, None, DivergentToken(" took", 0.4, None, 0.1))
     record = whole(configs(runs), runs, {("Cache", "INT8"): found, ("INT8", "Paged"): ended})
     assert record["said"][0] == "Cache and Paged wrote the same 40 tokens; the other differs."
     assert "Greedy outputs part where rounding" in record["said"][1]

@@ -13,7 +13,7 @@ import pytest
 
 from lab.engine.adaptive_window import tokens_per_round
 from lab.measure.comparison import Spread
-from lab.measure.scaling_fit import CACHED, UNCACHED, Curve
+from lab.measure.scaling_fit import CACHED, UNCACHED, StepTimes
 from lab.measure.theory import Parts, Speculated
 from lab.trace.events import StepTimed
 from lab.trace.run import Run
@@ -37,7 +37,7 @@ def test_charts_are_the_same_in_light_and_dark() -> None:
 @pytest.mark.parametrize("dark", [False, True])
 def test_charts_take_their_columns(dark: bool) -> None:
     runs = made("cache", "draft-2", "draft-4")
-    curve = Curve(tuple(range(60)), tuple(float(i) for i in range(60)))
+    curve = StepTimes(tuple(range(60)), tuple(float(i) for i in range(60)))
     charts = so_far(runs)["charts"] | theory(configs(runs), runs, BYTES)["charts"]
     charts |= growth({CACHED: curve, UNCACHED: curve})["charts"]
     assert charts.keys() == CHARTS.keys()
@@ -217,7 +217,10 @@ def as_measured(gamma: int, *speedup: float) -> Speculated:
 )
 def test_axes_hold_what_is_drawn_and_as_many_labels_as_there_is_room_for(found: dict[str, Speculated]) -> None:
     lengths = tuple(range(20, 80))
-    curves = {CACHED: Curve(lengths, (5.0,) * 60), UNCACHED: Curve(lengths, tuple(9 + 0.1 * n for n in lengths))}
+    curves = {
+        CACHED: StepTimes(lengths, (5.0,) * 60),
+        UNCACHED: StepTimes(lengths, tuple(9 + 0.1 * n for n in lengths)),
+    }
     used = dict.fromkeys(found, (300, 450_000))
     charts = figures.columns(found) | {"cache": cache_columns(BYTES, used), "growth": growth_columns(curves)}
     for name, (columns, layout) in charts.items():
@@ -269,8 +272,8 @@ def test_the_page_says_how_long_the_runs_are_in_which_times_grow() -> None:
 def test_growth_is_given_as_a_power_with_its_interval() -> None:
     lengths = tuple(range(100, 160))
     scatter = [0.1 if x % 20 < 10 else -0.1 for x in lengths]
-    flat = Curve(lengths, tuple(5 + off for off in scatter))
-    steep = Curve(lengths, tuple(2 + 0.001 * x**2 + off for x, off in zip(lengths, scatter, strict=True)))
+    flat = StepTimes(lengths, tuple(5 + off for off in scatter))
+    steep = StepTimes(lengths, tuple(2 + 0.001 * x**2 + off for x, off in zip(lengths, scatter, strict=True)))
     drawn = growth({CACHED: flat, UNCACHED: steep})
     fit = steep.fit
     assert 1 < fit.low < fit.exponent < fit.high < 4
@@ -287,8 +290,8 @@ def test_growth_is_given_as_a_power_with_its_interval() -> None:
 def test_what_is_said_of_growth_is_what_the_curve_shows() -> None:
     """Of times that seem to rise a little, but not above their scatter, and of those of a machine that got busy."""
     lengths, random = tuple(range(20, 220)), np.random.default_rng(1)
-    level = Curve(lengths, tuple(5 + 0.001 * x + random.normal(0, 2) for x in lengths))
-    busy = Curve(lengths, tuple((60 if x > 90 else 15) + random.normal(0, 4) for x in lengths))
+    level = StepTimes(lengths, tuple(5 + 0.001 * x + random.normal(0, 2) for x in lengths))
+    busy = StepTimes(lengths, tuple((60 if x > 90 else 15) + random.normal(0, 4) for x in lengths))
     assert level.fit.factor > 0
     drawn = growth({CACHED: level, UNCACHED: busy})
     *_, line, _ = drawn["charts"]["growth"]["columns"]
@@ -308,5 +311,5 @@ def test_growth_that_scatters_too_much_gets_no_formula(
     noisy = SimpleNamespace(
         rises=True, grows=True, low=low, high=high, constant=5.6, factor=1.7e-08, exponent=(low + high) / 2
     )
-    monkeypatch.setattr(Curve, "fit", property(lambda _: noisy))
-    assert _power(Curve((1, 2), (1.0, 2.0))) == "longer for longer texts, but too noisy to tell how it grows"
+    monkeypatch.setattr(StepTimes, "fit", property(lambda _: noisy))
+    assert _power(StepTimes((1, 2), (1.0, 2.0))) == "longer for longer texts, but too noisy to tell how it grows"

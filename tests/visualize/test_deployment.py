@@ -36,7 +36,7 @@ def test_every_choice_has_an_answer() -> None:
     for model, weights in itertools.product(NAMED, CHOICES["weights"]):
         command = told(model=model, draft_model=model, weights=weights)["command"]
         assert ("--dtype float32" in command) == (weights == "float32")
-    others = {"speculation", "kv_format", "eviction", "block_size", "tensor_parallel", "gpu"}
+    others = {"speculative", "kv_dtype", "eviction", "block_size", "tensor_parallel", "gpu"}
     for name in others:
         for value in CHOICES[name]:
             assert told(**{name: value})["command"]
@@ -51,9 +51,20 @@ def test_shared_settings_have_the_defaults_and_choices_of_other_pages() -> None:
             assert DEFAULTS[name] == other.DEFAULTS[name], name
             if name in CHOICES:
                 assert set(CHOICES[name]) >= set(other.CHOICES[name]) - set(calculator.CHOICES["model"]), name
-    assert shared >= {"speculation", "gamma", "kv_format", "prefix_caching", "block_size", "model", "gpu", "longest"}
-    inputs, notices = from_link({"speculation": "ngram", "gamma": "7", "gpu": "t4", "prompt": "not this page's"})
-    assert (inputs.speculation, inputs.gamma, inputs.gpu, notices) == ("ngram", 7, "t4", [])
+    assert shared >= {
+        "speculative",
+        "num_speculative_tokens",
+        "kv_dtype",
+        "enable_prefix_caching",
+        "block_size",
+        "model",
+        "gpu",
+        "longest",
+    }
+    inputs, notices = from_link(
+        {"speculative": "ngram", "num_speculative_tokens": "7", "gpu": "t4", "prompt": "not this page's"}
+    )
+    assert (inputs.speculative, inputs.num_speculative_tokens, inputs.gpu, notices) == ("ngram", 7, "t4", [])
     assert set(LINK.defaults) == set(NAMES)
 
 
@@ -69,11 +80,11 @@ def test_a_large_model_is_split_over_gpus_and_too_few_are_reported() -> None:
     other = told(at_once=2, draft_model=OTHER, draft_hub="owner/draft")
     assert "room for at most " in other["say"], "the memory of an unknown draft is not included"
     assert any("weights, keys and values come on top" in text for text in other["differences"])
-    for known_to_the_byte in (told(at_once=2), told(at_once=2, speculation="off")):
+    for known_to_the_byte in (told(at_once=2), told(at_once=2, speculative="off")):
         assert "room for at most " not in known_to_the_byte["say"]
         assert not any("on top" in text for text in known_to_the_byte["differences"])
     assert "the others wait" in told(gpu="l4", tensor_parallel=1, at_once=5000)["say"]
-    tight = {"gpu": OTHER, "memory": 17.5, "mean": 4096, "tensor_parallel": 1, "speculation": "off"}
+    tight = {"gpu": OTHER, "memory": 17.5, "mean": 4096, "tensor_parallel": 1, "speculative": "off"}
     of_one = "On 1 GPU of 17.5 GiB there is room for 1 sequence"
     assert told(**tight, at_once=1)["say"] == f"{of_one}, and 1 sequence at once is asked for."
     assert told(**tight, at_once=2)["say"] == f"{of_one} on average, not for 2 sequences at once: the others wait."
@@ -82,7 +93,7 @@ def test_a_large_model_is_split_over_gpus_and_too_few_are_reported() -> None:
 
 def test_an_impossible_split_over_gpus_is_reported() -> None:
     for model, gpus, choose in (("qwen2.5-7b", 8, "1, 2 or 4"), ("falcon-7b", 4, "1")):
-        split = told(model=model, tensor_parallel=gpus, longest=2048, speculation="off")
+        split = told(model=model, tensor_parallel=gpus, longest=2048, speculative="off")
         assert split["problem"]
         assert split["say"] == f"This model's heads cannot be split over {gpus} GPUs: choose {choose}."
     both = told(model="smollm2-1.7b", draft_model="smollm2-135m", tensor_parallel=2)  # 32 and 9 query heads
@@ -91,7 +102,7 @@ def test_an_impossible_split_over_gpus_is_reported() -> None:
 
 
 def test_a_known_draft_takes_its_memory_from_the_same_gpus() -> None:
-    alone, both = (told(gpu="l4", tensor_parallel=1, speculation=how)["splits"][0] for how in ("off", "draft"))
+    alone, both = (told(gpu="l4", tensor_parallel=1, speculative=how)["splits"][0] for how in ("off", "draft"))
     assert (alone["token"], both["token"]) == ("128 KiB", "160 KiB")  # 16 layers of 8 heads of 64 numbers
     beside = told(gpu="l4", tensor_parallel=1)
     assert both["sequences"] == "56"
@@ -120,16 +131,16 @@ def test_sequences_longer_than_the_models_context_are_refused() -> None:
         longer = told(model=model, longest=most + 1, mean=100)
         assert longer["problem"]
         assert f"was made for {most:,} tokens at most" in longer["say"]
-        assert not told(model=model, longest=most, mean=100, gpu="h200", at_once=1, speculation="off")["problem"]
+        assert not told(model=model, longest=most, mean=100, gpu="h200", at_once=1, speculative="off")["problem"]
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", OTHER])
 def test_a_command_that_asks_for_all_of_the_memory_is_refused(model: str) -> None:
     """vLLM compares it with what is free when it starts, which is less: CUDA has taken its part."""
-    everything = told(model=model, hub="owner/name", set_aside=0, speculation="off")
+    everything = told(model=model, hub="owner/name", set_aside=0, speculative="off")
     assert everything["problem"]
     assert "some of it set aside" in everything["say"]
-    assert not told(model=model, hub="owner/name", set_aside=5, speculation="off")["problem"]
+    assert not told(model=model, hub="owner/name", set_aside=5, speculative="off")["problem"]
 
 
 def test_sequences_are_counted_in_blocks_of_the_commands_size() -> None:
@@ -153,14 +164,14 @@ def test_a_draft_with_another_vocabulary_is_refused_and_others_are_named() -> No
     assert "with the target's tokenizer, like Qwen3 0.6B or Qwen3 4B. (" in other["say"]
     assert '"use_heterogeneous_vocab": true' in other["say"]
     assert not told(model="qwen3-8b", draft_model="qwen3-0.6b", gpu="h200", at_once=1)["problem"]
-    assert not told(model="qwen3-8b", speculation="off", gpu="h200", at_once=1)["problem"]
+    assert not told(model="qwen3-8b", speculative="off", gpu="h200", at_once=1)["problem"]
     assert "choose a draft with the target's tokenizer. (" in told(model="gpt-2", longest=1000, mean=100)["say"]
 
 
-@pytest.mark.parametrize("without", ["cache", "paged"])
+@pytest.mark.parametrize("without", ["kv_cache", "paged"])
 def test_what_vllm_has_in_any_case_leaves_the_other_settings_as_they_are(without: str) -> None:
     """A link from the Lab may come without a cache, or without blocks: their switches are out of sight here."""
-    found = told(prefix_caching=True, kv_format="int8", speculation="off", **{without: False})
+    found = told(enable_prefix_caching=True, kv_dtype="int8", speculative="off", **{without: False})
     assert "    --enable-prefix-caching" in found["command"]
     assert "    --kv-cache-dtype int8_per_token_head" in found["command"]
     assert found["differences"][0].startswith("vLLM always ")
@@ -172,37 +183,37 @@ def test_memory_vllm_needs_beside_the_cache_comes_out_of_its_share() -> None:
     assert "its 85% of the memory (--gpu-memory-utilization 0.85)" in last
     assert "    --gpu-memory-utilization 0.85 " in found["command"]
     assert "less is left for the cache than is counted here" in last
-    assert not any("counted here" in text for text in told(model=OTHER, hub="a/b", speculation="off")["differences"])
+    assert not any("counted here" in text for text in told(model=OTHER, hub="a/b", speculative="off")["differences"])
 
 
 def test_a_step_that_does_not_advance_all_sequences_is_told() -> None:
     def about(**inputs: Any) -> list[str]:
         return [text for text in told(**inputs)["differences"] if text.startswith("A step of")]
 
-    assert about(at_once=64, max_num_batched_tokens=384, gamma=4) == []
-    [text] = about(at_once=64, max_num_batched_tokens=383, gamma=4)
+    assert about(at_once=64, max_num_batched_tokens=384, num_speculative_tokens=4) == []
+    [text] = about(at_once=64, max_num_batched_tokens=383, num_speculative_tokens=4)
     assert text == (
         "A step of 383 tokens advances 63 of 64 sequences by a whole round: each takes 6 tokens of it, for its last "
         "one and its guesses, and for the draft. The others wait, or have fewer guesses checked; 384 tokens in a step "
         "would advance all."
     )
-    assert about(at_once=64, max_num_batched_tokens=64, speculation="off") == []
-    assert about(at_once=1365, gamma=4) == []
-    [text] = about(at_once=1366, gamma=4)
+    assert about(at_once=64, max_num_batched_tokens=64, speculative="off") == []
+    assert about(at_once=1365, num_speculative_tokens=4) == []
+    [text] = about(at_once=1366, num_speculative_tokens=4)
     assert text.startswith("A step of 8,192 tokens, which is what this GPU gets, advances 1,365 of 1,366 sequences")
-    [text] = about(at_once=410, gamma=4, speculation="ngram", gpu="a100-80-gb")
+    [text] = about(at_once=410, num_speculative_tokens=4, speculative="ngram", gpu="a100-80-gb")
     assert text.startswith("A step of 2,048 tokens, which is what this GPU gets, advances 409 of 410 sequences")
-    assert about(at_once=410, gamma=4, speculation="ngram", gpu=OTHER, memory=70) == []
+    assert about(at_once=410, num_speculative_tokens=4, speculative="ngram", gpu=OTHER, memory=70) == []
     assert len(about(at_once=8192)) == 1
     assert about(at_once=8193) == [], "the command asks for enough"
 
 
 def test_a_custom_model_is_used_by_name_and_not_looked_up() -> None:
-    other = told(model=OTHER, hub=" owner/name ", speculation="off")
+    other = told(model=OTHER, hub=" owner/name ", speculative="off")
     assert other["command"].startswith("vllm serve owner/name \\\n")
     assert other["splits"] == []
     assert "calculated for known models" in other["say"]
-    assert "'$(id)'" in told(model=OTHER, hub="$(id)", speculation="off")["command"]
+    assert "'$(id)'" in told(model=OTHER, hub="$(id)", speculative="off")["command"]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +228,7 @@ def test_a_custom_model_is_used_by_name_and_not_looked_up() -> None:
         ({"mean": 9999}, "mean length must be between"),
         ({"gpu": OTHER, "memory": -1}, "Memory, GiB must be a number"),
         ({"max_num_batched_tokens": 1}, "Tokens in a step must be a whole number from 64"),
-        ({"speculation": "magic"}, "speculative must be one of"),
+        ({"speculative": "magic"}, "speculative must be one of"),
     ],
 )
 def test_a_mistake_is_explained(inputs: dict[str, Any], says: str) -> None:
@@ -228,6 +239,6 @@ def test_a_mistake_is_explained(inputs: dict[str, Any], says: str) -> None:
 
 
 def test_controls_and_links_are_read_alike() -> None:
-    values = [getattr(Inputs(gamma=3), name) for name in NAMES]
-    assert to_inputs(values) == from_link({"gamma": "3"})[0]
-    assert answer(to_inputs(values))["command"] == told(gamma=3)["command"]
+    values = [getattr(Inputs(num_speculative_tokens=3), name) for name in NAMES]
+    assert to_inputs(values) == from_link({"num_speculative_tokens": "3"})[0]
+    assert answer(to_inputs(values))["command"] == told(num_speculative_tokens=3)["command"]

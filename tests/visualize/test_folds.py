@@ -44,18 +44,18 @@ PAGES: Mapping[str, Callable[[], gr.Blocks]] = {
     [
         ("lab", {}, []),
         pytest.param(
-            *("lab", {"gamma": "2", "max_tokens": "160", "eviction": "?"}, []),
+            *("lab", {"num_speculative_tokens": "2", "max_tokens": "160", "eviction": "?"}, []),
             marks=pytest.mark.filterwarnings("ignore:The link's eviction was left out"),
         ),
         ("lab", {"max_tokens": "9", "kernels": "reference"}, ["Sampling", "Device"]),
         ("lab", {"seed": "", "block_size": "8"}, ["Pool", "Sampling"]),
-        ("lab", {"cache": "0"}, []),  # whatever follows from it
+        ("lab", {"kv_cache": "0"}, []),  # whatever follows from it
         ("compare", {"temperature": "1", "own": ""}, []),
         ("compare", {"own": "paged=true"}, ["Other settings, as text"]),
         ("compare", {"pair": "mismatched", "top_k": "5"}, ["Other settings, as text", "More sampling"]),
         ("pool", {"sequences": "3", "temperature": "0.8"}, []),
         ("pool", {"system": "Another."}, ["More"]),
-        ("deploy", {"gamma": "2"}, []),
+        ("deploy", {"num_speculative_tokens": "2"}, []),
         ("deploy", {"paged": "0"}, ["What vLLM has no flag for"]),
     ],
 )
@@ -71,9 +71,9 @@ def test_a_link_opens_the_folds_in_which_it_changes_something(
     ("settings", "open_folds"),
     [
         (Settings(), []),
-        (Settings(cache=False, paged=False), []),  # whatever follows from it
+        (Settings(kv_cache=False, paged=False), []),  # whatever follows from it
         (Settings(max_tokens=9, kernels="reference"), ["Sampling", "Device"]),
-        (Settings(prefix_caching=True, eviction="priority", gamma=2), ["Pool"]),
+        (Settings(enable_prefix_caching=True, eviction="priority", num_speculative_tokens=2), ["Pool"]),
     ],
 )
 def test_the_settings_of_a_run_open_the_folds_in_which_they_differ(settings: Settings, open_folds: list[str]) -> None:

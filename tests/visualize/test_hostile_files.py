@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lab.config import EngineConfig
-from lab.trace.batch_steps import BatchEvent, BatchStep
 from lab.trace.events import EVENT_TYPES
+from lab.trace.recorder import BatchEvent, BatchStep
 from lab.trace.run import Run
 from tests.visualize.conftest import CONFIGS, script
 from visualize.jobs.run_store import RUN, RunKind, RunStore

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import gradio as gr
 
 from lab import Engine, load_engine
-from lab.measure.scaling_fit import Curve
+from lab.measure.scaling_fit import StepTimes
 from lessons.course import course
 from lessons.experiments.growth_experiments import figures as of_growth
 from lessons.marking import mark, right_answer
@@ -90,7 +90,7 @@ def test_where_no_lesson_is_named_nothing_is_measured_or_emptied_and_it_says_wha
 def test_the_right_answer_shown_is_marked_as_near() -> None:
     curve = course()[2]
     lengths = tuple(at for at in (20, 80, 140, 200, 260) for _ in range(10))
-    slow, fast = Curve(lengths, tuple(length / 10 for length in lengths)), Curve(lengths, (1.0,) * 50)
+    slow, fast = StepTimes(lengths, tuple(length / 10 for length in lengths)), StepTimes(lengths, (1.0,) * 50)
     figures = {"growth": {"uncached": of_growth(slow), "cached": of_growth(fast)}}
     said = right_answer(curve.front.predict, figures)
     assert said == "2.00× at 20, 8.00× at 80, 14.0× at 140, 20.0× at 200, 26.0× at 260"

@@ -41,10 +41,10 @@ def start(engine: ScriptedEngine, queue: JobQueue | None = None, **settings: Any
 def test_a_refusal_names_the_pages_own_controls() -> None:
     """The engine's own wording is for programs."""
     engine = tiny_models.engine("llama", "good")
-    lab = Settings(prompt="a b", speculation="off", block_size=64, pool_size=256, max_tokens=280)
-    pool = Inputs(sequences=1, tokens=200, shared=0, pool_blocks=8, block_size=4)
+    lab = Settings(prompt="a b", speculative="off", block_size=64, num_blocks=4, max_tokens=280)
+    pool = Inputs(sequences=1, tokens=200, shared=0, num_blocks=8, block_size=4)
     for run, named in (
-        (LabRun(JobQueue(), lambda pair: engine, lab), "“Pool size”"),
+        (LabRun(JobQueue(), lambda pair: engine, lab), "“Blocks in the pool”"),
         (BatchRun(JobQueue(), lambda pair: engine, pool), "“Blocks in the pool”"),
     ):
         problem = records(whole(run))[-1]["problem"]
@@ -116,7 +116,7 @@ def test_a_run_can_be_stopped() -> None:
     [
         ({"prompt": ""}, "The prompt is empty"),
         ({"prompt": "x" * 4001}, "The prompt has 4,001 characters; the most is 4,000."),
-        ({"cache": False, "kv_format": "int8", "paged": False}, "Turn the cache on"),
+        ({"kv_cache": False, "kv_dtype": "int8", "paged": False}, "Turn the cache on"),
     ],
 )
 def test_a_mistake_is_explained(settings: dict[str, Any], sentence: str) -> None:
@@ -211,7 +211,7 @@ def test_what_a_step_waits_for_is_reported() -> None:
         awaited, over = ["a CUDA graph", "another"], threading.Event()
 
         @property
-        def waits_for(self) -> str:
+        def wait_reason(self) -> str:
             if self.awaited:
                 return self.awaited.pop(0)
             self.over.set()

@@ -17,11 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.errors import ConfigError
-from lab.memory.capacity import POLICIES
+from lab.memory.capacity import POLICIES, Lengths
 from lab.memory.catalogue import GiB
-from lab.memory.lengths import Lengths
-from lab.memory.model_memory import ModelInfo, known_models
-from lab.memory.notice import deployment_notices
+from lab.memory.model_memory import ModelInfo, deployment_notices, known_models
 from lab.models.loader import ModelLoadError
 from tests.visualize.picture import draw
 from tests.waiting import until
@@ -61,10 +59,10 @@ def test_paging_fits_hundreds_of_times_as_many_short_sequences() -> None:
 
 def test_every_choice_has_an_answer() -> None:
     models = [model for model in CHOICES["model"] if model != OTHER]
-    for model, (weights, kv_format) in itertools.product(
-        models, zip(CHOICES["weights"], [*CHOICES["kv_format"], "int4"], strict=True)
+    for model, (weights, kv_dtype) in itertools.product(
+        models, zip(CHOICES["weights"], [*CHOICES["kv_dtype"], "int4"], strict=True)
     ):
-        assert answer(model=model, weights=weights, kv_format=kv_format)["charts"]
+        assert answer(model=model, weights=weights, kv_dtype=kv_dtype)["charts"]
     for gpu in CHOICES["gpu"]:
         assert answer(gpu=gpu)["charts"]
 
@@ -183,7 +181,7 @@ def test_an_invalid_hub_id_is_never_asked_for(asked: list[str], id: str) -> None
 
 
 def test_formula_and_readouts_show_the_same_numbers() -> None:
-    chosen = Inputs(kv_format="int4").deployment(LLAMA)
+    chosen = Inputs(kv_dtype="int4").deployment(LLAMA)
     rows = {row["name"]: row for row in formula(chosen, 32)}
     shown = {row["label"]: row["value"] for row in readouts(chosen, 32)}
     assert (rows["vector"]["words"], rows["vector"]["numbers"]) == (
@@ -222,7 +220,7 @@ def test_the_formula_of_the_weights_comes_to_their_bytes(model: str, weights: st
 
 def test_every_input_has_an_effect() -> None:
     """Changing any input changes the sheet."""
-    others = {"model": "gpt-2", "weights": "int8", "kv_format": "int4", "gpu": "l4", "set_aside": 20, "mean": 400}
+    others = {"model": "gpt-2", "weights": "int8", "kv_dtype": "int4", "gpu": "l4", "set_aside": 20, "mean": 400}
     others |= {"longest": 5000, "batch": 3, "block_size": 32}
     for name, value in others.items():
         assert answer(**{name: value}) != answer(), name
@@ -281,7 +279,7 @@ def test_an_odd_head_size_has_no_int4() -> None:
     assert list(in_every_format(Inputs().deployment(odd))) == ["auto", "int8"]
     assert sheet(odd, Inputs().deployment(odd), 1)["charts"]["length"]["columns"][3] == {"x": [], "y": []}
     with pytest.raises(ConfigError, match="an odd number"):
-        sheet(odd, Inputs(kv_format="int4").deployment(odd), 1)
+        sheet(odd, Inputs(kv_dtype="int4").deployment(odd), 1)
 
 
 def test_sizes_have_few_digits_and_a_fitting_unit() -> None:
@@ -306,7 +304,7 @@ def test_charts_are_the_same_in_light_and_dark() -> None:
 @pytest.mark.parametrize("name", memory.CHARTS)
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_chart_takes_its_columns(name: str, dark: bool) -> None:
-    chosen = Inputs(kv_format="int8").deployment(LLAMA)
+    chosen = Inputs(kv_dtype="int8").deployment(LLAMA)
     columns, layout = memory.columns(chosen, in_every_format(chosen))[name]
     drawn = draw(memory.CHARTS[name](dark), columns, layout)
     for trace, values in zip(drawn.data, columns, strict=True):
@@ -326,7 +324,7 @@ def test_axes_hold_what_is_drawn(inputs: Inputs) -> None:
 
 
 def test_the_lines_are_bytes_by_length() -> None:
-    chosen = Inputs(kv_format="int8", longest=8192, mean=1000).deployment(LLAMA)
+    chosen = Inputs(kv_dtype="int8", longest=8192, mean=1000).deployment(LLAMA)
     (line, native, int8, int4, marks), layout = memory.length_columns(chosen, in_every_format(chosen))
     assert layout["yaxis.ticksuffix"] == " GiB"
     assert native["x"][-1] == 8192
@@ -396,7 +394,7 @@ def test_invalid_values_are_left_out_and_named(name: str, value: str) -> None:
     inputs, notices = from_link({name: value, "utm_source": "x"})
     assert inputs == Inputs()
     assert len(notices) == 1
-    assert f"The link's {name.replace('_', ' ')} was left out: it" in notices[0]
+    assert f"The link's {name} was left out: it" in notices[0]
 
 
 def test_floats_and_emptied_numbers_are_read_as_controls_send_them() -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, replace
+from urllib.parse import parse_qsl
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
 
 from lab.config import EngineConfig, SamplingParams
 from lab.errors import ConfigError
 from lab.kv_cache.attention import refuse_sdpa
 from lab.models.devices import has_gpu
 from lab.registry import Pair, named_pair
+from lab.settings import OLD_NAMES
 from visualize import run_settings as page_settings
 from visualize.recorded_results import KV_ERROR, kv_error, logprobs_cost
 from visualize.recorded_results import LOGPROBS as LOGPROBS_COST
@@ -34,6 +38,7 @@ from visualize.run_settings import (
 )
 from visualize.setting_needs import SAYS, state
 from visualize.states import IN_CODE
+from visualize.url_settings import OldLinks
 
 
 def test_an_empty_link_gives_the_defaults() -> None:
@@ -46,10 +51,10 @@ def test_without_a_draft_prompt_lookup_guesses_unless_the_link_says_who() -> Non
     alone, family = Pair("alone", "a/target"), Pair("family", "a/target", "a/draft")
     pairs = {"matched": alone, "family": family}
     link = LINK.choosing(pair={name: pair.label for name, pair in pairs.items()} | {OTHER: "Other"})
-    assert from_link({}, link, pairs) == (Settings(speculation="ngram"), [])
-    assert from_link({"speculation": "off"}, link, pairs)[0].speculation == "off"
+    assert from_link({}, link, pairs) == (Settings(speculative="ngram"), [])
+    assert from_link({"speculative": "off"}, link, pairs)[0].speculative == "off"
     for pair in ("family", OTHER):
-        assert from_link({"pair": pair}, link, pairs)[0].speculation == "draft"
+        assert from_link({"pair": pair}, link, pairs)[0].speculative == "draft"
 
 
 def test_a_link_sets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,17 +64,17 @@ def test_a_link_sets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         "pair": "mismatched",
         "target": "somebody/large",
         "draft": "../small",
-        "cache": "1",
-        "kv_format": "int4",
+        "kv_cache": "1",
+        "kv_dtype": "int4",
         "paged": "1",
-        "prefix_caching": "1",
-        "speculation": "early_exit",
+        "enable_prefix_caching": "1",
+        "speculative": "early_exit",
         "early_exit_layer": "6",
-        "synthetic_rate": "0.25",
-        "gamma": "7",
+        "synthetic_acceptance_rate": "0.25",
+        "num_speculative_tokens": "7",
         "adaptive_window": "1",
         "block_size": "8",
-        "pool_size": "512",
+        "num_blocks": "32",
         "eviction": "priority",
         "cache_priority": "9",
         "kernels": "auto",
@@ -81,7 +86,7 @@ def test_a_link_sets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         "top_p": "0.9",
         "seed": "123",
         "max_tokens": "64",
-        "distributions": "1",
+        "logprobs": "5",
     }
     assert link.keys() == set(NAMES)
     settings, notices = from_link(link)
@@ -89,15 +94,15 @@ def test_a_link_sets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {name: getattr(settings, name) for name in NAMES}
     assert said == {
         **link,
-        "cache": True,
+        "kv_cache": True,
         "paged": True,
-        "prefix_caching": True,
+        "enable_prefix_caching": True,
         "early_exit_layer": 6,
-        "synthetic_rate": 0.25,
-        "gamma": 7,
+        "synthetic_acceptance_rate": 0.25,
+        "num_speculative_tokens": 7,
         "adaptive_window": True,
         "block_size": 8,
-        "pool_size": 512,
+        "num_blocks": 32,
         "cache_priority": 9,
         "cuda_graphs": False,
         "torch_compile": True,
@@ -106,7 +111,7 @@ def test_a_link_sets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         "top_p": 0.9,
         "seed": 123,
         "max_tokens": 64,
-        "distributions": True,
+        "logprobs": 5,
     }
     assert settings.engine_config() == EngineConfig(
         kv_dtype="int4",
@@ -126,7 +131,7 @@ def test_a_link_sets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert settings.sampling().top_p == 0.9
     assert settings.sampling().logprobs == LOGPROBS
-    assert replace(settings, distributions=False).sampling().logprobs == 0
+    assert replace(settings, logprobs=0).sampling().logprobs == 0
 
 
 @given(st.data())
@@ -148,18 +153,18 @@ def test_a_link_round_trips_but_for_combinations_without_effect(data: st.DataObj
     [
         ("prompt", "x" * 4001),
         ("pair", "../../etc/passwd"),
-        ("cache", "perhaps"),
-        ("kv_format", "int2"),
-        ("speculation", "1"),
+        ("kv_cache", "perhaps"),
+        ("kv_dtype", "int2"),
+        ("speculative", "1"),
         ("eviction", "fifo"),
         ("early_exit_layer", "0"),
-        ("synthetic_rate", "1.01"),
+        ("synthetic_acceptance_rate", "1.01"),
         ("cache_priority", "10"),
         ("adaptive_window", "2"),
-        ("gamma", "0"),
-        ("gamma", "9"),
-        ("gamma", "4.5"),
-        ("gamma", "1" * 5000),
+        ("num_speculative_tokens", "0"),
+        ("num_speculative_tokens", "9"),
+        ("num_speculative_tokens", "4.5"),
+        ("num_speculative_tokens", "1" * 5000),
         ("block_size", "17"),
         ("temperature", "nan"),
         ("temperature", "inf"),
@@ -175,11 +180,11 @@ def test_a_bad_value_is_left_out_and_named(name: str, value: str) -> None:
     assert getattr(settings, name) == DEFAULTS[name]
     assert settings.top_k == 3
     assert len(notices) == 1
-    assert name.replace("_", " ") in notices[0]
+    assert name in notices[0]
 
 
 def test_a_toggle_may_be_written_as_a_number_or_a_word() -> None:
-    assert from_link({"cache": "false", "paged": "false"}) == from_link({"cache": "0", "paged": "0"})
+    assert from_link({"kv_cache": "false", "paged": "false"}) == from_link({"kv_cache": "0", "paged": "0"})
     for word in ("true", "True", "yes", "on"):
         assert from_link({"adaptive_window": word}) == from_link({"adaptive_window": "1"})
 
@@ -190,18 +195,20 @@ def test_messages_name_settings_by_the_labels_of_their_controls() -> None:
 
 
 def test_a_nonsensical_combination_is_corrected_and_named() -> None:
-    settings, notices = from_link({"cache": "0", "kv_format": "int8", "paged": "1", "prefix_caching": "1"})
-    assert (settings.kv_format, settings.paged, settings.prefix_caching) == ("auto", False, False)
+    settings, notices = from_link({"kv_cache": "0", "kv_dtype": "int8", "paged": "1", "enable_prefix_caching": "1"})
+    assert (settings.kv_dtype, settings.paged, settings.enable_prefix_caching) == ("auto", False, False)
     assert notices == [
         f"The link's {name} was left out: it needs the KV cache: without it nothing is kept."
-        for name in ("kv format", "paged", "prefix caching")
+        for name in ("kv_dtype", "paged", "enable_prefix_caching")
     ]
-    settings, notices = from_link({"paged": "0", "prefix_caching": "1"})
-    assert settings.prefix_caching is False
-    assert notices == ["The link's prefix caching was left out: it needs paged blocks: only those can be shared."]
-    assert from_link({"cache": "0"})[0].engine_config().kv_cache is False
+    settings, notices = from_link({"paged": "0", "enable_prefix_caching": "1"})
+    assert settings.enable_prefix_caching is False
+    assert notices == [
+        "The link's enable_prefix_caching was left out: it needs paged blocks: only those can be shared."
+    ]
+    assert from_link({"kv_cache": "0"})[0].engine_config().kv_cache is False
     with pytest.raises(ConfigError, match="nothing is stored"):
-        Settings(cache=False, kv_format="int8", paged=False).engine_config()
+        Settings(kv_cache=False, kv_dtype="int8", paged=False).engine_config()
 
 
 @pytest.mark.parametrize(
@@ -221,7 +228,7 @@ def test_what_this_machine_cannot_do_is_left_out(
     settings, notices = from_link({"cuda_graphs": "0"} | link)
     assert len(notices) == len(left)
     for (name, reason), notice in zip(left.items(), notices, strict=True):
-        assert f"The link's {name.replace('_', ' ')} was left out: it {reason}" in notice
+        assert f"The link's {name} was left out: it {reason}" in notice
         assert getattr(settings, name) is False
     config = settings.engine_config()
     assert config.torch_compile == ("torch_compile" in link and not left)
@@ -251,7 +258,7 @@ def test_bounds_are_within_the_engines() -> None:
 
 def test_with_an_adaptive_window_no_seed_is_said_to_give_the_same_text() -> None:
     for adaptive, speculation, same in ((False, "draft", True), (True, "draft", False), (True, "off", True)):
-        updates, _ = state(Settings(adaptive_window=adaptive, speculation=speculation), {})
+        updates, _ = state(Settings(adaptive_window=adaptive, speculative=speculation), {})
         assert (updates["seed"]["info"] == SAYS["seed"]) == same, (adaptive, speculation)
 
 
@@ -262,10 +269,10 @@ def test_a_format_is_shown_with_its_recorded_error() -> None:
         said = kv_error(row["kv_dtype"])
         fewer = 1 - recorded[0]["perplexity"] / row["perplexity"]  # perplexity is 1 / the tokens' mean probability
         assert said == f"Right tokens {fewer:.2%} less likely (on a CPU)."
-        updates, _ = state(Settings(kv_format=row["kv_dtype"]), {})
-        assert updates["kv_format"]["info"] == said
-        updates, _ = state(Settings(kv_format=row["kv_dtype"], pair=OTHER), {})
-        assert updates["kv_format"]["info"] == SAYS["kv_format"], "another model's error is not known"
+        updates, _ = state(Settings(kv_dtype=row["kv_dtype"]), {})
+        assert updates["kv_dtype"]["info"] == said
+        updates, _ = state(Settings(kv_dtype=row["kv_dtype"], pair=OTHER), {})
+        assert updates["kv_dtype"]["info"] == SAYS["kv_dtype"], "another model's error is not known"
 
 
 def test_recording_distributions_states_its_measured_cost() -> None:
@@ -273,10 +280,10 @@ def test_recording_distributions_states_its_measured_cost() -> None:
     assert recorded["logprobs"] == LOGPROBS
     cost = f"{recorded['added_ms']['median'] / recorded['plain_ms']:+.0%}"
     assert logprobs_cost() == cost
-    assert SAYS["distributions"] == f"Shows p and q. Slower: {cost} (on a CPU)."
-    for pair, said in (("matched", SAYS["distributions"]), (OTHER, "Shows p and q. Slower.")):
-        updates, _ = state(Settings(speculation="draft", pair=pair), {})
-        assert updates["distributions"]["info"] == said
+    assert SAYS["logprobs"] == f"Shows p and q. Slower: {cost} (on a CPU)."
+    for pair, said in (("matched", SAYS["logprobs"]), (OTHER, "Shows p and q. Slower.")):
+        updates, _ = state(Settings(speculative="draft", pair=pair), {})
+        assert updates["logprobs"]["info"] == said
 
 
 def test_a_link_may_name_only_pairs_that_the_server_has() -> None:
@@ -299,5 +306,29 @@ def test_a_missing_draft_model_is_refused_before_the_target_loads() -> None:
     alone = Settings(pair=OTHER, target="a/b")
     with pytest.raises(ConfigError, match=r"Speculation: Draft needs a draft model.* or choose Off or Lookup"):
         alone.models()
-    assert replace(alone, speculation="ngram").models() == named_pair("a/b", "")
+    assert replace(alone, speculative="ngram").models() == named_pair("a/b", "")
     assert Settings(pair=OTHER, draft="c/d").models() == named_pair("", "c/d"), "a draft for the embedded target"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("gamma=6&kv_format=int8&run=1&at=30", {"num_speculative_tokens": "6", "kv_dtype": "int8"}),
+        ("cache=0&speculation=off&prefix_caching=1", {"kv_cache": "0", "speculative": "off"}),
+        ("synthetic_rate=.5&distributions=1", {"synthetic_acceptance_rate": ".5", "logprobs": "5"}),
+        ("pool_size=512&block_size=8", {"num_blocks": "64", "block_size": "8"}),
+        ("pool_size=512", {"num_blocks": "32"}),
+        ("pool_size=%FF&block_size=0&distributions=", {"logprobs": ""}),
+        ("pool_blocks=21&speculation=draft", {"num_blocks": "21", "speculative": "draft"}),
+        ("gamma=6&num_speculative_tokens=2", {"num_speculative_tokens": "2"}),
+    ],
+)
+def test_an_old_link_is_redirected_to_the_names_of_now(old: str, new: dict[str, str]) -> None:
+    pages = TestClient(OldLinks(PlainTextResponse("")), follow_redirects=False)
+    answer = pages.get(f"/compare?{old}")
+    where = answer.headers["location"]
+    query = dict(parse_qsl(where.removeprefix("?"), keep_blank_values=True))
+    assert (answer.status_code, query.keys() & OLD_NAMES.keys()) == (307, set())
+    assert query.items() >= new.items()
+    assert pages.get(f"/compare{where}").status_code == 200
+    assert pages.get(f"/gradio_api/info?{old}").status_code == 200

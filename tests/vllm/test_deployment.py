@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from lab.config import EngineConfig
 from lab.errors import ConfigError
-from lab.memory.capacity import Deployment
+from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import GiB
-from lab.memory.lengths import Lengths
 from lab.memory.model_memory import known_models
 from lab.vllm.serve_command import (
     TENSOR_PARALLEL,

@@ -18,12 +18,11 @@ from lab.cli.json_results import JsonResult, compare_result, fit_result, run_res
 from lab.config import EngineConfig, KVFormat, SamplingParams
 from lab.config_parse import parse_configs
 from lab.errors import ConfigError, LabError
-from lab.measure.comparison import FEWEST, MOST
+from lab.measure.comparison import MAX_CONFIGS, MIN_CONFIGS
 from lab.measure.comparison import compare as compared
 from lab.measure.difference import first_differences
-from lab.memory.capacity import Deployment
+from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import GPU_KEYS, WeightFormat, device_bytes
-from lab.memory.lengths import Lengths
 from lab.memory.model_memory import known_models
 from lab.trace.run import Run
 from lab.util.background import in_background
@@ -177,8 +176,8 @@ class Programs:
         Returns:
             JSON: by setting medians with quartiles, speed-up and text; and where texts differ
         """
-        if not FEWEST <= len(settings) <= MOST:  # counted before any is read
-            raise ConfigError(f"A comparison takes {FEWEST} to {MOST} settings, not {len(settings):,}.")
+        if not MIN_CONFIGS <= len(settings) <= MAX_CONFIGS:  # counted before any is read
+            raise ConfigError(f"A comparison takes {MIN_CONFIGS} to {MAX_CONFIGS} settings, not {len(settings):,}.")
         if any(len(text) > MAX_OWN for text in settings):
             raise ConfigError(f"a setting has at most {MAX_OWN} characters.")
         configs = parse_configs(settings)

@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from lab.measure.comparison import MOST, Summary
+from lab.measure.comparison import MAX_CONFIGS, Summary
 from lab.util.messages import counted
 from visualize.charts import length_charts as lengths
 from visualize.charts import theory_charts as theory
@@ -18,7 +18,7 @@ from visualize.text import label
 
 MARKS = "●■◆▲★✚"
 """A setting's mark on the page, by its place."""
-assert len(MARKS) >= MOST
+assert len(MARKS) >= MAX_CONFIGS
 ROOM = 1.5
 """Length of the axis in longest bars: the text beside them needs the rest."""
 
@@ -59,7 +59,7 @@ def bars_figure(dark: bool = False) -> go.Figure:
         margin={"l": 104, "r": 10, "t": 4, "b": 24},
         xaxis={"range": [0, 1], "nticks": 5, "fixedrange": True},
         yaxis={
-            "range": [MOST - 0.5, -0.5],
+            "range": [MAX_CONFIGS - 0.5, -0.5],
             "automargin": True,  # names may be of wide letters
             "showgrid": False,
             "fixedrange": True,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import plotly.graph_objects as go
 
-from lab.measure.scaling_fit import CACHED, UNCACHED, Curve
+from lab.measure.scaling_fit import CACHED, UNCACHED, StepTimes
 from visualize.charts.base import axis_title, blank, look, nice_ceiling
 from visualize.charts.curves import Drawn, add_curve, curve_trace, mark_trace, name_trace, no_points
 from visualize.format_numbers import byte_unit, digits
@@ -37,7 +37,7 @@ def growth_figure(dark: bool = False) -> go.Figure:
     )
 
 
-def growth_columns(curves: Mapping[str, Curve]) -> Drawn:
+def growth_columns(curves: Mapping[str, StepTimes]) -> Drawn:
     """The axis fits the medians: a step that was held up is far above all others, perhaps out of view."""
     lines, dots, top = (no_points(), no_points()), [], 0.0
     for name in (CACHED, UNCACHED):

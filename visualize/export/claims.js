@@ -4,6 +4,6 @@ mount("claims", document.querySelector("#claims"))(
   JSON.stringify({
     running: false,
     checked: JSON.parse(document.querySelector("#recorded").textContent),
-    open: window.decodeLab.asked.get("claim"),
+    open: new URLSearchParams(location.search).get("claim"),
   }),
 );

@@ -9,9 +9,10 @@ from lab.claims import CLAIMS
 from lab.claims.trial import Trial
 from lab.engine.engine import Engine
 from lab.errors import LabError
-from visualize.assets import put_together, read
-from visualize.export.pages import CHARTS, Page, part
+from visualize.assets import read
+from visualize.export.pages import CHARTS, Page
 from visualize.pages.claims.checks import setup, shown
+from visualize.static_page import component
 from visualize.text import as_line, visible
 
 ABOUT = "What articles say of KV caches and speculation, tested on the machine of the recording."
@@ -47,7 +48,4 @@ def page(found: dict[str, Any], where: str) -> Page:
 
 def files() -> dict[str, str]:
     """The script of the page."""
-    return {
-        "assets/claims.js": part("claims", put_together(setup(), ("static/chart_panel", "pages/claims/page")))
-        + read("export/claims.js")
-    }
+    return {"assets/claims.js": component("claims", "pages/claims/page.js", setup()) + read("export/claims.js")}

@@ -1,16 +1,17 @@
-// A page with no server behind it: parts of the Lab's pages, each a function of (element, props, trigger, server,
-// watch) as Gradio would call it, mounted on existing elements.
+// A page with no server behind it: modules of the Lab's pages, out of ``bundle``, mounted on existing elements.
 
-const parts = {};
+const components = {}; // by name: the path of a module, and what it starts with
 
 document.body.classList.toggle("dark", matchMedia("(prefers-color-scheme: dark)").matches);
 
-/** Mount a part. ``trigger(event, detail)`` is called with what a person requests. Returns a function that sets the
-    part's value, as the server would. */
+/** Mount a component. ``trigger(event, detail)`` is called with what a person requests. Returns a function that sets the
+    component's value, as the server would. */
 function mount(name, element, trigger = () => {}) {
   const props = { value: "" };
   let changed = () => {};
-  parts[name](element, props, trigger, null, (_, listen) => (changed = listen));
+  const watch = (_, listen) => (changed = listen);
+  const [module, setup] = components[name];
+  bundle[module].mount(element, { props, trigger, server: null, watch }, setup);
   return (value) => {
     props.value = value;
     changed();

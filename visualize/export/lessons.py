@@ -11,15 +11,16 @@ from lab.engine.engine import Engine
 from lab.trace.run import Run
 from lessons.experiments import Measured, Preset, whole
 from lessons.lesson import Lesson
-from visualize.assets import put_together, read
+from visualize.assets import read
 from visualize.export.answers import key
 from visualize.export.markdown import to_html
-from visualize.export.pages import CHARTS, Page, filled, part
+from visualize.export.pages import CHARTS, Page, filled
 from visualize.pages.lessons import lesson_view as sheet
 from visualize.pages.lessons import observation
 from visualize.pages.lessons.learner import MOST_CHARACTERS, Learner
 from visualize.reduce.ndjson import recorded
 from visualize.states import as_json
+from visualize.static_page import component
 from visualize.text import as_line
 
 ABOUT = "Say what you expect, see what was recorded, and read why: how decoding is made fast, and when it is not."
@@ -112,10 +113,10 @@ def files(contents: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     course = {"lessons": contents, "kept": sheet.KEPT, "most": MOST_CHARACTERS}
     observe = {"shells": observation.shells(), "vocabulary": as_json()}
     parts = [
-        part("course", put_together(course, ("static/chart_panel", "pages/lessons/course"))),
-        part("predict", put_together(PREDICT, ("static/chart_panel", "pages/lessons/question"))),
-        part("observe", put_together(observe, ("static/chart_panel", "static/race", "pages/lessons/observe"))),
-        part("change", put_together(TRY, ("static/chart_panel", "pages/lessons/try"))),
-        part("check", put_together(sheet.CHECK, ("static/chart_panel", "pages/lessons/question"))),
+        component("course", "pages/lessons/course.js", course),
+        component("predict", "pages/lessons/question.js", PREDICT),
+        component("observe", "pages/lessons/observe.js", observe),
+        component("change", "pages/lessons/try.js", TRY),
+        component("check", "pages/lessons/question.js", sheet.CHECK),
     ]
     return {"assets/lesson.js": "\n".join([*parts, read("export/lesson.js")])}

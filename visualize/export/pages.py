@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from visualize import assets
-from visualize.assets import PLOTLY, as_part, put_together, read, styles
-from visualize.static_page import BESIDE, document
+from visualize.assets import PLOTLY, read, styles
+from visualize.static_page import BESIDE, component, document, script
 
 NAV = {"Runs": "index.html", "Lessons": "index.html#lessons", "Claims": "claims.html"}
 """The header's links, relative to the site's folder."""
@@ -20,6 +20,8 @@ LOOK = (
     "export/site",
     "static/contrast",
 )
+MODULES = ("claims/page", *(f"lessons/{part}" for part in ("course", "question", "observe", "try")))
+"""Those of the pages that a site has."""
 CHARTS = (PLOTLY.stem, "site")
 """The first scripts, in ``assets/``, of every page that draws charts; the other pages need only "site". Nothing waits
 for Plotly but charts."""
@@ -73,16 +75,11 @@ def filled(template: str, **markup: str) -> str:
     return re.sub(r"<!-- (\w+) -->", lambda found: markup[found[1]], read(template))
 
 
-def part(name: str, body: str) -> str:
-    """A part of a page, for ``mount`` to bring to life."""
-    return f"parts.{name} = {as_part(body)};\n"
-
-
 def common_files() -> dict[str, str]:
     """What every page loads, by path: Plotly unchanged, with its licence in the first lines, and the site's own."""
     own = [
-        read("export/exported.js"),
-        part("header", put_together({}, ("static/header",))),
+        script("static/header.js", "static/run_page.js", *(f"pages/{module}.js" for module in MODULES)),
+        component("header", "static/header.js", {}),
         'mount("header", document.querySelector("header"));\n',
     ]
     return {

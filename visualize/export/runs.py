@@ -15,17 +15,17 @@ from lab.util.machine_info import hardware
 from lab.util.messages import counted
 from visualize import recordings as replays
 from visualize.assets import read
-from visualize.export.pages import CHARTS, Page, part
+from visualize.export.pages import CHARTS, Page
 from visualize.reduce.ndjson import recorded
-from visualize.reduce.run_script import script
 from visualize.reduce.settings_text import described
-from visualize.run_settings import Settings
+from visualize.run_settings import LOGPROBS, Settings
+from visualize.static_page import stage
 from visualize.text import visible
 
 REPEATS = 3
 LONGEST = 80
 """Most characters of a name taken from a file: with a number and ``.json`` or ``.html``, it has to be a file name."""
-POOL = 512
+POOL = 32
 """Slots of cache: few enough that each block can be seen."""
 
 
@@ -52,38 +52,38 @@ class Recording:
 
 
 def _preset(title: str, about: str, temperature: float = 0.0, **changes: object) -> Preset:
-    usual = {"speculation": "off", "paged": False, "max_tokens": 120, "distributions": True, "pool_size": POOL}
+    usual = {"speculative": "off", "paged": False, "max_tokens": 120, "logprobs": LOGPROBS, "num_blocks": POOL}
     return Preset(title, about, Settings(**usual | {"temperature": temperature} | changes))
 
 
 PRESETS = {
     "plain": _preset("One token a pass", "Plain decoding with a KV cache: what all others are compared with."),
     "no-cache": _preset(
-        "Without a KV cache", "Every pass computes the whole text again, and takes longer.", cache=False
+        "Without a KV cache", "Every pass computes the whole text again, and takes longer.", kv_cache=False
     ),
     "int8": _preset(
-        "Cache in INT8", "A cached number takes one byte, and a scale for every token and head.", kv_format="int8"
+        "Cache in INT8", "A cached number takes one byte, and a scale for every token and head.", kv_dtype="int8"
     ),
     "paged": _preset("Paged blocks", "Blocks are handed out as they fill; nothing is reserved for later.", paged=True),
     "draft": _preset(
         "A draft guesses, greedy",
         "A small model proposes four tokens a pass. Greedy text repeats itself: that is easy to guess.",
-        speculation="draft",
+        speculative="draft",
     ),
     "draft-drawn": _preset(
-        "A draft guesses, temperature 0.8", "Guesses are kept with probability min(1, p / q).", 0.8, speculation="draft"
+        "A draft guesses, temperature 0.8", "Guesses are kept with probability min(1, p / q).", 0.8, speculative="draft"
     ),
     "mismatched": _preset(
         "A draft that guesses badly",
         "Trained on other texts: most of its guesses are rejected.",
         0.8,
-        speculation="draft",
+        speculative="draft",
         pair="mismatched",
     ),
     "lookup": _preset(
         "Prompt lookup",
         "No draft model: it proposes what followed the same few tokens earlier, and greedy text repeats itself.",
-        speculation="ngram",
+        speculative="ngram",
     ),
 }
 """The runs to make, by name, in the order in which they are listed."""
@@ -115,8 +115,7 @@ def record(
 
 
 def _case(load: Callable[[str], Engine], settings: Settings) -> Case:
-    blocks = settings.pool_size // settings.block_size if settings.cache else None
-    return Case(load(settings.pair), settings.prompt, settings.engine_config(blocks), settings.sampling())
+    return Case(load(settings.pair), settings.prompt, settings.engine_config(settings.blocks), settings.sampling())
 
 
 def read_files(paths: Sequence[Path], taken: Iterable[str]) -> list[Recording]:
@@ -159,7 +158,7 @@ def address(recording: Recording) -> str:
 
 def files() -> dict[str, str]:
     """The scripts of the player."""
-    return {"assets/stage.js": part("stage", script()), "assets/run.js": read("export/run.js")}
+    return {"assets/stage.js": stage(), "assets/run.js": read("export/run.js")}
 
 
 def pages(recordings: Sequence[Recording]) -> Mapping[str, str]:

@@ -8,11 +8,10 @@ from dataclasses import fields
 
 from lab.trace.events import Committed, Judged, Proposed, StepTimed
 from lab.trace.run import Run
-from visualize.assets import PLOTLY, as_part, header, put_together, read, styles
+from visualize.assets import PLOTLY, header, read, styles
 from visualize.page_list import ABOUT
 from visualize.reduce.ndjson import recorded
-from visualize.reduce.run_script import script
-from visualize.static_page import WITHIN, document
+from visualize.static_page import WITHIN, component, document, script, stage
 
 _TIMED = [field.name for field in fields(StepTimed)]
 COLUMNS = (*_TIMED, "proposed", "judged", "accepted", "committed")
@@ -59,9 +58,9 @@ def page(run: Run) -> str:
 <script type="application/json" id="run-transcript">{recorded(run, "recorded")}</script>
 <script>{_inline(PLOTLY.read_text("utf-8"))}</script>
 <script>
-{_inline(read("export/exported.js"))}
-parts.header = {_inline(as_part(put_together({}, ("static/header",))))};
-parts.stage = {_inline(as_part(script()))};
+{_inline(script("static/header.js", "static/run_page.js"))}
+{component("header", "static/header.js", {})}
+{_inline(stage())}
 mount("header", document.querySelector("header"));
 mount("stage", document.querySelector("#stage"))(document.querySelector("#run-transcript").textContent);
 </script>""",

@@ -40,7 +40,7 @@ class Streams(Protocol):
     def models(self, config: EngineConfig) -> object: ...
 
     @property
-    def waits_for(self) -> str: ...
+    def wait_reason(self) -> str: ...
 
     def place_in_queue(self, cancelled: threading.Event) -> int | None: ...
 
@@ -167,6 +167,5 @@ def transcript(run: LiveJob, reduce: Reduce) -> Iterator[str]:
 
 def _pool(engine: Streams, settings: Settings) -> int | None:
     """Blocks in the pool: the number set, few enough for each to be seen, but no more than fit in memory."""
-    if not settings.cache:
-        return None
-    return min(settings.pool_size // settings.block_size, engine.default_num_blocks(settings.engine_config()))
+    blocks = settings.blocks
+    return blocks and min(blocks, engine.default_num_blocks(settings.engine_config()))

@@ -1,17 +1,21 @@
-// The pool as squares, one per block: its owner by colour and number, how full it is, and what just happened to it.
+// The KV cache's blocks as squares: the owner by colour and number, how full each is, and what just happened to it.
 // Rows are those of visualize/pages/pool/pool_blocks.py. Only squares that differ from what is drawn are touched.
+
+import { calm, counted, labelAsImage, make, tone } from "./dom.js";
 
 /** Whether a square with sides of so many pixels has room for "×" before the number of sequences that share it. */
 const roomy = (side, number) => side >= 14 + 6 * String(number).length;
 const FLASH = 900; // milliseconds for which a block shows what happened to it, even if frames come faster
 
-class Squares {
-  constructor(root) {
+/** ``redraw`` is called when the squares have another size. */
+export class BlockGrid {
+  constructor(root, redraw) {
     this.root = root;
+    this.redraw = redraw;
     this.squares = [];
     this.drawn = [];
     this.chosen = null;
-    asPicture(root);
+    labelAsImage(root);
     new ResizeObserver(() => this.fit()).observe(root);
   }
 
@@ -39,7 +43,7 @@ class Squares {
     if (this.side === side) return;
     this.side = side;
     this.drawn.fill(""); // all are drawn again
-    schedule();
+    this.redraw();
   }
 
   /** ``pool``: the table's columns. ``marks``: what happened to blocks since the last call, by block. */

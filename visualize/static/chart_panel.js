@@ -1,16 +1,121 @@
-// What pages that draw the server's answers share: charts in the current look.
-// It comes after elements.js and before a page's own script.
+// Charts: empty figures (visualize/charts) filled with data, in the current look, by Plotly.
+
+import { body, labelAsImage, make } from "./dom.js";
+
+/** Call ``draw`` when the look changes between light and dark, and when charts can be drawn. */
+export function onLook(draw) {
+  let worn = look();
+  new MutationObserver(() => {
+    if (look() === worn) return;
+    worn = look();
+    draw();
+  }).observe(body, { attributes: true, attributeFilter: ["class"] });
+  if (!window.Plotly) plotlyScript().addEventListener("load", draw);
+}
+
+/** The script that draws charts. It comes after the page: it is three quarters of a first visit's bytes. */
+function plotlyScript() {
+  const known = document.querySelector("script[src$='plotly.min.js']"); // an exported page's own
+  const { content } = document.querySelector("meta[name=plotly]") ?? {};
+  const script = known ?? Object.assign(make("script"), { src: content });
+  if (!known) document.head.append(script);
+  if (body.dataset.charts) return script;
+  body.dataset.charts = "coming";
+  script.addEventListener("load", () => delete body.dataset.charts);
+  script.addEventListener("error", () => (body.dataset.charts = "missing"));
+  return script;
+}
+
+const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false, showSendToCloud: false, doubleClick: "reset" };
+export const look = () => (body.classList.contains("dark") ? "dark" : "light");
+
+/** Draw a chart. Screen readers get its ``words``, null while it moves, and never the axes' numbers. */
+export function plotted(plot, traces, layout, words) {
+  Plotly.react(plot, traces, layout, CONFIG);
+  plot.firstElementChild.ariaHidden = "true";
+  plot.ariaDescription = words;
+}
+
+/** How many squares there are of each kind. */
+export function ofEachKind(squares) {
+  return squares.filter(({ x }) => x?.length).map(({ name, x }) => `${x.length} ${name}`).join(", ");
+}
+
+const MOST_SAID = 10; // most points of a chart that are put into words
+
+/** The hover texts of a chart's main points: of each of a few, and of a curve's highest and last. */
+export function inWords(traces) {
+  const points = traces.filter(({ hovertemplate }) => hovertemplate).flatMap((trace) => {
+    const rows = [...(trace.y ?? []).keys()].filter((row) => trace.y[row] !== null && trace.x[row] !== null);
+    if (!trace.mode?.includes("lines") && rows.length <= MOST_SAID) return rows.map((row) => hoverText(trace, row));
+    if (!trace.hovertemplate.includes("%{y")) return []; // many points, whose texts do not say where they are
+    const highest = rows.reduce((best, row) => (trace.y[row] > trace.y[best] ? row : best), rows[0]);
+    return [...new Set([highest, rows.at(-1)])].filter((row) => row !== undefined).map((row) => hoverText(trace, row));
+  });
+  const markup = [...new Set(points)].slice(0, MOST_SAID).join("; ");
+  return new DOMParser().parseFromString(markup, "text/html").body.textContent.replace(/\s+/g, " "); // Plotly's texts have some markup
+}
+
+/** A trace's ``hovertemplate`` with the values of a row in it. */
+function hoverText(trace, row) {
+  const value = (path, at) => {
+    if (path.startsWith("fullData.")) return trace[path.slice("fullData.".length)];
+    return at ? trace[path][row][at] : trace[path][row];
+  };
+  const [, text, name] = trace.hovertemplate.match(/^(.*?)(?:<extra>(.*)<\/extra>)?$/s);
+  return [name, text]
+    .filter(Boolean)
+    .join(", ")
+    .replace(/%\{([\w.]+)(?:\[(\d)\])?(?::([^}]*))?\}/g, (_, path, at, form = "") => inDigits(value(path, at), form))
+    .replaceAll("<br>", ", ");
+}
+
+function inDigits(value, form) {
+  if (typeof value !== "number") return value ?? "";
+  if (form.endsWith("%")) return `${Number((100 * value).toPrecision(3))}%`;
+  if (form.endsWith(".0f")) return Math.round(value).toLocaleString("en");
+  return Number.isInteger(value) ? value.toLocaleString("en") : value.toLocaleString("en", { maximumSignificantDigits: 3 });
+}
+
+/** A copy of an empty figure's layout with current values: ``axes`` has them by path, as in "xaxis.range". */
+export function laidOut(layout, axes) {
+  const whole = structuredClone(layout);
+  for (const [path, value] of Object.entries(axes)) {
+    const [axis, key] = path.split(".");
+    whole[axis][key] = value;
+  }
+  return whole;
+}
+
+const SIDE = 14; // of a square of the rounds, in pixels, where a column has room for it
+const GLYPH = 11; // the smallest that a glyph still fits into
+
+/** Make a chart's ``squares`` (traces) small enough not to overlap those of the next column or row. Where there is no
+    room for their glyphs, or no time to read them, each has its state's shape, and its panel says what that means. */
+export function fitSquares(plot, { margin, xaxis, yaxis }, squares, fleeting = false) {
+  const share = (pixels, [first, end]) => Math.floor(pixels / (end - first));
+  const column = share(plot.clientWidth - margin.l - margin.r, xaxis.range);
+  const row = share(plot.clientHeight - margin.t - margin.b, yaxis.range);
+  const side = Math.max(1, Math.min(SIDE, column - 2, row - 1));
+  const shaped = fleeting || side < GLYPH;
+  for (const trace of squares) {
+    trace.marker = { ...trace.marker, size: side, ...(shaped && { symbol: trace.meta }) };
+    if (shaped) trace.mode = trace.mode?.replace("+text", "");
+  }
+  plot.parentElement.classList.toggle("shaped", shaped);
+}
 
 /** A panel may change its size when its surroundings do; Plotly watches only the window. */
 const sized = new ResizeObserver((seen) => {
   for (const { target } of seen) if (target.data && target.offsetParent) Plotly.Plots.resize(target);
 });
 
-/** Draw a figure of ``setup.shells`` with data and axes in the panel of that name; ``shell``: if its name differs. */
-function drawChart(name, { columns, layout, shell: form = name }) {
-  const plot = $(`[data-chart=${name}] .plot`);
+/** Draw a figure with data and axes in the panel of that name within ``element``. ``shells``: empty figures by name and
+    look; ``shell``: the name of this one, if it differs. */
+export function drawChart(element, shells, name, { columns, layout, shell: form = name }) {
+  const plot = element.querySelector(`[data-chart=${name}] .plot`);
   if (!plot.offsetParent || !window.Plotly) return; // drawn when it is in view, and Plotly there
-  if (!plot.role) asPicture(plot);
+  if (!plot.role) labelAsImage(plot);
   const shell = shells[form][look()];
   const axes = laidOut(shell.layout, layout);
   // Zooming lasts until an answer has other axes.
@@ -19,40 +124,4 @@ function drawChart(name, { columns, layout, shell: form = name }) {
   if (squares.length) fitSquares(plot, axes, squares);
   plotted(plot, data, { ...axes, uirevision: JSON.stringify(layout) }, squares.length ? ofEachKind(squares) : inWords(data));
   sized.observe(plot);
-}
-
-/** ``text`` while the last request has no answer yet; ``shown``: whether an earlier answer is still on the page. */
-const before = (text, shown) => (shown ? `${text} What is shown is from before.` : text);
-
-const APART = 2500; // milliseconds between steps of a progress that screen readers are told of
-
-/** Tells screen readers of a progress in a status of their own, since the one on the screen changes too often for them:
-    of a step now and then, and of the last at once. */
-function teller(node) {
-  let heard = -APART;
-  let hearing;
-  return (text, underWay) => {
-    clearTimeout(hearing);
-    hearing = setTimeout(() => {
-      if (node.textContent !== text) heard = performance.now();
-      write(node, text);
-    }, underWay ? heard + APART - performance.now() : 0);
-  };
-}
-
-/** Writes a progress, and tells screen readers of it without its count of tokens, which is on the screen only. */
-function progressTeller() {
-  const sayAloud = teller($(".heard"));
-  return (text, underWay) => {
-    write($(".progress"), text);
-    sayAloud(text.replace(/: [\d,]+%? (of .*)?tokens$/, ""), underWay);
-  };
-}
-
-/** Replace a list's items. The focus moves from a link or a button to the one that takes its place. */
-function relist(list, items) {
-  const stops = () => [...list.querySelectorAll("a, button")];
-  const place = stops().indexOf(document.activeElement);
-  list.replaceChildren(...items);
-  stops()[place]?.focus();
 }

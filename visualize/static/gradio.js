@@ -1,47 +1,48 @@
-// Fixes what Gradio (6.31) leaves out of its controls, and what it leaves running. After header.js, in the Lab's pages
-// only.
+// Gradio's controls, mended.
 
-// Its loading screen goes away and leaves its clock running (StatusTracker), which requests sixty animation frames a
-// second as long as the page is open. Browsers number these requests. If for a second only this function and one other
-// make any, the other is the clock, and its number is the one before this one's.
-const SURE = 60; // frames: longer than anything takes to move into its place
-let frames = 60 * SURE; // then give up: a run may be in progress
-let [last, step, alike] = [0, 0, 0];
-function stopClock() {
-  const mine = requestAnimationFrame(stopClock);
-  alike = mine - last === step ? alike + 1 : 0;
-  [last, step] = [mine, mine - last];
-  frames -= 1;
-  if (frames && (alike < SURE || step > 2)) return;
-  cancelAnimationFrame(mine);
-  if (frames && step === 2) cancelAnimationFrame(mine - 1);
-}
-whenReady(stopClock);
+import { whenReady } from "./dom.js";
 
-/** For screen readers, Gradio's radio groups have no name, and its accordions do not say whether they are open. To the
-    browser each radio button is a group of its own: a Tab stop, with no way to the next by arrow keys. */
-function name() {
-  for (const box of document.querySelectorAll("#settings textarea")) box.dir = "auto"; // as its text is written
-  for (const title of document.querySelectorAll("#settings fieldset:not([aria-labelledby]) > [data-testid=block-info]")) {
-    const group = title.parentElement;
-    title.id = `${group.id}-name`;
-    group.setAttribute("aria-labelledby", title.id);
+/** Fix what Gradio (6.31) leaves out of its controls, and what it leaves running. */
+export function fixGradio() {
+  const SURE = 60; // frames: longer than anything takes to move into its place
+  let frames = 60 * SURE; // then give up: a run may be in progress
+  let [last, step, alike] = [0, 0, 0];
+  function stopClock() {
+    const mine = requestAnimationFrame(stopClock);
+    alike = mine - last === step ? alike + 1 : 0;
+    [last, step] = [mine, mine - last];
+    frames -= 1;
+    if (frames && (alike < SURE || step > 2)) return;
+    cancelAnimationFrame(mine);
+    if (frames && step === 2) cancelAnimationFrame(mine - 1);
   }
-  for (const choice of document.querySelectorAll("#settings fieldset[id] input[type=radio]")) choice.name = choice.closest("fieldset").id;
-  for (const fold of document.querySelectorAll("#settings button.label-wrap")) {
-    fold.setAttribute("aria-expanded", fold.matches(".open"));
-    fold.querySelector(".icon").ariaHidden = "true";
-  }
-}
-whenReady(() => {
-  const settings = document.querySelector("#settings"); // what is in an accordion comes when it is first opened
-  if (!settings) return;
-  name();
-  new MutationObserver(name).observe(settings, { childList: true, subtree: true, attributeFilter: ["class"] });
-});
+  whenReady(stopClock);
 
-// Bring an accordion that was opened into view.
-document.addEventListener("click", ({ target }) => {
-  const fold = target.closest("#settings button.label-wrap");
-  if (fold) setTimeout(() => fold.classList.contains("open") && fold.parentElement.scrollIntoView({ block: "nearest" }), 50);
-});
+  /** For screen readers, Gradio's radio groups have no name, and its accordions do not say whether they are open. To the
+      browser each radio button is a group of its own: a Tab stop, with no way to the next by arrow keys. */
+  function name() {
+    for (const box of document.querySelectorAll("#settings textarea")) box.dir = "auto"; // as its text is written
+    for (const title of document.querySelectorAll("#settings fieldset:not([aria-labelledby]) > [data-testid=block-info]")) {
+      const group = title.parentElement;
+      title.id = `${group.id}-name`;
+      group.setAttribute("aria-labelledby", title.id);
+    }
+    for (const choice of document.querySelectorAll("#settings fieldset[id] input[type=radio]")) choice.name = choice.closest("fieldset").id;
+    for (const fold of document.querySelectorAll("#settings button.label-wrap")) {
+      fold.setAttribute("aria-expanded", fold.matches(".open"));
+      fold.querySelector(".icon").ariaHidden = "true";
+    }
+  }
+  whenReady(() => {
+    const settings = document.querySelector("#settings"); // what is in an accordion comes when it is first opened
+    if (!settings) return;
+    name();
+    new MutationObserver(name).observe(settings, { childList: true, subtree: true, attributeFilter: ["class"] });
+  });
+
+  // Bring an accordion that was opened into view.
+  document.addEventListener("click", ({ target }) => {
+    const fold = target.closest("#settings button.label-wrap");
+    if (fold) setTimeout(() => fold.classList.contains("open") && fold.parentElement.scrollIntoView({ block: "nearest" }), 50);
+  });
+}

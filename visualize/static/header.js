@@ -1,241 +1,157 @@
-// What every page has: light or dark, keys, and an address that says what the page's controls say.
-// Gradio runs this once, as a function of (element, props, watch, ...), after elements.js.
+// What every page has: light or dark, keys, Run and Stop, and what words mean.
 
-const LOOK = "decode-lab-look";
-const wear = (worn) => body.classList.toggle("dark", worn === "dark");
+import { carrySettings, initialQuery, watchChanges, writeAddress } from "./address.js";
+import { look } from "./chart_panel.js";
+import { body, copy, make, store, stored, whenReady, within } from "./dom.js";
+import { fixGradio } from "./gradio.js";
 
-if (kept(LOOK)) wear(kept(LOOK));
+export function mount(element) {
+  const $ = within(element);
+  const LOOK = "decode-lab-look";
+  const wear = (worn) => body.classList.toggle("dark", worn === "dark");
 
-$("#look").onclick = () => {
-  wear(look() === "dark" ? "light" : "dark");
-  keep(LOOK, look());
-};
+  if (stored(LOOK)) wear(stored(LOOK));
 
-// Keys run and stop what the page runs, from the beginning: what draws it comes later. They are listened for on the
-// window, after everything else that uses them.
-const keyed = (button, key) => document.querySelector(`${button}, [aria-keyshortcuts="${key}"]`);
-let listOpen = false; // before the key closed it: Gradio's dropdown does so before the window hears the key
-document.addEventListener("keydown", ({ target }) => (listOpen = target.matches?.("[role=combobox][aria-expanded=true]")), true);
-window.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-    event.preventDefault();
-    if (!event.repeat) keyed("#run", "Control+Enter")?.click(); // held down, it would begin a run after every run
-  } else if (event.key === "Tab" && listOpen) {
-    document.getElementById(event.target.getAttribute("aria-controls"))?.setAttribute("tabindex", -1); // one that scrolls is a Tab stop itself
-    event.target.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true })); // Gradio leaves the list open
-  } else if (event.key === "Escape") {
-    hideMeaning();
-    if (event.isTrusted && body.matches(STOPPABLE) && !listOpen) stop()?.click();
-  }
-});
-
-// Stop works while something runs, and already from the click on Run: until the page hears of its run, and then presses
-// Stop again if it was pressed, or hears that there is none (visualize/gradio_events.py), or that it was refused.
-// While it runs, nothing else begins. What cannot be pressed keeps its place among the Tab stops, so it is not disabled.
-const STOPPABLE = ".running, .begun";
-const STARTS = "#run, #open, #replays input, .teaching [data-does=measure]";
-const stop = () => keyed("#stop", "Escape");
-const served = "gradio_config" in window; // and not a page on its own
-const startable = () => (body.dataset.ready || !served) && !body.matches(".running"); // the link's settings are there
-let early = false;
-let changed = false; // the settings, since Run was pressed
-document.addEventListener("click", (event) => {
-  const { target } = event;
-  if (target.closest(STARTS) && !startable()) {
-    event.preventDefault();
-    event.stopImmediatePropagation();
-  } else if (target.closest("#run")) {
-    early = false;
-    if (!body.matches(".begun")) changed = false; // else the press before counts
-    body.classList.add("begun");
-  } else if (target.closest("#stop")) early = body.matches(".begun");
-}, true);
-new MutationObserver(() => {
-  if (early && body.matches(".running")) stop().click();
-  if (body.matches(".begun.running")) body.classList.remove("begun");
-  early &&= body.matches(".begun");
-  document.querySelector("#stop")?.setAttribute("aria-disabled", !body.matches(STOPPABLE));
-  for (const button of document.querySelectorAll(STARTS)) button.ariaDisabled = !startable();
-}).observe(body, { attributeFilter: ["class", "data-ready"] });
-
-document.addEventListener("decode-lab-refused", () => body.classList.remove("begun"));
-// A link's settings may come to the controls after the run that it asks for: nobody has changed them.
-let touched = false;
-for (const how of ["pointerdown", "keydown", "input"]) document.addEventListener(how, () => (touched = true), true);
-document.addEventListener("decode-lab-other", () => (changed ||= touched));
-
-/** Call ``act`` once the controls are set as the link says. */
-function whenReady(act) {
-  if (body.dataset.ready) act();
-  else new MutationObserver((_, observer) => (observer.disconnect(), act())).observe(body, { attributeFilter: ["data-ready"] });
-}
-
-// Gradio loads a page again that has lost its server (answers.js): what ran is then not begun anew, unasked.
-const LOST = "decode-lab-lost";
-const came = performance.getEntriesByType("navigation")[0]?.type;
-const lost = kept(LOST, "sessionStorage") && came === "reload";
-keep(LOST, null, "sessionStorage");
-
-/** Say what is to be known now in the place of what the page is. Returns how to take that back. */
-function told(text) {
-  const about = $(".lab-header p");
-  const before = { textContent: about.textContent, className: "", role: null };
-  Object.assign(about, { textContent: text, className: "told", role: "status" });
-  return () => Object.assign(about, before);
-}
-if (lost) told("The connection was lost, and this page was loaded again. Whatever ran has ended.");
-
-const WAITS = 20_000; // milliseconds
-if (served) {
-  let takeBack = () => {};
-  const waits = setTimeout(() => (takeBack = told("The server has not answered yet. If it stays so, load this page again.")), WAITS);
-  whenReady(() => (clearTimeout(waits), takeBack()));
-}
-
-// A link may ask for the run itself, but not with models that it names: whoever made it does not choose what is loaded.
-// By the browser's Back and Forward no link is followed.
-const byLink = new URLSearchParams(location.search);
-const runs = byLink.get("run") === "1" && byLink.get("pair") !== "other" && !lost;
-if (runs && came === "back_forward") {
-  const takeBack = told("You came back to this page. Its run has not been started again.");
-  document.addEventListener("click", ({ target }) => target.closest("#run") && takeBack(), true);
-} else if (runs) whenReady(() => document.querySelector("#run")?.click());
-
-// Where there is no room for the pages' names side by side, this one's is scrolled into view.
-const here = $("[aria-current]");
-here?.scrollIntoView({ block: "nearest", inline: "center" });
-
-// A page of the course has a first heading of its own.
-if (here?.textContent === "Lessons") $("h1").role = "none";
-
-// What a word on the page means (data-about) is shown to whoever points at it, taps it or comes to it by Tab; and so is
-// the whole of a text that is cut off.
-const meaning = document.createElement("div");
-Object.assign(meaning, { id: "meaning", className: "meaning", role: "tooltip", hidden: true });
-body.append(meaning);
-let meant = null; // the word whose meaning is shown
-let meantAt; // its place: the browser tells late of a scroll that brought a word into view
-function isCut(node) {
-  if (!node || node.title || getComputedStyle(node).textOverflow !== "ellipsis") return false;
-  return node.scrollWidth > node.clientWidth || node.scrollHeight > node.clientHeight;
-}
-function hideMeaning() {
-  meaning.hidden = true;
-  meant?.removeAttribute("aria-describedby");
-  meant = null;
-}
-function tellMeaning({ target }) {
-  const word = target.closest("[data-about]") ?? [target, target.parentElement].find(isCut);
-  if (word && word === meant) return;
-  hideMeaning();
-  if (!word) return;
-  meant = word;
-  word.setAttribute("aria-describedby", meaning.id);
-  const { about = word.textContent, more = "" } = word.dataset;
-  meaning.textContent = `${about} ${more}`.trim();
-  meaning.hidden = false;
-  const [at, box] = [word.getBoundingClientRect(), meaning.getBoundingClientRect()];
-  meantAt = at.top;
-  const below = at.bottom + 6 + box.height < innerHeight;
-  meaning.style.left = `${Math.max(8, Math.min(at.left, innerWidth - box.width - 8))}px`;
-  meaning.style.top = `${below ? at.bottom + 6 : at.top - box.height - 6}px`;
-}
-for (const how of ["pointerover", "focusin", "click"]) document.addEventListener(how, tellMeaning);
-document.addEventListener("focusout", hideMeaning, true);
-document.addEventListener("scroll", () => meant && meant.getBoundingClientRect().top !== meantAt && hideMeaning(), true); // it moves away
-
-// What the address says, or is about to: Safari lets a page rewrite its own a hundred times in ten seconds, and a slider
-// that is dragged changes more often.
-const query = new URLSearchParams(location.search);
-const EVERY = 200; // milliseconds for a writing, on average
-const AT_ONCE = 20; // writings: a preset changes many controls
-let due = 0; // when all writings so far would be over, had each taken its time
-let waiting; // timer for the next
-
-/** Change the address at once. */
-function address(changes) {
-  say(changes);
-  writeAddress();
-}
-
-/** Change what the address is to say. */
-function say(changes) {
-  for (const [name, value] of Object.entries(changes)) {
-    if (value === null) query.delete(name);
-    else query.set(name, value);
-  }
-  carry();
-}
-
-function writeSoon() {
-  clearTimeout(waiting);
-  const ahead = due - performance.now() - AT_ONCE * EVERY;
-  if (ahead > 0) waiting = setTimeout(writeAddress, ahead);
-  else writeAddress();
-}
-
-function writeAddress() {
-  clearTimeout(waiting);
-  const text = query.toString();
-  if (text === new URLSearchParams(location.search).toString()) return;
-  due = Math.max(due, performance.now()) + EVERY;
-  try {
-    history.replaceState(history.state, "", location.pathname + (text && `?${text}`)); // a path: Gradio sets a base
-  } catch {
-    return; // a saved page that another page shows may have no address of its own
-  }
-  document.dispatchEvent(new Event("decode-lab-address"));
-}
-
-/** Settings found on this page are carried over to another, however its link is used. */
-function carry() {
-  for (const link of element.querySelectorAll("[data-carried]")) {
-    const accepted = JSON.parse(link.dataset.carried); // the values of each name; null: any
-    const carried = ([name, value]) => name in accepted && (accepted[name]?.includes(value) ?? true);
-    link.search = new URLSearchParams([...query].filter(carried));
-  }
-}
-carry();
-
-// Within another page, as on a Space, nobody sees the address.
-if (window.parent !== window && location.protocol.startsWith("http")) {
-  const shown = make("span", "heard");
-  $("#link").after(shown);
-  $("#link").hidden = false;
-  $("#link").onclick = () => {
-    writeAddress();
-    const url = new URL(location);
-    for (const name of [...url.searchParams.keys()]) if (name.startsWith("__")) url.searchParams.delete(name); // a Space's key
-    shown.textContent = url;
-    copy($("#link"), shown);
+  $("#look").onclick = () => {
+    wear(look() === "dark" ? "light" : "dark");
+    store(LOOK, look());
   };
-}
 
-window.decodeLab = {
-  address,
-  query, // to be read
-  /** A run has begun: a link restores it, unless it would have other settings. */
-  ran: () => changed || address({ run: 1 }),
-  asked: new URLSearchParams(location.search), // read before a control that is still being set drops some of it
-  /** Make a select's choice a part of the link, which leaves out its default. */
-  choice(name, select) {
-    const [usual, wanted] = [select.value, this.asked.get(name)];
-    if ([...select.options].some(({ value }) => value === wanted)) select.value = wanted;
-    select.addEventListener("change", () => address({ [name]: select.value === usual ? null : select.value }));
-  },
-  /** Write the controls' values into the address, except defaults; an emptied number is one, except where it
-      ``mayBeEmpty``. If they changed, it loses its run, step, guess and instant, which belong to other settings. Nothing
-      is written until the controls are set as the link says. */
-  link(names, defaults, mayBeEmpty, values) {
-    if (!body.dataset.ready) return;
-    const plain = (value) => String(typeof value === "boolean" ? Number(value) : (value ?? "")); // of several: a,b
-    const meant = (name, value) => value ?? (mayBeEmpty.includes(name) ? "" : defaults[name]);
-    const said = names.map((name, i) => [name, plain(meant(name, values[i])), plain(defaults[name])]);
-    const same = said.every(([name, value, usual]) => value === (query.get(name) ?? usual));
-    say(Object.fromEntries(said.map(([name, value, usual]) => [name, value === usual ? null : value])));
-    if (!same) say({ run: null, step: null, guess: null, at: null });
-    writeSoon();
-    if (same) return; // perhaps written differently
-    document.dispatchEvent(new Event("decode-lab-other")); // nobody waits for them any more
-  },
-};
+  // Keys run and stop what the page runs, from the beginning: what draws it comes later. They are listened for on the
+  // window, after everything else that uses them.
+  const keyed = (button, key) => document.querySelector(`${button}, [aria-keyshortcuts="${key}"]`);
+  let listOpen = false; // before the key closed it: Gradio's dropdown does so before the window hears the key
+  document.addEventListener("keydown", ({ target }) => (listOpen = target.matches?.("[role=combobox][aria-expanded=true]")), true);
+  window.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      if (!event.repeat) keyed("#run", "Control+Enter")?.click(); // held down, it would begin a run after every run
+    } else if (event.key === "Tab" && listOpen) {
+      document.getElementById(event.target.getAttribute("aria-controls"))?.setAttribute("tabindex", -1); // one that scrolls is a Tab stop itself
+      event.target.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true })); // Gradio leaves the list open
+    } else if (event.key === "Escape") {
+      hideMeaning();
+      if (event.isTrusted && body.matches(STOPPABLE) && !listOpen) stop()?.click();
+    }
+  });
+
+  // Stop works while something runs, and already from the click on Run: until the page hears of its run, and then presses
+  // Stop again if it was pressed, or hears that there is none (visualize/gradio_events.py), or that it was refused.
+  // While it runs, nothing else begins. What cannot be pressed keeps its place among the Tab stops, so it is not disabled.
+  const STOPPABLE = ".running, .begun";
+  const STARTS = "#run, #open, #replays input, .teaching [data-does=measure]";
+  const stop = () => keyed("#stop", "Escape");
+  const served = "gradio_config" in window; // and not a page on its own
+  const startable = () => (body.dataset.ready || !served) && !body.matches(".running"); // the link's settings are there
+  let early = false;
+  document.addEventListener("click", (event) => {
+    const { target } = event;
+    if (target.closest(STARTS) && !startable()) {
+      event.preventDefault();
+      event.stopImmediatePropagation();
+    } else if (target.closest("#run")) {
+      early = false;
+      if (!body.matches(".begun")) watchChanges(); // else the press before counts
+      body.classList.add("begun");
+    } else if (target.closest("#stop")) early = body.matches(".begun");
+  }, true);
+  new MutationObserver(() => {
+    if (early && body.matches(".running")) stop().click();
+    if (body.matches(".begun.running")) body.classList.remove("begun");
+    early &&= body.matches(".begun");
+    document.querySelector("#stop")?.setAttribute("aria-disabled", !body.matches(STOPPABLE));
+    for (const button of document.querySelectorAll(STARTS)) button.ariaDisabled = !startable();
+  }).observe(body, { attributeFilter: ["class", "data-ready"] });
+
+  document.addEventListener("decode-lab-refused", () => body.classList.remove("begun"));
+
+  // Gradio loads a page again that has lost its server (answers.js): what ran is then not begun anew, unasked.
+  const LOST = "decode-lab-lost";
+  const came = performance.getEntriesByType("navigation")[0]?.type;
+  const lost = stored(LOST, "sessionStorage") && came === "reload";
+  store(LOST, null, "sessionStorage");
+
+  /** Say what is to be known now in the place of what the page is. Returns how to take that back. */
+  function told(text) {
+    const about = $(".lab-header p");
+    const before = { textContent: about.textContent, className: "", role: null };
+    Object.assign(about, { textContent: text, className: "told", role: "status" });
+    return () => Object.assign(about, before);
+  }
+  if (lost) told("The connection was lost, and this page was loaded again. Whatever ran has ended.");
+
+  const WAITS = 20_000; // milliseconds
+  if (served) {
+    let takeBack = () => {};
+    const waits = setTimeout(() => (takeBack = told("The server has not answered yet. If it stays so, load this page again.")), WAITS);
+    whenReady(() => (clearTimeout(waits), takeBack()));
+  }
+
+  // A link may ask for the run itself, but not with models that it names: whoever made it does not choose what is loaded.
+  // By the browser's Back and Forward no link is followed.
+  const runs = initialQuery.get("run") === "1" && initialQuery.get("pair") !== "other" && !lost;
+  if (runs && came === "back_forward") {
+    const takeBack = told("You came back to this page. Its run has not been started again.");
+    document.addEventListener("click", ({ target }) => target.closest("#run") && takeBack(), true);
+  } else if (runs) whenReady(() => document.querySelector("#run")?.click());
+
+  // Where there is no room for the pages' names side by side, this one's is scrolled into view.
+  const here = $("[aria-current]");
+  here?.scrollIntoView({ block: "nearest", inline: "center" });
+
+  // A page of the course has a first heading of its own.
+  if (here?.textContent === "Lessons") $("h1").role = "none";
+
+  // What a word on the page means (data-about) is shown to whoever points at it, taps it or comes to it by Tab; and so is
+  // the whole of a text that is cut off.
+  const meaning = document.createElement("div");
+  Object.assign(meaning, { id: "meaning", className: "meaning", role: "tooltip", hidden: true });
+  body.append(meaning);
+  let meant = null; // the word whose meaning is shown
+  let meantAt; // its place: the browser tells late of a scroll that brought a word into view
+  function isCut(node) {
+    if (!node || node.title || getComputedStyle(node).textOverflow !== "ellipsis") return false;
+    return node.scrollWidth > node.clientWidth || node.scrollHeight > node.clientHeight;
+  }
+  function hideMeaning() {
+    meaning.hidden = true;
+    meant?.removeAttribute("aria-describedby");
+    meant = null;
+  }
+  function tellMeaning({ target }) {
+    const word = target.closest("[data-about]") ?? [target, target.parentElement].find(isCut);
+    if (word && word === meant) return;
+    hideMeaning();
+    if (!word) return;
+    meant = word;
+    word.setAttribute("aria-describedby", meaning.id);
+    const { about = word.textContent, more = "" } = word.dataset;
+    meaning.textContent = `${about} ${more}`.trim();
+    meaning.hidden = false;
+    const [at, box] = [word.getBoundingClientRect(), meaning.getBoundingClientRect()];
+    meantAt = at.top;
+    const below = at.bottom + 6 + box.height < innerHeight;
+    meaning.style.left = `${Math.max(8, Math.min(at.left, innerWidth - box.width - 8))}px`;
+    meaning.style.top = `${below ? at.bottom + 6 : at.top - box.height - 6}px`;
+  }
+  for (const how of ["pointerover", "focusin", "click"]) document.addEventListener(how, tellMeaning);
+  document.addEventListener("focusout", hideMeaning, true);
+  document.addEventListener("scroll", () => meant && meant.getBoundingClientRect().top !== meantAt && hideMeaning(), true); // it moves away
+
+  carrySettings();
+
+  // Within another page, as on a Space, nobody sees the address.
+  if (window.parent !== window && location.protocol.startsWith("http")) {
+    const shown = make("span", "heard");
+    $("#link").after(shown);
+    $("#link").hidden = false;
+    $("#link").onclick = () => {
+      writeAddress();
+      const url = new URL(location);
+      for (const name of [...url.searchParams.keys()]) if (name.startsWith("__")) url.searchParams.delete(name); // a Space's key
+      shown.textContent = url;
+      copy($("#link"), shown);
+    };
+  }
+  if (served) fixGradio();
+}

@@ -1,264 +1,276 @@
-// The player: which instant of the run is shown. The run itself advances it as long as it is followed; otherwise
-// time does, slowed down, or a person. No frame needs a request to the server.
+// The player of the stage.
 
-const bar = $(".bar");
-const speed = $(".speed");
-const buttons = Object.fromEntries([...element.querySelectorAll("[data-do]")].map((button) => [button.dataset.do, button]));
-const HALF = 700; // least milliseconds for which a looped round shows its before and its after, against flicker
+import { initialQuery, linkSelect, updateAddress } from "./address.js";
+import { isForTarget, modified, within } from "./dom.js";
+import { view } from "./shared_view.js";
 
-/** following: the newest frame as it comes · playing: frame after frame, in the run's own time times the speed ·
-    looping: one frame, before and after · still · led: what a presenter shows */
-let mode = "following";
-let held = false; // a person moved it last
-let unasked = false; // it moved by itself: screen readers are not told of every frame
-let looped = 0;
-let clock = 0; // playing: milliseconds of the run; looping: milliseconds that have passed
-let ticked = 0;
-let ticking = 0;
+/** Decide which instant of the run is shown. The run itself advances it as long as it is followed; otherwise time does,
+    slowed down, or a person. No frame needs a request to the server. */
+export function addPlayer(stage) {
+  const { element, charts, dirty } = stage;
+  const $ = within(element);
 
-const live = () => run.running && (mode === "following" || (mode === "led" && led.at === null));
-const moving = () => mode === "playing" || live();
+  const bar = $(".bar");
+  const speed = $(".speed");
+  const buttons = Object.fromEntries([...element.querySelectorAll("[data-do]")].map((button) => [button.dataset.do, button]));
+  const HALF = 700; // least milliseconds for which a looped round shows its before and its after, against flicker
 
-/** A new run is followed from its beginning. */
-function rewind() {
-  moved();
-  enter(led ? "led" : "following");
-  held = false;
-  pans += 1;
-}
+  /** following: the newest frame as it comes · playing: frame after frame, in the run's own time times the speed ·
+      looping: one frame, before and after · still · led: what a presenter shows */
+  stage.mode = "following";
+  stage.held = false; // a person moved it last
+  stage.unasked = false; // it moved by itself: screen readers are not told of every frame
+  let looped = 0;
+  let clock = 0; // playing: milliseconds of the run; looping: milliseconds that have passed
+  let ticked = 0;
+  let ticking = 0;
 
-/** New frames have come. */
-function follow() {
-  if (mode === "led") return moveAsLed();
-  if (mode !== "following") return;
-  move(picture.last);
-  unasked = run.running;
-  if (wanted === null || !linked()) return;
-  const [asked, later] = wanted;
-  const beyond = picture.frames.findIndex(({ step, finished }) => step > asked || finished);
-  const end = beyond < 0 && !run.running ? picture.frames.length : beyond; // a file may end before its run does
-  const first = picture.frames.findIndex(({ step }) => step === asked);
-  if (end > 0) go(first < 0 ? end - 1 : Math.min(first + later, end - 1));
-}
+  const live = () => stage.run.running && (stage.mode === "following" || (stage.mode === "led" && stage.led.at === null));
+  const moving = () => stage.mode === "playing" || live();
 
-/** Sentences of what has been shown since the last picture: said with the next. */
-let words = [];
-
-/** Show a frame. ``byHand``: a person asked for it, so its sentence is said at once. */
-function move(seq, byHand = false) {
-  const from = picture.at;
-  held = byHand;
-  unasked = false;
-  for (const name of picture.go(seq)) dirty.add(name);
-  $(".stage").dataset.at = picture.at; // data-seq follows when it is drawn
-  moved();
-  const end = picture.frame?.finished;
-  if (byHand || picture.at < from || end) {
-    if (picture.at !== from || byHand) words = [[end ? atTheEnd() : picture.say, end?.reason === "error", sayNow]];
-  } else {
-    const news = picture.frames.slice(from + 1, picture.at + 1);
-    for (const { say: text, linger, head } of news) if (text && !head) words.push([text, linger, say]); // a head's is of rest
+  /** A new run is followed from its beginning. */
+  function rewind() {
+    stage.moved();
+    enter(stage.led ? "led" : "following");
+    stage.held = false;
+    stage.pans += 1;
   }
-  tell();
-  schedule();
-}
 
-/** The sentence at the run's end, with a hint to play it: it was over before anybody could watch. */
-function atTheEnd() {
-  const slow = speed.value < 1 ? `${Math.round(1 / speed.value)} times slower` : "at its true speed";
-  return picture.last > 1 ? `${picture.say} ▶ plays it ${slow}.` : picture.say;
-}
-
-/** A person moves to a frame. */
-function go(seq) {
-  const to = Math.min(Math.max(seq, 0), picture.last);
-  if (mode === "looping") [looped, clock] = [Math.max(to, 1), HALF];
-  else enter("still");
-  pans += 1;
-  move(to, true);
-  remember();
-}
-
-function enter(next) {
-  cancelAnimationFrame(ticking);
-  if (led && next !== "led") leave();
-  mode = next;
-  if (mode !== "following") wanted = null; // reached, or somebody went elsewhere
-  unasked = false;
-  charts.forEach((name) => dirty.add(name)); // at rest every row is drawn
-  if (mode === "playing" || mode === "looping") {
-    ticked = performance.now();
-    clock = mode === "playing" ? picture.frame.t_ms : 0;
-    ticking = requestAnimationFrame(tick);
+  /** New frames have come. */
+  function follow() {
+    if (stage.mode === "led") return moveAsLed();
+    if (stage.mode !== "following") return;
+    move(stage.picture.last);
+    stage.unasked = stage.run.running;
+    if (wanted === null || !stage.linked()) return;
+    const [asked, later] = wanted;
+    const beyond = stage.picture.frames.findIndex(({ step, finished }) => step > asked || finished);
+    const end = beyond < 0 && !stage.run.running ? stage.picture.frames.length : beyond; // a file may end before its run does
+    const first = stage.picture.frames.findIndex(({ step }) => step === asked);
+    if (end > 0) go(first < 0 ? end - 1 : Math.min(first + later, end - 1));
   }
-  remember();
-  tell();
-  schedule();
-}
 
-function tick(now) {
-  const passed = Math.max(0, now - ticked);
-  ticked = now;
-  ticking = requestAnimationFrame(tick);
-  const { frames } = picture;
-  if (mode === "looping") {
-    clock += passed;
-    const half = Math.max(HALF, (frames[looped].t_ms - frames[looped - 1].t_ms) / speed.value);
-    const to = clock % (2 * half) < half ? looped - 1 : looped;
-    if (to === picture.at) return;
+  /** Sentences of what has been shown since the last picture: said with the next. */
+  stage.words = [];
+
+  /** Show a frame. ``byHand``: a person asked for it, so its sentence is said at once. */
+  function move(seq, byHand = false) {
+    const from = stage.picture.at;
+    stage.held = byHand;
+    stage.unasked = false;
+    for (const name of stage.picture.go(seq)) dirty.add(name);
+    $(".stage").dataset.at = stage.picture.at; // data-seq follows when it is drawn
+    stage.moved();
+    const end = stage.picture.frame?.finished;
+    if (byHand || stage.picture.at < from || end) {
+      if (stage.picture.at !== from || byHand) stage.words = [[end ? atTheEnd() : stage.picture.say, end?.reason === "error", stage.sayNow]];
+    } else {
+      const news = stage.picture.frames.slice(from + 1, stage.picture.at + 1);
+      for (const { say: text, linger, head } of news) if (text && !head) stage.words.push([text, linger, stage.say]); // a head's is of rest
+    }
+    report();
+    stage.schedule();
+  }
+
+  /** The sentence at the run's end, with a hint to play it: it was over before anybody could watch. */
+  function atTheEnd() {
+    const slow = speed.value < 1 ? `${Math.round(1 / speed.value)} times slower` : "at its true speed";
+    return stage.picture.last > 1 ? `${stage.picture.say} ▶ plays it ${slow}.` : stage.picture.say;
+  }
+
+  /** A person moves to a frame. */
+  function go(seq) {
+    const to = Math.min(Math.max(seq, 0), stage.picture.last);
+    if (stage.mode === "looping") [looped, clock] = [Math.max(to, 1), HALF];
+    else enter("still");
+    stage.pans += 1;
     move(to, true);
-    unasked = true;
-    return;
+    remember();
   }
-  clock += passed * speed.value;
-  let to = picture.at;
-  while (to < picture.last && frames[to + 1].t_ms <= clock) to += 1;
-  const moves = to !== picture.at;
-  if (moves) {
-    move(to);
-    unasked = !picture.frame.finished;
+
+  function enter(next) {
+    cancelAnimationFrame(ticking);
+    if (stage.led && next !== "led") leave();
+    stage.mode = next;
+    if (stage.mode !== "following") wanted = null; // reached, or somebody went elsewhere
+    stage.unasked = false;
+    charts.forEach((name) => dirty.add(name)); // at rest every row is drawn
+    if (stage.mode === "playing" || stage.mode === "looping") {
+      ticked = performance.now();
+      clock = stage.mode === "playing" ? stage.picture.frame.t_ms : 0;
+      ticking = requestAnimationFrame(tick);
+    }
+    remember();
+    report();
+    stage.schedule();
   }
-  if (moves || (dirty.size && now >= chartsDue)) draw();
-  if (to < picture.last) return;
-  clock = Math.min(clock, frames[to].t_ms); // it waits for the run
-  if (!run.running) enter("still");
-}
 
-const actions = {
-  first: () => go(0),
-  back: () => go((mode === "looping" ? looped : picture.at) - 1),
-  on: () => go((mode === "looping" ? looped : picture.at) + 1),
-  last: () => (run.running ? actions.live() : go(picture.last)),
-  live() {
-    enter("following");
-    move(picture.last, true);
-    held = false;
-  },
-  play() {
-    if (mode === "playing" || mode === "looping" || moving()) return enter("still");
-    if (picture.at === picture.last && !run.running) move(0, true);
-    enter("playing");
-  },
-  loop() {
-    if (mode === "looping") return go(looped), enter("still");
-    looped = Math.max(1, picture.at);
-    enter("looping");
-  },
-};
-
-for (const [name, button] of Object.entries(buttons)) button.onclick = () => (actions[name](), leave());
-bar.addEventListener("input", () => (go(Number(bar.value)), leave()));
-
-window.decodeLab.choice("speed", speed);
-speed.addEventListener("change", () => mode !== "playing" && picture.frame?.finished && sayNow(atTheEnd()));
-
-const KEYS = { " ": "play", arrowleft: "back", arrowright: "on", home: "first", end: "last", l: "loop" };
-document.addEventListener("keydown", (event) => {
-  const { target } = event;
-  const key = event.key?.toLowerCase(); // autofill sends events without a key
-  const action = KEYS[key];
-  if (!action || !element.offsetParent || buttons.play.disabled || modified(event)) return;
-  if (target !== bar && isForTarget(event, key)) return;
-  if (action !== "loop" && target.closest(".rule")) return; // it scrolls
-  event.preventDefault();
-  if (!event.repeat || action === "back" || action === "on") actions[action]();
-  leave();
-});
-
-// After a button was pressed with a pointer, the next key is meant for the run and not for the button.
-document.addEventListener("click", ({ target, detail }) => detail && target.closest("#run, .transport button")?.blur());
-
-function drawControls() {
-  const { frame, last, at, steps } = picture;
-  for (const button of [...Object.values(buttons), bar]) button.disabled = last < 1;
-  if (!frame) return;
-  const here = frame.finished ? "end" : at && frame.step >= 0 ? `pass ${frame.step}` : "start"; // the prefill is pass 0
-  bar.max = last || 1;
-  bar.value = at;
-  bar.setAttribute("aria-valuetext", `${here} of ${steps}`);
-  bar.style.setProperty("--played", `${(100 * at) / bar.max}%`);
-  $(".place").textContent = `${here} / ${steps} · ${time(frame.t_ms)}`;
-  const plays = moving() || mode === "looping";
-  buttons.play.classList.toggle("plays", plays);
-  buttons.play.setAttribute("aria-label", plays ? "Pause" : "Play");
-  buttons.loop.setAttribute("aria-pressed", mode === "looping");
-  buttons.live.classList.toggle("offered", run.running && mode !== "following");
-  buttons.live.hidden = picture.head.recorded;
-  buttons.live.disabled = !(run.running && mode !== "following");
-}
-
-const time = (ms) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(2)} s`);
-
-// -- the step in the address -------------------------------------------------------------------------
-
-/** The frame that a link asks for, until the run has it: a step, and how many frames come after the step's own (a
-    preemption, an admission); "15" is the own, "15.1" the next. "start" comes before all steps. */
-let wanted = asksFor(window.decodeLab.asked.get("step"));
-function asksFor(place) {
-  const [, step, later = 0] = /^(\d+|start)(?:\.(\d+))?$/.exec(place) ?? [];
-  return step ? [step === "start" ? -1 : Number(step), Number(later)] : null;
-}
-let remembering;
-document.addEventListener("decode-lab-other", () => (wanted = null));
-/** Put the frame that is shown into the address: none where the run is followed, or at its end. Browsers
-    limit how often an address is rewritten. */
-function remember() {
-  clearTimeout(remembering);
-  if (mode === "playing" || mode === "led" || wanted !== null) return;
-  remembering = setTimeout(() => {
-    const at = mode === "looping" ? looped : picture.at;
-    window.decodeLab.address({ step: mode === "following" || !linked() ? null : placeOf(picture.frames[at]) });
-  }, 250);
-}
-
-/** A frame, as a link names it; null: the last one, which a link shows anyway. */
-function placeOf(frame) {
-  if (!frame || frame.finished) return null;
-  const { step } = frame;
-  const later = frame.seq - picture.frames.findIndex((other) => other.step === step);
-  const name = step < 0 ? "start" : step;
-  return later ? `${name}.${later}` : name;
-}
-
-// -- being led ---------------------------------------------------------------------------------------
-// In a workshop (strip.js) a page reports what it shows, and shows what it is told to.
-
-/** What a presenter shows: {run, at, guess}, ``at`` null for the newest frame; null: nobody is followed. */
-let led = null;
-
-/** Show what the presenter shows. Nothing of another run is shown until its first frame has come. */
-function beLed() {
-  const was = led;
-  led = window.decodeLab.led ?? null;
-  if (!led) return was && mode === "led" && enter("still");
-  if (run.own && run.running) {
-    document.querySelector("#stop")?.click(); // nobody would see it
-    over();
+  function tick(now) {
+    const passed = Math.max(0, now - ticked);
+    ticked = now;
+    ticking = requestAnimationFrame(tick);
+    const { frames } = stage.picture;
+    if (stage.mode === "looping") {
+      clock += passed;
+      const half = Math.max(HALF, (frames[looped].t_ms - frames[looped - 1].t_ms) / speed.value);
+      const to = clock % (2 * half) < half ? looped - 1 : looped;
+      if (to === stage.picture.at) return;
+      move(to, true);
+      stage.unasked = true;
+      return;
+    }
+    clock += passed * speed.value;
+    let to = stage.picture.at;
+    while (to < stage.picture.last && frames[to + 1].t_ms <= clock) to += 1;
+    const moves = to !== stage.picture.at;
+    if (moves) {
+      move(to);
+      stage.unasked = !stage.picture.frame.finished;
+    }
+    if (moves || (dirty.size && now >= stage.chartsDue)) stage.draw();
+    if (to < stage.picture.last) return;
+    clock = Math.min(clock, frames[to].t_ms); // it waits for the run
+    if (!stage.run.running) enter("still");
   }
-  read(`${JSON.stringify({ run: led.run, live: true })}\n`);
-  if (picture.id !== led.run) return;
-  if (mode !== "led") enter("led");
-  moveAsLed();
-}
 
-function moveAsLed() {
-  if (picture.last < 0) return;
-  move(led.at ?? picture.last, led.at !== null);
-  unasked = !picture.frame.finished;
-}
+  const actions = {
+    first: () => go(0),
+    back: () => go((stage.mode === "looping" ? looped : stage.picture.at) - 1),
+    on: () => go((stage.mode === "looping" ? looped : stage.picture.at) + 1),
+    last: () => (stage.run.running ? actions.live() : go(stage.picture.last)),
+    live() {
+      enter("following");
+      move(stage.picture.last, true);
+      stage.held = false;
+    },
+    play() {
+      if (stage.mode === "playing" || stage.mode === "looping" || moving()) return enter("still");
+      if (stage.picture.at === stage.picture.last && !stage.run.running) move(0, true);
+      enter("playing");
+    },
+    loop() {
+      if (stage.mode === "looping") return go(looped), enter("still");
+      looped = Math.max(1, stage.picture.at);
+      enter("looping");
+    },
+  };
 
-/** A person takes over, or runs something: from here on the stage is their own. */
-function leave() {
-  led = null;
-  if (mode === "led") mode = "still";
-  document.dispatchEvent(new Event("decode-lab-left"));
-}
+  for (const [name, button] of Object.entries(buttons)) button.onclick = () => (actions[name](), leave());
+  bar.addEventListener("input", () => (go(Number(bar.value)), leave()));
 
-/** Report what is shown, for followers; if the run is followed here, that is its newest frame. */
-function tell() {
-  const number = picture.own ? picture.frames.findLast(({ owner }) => owner !== undefined)?.owner : undefined;
-  window.decodeLab.shown = { run: picture.id, at: mode === "following" ? null : picture.at, number };
-  document.dispatchEvent(new Event("decode-lab-shown"));
-}
+  linkSelect("speed", speed);
+  speed.addEventListener("change", () => stage.mode !== "playing" && stage.picture.frame?.finished && stage.sayNow(atTheEnd()));
 
-document.addEventListener("decode-lab-led", beLed);
+  const KEYS = { " ": "play", arrowleft: "back", arrowright: "on", home: "first", end: "last", l: "loop" };
+  document.addEventListener("keydown", (event) => {
+    const { target } = event;
+    const key = event.key?.toLowerCase(); // autofill sends events without a key
+    const action = KEYS[key];
+    if (!action || !element.offsetParent || buttons.play.disabled || modified(event)) return;
+    if (target !== bar && isForTarget(event, key)) return;
+    if (action !== "loop" && target.closest(".rule")) return; // it scrolls
+    event.preventDefault();
+    if (!event.repeat || action === "back" || action === "on") actions[action]();
+    leave();
+  });
+
+  // After a button was pressed with a pointer, the next key is meant for the run and not for the button.
+  document.addEventListener("click", ({ target, detail }) => detail && target.closest("#run, .transport button")?.blur());
+
+  function drawControls() {
+    const { frame, last, at, steps } = stage.picture;
+    for (const button of [...Object.values(buttons), bar]) button.disabled = last < 1;
+    if (!frame) return;
+    const here = frame.finished ? "end" : at && frame.step >= 0 ? `pass ${frame.step}` : "start"; // the prefill is pass 0
+    bar.max = last || 1;
+    bar.value = at;
+    bar.setAttribute("aria-valuetext", `${here} of ${steps}`);
+    bar.style.setProperty("--played", `${(100 * at) / bar.max}%`);
+    $(".place").textContent = `${here} / ${steps} · ${time(frame.t_ms)}`;
+    const plays = moving() || stage.mode === "looping";
+    buttons.play.classList.toggle("plays", plays);
+    buttons.play.setAttribute("aria-label", plays ? "Pause" : "Play");
+    buttons.loop.setAttribute("aria-pressed", stage.mode === "looping");
+    buttons.live.classList.toggle("offered", stage.run.running && stage.mode !== "following");
+    buttons.live.hidden = stage.picture.head.recorded;
+    buttons.live.disabled = !(stage.run.running && stage.mode !== "following");
+  }
+
+  const time = (ms) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(2)} s`);
+
+  // -- the step in the address -------------------------------------------------------------------------
+
+  /** The frame that a link asks for, until the run has it: a step, and how many frames come after the step's own (a
+      preemption, an admission); "15" is the own, "15.1" the next. "start" comes before all steps. */
+  let wanted = asksFor(initialQuery.get("step"));
+  function asksFor(place) {
+    const [, step, later = 0] = /^(\d+|start)(?:\.(\d+))?$/.exec(place) ?? [];
+    return step ? [step === "start" ? -1 : Number(step), Number(later)] : null;
+  }
+  let remembering;
+  document.addEventListener("decode-lab-other", () => (wanted = null));
+  /** Put the frame that is shown into the address: none where the run is followed, or at its end. Browsers
+      limit how often an address is rewritten. */
+  function remember() {
+    clearTimeout(remembering);
+    if (stage.mode === "playing" || stage.mode === "led" || wanted !== null) return;
+    remembering = setTimeout(() => {
+      const at = stage.mode === "looping" ? looped : stage.picture.at;
+      updateAddress({ step: stage.mode === "following" || !stage.linked() ? null : placeOf(stage.picture.frames[at]) });
+    }, 250);
+  }
+
+  /** A frame, as a link names it; null: the last one, which a link shows anyway. */
+  function placeOf(frame) {
+    if (!frame || frame.finished) return null;
+    const { step } = frame;
+    const later = frame.seq - stage.picture.frames.findIndex((other) => other.step === step);
+    const name = step < 0 ? "start" : step;
+    return later ? `${name}.${later}` : name;
+  }
+
+  // -- being led ---------------------------------------------------------------------------------------
+  // In a workshop (pages/workshop/workshop_bar.js) a page reports what it shows, and shows what it is told to.
+
+  /** What a presenter shows: {run, at, guess}, ``at`` null for the newest frame; null: nobody is followed. */
+  stage.led = null;
+
+  /** Show what the presenter shows. Nothing of another run is shown until its first frame has come. */
+  function beLed() {
+    const was = stage.led;
+    stage.led = view.led;
+    if (!stage.led) return was && stage.mode === "led" && enter("still");
+    if (stage.run.own && stage.run.running) {
+      document.querySelector("#stop")?.click(); // nobody would see it
+      stage.over();
+    }
+    stage.read(`${JSON.stringify({ run: stage.led.run, live: true })}\n`);
+    if (stage.picture.id !== stage.led.run) return;
+    if (stage.mode !== "led") enter("led");
+    moveAsLed();
+  }
+
+  function moveAsLed() {
+    if (stage.picture.last < 0) return;
+    move(stage.led.at ?? stage.picture.last, stage.led.at !== null);
+    stage.unasked = !stage.picture.frame.finished;
+  }
+
+  /** A person takes over, or runs something: from here on the stage is their own. */
+  function leave() {
+    stage.led = null;
+    if (stage.mode === "led") stage.mode = "still";
+    document.dispatchEvent(new Event("decode-lab-left"));
+  }
+
+  /** Report what is shown, for followers; if the run is followed here, that is its newest frame. */
+  function report() {
+    const number = stage.picture.own ? stage.picture.frames.findLast(({ owner }) => owner !== undefined)?.owner : undefined;
+    view.shown = { run: stage.picture.id, at: stage.mode === "following" ? null : stage.picture.at, number };
+    document.dispatchEvent(new Event("decode-lab-shown"));
+  }
+
+  document.addEventListener("decode-lab-led", beLed);
+
+  Object.assign(stage, { bar, speed, live, moving, rewind, follow, move, enter, leave, drawControls, beLed, report });
+}

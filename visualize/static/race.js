@@ -1,13 +1,14 @@
-// The race: recorded runs on one clock, drawn in the browser. Put before a page's own script; ``setup`` has the
-// vocabulary.
+// The race: recorded runs on one clock, drawn in the browser.
+
+import { calm, isForTarget, make, modified } from "./dom.js";
 
 const LINE = 20; // pixels; compare.css
 const LONG_ENOUGH = 8000; // milliseconds
 
-class Race {
-  /** ``remember`` is called with the instant at which a person leaves the race, null at its end. It is a share of the
+export class Race {
+  /** ``states``: of tokens, as in visualize/states.py. ``remember`` is called with the instant at which a person leaves the race, null at its end. It is a share of the
       whole, because another run of the same race takes another time. */
-  constructor(root, remember = () => {}) {
+  constructor(root, { states }, remember = () => {}) {
     this.root = root;
     this.remember = remember;
     this.play = root.querySelector(".play");
@@ -31,7 +32,7 @@ class Race {
     for (const key of ["plain", "accepted", "recovered", "bonus"]) {
       const item = make("li");
       item.dataset.origin = key;
-      item.append(make("span", `piece ${key}`, setup.vocabulary.states[key].label));
+      item.append(make("span", `piece ${key}`, states[key].label));
       root.querySelector(".legend").append(item);
     }
     new ResizeObserver(() => this.fit()).observe(this.list);

@@ -1,7 +1,7 @@
 // A run at one instant: its frames (visualize/reduce/frames.py), applied up to one of them. It can go forward and
 // back, and knows nothing of the page. tests/visualize/picture.py does the same in Python.
 
-class Picture {
+export class RunState {
   /** The state before the first frame; ``start`` has each chart's first columns. */
   constructor(start = {}) {
     this.frames = [];
@@ -42,7 +42,7 @@ class Picture {
     return changed;
   }
 
-  /** Let ``read`` see the picture at another frame. */
+  /** Let ``read`` see the run at another frame. */
   glance(seq, read) {
     const { at } = this;
     this.go(seq);

@@ -153,7 +153,7 @@ def _slots(blocks: torch.Tensor) -> torch.Tensor:
 
 
 def _check(out: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-    """What is timed has to be right: of the first sequence, out and query [heads, d], key and value [context, kv_heads,
+    """Refuse a wrong result: of the first sequence, out and query [heads, d], key and value [context, kv_heads,
     d], all float32. Raises AssertionError if it is further off than rounding explains."""
     right = F.scaled_dot_product_attention(query[:, None], key.transpose(0, 1), value.transpose(0, 1), enable_gqa=True)
     off = ((out - right[:, 0]).abs().max() / right.abs().max()).item()

@@ -43,7 +43,7 @@ def _driver() -> str:
 
 
 def layers_to_rotate(read: int, device: torch.device) -> int:
-    """How many layers, reading ``read`` bytes each, so that none finds its data in the device's cache. One on a CPU."""
+    """Number of layers, reading ``read`` bytes each, so that none finds its data in the device's cache; 1 on a CPU."""
     return min(MOST_LAYERS, -(-ROTATED_BYTES // read)) if device.type == "cuda" else 1
 
 

@@ -17,9 +17,9 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from lab.bench.gpu.attention_bench import run_attention
-from lab.bench.gpu.capacity import run_capacity
 from lab.bench.gpu.device import describe
 from lab.bench.gpu.large import run_large
+from lab.bench.gpu.long_tail import run_capacity
 from lab.bench.gpu.pair import run_pair
 from lab.bench.gpu.recording import record
 from lab.bench.gpu.sheet import Sheet

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerF
 
 from lab.engine.engine import Engine
 from lab.kv_cache.attention_metadata import BlockPlan, StepPlan
+from lab.load import new_engine
 from lab.memory.model_memory import known_models
 from lab.models.language_model import LanguageModel
 from lab.models.model_shape import ModelShape
@@ -90,20 +91,20 @@ class Scripted(LanguageModel):
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See ``LanguageModel.forward``: the script is written over the logits that it computes."""
-        said = super().forward(token_ids, positions, plan, keep, out)
-        said.fill_(-math.inf)
-        said.scatter_(1, self.script[positions[keep]][:, None], math.log1p(-self._end))
+        logits = super().forward(token_ids, positions, plan, keep, out)
+        logits.fill_(-math.inf)
+        logits.scatter_(1, self.script[positions[keep]][:, None], math.log1p(-self._end))
         if self._end:
-            said[:, END] = math.log(self._end)
-        return said
+            logits[:, END] = math.log(self._end)
+        return logits
 
 
 def random_script(shape: ModelShape, device: torch.device) -> torch.Tensor:
-    """[context] int64. A wrong guess is the next larger id, which is in the vocabulary too."""
+    """[context] int64. A wrong draft token is the next larger id, which is in the vocabulary too."""
     return torch.randint(END + 1, shape.vocabulary - 1, (shape.context_length,), device=device)
 
 
-def guess(script: torch.Tensor, rate: float, seed: int = 0) -> torch.Tensor:
+def draft_script(script: torch.Tensor, rate: float, seed: int = 0) -> torch.Tensor:
     """A draft's script: right at each position with probability ``rate``, and in every hundred exactly so often.
 
     With positions independent of each other, the tokens that a round gives would vary twice as much from run to run:
@@ -126,7 +127,7 @@ def tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
 def engine(target: Scripted, draft: Scripted | None = None, **settings: object) -> Engine:
     """``settings``: of ``Engine``. No step in C: it computes the head itself and would output what the weights say."""
     kernels = "auto" if target.device.type == "cuda" else "reference"
-    return Engine(target, tokenizer(target.vocabulary), draft, kernels=kernels, **settings)
+    return new_engine(target, tokenizer(target.vocabulary), draft, kernels=kernels, **settings)
 
 
 def prompt(tokens: int, first: int = 2) -> str:

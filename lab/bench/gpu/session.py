@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from lab.bench.gpu.attention_bench import format_attention
-from lab.bench.gpu.capacity import format_capacity
 from lab.bench.gpu.large import format_large
+from lab.bench.gpu.long_tail import format_capacity
 from lab.bench.gpu.pair import format_pair
 from lab.bench.gpu.sheet import format_gaps
 from lab.bench.output import write
@@ -72,7 +72,7 @@ def run_gpu(
 
 
 def is_whole(result: dict) -> bool:
-    """Whether every part came to its end."""
+    """True if every part came to its end."""
     return not any("failure" in entry for entry in (*result["parts"].values(), result.get("recorded", {})))
 
 

@@ -1,4 +1,4 @@
-"""What a part of the bench has measured so far, written to a file at once: a part may end at any moment."""
+"""The results of a part of the bench, written to a file as they come: a part may end at any moment."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class Sheet:
         try:
             yield
         except Exception as error:
-            self.result.setdefault("failures", {})[what] = _told(error)
-            self.say(f"  {what} failed: {_told(error)[:300]}")
+            self.result.setdefault("failures", {})[what] = _described(error)
+            self.say(f"  {what} failed: {_described(error)[:300]}")
         self.keep()
 
     def has_time(self, seconds: float, what: str) -> bool:
-        """Whether so many seconds are left. If not, ``what`` is added to ``left_out``."""
+        """True if so many seconds are left; else add ``what`` to ``left_out``."""
         if self.seconds_left >= seconds:
             return True
         self.result.setdefault("left_out", []).append(f"{what} ({max(self.seconds_left, 0):.0f} s were left)")
@@ -72,11 +72,11 @@ class Sheet:
 
     def fail(self, error: Exception) -> None:
         """Record the error that ends the whole part."""
-        self.entry |= {"failure": _told(error), "traceback": "".join(traceback.format_exception(error))}
-        self.say(f"  failed: {_told(error)[:300]}")
+        self.entry |= {"failure": _described(error), "traceback": "".join(traceback.format_exception(error))}
+        self.say(f"  failed: {_described(error)[:300]}")
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 

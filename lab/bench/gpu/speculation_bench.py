@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from lab.bench.gpu.random_models import guess
+from lab.bench.gpu.random_models import draft_script
 from lab.bench.gpu.sheet import Sheet, spread
 from lab.config import EngineConfig
 from lab.engine.adaptive_window import tokens_per_round
@@ -63,7 +63,7 @@ class Speculation:
         """
         for config in self._configs.values():
             self._lab.warm_up(config, longest=longest)
-        self._lab.draft.script.copy_(guess(self._script, RATES[0]))
+        self._lab.draft.script.copy_(draft_script(self._script, RATES[0]))
         for gamma, config in self._configs.items():
             self._decode(config, 4 * (gamma + 1))
 
@@ -85,7 +85,7 @@ class Speculation:
             if not self._sheet.has_time(len(RATES) * longest + reserve, what):
                 return False
             for rate in RATES:
-                self._lab.draft.script.copy_(guess(self._script, rate, seed=self._passes))
+                self._lab.draft.script.copy_(draft_script(self._script, rate, seed=self._passes))
                 began = time.perf_counter()
                 run = self._decode(config)
                 longest = max(longest, time.perf_counter() - began)

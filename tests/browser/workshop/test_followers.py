@@ -26,7 +26,7 @@ def test_followers_see_what_is_shown_until_they_go_their_own_way(visit: Visit, l
     assert lab.page.inner_text(".strip-say") == "You follow the presenter. Nothing is shown yet."
     assert lab.page.inner_text(".text .hint").startswith("What the presenter shows appears here")
 
-    leading.choose("speculation", "Lookup")
+    leading.choose("speculative", "Lookup")
     leading.run()
     leading.finish()
     end = leading.instant
@@ -37,7 +37,7 @@ def test_followers_see_what_is_shown_until_they_go_their_own_way(visit: Visit, l
     assert lab.page.inner_text(".compared") == f"{settings}temperature 0.8, seed 3, max tokens 24"
     assert leading.page.inner_text(".compared") == ""
     lab.page.click(".use")
-    lab.page.wait_for_selector("#speculation label.selected:has-text('Lookup')")
+    lab.page.wait_for_selector("#speculative label.selected:has-text('Lookup')")
     state(lab.page, "following")
 
     for key in ("Home", "ArrowRight", "ArrowRight"):  # as the presenter scrubs
@@ -69,15 +69,15 @@ def test_followers_see_what_is_shown_until_they_go_their_own_way(visit: Visit, l
     assert lab.page.inner_text(".strip-own").startswith("your run: ")
     sees(late.page, 1)
 
-    leading.toggle("prefix-caching")  # and has not run with it yet
-    leading.page.wait_for_function("location.search.includes('prefix_caching=1')")
+    leading.toggle("enable-prefix-caching")  # and has not run with it yet
+    leading.page.wait_for_function("location.search.includes('enable_prefix_caching=1')")
     leading.page.wait_for_timeout(500)
     lab.page.click("[data-act=settings]")
-    lab.page.wait_for_url("**prefix_caching=1**")
-    assert "speculation=ngram" in lab.page.url
+    lab.page.wait_for_url("**enable_prefix_caching=1**")
+    assert "speculative=ngram" in lab.page.url
     lab.ready()
     state(lab.page, "alone")
-    lab.page.wait_for_selector("#speculation label.selected:has-text('Lookup')")
+    lab.page.wait_for_selector("#speculative label.selected:has-text('Lookup')")
 
 
 def test_followers_see_a_reopened_run_and_keep_it_when_showing_stops(

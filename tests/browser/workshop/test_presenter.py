@@ -86,7 +86,7 @@ def test_what_a_presenter_who_left_showed_can_still_be_used_and_saved(
     visit: Visit, presenter: BrowserContext, server: str, code: str, tmp_path: Path
 ) -> None:
     follower = visit().open(join=code)
-    lab = Lab(presenter.new_page(), server).open(max_tokens=12, speculation="ngram")
+    lab = Lab(presenter.new_page(), server).open(max_tokens=12, speculative="ngram")
     state(lab.page, "ready")
     lab.page.click("[data-act=lead]")
     lab.run()
@@ -95,7 +95,7 @@ def test_what_a_presenter_who_left_showed_can_still_be_used_and_saved(
     lab.page.close(run_before_unload=True)
     follower.page.wait_for_selector(".strip-say:has-text('has left: the last run stays here')")
     follower.page.click(".use")
-    follower.page.wait_for_selector("#speculation label.selected:has-text('Lookup')")
+    follower.page.wait_for_selector("#speculative label.selected:has-text('Lookup')")
     saved = json.loads(follower.save("json", tmp_path).read_text())
     assert saved["events"][0]["config"]["speculative"] == "ngram"
 
@@ -140,7 +140,7 @@ def test_the_last_to_press_lead_leads_even_before_any_run(presenter: BrowserCont
 def test_what_is_shown_stays_when_the_presenter_closes_the_page(
     visit: Visit, presenter: BrowserContext, shown: Lab, code: str
 ) -> None:
-    leaving = Lab(presenter.new_page(), shown.server).open(seed=5, max_tokens=900, cache=0, paged=0)
+    leaving = Lab(presenter.new_page(), shown.server).open(seed=5, max_tokens=900, kv_cache=0, paged=0)
     state(leaving.page, "ready")
     leaving.page.click("[data-act=lead]")
     state(leaving.page, "leading")

@@ -43,16 +43,16 @@ def test_settings_can_be_taken_before_the_presenter_has_run_anything(
     visit: Visit, presenter: BrowserContext, server: str, code: str
 ) -> None:
     leads = begin_to_lead(presenter, server)
-    with leads.page.expect_response(lambda answer: "speculation=ngram" in (answer.request.post_data or "")):
-        leads.choose("speculation", "Lookup")
+    with leads.page.expect_response(lambda answer: "speculative=ngram" in (answer.request.post_data or "")):
+        leads.choose("speculative", "Lookup")
     lab = visit().open(join=code, temperature=0.3)
     state(lab.page, "following")
     lab.page.click("[data-act=alone]")
     lab.page.click("[data-act=settings]")
-    lab.page.wait_for_url("**speculation=ngram**")
+    lab.page.wait_for_url("**speculative=ngram**")
     lab.ready()
     state(lab.page, "alone")
-    lab.page.wait_for_selector("#speculation label.selected:has-text('Lookup')")
+    lab.page.wait_for_selector("#speculative label.selected:has-text('Lookup')")
     assert "temperature" not in lab.page.url
     stop_leading(leads)
 

@@ -320,7 +320,7 @@ def test_every_run_of_a_whole_site_can_be_made() -> None:
     recordings = runs.record(lambda pair: Scripted(), PRESETS, 1, told.append)
     assert [one.name for one in recordings] == list(PRESETS)
     pools = {one.name: one.run.started.config["num_blocks"] for one in recordings}
-    assert pools == dict.fromkeys(PRESETS, POOL // EngineConfig().block_size) | {"no-cache": None}
+    assert pools == dict.fromkeys(PRESETS, POOL) | {"no-cache": None}
     assert {line.partition(", run ")[0] for line in told} == {preset.title for preset in PRESETS.values()}
 
 

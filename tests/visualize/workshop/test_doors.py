@@ -78,11 +78,11 @@ def test_if_nobody_can_join_the_presenter_is_told_why_and_can_still_lead() -> No
 def test_followers_are_told_what_is_shown(room: Room) -> None:
     run = Channel()
     assert room.shown() == {"run": None, "at": None, "guess": None}
-    assert room.ask("lead", key=KEY, run=run.id, at=None, query="?gamma=2") == (200, {"followers": 0})
+    assert room.ask("lead", key=KEY, run=run.id, at=None, query="?num_speculative_tokens=2") == (200, {"followers": 0})
     assert room.shown() == {"run": run.id, "at": None, "guess": None}
-    room.ask("lead", key=KEY, run=run.id, at=12, guess=[9, 0], query="?gamma=3")
+    room.ask("lead", key=KEY, run=run.id, at=12, guess=[9, 0], query="?num_speculative_tokens=3")
     assert room.shown() == {"run": run.id, "at": 12, "guess": [9, 0]}
-    assert room.ask("join", code=room.workshop.access.code)[1]["query"] == "?gamma=3"
+    assert room.ask("join", code=room.workshop.access.code)[1]["query"] == "?num_speculative_tokens=3"
     room.ask("lead", key=KEY, run=None)
     assert room.shown() == {"run": None, "at": None, "guess": None}
     assert room.ask("join", code=room.workshop.access.code)[1]["query"] == ""
@@ -93,10 +93,10 @@ def test_the_settings_of_whoever_leads_are_known_before_any_run_and_of_nobody_th
         return room.ask("join", code=room.workshop.access.code)[1]["query"]
 
     assert query() is None
-    room.ask("lead", key=KEY, run=None, who="ann", take=True, query="speculation=ngram")
-    assert query() == "speculation=ngram"
-    room.ask("lead", key=KEY, run=Channel().id, who="ann", query="gamma=3")  # which is gone
-    assert query() == "gamma=3"
+    room.ask("lead", key=KEY, run=None, who="ann", take=True, query="speculative=ngram")
+    assert query() == "speculative=ngram"
+    room.ask("lead", key=KEY, run=Channel().id, who="ann", query="num_speculative_tokens=3")  # which is gone
+    assert query() == "num_speculative_tokens=3"
     room.ask("lead", key=KEY, run=None, who="ann", rest=True)
     assert query() is None
 
@@ -112,7 +112,7 @@ def test_nobody_leads_without_the_key(room: Room) -> None:
 @pytest.mark.parametrize("field", ["page", "query", "run", "code"])
 def test_a_lone_surrogate_is_refused_in_any_field_and_others_still_join(room: Room, field: str) -> None:
     run, code = Channel(), room.workshop.access.code
-    room.ask("lead", key=KEY, run=run.id, at=1, query="?gamma=3")
+    room.ask("lead", key=KEY, run=run.id, at=1, query="?num_speculative_tokens=3")
     sound = {"key": KEY, "code": code, "page": "https://lab.example/", "run": run.id, "at": 2, "query": ""}
     for door in ("join", "presenter", "lead"):
         body = json.dumps(sound | {field: "https://lab.example/\ud800"}).encode()
@@ -120,7 +120,7 @@ def test_a_lone_surrogate_is_refused_in_any_field_and_others_still_join(room: Ro
         assert (answer.status_code, answer.json()) == (400, {"problem": doors.NONSENSE})
     assert room.shown() == {"run": run.id, "at": 1, "guess": None}
     status, answer = room.ask("join", code=code)
-    assert (status, answer["query"]) == (200, "?gamma=3")
+    assert (status, answer["query"]) == (200, "?num_speculative_tokens=3")
 
 
 def test_an_address_too_long_for_a_qr_code_is_reported_and_the_presenter_still_leads(room: Room) -> None:
@@ -171,14 +171,14 @@ def test_of_several_presenters_the_last_to_take_over_leads(room: Room) -> None:
 
 def test_followers_are_told_that_the_page_that_leads_has_closed(room: Room) -> None:
     run = Channel()
-    sound = {"key": KEY, "run": run.id, "at": 1, "who": "ann", "session": "ann's", "query": "?gamma=3"}
+    sound = {"key": KEY, "run": run.id, "at": 1, "who": "ann", "session": "ann's", "query": "?num_speculative_tokens=3"}
     room.ask("lead", **sound)
     for visitor in (None, "somebody's"):
         room.workshop.lead.left(visitor)
         assert room.shown() == {"run": run.id, "at": 1, "guess": None}
     room.workshop.lead.left("ann's")
     assert room.shown() == {"run": run.id, "at": 1, "guess": None, "left": True}, "what was shown stays"
-    assert room.ask("join", code=room.workshop.access.code)[1]["query"] == "?gamma=3"
+    assert room.ask("join", code=room.workshop.access.code)[1]["query"] == "?num_speculative_tokens=3"
     assert room.ask("presenter", key=KEY, page="https://lab.example/")[1]["leader"] is None
     room.ask("lead", **sound | {"at": 2})  # its connection was only lost
     assert room.shown() == {"run": run.id, "at": 2, "guess": None}
@@ -228,7 +228,7 @@ def test_a_channel_that_is_not_a_run_cannot_be_shown(room: Room) -> None:
 
 def test_a_run_stays_available_while_it_is_shown(room: Room) -> None:
     queue = JobQueue()
-    run = LiveRun(queue, lambda pair: tiny_engine(), Settings(max_tokens=3, speculation="off", prompt="A fox"))
+    run = LiveRun(queue, lambda pair: tiny_engine(), Settings(max_tokens=3, speculative="off", prompt="A fox"))
     assert run.done.wait(20)
     while not run.channel.closed:
         time.sleep(0.01)

@@ -29,7 +29,7 @@ from visualize.run_settings import Settings
 def test_the_room_is_updated_only_while_someone_is_watching(room: Room) -> None:
     engine = tiny_engine(watch=room.workshop.room.watch("tiny"))
     channel = room.workshop.room.channel
-    settings_of_run = Settings(max_tokens=8, speculation="off", prompt="A fox", temperature=0.0)
+    settings_of_run = Settings(max_tokens=8, speculative="off", prompt="A fox", temperature=0.0)
     first = LiveRun(room.queue, lambda pair: engine, settings_of_run)
     assert first.done.wait(20)
     time.sleep(0.3)
@@ -111,7 +111,7 @@ def test_the_room_starts_over_after_what_it_cannot_take(room: Room, monkeypatch:
 
     monkeypatch.setattr(SharedPools, "take", once)
     engine = tiny_engine(watch=room.workshop.room.watch("tiny"))
-    how = Settings(max_tokens=3, speculation="off", prompt="A fox")
+    how = Settings(max_tokens=3, speculative="off", prompt="A fox")
     assert LiveRun(room.queue, lambda pair: engine, how).done.wait(20)
     until(lambda: not sound)
     sound.append(True)

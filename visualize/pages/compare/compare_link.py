@@ -10,7 +10,7 @@ from lab.config_parse import config_text
 from lab.errors import LabError
 from visualize.pages.compare.configurations import BOUNDS, LANES
 from visualize.reduce.settings_text import NEEDS
-from visualize.run_settings import CHOICES, OTHER, Settings, bounded
+from visualize.run_settings import OTHER, Settings, bounded
 
 USUAL = EngineConfig()
 
@@ -21,7 +21,7 @@ def against(settings: Settings) -> str:
     to say. Empty if the settings are just the cache, if they are invalid (their run says why), and for models that only
     the Lab accepts."""
     try:
-        config = _relevant(settings.engine_config(num_blocks=_small_pool(settings)))
+        config = _relevant(settings.engine_config(settings.num_blocks if settings.kv_cache else None))
         settings.sampling()
         bounded(settings.prompt).encode()  # it may contain a lone surrogate
     except (LabError, UnicodeEncodeError):
@@ -42,12 +42,6 @@ def against(settings: Settings) -> str:
         if value is not None:  # None: a seed that the engine picks, or repeats, which the Lab does not have
             query[name] = max(value, least)
     return f"compare?{urlencode(query | {'run': 1})}"
-
-
-def _small_pool(settings: Settings) -> int | None:
-    """The pool's blocks, if fewer were chosen than the Lab's maximum; None: the engine's own default."""
-    fewer = settings.cache and settings.pool_size in CHOICES["pool_size"] and settings.pool_size < Settings.pool_size
-    return settings.pool_size // settings.block_size if fewer else None
 
 
 def _relevant(config: EngineConfig) -> EngineConfig:

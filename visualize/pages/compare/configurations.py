@@ -10,7 +10,7 @@ from typing import Any
 from lab.config import EngineConfig, SamplingParams
 from lab.config_parse import parse_config
 from lab.errors import ConfigError
-from lab.measure.comparison import FEWEST, MOST
+from lab.measure.comparison import MAX_CONFIGS, MIN_CONFIGS
 from lab.models.devices import has_gpu
 from lab.registry import EMBEDDED, Pair
 from visualize.run_settings import BOUNDS as LAB_BOUNDS
@@ -115,8 +115,8 @@ class Inputs:
             if name in configs:
                 raise ConfigError(f"{name} is listed twice.")
             configs[name] = config
-        if not FEWEST <= len(configs) <= MOST:
-            raise ConfigError(f"Choose {FEWEST} to {MOST} settings to compare, not {len(configs)}.")
+        if not MIN_CONFIGS <= len(configs) <= MAX_CONFIGS:
+            raise ConfigError(f"Choose {MIN_CONFIGS} to {MAX_CONFIGS} settings to compare, not {len(configs)}.")
         return configs
 
     def sampling(self) -> SamplingParams:

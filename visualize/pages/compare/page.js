@@ -1,172 +1,178 @@
-// Draws the Compare page from JSON records (visualize/jobs/progress_tasks.py): a record says what is new, the rest stays.
-// Gradio runs this once, as a function of (element, props, trigger, watch, ...), after elements.js, sheet.js
-// and race.js.
+// The Compare page, from JSON records: a record says what is new, the rest stays.
 
-const { shells } = setup;
-const { asked, address, query, ran } = window.decodeLab;
-const drawn = {};
-let running = false;
-let stale = false; // whether race and theory are of the comparison before
-let old = false; // whether bars and figures are
+import { initialQuery, linkSelect, query, recordRun, updateAddress } from "../../static/address.js";
+import { announcer } from "../../static/announce.js";
+import { drawChart, onLook } from "../../static/chart_panel.js";
+import { body, counted, gently, make, narrow, within, write } from "../../static/dom.js";
+import { Race } from "../../static/race.js";
 
-// The race's speed and the instant at which it was left are part of the link, as in the Lab's player: as long as it links
-// to this race.
-let wanted = parseFloat(asked.get("at"));
-wanted = wanted >= 0 && wanted <= 100 ? wanted / 100 : null;
-document.addEventListener("decode-lab-other", () => (wanted = null));
-let remembering;
-const race = new Race($(".race"), (share) => {
-  clearTimeout(remembering); // browsers limit how often an address is rewritten
-  remembering = setTimeout(() => {
-    address({ at: share === null || query.get("run") !== "1" ? null : (100 * share).toFixed(1) });
-  }, 250);
-});
-window.decodeLab.choice("speed", race.pace);
+export function mount(element, { props, trigger, watch }, setup) {
+  const $ = within(element);
+  const { shells } = setup;
+  const drawn = {};
+  let running = false;
+  let stale = false; // whether race and theory are of the comparison before
+  let old = false; // whether bars and figures are
 
-function read(value) {
-  if (!value) return;
-  const record = JSON.parse(value);
-  if (record.growth) return grown(record.growth);
-  if (record.running !== running) {
-    running = record.running;
-    body.classList.toggle("running", running);
-    $(".grow").disabled = running;
-    if (running) race.stop();
-    if (running) ran();
-    if (running && narrow.matches) $(".contest-head").scrollIntoView({ behavior: gently(), block: "start" });
+  // The race's speed and the instant at which it was left are part of the link, as in the Lab's player: as long as it links
+  // to this race.
+  let wanted = parseFloat(initialQuery.get("at"));
+  wanted = wanted >= 0 && wanted <= 100 ? wanted / 100 : null;
+  document.addEventListener("decode-lab-other", () => (wanted = null));
+  let remembering;
+  const race = new Race($(".race"), setup.vocabulary, (share) => {
+    clearTimeout(remembering); // browsers limit how often an address is rewritten
+    remembering = setTimeout(() => {
+      updateAddress({ at: share === null || query.get("run") !== "1" ? null : (100 * share).toFixed(1) });
+    }, 250);
+  });
+  linkSelect("speed", race.pace);
+
+  function read(value) {
+    if (!value) return;
+    const record = JSON.parse(value);
+    if (record.growth) return grown(record.growth);
+    if (record.running !== running) {
+      running = record.running;
+      body.classList.toggle("running", running);
+      $(".grow").disabled = running;
+      if (running) race.stop();
+      if (running) recordRun();
+      if (running && narrow.matches) $(".contest-head").scrollIntoView({ behavior: gently(), block: "start" });
+    }
+    const problem = record.problem ?? "";
+    tell(problem || record.progress || record.said?.[0] || "", record.tokens);
+    $(".contest-say").classList.toggle("problem", Boolean(problem));
+    stale = !record.race && (running ? race.lanes.length > 0 : stale); // also when it is stopped before it has a race
+    for (const face of element.querySelectorAll(".face")) face.classList.toggle("stale", stale);
+    old = !record.rows && (running ? Boolean($(".contest-lower tbody tr")) : old);
+    $(".contest-lower").classList.toggle("stale", old);
+    caption(".race", stale);
+    caption("[data-chart=bars]", old);
+    if (isNew("rows", record.rows)) fill($(".contest-lower table"), setup.columns, record.rows);
+    if (isNew("charts", record.charts)) show(record.charts);
+    if (record.said) $(".said").replaceChildren(...record.said.slice(1).map((text) => make("li", "", text)));
+    else if (running) $(".said").replaceChildren();
+    if (running || record.partings) part(record.partings ?? []);
+    if (record.theory) predicted(record.theory);
+    if (record.race) {
+      race.load(record.race, true, wanted);
+      wanted = null;
+    }
+    $(".contest").dataset.over = String(!record.running);
   }
-  const problem = record.problem ?? "";
-  tell(problem || record.progress || record.said?.[0] || "", record.tokens);
-  $(".contest-say").classList.toggle("problem", Boolean(problem));
-  stale = !record.race && (running ? race.lanes.length > 0 : stale); // also when it is stopped before it has a race
-  for (const face of element.querySelectorAll(".face")) face.classList.toggle("stale", stale);
-  old = !record.rows && (running ? Boolean($(".contest-lower tbody tr")) : old);
-  $(".contest-lower").classList.toggle("stale", old);
-  caption(".race", stale);
-  caption("[data-chart=bars]", old);
-  if (isNew("rows", record.rows)) fill($(".contest-lower table"), setup.columns, record.rows);
-  if (isNew("charts", record.charts)) show(record.charts);
-  if (record.said) $(".said").replaceChildren(...record.said.slice(1).map((text) => make("li", "", text)));
-  else if (running) $(".said").replaceChildren();
-  if (running || record.partings) part(record.partings ?? []);
-  if (record.theory) predicted(record.theory);
-  if (record.race) {
-    race.load(record.race, true, wanted);
-    wanted = null;
+
+  /** Name what is still of the comparison before. */
+  function caption(panel, before) {
+    const node = $(`${panel} .caption`);
+    node.dataset.usual ??= node.textContent;
+    write(node, before ? "the comparison before" : node.dataset.usual);
   }
-  $(".contest").dataset.over = String(!record.running);
-}
 
-/** Name what is still of the comparison before. */
-function caption(panel, before) {
-  const node = $(`${panel} .caption`);
-  node.dataset.usual ??= node.textContent;
-  write(node, before ? "the comparison before" : node.dataset.usual);
-}
+  const told = {};
+  /** Whether a part of a record is there and is not as it was: while a run goes on, each record repeats the figures of the
+      runs before. To draw them again would take time from an engine on this machine. */
+  function isNew(name, part) {
+    const text = JSON.stringify(part);
+    const same = told[name] === text;
+    told[name] = text;
+    return Boolean(part) && !same;
+  }
 
-const told = {};
-/** Whether a part of a record is there and is not as it was: while a run goes on, each record repeats the figures of the
-    runs before. To draw them again would take time from an engine on this machine. */
-function isNew(name, part) {
-  const text = JSON.stringify(part);
-  const same = told[name] === text;
-  told[name] = text;
-  return Boolean(part) && !same;
-}
+  const announce = announcer($(".heard"));
+  /** Show the progress. Tokens are counted on the screen only: screen readers are told of runs. */
+  function tell(text, tokens) {
+    write($(".contest-say"), tokens === undefined ? text : `${text}, ${counted(tokens, "token")}`);
+    announce(text, running);
+  }
 
-const sayAloud = teller($(".heard"));
-/** Show the progress. Tokens are counted on the screen only: screen readers are told of runs. */
-function tell(text, tokens) {
-  write($(".contest-say"), tokens === undefined ? text : `${text}, ${counted(tokens, "token")}`);
-  sayAloud(text, running);
-}
+  function show(charts) {
+    Object.assign(drawn, charts);
+    for (const [name, chart] of Object.entries(charts)) drawChart(element, shells, name, chart);
+  }
 
-function show(charts) {
-  Object.assign(drawn, charts);
-  for (const [name, chart] of Object.entries(charts)) drawChart(name, chart);
-}
+  function draw() {
+    for (const [name, chart] of Object.entries(drawn)) drawChart(element, shells, name, chart);
+  }
 
-function draw() {
-  for (const [name, chart] of Object.entries(drawn)) drawChart(name, chart);
-}
-
-/** The columns' names, each with what it means. */
-function named(columns) {
-  const head = make("tr");
-  head.append(make("td"), ...columns.map(([label, about]) => {
-    const cell = make("th", "", label);
-    cell.scope = "col";
-    Object.assign(cell, { tabIndex: 0 }).dataset.about = about;
-    return cell;
-  }));
-  return head;
-}
-
-/** A table of settings: a mark and a name, and in every cell a figure with a small text beside it. */
-function fill(table, columns, rows) {
-  if (!table.tHead.rows.length) table.tHead.append(named(columns)); // only once: the focus may be on one of them
-  table.tBodies[0].replaceChildren(...rows.map(({ name, mark, cells }) => {
-    const row = make("tr");
-    const title = make("th");
-    title.scope = "row";
-    title.title = name;
-    title.append(make("span", "mark", mark), ` ${name}`);
-    row.append(title, ...cells.map(([figure, small]) => {
-      const cell = make("td", "", figure);
-      if (small) cell.append(" ", make("small", "", small));
+  /** The columns' names, each with what it means. */
+  function named(columns) {
+    const head = make("tr");
+    head.append(make("td"), ...columns.map(([label, about]) => {
+      const cell = make("th", "", label);
+      cell.scope = "col";
+      Object.assign(cell, { tabIndex: 0 }).dataset.about = about;
       return cell;
     }));
-    return row;
-  }));
-}
-
-function part(rows) {
-  $(".partings").hidden = !rows.length;
-  fill($(".partings table"), setup.partingColumns, rows);
-}
-
-function predicted({ charts, rows, missing }) {
-  fill($(".theory table"), setup.theoryColumns, rows);
-  $(".theory table").hidden = !rows.length;
-  $(".missing").textContent = missing;
-  const round = $('[data-chart="round"]');
-  round.hidden = !rows.length;
-  round.style.setProperty("--settings", rows.length);
-  show(charts);
-}
-
-function grown({ running, progress, problem, charts }) {
-  if (running) race.stop(); // nobody sees it, and it would take time from what is measured
-  $(".grow").disabled = running;
-  body.classList.toggle("running", running);
-  $(".grown").textContent = problem ?? progress;
-  $(".grown").classList.toggle("problem", Boolean(problem));
-  if (charts) show(charts);
-}
-
-// -- race and theory: two faces of one page ----------------------------------------------------
-
-function turn(face) {
-  for (const part of element.querySelectorAll(".face")) part.hidden = part.dataset.face !== face;
-  for (const button of element.querySelectorAll(".faces button")) {
-    button.setAttribute("aria-pressed", String(button.dataset.shows === face));
+    return head;
   }
-  draw();
+
+  /** A table of settings: a mark and a name, and in every cell a figure with a small text beside it. */
+  function fill(table, columns, rows) {
+    if (!table.tHead.rows.length) table.tHead.append(named(columns)); // only once: the focus may be on one of them
+    table.tBodies[0].replaceChildren(...rows.map(({ name, mark, cells }) => {
+      const row = make("tr");
+      const title = make("th");
+      title.scope = "row";
+      title.title = name;
+      title.append(make("span", "mark", mark), ` ${name}`);
+      row.append(title, ...cells.map(([figure, small]) => {
+        const cell = make("td", "", figure);
+        if (small) cell.append(" ", make("small", "", small));
+        return cell;
+      }));
+      return row;
+    }));
+  }
+
+  function part(rows) {
+    $(".partings").hidden = !rows.length;
+    fill($(".partings table"), setup.partingColumns, rows);
+  }
+
+  function predicted({ charts, rows, missing }) {
+    fill($(".theory table"), setup.theoryColumns, rows);
+    $(".theory table").hidden = !rows.length;
+    $(".missing").textContent = missing;
+    const round = $('[data-chart="round"]');
+    round.hidden = !rows.length;
+    round.style.setProperty("--settings", rows.length);
+    show(charts);
+  }
+
+  function grown({ running, progress, problem, charts }) {
+    if (running) race.stop(); // nobody sees it, and it would take time from what is measured
+    $(".grow").disabled = running;
+    body.classList.toggle("running", running);
+    $(".grown").textContent = problem ?? progress;
+    $(".grown").classList.toggle("problem", Boolean(problem));
+    if (charts) show(charts);
+  }
+
+  // -- race and theory: two faces of one page ----------------------------------------------------
+
+  function turn(face) {
+    for (const part of element.querySelectorAll(".face")) part.hidden = part.dataset.face !== face;
+    for (const button of element.querySelectorAll(".faces button")) {
+      button.setAttribute("aria-pressed", String(button.dataset.shows === face));
+    }
+    draw();
+  }
+
+  for (const button of element.querySelectorAll(".faces button")) {
+    button.onclick = () => {
+      const face = button.dataset.shows;
+      turn(face);
+      updateAddress({ face: face === "race" ? null : face });
+    };
+  }
+
+  $(".grow").onclick = () => trigger("submit");
+
+  fill($(".contest-lower table"), setup.columns, []);
+  predicted(setup.theory);
+  onLook(draw);
+  turn(initialQuery.get("face") === "theory" ? "theory" : "race");
+  watch("value", () => read(props.value));
+  read(props.value);
 }
-
-for (const button of element.querySelectorAll(".faces button")) {
-  button.onclick = () => {
-    const face = button.dataset.shows;
-    turn(face);
-    address({ face: face === "race" ? null : face });
-  };
-}
-
-$(".grow").onclick = () => trigger("submit");
-
-fill($(".contest-lower table"), setup.columns, []);
-predicted(setup.theory);
-onLook(draw);
-turn(asked.get("face") === "theory" ? "theory" : "race");
-watch("value", () => read(props.value));
-read(props.value);

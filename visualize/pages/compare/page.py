@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from lab.measure.comparison import FEWEST, MOST
+from lab.measure.comparison import MAX_CONFIGS, MIN_CONFIGS
 from lab.registry import Pair
 from visualize import page_header as header
 from visualize.charts import compare_charts as figures
@@ -36,7 +36,7 @@ from visualize.url_settings import Link
 
 LABELS = {
     "prompt": "Prompt",
-    "lanes": f"Settings, {FEWEST} to {MOST}",
+    "lanes": f"Settings, {MIN_CONFIGS} to {MAX_CONFIGS}",
     "own": "A setting a line",
     "pair": "Draft model",
     "repeats": "Repeats",
@@ -84,7 +84,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, pairs: Mapping[str, Pai
                 press = gr.Button("Compare", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
         with gr.Column(elem_id="view"):
-            view = component("pages/compare/page", _setup(), ("static/race",), elem_id="contest")
+            view = component("pages/compare/page", _setup(), elem_id="contest")
     values = [controls[name] for name in NAMES]
     begins(press.click(run, values, view, **REPEATED))
     view.submit(grow, values, view, **REPEATED)  # the view's own button

@@ -9,7 +9,7 @@ from lab.cli.json_results import fell_back
 from lab.config import EngineConfig, SamplingParams
 from lab.config_parse import idle
 from lab.measure.comparison import Summary, summarise, typical
-from lab.measure.difference import DRAWING, OTHER_DRAWS, Choice, Difference, draws, first_difference
+from lab.measure.difference import DRAWING, OTHER_DRAWS, Difference, DivergentToken, draws, first_difference
 from lab.trace.events import Committed
 from lab.trace.run import Run
 from lab.util.messages import counted, listed
@@ -124,7 +124,7 @@ def _parting(pair: tuple[str, str], marks: Mapping[str, str], found: Difference)
     return {"name": ", ".join(pair), "mark": mark, "cells": [[f"{found.place}", ""], *sides]}
 
 
-def _side(own: Choice | None) -> list[list[str]]:
+def _side(own: DivergentToken | None) -> list[list[str]]:
     if own is None:
         return [["ended", ""], [DASH, ""]]
     other = "" if own.other_p is None else f", the other's {_p(own.other_p)}"

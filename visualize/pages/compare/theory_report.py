@@ -8,8 +8,7 @@ from typing import Any
 from lab.config import EngineConfig
 from lab.measure.comparison import summarise
 from lab.measure.interval import LEVEL
-from lab.measure.power import EXPONENTS
-from lab.measure.scaling_fit import CACHED, UNCACHED, Curve
+from lab.measure.scaling_fit import CACHED, EXPONENTS, UNCACHED, StepTimes
 from lab.measure.theory import Speculated, speculated, without_speculation
 from lab.trace.events import StepTimed
 from lab.trace.run import Run
@@ -83,7 +82,7 @@ def _used(run: Run) -> tuple[int, int] | None:
     return (most.kv_tokens, most.kv_used_bytes) if most else None
 
 
-def growth(curves: Mapping[str, Curve]) -> dict[str, Any]:
+def growth(curves: Mapping[str, StepTimes]) -> dict[str, Any]:
     """Both measured curves, their fits, and the fits in words."""
     columns, layout = lengths.growth_columns(curves)
     without, cached = _power(curves[UNCACHED]), _power(curves[CACHED])
@@ -91,7 +90,7 @@ def growth(curves: Mapping[str, Curve]) -> dict[str, Any]:
     return {"charts": {"growth": {"columns": columns, "layout": layout}}, "progress": said}
 
 
-def _power(curve: Curve) -> str:
+def _power(curve: StepTimes) -> str:
     fit = curve.shown
     if not fit.rises:
         return f"{digits(fit.constant)} ms, with no growth above the scatter"

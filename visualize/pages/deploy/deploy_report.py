@@ -42,7 +42,7 @@ def answer(inputs: Inputs) -> dict[str, Any]:
     """
     inputs.check()
     config = inputs.engine_config()
-    target, drafts = _model(inputs.model), inputs.speculation == "draft"
+    target, drafts = _model(inputs.model), inputs.speculative == "draft"
     draft = _model(inputs.draft_model) if drafts else None
     needed = _needed(inputs, target, draft) if target else None
     gpus = inputs.tensor_parallel or (_fewest(needed, inputs.at_once) if needed else 1)
@@ -67,7 +67,7 @@ def answer(inputs: Inputs) -> dict[str, Any]:
         "differences": [
             *_of_weights(inputs, draft),
             *_of_models(target, draft, drafts, gpus),
-            *unavoidable_differences(inputs.cache, inputs.paged),
+            *unavoidable_differences(inputs.kv_cache, inputs.paged),
             *differences(config),
             *left_behind(config, inputs.at_once, inputs.max_num_batched_tokens, limit),
             *(_of_memory(inputs) if needed else ()),
@@ -90,7 +90,7 @@ def _needed(inputs: Inputs, target: ModelInfo, draft: ModelInfo | None) -> Deplo
     """
     machine = {name: getattr(inputs, name) for name in ("weights", "gpu", "memory", "set_aside", "mean", "longest")}
     config = inputs.engine_config()
-    blocks = {"kv_format": config.kv_dtype, "block_size": config.block_size if keeps_block_size(config) else BLOCK}
+    blocks = {"kv_dtype": config.kv_dtype, "block_size": config.block_size if keeps_block_size(config) else BLOCK}
     asked = calculator.Inputs(**machine, **blocks)
     if draft is None:
         return asked.deployment(target)
@@ -150,7 +150,7 @@ def _fits(
     each = f"{counted(gpus, 'GPU')} of {size(needed.memory)}"
     room = counted(shard.sequences("paged"), "sequence")
     if holds(shard, inputs.at_once):
-        most = "at most " * (inputs.speculation == "draft" and draft is None)  # what the draft takes is not known
+        most = "at most " * (inputs.speculative == "draft" and draft is None)  # what the draft takes is not known
         return f"On {each} there is room for {most}{room}, and {wanted} {are} asked for."
     if shard.cache_bytes <= 0:
         larger = "more or larger GPUs" if gpus < max(splits(needed)) else "larger GPUs"

@@ -25,11 +25,11 @@ CHOICES: dict[str, dict[Any, str]] = {
     "weights": calculator.WEIGHTS,
     "gpu": calculator.CHOICES["gpu"],
     "tensor_parallel": {0: "Fewest", **{gpus: str(gpus) for gpus in TENSOR_PARALLEL}},
-    **{name: settings.CHOICES[name] for name in ("speculation", "kv_format", "eviction")},
+    **{name: settings.CHOICES[name] for name in ("speculative", "kv_dtype", "eviction")},
     "block_size": {size: str(size) for size in (1, 4, 8, 16, 32, 64, 128)},
 }
 BOUNDS = {name: calculator.BOUNDS[name] for name in ("memory", "set_aside", "mean", "longest")} | {
-    "gamma": settings.BOUNDS["gamma"],
+    "num_speculative_tokens": settings.BOUNDS["num_speculative_tokens"],
     "at_once": (1, 10_000),
     "max_num_batched_tokens": (64, 1_000_000),
 }
@@ -38,15 +38,15 @@ LABELS = {name: calculator.LABELS[name] for name in ("weights", "gpu", "memory",
     "hub": "Target's name",
     "draft_model": "Draft",
     "draft_hub": "Draft's name",
-    "speculation": "Speculation",
-    "gamma": "Guesses a round",
-    "kv_format": "KV format",
-    "prefix_caching": "Prefix caching",
+    "speculative": "Speculation",
+    "num_speculative_tokens": "Guesses a round",
+    "kv_dtype": "KV format",
+    "enable_prefix_caching": "Prefix caching",
     "block_size": "Block size",
     "tensor_parallel": "GPUs",
     "at_once": "Sequences at once",
     "max_num_batched_tokens": "Tokens in a step",
-    "cache": "KV cache",
+    "kv_cache": "KV cache",
     "paged": "Paged blocks",
     "adaptive_window": "Adaptive window",
     "eviction": "Eviction",
@@ -65,12 +65,12 @@ class Inputs:
     model: str = calculator.DEFAULTS["model"]
     hub: str = ""
     weights: str = calculator.DEFAULTS["weights"]
-    speculation: str = settings.DEFAULTS["speculation"]
+    speculative: str = settings.DEFAULTS["speculative"]
     draft_model: str = "llama-3.2-1b"
     draft_hub: str = ""
-    gamma: int = settings.DEFAULTS["gamma"]
-    kv_format: str = settings.DEFAULTS["kv_format"]
-    prefix_caching: bool = settings.DEFAULTS["prefix_caching"]
+    num_speculative_tokens: int = settings.DEFAULTS["num_speculative_tokens"]
+    kv_dtype: str = settings.DEFAULTS["kv_dtype"]
+    enable_prefix_caching: bool = settings.DEFAULTS["enable_prefix_caching"]
     block_size: int = settings.DEFAULTS["block_size"]
     gpu: str = calculator.DEFAULTS["gpu"]
     memory: float = calculator.DEFAULTS["memory"]
@@ -80,7 +80,7 @@ class Inputs:
     longest: int = calculator.DEFAULTS["longest"]
     at_once: int = 64
     max_num_batched_tokens: int | None = None
-    cache: bool = settings.DEFAULTS["cache"]
+    kv_cache: bool = settings.DEFAULTS["kv_cache"]
     paged: bool = settings.DEFAULTS["paged"]
     adaptive_window: bool = settings.DEFAULTS["adaptive_window"]
     eviction: str = settings.DEFAULTS["eviction"]
@@ -88,13 +88,13 @@ class Inputs:
     def engine_config(self) -> EngineConfig:
         """The engine's settings as vLLM can have them: there is always a cache, in blocks."""
         return EngineConfig(
-            kv_dtype=self.kv_format,
+            kv_dtype=self.kv_dtype,
             paged=True,
             block_size=self.block_size,
-            enable_prefix_caching=self.prefix_caching,
+            enable_prefix_caching=self.enable_prefix_caching,
             eviction=self.eviction,
-            speculative=self.speculation,
-            num_speculative_tokens=self.gamma,
+            speculative=self.speculative,
+            num_speculative_tokens=self.num_speculative_tokens,
             adaptive_window=self.adaptive_window,
         )
 

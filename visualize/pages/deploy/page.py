@@ -17,15 +17,15 @@ from visualize.text import as_line, visible
 SAYS = {
     "hub": "A hub id, or a folder on the server.",
     "draft_hub": "With the target's own tokenizer.",
-    "gamma": "Tokens guessed a round.",
-    "prefix_caching": "Prompts that begin alike share blocks.",
+    "num_speculative_tokens": "Tokens guessed a round.",
+    "enable_prefix_caching": "Prompts that begin alike share blocks.",
     "set_aside": "For activations, driver.",
     "longest": "Prompt and output.",
     "mean": "Tokens: prompt and output.",
     "tensor_parallel": "Every layer is split over them.",
     "at_once": "That the GPUs have to hold.",
     "max_num_batched_tokens": "Empty: vLLM's choice.",
-    "cache": "vLLM always has one.",
+    "kv_cache": "vLLM always has one.",
     "paged": "vLLM always pages.",
 }
 
@@ -51,7 +51,7 @@ def build(pages: gr.Blocks) -> None:
     shown = [controls[name] for name in HIDDEN]
     pasted = [controls[name].change for name in ("hub", "draft_hub")]  # pasting into a text box fires no input event
     gr.on(turned(values) + pasted, _answer, values, view, **LATEST)
-    hiding = [controls[name].input for name in ("model", "draft_model", "gpu", "speculation")]
+    hiding = [controls[name].input for name in ("model", "draft_model", "gpu", "speculative")]
     gr.on(hiding, _show, values, shown, **LATEST)
     keep_address(values, LINK)
     ready(pages.load(opened, outputs=[*widgets.folds, *values], **QUIET).then(_answer, values, view, **QUIET))
@@ -65,12 +65,12 @@ def _controls() -> tuple[Widgets, dict[str, Any]]:
             "model": widgets.listed("model"),
             "hub": widgets.text("hub", 1, 1, placeholder="owner/name", visible="hidden"),
             "weights": widgets.choice("weights"),
-            "speculation": widgets.choice("speculation"),
+            "speculative": widgets.choice("speculative"),
             "draft_model": widgets.listed("draft_model"),
             "draft_hub": widgets.text("draft_hub", 1, 1, placeholder="owner/name", visible="hidden"),
-            "gamma": widgets.slider("gamma"),
-            "kv_format": widgets.choice("kv_format"),
-            "prefix_caching": widgets.toggle("prefix_caching"),
+            "num_speculative_tokens": widgets.slider("num_speculative_tokens"),
+            "kv_dtype": widgets.choice("kv_dtype"),
+            "enable_prefix_caching": widgets.toggle("enable_prefix_caching"),
             "block_size": widgets.choice("block_size"),
             "gpu": widgets.listed("gpu"),
             "memory": widgets.number("memory", visible="hidden"),
@@ -82,7 +82,7 @@ def _controls() -> tuple[Widgets, dict[str, Any]]:
             "max_num_batched_tokens": widgets.number("max_num_batched_tokens"),
         }
         with widgets.fold("What vLLM has no flag for", "sampling", controls):
-            controls["cache"] = widgets.toggle("cache")
+            controls["kv_cache"] = widgets.toggle("kv_cache")
             controls["paged"] = widgets.toggle("paged")
             controls["adaptive_window"] = widgets.toggle("adaptive_window")
             controls["eviction"] = widgets.listed("eviction")
@@ -91,8 +91,8 @@ def _controls() -> tuple[Widgets, dict[str, Any]]:
 
 HIDDEN = {
     "hub": lambda inputs: inputs.model == OTHER,
-    "draft_model": lambda inputs: inputs.speculation == "draft",
-    "draft_hub": lambda inputs: inputs.speculation == "draft" and inputs.draft_model == OTHER,
+    "draft_model": lambda inputs: inputs.speculative == "draft",
+    "draft_hub": lambda inputs: inputs.speculative == "draft" and inputs.draft_model == OTHER,
     "memory": lambda inputs: inputs.gpu == OTHER,
 }
 """Controls that are shown only for certain values of others, and the condition for each."""

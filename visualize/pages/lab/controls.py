@@ -56,23 +56,24 @@ def build(link: Link) -> Controls:
         with gr.Row(elem_id="lists"):
             openings(inputs["prompt"])
             replays = recordings()
-        inputs["cache"] = widgets.toggle("cache")
-        inputs["kv_format"] = widgets.choice("kv_format")
+        inputs["kv_cache"] = widgets.toggle("kv_cache")
+        inputs["kv_dtype"] = widgets.choice("kv_dtype")
         inputs["paged"] = widgets.toggle("paged")
-        inputs["prefix_caching"] = widgets.toggle("prefix_caching")
-        inputs["speculation"] = widgets.choice("speculation")
+        inputs["enable_prefix_caching"] = widgets.toggle("enable_prefix_caching")
+        inputs["speculative"] = widgets.choice("speculative")
         inputs["pair"] = widgets.pair()
         for name in ("target", "draft"):
             inputs[name] = widgets.text(name, 1, 1, visible="hidden")
         inputs["early_exit_layer"] = widgets.slider("early_exit_layer")
-        inputs["synthetic_rate"] = widgets.slider("synthetic_rate", 0.05)
-        inputs["gamma"] = widgets.slider("gamma")
+        inputs["synthetic_acceptance_rate"] = widgets.slider("synthetic_acceptance_rate", 0.05)
+        inputs["num_speculative_tokens"] = widgets.slider("num_speculative_tokens")
         inputs["adaptive_window"] = widgets.toggle("adaptive_window")
-        inputs["distributions"] = widgets.toggle("distributions")
+        inputs["logprobs"] = widgets.choice("logprobs")
         with gr.Row(elem_id="folds"):
             with widgets.fold("Pool", "pool", inputs):
-                for name in ("block_size", "pool_size", "eviction"):
-                    inputs[name] = widgets.choice(name)
+                inputs["block_size"] = widgets.choice("block_size")
+                inputs["num_blocks"] = widgets.number("num_blocks")
+                inputs["eviction"] = widgets.choice("eviction")
                 inputs["cache_priority"] = widgets.slider("cache_priority")
             with widgets.fold("Sampling", "sampling", inputs):
                 for name, step in (("temperature", 0.05), ("top_k", 1), ("top_p", 0.05)):

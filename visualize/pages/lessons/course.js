@@ -1,162 +1,166 @@
-// The list of lessons with their completed stages, and the progress that the browser keeps:
-// {format, lessons: {number: ``Learner.kept`` of visualize/pages/lessons/learner.py}}. Gradio runs this once, as a function
-// of (element, props, trigger, watch, ...), after elements.js and sheet.js.
+// The list of lessons with their completed stages, and the progress that the browser stores:
+// {format, lessons: {number: ``Learner.kept`` of visualize/pages/lessons/learner.py}}.
 
-const FORMAT = "decode-lab-progress";
-const STAGES = ["predict", "run", "try", "check"];
-let number = 0;
+import { make, narrow, relist, store, stored, within } from "../../static/dom.js";
 
-function load() {
-  try {
-    return accepted(kept(setup.kept) ?? "{}");
-  } catch {
-    return {};
+export function mount(element, { props, server, watch }, setup) {
+  const $ = within(element);
+  const FORMAT = "decode-lab-progress";
+  const STAGES = ["predict", "run", "try", "check"];
+  let number = 0;
+
+  function load() {
+    try {
+      return accepted(stored(setup.kept) ?? "{}");
+    } catch {
+      return {};
+    }
   }
-}
 
-/** The lessons in a progress file's text. Throws a sentence if it is not such a file. */
-function accepted(text) {
-  let file;
-  try {
-    file = JSON.parse(text);
-  } catch {
-    throw "This file cannot be read as JSON. Choose one that this page exported.";
+  /** The lessons in a progress file's text. Throws a sentence if it is not such a file. */
+  function accepted(text) {
+    let file;
+    try {
+      file = JSON.parse(text);
+    } catch {
+      throw "This file cannot be read as JSON. Choose one that this page exported.";
+    }
+    if (text === "{}") return {};
+    const lessons = file?.format === FORMAT ? file.lessons : null;
+    if (lessons === null || typeof lessons !== "object" || Array.isArray(lessons)) {
+      throw "This file holds no progress of this course. Choose one that this page exported.";
+    }
+    const known = new Set(setup.lessons.map((lesson) => String(lesson.number)));
+    return Object.fromEntries(
+      Object.entries(lessons).filter(
+        ([key, kept]) => known.has(key) && Array.isArray(kept?.done) && JSON.stringify(kept).length <= setup.most,
+      ),
+    );
   }
-  if (text === "{}") return {};
-  const lessons = file?.format === FORMAT ? file.lessons : null;
-  if (lessons === null || typeof lessons !== "object" || Array.isArray(lessons)) {
-    throw "This file holds no progress of this course. Choose one that this page exported.";
+
+  function save(lessons) {
+    const keeps = store(setup.kept, JSON.stringify({ format: FORMAT, lessons }));
+    $(".kept-here").hidden = !keeps;
+    if (!keeps) say("The browser does not let this page keep your progress.");
   }
-  const known = new Set(setup.lessons.map((lesson) => String(lesson.number)));
-  return Object.fromEntries(
-    Object.entries(lessons).filter(
-      ([key, kept]) => known.has(key) && Array.isArray(kept?.done) && JSON.stringify(kept).length <= setup.most,
-    ),
-  );
-}
 
-function save(lessons) {
-  const keeps = keep(setup.kept, JSON.stringify({ format: FORMAT, lessons }));
-  $(".kept-here").hidden = !keeps;
-  if (!keeps) say("The browser does not let this page keep your progress.");
-}
+  const runsOf = (lesson) => `${setup.kept}-runs-${lesson}`;
 
-const runsOf = (lesson) => `${setup.kept}-runs-${lesson}`;
-
-/** Keep this lesson's recorded runs (visualize/pages/lessons/saved_runs.py), for its charts, in place of earlier ones. */
-function saveRuns(runs) {
-  keep(runsOf(number), null);
-  const fits = runs && keep(runsOf(number), runs); // empty: more than the server would pack
-  say(fits ? "" : "The browser has no room for what this lesson recorded. After a reload, run it again to see its charts.");
-}
-
-const say = (text) => ($(".course-say").textContent = text);
-
-function read(value) {
-  if (!value) return;
-  const record = JSON.parse(value);
-  number = record.number;
-  if (record.keep) {
-    const lessons = load(); // again: another tab may have kept something
-    const before = lessons[number]?.name === record.keep.name ? lessons[number] : { done: [] };
-    const done = STAGES.filter((stage) => record.keep.done.includes(stage) || before.done.includes(stage));
-    save({ ...lessons, [number]: { ...together(before, record.keep), done } });
-    if (record.runs !== undefined) saveRuns(record.runs);
+  /** Keep this lesson's recorded runs (visualize/pages/lessons/saved_runs.py), for its charts, in place of earlier ones. */
+  function saveRuns(runs) {
+    store(runsOf(number), null);
+    const fits = runs && store(runsOf(number), runs); // empty: more than the server would pack
+    say(fits ? "" : "The browser has no room for what this lesson recorded. After a reload, run it again to see its charts.");
   }
-  draw();
-}
 
-/** What to keep of a lesson that went on in two tabs: the last run, and everything that is about it. */
-function together(before, now) {
-  if (before.figures && !now.figures) return before;
-  if (JSON.stringify(before.figures) !== JSON.stringify(now.figures)) return now;
-  return { ...now, tried: now.tried ?? before.tried, answer: now.answer ?? before.answer };
-}
+  const say = (text) => ($(".course-say").textContent = text);
 
-let drawn; // what was kept of this lesson
-// Another tab kept something, perhaps of this lesson.
-window.addEventListener("storage", ({ key }) => {
-  if (key !== setup.kept) return;
-  const before = drawn;
-  draw();
-  if (drawn !== before) say("This lesson went on in another tab. Load this page again to see it here.");
-});
+  function read(value) {
+    if (!value) return;
+    const record = JSON.parse(value);
+    number = record.number;
+    if (record.keep) {
+      const lessons = load(); // again: another tab may have kept something
+      const before = lessons[number]?.name === record.keep.name ? lessons[number] : { done: [] };
+      const done = STAGES.filter((stage) => record.keep.done.includes(stage) || before.done.includes(stage));
+      save({ ...lessons, [number]: { ...together(before, record.keep), done } });
+      if (record.runs !== undefined) saveRuns(record.runs);
+    }
+    draw();
+  }
 
-function draw() {
-  const kept = load();
-  drawn = JSON.stringify(kept[number]);
-  relist($("ol"), setup.lessons.map((lesson) => entry(lesson, kept[lesson.number])));
-  const finished = setup.lessons.filter((lesson) => doneOf(lesson, kept[lesson.number]).includes("check")).length;
-  $("summary").textContent = `${finished} of ${setup.lessons.length} lessons done`;
-  works($('[data-does="again"]'), Boolean(kept[number]), "There is nothing done in this lesson yet.");
-  works($('[data-does="export"]'), Object.keys(kept).length > 0, "There is no progress yet: predict, run, try or check something.");
-}
+  /** What to keep of a lesson that went on in two tabs: the last run, and everything that is about it. */
+  function together(before, now) {
+    if (before.figures && !now.figures) return before;
+    if (JSON.stringify(before.figures) !== JSON.stringify(now.figures)) return now;
+    return { ...now, tried: now.tried ?? before.tried, answer: now.answer ?? before.answer };
+  }
 
-/** One that cannot be pressed keeps its place among the Tab stops, and says ``why``. */
-function works(button, does, why) {
-  button.ariaDisabled = does ? null : "true";
-  if (does) delete button.dataset.about;
-  else button.dataset.about = why;
-}
+  let drawn; // what was kept of this lesson
+  // Another tab kept something, perhaps of this lesson.
+  window.addEventListener("storage", ({ key }) => {
+    if (key !== setup.kept) return;
+    const before = drawn;
+    draw();
+    if (drawn !== before) say("This lesson went on in another tab. Load this page again to see it here.");
+  });
 
-const doneOf = ({ name }, kept) => (kept?.name === name ? kept.done : []);
+  function draw() {
+    const kept = load();
+    drawn = JSON.stringify(kept[number]);
+    relist($("ol"), setup.lessons.map((lesson) => entry(lesson, kept[lesson.number])));
+    const finished = setup.lessons.filter((lesson) => doneOf(lesson, kept[lesson.number]).includes("check")).length;
+    $("summary").textContent = `${finished} of ${setup.lessons.length} lessons done`;
+    works($('[data-does="again"]'), Boolean(kept[number]), "There is nothing done in this lesson yet.");
+    works($('[data-does="export"]'), Object.keys(kept).length > 0, "There is no progress yet: predict, run, try or check something.");
+  }
 
-function entry(lesson, kept) {
-  const done = doneOf(lesson, kept);
-  const item = make("li");
-  const link = make("a");
-  link.href = lesson.href;
-  if (lesson.number === number) link.setAttribute("aria-current", "page");
-  const whole = done.includes("check");
-  const sign = make("span", `sign${whole ? " whole" : ""}`, whole ? "✓" : String(lesson.number));
-  const words = make("span", "words");
-  words.append(make("b", "", lesson.title), " ", make("small", "", `${lesson.minutes} min`), " ");
-  const steps = make("span", "steps");
-  steps.title = done.length ? `Done: ${done.join(", ")}` : "Not begun";
-  steps.append(...STAGES.map((stage) => make("i", done.includes(stage) ? "done" : "")));
-  steps.setAttribute("role", "img"); // so that the link's name includes its lesson's progress
-  steps.setAttribute("aria-label", whole ? "finished" : done.length ? `begun: ${done.join(", ")}` : "not begun");
-  words.append(steps);
-  link.append(sign, " ", words);
-  item.append(link);
-  return item;
-}
+  /** One that cannot be pressed keeps its place among the Tab stops, and says ``why``. */
+  function works(button, does, why) {
+    button.ariaDisabled = does ? null : "true";
+    if (does) delete button.dataset.about;
+    else button.dataset.about = why;
+  }
 
-$('[data-does="again"]').onclick = ({ currentTarget }) => {
-  if (currentTarget.ariaDisabled) return;
-  const { [number]: _, ...rest } = load();
-  save(rest);
-  keep(runsOf(number), null);
-  location.reload();
-};
+  const doneOf = ({ name }, kept) => (kept?.name === name ? kept.done : []);
 
-$('[data-does="export"]').onclick = ({ currentTarget }) => {
-  if (currentTarget.ariaDisabled) return;
-  const text = JSON.stringify({ format: FORMAT, lessons: load() });
-  const link = make("a");
-  link.download = "decode-lab-progress.json";
-  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-  link.click();
-  URL.revokeObjectURL(link.href);
-};
+  function entry(lesson, kept) {
+    const done = doneOf(lesson, kept);
+    const item = make("li");
+    const link = make("a");
+    link.href = lesson.href;
+    if (lesson.number === number) link.setAttribute("aria-current", "page");
+    const whole = done.includes("check");
+    const sign = make("span", `sign${whole ? " whole" : ""}`, whole ? "✓" : String(lesson.number));
+    const words = make("span", "words");
+    words.append(make("b", "", lesson.title), " ", make("small", "", `${lesson.minutes} min`), " ");
+    const steps = make("span", "steps");
+    steps.title = done.length ? `Done: ${done.join(", ")}` : "Not begun";
+    steps.append(...STAGES.map((stage) => make("i", done.includes(stage) ? "done" : "")));
+    steps.setAttribute("role", "img"); // so that the link's name includes its lesson's progress
+    steps.setAttribute("aria-label", whole ? "finished" : done.length ? `begun: ${done.join(", ")}` : "not begun");
+    words.append(steps);
+    link.append(sign, " ", words);
+    item.append(link);
+    return item;
+  }
 
-const file = $("input[type=file]");
-$('[data-does="import"]').onclick = () => file.click();
-file.onchange = async () => {
-  try {
-    const lessons = accepted(await file.files[0].text());
-    save({ ...load(), ...lessons });
+  $('[data-does="again"]').onclick = ({ currentTarget }) => {
+    if (currentTarget.ariaDisabled) return;
+    const { [number]: _, ...rest } = load();
+    save(rest);
+    store(runsOf(number), null);
     location.reload();
-  } catch (problem) {
-    say(String(problem));
-  }
-  file.value = "";
-};
+  };
 
-$(".to-teach").hidden = !setup.teaching;
-if (setup.teaching) $(".to-teach a").href = setup.teaching;
-const fold = () => ($("details").open = !narrow.matches);
-narrow.addEventListener("change", fold);
-fold();
-watch("value", () => read(props.value));
-read(props.value);
+  $('[data-does="export"]').onclick = ({ currentTarget }) => {
+    if (currentTarget.ariaDisabled) return;
+    const text = JSON.stringify({ format: FORMAT, lessons: load() });
+    const link = make("a");
+    link.download = "decode-lab-progress.json";
+    link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+    link.click();
+    URL.revokeObjectURL(link.href);
+  };
+
+  const file = $("input[type=file]");
+  $('[data-does="import"]').onclick = () => file.click();
+  file.onchange = async () => {
+    try {
+      const lessons = accepted(await file.files[0].text());
+      save({ ...load(), ...lessons });
+      location.reload();
+    } catch (problem) {
+      say(String(problem));
+    }
+    file.value = "";
+  };
+
+  $(".to-teach").hidden = !setup.teaching;
+  if (setup.teaching) $(".to-teach a").href = setup.teaching;
+  const fold = () => ($("details").open = !narrow.matches);
+  narrow.addEventListener("change", fold);
+  fold();
+  watch("value", () => read(props.value));
+  read(props.value);
+}

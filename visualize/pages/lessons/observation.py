@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lab.measure.comparison import summarise, typical
-from lab.measure.scaling_fit import Curve
+from lab.measure.scaling_fit import StepTimes
 from lab.trace.run import Run
 from lessons.experiments import Measured, spoken
 from lessons.experiments.growth_experiments import NAMES
@@ -114,8 +114,8 @@ def _theory(lesson: Lesson, runs: Mapping[str, list[Run]]) -> dict[str, Any]:
     return prediction.theory(configs, runs, {})["charts"]
 
 
-def _curves(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Curve]:
-    return {name: Curve(tuple(figures[own]["lengths"]), tuple(figures[own]["ms"])) for own, name in NAMES.items()}
+def _curves(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, StepTimes]:
+    return {name: StepTimes(tuple(figures[own]["lengths"]), tuple(figures[own]["ms"])) for own, name in NAMES.items()}
 
 
 def _drawn(chart: tuple[Any, dict[str, Any]]) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
                 press = gr.Button("Run", variant="primary", interactive=False, elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
             setup = {"shells": observation.shells(), "vocabulary": as_json()}
-            observed = component("pages/lessons/observe", setup, ("static/race",), elem_id="observe")
+            observed = component("pages/lessons/observe", setup, elem_id="observe")
             player = stage.build(take_away, visible=False)
             explained = gr.Markdown(latex_delimiters=LATEX, elem_id="explain")
             tried = component("pages/lessons/try", {"does": "Run it so"}, elem_id="try")

@@ -1,33 +1,38 @@
-// One thing changed, and the run made again with it. Gradio runs this once, as a function of (element, props, trigger,
-// watch, ...), after elements.js and sheet.js.
+// One thing changed, and the run made again with it.
 
-const tell = progressTeller();
+import { progressAnnouncer } from "../../static/announce.js";
+import { body, make, within } from "../../static/dom.js";
 
-function read(value) {
-  const record = value ? JSON.parse(value) : null;
-  $(".try").hidden = !record;
-  if (!record) return;
-  const { title, why, rows, see, running = false, progress = "", share, problem } = record;
-  body.classList.toggle("running", running);
-  $(".title").textContent = `${title}.`;
-  $(".why").textContent = why;
-  tell(problem ?? progress, running);
-  $(".progress").classList.toggle("problem", Boolean(problem));
-  $(".bar").hidden = $(".halt").hidden = !running;
-  $(".bar i").style.width = `${100 * (share ?? 0)}%`;
-  $("table").hidden = !see;
-  $("tbody").replaceChildren(...rows.map(([label, ...values]) => {
-    const row = make("tr");
-    const head = make("th", "", label);
-    head.scope = "row";
-    row.append(head, ...values.map((text) => make("td", "", text)));
-    return row;
-  }));
-  $(".see").textContent = see;
+export function mount(element, { props, trigger, watch }, setup) {
+  const $ = within(element);
+  const announce = progressAnnouncer(element);
+
+  function read(value) {
+    const record = value ? JSON.parse(value) : null;
+    $(".try").hidden = !record;
+    if (!record) return;
+    const { title, why, rows, see, running = false, progress = "", share, problem } = record;
+    body.classList.toggle("running", running);
+    $(".title").textContent = `${title}.`;
+    $(".why").textContent = why;
+    announce(problem ?? progress, running);
+    $(".progress").classList.toggle("problem", Boolean(problem));
+    $(".bar").hidden = $(".halt").hidden = !running;
+    $(".bar i").style.width = `${100 * (share ?? 0)}%`;
+    $("table").hidden = !see;
+    $("tbody").replaceChildren(...rows.map(([label, ...values]) => {
+      const row = make("tr");
+      const head = make("th", "", label);
+      head.scope = "row";
+      row.append(head, ...values.map((text) => make("td", "", text)));
+      return row;
+    }));
+    $(".see").textContent = see;
+  }
+
+  $(".main").textContent = setup.does;
+  $(".main").onclick = () => trigger("submit");
+  $(".halt").onclick = () => document.querySelector("#stop").click();
+  watch("value", () => read(props.value));
+  read(props.value);
 }
-
-$(".main").textContent = setup.does;
-$(".main").onclick = () => trigger("submit");
-$(".halt").onclick = () => document.querySelector("#stop").click();
-watch("value", () => read(props.value));
-read(props.value);

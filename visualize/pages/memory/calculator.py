@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from lab.memory.capacity import Deployment
+from lab.memory.capacity import LONGEST, Deployment, Lengths
 from lab.memory.catalogue import GPU_KEYS, GPUS, device_bytes
-from lab.memory.lengths import LONGEST, Lengths
 from lab.memory.model_memory import ModelInfo, known_models
 from visualize.states import KV_FORMATS
 from visualize.url_settings import Link
@@ -21,7 +20,7 @@ WEIGHTS = {"float32": "FP32", "bfloat16": "BF16", "int8": "INT8", "int4": "INT4"
 CHOICES: dict[str, dict[Any, str]] = {
     "model": {key: model.name for key, model in known_models().items()} | {OTHER: "Another, from the hub"},
     "weights": WEIGHTS,
-    "kv_format": KV_FORMATS,
+    "kv_dtype": KV_FORMATS,
     "gpu": {key: name if name.endswith("GB") else f"{name} {GPUS[name]} GB" for key, name in GPU_KEYS.items()}
     | {OTHER: "Another"},
     "block_size": {size: str(size) for size in (1, 8, 16, 32, 128)},
@@ -47,7 +46,7 @@ class Inputs:
     model: str = "llama-3.1-8b"
     hub: str = ""
     weights: str = "bfloat16"
-    kv_format: str = "auto"
+    kv_dtype: str = "auto"
     gpu: str = "h100-80-gb"
     memory: float = 80.0
     set_aside: int = 10
@@ -63,7 +62,7 @@ class Inputs:
             shape=model.shape,
             parameters=model.parameters,
             weights=self.weights,
-            kv_dtype=self.kv_format,
+            kv_dtype=self.kv_dtype,
             memory=gpu_bytes(self.gpu, self.memory),
             set_aside=self.set_aside / 100,
             lengths=Lengths(self.mean, self.longest),
@@ -80,7 +79,7 @@ LABELS = {
     "model": "Model",
     "hub": "Hub id",
     "weights": "Weights",
-    "kv_format": "KV format",
+    "kv_dtype": "KV format",
     "gpu": "GPU",
     "memory": "Memory, GiB",
     "set_aside": "Set aside, %",

@@ -8,8 +8,7 @@ from typing import Any
 from lab.errors import ConfigError
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import TABLE_BITS, WEIGHT_BITS, GiB
-from lab.memory.model_memory import ModelInfo
-from lab.memory.notice import deployment_notices
+from lab.memory.model_memory import ModelInfo, deployment_notices
 from lab.util.messages import counted
 from visualize.charts import memory_charts as memory
 from visualize.format_numbers import digits

@@ -78,7 +78,7 @@ def _controls() -> dict[str, Any]:
             "model": widgets.listed("model"),
             "hub": widgets.text("hub", 1, 1, placeholder="owner/name", visible="hidden"),
             "weights": widgets.choice("weights"),
-            "kv_format": widgets.choice("kv_format"),
+            "kv_dtype": widgets.choice("kv_dtype"),
             "gpu": widgets.listed("gpu"),
             "memory": widgets.number("memory", visible="hidden"),
             "set_aside": widgets.slider("set_aside"),

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from lab.config import EngineConfig
 from lab.errors import LabError
-from lab.measure.workload import Job, crowd
+from lab.measure.workload import PlannedRequest, user_requests
 from visualize import run_settings as settings
 from visualize.pages.pool.pool_metrics import Asked
 from visualize.states import DRAFTERS, KV_FORMATS, SWITCH
@@ -21,11 +21,11 @@ CHOICES: dict[str, dict[Any, str]] = {
     "lengths": {"equal": "Equal", "tailed": "Long-tailed", "paragraph": "A paragraph"},
     "block_size": {size: str(size) for size in (4, 8, 16, 32)},
     "eviction": settings.CHOICES["eviction"],
-    "kv_format": KV_FORMATS,
-    "speculation": {name: DRAFTERS[name].label for name in ("off", "draft", "ngram")},
+    "kv_dtype": KV_FORMATS,
+    "speculative": {name: DRAFTERS[name].label for name in ("off", "draft", "ngram")},
 }
 """For each input with a fixed choice of values, the values and what the page calls them."""
-WORDS = CHOICES | {"paged": SWITCH, "prefix_caching": SWITCH}
+WORDS = CHOICES | {"paged": SWITCH, "enable_prefix_caching": SWITCH}
 """The same for all inputs whose values are not their own words."""
 COMING = ("sequences", "continuations", "every", "lengths", "tokens", "shared", "system", "temperature", "seed")
 """The inputs that say which sequences arrive."""
@@ -33,7 +33,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "sequences": (1, 32),
     "every": (0, 32),
     "tokens": (8, 256),
-    "pool_blocks": (8, 1024),
+    "num_blocks": (8, 1024),
     "max_num_seqs": (1, 32),
     "temperature": (0, 2),
     "seed": (0, 2**31 - 1),
@@ -47,17 +47,17 @@ LABELS = {
     "shared": "Shared system prompt",
     "system": "System prompt",
     "paged": "Paged blocks",
-    "prefix_caching": "Prefix caching",
+    "enable_prefix_caching": "Prefix caching",
     "block_size": "Block size",
     "eviction": "Eviction",
-    "pool_blocks": "Blocks in the pool",
+    "num_blocks": "Blocks in the pool",
     "max_num_seqs": "Max at once",
-    "kv_format": "KV format",
-    "speculation": "Speculation",
+    "kv_dtype": "KV format",
+    "speculative": "Speculation",
     "temperature": "Temperature",
     "seed": "Seed",
 }
-IN_CODE = {"num_blocks": LABELS["pool_blocks"], "max_tokens": LABELS["tokens"], "block_size": LABELS["block_size"]}
+IN_CODE = {"num_blocks": LABELS["num_blocks"], "max_tokens": LABELS["tokens"], "block_size": LABELS["block_size"]}
 """What the page calls the settings that the engine's messages name."""
 SYSTEM = (
     "These are the tales the old nurse told by the fire on winter nights, when the snow lay before the door and the "
@@ -72,7 +72,7 @@ class Inputs:
     """The page's controls, with their initial values.
 
     ``every``: steps between two arrivals; 0: all at once. ``continuations`` of a prompt arrive together. ``lengths``,
-    ``tokens``: see ``lab.measure.workload.crowd``.
+    ``tokens``: see ``lab.measure.workload.user_requests``.
     ``shared``: one in so many prompts begins with ``system``; 0: none. The sequences' seeds count up from ``seed``.
     """
 
@@ -84,13 +84,13 @@ class Inputs:
     shared: int = 1
     system: str = SYSTEM
     paged: bool = True
-    prefix_caching: bool = True
+    enable_prefix_caching: bool = True
     block_size: int = 16
     eviction: str = settings.DEFAULTS["eviction"]
-    pool_blocks: int = 192
+    num_blocks: int = 192
     max_num_seqs: int = 16
-    kv_format: str = "auto"
-    speculation: str = "off"
+    kv_dtype: str = "auto"
+    speculative: str = "off"
     temperature: float = 0.8
     seed: int = 7
 
@@ -109,7 +109,7 @@ class Inputs:
             "shared": shared,
             "system": self.beginning,
             "seed": self.seed if drawn else None,
-            "eviction": self.eviction if self.prefix_caching and shared > 1 else "lru",
+            "eviction": self.eviction if self.enable_prefix_caching and shared > 1 else "lru",
             "max_num_seqs": "all" if self.max_num_seqs >= self.sequences else self.max_num_seqs,
         }
         coming = tuple(values.pop(name) for name in COMING)
@@ -120,18 +120,18 @@ class Inputs:
         """Raises ConfigError if an input makes no sense."""
         LINK.check(vars(self), LABELS)
         return EngineConfig(
-            kv_dtype=self.kv_format,
+            kv_dtype=self.kv_dtype,
             paged=self.paged,
             block_size=self.block_size,
-            num_blocks=self.pool_blocks,
-            enable_prefix_caching=self.prefix_caching,
+            num_blocks=self.num_blocks,
+            enable_prefix_caching=self.enable_prefix_caching,
             eviction=self.eviction,
-            speculative=self.speculation,
+            speculative=self.speculative,
         )
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[PlannedRequest]:
         """Raises PromptError if the system prompt is too long."""
-        return crowd(
+        return user_requests(
             self.sequences,
             self.lengths,
             self.tokens,
@@ -167,8 +167,8 @@ PRESETS = {
             tokens=192,
             shared=0,
             paged=False,
-            prefix_caching=False,
-            pool_blocks=64,
+            enable_prefix_caching=False,
+            num_blocks=64,
             max_num_seqs=24,
         ),
     ),
@@ -181,15 +181,15 @@ PRESETS = {
             lengths="equal",
             tokens=96,
             shared=0,
-            prefix_caching=False,
-            pool_blocks=40,
+            enable_prefix_caching=False,
+            num_blocks=40,
             max_num_seqs=12,
         ),
     ),
     "forgets": Preset(
         "Evicted: a cache that forgets",
         "Others push the system prompt out before it is used again. Then evict the lowest priority.",
-        Inputs(sequences=13, every=8, lengths="equal", tokens=64, shared=4, pool_blocks=21, max_num_seqs=2),
+        Inputs(sequences=13, every=8, lengths="equal", tokens=64, shared=4, num_blocks=21, max_num_seqs=2),
     ),
     "part": Preset(
         "Eight endings: copy on write",
@@ -201,8 +201,8 @@ PRESETS = {
             lengths="equal",
             tokens=48,
             shared=0,
-            prefix_caching=False,
-            pool_blocks=80,
+            enable_prefix_caching=False,
+            num_blocks=80,
         ),
     ),
 }
@@ -215,10 +215,12 @@ def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
     """The inputs a link asks for, and a sentence for each value that was left out."""
     asked, notices = LINK.read(query)
     inputs = Inputs(**asked)
-    if inputs.prefix_caching and not inputs.paged:
-        if "prefix_caching" in asked:
-            notices.append("The link's prefix caching was left out: it needs paged blocks, only those can be shared.")
-        inputs = replace(inputs, prefix_caching=False)
+    if inputs.enable_prefix_caching and not inputs.paged:
+        if "enable_prefix_caching" in asked:
+            notices.append(
+                "The link's enable_prefix_caching was left out: it needs paged blocks, only those can be shared."
+            )
+        inputs = replace(inputs, enable_prefix_caching=False)
     return inputs, notices
 
 
@@ -236,7 +238,7 @@ def in_lab(inputs: Inputs) -> str:
         first = inputs.jobs()[0]
     except LabError:
         return ""
-    values = {name: value for name, value in vars(inputs).items() if name in settings.DEFAULTS}
+    values = {name: value for name, value in vars(inputs).items() if name in settings.DEFAULTS.keys() - {"num_blocks"}}
     most = min(first.sampling.max_tokens, int(settings.BOUNDS["max_tokens"][1]))
     return f"./?{_query(values | {'prompt': first.prompt, 'max_tokens': most}, settings.DEFAULTS)}&run=1"
 

@@ -1,166 +1,175 @@
-// What the Pool's stage has of its own: the squares, the queue and the batch as chips, and what a chosen sequence
-// writes. Its last lines start the stage.
+// The Pool page: the stage of many sequences, with their blocks as squares, the queue and the batch as chips, and what a
+// chosen sequence writes.
 
-const squares = new Squares($(".squares"));
-const lists = Object.fromEntries([...element.querySelectorAll(".chips")].map((list) => [list.dataset.state, list]));
-const chips = new Map(); // by the sequence's number
-let seen = -1; // the frame drawn last
-let chosen = null; // a sequence: pointed at, or pinned
-let pinned = null; // of the run that is shown
-let shownRun = "";
+import { BlockGrid } from "../../static/block_grid.js";
+import { counted, make, tone, within } from "../../static/dom.js";
+import { createStage } from "../../static/stage.js";
 
-function drawOwn({ columns, head, at }) {
-  squares.draw(columns.pool[0], head.block_size, happened());
-  seen = at;
-  drawChips(rows(columns.sequences[0]));
-  drawWrote();
-  offer(run.against, "Use these settings in the Lab: the first sequence alone");
-}
+export function mount(element, gradio, setup) {
+  const $ = within(element);
+  const stage = createStage(element, gradio, setup);
+  Object.assign(stage, { drawOwn, moved, covered, relook });
 
-function moved() {
-  if (picture.id !== shownRun) pinned = null;
-  if (picture.id !== shownRun) point(null);
-  shownRun = picture.id;
-  seen = Math.min(seen, picture.at); // for a new run, or one that is played again, everything is news
-}
+  const squares = new BlockGrid($(".squares"), stage.schedule);
+  const lists = Object.fromEntries([...element.querySelectorAll(".chips")].map((list) => [list.dataset.state, list]));
+  const chips = new Map(); // by the sequence's number
+  let seen = -1; // the frame drawn last
+  let chosen = null; // a sequence: pointed at, or pinned
+  let pinned = null; // of the run that is shown
+  let shownRun = "";
 
-function covered() {
-  return false;
-}
-
-function relook() {} // its colours are all in pool.css
-
-/** What happened to blocks since the frame drawn last; nothing when going back. */
-function happened() {
-  const marks = new Map();
-  for (const { charts } of picture.frames.slice(seen + 1, picture.at + 1)) {
-    for (const [, block, { mark }] of charts?.pool ?? []) if (mark) marks.set(block, mark);
+  function drawOwn({ columns, head, at }) {
+    squares.draw(columns.pool[0], head.block_size, happened());
+    seen = at;
+    drawChips(rows(columns.sequences[0]));
+    drawWrote();
+    stage.offer(stage.run.against, "Use these settings in the Lab: the first sequence alone");
   }
-  return marks;
-}
 
-/** A table's columns as rows. */
-function rows(columns) {
-  const names = Object.keys(columns);
-  return (columns.number ?? []).map((_, i) => Object.fromEntries(names.map((name) => [name, columns[name][i]])));
-}
-
-// -- the queue and the batch ------------------------------------------------------------------------
-
-function drawChips(sequences) {
-  for (const number of [...chips.keys()].slice(sequences.length)) {
-    chips.get(number).item.remove();
-    chips.delete(number);
+  function moved() {
+    if (stage.picture.id !== shownRun) pinned = null;
+    if (stage.picture.id !== shownRun) point(null);
+    shownRun = stage.picture.id;
+    seen = Math.min(seen, stage.picture.at); // for a new run, or one that is played again, everything is news
   }
-  const focused = document.activeElement?.closest(".chip");
-  const places = { waiting: [], running: [], done: [] };
-  for (const row of sequences) {
-    if (!chips.has(row.number)) chips.set(row.number, chip(row));
-    fill(chips.get(row.number), row);
-    (places[row.state] ?? places.done).push(chips.get(row.number).item);
+
+  function covered() {
+    return false;
   }
-  for (const [place, items] of Object.entries(places)) {
-    const list = lists[place];
-    if (items.length !== list.children.length || items.some((item, i) => item !== list.children[i])) list.replaceChildren(...items);
+
+  function relook() {} // its colours are all in pool.css
+
+  /** What happened to blocks since the frame drawn last; nothing when going back. */
+  function happened() {
+    const marks = new Map();
+    for (const { charts } of stage.picture.frames.slice(seen + 1, stage.picture.at + 1)) {
+      for (const [, block, { mark }] of charts?.pool ?? []) if (mark) marks.set(block, mark);
+    }
+    return marks;
   }
-  if (focused?.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true }); // it was moved
-}
 
-function chip({ number }) {
-  const item = make("li");
-  const button = make("button", `chip ${tone(number)}${number === chosen ? " chosen" : ""}`);
-  button.type = "button";
-  button.setAttribute("aria-pressed", number === pinned);
-  button.dataset.sequence = number;
-  const parts = { number: make("b", "", number), count: make("span", "count"), done: make("i", "done"), notes: make("span", "notes") };
-  button.append(parts.number, parts.count, parts.done, parts.notes);
-  item.append(button);
-  return { item, button, ...parts, told: "" };
-}
-
-function fill(chip, row) {
-  const told = JSON.stringify(row);
-  if (told === chip.told) return;
-  chip.told = told;
-  const { state, tokens, wanted, blocks, found, preempted } = row;
-  const notes = [blocks && `${blocks}▪`, found && `=${found}`, preempted && `${preempted}↩`].filter(Boolean);
-  chip.count.textContent = `${tokens}/${wanted}`;
-  chip.notes.textContent = notes.join(" ");
-  chip.button.style.setProperty("--part", `${(100 * tokens) / wanted}%`);
-  chip.button.dataset.state = state;
-  chip.button.title = [
-    `Sequence ${row.number}: ${state}`,
-    `${tokens} of at most ${counted(wanted, "token")}`,
-    counted(blocks, "block"),
-    found && `${counted(found, "token")} found in the cache`,
-    preempted && `preempted ${counted(preempted, "time")}`,
-  ].filter(Boolean).join(", ");
-}
-
-// -- one sequence -----------------------------------------------------------------------------------
-
-/** Mark the blocks of a sequence and show what it writes. */
-function point(number) {
-  if (chosen === number) return;
-  chosen = squares.chosen = number;
-  $(".stage").classList.toggle("choosing", number !== null);
-  for (const [of, { button }] of chips) {
-    button.classList.toggle("chosen", of === number);
-    button.setAttribute("aria-pressed", of === pinned);
+  /** A table's columns as rows. */
+  function rows(columns) {
+    const names = Object.keys(columns);
+    return (columns.number ?? []).map((_, i) => Object.fromEntries(names.map((name) => [name, columns[name][i]])));
   }
-  schedule();
-}
 
-function drawWrote() {
-  const row = chosen === null ? null : rows(picture.columns.sequences[0]).find(({ number }) => number === chosen);
-  if (!row) return $(".wrote").replaceChildren(make("p", "hint", HINT));
-  const text = picture.tokens.filter(({ owner }) => owner === chosen).map(({ text }) => text).join("");
-  const line = make("p", "", "");
-  Object.assign(line, { dir: "auto", translate: false });
-  line.append(make("b", "", `${chosen} `), make("span", "prompt", row.prompt), text);
-  $(".wrote").replaceChildren(line);
-  $(".wrote").scrollTop = $(".wrote").scrollHeight;
-}
-const HINT = $(".wrote .hint").textContent;
+  // -- the queue and the batch ------------------------------------------------------------------------
 
-/** The sequences that something on the stage belongs to. */
-function ownersOf(target) {
-  const chip = target.closest("[data-sequence]");
-  if (chip) return [Number(chip.dataset.sequence)];
-  const square = target.closest("[data-block]");
-  return square && picture.frame ? picture.columns.pool[0].owners[square.dataset.block] : [];
-}
+  function drawChips(sequences) {
+    for (const number of [...chips.keys()].slice(sequences.length)) {
+      chips.get(number).item.remove();
+      chips.delete(number);
+    }
+    const focused = document.activeElement?.closest(".chip");
+    const places = { waiting: [], running: [], done: [] };
+    for (const row of sequences) {
+      if (!chips.has(row.number)) chips.set(row.number, chip(row));
+      fill(chips.get(row.number), row);
+      (places[row.state] ?? places.done).push(chips.get(row.number).item);
+    }
+    for (const [place, items] of Object.entries(places)) {
+      const list = lists[place];
+      if (items.length !== list.children.length || items.some((item, i) => item !== list.children[i])) list.replaceChildren(...items);
+    }
+    if (focused?.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true }); // it was moved
+  }
 
-for (const part of [$(".squares"), $(".queues")]) {
-  part.addEventListener("pointerover", ({ target, pointerType }) => {
-    if (pointerType === "touch") return;
+  function chip({ number }) {
+    const item = make("li");
+    const button = make("button", `chip ${tone(number)}${number === chosen ? " chosen" : ""}`);
+    button.type = "button";
+    button.setAttribute("aria-pressed", number === pinned);
+    button.dataset.sequence = number;
+    const parts = { number: make("b", "", number), count: make("span", "count"), done: make("i", "done"), notes: make("span", "notes") };
+    button.append(parts.number, parts.count, parts.done, parts.notes);
+    item.append(button);
+    return { item, button, ...parts, told: "" };
+  }
+
+  function fill(chip, row) {
+    const told = JSON.stringify(row);
+    if (told === chip.told) return;
+    chip.told = told;
+    const { state, tokens, wanted, blocks, found, preempted } = row;
+    const notes = [blocks && `${blocks}▪`, found && `=${found}`, preempted && `${preempted}↩`].filter(Boolean);
+    chip.count.textContent = `${tokens}/${wanted}`;
+    chip.notes.textContent = notes.join(" ");
+    chip.button.style.setProperty("--part", `${(100 * tokens) / wanted}%`);
+    chip.button.dataset.state = state;
+    chip.button.title = [
+      `Sequence ${row.number}: ${state}`,
+      `${tokens} of at most ${counted(wanted, "token")}`,
+      counted(blocks, "block"),
+      found && `${counted(found, "token")} found in the cache`,
+      preempted && `preempted ${counted(preempted, "time")}`,
+    ].filter(Boolean).join(", ");
+  }
+
+  // -- one sequence -----------------------------------------------------------------------------------
+
+  /** Mark the blocks of a sequence and show what it writes. */
+  function point(number) {
+    if (chosen === number) return;
+    chosen = squares.chosen = number;
+    $(".stage").classList.toggle("choosing", number !== null);
+    for (const [of, { button }] of chips) {
+      button.classList.toggle("chosen", of === number);
+      button.setAttribute("aria-pressed", of === pinned);
+    }
+    stage.schedule();
+  }
+
+  function drawWrote() {
+    const row = chosen === null ? null : rows(stage.picture.columns.sequences[0]).find(({ number }) => number === chosen);
+    if (!row) return $(".wrote").replaceChildren(make("p", "hint", HINT));
+    const text = stage.picture.tokens.filter(({ owner }) => owner === chosen).map(({ text }) => text).join("");
+    const line = make("p", "", "");
+    Object.assign(line, { dir: "auto", translate: false });
+    line.append(make("b", "", `${chosen} `), make("span", "prompt", row.prompt), text);
+    $(".wrote").replaceChildren(line);
+    $(".wrote").scrollTop = $(".wrote").scrollHeight;
+  }
+  const HINT = $(".wrote .hint").textContent;
+
+  /** The sequences that something on the stage belongs to. */
+  function ownersOf(target) {
+    const chip = target.closest("[data-sequence]");
+    if (chip) return [Number(chip.dataset.sequence)];
     const square = target.closest("[data-block]");
-    if (square) square.title = described(square.dataset.block);
-    point(ownersOf(target)[0] ?? pinned);
-  });
-  part.addEventListener("pointerleave", () => point(pinned));
-  part.addEventListener("focusin", ({ target }) => point(ownersOf(target)[0] ?? pinned));
-  part.addEventListener("focusout", () => point(pinned));
-  part.addEventListener("click", ({ target }) => {
-    const [owner] = ownersOf(target);
-    pinned = owner === undefined || owner === pinned ? null : owner;
-    chosen = undefined;
-    point(pinned);
-  });
+    return square && stage.picture.frame ? stage.picture.columns.pool[0].owners[square.dataset.block] : [];
+  }
+
+  for (const part of [$(".squares"), $(".queues")]) {
+    part.addEventListener("pointerover", ({ target, pointerType }) => {
+      if (pointerType === "touch") return;
+      const square = target.closest("[data-block]");
+      if (square) square.title = described(square.dataset.block);
+      point(ownersOf(target)[0] ?? pinned);
+    });
+    part.addEventListener("pointerleave", () => point(pinned));
+    part.addEventListener("focusin", ({ target }) => point(ownersOf(target)[0] ?? pinned));
+    part.addEventListener("focusout", () => point(pinned));
+    part.addEventListener("click", ({ target }) => {
+      const [owner] = ownersOf(target);
+      pinned = owner === undefined || owner === pinned ? null : owner;
+      chosen = undefined;
+      point(pinned);
+    });
+  }
+
+  function described(block) {
+    if (!stage.picture.frame) return "";
+    const pool = stage.picture.columns.pool[0];
+    const [state, owners, fill] = [pool.state[block], pool.owners[block], pool.fill[block]];
+    if (state !== "live") return `Block ${block}: ${state === "cached" ? "cached, free to take, but its tokens can still be found" : "free"}`;
+    const whose = owners.length > 1 ? `shared by sequences ${owners.join(", ")}` : `sequence ${owners[0]}`;
+    return `Block ${block}: ${whose}, ${fill} of ${counted(stage.picture.head.block_size, "slot")} filled`;
+  }
+
+  // What a person chose last: by the time Gradio asks for the answer, that to an earlier choice may have been put in its place.
+  document.addEventListener("input", ({ target }) => target.closest("#preset") && (window.decodeLab.scenario = target.value), true);
+
+  stage.choose(stage.charts[0]);
+  stage.show();
 }
-
-function described(block) {
-  if (!picture.frame) return "";
-  const pool = picture.columns.pool[0];
-  const [state, owners, fill] = [pool.state[block], pool.owners[block], pool.fill[block]];
-  if (state !== "live") return `Block ${block}: ${state === "cached" ? "cached, free to take, but its tokens can still be found" : "free"}`;
-  const whose = owners.length > 1 ? `shared by sequences ${owners.join(", ")}` : `sequence ${owners[0]}`;
-  return `Block ${block}: ${whose}, ${fill} of ${counted(picture.head.block_size, "slot")} filled`;
-}
-
-// What a person chose last: by the time Gradio asks for the answer, that to an earlier choice may have been put in its place.
-document.addEventListener("input", ({ target }) => target.closest("#preset") && (window.decodeLab.scenario = target.value), true);
-
-choose(charts[0]);
-watch("value", () => read(props.value ?? ""));
-read(props.value ?? "");

@@ -11,9 +11,8 @@ from typing import Any
 import gradio as gr
 
 from visualize import page_header as header
-from visualize.assets import put_together, read
 from visualize.charts import pool_charts as figures
-from visualize.forms import Widgets, answering
+from visualize.forms import Widgets, answering, component
 from visualize.gradio_events import LATEST, QUIET, begins, keep_address, ready, stops, turned, warn
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.run_store import MAX_RUN_FILE, RunKind, RunStore
@@ -44,11 +43,6 @@ POOL = RunKind(
     told=file.told,
     count=lambda steps: sum(len(step.entries) for step in steps),
 )
-PARTS = (
-    *(f"static/{part}" for part in ("run_state", "stage", "block_grid", "charts", "player", "save_menu")),
-    "pages/pool/page",
-)
-"""The parts of the page's script, in their order."""
 SAYS = {
     "continuations": "Per prompt; if paged, they share its blocks.",
     "every": "Steps between arrivals; 0: all at once.",
@@ -57,7 +51,7 @@ SAYS = {
     "shared": "Which prompts begin with it.",
     "system": "The beginning of these prompts.",
     "paged": "Off: room for the longest is reserved.",
-    "prefix_caching": "Prompts that begin alike share blocks.",
+    "enable_prefix_caching": "Prompts that begin alike share blocks.",
     "block_size": "Token slots in a block.",
     "eviction": "Which cached prefix makes room for a new block.",
     "max_num_seqs": "Sequences in a step; the others wait.",
@@ -107,14 +101,8 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
                 halt = gr.Button("Stop", elem_id="stop")
                 reopen = gr.UploadButton("Open", file_types=[".json"], elem_id="open")
         with gr.Column(elem_id="view"):
-            view = gr.HTML(
-                value="",
-                html_template=read("pages/pool/page.html"),
-                js_on_load=_script(),
-                apply_default_css=False,
-                server_functions=[take_away],
-                elem_id="crowd",
-            )
+            setup = {"shells": figures.shells(), "rolling": [], "readouts": labels()}
+            view = component("pages/pool/page", setup, server_functions=[take_away], elem_id="crowd")
     values = [controls[name] for name in NAMES]
     begins(press.click(run, values, view, **QUIET))
     stops(pages, halt.click, visitors)
@@ -151,14 +139,14 @@ def _controls() -> tuple[Widgets, gr.Radio, dict[str, Any]]:
         controls["tokens"] = widgets.slider("tokens")
         controls["shared"] = widgets.choice("shared")
         controls["paged"] = widgets.toggle("paged")
-        controls["prefix_caching"] = widgets.toggle("prefix_caching")
+        controls["enable_prefix_caching"] = widgets.toggle("enable_prefix_caching")
         controls["eviction"] = widgets.choice("eviction")
-        controls["pool_blocks"] = widgets.slider("pool_blocks")
+        controls["num_blocks"] = widgets.slider("num_blocks")
         controls["block_size"] = widgets.choice("block_size")
         controls["max_num_seqs"] = widgets.slider("max_num_seqs")
         with widgets.fold("More", "sampling", controls):
-            controls["kv_format"] = widgets.choice("kv_format")
-            controls["speculation"] = widgets.choice("speculation")
+            controls["kv_dtype"] = widgets.choice("kv_dtype")
+            controls["speculative"] = widgets.choice("speculative")
             controls["temperature"] = widgets.slider("temperature", 0.05)
             controls["seed"] = widgets.number("seed")
             controls["system"] = widgets.text("system", 3, 6)
@@ -174,12 +162,12 @@ def _of_shared(shared: int) -> list[dict[str, Any]]:
     return [gr.update(interactive=shared > 0)]
 
 
-def _of_prefixes(paged: bool, prefix_caching: bool, eviction: str, shared: int) -> list[dict[str, Any]]:
+def _of_prefixes(paged: bool, enable_prefix_caching: bool, eviction: str, shared: int) -> list[dict[str, Any]]:
     """What cannot be used and why, and what the priorities are."""
-    prefixes = gr.update(interactive=True, info=SAYS["prefix_caching"])
+    prefixes = gr.update(interactive=True, info=SAYS["enable_prefix_caching"])
     if not paged:
         prefixes = gr.update(interactive=False, value=False, info=NEEDS_PAGED)
-    if not (paged and prefix_caching):
+    if not (paged and enable_prefix_caching):
         return [prefixes, gr.update(interactive=False, info=NEEDS_PREFIXES)]
     says = SAYS["eviction"] if eviction == "lru" else PRIORITIES if shared > 1 else ALIKE
     return [prefixes, gr.update(interactive=True, info=says)]
@@ -188,7 +176,7 @@ def _of_prefixes(paged: bool, prefix_caching: bool, eviction: str, shared: int) 
 FOLLOWS: tuple[tuple[tuple[str, ...], tuple[str, ...], Callable[..., list[dict[str, Any]]]], ...] = (
     (("lengths",), ("tokens",), _of_lengths),
     (("shared",), ("system",), _of_shared),
-    (("paged", "prefix_caching", "eviction", "shared"), ("prefix_caching", "eviction"), _of_prefixes),
+    (("paged", "enable_prefix_caching", "eviction", "shared"), ("enable_prefix_caching", "eviction"), _of_prefixes),
 )
 """Switches, the controls that depend on them, and what follows from their values."""
 
@@ -222,8 +210,3 @@ def _named() -> str:
     known = [([getattr(preset.inputs, name) for name in NAMES], _chosen(key)) for key, preset in PRESETS.items()]
     find = answering(known, otherwise=_chosen(None))
     return f"(...values) => ({find})(...values.map((value, i) => value ?? {json.dumps(list(DEFAULTS.values()))}[i]))"
-
-
-def _script() -> str:
-    setup = {"shells": figures.shells(), "rolling": [], "readouts": labels()}
-    return put_together(setup, PARTS)

@@ -19,8 +19,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from lab.kv_cache.block_pool import Occupancy
-from lab.trace.batch_steps import BatchStep
 from lab.trace.events import Committed, RunStarted, StepTimed
+from lab.trace.recorder import BatchStep
 from visualize.charts import pool_charts as figures
 from visualize.pages.pool import pool_narration as narrate
 from visualize.pages.pool.pool_blocks import Blocks

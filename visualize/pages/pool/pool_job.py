@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lab.measure.arrivals import arrivals
-from lab.trace.batch_steps import BatchStep
+from lab.trace.recorder import BatchStep
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.live_run import LiveJob
 from visualize.pages.pool.inputs import IN_CODE, Inputs

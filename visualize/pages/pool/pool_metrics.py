@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab.trace.batch_steps import BatchEvent
 from lab.trace.events import Admitted, BlockEvicted, Committed, Finished, Preempted, RunStarted
+from lab.trace.recorder import BatchEvent
 from visualize.format_numbers import three
 from visualize.reduce.metric_cards import DASH, Reading, beside, shown_ms
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lab.trace.batch_steps import BatchEvent
 from lab.trace.events import (
     Admitted,
     BlockCopied,
@@ -18,6 +17,7 @@ from lab.trace.events import (
     RunStarted,
     StepTimed,
 )
+from lab.trace.recorder import BatchEvent
 from lab.util.messages import counted, listed
 from visualize.format_numbers import three
 from visualize.pages.pool.pool_metrics import Tally

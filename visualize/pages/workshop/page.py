@@ -5,7 +5,6 @@ from __future__ import annotations
 import gradio as gr
 
 from visualize import page_header as header
-from visualize.assets import put_together, read
 from visualize.charts import looks
 from visualize.charts.workshop_charts import CHARTS
 from visualize.forms import component
@@ -16,16 +15,10 @@ def build(pages: gr.Blocks) -> None:
     """Lay the page out, inside a route of ``pages``. What it shows comes from ``visualize.pages.workshop.routes``."""
     header.build("Room")
     setup = {"shells": {name: looks(make) for name, make in CHARTS.items()}}
-    component("pages/workshop/page", setup, ("pages/workshop/join", "static/block_grid"), elem_id="room")
+    component("pages/workshop/page", setup, elem_id="room")
     ready(pages.load(fn=None, **QUIET))
 
 
 def strip() -> gr.HTML:
     """The strip above the Lab that says who follows whom."""
-    return gr.HTML(
-        value="",
-        html_template=read("pages/workshop/workshop_bar.html"),
-        js_on_load=put_together({}, ("pages/workshop/join", "pages/workshop/workshop_bar")),
-        apply_default_css=False,
-        elem_id="workshop",
-    )
+    return component("pages/workshop/workshop_bar", {}, elem_id="workshop")

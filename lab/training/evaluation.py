@@ -1,20 +1,23 @@
-"""How well a model predicts a text, in a unit that compares across tokenizers: bits per byte."""
+"""Measures of the trained models: bits per byte, which compares across tokenizers, and a draft's acceptance rate."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lab.training.corpus import encode
+from lab import EngineConfig, SamplingParams, load_engine
+from lab.trace.run import AcceptanceStats, acceptance_stats
+from lab.training.corpus import CorpusSplit, encode
 
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """What some texts cost a model: ``bits`` = sum of -log2 p over all their ``tokens``."""
+    """Cross-entropy of some texts: ``bits`` = sum of -log2 p over all their ``tokens``."""
 
     bits: float
     tokens: int
@@ -68,3 +71,38 @@ def cross_entropy(
         nats = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
         bits += nats[counted[:, 1:].flatten()].double().sum().item() / math.log(2)
     return CrossEntropy(bits, tokens, sum(len(text.encode()) for text in texts))
+
+
+GAMMA = 4
+NEW_TOKENS = 128
+PROMPTS = 20
+PROMPT_WORDS = 30
+
+
+def story_prompts(split: CorpusSplit) -> list[str]:
+    """``PROMPTS`` beginnings of held-out paragraphs: half from unseen endings, half from unseen books.
+
+    Of each kind, paragraphs of at least twice ``PROMPT_WORDS`` words qualify; those taken
+    are spread evenly among them, each from the middle of its stretch.
+    """
+    prompts, least = [], 2 * PROMPT_WORDS
+    for texts, wanted in ((split.unseen_endings, PROMPTS - PROMPTS // 2), (split.unseen_books, PROMPTS // 2)):
+        paragraphs = [line.split() for text in texts for line in text.splitlines()]
+        long_enough = [line for line in paragraphs if len(line) >= least]
+        if len(long_enough) < wanted:
+            raise ValueError(f"{len(long_enough)} held-out paragraphs have {least} words, {wanted} are needed.")
+        picks = [int((i + 0.5) * len(long_enough) / wanted) for i in range(wanted)]
+        prompts += [" ".join(long_enough[i][:PROMPT_WORDS]) for i in picks]
+    return prompts
+
+
+def measure_acceptance(
+    target: Path, draft: Path, prompts: list[str], temperature: float, device: str
+) -> AcceptanceStats:
+    """Continue each prompt by ``NEW_TOKENS`` tokens, or to an end of text; prompt i is sampled with seed i."""
+    engine = load_engine(target=str(target), draft=str(draft), device=device)
+    config = EngineConfig(speculative="draft", num_speculative_tokens=GAMMA)
+    return acceptance_stats(
+        engine.generate(prompt, config, SamplingParams(max_tokens=NEW_TOKENS, temperature=temperature, seed=seed))
+        for seed, prompt in enumerate(prompts)
+    )

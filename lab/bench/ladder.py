@@ -1,14 +1,10 @@
-"""The ladder: what each toggle does to speed, compared with transformers' own generation.
+"""The ladder: each toggle's effect on speed, beside transformers' own generation, all on the same weights.
 
-Everything runs on the same weights in one process. Within a repeat all
-rows take turns on a prompt before the next prompt begins, and the order changes
-every time, so that a busy machine slows all of them alike. A figure is the
-median over prompts and repeats of output tokens / wall time of the whole call,
-prefill included, with its quartiles.
+Within a repeat all rows take turns on a prompt before the next prompt begins. A figure is the median over prompts and
+repeats of output tokens / wall time of the whole call, prefill included, with its quartiles.
 
-The ladder itself is greedy, and a small model that decodes greedily soon repeats
-itself, which is easy to guess. So speculation is also timed on the beginnings of
-texts that the embedded pair has not seen, greedily and with sampling.
+The ladder itself is greedy, and a small model that decodes greedily soon repeats itself, which is easy to draft. So
+speculation is also timed on the beginnings of texts that the embedded pair has not seen, greedily and with sampling.
 """
 
 from __future__ import annotations
@@ -23,11 +19,11 @@ from typing import Any
 
 import torch
 
+from lab.bench.output import about, format_ratios, format_table, quartiles
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
-from lab.measure.measuring import refuse_failure
+from lab.measure.measuring import refuse_failure, shuffled
 from lab.measure.prompts import PROMPTS, held_out_prompts, refuse_cut
-from lab.measure.turns import shuffled
 from lab.trace.events import Committed, Event, FellBack, Finished, RunStarted
 from lab.trace.recorder import Recorder
 from lab.util.messages import format_rate
@@ -37,13 +33,17 @@ UNSEEN_GAMMA, TEMPERATURE = 4, 0.8
 """Of the rows on unseen texts: chosen beforehand, the lab's defaults."""
 BY_TORCH = EngineConfig(kernels="reference")
 """The configuration whose models have transformers' own layers."""
+UNIT = "output tokens a second, whole call, median and quartiles"
+CACHE, STOCK, ASSISTED = "cache", "transformers generate", "transformers assisted generation"
+REFERENCES = {"gammas": "no speculation", "ladder": CACHE, "unseen": "greedy, cache"}
+"""The row of each table that the others are compared with."""
 
 Generate = Callable[[str], int]
 """Decodes a prompt; returns how many tokens came out."""
 
 
 @dataclass(frozen=True)
-class Row:
+class LadderRow:
     """Output tokens per second: median and quartiles over ``samples`` calls."""
 
     name: str
@@ -53,33 +53,30 @@ class Row:
     samples: int
 
 
+def drafting(gamma: int) -> EngineConfig:
+    return EngineConfig(speculative="draft", num_speculative_tokens=gamma)
+
+
+def speculation(gamma: int) -> str:
+    """The name of the rung."""
+    return f"cache + speculation (gamma {gamma})"
+
+
 def ladder_configs(gamma: int) -> dict[str, EngineConfig]:
     """The rungs: no cache, the cache, then one more lever at a time beside it, then all of them."""
+    every = EngineConfig(kv_dtype="int8", paged=True, speculative="draft", num_speculative_tokens=gamma)
     return {
         "no cache": EngineConfig(kv_cache=False),
-        "cache": EngineConfig(),
+        CACHE: EngineConfig(),
         "cache + INT8": EngineConfig(kv_dtype="int8"),
         "cache + paged": EngineConfig(paged=True),
-        f"cache + speculation (gamma {gamma})": EngineConfig(speculative="draft", num_speculative_tokens=gamma),
-        f"all (gamma {gamma})": EngineConfig(
-            kv_dtype="int8", paged=True, speculative="draft", num_speculative_tokens=gamma
-        ),
+        speculation(gamma): drafting(gamma),
+        f"all (gamma {gamma})": every,
     }
 
 
-def unseen_rows(engine: Engine, max_tokens: int) -> dict[str, Generate]:
-    """The cache alone and with speculation, greedily and at a temperature."""
-    guessing = EngineConfig(speculative="draft", num_speculative_tokens=UNSEEN_GAMMA)
-    rows = {}
-    for name, temperature in (("greedy", 0.0), (f"temperature {TEMPERATURE:g}", TEMPERATURE)):
-        sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=0, ignore_eos=True)
-        rows[f"{name}, cache"] = lab_generate(engine, EngineConfig(), sampling)
-        rows[f"{name}, speculation (gamma {UNSEEN_GAMMA})"] = lab_generate(engine, guessing, sampling)
-    return rows
-
-
 def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[str], None]) -> dict[str, object]:
-    """Find the best gamma, then time every rung and transformers' own generation, plain and assisted.
+    """Find the best gamma; time the ladder with it, and transformers' own generation, plain and assisted.
 
     Returns:
         A JSON-ready dict: ``gammas``, ``ladder`` and ``unseen`` rows, the best gamma, and the ratios that matter.
@@ -91,54 +88,54 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
     refuse_cut(engine, (*PROMPTS, *unseen), max_tokens)
     lab = partial(lab_generate, engine, sampling=SamplingParams(max_tokens=max_tokens, ignore_eos=True))
     report("Which gamma is best here?")
-    sweep = {"no speculation": lab(EngineConfig())}
-    for gamma in GAMMAS:
-        sweep[f"gamma {gamma}"] = lab(EngineConfig(speculative="draft", num_speculative_tokens=gamma))
+    sweep = {"no speculation": lab(EngineConfig())} | {f"gamma {gamma}": lab(drafting(gamma)) for gamma in GAMMAS}
     gammas = time_rows(engine, sweep, PROMPTS, repeats, report)
     best = max(gammas[1:], key=lambda row: row.median)
     gamma = int(best.name.split()[1])
 
     report(f"The ladder, with gamma {gamma}:")
     rows: dict[str, Generate] = {name: lab(config) for name, config in ladder_configs(gamma).items()}
-    if engine.kernels == "triton" or engine.target.native.model:
+    if engine.computes_by_kernels:
         rows["cache, steps by torch"] = lab(EngineConfig(kernels="reference"))
-    rows["cache, nothing recorded"] = _unrecorded(rows["cache"])
-    rows["transformers generate"] = stock_generate(engine, max_tokens)
-    rows["transformers assisted generation"] = stock_generate(engine, max_tokens, gamma)
+    rows["cache, nothing recorded"] = _unrecorded(rows[CACHE])
+    rows[STOCK], rows[ASSISTED] = stock_generate(engine, max_tokens), stock_generate(engine, max_tokens, gamma)
     ladder = time_rows(engine, rows, PROMPTS, repeats, report)
+
     report(f"Speculation on {len(unseen)} unseen texts:")
-    others = time_rows(engine, unseen_rows(engine, max_tokens), unseen, repeats, report)
-    greedy, greedily_guessed, drawn, guessed = (row.median for row in others)
-    by_name = {row.name: row.median for row in ladder}
-    spec = by_name[f"cache + speculation (gamma {gamma})"]
-    return {
+    others: dict[str, Generate] = {}
+    for name, temperature in (("greedy", 0.0), (f"temperature {TEMPERATURE:g}", TEMPERATURE)):
+        sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=0, ignore_eos=True)
+        others[f"{name}, cache"] = lab_generate(engine, EngineConfig(), sampling)
+        others[f"{name}, speculation (gamma {UNSEEN_GAMMA})"] = lab_generate(engine, drafting(UNSEEN_GAMMA), sampling)
+    unseen_rows = time_rows(engine, others, unseen, repeats, report)
+    greedy, greedy_drafted, drawn, drafted = (row.median for row in unseen_rows)
+    medians = {row.name: row.median for row in ladder}
+    speculative = medians[speculation(gamma)]
+    return about(engine) | {
         "max_tokens": max_tokens,
         "prompts": len(PROMPTS),
         "repeats": repeats,
-        "dtype": engine.dtype,
-        "target": engine.target.name,
-        "draft": engine.draft.name,
-        "unit": "output tokens a second, whole call, median and quartiles",
+        "unit": UNIT,
         "gammas": [asdict(row) for row in gammas],
         "best_gamma": gamma,
         "ladder": [asdict(row) for row in ladder],
         "unseen_texts": len(unseen),
-        "unseen": [asdict(row) for row in others],
+        "unseen": [asdict(row) for row in unseen_rows],
         "ratios": {
             "speculation at its best gamma / without, in the sweep": best.median / gammas[0].median,
-            "speculation / cache, in the ladder": spec / by_name["cache"],
-            "speculation / cache, unseen texts, greedy": greedily_guessed / greedy,
-            f"speculation / cache, unseen texts, temperature {TEMPERATURE:g}": guessed / drawn,
-            "cache / the same with nothing recorded": by_name["cache"] / by_name["cache, nothing recorded"],
-            "cache / transformers generate": by_name["cache"] / by_name["transformers generate"],
-            "speculation / transformers assisted": spec / by_name["transformers assisted generation"],
+            "speculation / cache, in the ladder": speculative / medians[CACHE],
+            "speculation / cache, unseen texts, greedy": greedy_drafted / greedy,
+            f"speculation / cache, unseen texts, temperature {TEMPERATURE:g}": drafted / drawn,
+            "cache / the same with nothing recorded": medians[CACHE] / medians["cache, nothing recorded"],
+            "cache / transformers generate": medians[CACHE] / medians[STOCK],
+            "speculation / transformers assisted": speculative / medians[ASSISTED],
         },
     }
 
 
 def time_rows(
     engine: Engine, rows: dict[str, Generate], prompts: Sequence[str], repeats: int, report: Callable[[str], None]
-) -> list[Row]:
+) -> list[LadderRow]:
     """Time every row on every prompt ``repeats`` times, interleaved."""
     rates: dict[str, list[float]] = {name: [] for name in rows}
     # To warm up; not counted. A last, shorter window has its own CUDA graph, and the prompt decides which.
@@ -155,7 +152,7 @@ def time_rows(
     result = []
     for name, values in rates.items():
         lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
-        result.append(Row(name, median, lower, upper, len(values)))
+        result.append(LadderRow(name, median, lower, upper, len(values)))
     return result
 
 
@@ -184,7 +181,7 @@ def lab_generate(engine: Engine, config: EngineConfig, sampling: SamplingParams)
 
 
 def _unrecorded(generate: Generate) -> Generate:
-    """The same, making no events but those that give the tokens or tell of a failure."""
+    """The same, making no events but those that give the tokens or report a failure."""
 
     def silent(prompt: str) -> int:
         emit = Recorder.emit
@@ -206,7 +203,6 @@ def stock_generate(
     engine: Engine, max_tokens: int, gamma: int | None = None, cache_implementation: str | None = None
 ) -> Generate:
     """transformers' ``generate`` with its dynamic cache or another; with ``gamma``: its assisted generation."""
-
     target, draft = engine.models(BY_TORCH)
 
     def generate(prompt: str) -> int:
@@ -238,8 +234,10 @@ def stock_generate(
 def format_rows(rows: list[dict], reference: str) -> str:
     """A table of rows with each one's ratio to the row named ``reference``."""
     base = next(row["median"] for row in rows if row["name"] == reference)
-    lines = [f"{'':36} tokens/s   quartiles      x {reference}"]
-    for row in rows:
-        spread = f"{format_rate(row['lower'])} to {format_rate(row['upper'])}"
-        lines.append(f"{row['name']:36} {format_rate(row['median']):>8}   {spread:13}  {row['median'] / base:5.2f}")
-    return "\n".join(lines)
+    cells = [[row["name"], format_rate(row["median"]), quartiles(row), f"{row['median'] / base:.2f}"] for row in rows]
+    return format_table(["", "tokens/s", "quartiles", f"x {reference}"], cells)
+
+
+def format_ladder(result: dict) -> str:
+    tables = (format_rows(result[part], name) for part, name in REFERENCES.items())
+    return "\n\n".join([*tables, format_ratios(result["ratios"])])

@@ -12,8 +12,9 @@ from lab.bench.gpu.sheet import Sheet
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError
-from lab.measure.measuring import finish, in_flight
-from lab.measure.workload import Job, LogNormalLengths
+from lab.measure.measuring import finish
+from lab.measure.throughput import in_flight
+from lab.measure.workload import LogNormalLengths, PlannedRequest
 from lab.trace.events import Admitted
 from lab.util.device_memory import free_bytes
 
@@ -21,7 +22,7 @@ KV_BYTES = 20 * 10**9
 REQUESTS = 256
 """More than fit with INT8: with fewer, it would look as if no more fitted."""
 LENGTHS = LogNormalLengths(median=1024, sigma=0.8, shortest=16, longest=3072)
-"""Lengths of prompts. Nobody knows an answer's length: it may take up to 4,096 tokens and ends when it ends."""
+"""Lengths of prompts. An answer's is not known in advance: it may take up to 4,096 tokens and ends when it ends."""
 MEAN_OUTPUT = 128
 CONFIGS = {
     "paged": EngineConfig(paged=True),
@@ -49,10 +50,10 @@ def run_capacity(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, smal
     if device.type == "cuda" and free_bytes(device) < 1.2 * kv_bytes:
         raise LabError(f"the caches of this part take {kv_bytes / 1e9:.0f} GB, and {device} has less.")
     jobs = [
-        Job(prompt(length, first=i), SamplingParams(max_tokens=most, temperature=1.0, seed=i))
+        PlannedRequest(prompt(length, first=i), SamplingParams(max_tokens=most, temperature=1.0, seed=i))
         for i, length in enumerate(lengths)
     ]
-    short = [Job(job.prompt, SamplingParams(max_tokens=4, temperature=1.0, seed=0)) for job in jobs[:2]]
+    short = [PlannedRequest(job.prompt, SamplingParams(max_tokens=4, temperature=1.0, seed=0)) for job in jobs[:2]]
     sheet.result |= {"kv_bytes": kv_bytes, "max_tokens": most, "mean_output": mean, "rows": {}}
     longest = max(lengths) + 8 * mean  # one answer in three thousand is longer
     slowest = 0.0
@@ -64,7 +65,7 @@ def run_capacity(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, smal
         with sheet.attempt(name):
             lab = engine(target, max_num_seqs=requests, kv_bytes=kv_bytes)
             finish(lab, short, config)  # compiles what has to be compiled
-            lab.warm_up(config, sequences=_seats(lab, config, lengths, most), longest=longest)
+            lab.warm_up(config, sequences=_max_num_seqs(lab, config, lengths, most), longest=longest)
             sheet.result["rows"][name] = _serve(lab, asked, config)
         lab = None
         clean_up(device)
@@ -72,13 +73,13 @@ def run_capacity(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, smal
         sheet.say(f"  {name} done ({time.perf_counter() - began:.0f} s)")
 
 
-def _seats(lab: Engine, config: EngineConfig, lengths: list[int], most: int) -> int:
+def _max_num_seqs(lab: Engine, config: EngineConfig, lengths: list[int], most: int) -> int:
     """The most sequences that can be in flight: as many of the shortest as the memory holds."""
     least = min(lengths) + (0 if config.paged else most)
     return min(len(lengths), max(1, lab.default_num_blocks(config) * config.block_size // least))
 
 
-def _serve(lab: Engine, jobs: list[Job], config: EngineConfig) -> dict[str, float]:
+def _serve(lab: Engine, jobs: list[PlannedRequest], config: EngineConfig) -> dict[str, float]:
     runs, seconds = finish(lab, jobs, config)
     figures = in_flight(runs)
     admitted = [event for run in runs for event in run.events if isinstance(event, Admitted)]

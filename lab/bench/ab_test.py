@@ -1,12 +1,9 @@
 """Quality beside speed: two settings of the engine, A and B, over the same prompts.
 
-Both decode every prompt, one right after the other and in alternating order, so that a
-busy machine slows both alike. Quality: how far greedy outputs agree, and how likely A and B find
-the texts that each of them wrote (teacher forcing). It matters whose text it is: a setting finds its own likelier than
-another's, so each reads both, and comparing B with A gives the inverse of comparing A with B. Every output has the
-same length: the end-of-text token does not end it.
-
-With ``enable_prefix_caching``, every decoding of a prompt but the first finds its prefix cached.
+Both decode every prompt, one right after the other and in alternating order. Quality: how far greedy outputs agree,
+and how likely A and B find the texts that each of them wrote (teacher forcing). A setting finds its own text likelier
+than another's, so each reads both, and comparing B with A gives the inverse of comparing A with B. Every output has
+the same length. With ``enable_prefix_caching``, every decoding of a prompt but the first finds its prefix cached.
 """
 
 from __future__ import annotations
@@ -20,29 +17,29 @@ from typing import Any
 
 import torch
 
+from lab.bench.output import about, format_table
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import ConfigError
-from lab.measure.interval import FEWEST, METHOD, Interval, bootstrap, ratio_interval, share_interval
+from lab.measure.difference import common_length
+from lab.measure.interval import METHOD, MIN_SAMPLES, Interval, bootstrap, ratio_interval, share_interval
 from lab.measure.measuring import make_ready, sound
 from lab.measure.prompts import longest, refuse_cut
 from lab.measure.score import divergence, log_probabilities, surprise
-from lab.trace.acceptance_stats import AcceptanceStats, acceptance_stats
-from lab.trace.run import Run
+from lab.trace.run import AcceptanceStats, Run, acceptance_stats
 
 TIMES = ("ttft_ms", "itl_p50_ms", "tokens_per_second")
-"""The fields of ``Measured`` that have a mean over prompts."""
-GUESSED: dict[str, Callable[..., Any]] = {
+"""The fields of ``SideMetrics`` that have a mean over prompts."""
+SPECULATION: dict[str, Callable[..., Any]] = {
     "draft_acceptance_rate": lambda rounds, proposed, accepted: accepted / proposed,
     "mean_acceptance_length": lambda rounds, proposed, accepted: 1 + accepted / rounds,
 }
-"""Computed from the sum of all prompts' ``AcceptanceStats``, as ``lab.trace.metrics`` defines it for one run."""
+"""Computed from sums over all prompts, as ``lab.trace.metrics`` defines them for one run."""
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One setting on one prompt (``lab.trace.metrics`` defines the times). Times are medians over the repeats, guesses
-    are those of all repeats."""
+class SideMetrics:
+    """One setting on one prompt: times are medians over the repeats, draft tokens are those of all repeats."""
 
     ttft_ms: float
     itl_p50_ms: float
@@ -55,15 +52,14 @@ class Sample:
     """Both settings on one prompt.
 
     Attributes:
-        exact_match_length: tokens until their greedy outputs first differ.
-        identical: whether they never do.
+        exact_match_length: tokens until their greedy outputs first differ. identical: they never do.
         tokens: those of both outputs, A's and B's, on which both settings are scored at temperature 1.
         kl: KL(A || B) of the next-token distributions, in nats, summed over the tokens.
         a_surprise, b_surprise: -log p of the tokens, in nats, summed.
     """
 
-    a: Measured
-    b: Measured
+    a: SideMetrics
+    b: SideMetrics
     exact_match_length: int
     identical: bool
     tokens: int
@@ -82,10 +78,7 @@ def run_ab(
     repeats: int,
     report: Callable[[str], None],
 ) -> dict[str, object]:
-    """Measure A and B and compare them.
-
-    Args:
-        sampling: of the outputs. Its seed and stops do not count: repeat i is drawn with seed i, to the full length.
+    """Measure A and B and compare them. Repeat i is drawn with seed i, to the full length.
 
     Returns:
         A JSON-ready dict: what was measured, ``summarise``'s figures, and those of each prompt as ``samples``.
@@ -106,17 +99,11 @@ def run_ab(
     for number, prompt in enumerate(prompts):
         samples.append(measure_sample(engine, a, b, prompt, sampling, repeats, b_first=number % 2 == 1))
         report(f"  prompt {number + 1} of {len(prompts)} done")
-    return {
-        "target": engine.target.name,
-        "draft": engine.draft.name if engine.draft else None,
-        "dtype": engine.dtype,
+    return about(engine) | {
         "a": asdict(a),
         "b": asdict(b),
         "prompts": len(prompts),
-        "max_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
+        **{name: getattr(sampling, name) for name in ("max_tokens", "temperature", "top_k", "top_p")},
         "repeats": repeats,
         "intervals": METHOD,
         **summarise(samples),
@@ -134,7 +121,7 @@ def measure_sample(
     *,
     b_first: bool = False,
 ) -> Sample:
-    """Both settings on one prompt, taking turns; ``b_first``: B has the first turn. Repeat i samples with seed i."""
+    """Both settings on one prompt, taking turns; ``b_first``: B has the first turn."""
     a_runs, b_runs = [], []
     for repeat in range(repeats):
         turns = [(a_runs, a), (b_runs, b)]
@@ -143,7 +130,7 @@ def measure_sample(
     greedy = [a_runs[0].token_ids, b_runs[0].token_ids]
     if not sampling.greedy:
         greedy = [_decode(engine, prompt, config, replace(sampling, temperature=0)).token_ids for config in (a, b)]
-    same = matching(*greedy)
+    same = common_length(*greedy)
 
     prompt_ids, kl, a_surprise, b_surprise = a_runs[0].prompt_token_ids, 0.0, 0.0, 0.0
     outputs = a_runs[0].token_ids, b_runs[0].token_ids
@@ -152,13 +139,13 @@ def measure_sample(
             torch.cat(list(log_probabilities(engine, prompt_ids + output, config, first=len(prompt_ids))))
             for config in (a, b)
         )
-        came = torch.tensor(output, device=log_a.device)
+        written = torch.tensor(output, device=log_a.device)
         kl += divergence(log_a, log_b).sum().item()
-        a_surprise += surprise(log_a, came).sum().item()
-        b_surprise += surprise(log_b, came).sum().item()
+        a_surprise += surprise(log_a, written).sum().item()
+        b_surprise += surprise(log_b, written).sum().item()
     return Sample(
-        a=_measured(a_runs),
-        b=_measured(b_runs),
+        a=_side(a_runs),
+        b=_side(b_runs),
         exact_match_length=same,
         identical=same == len(greedy[0]) == len(greedy[1]),
         tokens=sum(map(len, outputs)),
@@ -168,17 +155,12 @@ def measure_sample(
     )
 
 
-def matching(a: list[int], b: list[int]) -> int:
-    """Tokens before the first difference."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
 def summarise(samples: list[Sample]) -> dict[str, object]:
     """Means over prompts, and ratios of those means, each with its interval.
 
     Returns:
-        ``metrics``: per metric its mean under ``a`` and ``b``, and ``ratio``, B / A; figures of guesses are over all
-        prompts together, None if there were no guesses. ``exact_match_length``, ``identical_outputs`` (a share) and
+        ``metrics``: per metric its mean under ``a`` and ``b``, and ``ratio``, B / A; figures of speculation are over
+        all prompts together, None without draft tokens. ``exact_match_length``, ``identical_outputs`` (a share) and
         ``kl`` (nats per token).
     """
     sides = [sample.a for sample in samples], [sample.b for sample in samples]
@@ -187,8 +169,8 @@ def summarise(samples: list[Sample]) -> dict[str, object]:
         a, b = ([getattr(one, name) for one in side] for side in sides)
         found = {"a": ratio_interval(a), "b": ratio_interval(b), "ratio": ratio_interval(b, a)}
         metrics[name] = {which: asdict(interval) for which, interval in found.items()}
-    for name, figure in GUESSED.items():
-        metrics[name] = _of_guesses(figure, *([one.guesses for one in side] for side in sides))
+    for name, figure in SPECULATION.items():
+        metrics[name] = _of_speculation(figure, *([one.guesses for one in side] for side in sides))
     tokens = [sample.tokens for sample in samples]
     surprises = {
         "a": [sample.a_surprise for sample in samples],
@@ -206,15 +188,17 @@ def summarise(samples: list[Sample]) -> dict[str, object]:
     }
 
 
-def _of_guesses(figure: Callable[..., Any], a: list[AcceptanceStats], b: list[AcceptanceStats]) -> dict[str, object]:
-    """``figure`` of each side's guesses, summed over prompts, and B / A."""
+def _of_speculation(
+    figure: Callable[..., Any], a: list[AcceptanceStats], b: list[AcceptanceStats]
+) -> dict[str, object]:
+    """``figure`` of each side's draft tokens, summed over prompts, and B / A."""
     columns = {
         which: [[one.rounds for one in side], [one.proposed for one in side], [one.accepted for one in side]]
         for which, side in (("a", a), ("b", b))
     }
-    guessing = [which for which, (rounds, *_) in columns.items() if sum(rounds)]
-    found = {which: asdict(bootstrap(columns[which], figure)) if which in guessing else None for which in "ab"}
-    if len(guessing) < 2 or not found["a"]["value"]:
+    drafting = [which for which, (rounds, *_) in columns.items() if sum(rounds)]
+    found = {which: asdict(bootstrap(columns[which], figure)) if which in drafting else None for which in "ab"}
+    if len(drafting) < 2 or not found["a"]["value"]:
         return found | {"ratio": None}
     both = bootstrap([*columns["a"], *columns["b"]], lambda *sums: figure(*sums[3:]) / figure(*sums[:3]))
     return found | {"ratio": asdict(both)}
@@ -225,41 +209,28 @@ def _decode(engine: Engine, prompt: str, config: EngineConfig, sampling: Samplin
     return sound(engine.generate(prompt, config, sampling), engine)
 
 
-def _measured(runs: list[Run]) -> Measured:
-    metrics = [run.metrics for run in runs]
-    return Measured(
-        ttft_ms=statistics.median(m.ttft_ms for m in metrics),
-        itl_p50_ms=statistics.median(m.itl_p50_ms for m in metrics),
-        tokens_per_second=statistics.median(m.tokens_per_second for m in metrics),
-        guesses=acceptance_stats(runs),
-    )
-
-
-LABELS = {"perplexity": "perplexity, both texts"}
-"""For metrics whose name does not say enough."""
+def _side(runs: list[Run]) -> SideMetrics:
+    medians = {name: statistics.median(getattr(run.metrics, name) for run in runs) for name in TIMES}
+    return SideMetrics(**medians, guesses=acceptance_stats(runs))
 
 
 def format_ab(result: dict) -> str:
-    """A table of ``run_ab``'s result."""
     defaults = asdict(EngineConfig())
-    sure = "means and their 95% intervals" if result["prompts"] >= FEWEST else f"means: intervals take {FEWEST} prompts"
+    enough = result["prompts"] >= MIN_SAMPLES
+    sure = "means and their 95% intervals" if enough else f"means: intervals take {MIN_SAMPLES} prompts"
     lines = []
     for side in ("a", "b"):
         changed = [f"{name}={value}" for name, value in result[side].items() if value != defaults[name]]
         lines.append(f"{side.upper()}: {', '.join(changed) or 'the default settings'}")
     drawn = ", ".join(f"{name.replace('_', '-')} {result[name]:g}" for name in ("temperature", "top_k", "top_p"))
-    lines += [
-        f"{result['prompts']} prompts, {result['max_tokens']} tokens each, {drawn}, {result['repeats']} times; {sure}",
-        "",
-        f"{'':24}{'A':30}{'B':30}B / A",
+    counts = f"{result['prompts']} prompts, {result['max_tokens']} tokens each"
+    lines.append(f"{counts}, {drawn}, {result['repeats']} times; {sure}")
+    rows = [
+        ["perplexity, both texts" if name == "perplexity" else name]
+        + ["-" if sides[side] is None else str(Interval(**sides[side])) for side in ("a", "b", "ratio")]
+        for name, sides in result["metrics"].items()
     ]
-    for name, sides in result["metrics"].items():
-        cells = ["-" if sides[side] is None else str(Interval(**sides[side])) for side in ("a", "b", "ratio")]
-        lines.append(f"{LABELS.get(name, name):24}{cells[0]:28}  {cells[1]:28}  {cells[2]}")
-    lines += [
-        "",
-        f"{'exact-match length':24}{Interval(**result['exact_match_length'])}",
-        f"{'identical outputs':24}{Interval(**result['identical_outputs'])}",
-        f"{'KL(A || B), nats':24}{Interval(**result['kl'])}",
-    ]
-    return "\n".join(lines)
+    both = {"exact_match_length": "exact-match length", "identical_outputs": "identical outputs"}
+    both["kl"] = "KL(A || B), nats"
+    rows += [[label, "", "", str(Interval(**result[name]))] for name, label in both.items()]
+    return "\n".join([*lines, "", format_table(["", "A", "B", "B / A"], rows)])

@@ -1,0 +1,221 @@
+"""Serving: many requests at once against one after another, in time and in memory.
+
+All requests of a measurement arrive at the same moment, so TTFT includes waiting. Every measurement runs on a fresh
+engine with the same weights: no cache carries over. Rows take turns; figures are medians over the repeats.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+
+import numpy as np
+
+from lab.bench.output import about, format_ratios, format_table, quartiles
+from lab.bench.stock_batching import serve_stock
+from lab.config import EngineConfig
+from lab.engine.engine import Engine, batched_tokens
+from lab.errors import LabError
+from lab.measure.interval import Interval, factor_interval
+from lab.measure.measuring import take_turns
+from lab.measure.prompts import PROMPTS, longest
+from lab.measure.throughput import Figures, Rows, latencies, memory_rows, serve, summarise
+from lab.measure.workload import LogNormalLengths, PlannedRequest, exactly, write
+from lab.util.messages import format_rate
+
+GAMMA = 4
+SIZES = (1, 2, 4, 8, 16, 32)
+TEMPERATURES = (0.0, 0.8)
+GROWTH_REQUESTS, GROWTH_TOKENS = 96, 64
+"""Requests in each row on growth, and the output of each. All rows have the same ones: as one ends, the next begins, so
+that the batch keeps its size until the last of them."""
+SHARED_TOKENS = 192
+"""Length of the system prompt with which all prompts begin in the rows on a shared prefix."""
+PARAGRAPH_TOKENS = 384
+"""The most a request may need in the rows on memory."""
+PAYS, LOSES, UNCLEAR = "pays", "loses", "cannot be told"
+"""The effect of speculation at a batch size."""
+
+
+def run_serve(engine: Engine, count: int, seed: int, repeats: int, report: Callable[[str], None]) -> dict[str, object]:
+    """All three parts, ``count`` requests at once in the first, with lengths drawn by ``seed``.
+
+    Returns:
+        A JSON-ready dict: ``throughput``, ``growth`` and ``memory`` by row, and the ratios that matter.
+
+    Raises:
+        LabError: the model's context is too short for the requests; and see ``serve``.
+    """
+
+    def measure(rows: Rows) -> dict[str, Figures]:
+        return {name: summarise(samples) for name, samples in take_turns(rows, repeats, report).items()}
+
+    lengths = LogNormalLengths()
+    prompt_tokens, output_tokens = lengths.draw(count, seed), lengths.draw(count, seed + 1)
+    _refuse_short(engine, max(prompt_tokens), max(output_tokens))
+    report(f"{count} requests, {lengths}, seed {seed}.")
+    report(f"Prompts: an opening and {spread(prompt_tokens)}. Outputs: {spread(output_tokens)}.")
+    prompts = write(engine, prompt_tokens)
+    throughput = measure(throughput_rows(engine, exactly(prompts, output_tokens)))
+    report("Speculation while the batch grows:")
+    growth_samples = take_turns(growth_rows(engine), repeats, report)
+    growth = {name: summarise(samples) for name, samples in growth_samples.items()}
+    report("Contiguous and paged in the same few blocks:")
+    rows, memory_setting = memory_rows(engine, prompts, PARAGRAPH_TOKENS)
+    report(f"{memory_setting['requests']} paragraphs of {spread(memory_setting['output_tokens'])}")
+    memory = measure(rows)
+    return about(engine) | {
+        "requests": count,
+        "seed": seed,
+        "repeats": repeats,
+        "lengths": {"distribution": "log-normal, rounded and clipped", **asdict(lengths)},
+        "prompt_tokens_after_opening": prompt_tokens,
+        "output_tokens": output_tokens,
+        "unit": "medians over repeats; tokens_per_second (of output, from the last arrival on) with quartiles; ms",
+        "shared_prefix_tokens": SHARED_TOKENS,
+        "throughput": throughput,
+        "growth_setting": {
+            "requests": GROWTH_REQUESTS,
+            "output_tokens": GROWTH_TOKENS,
+            "num_speculative_tokens": GAMMA,
+        },
+        "growth": growth,
+        "speculation": {f"temperature {t:g}": speculation(growth_samples, t) for t in TEMPERATURES},
+        "memory_setting": memory_setting,
+        "memory": memory,
+        "ratios": ratios(throughput, growth, memory),
+    }
+
+
+def _refuse_short(engine: Engine, prompt: int, output: int) -> None:
+    """Raises LabError if the model's context would cut the longest request short, or its prompt would not fit."""
+    opening = longest(engine, PROMPTS)
+    shared = opening + SHARED_TOKENS + 1  # and a line break
+    needed = opening + prompt + max(shared + output, PARAGRAPH_TOKENS)
+    if needed > engine.context_length:
+        raise LabError(
+            f"{engine.target.name} holds {engine.context_length:,} tokens, and a request of this bench takes up to "
+            f"{needed:,}. Choose a --target with a longer context."
+        )
+
+
+def spread(lengths: list[int]) -> str:
+    low, middle, high = np.percentile(lengths, (0, 50, 100)).astype(int)
+    return f"{low} to {high} tokens (median {middle}, mean {np.mean(lengths):.0f})"
+
+
+def throughput_rows(engine: Engine, requests: list[PlannedRequest]) -> Rows:
+    prefix = write(engine, [SHARED_TOKENS])[0]
+    alike = [PlannedRequest(f"{prefix}\n{one.prompt}", one.sampling) for one in requests]
+    count, paged = len(requests), EngineConfig(paged=True)
+    caching = EngineConfig(paged=True, enable_prefix_caching=True)
+
+    def stock() -> Figures:
+        runs = serve_stock(engine, requests, batched_tokens(engine.target))
+        return latencies(sum(map(len, runs.outputs)), runs.seconds, runs.ttft, runs.itl)
+
+    return {
+        "one after another": partial(serve, engine, requests, EngineConfig(), max_num_seqs=1),
+        "batched contiguous": partial(serve, engine, requests, EngineConfig(), max_num_seqs=count),
+        "batched paged": partial(serve, engine, requests, paged, max_num_seqs=count),
+        "shared prefix, computed": partial(serve, engine, alike, paged, max_num_seqs=count),
+        "shared prefix, cached": partial(serve, engine, alike, caching, max_num_seqs=count),
+        "transformers": stock,
+    }
+
+
+def growth_rows(engine: Engine) -> Rows:
+    prompts = write(engine, [8] * GROWTH_REQUESTS)
+    rows: Rows = {}
+    for temperature in TEMPERATURES:
+        requests = exactly(prompts, [GROWTH_TOKENS] * GROWTH_REQUESTS, temperature)
+        for size in SIZES:
+            for speculative in ("off", "draft"):
+                config = EngineConfig(paged=True, speculative=speculative, num_speculative_tokens=GAMMA)
+                name = growth_name(size, temperature, speculative)
+                rows[name] = partial(serve, engine, requests, config, max_num_seqs=size)
+    return rows
+
+
+def growth_name(size: int, temperature: float, speculative: str) -> str:
+    return f"{size} at once, temperature {temperature:g}, speculation {speculative}"
+
+
+def speculation(samples: dict[str, list[Figures]], temperature: float) -> dict[str, object]:
+    """Speed with speculation / without, by batch size.
+
+    Returns:
+        ``ratio_by_size``: of the medians. ``sure_by_size``: the ratio repeat by repeat, its mean and 95% interval
+        (``factor_interval``). ``told_by_size``: "pays" or "loses" if the whole interval is on that side of 1, else
+        "cannot be told". ``stops_paying_at``: the size from which on it loses at every size. None: that cannot be told,
+        or there is none.
+    """
+    by_size, sure, effect = {}, {}, {}
+    for size in SIZES:
+        off, on = (
+            [figures["tokens_per_second"] for figures in samples[growth_name(size, temperature, way)]]
+            for way in ("off", "draft")
+        )
+        by_size[size] = statistics.median(on) / statistics.median(off)
+        one = factor_interval([fast / plain for fast, plain in zip(on, off, strict=True)])
+        sure[size] = asdict(one)
+        effect[size] = UNCLEAR
+        if one.low is not None and (one.low > 1 or one.high < 1):
+            effect[size] = PAYS if one.low > 1 else LOSES
+    losing = [size for i, size in enumerate(SIZES) if all(effect[later] == LOSES for later in SIZES[i:])]
+    return {
+        "ratio_by_size": by_size,
+        "sure_by_size": sure,
+        "told_by_size": effect,
+        "stops_paying_at": min(losing, default=None),
+    }
+
+
+def ratios(throughput: dict[str, Figures], growth: dict[str, Figures], memory: dict[str, Figures]) -> dict[str, float]:
+    def over(figures: dict[str, Figures], row: str, base: str) -> float:
+        return figures[row]["tokens_per_second"] / figures[base]["tokens_per_second"]
+
+    one, plain = growth_name(1, 0.0, "off"), "one after another"
+    return {
+        "batched contiguous / one after another": over(throughput, "batched contiguous", plain),
+        "batched paged / one after another": over(throughput, "batched paged", plain),
+        "transformers / one after another": over(throughput, "transformers", plain),
+        "batched paged / transformers": over(throughput, "batched paged", "transformers"),
+        "shared prefix, cached / computed": over(throughput, "shared prefix, cached", "shared prefix, computed"),
+        **{
+            f"{size} of one length at once / one": over(growth, growth_name(size, 0.0, "off"), one)
+            for size in SIZES[1:]
+        },
+        "paged / contiguous, the most, in the same blocks": over(memory, "paged", "contiguous, the most"),
+        "paged / contiguous, foreseen, in the same blocks": over(memory, "paged", "contiguous, foreseen"),
+    }
+
+
+LATENCY = {"TTFT p50": "ttft_p50_ms", "p99": "ttft_p99_ms", "ITL p50": "itl_p50_ms", "p99 ": "itl_p99_ms"}
+FLIGHT = {"in flight": "most_sequences", "mean": "mean_sequences"}
+WASTE = {"wasted slots": "wasted_slots", "share": "wasted_share", "preempted": "preemptions"}
+
+
+def format_serve(result: dict) -> str:
+    """Throughput and memory, speculation by size, and the ratios."""
+    parts = [table(result["throughput"], LATENCY | FLIGHT), table(result["memory"], FLIGHT | WASTE)]
+    for temperature, found in result["speculation"].items():
+        lines = [f"speculation (gamma {GAMMA}) / without at {temperature}, by batch size; repeat by repeat; effect"]
+        for size, value in found["ratio_by_size"].items():
+            sure = Interval(**found["sure_by_size"][size])
+            lines.append(f"{size:>6}: {value:.2f}   {sure!s:30}{found['told_by_size'][size]}")
+        stops = found["stops_paying_at"]
+        lines.append(f"from {stops} on it loses" if stops else "no size from which on it surely loses")
+        parts.append("\n".join(lines))
+    return "\n\n".join([*parts, format_ratios(result["ratios"])])
+
+
+def table(rows: dict[str, Figures], columns: dict[str, str]) -> str:
+    cells = [
+        [name, format_rate(row["tokens_per_second"]), quartiles(row)]
+        + [f"{row[key]:.4g}" if key in row else "-" for key in columns.values()]
+        for name, row in rows.items()
+    ]
+    return format_table(["", "tokens/s", "quartiles", *columns], cells)

@@ -1,0 +1,475 @@
+"""One entry for every setting. Forms, links, the words of a run, options of the command line, the API's parameters
+and docs/settings.md (``python -m lab.settings``) are made from these.
+
+To add one: a field of ``EngineConfig`` or ``SamplingParams`` and its default, an entry here, the code that obeys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+from lab.config import HIGHEST_PRIORITY, EngineConfig, SamplingParams
+from lab.util.messages import listed
+
+ENGINE_DEFAULTS = {one.name: one.default for kind in (EngineConfig, SamplingParams) for one in fields(kind)}
+MAX_PROMPT = 4000
+"""Most characters of a page's prompt: a link with that many still gets through browsers and proxies."""
+MAX_MODEL = 200
+"""Most characters of a folder's path or a hub id."""
+SEEDS_OF_PAGES = 2**31 - 1
+"""The highest seed of a page: what a browser's number field and a C int hold."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """A condition on other settings. "gpu" and "zerogpu" count as settings: what the machine has.
+
+    ``what``: a noun phrase, after "needs" or "without".
+    """
+
+    what: str
+    holds: Callable[..., bool]
+    of: tuple[str, ...]
+
+
+def need(what: str, *of: str, holds: Callable[..., bool] = bool) -> Need:
+    return Need(what, holds, of)
+
+
+CACHE = need("the KV cache (kv_cache)", "kv_cache")
+PAGED = need("a paged KV cache (paged): only its blocks can be shared", "paged")
+PREFIXES = need("prefix caching (enable_prefix_caching)", "enable_prefix_caching")
+SPECULATION = need("speculative decoding", "speculative", holds=lambda who: who != "off")
+DRAWS = need("a temperature above 0", "temperature")
+GPU = need("a GPU that PyTorch can use", "gpu")
+
+
+def drafter(name: str, what: str) -> Need:
+    return need(f"{what} (speculative={name})", "speculative", holds=lambda who: who == name)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of the engine, or of pages only.
+
+    Attributes:
+        name: the field of ``EngineConfig`` or ``SamplingParams``; vLLM's name if it has the setting.
+        help: one line, for a form, the command line and the API.
+        options: words for values. Without ``bounds`` these are all the values there are.
+        about: a line for each option, in place of ``help``.
+        default: that of the engine's class; of a page's own setting it is given.
+        bounds, step: of the page's input, within what the engine accepts. No step: a number field, no slider.
+        most_characters, lines: of a text.
+        vllm: vLLM's name where it is another.
+        needs: without one of these the setting has no effect, and a form disables (or ``hide``s) it.
+        off: the value that ``without_unusable`` sets where a need is not met.
+        group: the fold of the Lab's form. None: the Lab has no input for it.
+    """
+
+    name: str
+    label: str
+    help: str = ""
+    options: Mapping[Any, str] = field(default_factory=dict)
+    about: Mapping[Any, str] = field(default_factory=dict)
+    default: Any = ...
+    bounds: tuple[float, float] | None = None
+    step: float | None = 1
+    most_characters: int = 0
+    lines: int = 1
+    may_be_empty: bool = False
+    listed: bool = False
+    vllm: str = ""
+    needs: Sequence[Need] = ()
+    off: Any = None
+    hide: bool = False
+    group: str | None = ""
+
+    def __post_init__(self) -> None:
+        if self.default is ...:
+            object.__setattr__(self, "default", ENGINE_DEFAULTS[self.name])
+
+    @property
+    def kind(self) -> Literal["switch", "choice", "choices", "number", "text"]:
+        if isinstance(self.default, bool):
+            return "switch"
+        if self.bounds:
+            return "number"
+        if self.options:
+            return "choices" if isinstance(self.default, tuple) else "choice"
+        return "text"
+
+    @property
+    def whole(self) -> bool:
+        return not isinstance(self.default, float)
+
+    @property
+    def words(self) -> str:
+        """The label within a sentence."""
+        return self.label if self.label[1:2].isupper() else self.label[0].lower() + self.label[1:]
+
+    @property
+    def doc(self) -> str:
+        return f"{self.help} vLLM: {self.vllm}." if self.vllm else self.help
+
+    def value_in_words(self, value: Any) -> str:
+        if isinstance(value, bool) and not self.options:
+            return "on" if value else "off"
+        return str(self.options.get(value, value))
+
+    @property
+    def range(self) -> str:
+        low, high = self.bounds
+        return f"a {'whole ' if self.whole else ''}number from {low:,.10g} to {high:,.10g}"
+
+
+KV_DTYPES = {"auto": "Auto (model)", "int8": "INT8", "int4": "INT4"}
+DRAFTERS = {
+    "off": "Off",
+    "draft": "Draft model",
+    "ngram": "N-gram lookup",
+    "early_exit": "Early exit",
+    "synthetic": "Simulated",
+}
+
+SETTINGS = {
+    one.name: one
+    for one in (
+        Setting("prompt", "Prompt", "The text to continue.", default="", most_characters=MAX_PROMPT, lines=3),
+        Setting("kv_cache", "KV cache", "Off: each step recomputes the whole sequence."),
+        Setting(
+            "kv_dtype",
+            "KV cache dtype",
+            "Fewer bits: less memory, more rounding.",
+            KV_DTYPES,
+            vllm="kv_cache_dtype",
+            needs=(CACHE,),
+            off="auto",
+        ),
+        Setting(
+            "paged",
+            "Paged KV cache",
+            "Off: memory for the maximum length is reserved up front.",
+            vllm="always (PagedAttention)",
+            needs=(CACHE,),
+            off=False,
+        ),
+        Setting(
+            "enable_prefix_caching",
+            "Prefix caching",
+            "Prompts with the same beginning share KV blocks.",
+            needs=(CACHE, PAGED),
+            off=False,
+        ),
+        Setting(
+            "speculative",
+            "Speculative decoding",
+            "Who proposes draft tokens.",
+            DRAFTERS,
+            {
+                "off": "No speculation: one token per forward pass.",
+                "draft": "A small model proposes draft tokens; the target verifies all in one pass.",
+                "ngram": "No model: proposes what followed the same tokens earlier in the text (prompt lookup).",
+                "early_exit": "The target's first layers propose draft tokens; all layers verify.",
+                "synthetic": "Simulated drafter: you choose its acceptance rate; drafting is free.",
+            },
+            vllm="speculative_config.method",
+        ),
+        Setting("pair", "Models", default="matched"),
+        Setting(
+            "target", "Target model", "A local folder, or a hub id.", default="", most_characters=MAX_MODEL, hide=True
+        ),
+        Setting(
+            "draft",
+            "Draft model",
+            "Optional. Must use the same tokenizer.",
+            default="",
+            most_characters=MAX_MODEL,
+            hide=True,
+        ),
+        Setting(
+            "early_exit_layer",
+            "Early-exit layers",
+            "Layers of the target that draft; none: a quarter of them.",
+            {None: "a quarter"},
+            bounds=(1, 15),
+            needs=(drafter("early_exit", "early exit"),),
+            hide=True,
+        ),
+        Setting(
+            "synthetic_acceptance_rate",
+            "Acceptance rate",
+            "Share of the simulated draft tokens that are right.",
+            bounds=(0, 1),
+            step=0.05,
+            needs=(drafter("synthetic", "simulated drafting"),),
+            hide=True,
+        ),
+        Setting(
+            "num_speculative_tokens",
+            "Draft tokens per round (γ)",
+            "Draft tokens proposed per round.",
+            bounds=(1, 8),
+            needs=(SPECULATION,),
+        ),
+        Setting(
+            "adaptive_window",
+            "Adaptive γ",
+            "Adjusts γ automatically from recent acceptance and cost.",
+            needs=(SPECULATION,),
+        ),
+        Setting(
+            "prompt_lookup_min",
+            "Shortest n-gram",
+            "Fewest tokens that have to match.",
+            bounds=(1, 32),
+            needs=(drafter("ngram", "n-gram lookup"),),
+            group=None,
+        ),
+        Setting(
+            "prompt_lookup_max",
+            "Longest n-gram",
+            "Tokens that are tried to match first.",
+            bounds=(1, 32),
+            needs=(drafter("ngram", "n-gram lookup"),),
+            group=None,
+        ),
+        Setting(
+            "logprobs",
+            "Record distributions",
+            "Record p and q for every draft token.",
+            {0: "Off", 5: "Top 5"},
+            needs=(SPECULATION,),
+        ),
+        Setting(
+            "block_size",
+            "Block size",
+            "Tokens per KV block.",
+            {size: str(size) for size in (4, 8, 16, 32, 64)},
+            needs=(CACHE,),
+            group="Pool",
+        ),
+        Setting(
+            "num_blocks",
+            "Blocks in the pool",
+            "Fewer make memory scarce; empty: two full contexts, or as memory allows.",
+            {None: "as memory allows"},
+            bounds=(4, 512),
+            step=None,
+            may_be_empty=True,
+            vllm="num_gpu_blocks_override",
+            needs=(CACHE,),
+            group="Pool",
+        ),
+        Setting(
+            "eviction",
+            "Eviction",
+            "Which cached prefix makes room for a new block.",
+            {"lru": "Least recently used", "priority": "Lowest priority"},
+            needs=(PREFIXES,),
+            group="Pool",
+        ),
+        Setting(
+            "cache_priority",
+            "Cache priority",
+            "Priority of the prefixes that this request leaves behind.",
+            bounds=(0, HIGHEST_PRIORITY),
+            needs=(PREFIXES, need("eviction=priority", "eviction", holds=lambda how: how == "priority")),
+            group="Pool",
+        ),
+        Setting(
+            "temperature",
+            "Temperature",
+            "0: always the likeliest token (greedy).",
+            bounds=(0, 2),
+            step=0.05,
+            group="Sampling",
+        ),
+        Setting(
+            "top_k",
+            "Top-k",
+            "Keep the k likeliest tokens; 0 keeps all.",
+            bounds=(0, 1000),
+            needs=(DRAWS,),
+            group="Sampling",
+        ),
+        Setting(
+            "top_p",
+            "Top-p",
+            "Keep the likeliest tokens up to this probability; 1 keeps all.",
+            bounds=(0.05, 1),
+            step=0.05,
+            needs=(DRAWS,),
+            group="Sampling",
+        ),
+        Setting(
+            "seed",
+            "Seed",
+            "Fix for reproducible text; leave empty for random.",
+            bounds=(0, SEEDS_OF_PAGES),
+            step=None,
+            may_be_empty=True,
+            group="Sampling",
+        ),
+        Setting(
+            "max_tokens", "Max tokens", "The run ends after this many at most.", bounds=(1, 1000), group="Sampling"
+        ),
+        Setting("stop", "Stop strings", "The text ends before the first of these.", {(): "none"}, group=None),
+        Setting(
+            "ignore_eos",
+            "End of text",
+            "Go on past the end-of-text token.",
+            {False: "heeded", True: "ignored"},
+            group=None,
+        ),
+        Setting(
+            "kernels",
+            "Kernels",
+            "Custom: Triton on a GPU, C on a CPU.",
+            {"auto": "Custom (Triton / C)", "reference": "PyTorch"},
+            group="Device",
+        ),
+        Setting(
+            "cuda_graphs",
+            "CUDA graphs",
+            "Off: kernels are launched one by one.",
+            vllm="enforce_eager (its opposite)",
+            needs=(
+                GPU,
+                need(
+                    "the KV cache and custom kernels (kernels=auto), whose steps are captured",
+                    "kv_cache",
+                    "kernels",
+                    holds=lambda kv_cache, kernels: kv_cache and kernels == "auto",
+                ),
+            ),
+            off=False,
+            group="Device",
+        ),
+        Setting(
+            "torch_compile",
+            "torch.compile",
+            "Layers are compiled; the first run waits for it.",
+            vllm="compilation_config",
+            needs=(
+                need(
+                    "a GPU for longer than one run: this Space lends one per run",
+                    "zerogpu",
+                    holds=lambda lent: not lent,
+                ),
+                need(
+                    "PyTorch kernels (kernels=reference): a step in C is compiled already",
+                    "kernels",
+                    "gpu",
+                    holds=lambda kernels, gpu: gpu or kernels == "reference",
+                ),
+            ),
+            off=False,
+            group="Device",
+        ),
+        Setting(
+            "prefill_attention",
+            "Prompt attention",
+            "Auto uses the custom kernel; the others use PyTorch SDPA.",
+            {"auto": "Auto", "math": "Math", "efficient": "Efficient", "flash": "Flash"},
+            vllm="attention_backend",
+            group="Device",
+        ),
+    )
+}
+"""Every setting by name, in the order of forms. A setting comes after those that it needs."""
+
+
+def unmet(values: Mapping[str, Any]) -> dict[str, Need]:
+    """The settings among ``values`` that have no effect, each with its first need that is not met. A need of something
+    that is not among them counts as met."""
+    values, found = dict(values), {}
+    for setting in SETTINGS.values():
+        if setting.name not in values:
+            continue
+        for need in setting.needs:
+            if all(name in values for name in need.of) and not need.holds(*(values[name] for name in need.of)):
+                found[setting.name] = need
+                if setting.off is not None:
+                    values[setting.name] = setting.off
+                break
+    return found
+
+
+def without_unused(config: EngineConfig) -> EngineConfig:
+    """``config`` with the settings that have no effect at their defaults."""
+    return replace(config, **{name: ENGINE_DEFAULTS[name] for name in unmet(vars(config))})
+
+
+def unused_settings(config: EngineConfig, sampling: SamplingParams) -> list[str]:
+    """A sentence per need that is not met, on settings that are not at their defaults and have no effect."""
+    values = vars(config) | vars(sampling)
+    by_need: dict[str, list[str]] = {}
+    for name, need in unmet(values).items():
+        if values[name] != ENGINE_DEFAULTS[name]:
+            by_need.setdefault(need.what, []).append(name)
+    return [
+        f"{listed(names)} {'does' if len(names) == 1 else 'do'} nothing without {what}."
+        for what, names in by_need.items()
+    ]
+
+
+OLD_NAMES = {
+    "cache": "kv_cache",
+    "kv_format": "kv_dtype",
+    "prefix_caching": "enable_prefix_caching",
+    "speculation": "speculative",
+    "gamma": "num_speculative_tokens",
+    "synthetic_rate": "synthetic_acceptance_rate",
+    "pool_blocks": "num_blocks",
+    "pool_size": "num_blocks",
+    "distributions": "logprobs",
+}
+"""Settings' names in links from before they had the engine's, and the names now."""
+
+
+def with_new_names(link: Mapping[str, str]) -> dict[str, str]:
+    """``link`` with the settings' names of now. A pool's size was in tokens, and distributions were on or off."""
+    given = {name: value for name, value in link.items() if name not in OLD_NAMES}
+    for name in sorted(link.keys() & OLD_NAMES.keys()):
+        value = link[name]
+        if name == "pool_size" and value.isdecimal() and len(value) < 8:
+            size = link.get("block_size", "16")
+            value = str(int(value) // int(size)) if size in ("4", "8", "16", "32", "64") else value
+        if name == "distributions":
+            value = {"1": "5"}.get(value, value)
+        given.setdefault(OLD_NAMES[name], value)
+    return given
+
+
+def markdown(settings: Iterable[Setting] = tuple(SETTINGS.values())) -> str:
+    """The engine's settings as a document."""
+    rows = []
+    for one in settings:
+        if one.name not in ENGINE_DEFAULTS:
+            continue
+        values = "on, off" if one.kind == "switch" else one.range if one.bounds else ", ".join(map(str, one.options))
+        default = (
+            {True: "on", False: "off", None: "–", (): "–"}.get(one.default, one.default)
+            if one.kind != "number"
+            else one.default
+        )
+        needs = "; ".join(need.what for need in one.needs)
+        rows.append(f"| `{one.name}` | {one.label} | {values} | {default} | {one.help} | {needs} | {one.vllm} |")
+    return "\n".join(
+        (
+            "# Settings",
+            "",
+            "Written by `python -m lab.settings`. Numbers' ranges are the pages'; the engine may accept more.",
+            "",
+            "| Name | Label | Values | Default | | Needs | vLLM, where it is called otherwise |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
+            *rows,
+            "",
+        )
+    )
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

@@ -1,0 +1,97 @@
+// The page's address, which says what its controls say: a link restores them, and the run.
+
+import { body } from "./dom.js";
+
+/** What the address says, or is about to: Safari lets a page rewrite its own a hundred times in ten seconds, and a
+    slider that is dragged changes more often. To be read. */
+export const query = new URLSearchParams(location.search);
+/** What the address said as the page was opened. */
+export const initialQuery = new URLSearchParams(location.search);
+
+const WRITE_MS = 200; // for a writing, on average
+const BURST = 20; // writings at once: a preset changes many controls
+let due = 0; // when all writings so far would be over, had each taken its time
+let waiting; // timer for the next
+let changed = false; // the settings, since Run was pressed
+
+/** Change the address at once; null removes a name. */
+export function updateAddress(changes) {
+  change(changes);
+  writeAddress();
+}
+
+function change(changes) {
+  for (const [name, value] of Object.entries(changes)) {
+    if (value === null) query.delete(name);
+    else query.set(name, value);
+  }
+  carrySettings();
+}
+
+function writeSoon() {
+  clearTimeout(waiting);
+  const ahead = due - performance.now() - BURST * WRITE_MS;
+  if (ahead > 0) waiting = setTimeout(writeAddress, ahead);
+  else writeAddress();
+}
+
+export function writeAddress() {
+  clearTimeout(waiting);
+  const text = query.toString();
+  if (text === new URLSearchParams(location.search).toString()) return;
+  due = Math.max(due, performance.now()) + WRITE_MS;
+  try {
+    history.replaceState(history.state, "", location.pathname + (text && `?${text}`)); // a path: Gradio sets a base
+  } catch {
+    return; // a saved page that another page shows may have no address of its own
+  }
+  document.dispatchEvent(new Event("decode-lab-address"));
+}
+
+/** Carry settings found on this page over to another, however its link is used. */
+export function carrySettings() {
+  for (const link of document.querySelectorAll("[data-carried]")) {
+    const accepted = JSON.parse(link.dataset.carried); // the values of each name; null: any
+    const carried = ([name, value]) => name in accepted && (accepted[name]?.includes(value) ?? true);
+    link.search = new URLSearchParams([...query].filter(carried));
+  }
+}
+
+/** Run was pressed: what changes from now on is not what it runs. */
+export function watchChanges() {
+  changed = false;
+}
+
+/** A run has begun: a link restores it, unless it would have other settings. */
+export const recordRun = () => changed || updateAddress({ run: 1 });
+
+/** Make a select's choice a part of the link, which leaves out its default. */
+export function linkSelect(name, select) {
+  const [usual, wanted] = [select.value, initialQuery.get(name)];
+  if ([...select.options].some(({ value }) => value === wanted)) select.value = wanted;
+  select.addEventListener("change", () => updateAddress({ [name]: select.value === usual ? null : select.value }));
+}
+
+/** Write the controls' values into the address, except defaults; an emptied number is one, except where it
+    ``mayBeEmpty``. If they changed, it loses its run, step, token and instant, which belong to other settings. Nothing
+    is written until the controls are set as the link says. */
+function link(names, defaults, mayBeEmpty, values) {
+  if (!body.dataset.ready) return;
+  const plain = (value) => String(typeof value === "boolean" ? Number(value) : (value ?? "")); // of several: a,b
+  const meant = (name, value) => value ?? (mayBeEmpty.includes(name) ? "" : defaults[name]);
+  const said = names.map((name, i) => [name, plain(meant(name, values[i])), plain(defaults[name])]);
+  const same = said.every(([name, value, usual]) => value === (query.get(name) ?? usual));
+  change(Object.fromEntries(said.map(([name, value, usual]) => [name, value === usual ? null : value])));
+  if (!same) change({ run: null, step: null, guess: null, at: null });
+  writeSoon();
+  if (same) return; // perhaps written differently
+  changed ||= touched;
+  document.dispatchEvent(new Event("decode-lab-other")); // nobody waits for them any more
+}
+
+// A link's settings may come to the controls after the run that it asks for: nobody has changed them.
+let touched = false;
+for (const how of ["pointerdown", "keydown", "input"]) document.addEventListener(how, () => (touched = true), true);
+
+// For Gradio's controls (visualize/gradio_events.py).
+window.decodeLab = { link };

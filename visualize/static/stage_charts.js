@@ -1,0 +1,154 @@
+// The stage's charts.
+
+import { updateAddress } from "./address.js";
+import { fitSquares, inWords, laidOut, look, ofEachKind, plotted } from "./chart_panel.js";
+import { labelAsImage, make, narrow, within, write } from "./dom.js";
+
+/** Draw the stage's charts as frames change their columns: Plotly redraws those that have changed. */
+export function addCharts(stage) {
+  const { element, charts, shells, dirty } = stage;
+  const { rolling } = stage.setup;
+  const $ = within(element);
+
+  for (const name of charts) {
+    const button = make("button", "", $(`[data-chart=${name}] h2`).textContent);
+    button.type = "button";
+    button.onclick = () => {
+      choose(name);
+      updateAddress({ chart: name === charts[0] ? null : name });
+    };
+    button.dataset.for = name;
+    $(".choose").append(button);
+  }
+  element.querySelectorAll(".plot").forEach(labelAsImage);
+
+  /** On a phone one chart is shown at a time. */
+  function choose(name) {
+    for (const button of $(".choose").children) button.setAttribute("aria-pressed", String(button.dataset.for === name));
+    for (const other of charts) $(`[data-chart=${other}]`).classList.toggle("chosen", other === name);
+    charts.forEach((chart) => dirty.add(chart));
+    sheets.clear();
+    stage.draw();
+  }
+
+  const REST = { following: 5, playing: 1 }; // in multiples of a chart's time: while a run is followed, the engine may be here
+  stage.chartsDue = 0; // when charts that move may be drawn again
+  const drawnOf = new Map(); // by chart: the run that it was last drawn from
+
+  /** Redraw what is dirty. While the picture moves, only the chart that has waited longest, and then none for a while: a
+      chart takes longer than all else in a picture. Until its turn comes, one of another run is hidden. */
+  function drawCharts({ columns, layouts, captions }) {
+    const began = performance.now();
+    let due = !stage.moving() || began >= stage.chartsDue;
+    for (const name of [...dirty]) {
+      if (inSight(name) && !unveil(name)) {
+        if (!due || !window.Plotly) {
+          if (drawnOf.has(name) && drawnOf.get(name) !== stage.picture) hide(name);
+          continue;
+        }
+        if (rolls(name)) layOut(name);
+        else plotChart(plotOf(name), shells[name][look()], columns[name], layouts[name], rolling.includes(name) && stage.moving());
+        plotOf(name).dispatchEvent(new Event("drawn"));
+        plotOf(name).classList.remove("older");
+        drawnOf.set(name, stage.picture);
+        due = !stage.moving();
+        stage.chartsDue = performance.now() + (stage.live() ? REST.following : REST.playing) * (performance.now() - began);
+      }
+      if (captions[name] !== undefined) caption(captionOf(name), captions[name]);
+      dirty.delete(name);
+    }
+  }
+
+  /** Hide a chart, and its caption if that is of the run: others are legends, and stay. */
+  function hide(name) {
+    plotOf(name).classList.add("older");
+    if (drawnOf.get(name).captions[name] !== undefined) caption(captionOf(name), "");
+  }
+
+  /** Set a chart's caption; where it is cut off, all of it is shown on hover. */
+  function caption(node, text) {
+    write(node, text);
+    if (node.title !== text) node.title = text;
+  }
+
+  const plotOf = (name) => $(`[data-chart=${name}] .plot`);
+  const captionOf = (name) => $(`[data-chart=${name}] .caption`);
+
+  /** Whether this is a chart (tables are drawn by the page itself) that is in view and not covered. */
+  function inSight(name) {
+    if (!charts.includes(name) || stage.covered(name)) return false;
+    return !narrow.matches || plotOf(name).parentElement.classList.contains("chosen");
+  }
+
+  // While a run is played, a chart whose window rolls on is drawn once for all instants of the window: a sheet. From one
+  // instant to the next only the veil moves, which covers what has not happened yet.
+
+  const sheets = new Map(); // by chart: the window that was drawn, and the last frame that is in it
+  const rolls = (name) => stage.mode === "playing" && rolling.includes(name);
+  const windowOf = (name) => stage.picture.layouts[name]["xaxis.range"] ?? shells[name][look()].layout.xaxis.range;
+  const sheetOf = (name) => [windowOf(name), look(), stage.pans].join();
+
+  function layOut(name) {
+    const { at, frames } = stage.picture;
+    let last = at;
+    while (last < stage.picture.last && frames[last + 1].step <= windowOf(name)[1]) last += 1;
+    sheets.set(name, { key: sheetOf(name), last });
+    stage.picture.glance(last, ({ columns, layouts }) => plotChart(plotOf(name), shells[name][look()], columns[name], layouts[name], true));
+    unveil(name);
+  }
+
+  /** Whether the chart's sheet contains this instant; if so, move its veil there. */
+  function unveil(name) {
+    const sheet = sheets.get(name);
+    if (!rolls(name) || sheet?.key !== sheetOf(name) || sheet.last < stage.picture.at) {
+      sheets.delete(name);
+      return false;
+    }
+    veil(plotOf(name), Math.max(...stage.picture.columns[name].map(({ x }) => x.at(-1) ?? -Infinity)) + 0.5);
+    return true;
+  }
+
+  const veils = new Map(); // by chart: where its veil begins
+  const veiled = (plot, { x }) => x > veils.get(plot);
+
+  /** Clip a chart's rows right of ``x``, but not its axes. What is under the veil cannot be pointed at. */
+  function veil(plot, x) {
+    if (!veils.has(plot)) plot.on("plotly_hover", ({ points }) => veiled(plot, points[0]) && Plotly.Fx.unhover(plot));
+    veils.set(plot, x);
+    const { range, _length: width } = plot._fullLayout.xaxis;
+    const share = Math.min(Math.max((x - range[0]) / (range[1] - range[0]), 0), 1);
+    for (const clip of plot.querySelectorAll("clipPath.plotclip rect")) clip.setAttribute("width", share * width);
+  }
+
+  const LEGIBLE = 80; // milliseconds per pass: what is seen for less needs no glyphs, which take half of a chart's time
+  const legible = ({ t_ms, step }) => t_ms / Math.max(1, step) > LEGIBLE * (stage.mode === "playing" ? stage.speed.value : 1);
+
+  /** Draw a chart: its empty figure with the current axes and rows; all rows or, if it ``moves``, those in view. */
+  function plotChart(plot, shell, columns, axes, moves = false) {
+    const layout = laidOut(shell.layout, axes);
+    layout.uirevision = stage.pans;
+    const first = moves ? layout.xaxis.range[0] : -Infinity;
+    const traces = shell.data.map((trace, i) => filled(trace, columns[i], first));
+    const squares = traces.filter(({ meta }) => meta);
+    if (squares.length) fitSquares(plot, layout, squares, moves && stage.picture.frame && !legible(stage.picture.frame));
+    plotted(plot, traces, layout, stage.moving() ? null : squares.length ? ofEachKind(squares) : inWords(traces));
+    veil(plot, Infinity);
+  }
+
+  // Another width means squares of another size, and on a phone another chart.
+  window.addEventListener("resize", () => {
+    charts.forEach((name) => dirty.add(name));
+    stage.schedule();
+  });
+
+  /** A trace with its rows: those that have a y, and none left of ``first``. */
+  function filled(trace, values, first) {
+    const kept = (_, row) => values.y[row] !== null && values.x[row] >= first - 1;
+    const { color, pattern, ...rest } = Object.fromEntries(Object.entries(values).map(([column, list]) => [column, list.filter(kept)]));
+    const marker = { ...trace.marker, ...(color && { color }) };
+    if (pattern) marker.pattern = { ...marker.pattern, shape: pattern };
+    return { ...trace, ...rest, marker };
+  }
+
+  Object.assign(stage, { choose, plotOf, plotChart, veiled, drawCharts });
+}
