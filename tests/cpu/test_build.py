@@ -96,12 +96,12 @@ def test_gcc_is_refused_on_windows(monkeypatch):
         build.library()
 
 
-def test_cc_may_be_a_path_with_spaces_and_backslashes(monkeypatch, tmp_path):
-    folder = tmp_path / "Program Files"
-    folder.mkdir()
-    path = shutil.move(a_compiler(folder, "false"), folder / r"LLVM\clang.exe")
-    monkeypatch.setenv("CC", str(path))
-    assert build._compiler() == [str(path)]
+@pytest.mark.parametrize("path", ["Program Files/cc.exe", r"a\b/LLVM\clang.exe"])
+def test_cc_may_be_a_path_with_spaces_and_backslashes(monkeypatch, tmp_path, path):
+    (tmp_path / path).parent.mkdir()
+    compiler = shutil.move(a_compiler(tmp_path, "false"), tmp_path / path)
+    monkeypatch.setenv("CC", str(compiler))
+    assert build._compiler() == [str(compiler)]
 
 
 def test_an_operating_system_error_does_not_stop_an_engine(monkeypatch, kept):

@@ -1,4 +1,4 @@
-"""Verdicts in C are those of lab.backends.torch.rejection_sampler, to the last bit."""
+"""Rejection sampling in C gives the results of lab.backends.torch.rejection_sampler, to the last bit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.backends.cpu.rejection import NativeVerdict
 from lab.backends.torch.rejection_sampler import Acceptance, greedy_verify, rejection_sample, residual
 from lab.backends.torch.token_distributions import gather_distributions, read_distributions
 from tests.cpu.in_c import sample, verify
-from tests.cpu.test_sampling import NOT_FINITE
+from tests.cpu.test_builds import NOT_FINITE
 
 SAMPLINGS = (
     SamplingParams(),
@@ -30,7 +30,7 @@ ROUNDS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(rounds=ROUNDS, vocabulary=st.integers(2, 50), seed=st.integers(0, 9999))
 def test_verdicts_equal_those_of_torch_bit_for_bit(rounds, vocabulary, seed):
     """Rounds of any window, greedy and sampled, from a draft that is close to the target, far from it, has no
@@ -68,7 +68,7 @@ def test_verdicts_equal_those_of_torch_bit_for_bit(rounds, vocabulary, seed):
         assert bool(actual.figures) == bool(sampling.logprobs and actual.p)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     window=st.integers(1, 5),
     vocabulary=st.integers(2, 50),
@@ -146,7 +146,7 @@ def test_a_residual_without_weight_falls_back_to_p():
 
 def test_of_equally_likely_tokens_around_a_verdict_the_lowest_ids_are_told():
     judged = one_round(70, torch.full((70,), 1 / 70), u=0.0, logprobs=3)
-    (around,) = read_distributions(judged.around, 1, judged.accepted, has_q=True, drawn=True)
+    (around,) = read_distributions(judged.figures, 1, judged.accepted, has_q=True, is_sampled=True)
     assert around.token_ids == [0, 1, 2]
 
 
