@@ -39,7 +39,7 @@ static inline __attribute__((always_inline)) void float32_tile(
 
 #if BFLOAT16_PRODUCTS
 #include <immintrin.h>
-const int32_t rounds = 1; /* this processor multiplies pairs of bfloat16, and sums in float32 */
+const int32_t has_bfloat16_products = 1; /* this processor multiplies pairs of bfloat16, and sums in float32 */
 
 enum { BFLOAT16_ROWS = 10 }; /* like TILE_ROWS, but a row has half as many sums here */
 
@@ -68,7 +68,7 @@ static inline void round_to_bfloat16(const float *x, uint32_t *to, size_t count)
 }
 #else
 enum { BFLOAT16_ROWS = TILE_ROWS };
-const int32_t rounds = 0; /* so the two functions are never called */
+const int32_t has_bfloat16_products = 0; /* so the two functions are never called */
 #define bfloat16_tile(...) ((void)0)
 #define round_to_bfloat16(x, to, count) ((void)(count))
 #endif

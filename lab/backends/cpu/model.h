@@ -61,16 +61,16 @@ typedef struct { /* how each of several tokens is chosen */
 } Choices;
 
 typedef struct { /* draft tokens accepted, the token after them, and its probability */
-    int32_t accepted, next;
+    int32_t accepted, next_token;
     float p_next;
 } Verdict;
 
 typedef struct { /* draft tokens of one sequence, to be verified */
-    int32_t proposals;
+    int32_t num_draft_tokens;
     Sampling sampling;
-    const int64_t *tokens; /* [proposals]: the draft tokens */
-    const float *q;        /* [proposals, vocabulary], which they were drawn from, or NULL */
-    const double *u;       /* [proposals + 1, 3] */
-    int32_t logprobs;      /* how many of the most likely tokens are reported for each draft token */
-    float *around;         /* [proposals, tokens, 4], token_distributions.h; then [proposals], overlaps of p and q */
+    const int64_t *draft_tokens; /* [num_draft_tokens] */
+    const float *q;              /* [num_draft_tokens, vocabulary], which they were drawn from, or NULL */
+    const double *u;             /* [num_draft_tokens + 1, 3] */
+    int32_t logprobs;            /* how many of the most likely tokens are reported for each draft token */
+    float *figures; /* [num_draft_tokens, tokens, 4] of token_distributions.h; then each draft token's overlap of p, q */
 } Round;

@@ -29,9 +29,9 @@ static const float *residual_weights(const float *p, const float *q, int n, floa
 static Verdict verify_round(
     const float *logits, int n, const Round *round, float *p_draft, float *q_draft, float *p, float *weights,
     Scratch *scratch) {
-    const int g = round->proposals, greedy = round->sampling.temperature == 0, drawn = round->q && !greedy;
+    const int g = round->num_draft_tokens, greedy = round->sampling.temperature == 0, drawn = round->q && !greedy;
     const double *u = round->u;
-    const int64_t *tokens = round->tokens;
+    const int64_t *tokens = round->draft_tokens;
     int target_tokens[g + 1], accepted = 0, next;
     for (int i = 0; i <= g; i++)
         target_tokens[i] = distribution(logits + (size_t)i * n, n, &round->sampling, p + (size_t)i * n, scratch);
@@ -56,8 +56,8 @@ static Verdict verify_round(
     for (int i = 0; count && i < g && i <= accepted; i++) {
         const float *p_row = p + (size_t)i * n, *q = round->q ? round->q + (size_t)i * n : NULL;
         const float *left = i == accepted ? residual : NULL;
-        write_distributions(round->around + i * share, count, n, tokens[i], p_row, q, left, next);
-        if (drawn) round->around[g * share + i] = overlap(p_row, q, n);
+        write_distributions(round->figures + i * share, count, n, tokens[i], p_row, q, left, next);
+        if (drawn) round->figures[g * share + i] = overlap(p_row, q, n);
     }
     return (Verdict){accepted, next, p[(size_t)accepted * n + next]};
 }

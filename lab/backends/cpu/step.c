@@ -214,7 +214,7 @@ static void verify_thread(void *argument) {
     for (int i; rows && scratch && (i = claim_next(&shared->claimed)) < shared->count;) {
         const Round *one = shared->rounds + i;
         size_t first = 0;
-        for (int before = 0; before < i; before++) first += shared->rounds[before].proposals + 1;
+        for (int before = 0; before < i; before++) first += shared->rounds[before].num_draft_tokens + 1;
         shared->verdicts[i] = verify_round(
             shared->logits + first * n, n, one, shared->p + first, shared->q + first, rows, weights, scratch);
     }
@@ -223,11 +223,11 @@ static void verify_thread(void *argument) {
 
 /* Verify several rounds. logits [sum of (draft tokens + 1), n], round by round; p and q of the draft tokens have the
    same indices, of which each round's last is not written. Returns as forward does. */
-int judge(
+int verify(
     const float *logits, int n, const Round *rounds, int count, Verdict *verdicts, float *p, float *q, int threads) {
     Rounds shared = {logits, n, rounds, count, 0, verdicts, p, q, 0, 0};
     for (int i = 0; i < count; i++)
-        if (rounds[i].proposals > shared.max_draft_tokens) shared.max_draft_tokens = rounds[i].proposals;
+        if (rounds[i].num_draft_tokens > shared.max_draft_tokens) shared.max_draft_tokens = rounds[i].num_draft_tokens;
     run_on_threads(count > 1 ? threads : 1, verify_thread, &shared);
     return shared.failed;
 }

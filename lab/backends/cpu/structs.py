@@ -63,14 +63,14 @@ class Choices(Structure):
 
 
 class VerdictStruct(Structure):
-    _fields_ = (("accepted", c_int32), ("next", c_int32), ("p_next", c_float))
+    _fields_ = (("accepted", c_int32), ("next_token", c_int32), ("p_next", c_float))
 
 
 class RoundStruct(Structure):
     _fields_ = (
-        *(("proposals", c_int32), ("sampling", Sampling)),
-        *((name, c_void_p) for name in ("tokens", "q", "u")),
-        *(("logprobs", c_int32), ("around", c_void_p)),
+        *(("num_draft_tokens", c_int32), ("sampling", Sampling)),
+        *((name, c_void_p) for name in ("draft_tokens", "q", "u")),
+        *(("logprobs", c_int32), ("figures", c_void_p)),
     )
 
 

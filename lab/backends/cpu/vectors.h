@@ -31,7 +31,7 @@
 #endif
 
 enum { LANES = VECTOR_BITS / 32, BLOCK = 2 * LANES }; /* float32 numbers in a vector; outputs of a block of weights */
-const int32_t lanes_in_use = LANES; /* for Python, which packs the weights */
+const int32_t vector_lanes = LANES; /* for Python, which packs the weights */
 
 /* A product and the sum it goes into become one instruction, rounded once, if they stand in one expression. GCC does so
    by default, Clang since version 14. -ffp-contract=fast would let Clang decide anew for every size of a tile, and a
