@@ -127,11 +127,8 @@ def test_a_reader_with_the_last_event_is_done_before_the_step_is_over(monkeypatc
             reader.start()
             assert waits.wait(30)
 
-    lab, events, reader = (
-        tiny_models.engine("llama", on_event=at_the_end),
-        [],
-        threading.Thread(target=read, daemon=True),
-    )
+    lab, events = tiny_models.engine("llama", on_event=at_the_end), []
+    reader = threading.Thread(target=read, daemon=True)
     advance = lab.advance
 
     def noticed(sequence):

@@ -30,6 +30,10 @@ HEAD = 257 * 48
 SLOT = 3 * 2 * 2 * 12 * 4
 
 
+def costs(model: LanguageModel, storage: KVStorage | None) -> PassCostModel:
+    return PassCostModel(TorchBackend(model), storage)
+
+
 @pytest.fixture(scope="module")
 def llama() -> LanguageModel:
     return LanguageModel(tiny_models.random_model("llama", num_hidden_layers=3), "llama")
@@ -48,32 +52,32 @@ def shape(model: LanguageModel) -> dict:
 
 def test_a_decode_step_reads_the_weights_and_the_cached_context(llama):
     """One token at position 9 attends to ten positions: nine slots are read and one is written."""
-    work = PassCostModel(TorchBackend(llama), storage(llama)).of([Span(9, 10, keep=1)])
+    work = costs(llama, storage(llama)).of([Span(9, 10, keep=1)])
     assert work.bytes == 4 * (3 * LAYER + NORMS + HEAD) + 10 * SLOT
     assert work.flops == 2 * (3 * LAYER + HEAD) + 10 * 3 * 4 * 48
 
 
 def test_a_batch_reads_the_weights_once(llama):
     """A chunk of a prompt, which needs no logits, beside the verification of two proposals."""
-    work = PassCostModel(TorchBackend(llama), storage(llama)).of([Span(0, 4, keep=0), Span(6, 9, keep=3)])
+    work = costs(llama, storage(llama)).of([Span(0, 4, keep=0), Span(6, 9, keep=3)])
     assert work.bytes == 4 * (3 * LAYER + NORMS + HEAD) + (4 + 9) * SLOT
     assert work.flops == 2 * (7 * 3 * LAYER + 3 * HEAD) + (1 + 2 + 3 + 4 + 7 + 8 + 9) * 3 * 4 * 48
 
 
 def test_a_pass_that_needs_no_logits_does_not_read_the_head(llama):
-    work = PassCostModel(TorchBackend(llama), storage(llama)).of([Span(0, 4, keep=0), Span(0, 2, keep=0)])
+    work = costs(llama, storage(llama)).of([Span(0, 4, keep=0), Span(0, 2, keep=0)])
     assert work.bytes == 4 * (3 * LAYER + NORMS) + (4 + 2) * SLOT
     assert work.flops == 2 * 6 * 3 * LAYER + (1 + 2 + 3 + 4 + 1 + 2) * 3 * 4 * 48
 
 
 def test_without_a_cache_only_weights_are_read(llama):
-    work = PassCostModel(TorchBackend(llama), None).of([Span(0, 10, keep=1)])
+    work = costs(llama, None).of([Span(0, 10, keep=1)])
     assert work.bytes == llama.weight_bytes
     assert work.flops == 2 * (10 * 3 * LAYER + HEAD) + 55 * 3 * 4 * 48
 
 
 def test_an_early_exit_reads_only_its_layers(llama):
-    work = PassCostModel(TorchBackend(llama.first(1)), storage(llama)).of([Span(9, 10, keep=1)])
+    work = costs(llama.first(1), storage(llama)).of([Span(9, 10, keep=1)])
     assert work.bytes == 4 * (LAYER + 3 * 48 + HEAD) + 10 * SLOT // 3
     assert work.flops == 2 * (LAYER + HEAD) + 10 * 4 * 48
 
@@ -122,9 +126,7 @@ def test_packed_weights_are_half_the_bytes_and_as_many_flops(in_buffer):
             for name, linear in list(part.named_children()):
                 if isinstance(linear, torch.nn.Linear):
                     setattr(part, name, Packed(linear, in_buffer=in_buffer))
-    plain, packed = (
-        PassCostModel(TorchBackend(LanguageModel(it, "llama")), None).of([Span(0, 4, keep=1)]) for it in (plain, packed)
-    )
+    plain, packed = (costs(LanguageModel(it, "llama"), None).of([Span(0, 4, keep=1)]) for it in (plain, packed))
     assert packed.flops == plain.flops
     assert packed.bytes == plain.bytes - 3 * LAYER * 7 // 2  # four bytes a number, now half a byte
 
@@ -139,7 +141,7 @@ def test_flops_equal_those_of_the_torch_counter(architecture):
     """
     model = LanguageModel(tiny_models.random_model(architecture), architecture)
     passes, position = (
-        PassCostModel(TorchBackend(model), None),
+        costs(model, None),
         4 * model.layers * model.kv_heads * model.query_groups * model.head_dim,
     )
     cache = DynamicCache()
@@ -166,7 +168,7 @@ SPANS = st.lists(
 
 @given(SPANS, SPANS)
 def test_sharing_a_pass_saves_the_weights_and_nothing_else(llama, some, more):
-    passes = PassCostModel(TorchBackend(llama), storage(llama))
+    passes = costs(llama, storage(llama))
     together, apart = passes.of(some + more), passes.of(some) + passes.of(more)
     heads = [any(span.keep for span in spans) for spans in (some, more)]
     assert together == replace(apart, bytes=apart.bytes - llama.weight_bytes + 4 * HEAD * (not all(heads)))
@@ -174,7 +176,7 @@ def test_sharing_a_pass_saves_the_weights_and_nothing_else(llama, some, more):
 
 @given(SPANS, st.integers(1, 20))
 def test_more_tokens_and_longer_contexts_are_more_work(llama, spans, more):
-    passes = PassCostModel(TorchBackend(llama), storage(llama))
+    passes = costs(llama, storage(llama))
     (start, stop, keep), *others = spans
     now = passes.of(spans)
     for larger in (Span(start, stop + more, keep), Span(start + more, stop + more, keep)):
@@ -185,9 +187,7 @@ def test_more_tokens_and_longer_contexts_are_more_work(llama, spans, more):
 
 @given(SPANS)
 def test_a_smaller_format_moves_fewer_bytes_for_the_same_flops(llama, spans):
-    auto, int8, int4 = (
-        PassCostModel(TorchBackend(llama), storage(llama, form)).of(spans) for form in ("auto", "int8", "int4")
-    )
+    auto, int8, int4 = (costs(llama, storage(llama, form)).of(spans) for form in ("auto", "int8", "int4"))
     assert auto.bytes > int8.bytes > int4.bytes > llama.weight_bytes - 4 * HEAD
     assert auto.flops == int8.flops == int4.flops
 
