@@ -54,20 +54,16 @@ if borrows_a_gpu(os.environ):  # before anything asks torch for a GPU: afterward
 elif __name__ == "__main__" and read_options(None, os.environ).device == "cpu":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # hide GPUs that are not to be used: the pages offer what works here
 
-from visualize.stubs import no_stubs
-
-with no_stubs():
-    import gradio as gr
+import gradio as gr
 
 from lab import LabError
 from lab.registry import EMBEDDED, Engines, fitting_pairs, named_pair
 from lab.util.stdio import print_utf8
 from lab.vllm.client import Server
 from visualize.api import endpoints as programs
-from visualize.gradio_sessions import keep_no_values, share_configurations
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.reducer_process import ReducerClient
-from visualize.malloc_trim import share_arenas
+from visualize.malloc_trim import limit_arenas
 from visualize.page_list import PAGES
 from visualize.pages.claims import page as claims
 from visualize.pages.compare import page as compare
@@ -83,12 +79,10 @@ from visualize.pages.workshop import page as room
 from visualize.pages.workshop.workshop import Workshop
 from visualize.prometheus import EngineMetrics
 from visualize.run_settings import DEFAULTS
-from visualize.server import refuse, serve, unserved
+from visualize.server import refuse, serve
 from visualize.theme import style, theme
-from visualize.upload_cleanup import keep_deleting
 
 
-@unserved()
 def build(
     engines: Engines,
     embedded: Engines,
@@ -137,15 +131,12 @@ def build(
             room.build(pages)
     with pages:
         programs.build(pages, engines, queue, tuple(engines.offered), told)
-    share_configurations(pages)
-    keep_no_values()
-    keep_deleting()
     return pages
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Serve the pages until interrupted."""
-    share_arenas()
+    limit_arenas()
     options = read_options(arguments, os.environ)
     print_utf8()
     if not can_listen(options.host, options.port):  # asked before models are loaded, which may take minutes

@@ -48,8 +48,7 @@ class EngineConfig:
         kernels: what computes a step. "auto": the best that the engine has (``Engine``: Triton's kernels on a GPU, a
             step in C on a CPU). "reference": torch, operation by operation.
         cuda_graphs: launch a small step's kernels on a GPU all together (``lab.backends.gpu.cuda_graphs``). Off:
-        one by one, to see
-            what launching costs. Where there is nothing to capture it changes nothing.
+            one by one, to see what launching costs. Where there is nothing to capture it changes nothing.
         torch_compile: compile the layers that torch computes, which takes some seconds the first time. A step in C
             has no use for it and refuses it.
         cache_priority: priority of the prefixes this request leaves behind, 0 to 9.

@@ -65,7 +65,7 @@ EMBEDDED = {name: Pair(name.capitalize(), draft=name) for name in EMBEDDED_DRAFT
 
 
 def named_pair(target: str | None, draft: str | None) -> Pair:
-    """The pair that somebody names, each model by a folder or a hub id; a draft alone is for the embedded target.
+    """The pair that a user names, each model by a folder or a hub id; a draft alone is for the embedded target.
 
     Raises:
         ConfigError: neither is named.
@@ -149,16 +149,16 @@ def _all_of(watches: Sequence[EventListener]) -> EventListener | None:
 
 
 class Engines:
-    """One engine for each pair, loaded when it is first asked for and shared by everyone.
+    """One engine for each pair, loaded on first use and shared by all.
 
-    The embedded ones stay. Of the others, which are large, one is kept: it stays until the next one is loaded or, if
-    both do not fit, until just before. After that it is loaded again when it is asked for.
+    The embedded ones stay. Of the others, which are large, one stays until the next one is loaded or, if both do not
+    fit, until just before.
 
     Args:
         offered: pairs by name.
         any_pair: whether others may be named.
         device, dtype: see ``load_engine``.
-        monitors: told of everything that the engines do.
+        monitors: listeners to all events of the engines.
     """
 
     _seq_ids = itertools.count()  # of all requests in this process: monitors may be shared, too
@@ -211,8 +211,8 @@ class Engines:
             raise
 
     def _load(self, pair: Pair) -> Engine:
-        """Load a pair. A hub may take long to send the next piece of a plain file, and until then this does not end
-        even if it was cancelled. The next pair waits for it, since there may not be memory for two."""
+        """Load a pair. If cancelled, it ends with the next piece that a hub sends, which may take long; the next pair
+        waits for it, since there may not be memory for two."""
         try:
             if pair not in self._loaded:
                 if large := pair not in EMBEDDED.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -18,6 +19,11 @@ LATE = str(1 << 40)
 """When a token for Xet storage expires, in seconds since 1970."""
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PIECE = 1 << 16
+
+
+@functools.cache
+def key(file: Path) -> str:
+    return xet.key(file.read_bytes())
 
 
 class Hub(ThreadingHTTPServer):
@@ -91,7 +97,7 @@ class _Answers(BaseHTTPRequestHandler):
             known = {"id": name, "sha": COMMIT, "siblings": [{"rfilename": file.name} for file in files]}
             tree = [
                 {"type": "file", "oid": "0", "size": file.stat().st_size, "path": file.name}
-                | ({"xetHash": xet.key(file.read_bytes())} if self.server.in_xet(file) else {})
+                | ({"xetHash": key(file)} if self.server.in_xet(file) else {})
                 for file in files
             ]
             self._say(200, {}, json.dumps(tree if (asked[2] or "").startswith("/tree") else known).encode())
@@ -105,7 +111,10 @@ class _Answers(BaseHTTPRequestHandler):
             content = (folder / file[2]).read_bytes()
             known = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
             if self.server.in_xet(folder / file[2]):
-                known |= {"X-Xet-Hash": xet.key(content), "X-Xet-Refresh-Route": f"{self.server.address}/xet/token"}
+                known |= {
+                    "X-Xet-Hash": key(folder / file[2]),
+                    "X-Xet-Refresh-Route": f"{self.server.address}/xet/token",
+                }
             self._say(200, known, content)
 
     def _answer_from_xet(self, path: str) -> None:
@@ -118,8 +127,7 @@ class _Answers(BaseHTTPRequestHandler):
             self._say(status, {})
             return
         of, _, number = re.sub("^/xet/|^/v1/reconstructions/", "", path).partition("/")
-        contents = (file.read_bytes() for file in hub.root.rglob("*.safetensors"))
-        content = next(content for content in contents if xet.key(content) == of)
+        content = next(file for file in hub.root.rglob("*.safetensors") if key(file) == of).read_bytes()
         if number:
             time.sleep(3600 if hub.stalls else 0)
             self._say(206, {}, xet.stored(content, int(number)))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.brought import HEAD, brought
+from tests.constraints import HEAD, constraints
 
 ROOT = Path(__file__).parents[1]
 FILES = [ROOT / "app.py", *(path for room in ("lab", "visualize", "lessons") for path in (ROOT / room).rglob("*.py"))]
@@ -44,4 +44,4 @@ def test_the_page_names_the_versions_that_are_pinned() -> None:
     reason="constraints.txt is written on Linux, by Python 3.11, with torch for CPUs; elsewhere there are others",
 )
 def test_what_the_packages_bring_is_pinned_as_it_is_installed() -> None:
-    assert (ROOT / "constraints.txt").read_text("utf-8").splitlines() == [HEAD, *brought()]
+    assert (ROOT / "constraints.txt").read_text("utf-8").splitlines() == [HEAD, *constraints()]

@@ -2,71 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from tests import ensure_chromium
 
 
 @pytest.fixture
-def bare(monkeypatch, tmp_path):
-    """A machine without a browser or anything that could install one."""
+def make(monkeypatch, tmp_path) -> Callable[[str], Path]:
+    """Makes a program on a machine without a browser or anything that could install one."""
     monkeypatch.delenv("CHROMIUM", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(ensure_chromium, "playwright_own", lambda: None)
-    return tmp_path
+
+    def program(name: str, script: str = "") -> Path:
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}")
+        (tmp_path / name).chmod(0o755)
+        return tmp_path / name
+
+    return program
 
 
-def test_a_browser_on_the_path_is_used(bare, capsys):
-    browser = bare / "chromium"
-    browser.write_text("#!/bin/sh\n")
-    browser.chmod(0o755)
+@pytest.mark.parametrize(
+    ("there", "named", "used"),
+    [
+        (["chromium"], None, "chromium"),
+        (["google-chrome", "chromium-headless-shell", "chromium"], None, "chromium-headless-shell"),
+        (["chromium", "other"], "other", "other"),
+    ],
+)
+def test_a_browser_that_is_there_is_used(make, monkeypatch, capsys, there, named, used) -> None:
+    """The one that CHROMIUM names comes first, then one without windows."""
+    programs = {name: make(name) for name in there}
+    if named:
+        monkeypatch.setenv("CHROMIUM", str(programs[named]))
     assert ensure_chromium.main() == 0
-    assert capsys.readouterr().out.strip() == str(browser)
+    assert capsys.readouterr().out.strip() == str(programs[used])
 
 
-def test_of_several_browsers_the_one_without_windows_is_used(bare, capsys):
-    for name in ("google-chrome", "chromium-headless-shell", "chromium"):
-        (bare / name).write_text("#!/bin/sh\n")
-        (bare / name).chmod(0o755)
-    assert ensure_chromium.main() == 0
-    assert capsys.readouterr().out.strip() == str(bare / "chromium-headless-shell")
-
-
-def test_where_there_is_no_package_of_one_without_windows_the_other_is_installed(bare, monkeypatch, capfd):
+def test_where_there_is_no_package_of_one_without_windows_the_other_is_installed(make, monkeypatch, capfd) -> None:
     """As on Ubuntu, and on older releases of Debian."""
-    apt = bare / "apt-get"
-    apt.write_text(
-        '#!/bin/sh\n[ "$1" = update ] && exit\nfor last; do :; done\n'
-        f'[ "$last" = chromium ] && echo "#!/bin/sh" >{bare}/chromium && /bin/chmod +x {bare}/chromium\n'
-    )
-    apt.chmod(0o755)
+    browser = make("apt-get").with_name("chromium")
+    install = f'[ "$last" = chromium ] && echo "#!/bin/sh" >{browser} && /bin/chmod +x {browser}\n'
+    make("apt-get", f'[ "$1" = update ] && exit\nfor last; do :; done\n{install}')
     monkeypatch.setattr("os.geteuid", lambda: 0)
     assert ensure_chromium.main() == 0
-    assert capfd.readouterr().out.strip() == str(bare / "chromium")
+    assert capfd.readouterr().out.strip() == str(browser)
 
 
-def test_a_browser_named_by_chromium_comes_first(bare, monkeypatch, capsys):
-    for name in ("chromium", "other"):
-        (bare / name).write_text("#!/bin/sh\n")
-        (bare / name).chmod(0o755)
-    monkeypatch.setenv("CHROMIUM", str(bare / "other"))
-    assert ensure_chromium.main() == 0
-    assert capsys.readouterr().out.strip() == str(bare / "other")
-
-
-def test_a_missing_browser_is_installed(bare, monkeypatch, capsys):
-    def install():
-        (bare / "chromium").write_text("#!/bin/sh\n")
-        (bare / "chromium").chmod(0o755)
-
-    monkeypatch.setattr(ensure_chromium, "install", install)
-    assert ensure_chromium.main() == 0
-    assert capsys.readouterr().out.strip() == str(bare / "chromium")
-
-
-def test_if_installing_fails_it_says_what_to_install(bare, monkeypatch, capsys):
-    monkeypatch.setattr(ensure_chromium, "install", lambda: None)
-    assert ensure_chromium.main() == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "Install the package 'chromium'" in said.err
+@pytest.mark.parametrize("works", [True, False])
+def test_a_missing_browser_is_installed_or_asked_for(make, monkeypatch, capsys, works: bool) -> None:
+    monkeypatch.setattr(ensure_chromium, "install", lambda: make("chromium") if works else None)
+    assert ensure_chromium.main() == (not works)
+    out, err = capsys.readouterr()
+    assert bool(out) == works
+    assert works or "'chromium'" in err

@@ -80,6 +80,7 @@ def test_an_unavailable_private_model_does_not_reveal_the_token(refusing: Refusi
     assert "Recognisable" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_server_reveals_no_secret_whatever_goes_wrong(refusing: Refusing, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     with started(log, "--attach", refusing.address, **variables(refusing, tmp_path)) as (address, _):

@@ -1,17 +1,15 @@
-"""What the pages' files and streams take on the wire: compressed, and fetched once.
+"""What browsers may keep, and how answers are compressed.
 
-Gradio compresses files by the ending of their address, each time anew: scripts and styles, but no page, whose address
-has no ending, and no stream. It does not say how long a browser may keep a file, and sends all of it again to a browser
-that asks whether its copy is still good.
+Gradio compresses scripts and styles, each time anew, but no page and no stream. It does not say how long a browser may
+keep a file, and sends all of it again to a browser that asks whether its copy is still good.
 """
 
 from __future__ import annotations
 
 import functools
 import gzip
-import threading
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.requests import Request
@@ -23,12 +21,6 @@ from visualize.assets import CHARTS, PLOTLY
 
 LEVEL = 5
 """Of compression: a third of the time that the highest level takes, for a tenth more bytes."""
-ANSWERS = Middleware(
-    GZipMiddleware,
-    compresslevel=LEVEL,
-    exclude_content_types=(*DEFAULT_EXCLUDED_CONTENT_TYPES, "text/javascript", "application/javascript", "text/css"),
-)
-"""Compresses pages and other answers, but none that Gradio compresses better."""
 HASHED = "/assets/"
 """Where Gradio has files whose names change with their contents."""
 FOR_EVER = "public, max-age=31536000, immutable"
@@ -36,7 +28,7 @@ FOR_EVER = "public, max-age=31536000, immutable"
 
 class CompressedStream(GZipMiddleware):
     """Compresses a stream, and holds back no part of it; not for Jupyter's proxy, which passes the bytes of streams on,
-    and not that they are compressed."""
+    but not that they are compressed."""
 
     def __init__(self, app: ASGIApp) -> None:
         super().__init__(app, compresslevel=LEVEL, exclude_content_types=())
@@ -46,7 +38,7 @@ class CompressedStream(GZipMiddleware):
         await (self.app if by_jupyter else super().__call__)(scope, receive, send)
 
 
-class Lasting:
+class CacheMiddleware:
     """Lets browsers keep the files below ``HASHED``."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -55,28 +47,38 @@ class Lasting:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def lasting(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == 200:
-                message["headers"] = [*message["headers"], (b"cache-control", FOR_EVER.encode())]
+                MutableHeaders(scope=message)["cache-control"] = FOR_EVER
             await send(message)
 
         hashed = scope["type"] == "http" and scope["path"].startswith(HASHED)
         await self._app(scope, receive, lasting if hashed else send)
 
 
-_packing = threading.Lock()
+MIDDLEWARE = [
+    Middleware(
+        GZipMiddleware,
+        compresslevel=LEVEL,
+        exclude_content_types=(  # those that Gradio compresses better
+            *DEFAULT_EXCLUDED_CONTENT_TYPES,
+            "text/javascript",
+            "application/javascript",
+            "text/css",
+        ),
+    ),
+    Middleware(CacheMiddleware),
+]
 
 
 @functools.cache
-def _packed() -> bytes:
-    return gzip.compress(PLOTLY.read_bytes())
+def _compressed() -> bytes:
+    return gzip.compress(PLOTLY.read_bytes(), LEVEL)
 
 
-def _charts(request: Request) -> Response:
+async def _charts(request: Request) -> Response:
     headers = {"Cache-Control": FOR_EVER, "Vary": "Accept-Encoding"}
     if "gzip" not in request.headers.get("accept-encoding", ""):
         return Response(PLOTLY.read_bytes(), media_type="text/javascript", headers=headers)
-    with _packing:  # thirty people may open their first page at once
-        script = _packed()
-    return Response(script, media_type="text/javascript", headers=headers | {"Content-Encoding": "gzip"})
+    return Response(_compressed(), media_type="text/javascript", headers=headers | {"Content-Encoding": "gzip"})
 
 
 ROUTE = Route(f"/{CHARTS}", _charts)

@@ -10,17 +10,17 @@ from collections.abc import Callable
 
 M_ARENA_MAX = -8
 """glibc's number (malloc.h) of the parameter that limits how many arenas there are."""
-REST = 10
+IDLE_S = 10
 """Seconds of idleness after which a server gives free memory back."""
 
 
-def share_arenas() -> None:
+def limit_arenas() -> None:
     """Two arenas for all threads. By default glibc makes up to eight per core, each of which keeps its free memory."""
     if mallopt := _glibc("mallopt"):
         mallopt(M_ARENA_MAX, 2)
 
 
-def give_back() -> None:
+def trim() -> None:
     """Return free memory to the system: takes 2 ms after a crowd, 0.1 ms if there is nothing to return."""
     if malloc_trim := _glibc("malloc_trim"):
         malloc_trim(0)

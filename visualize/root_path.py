@@ -1,8 +1,8 @@
 """Behind a proxy that serves the lab below a path of its own, such as /lab, and passes that path on.
 
 ``GRADIO_ROOT_PATH`` says which path. It is taken off before anything looks at an address: what stands in Gradio's way
-(``guard.py``) must see the same address as Gradio does. A proxy that takes it off itself needs no setting: a page
-knows by its own address where the lab is (``head.py``).
+(``security.py``) must see the same address as Gradio does. A proxy that takes it off itself needs no setting: a page
+knows by its own address where the lab is (``page_head.py``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
-class Rooted:
+class RootPathMiddleware:
     """Passes requests on without the path of their ``root_path``, which may be a whole URL."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -24,7 +24,7 @@ def do(options: Namespace) -> int:
     configs = parse_configs(options.settings)
     sampling = read_settings(SamplingParams, options)
     refuse(configs, sampling, options.repeats)  # before models are loaded
-    print_notes(f"{name}: {said}" for name, config in configs.items() for said in idle(config, sampling))
+    print_notes(f"{name}: {note}" for name, config in configs.items() for note in idle(config, sampling))
     print_notes(idle_draft(options, configs.values()))
     prompt, engine = read_prompt(options), load(options, configs.values())
     runs: dict[str, list[Run]] = {name: [] for name in configs}
@@ -53,14 +53,14 @@ def do(options: Namespace) -> int:
     if options.json:
         print(json.dumps(compare_result(runs, partings)))
     else:
-        print(f"{'tokens/s':>9}{'quartiles':>16}{'speed':>16}{'kept':>7}  setting")
+        print(f"{'tokens/s':>9}{'quartiles':>16}{'speed':>16}{'accepted':>10}  setting")
         reference = next(iter(runs))
         for name, found in summarise(runs).items():
             rate = found.tokens_per_second
-            kept = "" if found.acceptance is None else f"{found.acceptance:.0%}"
+            accepted = "" if found.acceptance is None else f"{found.acceptance:.0%}"
             faster = "x1.00" if name == reference else _faster(found)
             quartiles = f"{format_rate(rate.lower)} to {format_rate(rate.upper)}"
-            print(f"{format_rate(rate.median):>9}{quartiles:>16}{faster:>16}{kept:>7}  {name}")
+            print(f"{format_rate(rate.median):>9}{quartiles:>16}{faster:>16}{accepted:>10}  {name}")
         for (one, other), found in (partings or {}).items():
             print(f"{one} and {other} write the same {found.place} token{'s' * (found.place != 1)}, then differ.")
         if partings == {}:

@@ -39,12 +39,12 @@ def _summary(run: Run, context_length: int) -> str:
     if run.reason == "error":
         return f"The run failed: {run.finished.message}"
     metrics = run.metrics
-    said = [f"{metrics.generated_tokens} token{'s' * (metrics.generated_tokens != 1)}"]
+    parts = [f"{metrics.generated_tokens} token{'s' * (metrics.generated_tokens != 1)}"]
     if metrics.tokens_per_second is not None:
-        said.append(f"{format_rate(metrics.tokens_per_second)} a second")
+        parts.append(f"{format_rate(metrics.tokens_per_second)} per second")
     if metrics.ttft_ms is not None:
-        said.append(f"the first after {metrics.ttft_ms:.1f} ms")
+        parts.append(f"the first after {metrics.ttft_ms:.1f} ms")
     if metrics.draft_acceptance_rate is not None:
-        said.append(f"{metrics.draft_acceptance_rate:.0%} of the guesses kept")
+        parts.append(f"acceptance rate {metrics.draft_acceptance_rate:.0%}")
     full = f", for {context_full(context_length)}" if is_cut(run) else ""
-    return f"{', '.join(said)}. Ended by: {run.reason}{full}. Seed: {run.sampling.seed}."
+    return f"{', '.join(parts)}. Ended by: {run.reason}{full}. Seed: {run.sampling.seed}."

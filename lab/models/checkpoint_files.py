@@ -66,7 +66,7 @@ def refuse_outside_files(where: str | Path, name: str) -> None:
         try:
             listed = {str(file) for file in json.loads(index.read_bytes())["weight_map"].values()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            continue  # no index; whoever needs one says so
+            continue  # no index; the reader that needs one refuses it
         for file in sorted(listed):
             if Path(file).anchor or Path(os.path.normpath(file)).parts[:1] == ("..",):
                 raise ModelLoadError(
@@ -99,7 +99,7 @@ def hub_refusal(hub: str, token: bool | None = None, file: str = "config.json") 
         if token is False:  # refused: the copy that this machine's owner has cached is not for everybody
             raise
         return error
-    except Exception as error:  # from any library underneath: nobody answered
+    except Exception as error:  # from any library underneath: there was no answer
         return error
     if file == "config.json" and (found.size or 0) > MOST_BYTES:
         raise ModelLoadError(

@@ -1,4 +1,4 @@
-"""Reads a model's config.json, or says in a sentence why it cannot be read."""
+"""A model's config.json, or the reason in a sentence why it cannot be read."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Loading:
 
     def check(self) -> None:
         if self.cancelled.is_set():
-            if self._fetched:  # else any download is somebody else's
+            if self._fetched:  # else any download is another caller's
                 abandon_downloads()
             raise LoadingCancelled
 
@@ -107,7 +107,7 @@ class _Fetched(tqdm):
     """A download's progress: ``n`` of ``total`` bytes.
 
     Attributes:
-        received: whether it counts bytes as they arrive, of which nobody knows how many there will be. Xet has another
+        received: whether it counts bytes as they arrive, whose number is not known in advance. Xet has another
             bar beside it, which counts bytes as they are written. They arrive compressed, and some time before.
     """
 

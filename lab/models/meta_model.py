@@ -1,4 +1,4 @@
-"""A model without its weights: it takes no memory, and says how much they would take."""
+"""A model without its weights, which takes no memory and shows how much they would take."""
 
 from __future__ import annotations
 

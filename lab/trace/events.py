@@ -1,16 +1,13 @@
 """Events of an engine, one per fact. Everything that is drawn or measured is read from these.
 
-A run is a list of events: ``RunStarted`` when it is asked for, ``Admitted`` when its
-turn comes, then for each step its proposals, verdicts, commits and block changes,
-closed by one ``StepTimed``, and at the end ``Finished``. A step is one pass of the target,
-which other sequences may share. The first step or steps are the prefill. ``step`` counts
-the steps of this sequence, those that it had a part in, from 0.
+A run is a list of events: ``RunStarted`` with the request, ``Admitted`` when it joins the batch, then for each step its
+proposals, verdicts, commits and block changes, closed by one ``StepTimed``, and at the end ``Finished``. A step is one
+pass of the target, which other sequences may share. The first step or steps are the prefill. ``step`` counts the steps
+that this sequence had a part in, from 0.
 
-p is the target's probability of a token and q the draft's, both after
-temperature, top-k and top-p, as in Leviathan et al. (2211.17192). Under greedy
-decoding nothing is drawn: p and q are then the plain softmax probabilities,
-for display only, u is None, and a proposal is accepted if it is the target's
-most likely token.
+p is the target's probability of a token and q the draft's, both after temperature, top-k and top-p, as in Leviathan et
+al. (2211.17192). Under greedy decoding nothing is drawn: p and q are then the plain softmax probabilities, for display
+only, u is None, and a draft token is accepted if it is the target's most likely token.
 """
 
 from __future__ import annotations
@@ -32,6 +29,10 @@ StopReason = Literal["length", "eos", "stop", "cancelled", "error"]
 StepKind = Literal["prefill", "decode", "verify"]
 
 
+EVENT_TYPES: dict[str, type[Event]] = {}
+"""The classes of events, by ``kind``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """``t_ms``: milliseconds since the run began."""
@@ -39,20 +40,23 @@ class Event:
     kind: ClassVar[str]
     t_ms: float
 
+    def __init_subclass__(cls) -> None:
+        EVENT_TYPES[cls.kind] = cls  # twice: ``slots`` makes the class anew
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
     """The request as the engine understood it. ``sampling["seed"]`` is always set.
 
-    ``prompt_pieces`` is the prompt cut where its tokens end (a token that ends inside a
-    character has an empty piece). ``block_bytes`` are the bytes of one cache block,
-    scales included, and the draft model's share if it is used; 0 without a cache.
-    ``copy_bytes_per_second`` (bytes read and written) and ``matmul_flops_per_second`` are what the device does at
-    best, as measured (``lab.engine.device_limits``). None: that failed, or the models' work cannot be counted. They and
-    ``dtype`` are those of steps after the prompt, which may be read in another (``EngineConfig.prefill_attention``).
-    ``cuda_graphs``: steps of few tokens are captured and replayed. ``compiled``: the layers went through torch.compile.
-    ``hardware`` is what ``device`` was: the accelerator's name, or the processor and its cores. "": not known (files
-    of earlier versions).
+    Attributes:
+        prompt_pieces: the prompt cut where its tokens end. A token that ends inside a character has an empty piece.
+        dtype: that of steps after the prompt, which may be read in another (``EngineConfig.prefill_attention``).
+        block_bytes: bytes of one cache block with scales and the draft model's share; 0 without a cache.
+        copy_bytes_per_second, matmul_flops_per_second: the device's peak rates for steps after the prompt, as measured
+            (``lab.engine.device_limits``). None: not measured, or the models' work cannot be counted.
+        cuda_graphs: steps of few tokens are captured and replayed.
+        compiled: the layers went through torch.compile.
+        hardware: the accelerator's name, or the processor and its cores. "": not known (files of earlier versions).
     """
 
     kind: ClassVar[str] = "run_started"
@@ -83,10 +87,12 @@ class RunStarted(Event):
 class Admitted(Event):
     """The sequence has joined the batch, for the first time or again after a preemption.
 
-    ``running`` sequences share the pool now, this one included, and ``waiting`` do not yet.
-    ``cached_tokens`` of its tokens need not be computed: their blocks were found by prefix, or belong
-    to another continuation of the same prompt. ``live_blocks`` and ``cached_blocks``: the pool as it
-    was just before. ``owner`` is the sequence's number in block events.
+    Attributes:
+        owner: the sequence's number in block events.
+        running, waiting: sequences that share the pool now, this one included, and those that do not yet.
+        cached_tokens: tokens that need not be computed: their blocks were found by prefix, or belong to another
+            continuation of the same prompt.
+        live_blocks, cached_blocks: the pool just before.
     """
 
     kind: ClassVar[str] = "admitted"
@@ -110,10 +116,8 @@ class Preempted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FellBack(Event):
-    """A ``part`` failed and the run goes on without it: plain decoding for the drafter, the
-    model's own dtype for a KV format, the reference for a kernel, kernels launched one by one for CUDA
-    graphs, uncompiled layers for compiled ones, one with fewer blocks for a pool as large as memory was thought to
-    allow. ``reason`` is a sentence."""
+    """A ``part`` failed and the run goes on without it: with plain decoding, the model's own dtype in the cache, the
+    reference kernel, kernels launched one by one, uncompiled layers, or fewer blocks. ``reason`` is a sentence."""
 
     kind: ClassVar[str] = "fell_back"
     part: Part
@@ -132,10 +136,11 @@ class CacheDropped(Event):
 class WindowChanged(Event):
     """From ``step`` on, ``gamma`` tokens are proposed per round (0: none).
 
-    ``acceptance`` is the probability that a proposal is accepted, as estimated from recent rounds;
-    ``draft_ms`` the measured time of a proposal, ``verify_ms`` that of a pass of the target over
-    ``gamma`` + 1 tokens of each sequence in the batch (without a cache: over its text and ``gamma`` more). None: no
-    proposal has been timed, or passes of one size only, and ``gamma`` is tried to learn what it takes.
+    Attributes:
+        acceptance: the probability that a draft token is accepted, as estimated from recent rounds.
+        draft_ms: the measured time per draft token. None: not measured yet.
+        verify_ms: that of a target pass over ``gamma`` + 1 tokens of each sequence in the batch (without a cache:
+            over its text and ``gamma`` more). None: only passes of one size were timed, and ``gamma`` is a trial.
     """
 
     kind: ClassVar[str] = "window_changed"
@@ -385,31 +390,3 @@ class Finished(Event):
     reason: StopReason
     text: str
     message: str
-
-
-EVENT_TYPES: dict[str, type[Event]] = {
-    event_type.kind: event_type
-    for event_type in (
-        RunStarted,
-        Admitted,
-        Preempted,
-        FellBack,
-        CacheDropped,
-        WindowChanged,
-        Prefilled,
-        Proposed,
-        Judged,
-        Distributions,
-        Recovered,
-        Bonus,
-        Committed,
-        BlockAllocated,
-        BlockShared,
-        BlockCopied,
-        BlockStored,
-        BlockEvicted,
-        BlockFreed,
-        StepTimed,
-        Finished,
-    )
-}

@@ -44,8 +44,9 @@ def read_json(path: str | Path, most_bytes: int | None = None, most_values: int 
 
 
 def parse_json(data: bytes, name: str, most_values: int | None = None) -> Any:
-    """The contents of a run's file, from its bytes. While JSON is parsed no other thread runs, for up to a microsecond
-    per value: so values are counted first.
+    """The contents of a run's file, from its bytes.
+
+    While JSON is parsed no other thread runs, for up to a microsecond per value: so values are counted first.
 
     Raises:
         RunFileError: not JSON, more than ``most_values``, or more lists and objects than a quarter of ``most_values``.

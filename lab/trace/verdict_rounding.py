@@ -36,8 +36,8 @@ class RoundedVerdict(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def round_verdict(p: float, q: float, u: float, *, accepted: bool, fewest: int = FEWEST) -> RoundedVerdict:
-    """A verdict's numbers with as few digits as show what was decided. With the ``fewest`` if none do: where the two
-    sides are equal, and the guess was rejected. Cached: a verdict is told in several places, while its run goes on."""
+    """A verdict's numbers with as few digits as show what was decided. With the ``fewest`` if none do: the two sides
+    are equal, and the token was rejected. Cached: a verdict is shown in several places while its run goes on."""
     for digits in range(fewest, MOST + 1):
         if (numbers := _to(digits, p, q, u)).show(accepted):
             return numbers

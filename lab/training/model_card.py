@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lab import SamplingParams, load_engine
 from lab.training import evaluation
 from lab.training.corpus import UNSEEN_BOOK_STRIDE, CorpusSplit, unseen_book
-from lab.training.evaluation import CrossEntropy, cross_entropy
+from lab.training.evaluation import cross_entropy
 from lab.training.training import TEMPERATURE, TV_WEIGHT, TrainingRecord
 
 BOOKS = Path(__file__).with_name("books.tsv")
@@ -37,11 +37,7 @@ def measure(
     ``records`` say how each model was trained, ``notes`` on what; both are passed on as they are.
     """
     seen = [text[-max(1, len(text) // 100) :] for text in split.train]
-    kinds = {
-        "seen": seen,
-        "unseen_endings": split.unseen_endings,
-        "unseen_books": split.unseen_books,
-    }
+    kinds = {"seen": seen, "unseen_endings": split.unseen_endings, "unseen_books": split.unseen_books}
     models = {}
     for name, record in records.items():
         print(f"reading held-out text: {name}", flush=True)
@@ -62,7 +58,15 @@ def measure(
             "vocabulary": shape.vocab_size,
             "context": shape.max_position_embeddings,
             "training": {k: None if v != v else v for k, v in asdict(record).items()},
-            "text": {kind: _figures(value) for kind, value in costs.items()},
+            "text": {
+                kind: {
+                    "bits_per_byte": round(cost.bits_per_byte, 4),
+                    "nats_per_token": round(cost.nats_per_token, 4),
+                    "tokens": cost.tokens,
+                    "bytes": cost.bytes,
+                }
+                for kind, cost in costs.items()
+            },
         }
     prompts = evaluation.story_prompts(split)
     accepted: dict[str, dict] = {}
@@ -89,15 +93,6 @@ def measure(
     }
 
 
-def _figures(value: CrossEntropy) -> dict[str, float]:
-    return {
-        "bits_per_byte": round(value.bits_per_byte, 4),
-        "nats_per_token": round(value.nats_per_token, 4),
-        "tokens": value.tokens,
-        "bytes": value.bytes,
-    }
-
-
 def _corpus(split: CorpusSplit) -> dict[str, Any]:
     books = [line.split("\t") for line in BOOKS.read_text("utf-8").splitlines()]
     if len(books) != len(split.train) + len(split.unseen_books):
@@ -112,15 +107,15 @@ def _corpus(split: CorpusSplit) -> dict[str, Any]:
 
 def _samples(target: Path, device: str) -> list[dict[str, Any]]:
     engine = load_engine(target=str(target), device=device)
+    how = {"max_tokens": SAMPLE_TOKENS, "temperature": TEMPERATURE}
     return [
-        {"prompt": prompt, "seed": seed, "text": run.text}
+        {
+            "prompt": prompt,
+            "seed": seed,
+            "text": engine.generate(prompt, sampling=SamplingParams(seed=seed, **how)).text,
+        }
         for seed, prompt in enumerate(SAMPLE_PROMPTS)
-        for run in [engine.generate(prompt, sampling=_sampling(seed))]
     ]
-
-
-def _sampling(seed: int) -> SamplingParams:
-    return SamplingParams(max_tokens=SAMPLE_TOKENS, temperature=TEMPERATURE, seed=seed)
 
 
 def write(card: dict, weights: Path) -> None:
@@ -153,8 +148,6 @@ repository: a **target** that writes fairy tales, a **draft** distilled from it,
 same shape that has only read Python. Decode Lab shows with them what speculative decoding gains, and what a badly
 chosen draft costs. `python -m lab.training --corpus FILE` trains them again.
 
-| | {" | ".join(models)} |
-|---|{"---|" * len(models)}
 {_rows(models)}
 
 Attention is grouped-query, position encodings are rotary, embeddings are tied, weights are bfloat16. The tokenizer
@@ -185,8 +178,6 @@ a token. Windows of {target["context"]:,} tokens advance by half their length, s
 foretold from at least {target["context"] // 2} tokens. "Trained on" is the stretch before each unseen ending.
 bfloat16 weights, computed in float32.
 
-| | {" | ".join(models)} |
-|---|{"---|" * len(models)}
 {_predicted(models)}
 
 ## How many proposals are accepted
@@ -245,17 +236,12 @@ def _training(models: dict) -> str:
         "last training loss": lambda m: number(m["training"]["loss"], ".3f"),
         "hardware": lambda m: m["training"]["hardware"],
     }
-    head = f"| | {' | '.join(models)} |\n|---|{'---|' * len(models)}\n"
-    return head + _table(lines, models)
+    return _table(lines, models)
 
 
 def _predicted(models: dict[str, Any]) -> str:
-    kinds = {
-        "unseen endings": "unseen_endings",
-        "unseen books": "unseen_books",
-        "**all held-out**": "held_out",
-        "trained on": "seen",
-    }
+    kinds = {"unseen endings": "unseen_endings", "unseen books": "unseen_books"}
+    kinds |= {"**all held-out**": "held_out", "trained on": "seen"}
 
     def cell(kind: str) -> Callable[[dict[str, Any]], str]:
         return lambda m: f"{m['text'][kind]['bits_per_byte']:.3f} ({m['text'][kind]['nats_per_token']:.3f})"
@@ -264,7 +250,10 @@ def _predicted(models: dict[str, Any]) -> str:
 
 
 def _table(lines: dict, models: dict) -> str:
-    return "\n".join(f"| {label} | {' | '.join(map(cell, models.values()))} |" for label, cell in lines.items())
+    head = [f"| | {' | '.join(models)} |", f"|---|{'---|' * len(models)}"]
+    return "\n".join(
+        [*head, *(f"| {label} | {' | '.join(map(cell, models.values()))} |" for label, cell in lines.items())]
+    )
 
 
 def _accepted(accepted: dict) -> str:

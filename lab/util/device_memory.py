@@ -16,7 +16,7 @@ CAPTURING = threading.Lock()
 """Held during the capture of a CUDA graph, one per process. Meanwhile no other thread may begin a capture, destroy a
 graph, wait for the whole device or empty its allocator: CUDA permits none of it, and the capture fails."""
 OUT_OF_MEMORY = ("DefaultCPUAllocator: ", "out of memory", "_STATUS_ALLOC_FAILED")
-"""What messages say in which only the message tells: torch's for a CPU (what follows depends on the system), the CUDA
+"""Texts of errors that no type distinguishes: torch's for a CPU (what follows depends on the system), the CUDA
 driver's ("CUDA error: out of memory", "Triton Error [CUDA]: out of memory"), and those of cuBLAS and its like."""
 LOOKS_A_SECOND = 20
 """How often, at most, the process's memory is measured."""

@@ -1,4 +1,4 @@
-"""Wording that messages share."""
+"""Parts of messages: counts, lists, rates, errors in one line."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 def error_summary(error: BaseException) -> str:
     """A library's error in one line: its type and the first line of its message, or two if that ends in a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
-    said = said if len(said) <= 200 else f"{said[:199]}…"
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    message = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    message = message if len(message) <= 200 else f"{message[:199]}…"
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def listed(words: Sequence[str]) -> str:

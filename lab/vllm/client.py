@@ -34,7 +34,7 @@ MOST_BYTES = 8 * 2**20
 MOST_MODELS, MOST_NAME = 16, 4096
 """Models that are listed, and characters of a name: vLLM calls a model from a folder by its path."""
 UNKNOWN_SIGNER, OTHER_NAME = (18, 19, 20, 21), (62, 64)
-"""OpenSSL's codes for certificates that nobody trusted here has signed, and for those of another host."""
+"""OpenSSL's codes for certificates that no authority trusted here has signed, and for those of another host."""
 ALERTS = ("SSLV3_ALERT_", "TLSV1_", "TLSV13_ALERT_")
 """How OpenSSL's names for what the other side says begin: it speaks TLS, then."""
 
@@ -168,7 +168,7 @@ class Server:
         except httpx.ConnectError as error:
             raise ServerError(f"There is no connection to {self.address}: {_trouble(error)}") from error
         except httpx.TimeoutException as error:
-            raise ServerError(f"{self.address}{path} said nothing for {patience:g} s.") from error
+            raise ServerError(f"{self.address}{path} sent nothing for {patience:g} s.") from error
         except httpx.HTTPError as error:
             hint = "" if answered or self._verify else " Does it speak https? Then its address begins so."
             raise ServerError(f"{self.address}{path} broke off ({type(error).__name__}).{hint}") from error
@@ -178,13 +178,13 @@ class Server:
         status, where = response.status_code, self.address + path
         if 300 <= status < 400:
             return f"{where} redirects ({status}), which is not followed: give the address it leads to."
-        said = error_message(b"".join([part async for part in self._limited(response)]))
+        reason = error_message(b"".join([part async for part in self._limited(response)]))
         if status in (401, 403):
             wants = f"{where} needs a key: start the lab with the server's own in the variable VLLM_API_KEY."
-            return f"{wants} It says: {said}." if said else wants
-        if status == 404 and said in ("", "Not Found"):  # all that FastAPI says about an unknown path
+            return f"{wants} It says: {reason}." if reason else wants
+        if status == 404 and reason in ("", "Not Found"):  # all that FastAPI says about an unknown path
             return f"{where} does not exist (404): is this the address of a vLLM server?"
-        return f"{where} refused with status {status}{f': {said}' if said else ''}."
+        return f"{where} refused with status {status}{f': {reason}' if reason else ''}."
 
     async def _limited(self, response: httpx.Response) -> AsyncIterator[bytes]:
         """The content as it arrives, not decompressed: a few compressed bytes can expand to many."""
@@ -233,13 +233,13 @@ def _trouble(error: BaseException) -> str:
         causes.append(cause)
     for cause in causes:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            said = f"its certificate is not trusted here ({cause.verify_message.strip('.')})."
+            problem = f"its certificate is not trusted here ({cause.verify_message.strip('.')})."
             if cause.verify_code in OTHER_NAME:
-                return f"{said} Give the address with a name that is in the certificate."
+                return f"{problem} Give the address with a name that is in the certificate."
             if cause.verify_code in UNKNOWN_SIGNER:
                 signer = "a file with the certificate of whoever signed it"
-                return f"{said} Start the lab with the variable SSL_CERT_FILE: {signer}."
-            return said
+                return f"{problem} Start the lab with the variable SSL_CERT_FILE: {signer}."
+            return problem
         if isinstance(cause, ssl.SSLError) and (cause.reason or "").startswith(ALERTS):
             return f"it refused to speak https ({cause.reason}). Some servers do unless the address has their name."
         if isinstance(cause, ssl.SSLError):

@@ -63,21 +63,21 @@ class CompletionReader:
 def error_message(body: bytes) -> str:
     """The server's own error message, at most 300 characters of it."""
     try:
-        said = json.loads(body)
-        said = said.get("error") or said.get("detail") or said
-        if isinstance(said, list):  # FastAPI's validation errors: which part of the request is wrong
-            said = f"{said[0]['loc'][-1]}: {said[0]['msg']}"
-        return str(said.get("message", "") if isinstance(said, dict) else said)[:300].strip(" .")
+        error = json.loads(body)
+        error = error.get("error") or error.get("detail") or error
+        if isinstance(error, list):  # FastAPI's validation errors: which part of the request is wrong
+            error = f"{error[0]['loc'][-1]}: {error[0]['msg']}"
+        return str(error.get("message", "") if isinstance(error, dict) else error)[:300].strip(" .")
     except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
         return ""
 
 
-def reported_rounds(said: Any) -> ReportedRounds | None:
+def reported_rounds(metrics: Any) -> ReportedRounds | None:
     """A request's rounds, if the server reports them and they make sense."""
-    if not isinstance(said, dict):
+    if not isinstance(metrics, dict):
         return None
-    drafted, accepted = said.get("per_step_drafted"), said.get("per_step_accepted")
-    if (drafted, accepted) == (None, None) and said.get("num_spec_steps") == 0:  # vLLM leaves empty lists out
+    drafted, accepted = metrics.get("per_step_drafted"), metrics.get("per_step_accepted")
+    if (drafted, accepted) == (None, None) and metrics.get("num_spec_steps") == 0:  # vLLM leaves empty lists out
         return ReportedRounds((), ())
     if not isinstance(drafted, list) or not isinstance(accepted, list) or len(drafted) != len(accepted):
         return None

@@ -50,19 +50,14 @@ def serve_command(
     """The ``vllm serve`` command for a POSIX shell, one flag per line.
 
     Args:
-        config: the engine's settings; those without a counterpart are left out (``differences``).
+        config: settings without a counterpart are left out (``differences``).
         target, draft: hub ids or folders on the server's machine. A draft is needed for ``speculative="draft"`` only.
-        tensor_parallel: GPUs that share every layer.
-        dtype: as ``--dtype``.
-        max_model_len: longest sequence, prompt and output together, in tokens.
-        gpu_memory_utilization: share of each GPU's memory that vLLM may take.
-        max_num_seqs, max_num_batched_tokens: limits of one step.
-        limit: what vLLM's own limit of tokens is (``own_limit``), if none is given. It does not start with more
-            sequences than that, which therefore bring a limit with which a step advances them all.
+        limit: vLLM's own limit of tokens per step (``own_limit``). It does not start with more sequences than that,
+            which therefore bring a limit with which a step advances them all.
+        The others are vLLM's flags of these names.
 
     Raises:
-        ConfigError: not a model's name, a draft that is missing or in a folder whose name begins with ~, a number
-            that vLLM refuses, or a step with fewer tokens than sequences, or than a draft's guesses and one more.
+        ConfigError: a model's name, a number or a step that vLLM refuses, or no draft where one is needed.
     """
     require_whole("tensor_parallel", tensor_parallel, 1, MOST_GPUS)
     for name, number in (
@@ -84,8 +79,8 @@ def serve_command(
     gamma = config.num_speculative_tokens
     if config.speculative == "draft" and max_num_batched_tokens and max_num_batched_tokens <= gamma:
         raise ConfigError(
-            f"vLLM does not start with a step of {counted(max_num_batched_tokens, 'token')} and a draft that makes "
-            f"{counted(gamma, 'guess')}: allow at least {gamma + 1} tokens."
+            f"vLLM does not start with a step of {counted(max_num_batched_tokens, 'token')} and "
+            f"{counted(gamma, 'draft token')} per round: allow at least {gamma + 1} tokens."
         )
     if max_num_batched_tokens is None and max_num_seqs and max_num_seqs > limit:
         max_num_batched_tokens = max_num_seqs * tokens_of_each(config)
@@ -117,7 +112,7 @@ def keeps_block_size(config: EngineConfig) -> bool:
 
 def tokens_of_each(config: EngineConfig) -> int:
     """Tokens of a step that each sequence takes for a whole round of vLLM 0.33 (``Scheduler.schedule``): its last
-    and its guesses, which are verified, and one more place if a draft model guesses."""
+    and its draft tokens, which are verified, and one more place if a draft model proposes them."""
     if config.speculative in ("off", *WITHOUT):
         return 1
     return config.num_speculative_tokens + 1 + (config.speculative == "draft")
@@ -139,8 +134,8 @@ def left_behind(config: EngineConfig, sequences: int, max_num_batched_tokens: in
     yield (
         f"A step of {tokens:,} tokens{'' if max_num_batched_tokens else ', which is what this GPU gets,'} advances "
         f"{tokens // each:,} of {sequences:,} sequences by a whole round: each takes {each} tokens of it, for its last "
-        f"one and its guesses{', and for the draft' if config.speculative == 'draft' else ''}. The others wait, or "
-        f"have fewer guesses checked; {sequences * each:,} tokens in a step would advance all."
+        f"one and its draft tokens{', and for the draft' if config.speculative == 'draft' else ''}. The others wait, "
+        f"or have fewer draft tokens verified; {sequences * each:,} tokens per step would advance all."
     )
 
 
@@ -175,8 +170,8 @@ def differences(config: EngineConfig) -> Iterator[str]:
     if config.speculative == "synthetic":
         yield (
             "A stand-in for a drafter has no counterpart: the command does not speculate. (With vLLM's "
-            '"rejection_sample_method": "synthetic" chance decides how many of a real drafter\'s guesses are kept, and '
-            "the text is no longer the target's.)"
+            '"rejection_sample_method": "synthetic" chance accepts tokens of a real drafter, and the text is no longer '
+            "the target's.)"
         )
     if config.speculative == "draft":
         yield (
@@ -185,21 +180,21 @@ def differences(config: EngineConfig) -> Iterator[str]:
         )
     if config.speculative == "ngram":
         yield (
-            "Where vLLM's lookup finds nothing, it verifies the last token in place of guesses: every pass is as wide "
-            "as the window, and these count among the guesses of which a share is kept."
+            "Where vLLM's lookup finds nothing, it verifies the last token in place of draft tokens: every pass is "
+            "as wide as the window, and these count in its acceptance rate."
         )
     if config.adaptive_window and config.speculative not in ("off", *WITHOUT):
         left_out = (
-            "The adaptive window is left out: every round guesses the most it may here. vLLM can vary the number by "
+            "The adaptive window is left out: every round drafts the most it may here. vLLM can vary the number by "
         )
         size = 'the batch\'s size ("num_speculative_tokens_per_batch_size")'
         if config.speculative == "ngram":
-            yield f"{left_out}{size}, not by what is kept of a lookup's guesses."
+            yield f"{left_out}{size}, not by the acceptance rate of a lookup."
         else:
             yield (
-                f"{left_out}{size}. It can also have the target check only those guesses that are likely enough to be "
-                'kept ("enable_adaptive_verification", off unless asked for; it takes a GPU and full CUDA graphs). The '
-                "draft makes all of them even so."
+                f"{left_out}{size}. It can also have the target verify only those draft tokens that are likely to be "
+                'accepted ("enable_adaptive_verification", off by default; it takes a GPU and full CUDA graphs). The '
+                "draft proposes all of them even so."
             )
 
 

@@ -13,17 +13,20 @@ from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests import ensure_chromium, forked
+from tests.browser.pages import Lab
 from tests.vllm import scripted_vllm
 from tests.vllm.scripted_vllm import ScriptedVLLM
 
 ROOT = Path(__file__).parents[2]
-expect.set_options(timeout=30_000)  # Playwright's default for everything else
+PATIENCE_MS = 60_000
+"""On a machine that is busy with other tests, too."""
+expect.set_options(timeout=PATIENCE_MS)
 WITHOUT = (
     *("WebUIOmniboxPopup", "WebUIOmniboxAimPopup"),  # the browser's own pages, two in every new window
     "ScriptStreaming",  # parses scripts as they arrive that another page has already compiled: Plotly, above all
@@ -45,11 +48,6 @@ QUIET = (
     "--js-flags=--no-opt,--no-maglev",  # optimizing scripts costs more than it saves on pages that are open for seconds
     "--process-per-site",  # pages of a context share compiled scripts: ready in half the time
 )
-
-
-OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
-"""Pixels by which a page is wider and higher than its window; less than 0 by a scrollbar where there is one. On a
-phone, a page that is too wide widens the window: there, ``innerWidth`` is to be looked at, too."""
 
 
 def chromium() -> str:
@@ -186,177 +184,6 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-def unfold(page: Page, fold: str) -> None:
-    """Open an accordion, and wait until its fields can be filled in."""
-    page.click(f"#{fold} > button")
-    page.wait_for_selector(f"#{fold} :is(input, textarea)")
-    appeared(page)
-
-
-def as_on_a_phone(page: Page) -> None:
-    """From here on, the page is shown as on a phone that is held upright."""
-    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-    page.context.new_cdp_session(page).send("Emulation.setDeviceMetricsOverride", phone)
-
-
-def appeared(page: Page) -> None:
-    """Gradio gives fields their values once more a frame after they have appeared, and would undo what a test, faster
-    than a person, has filled in by then."""
-    page.evaluate("async () => { for (let i = 0; i < 6; i++) await new Promise(requestAnimationFrame); }")
-
-
-class Lab:
-    """The page, as a person uses it."""
-
-    def __init__(self, page: Page, server: str) -> None:
-        self.page, self.server = page, server
-
-    def open(self, **link: Any) -> Lab:
-        self.page.goto(f"{self.server}/?{urlencode(link)}" if link else self.server)
-        return self.ready()
-
-    def at(self, page: str, **link: Any) -> Page:
-        """Another page, opened by its link, when its settings are applied."""
-        self.page.goto(f"{self.server}/{page}?{urlencode(link)}")
-        self.page.wait_for_selector("body[data-ready]")
-        return self.page
-
-    def ready(self) -> Lab:
-        """Wait until the charts are drawn and the link's settings are applied."""
-        self.page.wait_for_selector(".plot .main-svg", state="attached")
-        self.page.wait_for_selector("body[data-ready]")
-        return self
-
-    def slow(self, latency: int = 300) -> None:
-        """From here on, every answer of the server takes so many ms longer."""
-        network = self.page.context.new_cdp_session(self.page)
-        slow = {"offline": False, "latency": latency, "downloadThroughput": -1, "uploadThroughput": -1}
-        network.send("Network.emulateNetworkConditions", slow)
-
-    def toggle(self, name: str) -> None:
-        self.page.click(f"#toggle-{name} input")
-
-    def choose(self, name: str, label: str) -> None:
-        """Choose a radio button by its label. Waits until it is selected."""
-        self.page.click(f"#{name} label:has-text('{label}')")
-        self.page.wait_for_selector(f"#{name} label.selected:has-text('{label}')")
-
-    def pick(self, name: str, label: str) -> None:
-        """Choose an option of a dropdown."""
-        self.page.click(f"#{name} input")
-        self.page.click(f"[role=option]:has-text('{label}')")
-
-    def run(self) -> None:
-        """Press Run and wait for the run to begin."""
-        before = self.page.get_attribute(".stage", "data-run")
-        self.page.click("#run")
-        self.page.wait_for_function(
-            "before => document.querySelector('.stage').dataset.run !== before", arg=before or ""
-        )
-
-    def finish(self, seconds: float = 60) -> None:
-        self.page.wait_for_selector("body:not(.running)", timeout=1000 * seconds)
-        drawn = """() => {
-          const { dataset: { at, seq }, ariaBusy } = document.querySelector(".stage");
-          return at === undefined || (at === seq && ariaBusy === "false");
-        }"""
-        self.page.wait_for_function(drawn, timeout=1000 * seconds)
-
-    @property
-    def instant(self) -> int:
-        """The number of the frame that is shown."""
-        return int(self.page.get_attribute(".stage", "data-seq"))
-
-    def wait_for_instant(self, seq: int) -> None:
-        """Wait until this frame is drawn."""
-        self.page.wait_for_selector(f".stage[data-seq='{seq}']")
-
-    def save(self, form: str, folder: Path) -> Path:
-        """Save the run on the stage. Returns its file."""
-        self.page.click(".save summary")
-        with self.page.expect_download() as download:
-            self.page.click(f"[data-save={form}]")
-        path = folder / download.value.suggested_filename
-        download.value.save_as(path)
-        return path
-
-    def reopen(self, file: Path) -> None:
-        """Open a run's file with the page's button."""
-        with self.page.expect_file_chooser() as chooser:
-            self.page.click("#open")
-        chooser.value.set_files(file)
-
-    def wait_for_tokens(self, count: int) -> None:
-        self.page.wait_for_function(
-            "count => document.querySelectorAll('.token:not(.prompt)').length >= count", arg=count, timeout=60_000
-        )
-
-    def seen(self) -> dict[str, Any]:
-        """What is on the stage now: tokens counted by origin, points counted by chart and trace.
-        Without a cache, the chart of recomputed tokens replaces that of the blocks."""
-        return self.page.evaluate(
-            """() => {
-              const points = (name) => Object.fromEntries(
-                (document.querySelector(`[data-chart=${name}] .plot`).data ?? []).map(
-                  (trace) => [trace.name, (trace.y ?? []).filter((y) => y !== null).length]));
-              const tokens = {};
-              for (const token of document.querySelectorAll(".token")) {
-                const origin = token.classList[1];
-                tokens[origin] = (tokens[origin] ?? 0) + 1;
-              }
-              const numbers = Object.fromEntries([...document.querySelectorAll(".readout")].map(
-                (card) => [card.dataset.key, card.querySelector(".value").textContent]));
-              const pass = document.querySelector("[data-chart=timing] .plot").data[0].x?.at(-1);
-              const say = document.querySelector(".say").textContent;
-              const text = [...document.querySelectorAll(".token .word")].map((word) => word.textContent).join("|");
-              const second = document.querySelector(".stage").matches(".cacheless") ? "recomputed" : "blocks";
-              return { tokens, numbers, pass, say, text,
-                       rounds: points("rounds"), [second]: points(second), timing: points("timing") };
-            }"""
-        )
-
-    def listen(self) -> None:
-        """From here on, record what a screen reader announces, with the page's clock in ms: see ``heard``."""
-        self.page.evaluate(
-            """() => {
-              window.heard = [];
-              const said = { childList: true, characterData: true, subtree: true };
-              for (const node of document.querySelectorAll("[role=status], output")) {
-                const hear = () => node.ariaLive !== "off" && heard.push([performance.now(), node.textContent]);
-                new MutationObserver(hear).observe(node, said);
-              }
-            }"""
-        )
-
-    @property
-    def heard(self) -> list[tuple[float, str]]:
-        return self.page.evaluate("heard.splice(0)")
-
-    def ratio(self, readout: str) -> float:
-        """The ratio to the previous run that a readout shows in small print."""
-        return float(self.page.inner_text(f"[data-key={readout}] .was").split(" of ")[0].rpartition("×")[2])
-
-    @property
-    def running(self) -> bool:
-        return self.page.evaluate("document.body.classList.contains('running')")
-
-
-def background(page: Page, hidden: bool) -> None:
-    """As if another tab were in front."""
-    page.evaluate(
-        "hidden => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });"
-        "document.dispatchEvent(new Event('visibilitychange')) }",
-        hidden,
-    )
-
-
-def rests(page: Page) -> None:
-    """Hide the tab, and wait until it has said that it is away."""
-    with page.expect_response("**/away") as answer:
-        background(page, True)
-    assert answer.value.status == 204
-
-
 MEDIA = {"color_scheme", "forced_colors", "reduced_motion"}
 
 
@@ -377,6 +204,7 @@ class Rooms:
             room = free.pop()
         else:
             context = self._browser.new_context(**options)
+            context.set_default_timeout(PATIENCE_MS)
             context.on("request", self._note)
             keeper = context.new_page()
             keeper.goto(f"{server}/health")

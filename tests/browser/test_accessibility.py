@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
-from tests.browser.conftest import OVERFLOW, Lab, rests
+from tests.browser.pages import OVERFLOW, Lab, rests
 from visualize.page_list import PAGES
 
 Visit = Callable[..., Lab]
@@ -44,14 +44,12 @@ def test_a_page_at_rest(visit: Visit, path: str) -> None:
 
 
 def test_a_run_and_an_open_verdict(visit: Visit) -> None:
-    lab = visit().open(max_tokens=24, logprobs=5)
-    lab.run()
-    lab.finish()
+    lab = visit().ran(max_tokens=24, logprobs=5)
     aloud = lab.page.locator("div.text").aria_snapshot()
     marks = [mark for mark in lab.page.locator("div.text .above").all_inner_texts() if mark]
     assert marks
     assert not [mark for mark in marks if mark[0] in aloud], "a text that is read aloud has no marks between its words"
     assert aloud.count("paragraph: ") == 1, "all of it, spaces included, is one paragraph"
-    lab.page.click(".token.accepted >> nth=0")
-    lab.page.wait_for_selector(".verdict:not([hidden]) .main-svg", state="attached")
+    lab.tokens("accepted").first.click()
+    lab.verdict.locator(".main-svg").first.wait_for(state="attached")
     assert violations(lab.page) == []

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page
 
-from tests.browser.conftest import Lab
+from tests.browser.pages import Lab
 from visualize.assets import read
 
 Visit = Callable[..., Lab]

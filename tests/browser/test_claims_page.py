@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Locator, Page, expect
 
 from lab.claims import CLAIMS
-from tests.browser.conftest import Lab, as_on_a_phone
+from tests.browser.pages import OVERFLOW, Lab, as_on_a_phone, notices
 
 Visit = Callable[..., Lab]
 
@@ -21,11 +21,19 @@ def opened(lab: Lab, **link: Any) -> Page:
     return page
 
 
+def verdict(page: Page, claim: str, found: str) -> None:
+    page.wait_for_selector(f"[data-claim={claim}] .verdict.{found}", timeout=90_000)
+
+
 def verdicts(page: Page) -> dict[str, str]:
     return page.evaluate(
         """Object.fromEntries([...document.querySelectorAll(".claim")].map(
           (row) => [row.dataset.claim, row.querySelector(".verdict").className.split(" ")[1]]))"""
     )
+
+
+def part(page: Page, claim: str, which: str) -> Locator:
+    return page.locator(f"[data-claim={claim}] .{which}")
 
 
 def numbers(page: Page, claim: str) -> list[list[str]]:
@@ -35,152 +43,116 @@ def numbers(page: Page, claim: str) -> list[list[str]]:
 
 
 def test_arithmetic_is_checked_at_once_and_measurements_on_request(visit: Visit) -> None:
-    page = opened(visit())
+    lab = visit()
+    page = opened(lab)
     arithmetic = {name for name, claim in CLAIMS.items() if claim.arithmetic}
     before = verdicts(page)
     assert list(before) == list(CLAIMS)
-    assert {name for name, verdict in before.items() if verdict != "unchecked"} == arithmetic
-    assert before["seventy-80gb"] == "fails"
+    assert {name for name, found in before.items() if found != "unchecked"} == arithmetic
     assert page.inner_text(".tally .unchecked b") == str(len(CLAIMS) - len(arithmetic))
-
-    page.click("[data-claim=seventy-80gb] .quote")
-    assert ["as claimed", "80 GB", "claimed"] in numbers(page, "seventy-80gb")
-    page.wait_for_function("location.search === '?claim=seventy-80gb'")
+    part(page, "seventy-80gb", "quote").click()
+    assert "80 GB" in str(numbers(page, "seventy-80gb"))
+    lab.until_asked(claim="seventy-80gb")
     page.wait_for_selector("[data-chart=seventy-80gb] .main-svg")
-    assert "1.34 GB" in page.inner_text("[data-claim=seventy-80gb] .why")
-    assert "59.6 such sequences" in page.inner_text("#claim-seventy-80gb .needs")
 
-    page.focus("[data-claim=accept-by-p] .check")
+    part(page, "accept-by-p", "check").focus()
     page.keyboard.press("Enter")
-    page.wait_for_selector("[data-claim=accept-by-p] .verdict.conditions", timeout=60_000)
+    verdict(page, "accept-by-p", "conditions")
     page.wait_for_selector("body:not(.running)")
     for check in page.locator(".check").all():
-        assert check.get_attribute("aria-label").startswith(f"{check.inner_text()}: "), "its name begins with its text"
-    assert "Exact, at a price" in page.inner_text("[data-claim=accept-by-p] .why")
-    kinds = {kind for _, _, kind in numbers(page, "accept-by-p")}
-    assert kinds == {"measured", "formula"}
+        assert check.get_attribute("aria-label").startswith(check.inner_text()), "its name begins with its text"
+    measured = numbers(page, "accept-by-p")
+    assert {kind for _, _, kind in measured} == {"measured", "formula"}
     after = verdicts(page)
     assert {name for name in after if after[name] != before[name]} == {"accept-by-p"}
-    assert page.get_attribute("[data-claim=accept-by-p] .quote", "aria-expanded") == "true"
 
-
-def test_check_all_shows_its_progress_and_can_be_stopped(visit: Visit) -> None:
-    lab = visit()
-    page = opened(lab)
-    assert page.get_attribute(".check-stop", "aria-disabled") == "true"
-    lab.listen()
-    page.keyboard.press("Control+Enter")
-    page.wait_for_selector(".claims-say:text-matches('Checking 2 of 25 · run [0-9]+ of')", timeout=60_000)
-    assert page.get_attribute("[data-claim=thousand-operations]", "class") == "claim now"
-    assert "run " in page.inner_text("[data-claim=thousand-operations] .why")
-    assert page.get_attribute("[data-claim=ladder] .check", "aria-disabled") == "true"
-    page.wait_for_function("document.querySelector('.heard').textContent.startsWith('Checking ')")
-    page.focus(".check-stop")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".claims-say:text-matches('Stopped after [0-9]+ of 25')", timeout=60_000)
-    assert page.evaluate("document.activeElement.className") == "check-stop", "it keeps the focus"
-    page.wait_for_function("document.querySelector('.heard').textContent.startsWith('Stopped after ')")
-    *under_way, _ = lab.heard
-    assert under_way
-    assert all(later - before > 2400 for (before, _), (later, _) in pairwise(under_way)), "steps are not all announced"
-    assert verdicts(page)["million-operations"] == "conditions"
-    assert verdicts(page)["both-ten"] == "unchecked"
-    assert page.get_attribute("[data-claim=ladder] .check", "aria-disabled") == "false"
-
-
-def test_results_last_as_long_as_the_tab_and_the_server(visit: Visit) -> None:
-    page = opened(visit())
-    page.click("[data-claim=accept-by-p] .check")
-    page.wait_for_selector("[data-claim=accept-by-p] .verdict.conditions", timeout=60_000)
-    page.wait_for_selector("body:not(.running)")
-    measured = numbers(page, "accept-by-p")
-    page.click("nav a:has-text('Memory')")
-    page.wait_for_selector("body[data-ready]")
+    # Results last as long as the tab and the server.
+    lab.at("memory")
     kept = "JSON.parse(sessionStorage.getItem('decode-lab-claims'))"
     failed = f"const kept = {kept}; kept.checked.ladder = {{problem: 'No.'}}; return JSON.stringify(kept)"
     page.evaluate(f"sessionStorage.setItem('decode-lab-claims', (() => {{{failed}}})())")
-    page.click("nav a:has-text('Claims')")
-    page.wait_for_selector("[data-claim=accept-by-p] .verdict.conditions")
-    page.click("[data-claim=accept-by-p] .quote")
+    opened(lab)
+    verdict(page, "accept-by-p", "conditions")
+    part(page, "accept-by-p", "quote").click()
     assert numbers(page, "accept-by-p") == measured
-    page.wait_for_selector("[data-claim=ladder] .why.problem:text-is('No.')")
-    page.click("[data-claim=ladder] .check")
-    page.wait_for_selector("[data-claim=ladder].now .why:not(.problem):text-matches('run [0-9]+ of')", timeout=60_000)
+    problem = part(page, "ladder", "why.problem")
+    expect(problem).to_have_text("No.")
+    part(page, "ladder", "check").click()
+    expect(part(page, "ladder", "why:not(.problem)")).to_have_text(re.compile(r"\d+ of"), timeout=60_000)
     page.click(".check-stop")
-    page.wait_for_selector("[data-claim=ladder]:not(.now) .why.problem:text-is('No.')")
+    expect(problem).to_have_text("No.")
     page.evaluate(f"sessionStorage.setItem('decode-lab-claims', JSON.stringify({{...{kept}, server: 'another'}}))")
     page.reload()
     page.wait_for_selector("[data-claim=seventy-80gb] .verdict.fails")
     assert verdicts(page)["accept-by-p"] == "unchecked"
 
 
-def test_a_link_opens_its_claim_and_an_unknown_claim_gives_a_notice(visit: Visit) -> None:
+def test_check_all_shows_its_progress_and_can_be_stopped(visit: Visit) -> None:
+    lab = visit()
+    page = opened(lab)
+    said, halt = page.locator(".claims-say"), page.locator(".check-stop")
+    expect(halt).to_have_attribute("aria-disabled", "true")
+    lab.listen()
+    lab.press("Control+Enter")
+    expect(said).to_have_text(re.compile(r"\b2 of 25\b.*\d+ of"), timeout=60_000)
+    expect(page.locator(".claim.now")).to_have_count(1)
+    expect(part(page, "ladder", "check")).to_have_attribute("aria-disabled", "true")
+    halt.focus()
+    lab.press("Enter")
+    expect(halt).to_have_attribute("aria-disabled", "true", timeout=60_000)
+    expect(said).to_have_text(re.compile(r"\d+ of 25"))
+    expect(halt).to_be_focused()
+    page.wait_for_function("document.querySelector('.heard').textContent.includes('of 25')")
+    *under_way, _ = lab.heard
+    assert all(later - before > 2400 for (before, _), (later, _) in pairwise(under_way)), "steps are not all announced"
+    assert verdicts(page)["both-ten"] == "unchecked"
+    expect(part(page, "ladder", "check")).to_have_attribute("aria-disabled", "false")
+
+
+def test_a_link_opens_its_claim_and_the_page_fits_the_screen(visit: Visit) -> None:
     lab = visit()
     page = opened(lab, claim="memory-share")
     page.wait_for_selector("#claim-memory-share .main-svg")
-    assert page.evaluate("document.querySelectorAll('.more:not([hidden])').length") == 1
-    top = page.evaluate("document.querySelector('[data-claim=memory-share]').getBoundingClientRect().top")
-    assert 0 <= top < 400
-    left = "selector => document.querySelector(selector).getBoundingClientRect().left"
-    word, title = (f"[data-claim=memory-share] {part}" for part in (".verdict .word", "+ .more h2"))
-    assert page.evaluate(left, title) == pytest.approx(page.evaluate(left, word), abs=1)
-    row = "getComputedStyle(document.querySelector('#claim-memory-share tr.formula')).backgroundImage"
-    assert page.evaluate(row) == "none"
-    page.click("[data-claim=both-ten] .quote")
-    page.wait_for_function("location.search === '?claim=both-ten'")
-    page.click("[data-claim=memory-share] .quote")
-    page.wait_for_timeout(300)
-    assert page.url.endswith("?claim=both-ten"), "it is still open"
-    page.click("[data-claim=both-ten] .quote")
-    page.wait_for_function("location.search === ''")
-    opened(lab, claim="<b>none</b>")
-    page.wait_for_selector(".toast-wrap:has-text('claim was left out')")
+    expect(page.locator(".more:not([hidden])")).to_have_count(1)
+    expect(page.locator("[data-claim=memory-share]")).to_be_in_viewport()
+    part(page, "both-ten", "quote").click()
+    lab.until_asked(claim="both-ten")
+    part(page, "memory-share", "quote").click()
+    part(page, "both-ten", "quote").click()
+    lab.until_asked(claim=None)
+    page = opened(lab, claim="<b>none</b>")
+    expect(notices(page)).to_contain_text("claim")
 
-
-def test_stop_and_the_progress_are_in_view_at_every_width(visit: Visit) -> None:
-    page = opened(visit())
-    for wide in (830, 844, 920, 1024):
-        page.set_viewport_size({"width": wide, "height": 600})
-        halt, said = (page.locator(part).bounding_box() for part in (".check-stop", ".claims-say"))
-        assert halt["x"] + halt["width"] <= wide
-        assert said["width"] >= 150, wide
-        assert said["x"] + said["width"] <= wide
-        cut = page.eval_on_selector(
-            ".claims-say",
-            """say => {
-              const before = say.textContent;
-              const cut = ["", "problem"].map((kind) => {
-                say.textContent = "What went wrong, in a long sentence. ".repeat(9);
-                say.classList.toggle("problem", Boolean(kind));
-                return say.scrollWidth > say.clientWidth;
-              });
-              say.textContent = before;
-              say.classList.remove("problem");
-              return cut;
-            }""",
-        )
-        assert cut == [True, False], f"a problem can be read whole, at {wide}"
-
-
-def test_the_page_fits_the_screen(visit: Visit) -> None:
-    page = opened(visit(), claim="memory-share")
-    page.click("[data-claim=seventy-4gb] .quote")
+    page = opened(lab, claim="memory-share")
+    part(page, "seventy-4gb", "quote").click()
     page.wait_for_selector("#claim-seventy-4gb .main-svg")
     drawn = "plot => plot.querySelector('.main-svg').clientWidth === plot.clientWidth"
-    for place in ("projector", "phone"):
-        if place == "phone":
+    for wide in (1280, 1024, 830, 390):  # Stop and the progress are in view at every width
+        if wide == 390:
             as_on_a_phone(page)
+        else:
+            page.set_viewport_size({"width": wide, "height": 720 if wide == 1280 else 600})
+            halt, said = (page.locator(where).bounding_box() for where in (".check-stop", ".claims-say"))
+            assert halt["x"] + halt["width"] <= wide
+            assert said["width"] >= 150, wide
+            assert said["x"] + said["width"] <= wide
         page.wait_for_function(f"({drawn})(document.querySelector('[data-chart=seventy-4gb] .plot'))")
-        across, inside, down = page.evaluate(
-            """(page => [page.scrollWidth - innerWidth,
-              (box => box.scrollWidth - box.clientWidth)(document.querySelector(".gradio-container")),
-              page.scrollHeight - innerHeight])(document.documentElement)"""
-        )
-        assert across == inside == 0, place
-        if place == "projector":
+        across, down = page.evaluate(OVERFLOW)
+        assert across <= 0, wide
+        if wide == 1280:
             assert down == 0
         over = page.eval_on_selector_all(
             ".claim td, .claim th, .more td",
             "all => all.filter(cell => cell.scrollWidth > cell.clientWidth + 1).length",
         )
-        assert over == 0, place
+        assert over == 0, wide
+    page.set_viewport_size({"width": 1024, "height": 600})
+    long = page.eval_on_selector(
+        ".claims-say",
+        """say => {
+          say.textContent = "What went wrong, in a long sentence. ".repeat(9);
+          say.classList.add("problem");
+          return say.scrollWidth > say.clientWidth;
+        }""",
+    )
+    assert not long, "a problem can be read whole"

@@ -1,18 +1,17 @@
-"""A connection that breaks, is refused, dies without a word, or is slow."""
+"""A connection that breaks, is refused, dies without a word, or is slow; scripts and styles that do not come."""
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Route, expect
 
-from tests.browser.conftest import Lab
+from tests.browser.pages import LONG, UNREACHED, Lab, background, rests
+from tests.waiting import until
 
 Visit = Callable[..., Lab]
-UNREACHED = "The lab does not answer. Trying again …"
 HASTY = """
 const plain = setTimeout;
 const instead = { %s };
@@ -39,16 +38,14 @@ def test_a_run_is_heard_to_its_end_although_the_connection_fails(troubled: Visit
             route.continue_()
 
     lab.page.route("**/channels/*", fail)
-    lab.open(speculative="off", max_tokens=100)
+    lab.open(speculative="off", max_tokens=60)
     lab.listen()
     lab.run()
     lab.finish()
+    lab.came_to_its_end(60)
     said = [text for _, text in lab.heard]
-    assert said.count(UNREACHED) == 1, "once, not at every attempt"
-    assert "The lab answers again." in said[said.index(UNREACHED) :]
-    assert re.match(r"Finished with 100 tokens", said[-1]), said
+    assert sum(text.startswith(UNREACHED) for text in said) == 1, "once, not at every attempt"
     assert len(held) == (3 if trouble == "refused" else 2)
-    assert lab.page.locator(".token:not(.prompt)").count() == 100
 
 
 def stream(lab: Lab, speak: str) -> None:
@@ -71,7 +68,7 @@ def stream(lab: Lab, speak: str) -> None:
     )
 
 
-def test_a_run_is_heard_although_every_answer_begins_late(troubled: Visit) -> None:
+def test_a_run_is_heard_although_every_answer_or_its_first_message_is_slow(troubled: Visit) -> None:
     lab = troubled()
     lab.page.add_init_script(SLOW)
 
@@ -82,13 +79,8 @@ def test_a_run_is_heard_although_every_answer_begins_late(troubled: Visit) -> No
     lab.page.route("**/channels/*", late)
     lab.open(speculative="off", max_tokens=20)
     lab.run()
-    lab.page.wait_for_selector(".say:text-matches('^Finished with 20 tokens')", timeout=10_000)
-
-
-def test_a_run_is_heard_although_every_answer_begins_at_once_and_its_first_message_is_slow(troubled: Visit) -> None:
-    lab = troubled()
-    lab.page.add_init_script(SLOW)
-    lab.open(speculative="off", max_tokens=20)
+    lab.finish()
+    lab.came_to_its_end(20)
     stream(
         lab,
         """(stream) => {
@@ -98,85 +90,73 @@ def test_a_run_is_heard_although_every_answer_begins_at_once_and_its_first_messa
         }""",
     )
     lab.run()
-    lab.page.wait_for_selector(".say:text-is('It has come.')", timeout=10_000)
+    expect(lab.say).to_have_text("It has come.")
 
-
-def test_a_stream_that_only_says_that_it_is_alive_is_kept(troubled: Visit) -> None:
     lab = troubled()
     lab.page.add_init_script(SILENT)
-    lab.open(speculative="off", max_tokens=20)
+    lab.open(speculative="off", max_tokens=20)  # a stream that only says that it is alive is kept
     stream(lab, "(stream) => setInterval(() => stream.dispatchEvent(new Event('alive')), 300)")
     lab.run()
-    lab.page.wait_for_timeout(2000)
+    lab.page.wait_for_timeout(1500)
     assert lab.page.evaluate("opened") == 1
-    assert lab.page.inner_text(".say") != UNREACHED
+    assert not lab.say.inner_text().startswith(UNREACHED)
 
 
 SAID = "getComputedStyle(document.querySelector('[data-chart=rounds] .plot'), '::before').content"
 
 
-def test_text_and_numbers_do_not_wait_for_plotly(visit: Visit) -> None:
+def test_text_and_numbers_do_not_wait_for_plotly_and_charts_that_do_not_come_are_said_to_be_missing(
+    visit: Visit, troubled: Visit
+) -> None:
     lab, held = visit(), []
     lab.page.route("**/plotly.min.js", lambda route: held.append(route))
-    lab.page.goto(f"{lab.server}/?speculative=draft&logprobs=5&max_tokens=30")
-    lab.page.wait_for_selector("body[data-ready]")
+    lab.at("", speculative="draft", logprobs=5, max_tokens=30)
     lab.run()
     lab.page.wait_for_selector("body:not(.running)")
-    lab.page.wait_for_selector(".say:text-matches('^Finished with 30 tokens')")
-    assert lab.page.locator(".token:not(.prompt)").count() == 30
+    expect(lab.written).to_have_count(30)
     assert lab.page.inner_text("[data-key=speed] .value") != "–"
     lab.page.locator(".text .token:is(.accepted, .recovered)").first.click()
-    lab.page.wait_for_selector(".verdict:not([hidden])")
-    assert lab.page.evaluate(SAID) == '"Loading the charts …"'
+    expect(lab.verdict).to_be_visible()
+    loading = lab.page.evaluate(SAID)
+    assert len(loading) > 2
     (script,) = held  # both of the page's scripts that draw charts ask for it once
     script.continue_()
     lab.finish()
     assert lab.page.evaluate("document.querySelector('[data-chart=rounds] .plot').layout.shapes.length") == 1
     assert lab.page.evaluate("document.querySelector('.verdict .plot').data.some(({ y }) => y?.length)")
-    lab.page.keyboard.press("Escape")
-    lab.page.wait_for_selector(".verdict", state="hidden")
+    lab.press("Escape")
     for chart in ("rounds", "blocks", "timing"):
         lab.page.wait_for_selector(f"[data-chart={chart}] .main-svg")
 
-
-def test_charts_that_cannot_be_loaded_are_said_to_be_missing(troubled: Visit) -> None:
     lab = troubled()
     lab.page.route("**/plotly.min.js", lambda route: route.abort())
-    lab.page.goto(f"{lab.server}/?max_tokens=10")
-    lab.page.wait_for_selector("body[data-ready]")
+    lab.at("", max_tokens=10)
     lab.run()
-    lab.page.wait_for_selector(".say:text-matches('^Finished')")
-    assert "could not be loaded" in lab.page.evaluate(SAID)
+    expect(lab.written).to_have_count(10)
+    assert len(lab.page.evaluate(SAID)) > 2
+    assert lab.page.evaluate(SAID) != loading
 
 
-def test_the_connection_by_which_a_tab_is_known_is_asked_for_again(troubled: Visit) -> None:
+def test_until_the_links_settings_are_there_nothing_begins_and_the_page_says_why(troubled: Visit) -> None:
     lab = troubled()
-    lab.page.add_init_script(REFUSED)
-    asked: list[Route] = []
+    page = lab.page
+    page.add_init_script(REFUSED.replace("3000:", "20000: 300, 3000:"))
+    beats: list[Route] = []  # the connection by which a tab is known is asked for again
 
     def refuse_once(route: Route) -> None:
-        asked.append(route)
-        if len(asked) == 1:
+        beats.append(route)
+        if len(beats) == 1:
             route.fulfill(status=502)
         else:
             route.continue_()
 
-    lab.page.route("**/heartbeat/*", refuse_once)
-    with lab.page.expect_response(lambda answer: "/heartbeat/" in answer.url and answer.ok):
-        lab.open()
-    assert len(asked) == 2
-
-
-def test_until_the_links_settings_are_there_nothing_begins_and_the_page_says_why(visit: Visit) -> None:
-    lab = visit()
-    page = lab.page
-    page.add_init_script(HASTY % "20000: 300")
     held: list[Route] = []
     answering = threading.Event()
+    page.route("**/heartbeat/*", refuse_once)
     page.route("**/queue/join*", lambda route: route.continue_() if answering.is_set() else held.append(route))
-    page.goto(f"{lab.server}/?speculative=off&max_tokens=12")
+    page.goto(f"{lab.server}/?max_tokens=12")
     about = page.locator(".lab-header p")
-    expect(about).to_have_text("The server has not answered yet. If it stays so, load this page again.")
+    expect(about).to_have_class("told")
     expect(page.locator("#settings")).to_have_css("pointer-events", "none")
     page.click("#run", force=True)
     page.keyboard.press("Control+Enter")
@@ -184,46 +164,139 @@ def test_until_the_links_settings_are_there_nothing_begins_and_the_page_says_why
     for route in held:
         route.continue_()
     lab.ready()
-    expect(about).to_have_text("A language model decoding with nothing hidden: guesses, verdicts, cache, time.")
+    expect(about).not_to_have_class("told")
     expect(page.locator("#settings")).not_to_have_css("pointer-events", "none")
     assert page.locator(".token").count() == 0
-    lab.run()
-    lab.finish()
-    assert lab.seen()["say"].startswith("Finished with 12 tokens")
+    lab.ran()
+    lab.came_to_its_end(12)
+    until(lambda: page.wait_for_timeout(20) or len(beats) == 2)
 
 
-def test_a_page_that_lost_its_server_begins_nothing_anew_when_it_is_loaded_again(visit: Visit) -> None:
+def test_a_page_that_lost_its_server_or_is_returned_to_begins_nothing_anew(visit: Visit) -> None:
     lab = visit().open(max_tokens=12, run=1)
-    page = lab.page
-    page.wait_for_selector("body[data-ready]:not(.running):not(.begun) .token:not(.prompt)")
-    page.evaluate("sessionStorage.setItem('decode-lab-lost', 'yes')")  # as answers.js does
+    page, about = lab.page, lab.page.locator(".lab-header p")
+    lab.written.first.wait_for()
+    page.wait_for_selector("body:not(.running):not(.begun)")
+    page.evaluate("sessionStorage.setItem('decode-lab-lost', 'yes')")  # as when a server was lost
     page.reload()
     lab.ready()
-    said = "The connection was lost, and this page was loaded again. Whatever ran has ended."
-    expect(page.locator(".lab-header p")).to_have_text(said)
+    expect(about).to_have_class("told")
     page.wait_for_timeout(500)
     assert page.locator(".token").count() == 0
     page.reload()  # by a person
-    page.wait_for_selector(".token:not(.prompt)")
+    lab.written.first.wait_for()
     page.evaluate("sessionStorage.setItem('decode-lab-lost', 'yes')")
     lab.open(max_tokens=14, run=1)  # a link that was followed instead
-    page.wait_for_selector(".token:not(.prompt)")
+    lab.written.first.wait_for()
 
-
-def test_a_page_that_is_returned_to_begins_nothing_by_itself(visit: Visit) -> None:
-    lab = visit().open(max_tokens=12, run=1)
-    page, about = lab.page, lab.page.locator(".lab-header p")
-    page.wait_for_selector("body[data-ready]:not(.running):not(.begun) .token:not(.prompt)")
-    page.goto(f"{lab.server}/compare?run=0")
-    page.wait_for_selector("body[data-ready]")
+    lab.at("compare", run=0)
     page.go_back()
     lab.ready()
-    expect(about).to_have_text("You came back to this page. Its run has not been started again.")
+    expect(about).to_have_class("told")
     page.wait_for_timeout(500)
     assert page.locator(".token").count() == 0
-    lab.run()
-    expect(about).to_have_text("A language model decoding with nothing hidden: guesses, verdicts, cache, time.")
-    lab.finish()
+    lab.ran()
+    expect(about).not_to_have_class("told")
     page.go_forward()  # to a link that asks for no run
     page.wait_for_selector("body[data-ready]")
     expect(about).not_to_have_class("told")
+
+
+CONNECTIONS = 6
+"""To one server, in Chromium, Firefox and Safari, as long as they speak HTTP/1.1."""
+
+
+def test_any_number_of_tabs_can_be_open(visit: Visit) -> None:
+    first = visit()
+    labs = [first, *(visit(beside=first) for _ in range(CONNECTIONS))]
+    for lab in labs:
+        lab.at("" if lab is first else "deploy")
+        rests(lab.page)
+    with first.page.expect_request("**/heartbeat/*"):
+        background(first.page, False)
+    first.ran()
+    assert first.seen()["tokens"]
+
+
+BEACON = "navigator.sendBeacon = (address) => localStorage.setItem('beacon', address)"  # Playwright reports none
+
+
+def gone(lab: Lab) -> bool:
+    """The page that is left has told the server so."""
+    lab.page.evaluate(BEACON)
+    lab.page.goto(f"{lab.server}/health")
+    return str(lab.page.evaluate("localStorage.getItem('beacon')")).endswith("/gone")
+
+
+def test_a_hidden_tab_stays_connected_while_something_is_under_way_and_says_when_it_is_away_or_gone(
+    visit: Visit,
+) -> None:
+    lab = visit().open(**LONG)
+    page, away = lab.page, []
+    page.on("request", lambda request: request.url.endswith("/away") and away.append(request.url))
+    lab.run()
+    background(page, True)
+    page.wait_for_timeout(1500)  # the tab would say it after a second
+    assert lab.running
+    assert not away
+    with page.expect_response("**/away"):
+        page.click("#stop")
+    assert gone(lab)
+
+    lab.open(max_tokens=5)  # hidden, shown and hidden again before the first answer
+    held: list[Route] = []
+    page.route("**/away", lambda route: held.append(route))
+    for said in (1, 2):
+        background(page, True)
+        until(lambda said=said: page.wait_for_timeout(20) or len(held) == said)
+        background(page, False)
+    background(page, True)
+    for route in held:
+        route.continue_()
+    page.unroute("**/away")
+    page.wait_for_timeout(500)  # ``visit`` fails for an error on the page
+    with page.expect_request("**/heartbeat/*"):
+        background(page, False)
+    # The server ended its session when it was left. Playwright switches the browser's own cache of pages off.
+    with page.expect_navigation():
+        page.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
+    lab.ready()
+
+    # Closed while it says that it is away: else the server would keep its session for two hours.
+    held.clear()
+    page.evaluate("localStorage.clear()")
+    page.route("**/away", lambda route: held.append(route))
+    background(page, True)
+    until(lambda: page.wait_for_timeout(20) or held)
+    assert gone(lab)
+
+
+ENTRY, LAZY, PRELOADED, STYLE, PARTS_STYLE = (
+    f"**/assets/{name}" for name in ("index-*.js", "core-*.js", "statustracker-*.js", "index-*.css", "HTML-*.css")
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "times", "whole"),
+    [(ENTRY, None, False), (LAZY, None, False), (PRELOADED, 1, True), (PARTS_STYLE, 1, True), (STYLE, None, False)],
+)
+def test_a_page_whose_scripts_or_styles_do_not_come_says_so_once(
+    troubled: Visit, file: str, times: int | None, whole: bool
+) -> None:
+    lab, failed = troubled(), []
+    lab.page.route(file, lambda route: failed.append(route) or route.abort(), times=times)
+    lab.page.goto(lab.server)
+    if file not in (ENTRY, LAZY):
+        lab.ready()
+    expect(lab.page.locator("p[role=alert]")).to_have_count(0 if whole else 1)
+    assert failed
+
+
+def test_a_request_to_another_host_is_noticed(visit: Visit, complaints: list[str]) -> None:
+    """Nothing is ever asked of another host: every test whose pages ``visit`` opens and uses fails if one is."""
+    page = visit().at("deploy")
+    assert complaints == []
+    page.evaluate("fetch('http://elsewhere.invalid/font').catch(() => {})")
+    until(lambda: page.wait_for_timeout(20) or len(complaints) == 2)  # asked, and logged as failed
+    assert complaints[0] == "asked http://elsewhere.invalid/font"
+    complaints.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,8 +10,11 @@ from playwright.sync_api import expect
 
 from lab import Run
 from tests import hub, tiny_models
-from tests.browser.conftest import Lab, serving
-from tests.browser.test_page import Visit
+from tests.browser.conftest import serving
+from tests.browser.pages import Lab, notices
+
+Visit = Callable[..., Lab]
+TARGET = "#target textarea, #target input"
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +29,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def name_models(lab: Lab, target: Path | str, draft: Path | str) -> None:
-    lab.pick("pair", "Other")
+    lab.pick("pair", "other")
     lab.page.wait_for_selector("#target", state="visible")
-    lab.page.fill("#target textarea, #target input", str(target))
+    lab.page.fill(TARGET, str(target))
     lab.page.fill("#draft textarea, #draft input", str(draft))
 
 
@@ -36,33 +39,29 @@ def test_models_from_folders_run_and_a_failed_load_loses_nothing(visit: Visit, f
     lab = visit().open(max_tokens=12, seed=3, num_blocks=16)
     assert not lab.page.is_visible("#target")
     name_models(lab, folder / "target", folder / "draft")
-    lab.run()
-    lab.finish()
+    lab.ran()
     run = Run.load(lab.save("json", tmp_path))
     assert (run.started.target, run.started.draft) == ("target", "draft")
     assert len(run.token_ids) == 12
-    name_models(lab, tmp_path, "")  # would not load, but is refused before it is tried
-    lab.run()
-    lab.page.wait_for_selector("text=Speculation: Draft needs a draft model")
-    lab.page.wait_for_selector("body:not(.running)")
-    name_models(lab, "<b>nobody</b>", folder / "draft")
-    lab.run()
-    lab.page.wait_for_selector("text=There is no folder")
-    lab.page.wait_for_selector("body:not(.running)")
-    lab.pick("pair", "Matched")
-    lab.run()
-    lab.finish()
+    for target, draft, says in (
+        (tmp_path, "", "needs a draft model"),  # would not load, but is refused before it is tried
+        ("<b>nobody</b>", folder / "draft", "There is no folder"),
+    ):
+        name_models(lab, target, draft)
+        lab.run()
+        expect(lab.problem).to_contain_text(says)
+        lab.page.wait_for_selector("body:not(.running)")
+    lab.pick("pair", "matched")
+    lab.ran()
     assert Run.load(lab.save("json", tmp_path)).started.target == "stories"
 
-
-def test_a_link_carries_the_models_named_and_leaves_it_to_people_to_load_them(visit: Visit, folder: Path) -> None:
-    lab = visit().open(pair="other", target=str(folder / "target"), max_tokens=5, speculative="off", run=1)
-    lab.page.wait_for_selector(".toast-wrap:has-text('press Run to load them')")
+    # A link carries the models named, and leaves it to people to load them.
+    lab.open(pair="other", target=str(folder / "target"), max_tokens=5, speculative="off", run=1)
+    expect(notices(lab.page)).not_to_be_empty()
     assert not lab.page.get_attribute(".stage", "data-run")
-    assert lab.page.input_value("#target textarea, #target input") == str(folder / "target")
-    lab.run()
-    lab.finish()
-    assert sum(lab.seen()["tokens"].values()) > 5
+    assert lab.page.input_value(TARGET) == str(folder / "target")
+    lab.ran()
+    assert lab.written.count() == 5
 
 
 def test_a_download_shows_progress_and_stops_without_losing_the_previous_pair(troubled: Visit, tmp_path: Path) -> None:
@@ -77,18 +76,15 @@ def test_a_download_shows_progress_and_stops_without_losing_the_previous_pair(tr
         lab = troubled(address).open(max_tokens=8)
         name_models(lab, "some/model", "some/model")
         lab.run()
-        said = lab.page.locator(".say")
-        expect(said).to_have_text(re.compile(r"Fetching some/model: \d\.\d of 5\.7 MB"))
-        lab.page.keyboard.press("Escape")
-        expect(said).to_contain_text("Loading was stopped.")
+        expect(lab.say).to_contain_text("of 5.7 MB")
+        lab.press("Escape")
+        expect(lab.say).not_to_contain_text("MB")
         lab.finish()
-        lab.pick("pair", "Matched")
-        lab.run()
-        lab.finish()
+        lab.pick("pair", "matched")
+        lab.ran()
         slow.seconds = 0.0
-        lab.pick("pair", "Other")
-        lab.run()
-        lab.finish()
+        lab.pick("pair", "other")
+        lab.ran()
         assert Run.load(lab.save("json", tmp_path)).started.target == "some/model"
         lab.page.close()
     assert "Traceback" not in log.read_text(), log.read_text()
@@ -97,15 +93,12 @@ def test_a_download_shows_progress_and_stops_without_losing_the_previous_pair(tr
 def test_a_target_without_a_draft_runs_as_the_pages_open(troubled: Visit, folder: Path, tmp_path: Path) -> None:
     """Whoever starts the lab with a target alone can press Run and Compare: nothing asks for a draft."""
     with serving(tmp_path / "log.txt", "--target", str(folder / "target")) as address:
-        lab = troubled(address).open(max_tokens=12, seed=3)
-        lab.run()
-        lab.finish()
+        lab = troubled(address).ran(max_tokens=12, seed=3)
         started_with = Run.load(lab.save("json", tmp_path)).started
         assert (started_with.target, started_with.config["speculative"]) == ("target", "ngram")
-        lab.page.goto(f"{address}/compare?max_tokens=8&repeats=1&prompt=a+b")
-        lab.page.wait_for_selector("body[data-ready]")
-        assert lab.page.locator("#lanes label", has_text="Draft").count() == 0
-        assert lab.page.locator("#preset label.selected").inner_text() == "Ladder"
-        lab.page.click("#run")
-        expect(lab.page.locator(".contest[data-over=true] .lane")).to_have_count(5)
-        lab.page.close()
+        page = lab.at("compare", max_tokens=8, repeats=1, prompt="a b")
+        assert page.locator("#lanes input[name^=draft]").count() == 0
+        expect(lab.option("preset", "ladder")).to_be_checked()
+        page.click("#run")
+        expect(page.locator(".contest[data-over=true] .lane")).to_have_count(5)
+        page.close()

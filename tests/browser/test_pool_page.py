@@ -2,51 +2,52 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from lab.trace.run import read_json
 from lab.util.messages import counted
-from tests.browser.conftest import OVERFLOW, Lab, unfold
+from tests.browser.pages import CUT, HOSTILE, OVERFLOW, STOPPED, Lab, asked, is_harmless, notices, unfold
 from tests.visualize.picture import Picture
 from visualize.charts import pool_charts as figures
 from visualize.pages.pool.inputs import PRESETS, address
-from visualize.pages.pool.page import ALIKE, PRIORITIES
 from visualize.pages.pool.pool_file import of
 from visualize.pages.pool.pool_frames import BatchReducer
 
 Visit = Callable[..., Lab]
-HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"
-FORGETS = PRESETS["forgets"].inputs
 FEW = {"sequences": 6, "every": 0, "lengths": "equal", "tokens": 40, "max_num_seqs": 5, "num_blocks": 18, "shared": 0}
 
 
 def opened(lab: Lab, **link: Any) -> Page:
-    lab.page.goto(f"{lab.server}/pool?{urlencode(link)}")
+    lab.at("pool", **link)
     return lab.ready().page
-
-
-def in_link(url: str) -> dict[str, list[str]]:
-    """The settings that a link carries, in any order."""
-    return parse_qs(urlsplit(url).query)
 
 
 def ran(lab: Lab) -> None:
     """Press Run, and wait until the end is shown."""
     lab.run()
-    lab.page.wait_for_function("document.querySelector('.place').textContent.startsWith('end')", timeout=60_000)
+    lab.page.wait_for_function("(bar => bar.max > 0 && bar.value === bar.max)(document.querySelector('.bar'))")
+    lab.finish()
 
 
 def frames_of(file: Path, *, recorded: bool = False) -> list[dict[str, Any]]:
     """The frames of a run, rebuilt from its file."""
     return BatchReducer(FEW["sequences"], recorded=recorded).feed(of(read_json(file), file.name))
+
+
+def first_preemption(frames: list[dict[str, Any]]) -> int:
+    """The number of the first frame in which a sequence's blocks are marked as preempted."""
+    picture = Picture(figures.columns())
+    for number, frame in enumerate(frames):
+        picture.apply(frame)
+        if "preempted" in picture.columns["pool"][0].get("mark", ()):
+            return number
+    raise AssertionError("no sequence was preempted")
 
 
 def assert_shows(lab: Lab, frames: list[dict[str, Any]], seq: int) -> Picture:
@@ -84,10 +85,7 @@ def assert_shows(lab: Lab, frames: list[dict[str, Any]], seq: int) -> Picture:
         ".chip", "all => all.map((chip) => chip.querySelector('.count').textContent)"
     )
     assert sorted(counts) == sorted(f"{a}/{b}" for a, b in zip(rows["tokens"], rows["wanted"], strict=True))
-    slow = float(lab.page.input_value(".speed"))
-    how = f"{1 / slow:.0f} times slower" if slow < 1 else "at its true speed"
-    plays = f" ▶\N{NO-BREAK SPACE}plays it {how}." if seq == len(frames) - 1 else ""
-    assert lab.page.inner_text(".say") == picture.say + plays
+    assert lab.say.inner_text().startswith(picture.say)  # at the end, the player adds what Play does
     captions = {name: lab.page.inner_text(f"[data-chart={name}] .caption") for name in picture.captions}
     assert captions == picture.captions
     drawn = lab.page.evaluate(
@@ -106,23 +104,20 @@ def test_a_saved_run_is_reopened_and_a_file_of_another_kind_is_refused(visit: Vi
     lab.page.click(".against")  # the first sequence alone, in the Lab
     lab.page.wait_for_selector("#stage .token:not(.prompt)")
     lab.finish()
-    alone = lab.page.evaluate(
-        "[...document.querySelectorAll('.token:not(.prompt)')].map((token) => token.textContent).join('')"
-    )
+    alone = "".join(lab.written.all_text_contents())
     texts = (token["text"] for frame in frames for token in frame.get("tokens", []) if token["owner"] == 0)
     assert alone == "".join(texts).replace(" ", "")  # they are between the tokens
-    lab = visit()
     page = opened(lab)
     lab.reopen(file)
     assert_shows(lab, frames, len(frames) - 1)
-    assert "recorded on cpu" in page.inner_text("#device")
+    assert "cpu" in page.inner_text("#device")
     wrong = tmp_path / "wrong.json"
     wrong.write_text('{"format": "decode-lab-run", "version": 1, "events": []}', "utf-8")
     lab.slow(400)
     lab.reopen(file)
     page.wait_for_timeout(500)  # uploaded, and not yet answered: the next one is not lost
     lab.reopen(wrong)
-    page.wait_for_selector(".say.problem:has-text('is not a run of the pool')")
+    expect(lab.problem).to_be_visible()
     assert page.inner_text("[data-key=finished] .value") == "6 / 6"  # the run shown before stays
     expect(page.locator(".against")).to_be_hidden()  # whose settings are not known
 
@@ -130,38 +125,32 @@ def test_a_saved_run_is_reopened_and_a_file_of_another_kind_is_refused(visit: Vi
 def test_preemption_in_a_small_pool_is_shown_step_by_step(visit: Visit, tmp_path: Path) -> None:
     lab = visit()
     page = opened(lab, **FEW)
-    legends = page.locator(".charts figcaption").all_inner_texts()
-    assert all("\n" in text for text in legends), "a name, and a legend or what is shown"
     ran(lab)
     frames = frames_of(lab.save("json", tmp_path))
     last = len(frames) - 1
     assert assert_shows(lab, frames, last).readouts["finished"][0] == "6 / 6"
-    assert page.inner_text("[data-key=finished] .value") == "6 / 6"
-    assert page.inner_text(".say").startswith("Done: 6 sequences, 240 tokens")
-    blocks = page.get_by_role("img", name="Blocks live, cached, free")
-    expect(blocks).to_have_accessible_description(re.compile(r"\d s: 0 live; .*\d s: \d+ cached; .*\d s: \d+ free$"))
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    preempted = next(i for i, frame in enumerate(frames) if "preempted" in frame.get("say", ""))
+    blocks = page.locator("[data-chart=occupancy]").get_by_role("img")
+    assert "0 live" in blocks.evaluate("one => one.ariaDescription")
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    preempted = first_preemption(frames)
     page.locator(".bar").fill(str(preempted))
     assert_shows(lab, frames, preempted)
     assert page.locator(".squares [data-mark=preempted]").count() > 0
     assert int(page.inner_text("[data-key=preempted] .value")) > 0
-    page.locator("#toggle-paged input").press("ArrowLeft")  # of which a checkbox makes no use
+    lab.switch("paged").press("ArrowLeft")  # of which a checkbox makes no use
     assert_shows(lab, frames, preempted - 1)
     assert page.locator(".squares [data-mark=preempted]").count() == 0
     page.locator(".bar").press("ArrowRight")
     assert_shows(lab, frames, preempted)
-    page.keyboard.press("Home")
+    lab.press("Home")
     assert_shows(lab, frames, 0)
-    page.select_option(".speed", label="true speed")
-    page.keyboard.press("Space")
-    lab.wait_for_instant(last)
+    lab.pace(1)
+    lab.press("Space")
     assert_shows(lab, frames, last)
-    assert asked == []
+    assert requests == []
 
-    page.locator(".bar").fill(str(preempted))
-    lab.wait_for_instant(preempted)
+    lab.scrub(preempted)
     chip = page.locator(".chips[data-state=running] .chip").first
     chip.focus()
     page.wait_for_selector(".square.chosen")
@@ -171,26 +160,22 @@ def test_preemption_in_a_small_pool_is_shown_step_by_step(visit: Visit, tmp_path
         token["text"] for frame in frames[: preempted + 1] for token in frame.get("tokens", []) if token["owner"] == 0
     )
     assert page.inner_text(".wrote").endswith(text.rstrip())
-    page.keyboard.press("ArrowLeft")
+    lab.press("ArrowLeft")
     lab.wait_for_instant(preempted - 1)
 
-    page.keyboard.press("End")  # the last sequence is chosen, and stays so when its chip is recreated
+    lab.press("End")  # the last sequence is chosen, and stays so when its chip is recreated
     lab.wait_for_instant(last)
     chosen = page.locator(".chip[data-sequence='5']")
-    assert chosen.get_attribute("aria-pressed") == "false"
     chosen.click()
     page.mouse.move(0, 0)
-    page.locator(".bar").press("Home")
-    lab.wait_for_instant(0)
-    page.locator(".bar").press("End")
-    lab.wait_for_instant(last)
-    assert chosen.get_attribute("aria-pressed") == "true"
-    assert "chosen" in chosen.get_attribute("class")
+    for key, seq in (("Home", 0), ("End", last)):
+        page.locator(".bar").press(key)
+        lab.wait_for_instant(seq)
+    expect(chosen).to_have_attribute("aria-pressed", "true")
     page.fill("#sequences input[type=number]", "4")  # another run does not have the chosen sequence
     ran(lab)
-    page.wait_for_function("document.querySelectorAll('.chip').length === 4")  # those of the new run
+    expect(page.locator(".chip")).to_have_count(4)  # those of the new run
     assert page.locator(".stage.choosing, .square.chosen, .chip.chosen, .chip[aria-pressed=true]").count() == 0
-    assert page.locator(".charts figcaption").all_inner_texts() == legends
 
 
 def test_a_shared_system_prompt_is_found_and_hostile_text_stays_text(visit: Visit) -> None:
@@ -198,60 +183,63 @@ def test_a_shared_system_prompt_is_found_and_hostile_text_stays_text(visit: Visi
     page = opened(lab, sequences=4, every=3, lengths="equal", tokens=24, system=f"{HOSTILE} {'Long ago. ' * 12}")
     ran(lab)
     assert int(page.inner_text("[data-key=found] .value")) >= 3 * 16
-    page.locator(".bar").fill("12")  # all four have arrived, and none has finished
-    lab.wait_for_instant(12)
-    assert page.locator(".squares .shared").first.inner_text() == "×4"
-    held, shared, every = (page.locator(f".squares {kind}").count() for kind in (".live", ".shared", ".square"))
+    lab.scrub(12)  # all four have arrived, and none has finished
+    shared = page.locator(".squares .shared")
+    assert shared.first.inner_text() == "×4"
     words = page.evaluate("document.querySelector('.squares').ariaDescription")
-    assert words == f"{held} of {every} blocks held by 4 sequences, {shared} of them by several"
-    named = page.get_attribute(".squares", "aria-labelledby").split()
-    caption = page.inner_text("[data-chart=pool] .caption")
-    assert [page.inner_text(f"#{name}") for name in named] == ["Pool", caption]
-    assert caption.startswith(f"{held} live")
-    page.hover(".squares .shared >> nth=0")
+    for kind in (".live", ".shared", ".square"):
+        assert str(page.locator(f".squares {kind}").count()) in words
+    shared.first.hover()
     page.wait_for_selector(".chip.chosen")
     assert page.get_attribute(".chip >> nth=0", "aria-label") is None, "its visible text names it"
-    assert page.get_attribute(".chip >> nth=0", "title").startswith("Sequence 0: ")
-    assert "shared by sequences" in page.get_attribute(".squares .shared >> nth=0", "title")
-    assert page.evaluate("window.pwned") is None
-    assert page.query_selector(".stage img") is None
-    page.click("#toggle-enable-prefix-caching input")
-    page.wait_for_function("location.search.includes('enable_prefix_caching=0')")
-    lab.run()
-    lab.finish()
-    page.wait_for_function("document.querySelector('[data-key=found] .value').textContent === '0'")
-    assert page.inner_text("[data-key=found] .was").startswith("was ")
+    assert page.get_attribute(".chip >> nth=0", "title")
+    assert all(str(sequence) in shared.first.get_attribute("title") for sequence in range(4))
+    is_harmless(page)
+    lab.toggle("enable_prefix_caching")
+    lab.until_asked(enable_prefix_caching=0)
+    ran(lab)
+    expect(page.locator("[data-key=found] .value")).to_have_text("0")
+    assert page.inner_text("[data-key=found] .was")
 
 
 def test_presets_set_the_link_and_the_link_restores_the_settings(visit: Visit) -> None:
-    page = opened(visit(), sequences=0)
-    assert "sequences was left out" in page.inner_text(".toast-wrap")
-    page.click("#preset label:has-text('Contiguous')")
-    page.wait_for_function("location.search.includes('paged=0') && location.search.includes('num_blocks=64')")
-    assert page.is_disabled("#toggle-enable-prefix-caching input")
-    assert PRESETS["fits"].about in page.inner_text("#preset")
-    assert in_link(page.url)["lengths"] == ["paragraph"]
+    lab = visit()
+    page = opened(lab, sequences=0)
+    assert "sequences" in notices(page).inner_text()
+    selected = page.locator("#preset label.selected")
+    for name, preset in reversed(PRESETS.items()):
+        lab.choose("preset", name)
+        word, box = (page.locator(f"#preset label.selected{part}").bounding_box() for part in (" span", ""))
+        assert word["x"] + word["width"] <= box["x"] + box["width"] - 4, "its name fits its box"
+        expect(lab.control("preset")).to_contain_text(preset.about)
+    lab.choose("preset", "fits")
+    lab.until_asked(paged=0, lengths="paragraph")
+    expect(lab.switch("enable_prefix_caching")).to_be_disabled()
     page.reload()
-    page.wait_for_selector("#preset label.selected:has-text('Contiguous')")
-    assert page.is_checked("#lengths input[value=paragraph]")
     page.wait_for_selector("body[data-ready]")
-    page.click("#toggle-paged input")
-    page.wait_for_selector("#toggle-enable-prefix-caching input:enabled")
-    expect(page.locator("#preset label.selected")).to_have_count(0)  # no preset has these settings
-    assert PRESETS["fits"].about not in page.inner_text("#preset")
-    page.click("#toggle-paged input")
-    page.wait_for_selector("#preset label.selected:has-text('Contiguous')")
-    assert "Needs prefix caching" in page.inner_text("#eviction")
-    page.click("#preset label:has-text('Evicted')")
-    page.click("#eviction label:has-text('Lowest priority')")
-    expect(page.locator("#eviction")).to_contain_text(PRIORITIES)
-    page.click("#shared label:has-text('All')")
-    expect(page.locator("#eviction")).to_contain_text(ALIKE)
-    page.click("#shared label:has-text('Every 4th')")
-    page.wait_for_url(lambda url: in_link(url) == in_link(address(FORGETS)) | {"eviction": ["priority"]})
+    expect(selected).to_have_text(PRESETS["fits"].label)
+    expect(lab.option("lengths", "paragraph")).to_be_checked()
+    lab.toggle("paged")
+    expect(lab.switch("enable_prefix_caching")).to_be_enabled()
+    expect(selected).to_have_count(0)  # no preset has these settings
+    lab.toggle("paged")
+    expect(selected).to_have_text(PRESETS["fits"].label)
+    lab.choose("preset", "forgets")
+    lab.choose("eviction", "priority")
+    lab.until_asked(**asked(address(PRESETS["forgets"].inputs)) | {"eviction": "priority"})
+    with_priorities = lab.control("eviction").inner_text()
+    lab.choose("shared", "1")  # all sequences share a prompt: none is more important than another
+    expect(lab.control("eviction")).not_to_have_text(with_priorities)
     page.reload()
-    expect(page.locator("#eviction label.selected")).to_have_text("Lowest priority")
-    expect(page.locator("#eviction")).to_contain_text(PRIORITIES)
+    page.wait_for_selector("body[data-ready]")
+    expect(lab.option("eviction", "priority")).to_be_checked()
+
+    lab.choose("preset", "users")
+    unfold(page, "sampling")
+    page.fill("#seed input", "8")
+    expect(selected).to_have_count(0)
+    page.fill("#seed input", "")  # an emptied seed is the usual one
+    expect(selected).to_have_text(PRESETS["users"].label)
 
 
 def test_what_was_chosen_last_stays_however_late_the_answers_are(visit: Visit) -> None:
@@ -260,69 +248,50 @@ def test_what_was_chosen_last_stays_however_late_the_answers_are(visit: Visit) -
     page = opened(lab)
     lab.slow()
     dry, users = PRESETS["dry"], PRESETS["users"]
-    for pause in (0, 20, 60, 150):
-        page.click(f"#preset label:has-text('{users.label}')")
-        page.wait_for_url(lambda url: in_link(url) == {})
-        page.keyboard.press("ArrowDown")
+    selected = page.locator("#preset label.selected")
+    for pause in (0, 60, 150):
+        lab.choose("preset", "users")
+        page.wait_for_url(lambda url: asked(url) == {})
+        lab.press("ArrowDown")
         page.wait_for_timeout(pause)
-        page.keyboard.press("ArrowDown")
-        page.wait_for_url(lambda url: in_link(url) == in_link(address(dry.inputs)))
-        expect(page.locator("#preset label.selected")).to_have_text(dry.label)
-        expect(page.locator("#preset")).to_contain_text(dry.about)
+        lab.press("ArrowDown")
+        page.wait_for_url(lambda url: asked(url) == asked(address(dry.inputs)))
+        expect(selected).to_have_text(dry.label)
 
     for pause in (50, 300, 450):
-        page.click(f"#preset label:has-text('{dry.label}')")
+        lab.choose("preset", "dry")
         page.wait_for_timeout(pause)
-        page.click("#toggle-paged input")
-        page.wait_for_timeout(1200)
-        expect(page.locator("#toggle-paged input"), str(pause)).not_to_be_checked()
-        expect(page.locator("#toggle-enable-prefix-caching input"), str(pause)).to_be_disabled()
-        page.wait_for_url(lambda url: in_link(url) == in_link(address(replace(dry.inputs, paged=False))))
-        expect(page.locator("#preset label.selected")).to_have_count(0)
+        lab.toggle("paged")
+        page.wait_for_timeout(1000)
+        expect(lab.switch("paged"), str(pause)).not_to_be_checked()
+        expect(lab.switch("enable_prefix_caching"), str(pause)).to_be_disabled()
+        page.wait_for_url(lambda url: asked(url) == asked(address(replace(dry.inputs, paged=False))))
+        expect(selected).to_have_count(0)
 
-    page.click("#toggle-paged input")
+    lab.toggle("paged")
     page.wait_for_timeout(100)
-    page.click(f"#preset label:has-text('{users.label}')")
-    page.wait_for_timeout(1200)
-    expect(page.locator("#preset label.selected")).to_have_text(users.label)
-    expect(page.locator("#toggle-enable-prefix-caching input")).to_be_enabled()
-    page.wait_for_url(lambda url: in_link(url) == {})
-
-
-def test_a_scenarios_name_fits_its_box_and_an_emptied_seed_is_the_usual_one(visit: Visit) -> None:
-    page = opened(visit())
-    for preset in reversed(PRESETS.values()):
-        page.click(f"#preset label:has-text('{preset.label}')")
-        page.wait_for_selector(f"#preset label.selected:has-text('{preset.label}')")
-        word, box = (page.locator(f"#preset label.selected{part}").bounding_box() for part in (" span", ""))
-        assert word["x"] + word["width"] <= box["x"] + box["width"] - 4, preset.label
-    unfold(page, "sampling")
-    page.fill("#seed input", "8")
-    expect(page.locator("#preset label.selected")).to_have_count(0)
-    page.fill("#seed input", "")
-    expect(page.locator("#preset label.selected")).to_have_text(PRESETS["users"].label)
+    lab.choose("preset", "users")
+    page.wait_for_timeout(1000)
+    expect(selected).to_have_text(users.label)
+    expect(lab.switch("enable_prefix_caching")).to_be_enabled()
+    page.wait_for_url(lambda url: asked(url) == {})
 
 
 def test_a_mistake_is_explained_and_a_run_can_be_stopped(visit: Visit) -> None:
     lab = visit()
     page = opened(lab, num_blocks=8)
     lab.run()
-    page.wait_for_selector(".say.problem")
-    assert "block" in page.inner_text(".say")
+    expect(lab.problem).to_contain_text("block")
     page.wait_for_selector("#stop[aria-disabled=true]")
-    page = opened(lab, **FEW | {"tokens": 256, "num_blocks": 200, "sequences": 32, "max_num_seqs": 1})
+    opened(lab, **FEW | {"tokens": 256, "num_blocks": 200, "sequences": 32, "max_num_seqs": 1})
     lab.run()
     page.wait_for_selector(".chips[data-state=waiting] .chip")
-    page.wait_for_function("document.querySelectorAll('.chips[data-state=done] .chip').length > 0")
-    page.keyboard.press("Escape")
+    page.wait_for_function("document.querySelectorAll('.chips[data-state=done] .chip').length > 0", timeout=60_000)
+    lab.press("Escape")
     page.wait_for_selector("body:not(.running)")
-    page.wait_for_function("document.querySelector('.say').textContent.startsWith('Ended early: ')")
-    page.keyboard.press("ArrowLeft")
-    page.wait_for_function("document.querySelector('.say').textContent.includes(' were stopped.')")
     page.wait_for_selector(".chip[data-state=cancelled]")
-
-
-CUT = "texts => texts.filter((text) => text.scrollWidth > text.clientWidth).map((text) => text.textContent)"
+    lab.press("ArrowLeft")
+    expect(lab.say).to_have_text(STOPPED)
 
 
 @pytest.mark.parametrize("size", [(1280, 720), (390, 844)], ids=["projector", "phone"])
@@ -331,8 +300,7 @@ def test_the_page_fits_the_screen(visit: Visit, size: tuple[int, int]) -> None:
     lab = visit(viewport={"width": wide, "height": high}, is_mobile=wide < 800, has_touch=wide < 800)
     page = opened(lab, **FEW | {"num_blocks": 512, "sequences": 24, "tokens": 12})
     ran(lab)
-    page.locator(".bar").fill("4")
-    lab.wait_for_instant(4)
+    lab.scrub(4)
     across, down = page.evaluate(OVERFLOW)
     assert (across, page.evaluate("innerWidth")) == (0, wide)
     assert page.locator(".squares .square").count() == 512
@@ -342,7 +310,7 @@ def test_the_page_fits_the_screen(visit: Visit, size: tuple[int, int]) -> None:
             """async () => {
               const box = document.querySelector(".squares");
               const cut = [];
-              for (let width = 300.6; width > 250; width -= 1) {
+              for (let width = 300.6; width > 250; width -= 3) {
                 box.style.width = `${width}px`;
                 await new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)));
                 if (box.scrollHeight > box.clientHeight) cut.push(width);
@@ -360,7 +328,7 @@ def test_the_page_fits_the_screen(visit: Visit, size: tuple[int, int]) -> None:
         assert page.eval_on_selector_all(".charts .xtick text", turned) == [], "times are level"
         return
     assert page.locator(".charts .plot:visible").count() == 1
-    page.tap(".choose button:has-text('Tokens a second')")
+    page.tap(".choose button[data-for=speed]")
     page.wait_for_selector("[data-chart=speed] .main-svg")
     page.tap(".chips[data-state=running] .chip >> nth=1")
     page.wait_for_selector(".square.chosen")

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import expect
 
-from lab import Run
 from tests.api.calls import get
-from tests.browser.conftest import Lab, serving
+from tests.browser.conftest import serving
+from tests.browser.pages import ENDLESS, Lab, link_to
 
 Visit = Callable[..., Lab]
 
@@ -98,14 +98,11 @@ def proxy(behind: str) -> Iterator[int]:
 @pytest.mark.parametrize("path", [TAKEN_OFF, ROOT], ids=["taken off", "passed on"])
 def test_the_lab_works_below_a_proxys_path(troubled: Visit, proxy: int, path: str) -> None:
     address = f"http://lab.localhost:{proxy}{path}"
-    lab = troubled(address)
-    asked: list[str] = []
+    lab, asked = troubled(address), []
     lab.page.on("request", lambda request: asked.append(request.url))
-    lab.open(max_tokens=60)
-    lab.run()
-    lab.finish()
-    assert lab.seen()["say"].startswith("Finished with 60 tokens")
-    lab.page.click("nav a:has-text('Pool')")
+    lab.ran(max_tokens=30)
+    lab.came_to_its_end(30)
+    link_to(lab.page, "Pool").click()
     lab.page.wait_for_selector("body[data-ready]")
     assert lab.page.url == f"{address}/pool"
     lab.page.goto(f"{address}/not/there")
@@ -113,6 +110,8 @@ def test_the_lab_works_below_a_proxys_path(troubled: Visit, proxy: int, path: st
     lab.page.wait_for_selector("body[data-ready]")
     assert lab.page.url == f"{address}/memory"
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
+    lab.page.goto(f"http://other.localhost:{proxy}{TAKEN_OFF}/")  # a name that the server was not told
+    expect(lab.page.get_by_role("alert")).to_contain_text("--allowed-hosts")
 
 
 class Slow(Proxy):
@@ -121,16 +120,16 @@ class Slow(Proxy):
     seconds = 0.5
 
 
-@pytest.mark.parametrize("page", ["memory", "deploy", "lessons"])
-def test_a_page_gets_its_answers_when_the_end_of_a_stream_comes_late(troubled: Visit, behind: str, page: str) -> None:
+def test_a_page_gets_its_answers_when_the_end_of_a_stream_comes_late(troubled: Visit, behind: str) -> None:
     with passing_on(behind, Slow) as port:
         lab = troubled(f"http://lab.localhost:{port}{ROOT}")
         asked: list[str] = []
         lab.page.on("request", lambda request: asked.append(urlsplit(request.url).path))
-        lab.at(page)
-        lab.page.wait_for_timeout(3000)  # for what the page asks for when it is ready
-        streams = asked.count(f"{ROOT}/gradio_api/queue/data")
-        assert streams <= asked.count(f"{ROOT}/gradio_api/queue/join"), "none is opened without need"
+        for page in ("memory", "lessons"):
+            lab.at(page)
+            lab.page.wait_for_timeout(2000)  # for what the page asks for when it is ready
+            streams = asked.count(f"{ROOT}/gradio_api/queue/data")
+            assert streams <= asked.count(f"{ROOT}/gradio_api/queue/join"), "none is opened without need"
         lab.page.close()
 
 
@@ -149,27 +148,16 @@ class Cutting(Proxy):
             self.cut.wait()
 
 
-def test_a_run_goes_on_although_the_connection_breaks_by_which_its_page_is_known(
-    troubled: Visit, behind: str, tmp_path: Path
-) -> None:
+def test_a_run_goes_on_although_the_connection_breaks_by_which_its_page_is_known(troubled: Visit, behind: str) -> None:
     with passing_on(behind, Cutting) as port:
-        lab = troubled(f"http://lab.localhost:{port}{ROOT}")
-        lab.open(speculative="off", kv_cache=0, max_tokens=120, kernels="reference")
+        lab = troubled(f"http://lab.localhost:{port}{ROOT}").open(**ENDLESS | {"max_tokens": 100})
         lab.run()
         lab.wait_for_tokens(5)
         with lab.page.expect_request("**/heartbeat/*"):
             Cutting.cut.set()
         lab.finish()
-        assert lab.seen()["say"].startswith("Finished with 120 tokens")
-        assert Run.load(lab.save("json", tmp_path)).metrics.generated_tokens == 120
+        lab.came_to_its_end(100)
         lab.page.close()
-
-
-def test_by_a_name_that_the_server_was_not_told_the_page_says_so(troubled: Visit, proxy: int) -> None:
-    page = troubled().page
-    page.goto(f"http://other.localhost:{proxy}{TAKEN_OFF}/")
-    told = f"This server does not answer pages of http://other.localhost:{proxy}: see --allowed-hosts."
-    expect(page.get_by_role("alert")).to_have_text(told)
 
 
 def test_below_the_path_nothing_is_open_that_is_not_open_elsewhere(behind: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 import lab.__main__ as command_line
 from lab import Run
+from lab.cli import common
 from lab.trace.events import Committed
 from tests.cli.conftest import PROMPT, ROOT, Shell
 
@@ -46,26 +47,7 @@ def test_an_interrupted_run_prints_what_was_written_so_far(shell: Shell, engine,
     assert 0 < len(run.token_ids) < 200
 
 
-def test_the_lab_runs_as_a_module_without_gradio_and_plotly() -> None:
-    hidden = "import sys; sys.modules['gradio'] = sys.modules['plotly'] = None; "
-    code = hidden + "import runpy; sys.argv[1:] = ['run', 'A fox', '--max-tokens', '4']; runpy.run_module('lab', "
-    code += "run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
-    assert done.stderr.startswith("4 tokens, ")
-
-
-@pytest.mark.parametrize(("arguments", "said"), [(["--help"], "usage"), (["fit"], "required: model")])
-def test_help_and_wrong_arguments_need_neither_torch_nor_transformers(arguments: list[str], said: str) -> None:
-    """They take seconds."""
-    hidden = "import sys; sys.modules['torch'] = sys.modules['transformers'] = None; "
-    code = f"{hidden}import runpy; sys.argv[1:] = {arguments}; runpy.run_module('lab', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert said in done.stdout + done.stderr
-    assert "Error" not in done.stderr
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(("module", "arguments"), [("lab", ["run", PROMPT]), ("lab.bench", ["kv"])])
 def test_an_interrupted_start_ends_silently(module: str, arguments: list[str]) -> None:
     """While it imports its packages, which is most of the start."""
@@ -83,43 +65,70 @@ def test_an_interrupted_start_ends_silently(module: str, arguments: list[str]) -
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
+def module(monkeypatch, *arguments: str) -> int:
+    """The exit status of ``python -m lab``, in this process."""
+    monkeypatch.setattr(sys, "argv", ["lab", *arguments])
+    monkeypatch.delitem(sys.modules, command_line.__name__)
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("lab", run_name="__main__")
+    return end.value.code
+
+
+def test_the_lab_runs_as_a_module_without_gradio_and_plotly(engine, monkeypatch, capsys) -> None:
+    for name in ("gradio", "plotly"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(common, "load_engine", lambda *_, **__: engine)
+    assert module(monkeypatch, "run", "A fox", "--max-tokens", "4") == 0
+    out, notes = capsys.readouterr()
+    assert out.strip()
+    assert notes.startswith("4 tokens, ")
+
+
+def test_help_and_wrong_arguments_need_neither_torch_nor_transformers() -> None:
+    """They take seconds to import."""
+    code = """
+import runpy, sys
+sys.modules["torch"] = sys.modules["transformers"] = None
+for sys.argv in (["lab", "--help"], ["lab", "fit"]):
+    try:
+        runpy.run_module("lab", run_name="__main__")
+    except SystemExit:
+        pass
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "usage" in done.stdout
+    assert "required: model" in done.stderr
+    assert "Error" not in done.stderr
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_unwritable_output_is_reported_in_one_line(monkeypatch, capsys) -> None:
+def test_a_full_disk_costs_one_line_or_the_notes(shell: Shell, monkeypatch, capsys) -> None:
+    """Errors may go to a log on a full disk."""
+    short = ["--adaptive-window", "--max-tokens", "2", "--json"]
+    for prompt, status in ((PROMPT, 0), ("", 2)):
+        with open("/dev/full", "w") as full, monkeypatch.context() as patch:
+            patch.setattr(sys, "stderr", full)
+            found, run, _ = shell("run", prompt, *short)
+        assert (found, bool(run)) == (status, not status)
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
-        assert command_line.main(["run", PROMPT, "--json", "--max-tokens", "2"]) == 2
-    said = capsys.readouterr().err
-    assert said == "python -m lab run: the output cannot be written: No space left on device.\n"
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_notes_that_cannot_be_written_cost_neither_the_answer_nor_the_status(shell: Shell, monkeypatch) -> None:
-    """As where the errors go to a log on a full disk."""
-    short = ["--adaptive-window", "--max-tokens", "2", "--json"]
-    with open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, "stderr", full)
-        status, run, _ = shell("run", PROMPT, *short)
-        assert (status, len(json.loads(run)["events"]) > 3) == (0, True)
-    with open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, "stderr", full)
-        assert shell("run", "", *short) == (2, "", "")
+        assert command_line.main(["run", PROMPT, *short]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line == "python -m lab run: the output cannot be written: No space left on device."
 
 
 def test_a_closed_output_pipe_ends_the_command_silently(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(sys, "argv", ["lab", "fit", "gpt-2", "--json"])
-    monkeypatch.delitem(sys.modules, command_line.__name__)
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "w") as pipe:  # written to once more when it is closed
         monkeypatch.setattr(sys, "stdout", pipe)
-        with pytest.raises(SystemExit) as end:
-            runpy.run_module("lab", run_name="__main__")
-    assert (end.value.code, capsys.readouterr().err) == (141, "")
+        assert module(monkeypatch, "fit", "gpt-2", "--json") == 141
+    assert capsys.readouterr().err == ""
 
 
 def test_unreadable_input_is_reported_in_one_line(monkeypatch, capsys) -> None:
     with open(os.open(os.devnull, os.O_WRONLY), "rb") as closed:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(closed))
         assert command_line.main(["run", "-"]) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "python -m lab run: standard input cannot be read: Bad file descriptor.\n")
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "python -m lab run: standard input cannot be read: Bad file descriptor.\n")

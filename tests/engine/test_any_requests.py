@@ -23,7 +23,7 @@ from lab.trace.events import (
 )
 from lab.trace.recorder import Recorder
 from lab.trace.run import Run
-from tests.remembering import LETTERS, alone, engine, kinds
+from tests.scripted_engine import LETTERS, alone, engine, kinds
 
 PROMPTS = st.text(alphabet=LETTERS[:3], min_size=1, max_size=14)
 SAMPLINGS = st.builds(

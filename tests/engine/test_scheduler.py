@@ -21,7 +21,7 @@ from lab.trace.events import (
     StepTimed,
 )
 from lab.trace.run import Run
-from tests.remembering import LETTERS, PLAIN, VOCABULARY, WORDS, alone, engine, kinds
+from tests.scripted_engine import LETTERS, PLAIN, VOCABULARY, WORDS, alone, engine, kinds
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
 

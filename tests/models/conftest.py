@@ -1,4 +1,4 @@
-"""Folders of models to load."""
+"""Folders of models to load, and the refusal of one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from lab import ModelLoadError, load_engine
 from tests import tiny_models
+
+WEIGHTS = "model.safetensors"
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +38,11 @@ def folder(saved: Path, tmp_path: Path) -> Callable[..., Path]:
         return where
 
     return copied
+
+
+def refusal(where: Path, **how: object) -> str:
+    """The message, of one line, with which a model is refused."""
+    with pytest.raises(ModelLoadError) as refused:
+        load_engine(where, device="cpu", **how)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)

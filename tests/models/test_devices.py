@@ -1,13 +1,13 @@
 """A model on several devices decodes as it does on one.
 
-These tests cannot count on two GPUs: devices are simulated (``tests.pretended_devices``), and offloading to disk,
+These tests cannot count on two GPUs: devices are simulated (``tests.simulated_devices``), and offloading to disk,
 which uses the same hooks, is real.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -23,10 +23,9 @@ from lab.kv_cache.attention_metadata import Group, StepPlan
 from lab.load import new_engine
 from lab.models.devices import best_device, has_kernels, refuse_device_map, resolve_device
 from lab.models.language_model import LanguageModel
-from lab.models.load_errors import explain_load_error
 from lab.trace.events import CacheDropped, FellBack, Proposed
 from tests import tiny_models
-from tests.pretended_devices import PretendedDevices
+from tests.simulated_devices import SimulatedDevices
 
 PROMPT = "There was once a fisherman"
 SAMPLING = SamplingParams(max_tokens=8, ignore_eos=True)
@@ -44,8 +43,8 @@ MAPS = {"llama": LLAMA, "gpt2": GPT2}
 def devices(monkeypatch):
     # A tensor that wraps another cannot be sliced under inference mode.
     monkeypatch.setattr(EngineCore, "step", torch.no_grad()(EngineCore.step.__wrapped__))
-    with PretendedDevices() as pretended:
-        yield pretended
+    with SimulatedDevices() as simulated:
+        yield simulated
 
 
 def spread(architecture: str) -> LanguageModel:
@@ -53,7 +52,7 @@ def spread(architecture: str) -> LanguageModel:
     return LanguageModel(dispatch_model(model, MAPS[architecture], main_device=FIRST), architecture)
 
 
-def said(engine: Engine, config: EngineConfig) -> tuple[list[int], list[tuple[int, ...]]]:
+def decoded(engine: Engine, config: EngineConfig) -> tuple[list[int], list[tuple[int, ...]]]:
     """The tokens, and those proposed on the way."""
     run = Run(engine.stream(PROMPT, config, SAMPLING))
     assert not [event for event in run.events if isinstance(event, (FellBack, CacheDropped))]
@@ -73,42 +72,43 @@ CONFIGS = {
 # The cache is the same for both; an early exit ends with a norm and a head that are each architecture's own.
 @pytest.mark.parametrize(
     ("architecture", "name"),
-    [*(("llama", name) for name in CONFIGS), *(("gpt2", name) for name in ("contiguous", "early exit"))],
+    [*(("llama", name) for name in CONFIGS if name != "contiguous"), ("gpt2", "contiguous"), ("gpt2", "early exit")],
 )
 def test_two_devices_give_the_tokens_of_one(devices, architecture, name):
     config = CONFIGS[name]
     alone = tiny_models.engine(architecture, "good", shape={"num_hidden_layers": 3})
-    expected = said(alone, config)
+    expected = decoded(alone, config)
     draft = LanguageModel(alone.draft.model.to(FIRST), "draft")
-    assert said(new_engine(spread(architecture), tiny_models.tokenizer(), draft), config) == expected
+    assert decoded(new_engine(spread(architecture), tiny_models.tokenizer(), draft), config) == expected
 
 
-def test_one_copy_per_round_goes_to_the_host(devices):
-    engine = new_engine(spread("llama"), tiny_models.tokenizer())
-    said(engine, EngineConfig())
-    assert devices.arrivals[torch.device("cpu")] == SAMPLING.max_tokens
-
-
-def test_keys_and_values_are_on_the_device_of_their_layer(devices):
-    model = spread("llama")
+def test_layers_cache_and_memory_are_on_several_devices_and_one_copy_per_round_goes_to_the_host(devices, monkeypatch):
+    model, asked = spread("llama"), []
     assert model.device == FIRST
     assert model.layer_devices == [FIRST, SECOND, SECOND]
     assert model.first(2).layer_devices == [FIRST, SECOND]
-    engine = new_engine(model, tiny_models.tokenizer())
-    said(engine, EngineConfig(kv_dtype="int8"))
-    (pool,) = engine._cores
-    assert [{tensor.device for tensor in layer.tensors} for layer in pool.cache.target.layers] == [
-        {FIRST},
-        {SECOND},
-        {SECOND},
-    ]
-
-
-def test_memory_is_that_of_all_devices(devices, monkeypatch):
-    asked = []
     monkeypatch.setattr(reporting, "memory_in_use", lambda where: asked.append(where) or 7)
-    said(new_engine(spread("llama"), tiny_models.tokenizer()), EngineConfig())
+    devices.arrivals.clear()
+    engine = new_engine(model, tiny_models.tokenizer())
+    decoded(engine, EngineConfig(kv_dtype="int8"))
+    assert devices.arrivals[torch.device("cpu")] == SAMPLING.max_tokens
     assert asked == [{FIRST, SECOND}] * SAMPLING.max_tokens
+    (pool,) = engine._cores
+    found = [{tensor.device for tensor in layer.tensors} for layer in pool.cache.target.layers]
+    assert found == [{FIRST}, {SECOND}, {SECOND}]
+
+
+def test_the_fuller_device_limits_the_cache(devices, monkeypatch):
+    free = {FIRST: 1_000_000, SECOND: 1_200_000}
+    monkeypatch.setattr(budget, "free_bytes", free.__getitem__)
+    # Two of three layers are on the second device: its share fills up first.
+    assert Budget(spread("llama"), None).limit == int(1_200_000 * 0.25 * 3 / 2)
+    free[FIRST] = 100_000
+    assert Budget(spread("llama"), None).limit == int(100_000 * 0.25 * 3 / 1)
+    free[FIRST] = free[SECOND] = 1_000_000
+    draft = LanguageModel(tiny_models.random_model("llama", num_hidden_layers=1).to(FIRST), "draft")
+    # Of four layers, each as large as any other, two are on either device.
+    assert Budget(spread("llama"), draft).limit == int(1_000_000 * 0.25 * 4 / 2)
 
 
 def test_a_plan_is_copied_once_per_device(devices):
@@ -128,28 +128,9 @@ def test_tensors_on_different_simulated_devices_do_not_mix(devices):
         torch.ones(2, device=FIRST) + torch.ones(2, device=SECOND)
 
 
-def test_the_fuller_device_limits_the_cache(devices, monkeypatch):
-    free = {FIRST: 1_000_000, SECOND: 1_200_000}
-    monkeypatch.setattr(budget, "free_bytes", free.__getitem__)
-    granted = Budget(spread("llama"), None)
-    # Two of three layers are on the second device: its share fills up first.
-    assert granted.limit == int(1_200_000 * 0.25 * 3 / 2)
-    free[FIRST] = 100_000
-    assert Budget(spread("llama"), None).limit == int(100_000 * 0.25 * 3 / 1)
-
-
-def test_a_draft_takes_from_the_device_that_it_is_on(devices, monkeypatch):
-    monkeypatch.setattr(budget, "free_bytes", lambda device: 1_000_000)
-    draft = LanguageModel(tiny_models.random_model("llama", num_hidden_layers=1).to(FIRST), "draft")
-    # Of four layers, each as large as any other, two are on either device.
-    assert Budget(spread("llama"), draft).limit == int(1_000_000 * 0.25 * 4 / 2)
-
-
 @pytest.fixture
-def folder(tmp_path):
-    tiny_models.random_model("qwen3", num_hidden_layers=3).save_pretrained(tmp_path)
-    tiny_models.tokenizer().save_pretrained(tmp_path)
-    return tmp_path
+def folder(saved):
+    return saved / "qwen3"
 
 
 DISK = {"model.embed_tokens": "cpu", "model.rotary_emb": "cpu", "model.norm": "cpu", "lm_head": "disk"}
@@ -166,7 +147,7 @@ def test_weights_on_disk_decode_the_same(folder, device_map):
     assert {weight.device.type for weight in offloaded.draft.model.parameters()} == {"cpu"}
     config = EngineConfig(paged=True, enable_prefix_caching=True, speculative="early_exit", early_exit_layer=2)
     for _ in range(2):
-        assert said(offloaded, config) == said(plain, config)
+        assert decoded(offloaded, config) == decoded(plain, config)
     assert offloaded.target.weight_bytes == plain.target.weight_bytes
 
 
@@ -189,15 +170,7 @@ def test_a_map_with_a_gpu_gives_the_tokens_of_the_gpu_alone(folder, device_map):
     assert {weight.device.type for weight in mapped.draft.model.parameters()} == {"cuda"}
     assert mapped.target.weight_bytes == plain.target.weight_bytes
     for config in (EngineConfig(), EngineConfig(paged=True, speculative="early_exit", early_exit_layer=2)):
-        assert said(mapped, config) == said(plain, config)
-
-
-def test_device_map_auto_is_the_cpu_where_there_is_no_gpu(folder, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr("accelerate.utils.modeling.is_mps_available", lambda *_, **__: True)  # on a Mac
-    engine = load_engine(folder, device_map="auto")
-    assert (engine.device, engine.dtype) == ("cpu", "float32")
-    assert said(engine, EngineConfig())
+        assert decoded(mapped, config) == decoded(plain, config)
 
 
 @pytest.fixture
@@ -273,76 +246,52 @@ def test_a_gpu_is_used_if_this_build_of_torch_has_kernels_for_it(gpus, capabilit
     assert best_device() == ("cuda" if runs else "cpu")
 
 
-def test_a_gpu_without_kernels_is_not_chosen_and_refused_by_name(folder, gpus):
+def test_a_gpu_without_kernels_is_not_chosen_and_refused_by_name(folder, gpus, monkeypatch):
     """Of two, the second is too old."""
     gpus((8, 0), (6, 1))
     assert (resolve_device(None), resolve_device("cuda:0")) == ("cuda", "cuda:0")
-    reason = (
-        r"cuda:1 cannot be used: its compute capability is 6\.1, and this build of PyTorch \(.+\) has kernels for "
-        r"sm_75, sm_80\. Choose another device, or 'cpu'; or install a build that has them"
-    )
     for settings in ({"device": "cuda:1"}, {"device_map": "auto"}, {"device_map": {"model": 0, "lm_head": 1}}):
-        with pytest.raises(ConfigError, match=reason):
+        with pytest.raises(ConfigError, match=r"cuda:1 .* 6\.1.*sm_75, sm_80"):
             load_engine(folder, **settings)
     gpus((6, 1))
+    monkeypatch.setattr("accelerate.utils.modeling.is_mps_available", lambda *_, **__: True)  # on a Mac
     assert resolve_device(None) == "cpu"
-    assert load_engine(folder, device_map="auto").device == "cpu"
-
-
-def test_a_gpu_that_cannot_be_asked_yet_is_not_judged(monkeypatch):
-    """On a Space that lends GPUs there is none before a call."""
-
-    def none_here(device):
-        raise RuntimeError("No CUDA GPUs are available")
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", none_here)
-    monkeypatch.setattr(torch.cuda, "get_arch_list", CUDA_13.split)
+    engine = load_engine(folder, device_map="auto")
+    assert (engine.device, engine.dtype) == ("cpu", "float32")
+    assert decoded(engine, EngineConfig())
+    gpus((8, 0))  # on a Space that lends GPUs there is none before a call
+    monkeypatch.setattr(torch.cuda, "get_device_capability", Mock(side_effect=RuntimeError("No CUDA GPUs")))
     assert best_device() == "cuda"
 
 
-@pytest.mark.parametrize("method", [None, "gptq"])
-def test_a_kernel_that_is_missing_is_not_blamed_on_the_files(method):
-    config = SimpleNamespace(quantization_config={"quant_method": method}) if method else None
-    error = RuntimeError("CUDA error: no kernel image is available for execution on the device\nand more")
-    said = explain_load_error(error, config)
-    assert said.startswith("this build of PyTorch, or a library beside it, has no kernels for the GPU.")
-    assert "'cpu'" in said
-    assert said.endswith("(RuntimeError: CUDA error: no kernel image is available for execution on the device)")
-
-
 @pytest.mark.parametrize(
-    ("settings", "reason"),
+    ("settings", "word"),
     [
-        ({"device": "gpu"}, r"device must be 'cpu', 'cuda' or the number of a GPU as in 'cuda:1', not 'gpu'"),
-        ({"device": "cuda:x"}, "not 'cuda:x'"),
-        ({"device": "cuda:١"}, "not 'cuda:١'"),  # a digit to Python, and none to torch
-        ({"device": "cpu:1"}, "not 'cpu:1'"),
-        ({"device": "cuda:"}, "not 'cuda:'"),
-        ({"device": "cuda:99"}, r"device='cuda:99' is not there: this machine has .*GPU"),
-        ({"device": "cpu", "device_map": "auto"}, "Give only one of them"),
-        ({"device_map": "balanced"}, r"device_map must be 'auto', or a device for each module by name.*not 'balanced'"),
-        ({"device_map": {}}, r"not \{\}"),
-        ({"device_map": {"": 99}}, "puts 'the model' on 99, which does not exist here: this machine has .*GPU"),
-        ({"device_map": {"model": "cpu", "lm_head": "attic"}}, "puts 'lm_head' on 'attic'"),
-        ({"device_map": {"model": "cpu", "lm_head": True}}, "puts 'lm_head' on True"),
-        ({"device_map": {"model": "cpu", "tail": "disk"}}, r"names 'tail', and .* has no module .* 'embed_tokens'"),
-        ({"device_map": {"model": "cpu"}}, "names none of its modules for lm_head.weight"),
-        ({"device_map": {"": "cpu", "lm_head": "disk"}}, "names '' and 'lm_head' for lm_head.weight"),
+        *(({"device": name}, f"not {name!r}") for name in ("gpu", "cuda:x", "cuda:١", "cpu:1", "cuda:")),
+        ({"device": "cuda:99"}, "'cuda:99' is not there"),
+        ({"device": "cpu", "device_map": "auto"}, "only one of them"),
+        ({"device_map": "balanced"}, "not 'balanced'"),
+        ({"device_map": {}}, "not {}"),
+        ({"device_map": {"": 99}}, "'the model' on 99"),
+        ({"device_map": {"model": "cpu", "lm_head": "attic"}}, "'lm_head' on 'attic'"),
+        ({"device_map": {"model": "cpu", "lm_head": True}}, "'lm_head' on True"),
+        ({"device_map": {"model": "cpu", "tail": "disk"}}, "names 'tail'"),
+        ({"device_map": {"model": "cpu"}}, "none of its modules for lm_head.weight"),
+        ({"device_map": {"": "cpu", "lm_head": "disk"}}, "'' and 'lm_head' for lm_head.weight"),
     ],
+    ids=str,
 )
-def test_invalid_devices_and_device_maps_are_refused(folder, settings, reason):
-    with pytest.raises(ConfigError, match=reason):
+def test_invalid_devices_and_device_maps_are_refused(folder, settings, word):
+    with pytest.raises(ConfigError) as refused:
         load_engine(folder, **settings)
+    assert word in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("places", "refused"),
-    [((0, 1), False), (("cpu", "cpu"), False), ((0, "cpu"), True), ((0, "disk"), True), (("disk", "disk"), True)],
-)
-def test_only_weights_that_stay_where_they_compute_are_quantised(monkeypatch, places, refused):
+def test_only_weights_that_stay_where_they_compute_are_quantised(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    device_map = dict(zip(("model", "lm_head"), places, strict=True))
-    refuse_device_map(device_map, None)
-    with pytest.raises(ConfigError, match="device_map keeps some on the CPU or on disk") if refused else nullcontext():
-        refuse_device_map(device_map, None, "torchao-int8")
+    cases = ((0, 1), False), (("cpu", "cpu"), False), ((0, "cpu"), True), ((0, "disk"), True), (("disk", "disk"), True)
+    for places, refused in cases:
+        device_map = dict(zip(("model", "lm_head"), places, strict=True))
+        refuse_device_map(device_map, None)
+        with pytest.raises(ConfigError, match="on disk") if refused else nullcontext():
+            refuse_device_map(device_map, None, "torchao-int8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from dataclasses import dataclass
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,26 +15,26 @@ import pytest
 from huggingface_hub.errors import HfHubHTTPError
 
 from lab.memory.model_memory import find_model
-from lab.models import checkpoint_files as hub_module
+from lab.models import checkpoint_files
 from lab.models.checkpoint_files import ModelLoadError
 from tests import forked, tiny_models
 from tests.hub import Hub, serving
 
-Told = tuple[Any, list[str]]
-"""A pair's tokens, or what is wrong with it; and what was told of its progress."""
+Result = tuple[Any, list[str]]
+"""A pair's tokens or error message, and the statuses of its loading."""
 TRY = """
 import json, sys, threading, time
 from lab import EngineConfig, LabError, SamplingParams, load_engine
-from lab.models.load_progress import Loading, watched
+from lab.models.load_progress import Loading, track_loading
 
-stop_at, told, stopped = sys.argv[2], [], set()
+stop_at, results, stopped = sys.argv[2], [], set()
 for pair in map(tuple, json.loads(sys.argv[1])):
-    loading, said, over = Loading(), [], threading.Event()
+    loading, statuses, over = Loading(), [], threading.Event()
 
-    def watch(pair=pair, loading=loading, said=said, over=over):
+    def watch(pair=pair, loading=loading, statuses=statuses, over=over):
         while not over.wait(0.001):
-            if (now := loading.status()) and now not in said[-1:]:
-                said.append(now)
+            if (now := loading.status()) and now not in statuses[-1:]:
+                statuses.append(now)
             if stop_at and stop_at in now and pair not in stopped:
                 stopped.add(pair)
                 loading.cancelled.set()
@@ -42,28 +42,28 @@ for pair in map(tuple, json.loads(sys.argv[1])):
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        with watched(loading):
+        with track_loading(loading):
             engine = load_engine(*pair, device="cpu")
         config = EngineConfig(speculative="draft" if pair[1:] else "off")
-        says = engine.generate("Once", config, SamplingParams(max_tokens=6, temperature=0)).token_ids
+        result = engine.generate("Once", config, SamplingParams(max_tokens=6, temperature=0)).token_ids
     except LabError as error:
-        says = str(error)
+        result = str(error)
     over.set()
     watcher.join()
-    told.append((says, said))
-print(json.dumps(told))
+    results.append((result, statuses))
+print(json.dumps(results))
 """
 STALL = """
 import threading, time
-from lab.registry import Engines, own
-from lab.models.load_progress import Loading, LoadingCancelled, watched
+from lab.registry import Engines, named_pair
+from lab.models.load_progress import Loading, LoadingCancelled, track_loading
 
 engines, loading = Engines(any_pair=True, device="cpu"), Loading()
 
 def ask():
     try:
-        with watched(loading):
-            engines(own("some/whole", None))
+        with track_loading(loading):
+            engines(named_pair("some/whole", None))
     except LoadingCancelled:
         print("stopped")
 
@@ -74,7 +74,7 @@ while not loading.status().startswith("Fetching"):
 loading.cancelled.set()
 asking.join()
 try:
-    engines(own("no-such-folder/at-all/here", None))  # waits for whatever is still being loaded
+    engines(named_pair("no-such-folder/at-all/here", None))  # waits for whatever is still being loaded
 except Exception as error:
     print(error)
 """
@@ -116,12 +116,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert len(list((root / "some/large").glob("*.safetensors"))) > 1
     large.save_pretrained(root / "some/whole")
     tiny_models.tokenizer().save_pretrained(root / "some/whole")
-    without = {
-        "shell": "config.json",
-        "gguf": "model.safetensors",
-        "torn": "model.safetensors",
-        "mute": "tokenizer.json",
-    }
+    without = {"shell": "config.json", "gguf": "model.safetensors"}
+    without |= {"torn": "model.safetensors", "mute": "tokenizer.json"}
     for name, left_out in without.items():
         (root / "some" / name).mkdir()
         for file in (root / "some/target").iterdir():
@@ -134,36 +130,44 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def ask(hub: Hub, cache: Path, *pairs: tuple[str, ...], stop_at: str = "", **variables: str) -> tuple[list[Told], str]:
-    """What becomes of each pair, by a process that asks the hub, and what that process wrote to its standard error.
-    Each pair is stopped once, when it has told ``stop_at``. ``variables``: of its environment, besides."""
-    done = forked.run(TRY, json.dumps(pairs), stop_at, **hub.variables | {"HF_HOME": str(cache)} | variables)
+def ask(hub: Hub, cache: Path, *pairs: tuple[str, ...], stop_at: str = "", **more: str) -> tuple[list[Result], str]:
+    """The results of a process that loads each pair, and its standard error. Each pair is stopped once, at a status
+    with ``stop_at`` in it. ``more``: variables of its environment."""
+    done = forked.run(TRY, json.dumps(pairs), stop_at, **hub.variables | {"HF_HOME": str(cache)} | more)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), done.stderr
 
 
-@dataclass
-class Refused:
-    """Models that a process asked for one after another and did not get.
-
-    Attributes:
-        says: of each model, by its name.
-        asked: the paths that the hub was asked for.
-        errors: what the process wrote to its standard error.
-    """
-
-    says: dict[str, str]
-    asked: list[str]
-    errors: str
-
-
 @pytest.fixture(scope="module")
-def refused(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Refused:
-    names = [f"some/{name}" for name in ("none", "kept", "shell", "gguf", "torn", "mute", "target", "large")]
-    withheld = {"some/target/model.safetensors": 403, "some/large/model.safetensors.index.json": 403}
-    with serving(models, gated=("some/kept",), refusals=withheld) as hub:
-        told, errors = ask(hub, tmp_path_factory.mktemp("cache"), *((name,) for name in names))
-        return Refused({name: says for name, (says, _) in zip(names, told, strict=True)}, hub.asked, errors)
+def refused(models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], list[str], str]:
+    """Models that a process asked for one after another and did not get: the message by name, the paths that the hub
+    was asked for, and what the process wrote to its standard error."""
+    refusals = {"some/target/model.safetensors": 403, "some/large/model.safetensors.index.json": 403}
+    with serving(models, gated=("some/kept",), refusals=refusals) as hub:
+        results, errors = ask(hub, tmp_path_factory.mktemp("cache"), *((f"some/{name}",) for name in REFUSED))
+        return {name: message for name, (message, _) in zip(REFUSED, results, strict=True)}, hub.asked, errors
+
+
+REFUSED = {
+    "none": ("no model some/none", "hf auth login"),
+    "kept": ("given only to those", "hf auth login"),
+    "shell": ("no config.json in some/shell",),
+    "gguf": ("no weights as safetensors",),
+    "torn": ("damaged or incomplete",),
+    "mute": ("some/mute has no tokenizer",),
+    "target": ("answered 403", "hf auth login"),  # weights in one file
+    "large": ("answered 403", "hf auth login"),  # in several
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_that_the_hub_does_not_give_is_reported_with_what_to_do(refused, name: str) -> None:
+    messages, asked, errors = refused
+    assert all(word in messages[name] for word in REFUSED[name]), messages[name]
+    assert ("no weights as safetensors" in messages[name]) == (name == "gguf")
+    if name in ("none", "kept"):  # the hub is asked once
+        assert [path for path in asked if f"some/{name}/" in path] == [f"/some/{name}/resolve/main/config.json"]
+    assert errors == ""
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["from Xet", "as plain files"])
@@ -204,143 +208,93 @@ def test_a_download_that_stalls_can_be_stopped_and_nobody_waits_for_it(models, t
     assert done.stdout.startswith("stopped\nThere is no folder"), (done.stdout, done.stderr)
 
 
-def test_a_model_that_is_not_to_be_had_is_reported_with_what_to_do(refused) -> None:
-    none, kept = refused.says["some/none"], refused.says["some/kept"]
-    assert none.startswith("The hub has no model some/none, or shows it only to some.")
-    assert "hf auth login" in none
-    assert kept.startswith("some/kept is given only to those who have asked for it.")
-    assert "hf auth login" in kept
-    assert refused.says["some/shell"].startswith("There is no config.json in some/shell. A model's folder holds")
-    assert refused.says["some/mute"].startswith("some/mute has no tokenizer")
-    assert "its files are damaged or incomplete" in refused.says["some/torn"]
-
-
-def test_only_a_model_without_weights_is_said_to_have_none(refused) -> None:
-    assert refused.says["some/gguf"].startswith("some/gguf could not be loaded: it has no weights as safetensors")
-    for name in "some/target", "some/large":  # in one file, and in several
-        says = refused.says[name]
-        assert says.startswith(f"{name} could not be loaded: the hub answered 403 when asked for its weights."), says
-        assert "hf auth login" in says
-
-
-def test_weights_that_do_not_arrive_are_not_said_to_be_damaged(models, tmp_path) -> None:
+def test_weights_that_do_not_arrive_are_not_called_damaged(models, tmp_path) -> None:
     """As behind a firewall that lets only the hub itself through."""
     with serving(models, xet=True, refusals={"xet": 403}) as hub:
-        told, errors = ask(hub, tmp_path, ("some/whole",), ("some/large",))
-    for name, (says, _) in zip(("some/whole", "some/large"), told, strict=True):  # in one file, and in several
-        assert says.startswith(f"{name} could not be loaded: its weights did not arrive. Load it again"), says
-        assert "HF_HUB_DISABLE_XET=1" in says
-        assert "403 Forbidden" in says
+        results, errors = ask(hub, tmp_path, ("some/whole",), ("some/large",))
+    for message, _ in results:  # in one file, and in several
+        assert all(word in message for word in ("did not arrive", "HF_HUB_DISABLE_XET=1", "403 Forbidden")), message
     assert errors == ""
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
-        RuntimeError("Task error: File reconstruction error: IO Error: No space left on device (os error 28)"),
-        OSError("There is not enough space on the disk"),
-    ],
-    ids=["plain files", "Xet", "Windows"],
-)
-def test_a_full_disk_is_told_as_such(monkeypatch, error: Exception) -> None:
-    monkeypatch.setattr(hub_module, "hub_refusal", lambda hub, file: None)
-    monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: None)
-    for raised in error, wrapped(error):
-        with pytest.raises(ModelLoadError, match=r"a/b could not be loaded: its weights do not fit on this disk\."):
-            hub_module.refuse_absent_weights("a/b", "a/b", raised)
+NO_SPACE = "Task error: File reconstruction error: IO Error: No space left on device (os error 28)"
+FAILED = OSError("Can't load the model for 'a/b'.")
 
 
-def test_about_weights_that_are_there_no_hub_is_asked(monkeypatch) -> None:
-    """The device may have had too little memory for them, say, and the network be gone."""
-    asked = []
-    monkeypatch.setattr(hub_module, "hub_refusal", lambda hub, file: asked.append(file))
-    monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: f"/cache/{file}")
-    hub_module.refuse_absent_weights("a/b", "a/b", MemoryError())
-    assert asked == []
-
-
-def test_weights_of_which_some_are_absent_are_asked_for(monkeypatch, tmp_path) -> None:
-    """One of several files is there, and the index that lists them: then the download broke off."""
-    index = tmp_path / "index.json"
-    index.write_text(json.dumps({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}), "utf-8")
-    cached = {hub_module.SAFE_WEIGHTS_INDEX_NAME: str(index), "1.safetensors": "/cache/1"}
-    monkeypatch.setattr(hub_module, "hub_refusal", lambda hub, file: None)
-    monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: cached.get(file))
-    with pytest.raises(ModelLoadError, match="its weights did not arrive"):
-        hub_module.refuse_absent_weights("a/b", "a/b", MemoryError())
-    cached["2.safetensors"] = "/cache/2"
-    hub_module.refuse_absent_weights("a/b", "a/b", MemoryError())
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"weight_map": {"a": "model.safetensors.index.json"}}',
-        '{"weight_map": {"a": "../1.safetensors"}}',
-        '{"weight_map": [',
-        '{"weight_map": []}',
-        '{"weight_map": {"a": []}}',
-        "{}",
-        "[]",
-        "[" * 100_000,
-    ],
-    ids=["itself", "outside", "torn", "no names", "no name", "no map", "no index", "deep"],
-)
-def test_an_index_that_lists_no_weights_is_damaged_and_not_absent(monkeypatch, tmp_path, text: str) -> None:
-    index, asked = tmp_path / "index.json", []
-    index.write_text(text, "utf-8")
-    look = hub_module.try_to_load_from_cache
-    cached = {hub_module.SAFE_WEIGHTS_INDEX_NAME: str(index)}
-    monkeypatch.setattr(hub_module, "hub_refusal", lambda hub, file: asked.append(file))
-    monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: cached.get(file) or look(hub, file))
-    hub_module.refuse_absent_weights("a/b", "a/b", ValueError("no weights"))
-    assert asked == []
-
-
-def test_a_hub_that_is_gone_when_it_is_asked_for_weights_is_said_to_be(monkeypatch) -> None:
-    monkeypatch.setattr(hub_module, "hub_refusal", lambda hub, file: TimeoutError("timed out"))
-    monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: None)
-    said = (
-        r"the hub gave no answer when asked for its weights\. Load it again in a minute\. \(TimeoutError: timed out\)"
-    )
-    with pytest.raises(ModelLoadError, match=said):
-        hub_module.refuse_absent_weights("a/b", "a/b", OSError("Can't load the model for 'a/b'."))
-
-
-@pytest.mark.parametrize(
-    ("status", "advice"), [(401, "If you have access"), (403, "If you have access"), (503, "Load it again in a minute")]
-)
-def test_a_hub_that_refuses_weights_is_quoted_with_what_would_help(monkeypatch, status: int, advice: str) -> None:
-    answer = httpx.Response(status, request=httpx.Request("HEAD", "http://hub"))
-    monkeypatch.setattr(hub_module, "hub_refusal", lambda hub, file: HfHubHTTPError("no", response=answer))
-    monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: None)
-    with pytest.raises(ModelLoadError, match=rf"answered {status} when asked for its weights\. {advice}"):
-        hub_module.refuse_absent_weights("a/b", "a/b", OSError("Can't load the model for 'a/b'."))
-
-
-def test_a_hub_is_waited_for_a_few_seconds_and_asked_as_whom_it_may_be(monkeypatch) -> None:
-    """A visitor's model is asked for in nobody's name; its configuration may come without its size."""
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(
-        hub_module, "get_hf_file_metadata", lambda url, **how: asked.append(how) or SimpleNamespace(size=None)
-    )
-    assert [hub_module.hub_refusal("a/b", token) for token in (False, None)] == [None, None]
-    assert asked == [{"token": token, "timeout": hub_module.PATIENCE} for token in (False, None)]
+def status(code: int) -> HfHubHTTPError:
+    return HfHubHTTPError("no", response=httpx.Response(code, request=httpx.Request("HEAD", "http://hub")))
 
 
 def wrapped(error: Exception) -> Exception:
     """As transformers raises it."""
     try:
         raise OSError("Can't load the model for 'a/b'.") from error
-    except OSError as told:
-        return told
+    except OSError as outer:
+        return outer
 
 
-def test_a_hub_that_refuses_a_model_is_asked_once(refused) -> None:
-    for name in "some/none", "some/kept":
-        assert [path for path in refused.asked if name in path] == [f"/{name}/resolve/main/config.json"]
-    assert refused.errors == ""
+@pytest.mark.parametrize(
+    ("error", "refused", "words"),
+    [
+        *((OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), None, ("do not fit on this disk", "HF_HOME")),),
+        *((wrapped(RuntimeError(NO_SPACE)), None, ("do not fit on this disk",)),),
+        *((OSError("There is not enough space on the disk"), None, ("do not fit on this disk",)),),
+        (FAILED, TimeoutError("timed out"), ("gave no answer", "in a minute", "TimeoutError")),
+        (FAILED, status(401), ("answered 401", "hf auth login")),
+        (FAILED, status(403), ("answered 403", "hf auth login")),
+        (FAILED, status(503), ("answered 503", "in a minute")),
+        (FAILED, None, ("did not arrive", "HF_HUB_DISABLE_XET")),
+    ],
+)
+def test_absent_weights_are_explained(monkeypatch, error: Exception, refused: Exception | None, words) -> None:
+    monkeypatch.setattr(checkpoint_files, "hub_refusal", lambda hub, file: refused)
+    monkeypatch.setattr(checkpoint_files, "try_to_load_from_cache", lambda hub, file: None)
+    with pytest.raises(ModelLoadError) as caught:
+        checkpoint_files.refuse_absent_weights("a/b", "a/b", error)
+    assert all(word in str(caught.value) for word in words)
+
+
+INDEX = checkpoint_files.SAFE_WEIGHTS_INDEX_NAME
+
+
+@pytest.mark.parametrize(
+    ("index", "parts", "absent"),
+    [
+        (None, [checkpoint_files.SAFE_WEIGHTS_NAME], False),  # the device may have had too little memory
+        ('{"weight_map": {"a": "1", "b": "2"}}', ["1", "2"], False),
+        ('{"weight_map": {"a": "1", "b": "2"}}', ["1"], True),  # the download broke off
+        (f'{{"weight_map": {{"a": "{INDEX}"}}}}', [], False),
+        ('{"weight_map": {"a": "../1"}}', [], False),
+        ('{"weight_map": [', [], False),
+        ('{"weight_map": []}', [], False),
+        ('{"weight_map": {"a": []}}', [], False),
+        ("{}", [], False),
+        ("[]", [], False),
+        ("[" * 100_000, [], False),
+    ],
+    ids=["whole", "all", "some", "itself", "outside", "torn", "no names", "no name", "no map", "no index", "deep"],
+)
+def test_the_hub_is_asked_only_about_weights_that_are_absent(monkeypatch, tmp_path, index, parts, absent) -> None:
+    """A damaged index is not an absent one."""
+    look, asked = checkpoint_files.try_to_load_from_cache, []
+    cached = {part: f"/cache/{part}" for part in parts}
+    if index is not None:
+        (tmp_path / "index.json").write_text(index, "utf-8")
+        cached[INDEX] = str(tmp_path / "index.json")
+    monkeypatch.setattr(checkpoint_files, "hub_refusal", lambda hub, file: asked.append(file))
+    monkeypatch.setattr(checkpoint_files, "try_to_load_from_cache", lambda hub, it: cached.get(it) or look(hub, it))
+    with pytest.raises(ModelLoadError, match="did not arrive") if absent else nullcontext():
+        checkpoint_files.refuse_absent_weights("a/b", "a/b", MemoryError())
+    assert bool(asked) == absent
+
+
+def test_a_hub_is_waited_for_a_few_seconds_and_asked_anonymously_for_others(monkeypatch) -> None:
+    """A configuration may come without its size."""
+    asked: list[dict[str, Any]] = []
+    found = SimpleNamespace(size=None)
+    monkeypatch.setattr(checkpoint_files, "get_hf_file_metadata", lambda url, **how: asked.append(how) or found)
+    assert [checkpoint_files.hub_refusal("a/b", token) for token in (False, None)] == [None, None]
+    assert asked == [{"token": token, "timeout": checkpoint_files.PATIENCE} for token in (False, None)]
 
 
 def test_what_is_wrong_with_a_model_in_the_cache_is_said_without_a_network(models, tmp_path) -> None:

@@ -26,15 +26,12 @@ def timed(draft_ms: float, verify_ms: float, draft: PassCost, verify: PassCost) 
         (PassCost(2_000_000, 1_000_000), 2.0, "memory"),
         (PassCost(1_000_000, 10_000_000), 1.0, "memory"),
         (PassCost(1_000_000, 30_000_000), 3.0, "compute"),
+        (PassCost(), 0.0, "memory"),
     ],
 )
 def test_the_longer_of_memory_and_compute_time_is_the_limit(work, ms, bound):
     assert LIMITS.least_ms(work) == pytest.approx(ms)
     assert LIMITS.bound(work) == bound
-
-
-def test_nothing_to_do_takes_no_time():
-    assert LIMITS.least_ms(PassCost()) == 0
 
 
 @pytest.mark.parametrize("wrong", [0, -1e9, float("nan")])
@@ -45,22 +42,16 @@ def test_limits_that_are_not_above_0_are_refused(wrong):
     assert Limits(0.5, 0.5).least_ms(PassCost(1, 1)) == 2000
 
 
-def test_draft_and_target_each_have_their_own_limit():
-    """2 ms of bytes, then 3 ms of FLOPs, in 4 + 6 ms: they cannot overlap, as the target waits for the draft."""
-    step = timed(4.0, 6.0, PassCost(2_000_000, 0), PassCost(1_000_000, 30_000_000))
-    assert achieved(step, LIMITS) == Achieved(pytest.approx(0.5), "memory")
-
-
-def test_proposals_made_without_a_model_are_not_a_pass():
-    """Prompt lookup moves and computes nothing that is counted, which leaves the target's pass."""
-    step = timed(4.0, 2.0, PassCost(), PassCost(1_000_000, 1))
-    assert achieved(step, LIMITS) == Achieved(pytest.approx(0.5), "memory")
-
-
-def test_a_share_above_the_limit_is_not_clipped():
-    found = achieved(timed(0.0, 0.5, PassCost(), PassCost(1_000_000, 1)), LIMITS)
-    assert found == Achieved(pytest.approx(2.0), "memory")
-
-
-def test_a_step_that_took_no_time_has_no_share():
-    assert achieved(timed(0.0, 0.0, PassCost(), PassCost(1_000_000, 1)), LIMITS) is None
+@pytest.mark.parametrize(
+    ("draft_ms", "verify_ms", "draft", "verify", "share"),
+    [
+        # 2 ms of bytes, then 3 ms of FLOPs, in 4 + 6 ms: they cannot overlap, as the target waits for the draft.
+        (4.0, 6.0, PassCost(2_000_000, 0), PassCost(1_000_000, 30_000_000), 0.5),
+        (4.0, 2.0, PassCost(), PassCost(1_000_000, 1), 0.5),  # a lookup moves and computes nothing that is counted
+        (0.0, 0.5, PassCost(), PassCost(1_000_000, 1), 2.0),  # a share above the limit is not clipped
+    ],
+)
+def test_the_share_of_the_limit(draft_ms, verify_ms, draft, verify, share):
+    step = timed(draft_ms, verify_ms, draft, verify)
+    assert achieved(step, LIMITS) == Achieved(pytest.approx(share), "memory")
+    assert achieved(timed(0.0, 0.0, draft, verify), LIMITS) is None

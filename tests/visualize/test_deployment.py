@@ -192,11 +192,7 @@ def test_a_step_that_does_not_advance_all_sequences_is_told() -> None:
 
     assert about(at_once=64, max_num_batched_tokens=384, num_speculative_tokens=4) == []
     [text] = about(at_once=64, max_num_batched_tokens=383, num_speculative_tokens=4)
-    assert text == (
-        "A step of 383 tokens advances 63 of 64 sequences by a whole round: each takes 6 tokens of it, for its last "
-        "one and its guesses, and for the draft. The others wait, or have fewer guesses checked; 384 tokens in a step "
-        "would advance all."
-    )
+    assert "advances 63 of 64 sequences by a whole round: each takes 6 tokens" in text
     assert about(at_once=64, max_num_batched_tokens=64, speculative="off") == []
     assert about(at_once=1365, num_speculative_tokens=4) == []
     [text] = about(at_once=1366, num_speculative_tokens=4)

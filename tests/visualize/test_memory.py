@@ -27,7 +27,8 @@ from visualize.charts import memory_charts as memory
 from visualize.pages.memory import hub_models as hub
 from visualize.pages.memory.calculator import BOUNDS, CHOICES, DEFAULTS, NAMES, OTHER, Inputs, from_link, to_inputs
 from visualize.pages.memory.memory_report import about, formula, in_every_format, readouts, sheet, size
-from visualize.pages.memory.page import Found, _answer, _ask
+from visualize.pages.memory.page import Found, begin_look_up, look_up_pending
+from visualize.pages.memory.page import answer as page_answer
 
 LLAMA = known_models()["llama-3.1-8b"]
 
@@ -35,9 +36,10 @@ LLAMA = known_models()["llama-3.1-8b"]
 def answer(**changes: object) -> dict:
     """The page's final answer for these inputs, once the hub was asked."""
     found: Found = {}
-    values = [getattr(Inputs(**changes), name) for name in NAMES]
-    list(_ask(found, *values))
-    line = _answer(found, *values)
+    inputs = Inputs(**changes)
+    begin_look_up(found, inputs.model, inputs.hub)
+    look_up_pending(found)
+    line = page_answer(found, *(getattr(inputs, name) for name in NAMES))
     assert "<" not in line
     return json.loads(line)
 
@@ -98,23 +100,27 @@ def test_the_hub_is_asked_only_once_for_the_same_id(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("visualize.pages.memory.hub_models.find_model", find)
     found: Found = {}
     values = [getattr(Inputs(model=OTHER, hub="some/model"), name) for name in NAMES]
-    assert "press Enter" in json.loads(_answer(found, *values))["problem"]
-    assert [json.loads(line) for line in _ask(found, *values)] == [{"status": "Asking the hub for some/model …"}]
+    assert "press Enter" in json.loads(page_answer(found, *values))["problem"]
+    begin_look_up(found, OTHER, "some/model")
+    assert json.loads(page_answer(found, *values)) == {"status": "Asking the hub for some/model …"}
     for _ in range(2):
-        assert json.loads(_answer(found, *values))["about"].startswith("some/model: 32 layers")
+        look_up_pending(found)
+        assert json.loads(page_answer(found, *values))["about"].startswith("some/model: 32 layers")
     assert asked == [("some/model", True)]  # anyone may ask, so not with the server owner's credentials
 
 
 def test_of_two_look_ups_at_once_the_one_that_began_last_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "visualize.pages.memory.hub_models.find_model", lambda hub, open_to_all: replace(LLAMA, name=hub)
-    )
     found: Found = {}
-    first, second = (
-        _ask(found, *(getattr(Inputs(model=OTHER, hub=hub), name) for name in NAMES)) for hub in ("a/b", "c/d")
-    )
-    for look_up in (first, second, second, first):
-        next(look_up, None)
+
+    def find(hub: str, *, open_to_all: bool = False) -> ModelInfo:
+        if hub == "a/b":  # another is asked for meanwhile
+            begin_look_up(found, OTHER, "c/d")
+        return replace(LLAMA, name=hub)
+
+    monkeypatch.setattr("visualize.pages.memory.hub_models.find_model", find)
+    begin_look_up(found, OTHER, "a/b")
+    for _ in range(2):
+        look_up_pending(found)
     assert [(id, model.name) for id, model in found.items()] == [("c/d", "c/d")]
 
 

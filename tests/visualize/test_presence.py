@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.coroutines import complete
-from visualize.jobs.tab_heartbeat import ALIVE, PATIENCE, RETURNS, Presence
+from visualize.jobs.tab_heartbeat import ALIVE, AWAY_S, RETURNS_S, HeartbeatMiddleware
 
 TAB, OTHER, THIRD = (f"/gradio_api/heartbeat/{name}" for name in ("abc", "def", "ghi"))
 
@@ -36,7 +36,7 @@ class Tabs:
         self.begun: list[str] = []
         self.ended: list[str] = []
         self.down = asyncio.Event()
-        self._presence = Presence(self._gradio, **limits)
+        self._presence = HeartbeatMiddleware(self._gradio, **limits)
 
     async def _gradio(self, scope: Any, receive: Callable, send: Callable) -> None:
         self.begun.append(scope["path"])
@@ -85,12 +85,12 @@ def test_a_tab_is_gone_when_no_connection_follows_its_last() -> None:
         close_other, _ = await tabs.connect()  # as a browser does that reconnects before its first is known to be lost
         assert came == [200, ALIVE]
         await close()
-        await later(2 * RETURNS)
+        await later(2 * RETURNS_S)
         assert (tabs.begun, tabs.ended) == ([TAB], []), "the other is open"
         await close_other()
-        await later(0.8 * RETURNS)
+        await later(0.8 * RETURNS_S)
         assert tabs.ended == []
-        await later(0.2 * RETURNS)
+        await later(0.2 * RETURNS_S)
         assert (tabs.begun, tabs.ended) == ([TAB], [TAB])
 
     complete(use())
@@ -103,12 +103,12 @@ def test_a_tab_whose_connection_breaks_may_return_each_time() -> None:
             close, came = await tabs.connect()
             assert came == [200, ALIVE]
             await close()
-            await later(0.8 * RETURNS)
+            await later(0.8 * RETURNS_S)
         close, _ = await tabs.connect()
-        await later(2 * RETURNS)
+        await later(2 * RETURNS_S)
         assert (tabs.begun, tabs.ended) == ([TAB], []), "who has returned is not waited for"
         await close()
-        await later(RETURNS)
+        await later(RETURNS_S)
         assert tabs.ended == [TAB]
 
     complete(use())
@@ -126,7 +126,7 @@ def test_a_tab_that_is_closed_is_gone_at_once() -> None:
         assert tabs.ended == [TAB] * 2
         await tabs.connect()  # anew
         await close()
-        await later(2 * RETURNS)
+        await later(2 * RETURNS_S)
         assert (tabs.begun, tabs.ended) == ([TAB] * 3, [TAB] * 2)
 
     complete(use())
@@ -149,7 +149,7 @@ def test_a_tab_may_say_that_it_is_away_after_its_connection_broke() -> None:
         close, _ = await tabs.connect()
         await close()
         assert await tabs.ask(f"{TAB}/away") == 204
-        await later(2 * RETURNS)
+        await later(2 * RETURNS_S)
         assert tabs.ended == []
 
     complete(use())
@@ -184,7 +184,7 @@ def test_a_tab_that_came_back_is_no_longer_away() -> None:
         await close_first()
         await close()
         assert tabs.ended == []
-        await later(RETURNS)
+        await later(RETURNS_S)
         assert tabs.ended == [TAB]
 
     complete(use())
@@ -197,14 +197,14 @@ def test_nobody_is_away_for_ever() -> None:
         for _ in range(3):
             await tabs.ask(f"{TAB}/away")
             await close()
-            await later(0.8 * PATIENCE)
+            await later(0.8 * AWAY_S)
             assert tabs.ended == []
             close, _ = await tabs.connect()
-        await later(2 * PATIENCE)
+        await later(2 * AWAY_S)
         assert tabs.ended == [], "who is back is not away"
         await tabs.ask(f"{TAB}/away")
         await close()
-        await later(PATIENCE)
+        await later(AWAY_S)
         assert tabs.ended == [TAB]
 
     complete(use())

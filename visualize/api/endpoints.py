@@ -27,7 +27,7 @@ from lab.memory.model_memory import known_models
 from lab.trace.run import Run
 from lab.util.background import in_background
 from visualize.api.flat_results import flat
-from visualize.disconnects import caller
+from visualize.api_clients import client_of
 from visualize.jobs.job_queue import TICK, JobQueue, Load, QueuedJob
 from visualize.pages.compare.configurations import BOUNDS as COMPARE_BOUNDS
 from visualize.pages.compare.configurations import MAX_OWN
@@ -97,14 +97,14 @@ class Programs:
     def leave(self, request: gr.Request) -> None:
         """A caller has gone."""
         with self._lock:
-            jobs = list(self._jobs.get(caller(request), ()))
+            jobs = list(self._jobs.get(client_of(request), ()))
         for job in jobs:
             job.cancelled.set()
 
     async def _answer(self, request: gr.Request, do: Callable[[Job], JsonResult]) -> JsonResult:
         job = Job(self._queue, self._load, do)
         with self._lock:
-            mine = self._jobs.setdefault(who := caller(request), set())
+            mine = self._jobs.setdefault(who := client_of(request), set())
             mine.add(job)
         try:
             return await job.finished(lambda status: self._tell(who, status))

@@ -8,6 +8,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import wait
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -16,8 +17,8 @@ from lab.engine.engine import Engine
 from lab.errors import LabError
 from lab.models.load_progress import Loading, track_loading
 from lab.registry import Pair
+from lab.util.background import POLL_SECONDS, in_background
 from lab.util.messages import counted
-from visualize.jobs.compiling import Compiles, compiling
 
 log = logging.getLogger(__name__)
 
@@ -181,11 +182,18 @@ class QueuedJob(ABC):
         finally:
             self._loading = None
 
-    def compile(self, engine: Compiles, configs: Iterable[EngineConfig]) -> None:
+    def compile(self, engine: Any, configs: Iterable[EngineConfig]) -> None:
         """Wait until the layers are compiled, if any of ``configs`` asks for that, or until cancelled."""
-        for status in compiling(engine, configs, self.cancelled):
-            self._compiling = status
+        wanted = next((config for config in configs if config.torch_compile), None)
+        if wanted is None:
+            return
+        began = time.monotonic()
+        compiler = in_background(lambda: engine.models(wanted), "decode-lab-compiler")  # goes on when this is cancelled
+        while not wait([compiler], POLL_SECONDS).done and not self.cancelled.is_set():
+            self._compiling = f"Compiling the layers: {time.monotonic() - began:.0f} s so far …"
         self._compiling = ""
+        if compiler.done():
+            compiler.result()
 
     def turn(self, *, alone: bool = True) -> AbstractContextManager[None]:
         """Its turn (``JobQueue.turn``), which comes at once if it is cancelled, even while others are at work."""

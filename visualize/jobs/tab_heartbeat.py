@@ -1,4 +1,4 @@
-"""Which tabs are there, with and without a connection of their own.
+"""Middleware that knows which tabs are there, with and without a connection of their own.
 
 As long as a page is there it keeps a request open, Gradio's "heartbeat", and when that breaks, Gradio notifies the
 listeners to ``unload``: a run would be stopped, and could no longer be saved. But connections break though the page is
@@ -13,51 +13,51 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
 from contextlib import suppress
 
-from starlette.responses import Response
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from visualize.jobs.visitor_sessions import MOST
 
 HEARTBEAT = re.compile(r"(/gradio_api/heartbeat/[\w-]+)(?:/(away|gone))?/?", re.ASCII)
 ALIVE = b"data: ALIVE\n\n"
-EVERY = 15.0
+EVERY_S = 15.0
 """Seconds between signs of life: Gradio's own."""
-PATIENCE = 2 * 3600.0
+AWAY_S = 2 * 3600.0
 """Seconds for which a tab may be away. One that is closed says so; a browser that is killed does not."""
-RETURNS = 15.0
+RETURNS_S = 15.0
 """Seconds in which a tab whose connection broke may return. Browsers try again every three to five seconds, so that an
-attempt or two may fail; and a run to which nobody returns holds others up no longer than that."""
-STREAM = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
+attempt or two may fail; and a run to which no page returns holds others up no longer than that."""
 
 
 class _Tab:
-    """A tab, for which one heartbeat is kept open within this process until it is ``gone``."""
+    """A tab, for which one heartbeat is kept open within this process until it is ``gone``. ``expiry``: when it is gone
+    unless it returns, if it is away or its connection broke."""
 
     def __init__(self) -> None:
         self.connections = 0
         self.gone = asyncio.Event()
         self.heartbeat: asyncio.Task[None]
         self.expiry: asyncio.TimerHandle | None = None
-        """When it is gone unless it returns, of one that is away or whose connection broke."""
 
-    def wake(self) -> None:
-        """It has returned, or nobody waits for that any more."""
+    def stay(self) -> None:
         if self.expiry:
             self.expiry.cancel()
         self.expiry = None
 
 
-class Presence:
+class HeartbeatMiddleware:
     """Stands between the tabs' connections and Gradio's heartbeats.
 
-    A tab is gone when it says so; when it has been absent for ``returns`` seconds after its last connection broke, or
-    for ``patience`` if it said that it is away; or when ``most`` others are absent.
+    A tab is gone when it says so; when it has been absent for ``RETURNS_S`` after its last connection broke, or for
+    ``AWAY_S`` if it said that it is away; or when ``most`` others are absent.
     """
 
-    def __init__(self, app: ASGIApp, patience: float = PATIENCE, returns: float = RETURNS, most: int = MOST) -> None:
-        self._app, self._patience, self._returns, self._most = app, patience, returns, most
+    def __init__(self, app: ASGIApp, most: int = MOST) -> None:
+        self._app, self._most = app, most
         self._tabs: dict[str, _Tab] = {}  # by the path of their heartbeat; the last to be absent last
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,54 +65,48 @@ class Presence:
         if not found:
             await self._app(scope, receive, send)
             return
-        path, said = found.groups()
-        wanted = "POST" if said else "GET"
-        if scope["method"] != wanted:
-            await Response(status_code=405, headers={"Allow": wanted})(scope, receive, send)
-        elif said is None:
-            await self._connected(path, scope, receive, send)
+        path, news = found.groups()
+        method = "POST" if news else "GET"
+        if scope["method"] != method:
+            await Response(status_code=405, headers={"Allow": method})(scope, receive, send)
+        elif news is None:
+            await self._connect(path, scope, receive, send)
         elif tab := self._tabs.get(path):
-            if said == "away":
-                self._absent(path, tab, self._patience)
+            if news == "away":
+                self._absent(path, tab, AWAY_S)
             else:
                 self._gone(path, tab)
             await Response(status_code=204)(scope, receive, send)
         else:
             await Response(status_code=404)(scope, receive, send)
 
-    async def _connected(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _connect(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a tab's request until either side ends it."""
         tab = self._tabs.get(path) or self._begin(path, scope)
         tab.connections += 1
-        tab.wake()
+        tab.stay()
 
-        async def broken() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
+        async def alive() -> AsyncIterator[bytes]:
+            while not tab.gone.is_set():
+                yield ALIVE
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(tab.gone.wait(), EVERY_S)
 
-        ends = {asyncio.create_task(broken()), tab.heartbeat}
         try:
-            await send(STREAM)
-            while True:
-                await send({"type": "http.response.body", "body": ALIVE, "more_body": True})
-                done, _ = await asyncio.wait(ends, timeout=EVERY, return_when=asyncio.FIRST_COMPLETED)
-                if done:
-                    break
-            with suppress(OSError):  # nobody is there any more
-                await send({"type": "http.response.body", "body": b""})
+            stream = StreamingResponse(alive(), media_type="text/event-stream")
+            with suppress(ClientDisconnect):
+                await stream(scope | {"asgi": {}}, receive, send)  # as by ASGI 2.0: it listens for the disconnect
         finally:
-            (ends - {tab.heartbeat}).pop().cancel()
             tab.connections -= 1
             if not (tab.connections or tab.expiry or tab.gone.is_set()):
-                self._absent(path, tab, self._returns)
+                self._absent(path, tab, RETURNS_S)
 
     def _begin(self, path: str, scope: Scope) -> _Tab:
         """Ask Gradio for the heartbeat of a new tab."""
         tab = self._tabs[path] = _Tab()
 
         async def receive() -> Message:
-            if not tab.gone.is_set():
-                await tab.gone.wait()
+            await tab.gone.wait()
             return {"type": "http.disconnect"}
 
         async def send(message: Message) -> None:
@@ -129,7 +123,7 @@ class Presence:
 
     def _absent(self, path: str, tab: _Tab, seconds: float) -> None:
         """It is gone unless it returns within ``seconds``."""
-        tab.wake()
+        tab.stay()
         tab.expiry = asyncio.get_running_loop().call_later(seconds, self._gone, path, tab)
         self._tabs[path] = self._tabs.pop(path)
         absent = [(path, tab) for path, tab in self._tabs.items() if tab.expiry]
@@ -137,7 +131,7 @@ class Presence:
             self._gone(*longest)
 
     def _gone(self, path: str, tab: _Tab) -> None:
-        tab.wake()
+        tab.stay()
         tab.gone.set()
         if self._tabs.get(path) is tab:
             del self._tabs[path]

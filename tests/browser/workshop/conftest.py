@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Route
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 from tests.browser.conftest import PRESENTERS_KEY as KEY
-from tests.browser.conftest import Lab
+from tests.browser.pages import Lab
 from visualize.pages.workshop.auth import WorkshopAuth
 
 CODE = WorkshopAuth(KEY).code
 HASTY = "const { timeout } = AbortSignal; AbortSignal.timeout = () => timeout.call(AbortSignal, 1000)"
 """Doors that do not answer are given up after a second."""
+PROBLEM = ":is(.strip-say, .sheet-say).problem"
+"""What went wrong, on the bar of a page or on the room's page."""
 
 
 @pytest.fixture(scope="package")
@@ -42,20 +45,34 @@ def code(presenter: BrowserContext) -> str:
 
 @pytest.fixture(scope="package")
 def shown(presenter: BrowserContext, server: str) -> Lab:
-    """The presenter's Lab page."""
-    lab = Lab(presenter.new_page(), server).open(seed=3, max_tokens=24)
-    state(lab.page, "ready")
-    return lab
+    """The presenter's Lab page, with a run."""
+    return presents(presenter, server, seed=3, max_tokens=24).ran()
 
 
 @pytest.fixture
 def leading(shown: Lab) -> Iterator[Lab]:
-    """The same page while it is shown to everyone."""
-    shown.page.click("[data-act=lead]")
+    """The same page while it is shown to everyone, at the end of its run."""
+    shown.page.bring_to_front()
+    acts(shown.page, "lead")
     state(shown.page, "leading")
     yield shown
-    shown.page.click("[data-act=rest]")
+    shown.page.bring_to_front()
+    acts(shown.page, "rest")
     state(shown.page, "ready")
+
+
+def presents(presenter: BrowserContext, server: str, **link: Any) -> Lab:
+    """Another page of a presenter."""
+    lab = Lab(presenter.new_page(), server).open(**link)
+    state(lab.page, "ready")
+    return lab
+
+
+def joins(page: Page, server: str, code: str, **link: Any) -> Lab:
+    """Join by a link, and follow."""
+    lab = Lab(page, server).open(join=code, **link)
+    state(page, "following")
+    return lab
 
 
 def sees(page: Page, seq: int) -> None:
@@ -64,6 +81,21 @@ def sees(page: Page, seq: int) -> None:
 
 def state(page: Page, wanted: str) -> None:
     page.wait_for_selector(f".strip[data-state={wanted}]")
+
+
+def acts(page: Page, act: str) -> None:
+    """Press a button of the workshop's bar: lead, rest, follow, alone, settings, out."""
+    page.click(f"[data-act={act}]")
+
+
+def followed_by(page: Page, count: int) -> None:
+    """Wait until the presenter's bar says how many follow."""
+    expect(page.locator(".strip-say")).to_contain_text(str(count))
+
+
+def fails_once(page: Page, door: str) -> None:
+    """The next question at this door of the workshop is not answered."""
+    page.route(f"**/workshop/{door}", lambda route: route.abort(), times=1)
 
 
 def answered(page: Page, held: Route) -> None:

@@ -1,264 +1,284 @@
-"""What followers of a presenter see, and how they leave and come back."""
+"""What followers of a presenter see, and how they leave, take settings, and come back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import psutil
-from playwright.sync_api import Browser, Route
+from playwright.sync_api import Browser, BrowserContext, Route, expect
 
 from lab.util.machine_info import describe_machine
 from tests import followers
 from tests.browser.conftest import PRESENTERS_KEY as KEY
-from tests.browser.conftest import Lab, background
-from tests.browser.workshop.conftest import answered, sees, state
+from tests.browser.pages import LONG, Lab, background, until_asked
+from tests.browser.workshop.conftest import (
+    PROBLEM,
+    acts,
+    answered,
+    fails_once,
+    followed_by,
+    joins,
+    presents,
+    sees,
+    state,
+)
 from tests.waiting import until
 
 Visit = Callable[..., Lab]
+
+
+def run_of(lab: Lab) -> str:
+    return lab.page.get_attribute(".stage", "data-run")
 
 
 def test_followers_see_what_is_shown_until_they_go_their_own_way(visit: Visit, leading: Lab, code: str) -> None:
     lab = visit().open(join=code.lower())
     state(lab.page, "following")
     assert "join" not in lab.page.url
-    assert lab.page.inner_text(".strip-say") == "You follow the presenter. Nothing is shown yet."
-    assert lab.page.inner_text(".text .hint").startswith("What the presenter shows appears here")
-
-    leading.choose("speculative", "Lookup")
-    leading.run()
-    leading.finish()
+    leading.choose("speculative", "ngram")
+    leading.ran()
     end = leading.instant
     sees(lab.page, end)
     assert lab.seen()["text"] == leading.seen()["text"]
     assert not lab.running, "the follower's own Run stays available"
-    settings = "KV format Native, paged blocks on, speculation Lookup, guesses a round 4, blocks in the pool 128, "
-    assert lab.page.inner_text(".compared") == f"{settings}temperature 0.8, seed 3, max tokens 24"
-    assert leading.page.inner_text(".compared") == ""
+    assert lab.page.inner_text(".compared")  # the settings of what is shown
     lab.page.click(".use")
-    lab.page.wait_for_selector("#speculative label.selected:has-text('Lookup')")
+    expect(lab.option("speculative", "ngram")).to_be_checked()
     state(lab.page, "following")
 
-    for key in ("Home", "ArrowRight", "ArrowRight"):  # as the presenter scrubs
-        leading.page.keyboard.press(key)
+    leading.press("Home", "ArrowRight", "ArrowRight")  # as the presenter scrubs
     for page in (leading.page, lab.page):  # a follower's page may be drawn before the presenter's own
         sees(page, 2)
-    assert lab.page.inner_text(".say") == leading.page.inner_text(".say")
+    assert lab.say.inner_text() == leading.say.inner_text()
     assert lab.seen()["rounds"] == leading.seen()["rounds"]
 
     late = visit(viewport={"width": 390, "height": 844}).open(join=code)
     sees(late.page, 2)
     assert late.page.is_hidden("#controls"), "on a phone, a follower sees only the stage"
-    leading.page.wait_for_function("document.querySelector('.strip-say').textContent.includes('2 follow')")
-
-    lab.page.keyboard.press("End")  # the follower takes over the player
+    followed_by(leading.page, 2)
+    lab.press("End")  # the follower takes over the player
     state(lab.page, "alone")
     sees(lab.page, end)
-    leading.page.keyboard.press("ArrowLeft")
+    leading.press("ArrowLeft")
     sees(late.page, 1)
     assert lab.instant == end
     assert lab.page.is_hidden(".strip-own"), "the run on the stage is the presenter's"
-    leading.page.wait_for_function("document.querySelector('.strip-say').textContent.includes('1 person follows')")
+    followed_by(leading.page, 1)
 
-    lab.page.click("[data-act=follow]")
-    sees(lab.page, 1)
-    lab.run()  # the follower's own run
-    lab.finish()
+    # A browser allows six connections to a server, and every page needs one: a hidden page disconnects.
+    background(late.page, True)
+    followed_by(leading.page, 0)
+    leading.press("ArrowRight")
+    leading.wait_for_instant(2)
+    background(late.page, False)
+    sees(late.page, 2)
+
+    acts(lab.page, "follow")
+    sees(lab.page, 2)
+    lab.ran()  # the follower's own run
     state(lab.page, "alone")
-    assert lab.page.inner_text(".strip-own").startswith("your run: ")
-    sees(late.page, 1)
+    expect(lab.page.locator(".strip-own")).to_be_visible()
+    sees(late.page, 2)
 
-    leading.toggle("enable-prefix-caching")  # and has not run with it yet
-    leading.page.wait_for_function("location.search.includes('enable_prefix_caching=1')")
-    leading.page.wait_for_timeout(500)
-    lab.page.click("[data-act=settings]")
-    lab.page.wait_for_url("**enable_prefix_caching=1**")
-    assert "speculative=ngram" in lab.page.url
+    with leading.page.expect_response(lambda answer: "prefix_caching" in (answer.request.post_data or "")):
+        leading.toggle("enable_prefix_caching")  # and has not run with it yet
+    acts(lab.page, "settings")
+    until_asked(lab.page, enable_prefix_caching=1, speculative="ngram")
     lab.ready()
     state(lab.page, "alone")
-    lab.page.wait_for_selector("#speculative label.selected:has-text('Lookup')")
+    leading.toggle("enable_prefix_caching")
+    leading.choose("speculative", "draft")
+    leading.ran()
 
 
-def test_followers_see_a_reopened_run_and_keep_it_when_showing_stops(
-    visit: Visit, leading: Lab, code: str, tmp_path: Path
+def test_a_reopened_run_is_seen_kept_when_showing_stops_and_nobody_with_a_run_is_pulled_in(
+    visit: Visit, leading: Lab, code: str, tmp_path
 ) -> None:
-    leading.run()
-    leading.finish()
     file = leading.save("json", tmp_path)
     lab = visit().open(join=code)
     sees(lab.page, leading.instant)
-    before = leading.page.get_attribute(".stage", "data-run")
+    before = run_of(leading)
     leading.reopen(file)
-    leading.page.wait_for_function("before => document.querySelector('.stage').dataset.run !== before", arg=before)
+    until(lambda: leading.page.wait_for_timeout(20) or run_of(leading) != before)
     leading.finish()
-    here = leading.page.get_attribute(".stage", "data-run")
     lab.page.wait_for_function(
-        "run => JSON.parse(document.querySelector('.stage').dataset.run).run === JSON.parse(run).run", arg=here
+        "run => JSON.parse(document.querySelector('.stage').dataset.run).run === JSON.parse(run).run",
+        arg=run_of(leading),
     )
     sees(lab.page, leading.instant)
     assert lab.seen()["text"] == leading.seen()["text"]
-    leading.page.click("[data-act=rest]")
-    lab.page.wait_for_function("document.querySelector('.strip-say').textContent.includes('the last run stays')")
-    leading.page.click("[data-act=lead]")
-    lab.page.wait_for_function("document.querySelector('.strip-say').textContent.includes('what you see')")
-
-
-def test_a_participant_with_a_run_is_not_pulled_into_following(visit: Visit, leading: Lab, code: str) -> None:
-    leading.run()
-    leading.finish()
-    leading.page.click("[data-act=rest]")
-    lab = visit().open(join=code)
-    state(lab.page, "following")
-    lab.run()
-    lab.finish()
+    said = lab.page.inner_text(".strip-say")
+    acts(leading.page, "rest")
+    expect(lab.page.locator(".strip-say")).not_to_have_text(said)
+    assert lab.written.count() == leading.written.count()
+    lab.ran()
     state(lab.page, "alone")
-    own = lab.page.get_attribute(".stage", "data-run")
-    leading.page.click("[data-act=lead]")
-    leading.page.keyboard.press("Home")
-    leading.page.wait_for_function("document.querySelector('.strip-say').textContent.includes('You lead: 0')")
-    assert lab.page.get_attribute(".stage", "data-run") == own
+    own = run_of(lab)
+    acts(leading.page, "lead")
+    state(leading.page, "leading")
+    leading.press("Home")
+    followed_by(leading.page, 0)
+    assert run_of(lab) == own
 
     lab.page.focus("[data-act=follow]")
-    lab.page.keyboard.press("Enter")
+    lab.press("Enter")
     sees(lab.page, 0)
     lab.page.wait_for_selector("[data-act=alone]:focus")  # the button that had the focus is hidden
-    assert "run=" not in lab.page.url
+    assert "run" not in lab.link
+    leading.ran()
 
 
-def test_the_presenters_run_is_not_mistaken_for_ones_own(visit: Visit, leading: Lab, code: str) -> None:
-    """It is all pale until one's own run has something to show, which may take a while when many share an engine."""
-    leading.run()
-    leading.finish()
-    lab = visit().open(join=code)
+def test_ones_own_run_is_told_from_the_presenters_and_no_late_answer_takes_the_stage_from_it(
+    visit: Visit, leading: Lab, code: str
+) -> None:
+    """What is shown is pale until one's own run has something to show, which may take a while in a full room."""
+    lab = joins(visit().page, leading.server, code)
     sees(lab.page, leading.instant)
     held: list[Route] = []
-    lab.page.route("**/channels/**", lambda route: held.append(route))
+    lab.page.route("**/channels/**", lambda route: held.append(route), times=1)
     lab.run()
     opacity = "part => Number(getComputedStyle(document.querySelector(part)).opacity)"
     for part in (".readouts", ".text", ".charts"):
         lab.page.wait_for_function(f"part => ({opacity})(part) < 0.5", arg=part)
-    assert lab.page.inner_text(".say") == "Waiting for the engine … Pale parts are from before."
-    for route in held:
-        route.continue_()
+    held.pop().continue_()
     lab.finish()
     state(lab.page, "alone")
     assert lab.page.evaluate(f"['.readouts', '.text', '.charts'].map({opacity})") == [1, 1, 1]
-
-
-def test_a_late_answer_does_not_take_the_stage_from_a_run(visit: Visit, leading: Lab, code: str) -> None:
-    leading.run()
-    leading.finish()
-    lab, held = visit(), []
-    for ask in (lambda: lab.open(join=code), lambda: lab.page.click("[data-act=follow]")):
+    for ask in (lambda: acts(lab.page, "follow"), lambda: lab.open(join=code)):
         lab.page.route("**/workshop/join", lambda route: held.append(route), times=1)
         ask()
-        lab.run()
-        lab.finish()
-        own = lab.page.get_attribute(".stage", "data-run")
+        lab.ran()
+        own = run_of(lab)
         answered(lab.page, held.pop())
         state(lab.page, "alone")
-        assert lab.page.get_attribute(".stage", "data-run") == own
+        assert run_of(lab) == own
 
 
-def test_following_again_stops_ones_own_run(visit: Visit, leading: Lab, code: str) -> None:
-    leading.run()
-    leading.finish()
-    lab = visit().open(join=code, max_tokens=900, kernels="reference")
-    state(lab.page, "following")
+def test_following_again_stops_ones_own_run_even_one_that_the_server_has_not_answered_yet(
+    visit: Visit, leading: Lab, code: str
+) -> None:
+    lab, held = joins(visit().page, leading.server, code, **LONG), []
     lab.run()
     lab.wait_for_tokens(3)
-    lab.page.click("[data-act=follow]")
+    acts(lab.page, "follow")
     state(lab.page, "following")
     lab.page.wait_for_selector("body:not(.running)")
-    lab.run()  # the follower's own run has ended
-    state(lab.page, "alone")
-    lab.page.keyboard.press("Escape")
-    lab.finish()
-
-    lab.page.click("[data-act=settings]")
-    lab.page.wait_for_function("!location.search.includes('900')")
-    lab.ready()
-    asked = parse_qs(urlsplit(lab.page.url).query)
-    assert asked["max_tokens"] == ["24"]
-    assert not {"run", "step"} & set(asked), "settings are taken over, but no run begins"
-
-
-def test_following_again_ends_a_run_that_the_server_has_not_answered_yet(visit: Visit, leading: Lab, code: str) -> None:
-    leading.run()
-    leading.finish()
-    lab, held = visit().open(join=code, max_tokens=900, kernels="reference"), []
-    state(lab.page, "following")
-    lab.page.click("[data-act=alone]")
-    state(lab.page, "alone")
+    acts(lab.page, "alone")
     lab.page.route("**/queue/join*", lambda route: held.append(route), times=1)
     lab.page.click("#run")
     until(lambda: lab.page.wait_for_timeout(20) or held)
-    lab.page.click("[data-act=follow]")
+    acts(lab.page, "follow")
     lab.page.wait_for_timeout(300)
     answered(lab.page, held.pop())
     state(lab.page, "following")
     lab.page.wait_for_selector("body:not(.begun, .running)")
     sees(lab.page, leading.instant)
     lab.page.wait_for_timeout(500)
-    assert lab.page.get_attribute(".strip", "data-state") == "following"
+    state(lab.page, "following")
     lab.run()  # the one before has ended
     lab.page.click("#stop")
     lab.finish()
-
-
-def test_a_hidden_page_disconnects_and_catches_up_when_shown(visit: Visit, leading: Lab, code: str) -> None:
-    """A browser allows six connections to a server, and every page needs one."""
-    lab = visit().open(join=code)
-    leading.run()
-    leading.finish()
-    leading.page.keyboard.press("Home")
-    sees(lab.page, 0)
-    background(lab.page, True)
-    leading.page.wait_for_function("document.querySelector('.strip-say').textContent.includes('You lead: 0')")
-    leading.page.keyboard.press("ArrowRight")
-    leading.wait_for_instant(1)
-    background(lab.page, False)
-    sees(lab.page, 1)
+    acts(lab.page, "settings")
+    until_asked(lab.page, max_tokens=24, run=None, step=None)  # settings are taken over, but no run begins
 
 
 def test_a_verdict_opened_by_the_presenter_opens_for_everyone(visit: Visit, leading: Lab, code: str) -> None:
-    leading.run()
-    leading.finish()
     lab = visit().open(join=code)
     sees(lab.page, leading.instant)
     leading.page.locator(".text .token:is(.accepted, .recovered)").first.click()
-    leading.page.wait_for_selector(".verdict:not([hidden])")
+    expect(leading.verdict).to_be_visible()
     late = visit().open(join=code)
-    first = leading.page.inner_text(".verdict h2")
-    for page in (lab.page, late.page):
-        page.wait_for_selector(f".verdict:not([hidden]) h2:has-text('{first}')")
-        assert page.inner_text(".token.chosen") == leading.page.inner_text(".token.chosen")
-    assert "guess=" not in lab.page.url, "the address is only about the follower's own run"
+    title = "h2"
+    for follower in (lab, late):
+        expect(follower.verdict.locator(title)).to_have_text(leading.verdict.locator(title).inner_text())
+        assert follower.page.inner_text(".token.chosen") == leading.page.inner_text(".token.chosen")
+    assert "guess" not in lab.link, "the address is only about the follower's own run"
 
-    lab.page.keyboard.press("Escape")  # a follower may close it and goes on following
-    lab.page.wait_for_selector(".verdict", state="hidden")
+    lab.press("Escape")  # a follower may close it and goes on following
+    expect(lab.verdict).to_be_hidden()
     end = leading.instant
     leading.page.click("[data-do=back]")
     sees(lab.page, end - 1)
     state(lab.page, "following")
-    assert lab.page.is_hidden(".verdict")
-    assert late.page.is_visible(".verdict")
-
+    assert lab.verdict.is_hidden()
+    assert late.verdict.is_visible()
     leading.page.click("[data-verdict=on]")
-    for page in (lab.page, late.page):
-        page.wait_for_selector(f".verdict:not([hidden]) h2:has-text('{leading.page.inner_text('.verdict h2')}')")
-    leading.page.keyboard.press("Home")  # it has not happened yet
-    for page in (lab.page, late.page):
-        page.wait_for_selector(".verdict", state="hidden")
-
+    for follower in (lab, late):
+        expect(follower.verdict.locator(title)).to_have_text(leading.verdict.locator(title).inner_text())
+    leading.press("Home")  # it has not happened yet
+    for follower in (lab, late):
+        expect(follower.verdict).to_be_hidden()
     leading.page.click("[data-do=last]")
     sees(late.page, end)
-    late.page.click("[data-act=alone]")  # a verdict opened while not following is their own
+    acts(late.page, "alone")  # a verdict opened while not following is their own
     late.page.locator(".text .token:is(.accepted, .recovered)").first.click()
-    late.page.wait_for_selector(".verdict:not([hidden])")
-    late.page.click("[data-act=follow]")
-    late.page.wait_for_selector(".verdict", state="hidden")
+    expect(late.verdict).to_be_visible()
+    acts(late.page, "follow")
+    expect(late.verdict).to_be_hidden()
+
+
+def test_settings_can_be_taken_before_the_presenter_has_run_anything_and_without_one_ones_own_stay(
+    visit: Visit, presenter: BrowserContext, server: str, code: str
+) -> None:
+    leads = presents(presenter, server)
+    acts(leads.page, "lead")
+    state(leads.page, "leading")
+    with leads.page.expect_response(lambda answer: "ngram" in (answer.request.post_data or "")):
+        leads.choose("speculative", "ngram")
+    lab = joins(visit().page, server, code, temperature=0.3)
+    acts(lab.page, "alone")
+    acts(lab.page, "settings")
+    until_asked(lab.page, speculative="ngram", temperature=None)
+    lab.ready()
+    state(lab.page, "alone")
+    leads.page.bring_to_front()
+    with leads.page.expect_response(lambda answer: '"rest":true' in (answer.request.post_data or "")):
+        acts(leads.page, "rest")
+    leads.page.close()
+
+    lab = joins(visit().page, server, code, temperature=0.3, **LONG)
+    lab.run()
+    lab.wait_for_tokens(3)
+    own = run_of(lab)
+    acts(lab.page, "settings")
+    lab.page.wait_for_selector(PROBLEM)
+    assert lab.link["temperature"] == "0.3"
+    state(lab.page, "alone")
+    if lab.running:  # unless it has come to its end meanwhile
+        lab.press("Escape")
+    lab.finish()
+    assert run_of(lab) == own
+
+
+def test_the_presenters_settings_can_be_asked_for_again_when_the_server_did_not_answer(
+    troubled: Visit, leading: Lab, server: str, code: str
+) -> None:
+    page = joins(troubled().page, server, code).page
+    acts(page, "alone")
+    fails_once(page, "join")
+    acts(page, "settings")
+    page.wait_for_selector(PROBLEM)
+    state(page, "alone")
+
+    joined: list[Route] = []
+
+    def lose_the_second(route: Route) -> None:
+        joined.append(route)
+        if len(joined) == 2:  # the first is for the settings
+            route.abort()
+        else:
+            route.continue_()
+
+    page.route("**/workshop/join", lose_the_second)
+    acts(page, "settings")
+    page.wait_for_selector(f".strip[data-state=out] {PROBLEM}")
+    state(page, "alone")  # although the server answers later
+    page.wait_for_timeout(500)
+    state(page, "alone")
+    acts(page, "follow")
+    state(page, "following")
+    page.reload()
+    state(page, "following")
 
 
 def test_the_cost_of_followers_is_measured_while_they_follow(browser: Browser, server: str) -> None:

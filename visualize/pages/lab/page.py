@@ -28,7 +28,6 @@ from visualize.reduce.settings_from_run import again
 from visualize.run_settings import LINK, NAMES, OTHER, from_link, senseless, sensible
 from visualize.states import IN_CODE
 from visualize.text import told_in_page_words
-from visualize.upload_cleanup import CHECKED_S, STORED_S
 
 
 class LabRun(LiveRun):
@@ -94,7 +93,7 @@ def build(
         warn(notices)
         return [*panel.widgets.unfolded(request.query_params, vars(settings)), *controls.show(settings)]
 
-    with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False, delete_cache=(CHECKED_S, STORED_S)) as page:
+    with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
         header.build("Lab")
         if workshop:
             room.strip()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
 from typing import Any
 
 import gradio as gr
@@ -52,12 +52,14 @@ def build(pages: gr.Blocks) -> None:
         with gr.Column(elem_id="view"):
             setup = {"shells": memory.shells(), "assumed": ASSUMED}
             view = component("pages/memory/page", setup, elem_id="sheet")
-    found = gr.State({})
+    found, latest = gr.State({}), gr.State(0)
     values = [controls[name] for name in NAMES]
-    ask = {"fn": _ask, "inputs": [found, *values], "outputs": view}
-    answer = ask | {"fn": _answer}
-    gr.on(turned(control for name, control in controls.items() if name != "hub"), **answer, **LATEST)
-    controls["hub"].submit(**ask, **LATEST).then(**answer, **QUIET)
+    begin = {"fn": begin_look_up, "inputs": [found, controls["model"], controls["hub"]], "outputs": latest}
+    end = {"fn": look_up_pending, "inputs": found, "outputs": latest}
+    # One event alone writes the sheet, one answer at a time: no older answer replaces a newer one.
+    changes = [*turned(control for name, control in controls.items() if name != "hub"), latest.change]
+    gr.on(changes, answer, [found, *values], view, **LATEST)
+    controls["hub"].submit(**begin, **LATEST).then(**end, **QUIET)
     for choice, number in (("model", "hub"), ("gpu", "memory")):
         controls[choice].input(
             lambda chosen: gr.update(visible=True if chosen == OTHER else "hidden"),
@@ -66,9 +68,9 @@ def build(pages: gr.Blocks) -> None:
             **LATEST,
         )
     keep_address(values, LINK)
-    opened = pages.load(_opened, outputs=values, **QUIET).then(**answer, **QUIET)
+    opened = pages.load(_opened, outputs=values, **QUIET).then(answer, [found, *values], view, **QUIET)
     ready(opened)
-    opened.then(**ask, **QUIET).then(**answer, **QUIET)
+    opened.then(**begin, **QUIET).then(**end, **QUIET)
 
 
 def _controls() -> dict[str, Any]:
@@ -97,32 +99,33 @@ def _opened(request: gr.Request) -> list[Any]:
     return [gr.update(value=getattr(inputs, name), **updates.get(name, {})) for name in NAMES]
 
 
-def _ask(found: Found, *values: Any) -> Iterator[str]:
-    """Look up the hub id, if it is one that is wanted. That may take seconds, in which controls change: so nothing is
-    answered here, but in an event that follows, which has the values of then. ``found`` is changed in place, because
-    another look-up may begin meanwhile: the last that began is kept."""
-    inputs = to_inputs(values)
-    hub = inputs.hub.strip()
-    if inputs.model != OTHER or not hub:
-        return
+def begin_look_up(found: Found, model: str, hub: str) -> Any:
+    """Note that a hub id is looked up, if it is wanted: the sheet says so meanwhile. ``found`` is changed in place,
+    because another look-up may begin before this one ends: the last that began is kept."""
+    if model != OTHER or not hub.strip():
+        return gr.skip()
     found.clear()
-    found[hub] = None
-    yield _answer(found, *values)
-    model = _look_up(hub)
+    found[hub.strip()] = None
+    return time.monotonic_ns()
+
+
+def look_up_pending(found: Found) -> Any:
+    """Look up the hub id that ``begin_look_up`` has noted, which may take seconds."""
+    hub = next((hub for hub, model in found.items() if model is None), None)
+    if hub is None:
+        return gr.skip()
+    try:
+        model: ModelInfo | str = look_up(hub)
+    except LabError as error:
+        model = visible(str(error))
     if hub in found:
         found[hub] = model
+    return time.monotonic_ns()
 
 
-def _answer(found: Found, *values: Any) -> str:
+def answer(found: Found, *values: Any) -> str:
     """The sheet for the controls' values, as a line of JSON."""
     return as_line(_sheet(to_inputs(values), found))
-
-
-def _look_up(hub: str) -> ModelInfo | str:
-    try:
-        return look_up(hub)
-    except LabError as error:
-        return visible(str(error))
 
 
 def _sheet(inputs: Inputs, found: Found) -> dict[str, Any]:

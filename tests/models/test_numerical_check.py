@@ -1,0 +1,170 @@
+"""A model's layers have to give with the lab's attention what they give with their own; otherwise it is refused."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+
+from lab import EngineConfig, SamplingParams, UnsupportedModelError
+from lab.load import new_engine
+from lab.models import numerical_check
+from lab.models.language_model import LanguageModel
+from lab.models.loader import load_model
+from lab.models.numerical_check import refuse_disagreement
+from tests import tiny_models
+
+TAKEN = [
+    *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi", "phi3", "smollm3", "olmo", "olmo2", "olmoe"),
+    *("granite", "granitemoe", "gemma", "cohere", "glm4", "starcoder2", "gpt2", "gpt_bigcode", "gpt_neox", "opt"),
+    *("apertus", "bitnet", "ernie4_5", "nanochat", "seed_oss"),
+]
+REFUSED = {
+    "diffllama": "% off",  # two attentions per layer on the same keys
+    "hrm_text": "do not say",  # runs its layers more than once
+    "jetmoe": "cannot be computed",  # repeats keys and values before its attention
+    "nemotron": "cannot be computed",  # does not pass the plan on to it
+}
+SIZES = {
+    "vocab_size": tiny_models.VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": tiny_models.CONTEXT,
+    "num_experts_per_tok": 2,
+    "num_local_experts": 4,
+    "num_experts": 4,
+    "moe_intermediate_size": 32,
+    "sliding_window": None,
+    "initializer_range": 0.3,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": 256,
+}
+
+
+def random_model(kind: str, dtype: torch.dtype = torch.float32, **more: object) -> PreTrainedModel:
+    """A small model with random weights, and those of the sizes that its kind has."""
+    config = CONFIG_MAPPING[kind]
+    known = config()
+    sizes = {name: size for name, size in SIZES.items() if hasattr(known, name) or name in config.attribute_map}
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config(**sizes | more), dtype=dtype).eval()
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+def test_accepted_models_decode_as_in_transformers(kind):
+    model = LanguageModel(random_model(kind), kind)
+    refuse_disagreement(model)
+    engine = new_engine(model, tiny_models.tokenizer())
+    config, sampling = EngineConfig(speculative="early_exit"), SamplingParams(max_tokens=8, temperature=0)
+    requests = [engine.submit(prompt, config, sampling) for prompt in ("Once upon", "The miller's cat was old")]
+    for run in [request.result() for request in requests]:
+        assert run.token_ids == tiny_models.continuation(engine, run.prompt_token_ids, len(run.token_ids))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe", "phi3", "gpt2"])
+def test_rounding_is_no_disagreement(kind, dtype):
+    refuse_disagreement(LanguageModel(random_model(kind, dtype), kind))
+
+
+def test_small_and_untrained_models_do_not_disagree():
+    """The heads of some are zero until they are trained; and what float32 calls tiny is zero in float16."""
+    refuse_disagreement(LanguageModel(random_model("llama", num_hidden_layers=1, vocab_size=12), "llama"))
+    model = random_model("llama", torch.float16)
+    torch.nn.init.zeros_(model.lm_head.weight)
+    refuse_disagreement(LanguageModel(model, "llama"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("kind", "reason"), REFUSED.items())
+def test_a_model_whose_layers_need_another_attention_is_refused(kind, reason, dtype):
+    model = random_model(kind, dtype)
+    with pytest.raises(UnsupportedModelError, match=rf"a/model cannot be decoded here.*{reason}"):
+        refuse_disagreement(LanguageModel(model, "a/model"))
+
+
+def test_a_model_from_a_folder_is_checked_before_it_is_accepted(tmp_path):
+    random_model("diffllama").save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError, match="DiffLlamaForCausalLM"):
+        load_model(tmp_path, name="m", place="cpu", dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "factor", "dtype", "taken"),
+    [
+        (3, 2.0, torch.float32, True),
+        (7, 2.0, torch.float32, False),
+        (1, torch.nan, torch.float32, False),
+        (10, 1.01, torch.float32, False),
+        *((10, 1.01, dtype, True) for dtype in (torch.bfloat16, torch.float16)),
+        *((10, 1.1, dtype, False) for dtype in (torch.bfloat16, torch.float16)),
+    ],
+)
+def test_a_model_is_refused_if_most_tokens_differ_or_one_is_not_finite(monkeypatch, tokens, factor, dtype, taken):
+    """A few of the ten may: in a mixture, a token near a tie goes to another expert. All may by what is rounded."""
+    cached = numerical_check._cached
+
+    def changed(model, texts):
+        assert model.layers == 2, "all of them may take long"
+        logits = cached(model, texts)
+        assert not logits.requires_grad
+        logits.flatten(0, 1)[:tokens] *= factor
+        return logits
+
+    monkeypatch.setattr(numerical_check, "_cached", changed)
+    with nullcontext() if taken else pytest.raises(UnsupportedModelError, match="% off"):
+        refuse_disagreement(LanguageModel(random_model("llama", dtype), "llama"))
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("no more"), torch.AcceleratorError("CUDA error: out of memory")]
+)
+def test_a_model_is_not_refused_because_memory_ran_out(monkeypatch, error):
+    def short(*_):
+        raise error
+
+    monkeypatch.setattr(numerical_check, "_cached", short)
+    with pytest.raises(type(error), match=str(error)):
+        refuse_disagreement(LanguageModel(random_model("llama"), "llama"))
+
+
+def test_the_attention_of_the_lab_is_restored_after_the_trial():
+    model = LanguageModel(random_model("llama"), "llama")
+    refuse_disagreement(model)
+    engine = new_engine(model, tiny_models.tokenizer())
+    run = engine.generate("Once upon", sampling=SamplingParams(max_tokens=8, ignore_eos=True))
+    assert run.token_ids == tiny_models.continuation(engine, run.prompt_token_ids, 8)
+
+
+LONG_ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "original_max_position_embeddings": 64,
+    "short_factor": [1.0] * 8,
+    "long_factor": [4.0] * 8,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("phi3", {"rope_parameters": LONG_ROPE, "original_max_position_embeddings": 64}),
+        # One for each kind of layer that there may be.
+        ("mellum", {"rope_parameters": {"full_attention": LONG_ROPE, "sliding_attention": LONG_ROPE}, "head_dim": 16}),
+    ],
+)
+def test_a_long_text_does_not_rotate_others_with_longrope(kind, more):
+    """The angles would change for all texts of a step as soon as one of them was longer than 64 tokens."""
+    engine = new_engine(LanguageModel(random_model(kind, **more), kind), tiny_models.tokenizer())
+    assert engine.context_length == 64
+    sampling = SamplingParams(max_tokens=40, temperature=0)
+    requests = [engine.submit(prompt, sampling=sampling) for prompt in ("Once", "A long beginning " * 3)]
+    short, long = [request.result() for request in requests]
+    assert len(long.prompt_token_ids) + len(long.token_ids) <= 64
+    assert short.token_ids == tiny_models.continuation(engine, short.prompt_token_ids, len(short.token_ids))

@@ -1,0 +1,332 @@
+"""Pairs of models that are offered, that fit, and that stay loaded."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+import torch
+
+import lab.registry as engines_module
+from lab import EngineConfig, LabError, SamplingParams
+from lab.engine.engine import Engine
+from lab.memory.model_memory import find_model, known_models
+from lab.models import loader as loading
+from lab.models.load_progress import Loading, LoadingCancelled, track_loading
+from lab.registry import EMBEDDED, LISTED, USABLE, Engines, Pair, fitting_pairs, named_pair, needed_bytes
+from lab.trace.events import RunStarted
+from lab.util.device_memory import CAPTURING
+from tests import tiny_models
+from tests.waiting import until
+
+GREEDY = SamplingParams(max_tokens=8, ignore_eos=True)
+DRAFT = EngineConfig(speculative="draft")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Saved models: a matching target and draft, one with another tokenizer, one without weights."""
+    root = tmp_path_factory.mktemp("models")
+    model = tiny_models.random_model("llama")
+    made = {"target": model, "draft": tiny_models.perturbed(model, 0.02), "stranger": model}
+    for name, it in made.items():
+        it.save_pretrained(root / name)
+        tiny_models.tokenizer().save_pretrained(root / name)
+    vocabulary = root / "stranger/tokenizer.json"
+    vocabulary.write_text(vocabulary.read_text("utf-8").replace("<|end|>", "<|over|>"), "utf-8")
+    (root / "broken").mkdir()
+    (root / "broken/config.json").write_text((root / "target/config.json").read_text())
+    return {name: root / name for name in (*made, "broken")}
+
+
+def pair(folders: dict[str, Path], target: str = "target", draft: str = "draft") -> Pair:
+    return named_pair(str(folders[target]), str(folders[draft]) if draft else "")
+
+
+@pytest.mark.parametrize(("target", "draft"), LISTED.items())
+def test_listed_pairs_are_known_and_share_a_vocabulary_size(target: str, draft: str) -> None:
+    models = known_models()[target], known_models()[draft]
+    assert models[0].shape.vocabulary == models[1].shape.vocabulary
+    assert models[0].parameters > 2 * models[1].parameters
+    assert all(model.hub and "/" in model.hub for model in models)
+
+
+def test_a_device_is_offered_the_pairs_that_fit_it(monkeypatch) -> None:
+    def offered(gigabytes: float) -> list[str]:
+        device = type("Device", (), {"total_memory": int(gigabytes * 1e9), "major": 9, "minor": 0})
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
+        return list(fitting_pairs(device="cuda"))
+
+    assert offered(1) == []
+    assert offered(6) == ["smollm2-1.7b"]
+    assert offered(16) == ["smollm2-1.7b", "llama-3.2-3b", "qwen3-4b"]
+    assert offered(24) == ["smollm2-1.7b", "llama-3.2-3b", "qwen3-4b", "qwen3-8b", "llama-3.1-8b"]
+    assert offered(192) == list(LISTED)
+    assert fitting_pairs(device="cpu") == {}
+
+
+def test_cancelling_does_not_wait_for_a_hub_that_does_not_answer(folders, monkeypatch) -> None:
+    engines, stopped, answers = Engines(any_pair=True, device="cpu"), threading.Event(), threading.Event()
+    answered: list[bool] = []
+    monkeypatch.setattr(engines_module, "find_model", lambda where, **how: answered.append(answers.wait(60)))
+    threading.Timer(0.3, stopped.set).start()
+    with track_loading(Loading(stopped)), pytest.raises(LoadingCancelled):
+        engines(named_pair("somebody/model", ""))
+    assert engines("matched").generate("A fox", None, GREEDY).reason == "length"
+    assert not answered
+    answers.set()
+
+
+def test_during_a_load_others_use_loaded_pairs_and_can_stop_waiting(folders, monkeypatch) -> None:
+    engines, stopped = Engines(any_pair=True, device="cpu"), threading.Event()
+    there, loads = engines(pair(folders)), engines_module.load_engine
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def load(*some, **how) -> Engine:
+        begun.set()
+        assert goes_on.wait(60)
+        return loads(*some, **how)
+
+    monkeypatch.setattr(engines_module, "load_engine", load)
+    loaded = []
+    first, second = (threading.Thread(target=lambda: loaded.append(engines(pair(folders, draft="")))) for _ in "ab")
+    first.start()
+    assert begun.wait(30)
+    second.start()  # which asks for the same
+    assert engines(pair(folders)) is there
+    threading.Timer(0.3, stopped.set).start()
+    with track_loading(Loading(stopped)), pytest.raises(LoadingCancelled):
+        engines(named_pair(str(folders["target"]), str(folders["target"])))
+    assert first.is_alive()
+    goes_on.set()
+    first.join()
+    second.join()
+    assert len(set(loaded)) == 1
+    assert len(loaded) == 2
+
+
+def test_any_failure_of_a_load_is_raised_to_those_waiting_for_it(monkeypatch) -> None:
+    """A panic in a library's Rust code is not an Exception."""
+
+    class Panic(BaseException):
+        pass
+
+    def panics(*_: object, **__: object) -> None:
+        raise Panic
+
+    raised, engines = [], Engines(device="cpu")
+
+    def ask() -> None:
+        try:
+            engines("matched")
+        except BaseException as error:
+            raised.append(error)
+
+    monkeypatch.setattr(engines_module, "load_engine", panics)
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(30)
+    assert [type(error) for error in raised] == [Panic]
+
+
+def test_a_load_can_be_retried_after_no_thread_could_be_started(monkeypatch) -> None:
+    def no_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    engines, aside = Engines(device="cpu"), engines_module.in_background
+    monkeypatch.setattr(engines_module, "in_background", no_thread)
+    with pytest.raises(RuntimeError, match="thread"):
+        engines("matched")
+    monkeypatch.setattr(engines_module, "in_background", aside)
+    stopped = threading.Event()
+    given_up = threading.Timer(30, stopped.set)
+    given_up.start()
+    with track_loading(Loading(stopped)):
+        assert engines("matched").generate("A fox", None, GREEDY).reason == "length"
+    given_up.cancel()
+
+
+def test_nothing_of_a_failed_load_is_kept(monkeypatch) -> None:
+    """Not even until the garbage collector runs: it may be most of a GPU's memory."""
+    engines, made = Engines(device="cpu"), []
+
+    def load(*_: object, **__: object) -> None:
+        model = torch.nn.Linear(1, 1)
+        made.append(weakref.ref(model))
+        raise LabError("Their tokenizers differ.")
+
+    def ask() -> None:
+        with suppress(LabError):
+            engines("matched")
+
+    monkeypatch.setattr(engines_module, "load_engine", load)
+    gc.disable()
+    try:
+        ask()
+        until(lambda: made[0]() is None)  # the loading thread has to end first
+    finally:
+        gc.enable()
+
+
+def test_cancelling_returns_at_once_and_the_next_caller_waits_for_the_load(monkeypatch) -> None:
+    engines, stopped, goes_on = Engines(device="cpu"), threading.Event(), threading.Event()
+    at_once, loads = [], engines_module.load_engine
+
+    def load(*some, **how) -> Engine:
+        at_once.append(engines._loading.locked())
+        stopped.set()
+        assert goes_on.wait(30)
+        return loads(*some, **how)
+
+    monkeypatch.setattr(engines_module, "load_engine", load)
+    with track_loading(Loading(stopped)), pytest.raises(LoadingCancelled):
+        engines("matched")
+    assert engines._loading.locked()
+    goes_on.set()
+    assert engines("matched").generate("A fox", DRAFT, GREEDY).reason == "length"
+    assert at_once == [True, True]
+
+
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_one_other_pair_is_kept_and_the_embedded_ones_stay_loaded(folders, cyclic) -> None:
+    """Its graphs are destroyed with it, which must not happen during a capture."""
+    engines, capturing = Engines(any_pair=True, device="cpu"), []
+    embedded, first = engines("matched"), engines(pair(folders))
+    assert engines(pair(folders)) is first
+    assert first.generate("A fox", DRAFT, GREEDY).token_ids == first.generate("A fox", None, GREEDY).token_ids
+    weakref.finalize(first, lambda: capturing.append(CAPTURING.locked()))
+    if cyclic:
+        first.itself = first
+    del first
+    second = engines(pair(folders, draft=""))
+    assert capturing == [True]  # by the one who drops it, so by nobody who captures
+    assert not CAPTURING.locked()
+    assert engines(pair(folders, draft="")) is second
+    assert engines("matched") is embedded
+    assert engines(named_pair("", "matched")).draft.name == embedded.draft.name  # which has no folder to look for
+
+
+def test_a_pair_that_fails_to_load_leaves_the_previous_one_working(folders, monkeypatch) -> None:
+    engines, stopped = Engines(any_pair=True, device="cpu"), threading.Event()
+    before = engines(pair(folders))
+    for target, draft, word in (("target", "stranger", "tokenizers differ"), ("broken", "draft", "not be loaded")):
+        with pytest.raises(LabError, match=word):
+            engines(pair(folders, target, draft))
+    stopped.set()
+    with track_loading(Loading(stopped)), pytest.raises(LoadingCancelled):
+        engines(pair(folders, draft=""))
+    for error in (torch.OutOfMemoryError("CUDA out of memory"), MemoryError()):
+        monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", Mock(side_effect=error))
+        with pytest.raises(LabError, match="ran out of memory"):
+            engines("mismatched")
+    assert engines(pair(folders)) is before
+    assert before.generate("A fox", DRAFT, GREEDY).reason == "length"
+
+
+def test_memory_for_weights_cache_and_the_copy_of_the_step_in_c() -> None:
+    model, large = find_model(loading.WEIGHTS / "target"), known_models()["llama-3.1-8b"]
+    half, whole = needed_bytes([model], torch.bfloat16), needed_bytes([model], torch.float32)
+    assert 4 * model.parameters < whole
+    assert half < needed_bytes([model, model], torch.bfloat16)
+    cache = 2048 * 32 * 8 * 2 * 128 * 2  # of 2,048 tokens, 32 layers with 8 heads, a key and a value of 128 numbers
+    assert needed_bytes([large], torch.bfloat16) == pytest.approx((2 * large.parameters + cache) / USABLE, rel=1e-6)
+    # The embedded target's embedding table is its head, so all of it is copied.
+    copied = needed_bytes([model], torch.float32, in_c=True)
+    assert copied - whole == pytest.approx(2 * model.parameters / USABLE, rel=0.01)
+    assert needed_bytes([model], torch.bfloat16, in_c=True) == half
+    assert 46e9 < needed_bytes([large], torch.float32, in_c=True) * USABLE < 48e9
+
+
+@pytest.mark.parametrize("room", [0.0, 1.2], ids=["none", "none for the copy"])
+def test_a_pair_that_does_not_fit_is_refused_before_it_is_loaded(monkeypatch, room: float) -> None:
+    engines, places = Engines(any_pair=True, device="cpu"), named_pair(str(loading.WEIGHTS / "target"), "")
+    embedded, weights = engines("matched"), needed_bytes([find_model(places.target)], torch.float32)
+    monkeypatch.setattr(engines_module, "free_bytes", lambda device: room * weights)
+    monkeypatch.setattr(engines_module, "load_engine", None)
+    with pytest.raises(LabError, match=r"target needs about 0\.1 GB of memory on cpu"):
+        engines(places)
+    assert engines("matched") is embedded
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_pair_is_unloaded_for_the_next_if_both_do_not_fit(folders, monkeypatch, cancelled: bool) -> None:
+    engines, stopped, loads = Engines(any_pair=True, device="cpu"), threading.Event(), engines_module.load_engine
+    first = weakref.ref(engines(pair(folders)))
+
+    def load(*some, **how) -> Engine:
+        if cancelled:
+            stopped.set()
+        return loads(*some, **how)
+
+    monkeypatch.setattr(engines_module, "load_engine", load)
+    monkeypatch.setattr(engines_module, "free_bytes", lambda device: 100_000 if first() else 10**9)
+    with track_loading(Loading(stopped)), pytest.raises(LoadingCancelled) if cancelled else nullcontext():
+        engines(pair(folders, draft=""))
+    assert first() is None
+    assert engines(pair(folders)).generate("A fox", DRAFT, GREEDY).reason == "length"
+
+
+def test_pairs_are_named_by_folders_hub_ids_or_the_embedded_ones(folders, monkeypatch) -> None:
+    root = folders["target"].parent
+    monkeypatch.chdir(folders["target"])
+    monkeypatch.setenv("HOME", str(root))
+    labels = [named_pair(name, "").label for name in (".", "../target", "../draft/..", "owner/model")]
+    assert labels == ["target", "target", root.name, "model"]
+    named = named_pair(str(folders["target"]), str(folders["draft"]))
+    assert named_pair("~/target", "~/draft") == named
+    assert named_pair(f' "{folders["target"]}"', f"'{folders['draft']}' ") == named
+    assert named_pair("", "mismatched") == Pair("mismatched", None, "mismatched")
+    assert named_pair("a/very" + "/long" * 2000, None).draft is None
+    for nothing in (("", ""), ('""', " ")):
+        with pytest.raises(LabError, match="Name a target model"):
+            named_pair(*nothing)
+
+
+def test_pairs_that_are_not_offered_or_not_there_are_refused(folders) -> None:
+    engines, any_pair = Engines(device="cpu"), Engines(any_pair=True, device="cpu")
+    assert set(EMBEDDED) == {"matched", "mismatched"}
+    with pytest.raises(LabError, match="not available here"):
+        engines(pair(folders))
+    for name in ("nobody", "../../etc", ""):
+        with pytest.raises(LabError, match="there are matched, mismatched"):
+            engines(name)
+    for there in ("/nonexistent", "./nonexistent", "../nonexistent", "~/nobody"):
+        for missing in (named_pair(there, ""), named_pair("", there)):
+            with pytest.raises(LabError, match="There is no folder"):
+                any_pair(missing)
+    with pytest.raises(LabError, match=r"Write it as some/model-1\.5B\."):
+        any_pair(named_pair("http://hub.example/some/model-1.5B/tree/main", ""))
+
+
+class Listening:
+    """An ``EngineMonitor`` that keeps names, and the numbers of the runs that began."""
+
+    def __init__(self) -> None:
+        self.watched, self.added, self.begun = [], [], []
+
+    def watch(self, model: str) -> Callable[..., None]:
+        self.watched.append(model)
+        return lambda owner, seconds, event: self.begun.append(owner) if isinstance(event, RunStarted) else None
+
+    def add(self, model: str, engine: Engine) -> None:
+        self.added.append(model)
+
+
+def test_monitors_can_distinguish_all_runs_and_pairs(folders, tmp_path) -> None:
+    for name in ("target", "Matched"):
+        (tmp_path / name).symlink_to(folders["target"], target_is_directory=True)
+    monitor = Listening()
+    engines = Engines(any_pair=True, device="cpu", monitors=[monitor])
+    others = Engines(any_pair=True, device="cpu", monitors=[monitor])  # as those of the lessons beside one's own pair
+    places = (folders["target"], tmp_path / "target", folders["target"], tmp_path / "Matched")
+    some = [engines(named_pair(str(place), "")) for place in places]
+    assert monitor.watched == monitor.added == ["target", "target (2)", "target", "Matched (2)"]
+    for engine in (*some[-1:] * 2, others(pair(folders)), some[-1]):
+        engine.generate("A fox", EngineConfig(), GREEDY)
+    assert monitor.begun == list(range(monitor.begun[0], monitor.begun[0] + 4))

@@ -1,0 +1,390 @@
+"""The recipe of the embedded pair, on texts small enough to train on in seconds."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from lab.training import __main__ as stages
+from lab.training import evaluation
+from lab.training import model_card as report
+from lab.training import sampling as training_sampling
+from lab.training.corpus import (
+    batches,
+    encode,
+    mixed_batches,
+    read_split,
+    standard_library,
+    train_tokenizer,
+    unseen_book,
+)
+from lab.training.evaluation import cross_entropy
+from lab.training.sampling import continuations, sample_target
+from lab.training.training import (
+    TEMPERATURE,
+    TOKENS_A_STEP,
+    TrainingRecord,
+    distillation_loss,
+    draft_shape,
+    export,
+    next_token_loss,
+    restore,
+    target_shape,
+    train,
+)
+
+WORDS = ["the", "a", "king", "queen", "wood", "said", "went", "old", "little", "gold", "and", "to", "of", "in", "was"]
+
+
+def story(rng: np.random.Generator, paragraphs: int) -> str:
+    return "\n".join(" ".join(rng.choice(WORDS, 70)) + "." for _ in range(paragraphs))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    file = tmp_path_factory.mktemp("corpus") / "stories.txt"
+    file.write_text("\n\n".join(f"Book {index}.\n{story(rng, 110)}" for index in range(6)), "utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def tokenizer(corpus: Path) -> PreTrainedTokenizerFast:
+    return train_tokenizer(read_split(corpus).train)
+
+
+def tiny(vocabulary: int = 300, **changes: int) -> LlamaConfig:
+    shape = draft_shape().to_dict() | {
+        "vocab_size": vocabulary,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "head_dim": 16,
+    }
+    return LlamaConfig(**shape | changes)
+
+
+def random_model(seed: int, vocabulary: int = 300, **changes: int) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(tiny(vocabulary, **changes)).eval()
+
+
+# Text
+
+
+def test_the_split_is_by_position_and_keeps_held_out_text_out_of_training(corpus):
+    books = corpus.read_text("utf-8").split("\n\n")
+    split = read_split(corpus)
+    assert split.unseen_books == [book for index, book in enumerate(books) if unseen_book(index)]
+    kept = [book for index, book in enumerate(books) if not unseen_book(index)]
+    for book, train_text, ending in zip(kept, split.train, split.unseen_endings, strict=True):
+        assert train_text + "\n" + ending == book
+        assert 0 < len(ending) <= 0.02 * len(book)
+    assert [index for index in range(100) if unseen_book(index)] == [2, 38, 74]
+    trained_on = "\n".join(split.train)
+    assert not any(line in trained_on for text in split.held_out for line in text.splitlines())
+
+
+def test_empty_lines_are_no_books_and_too_little_text_is_refused(corpus, tmp_path):
+    (tmp_path / "spaced.txt").write_text(f"\n\n{corpus.read_text('utf-8')}\n\n\n\n", "utf-8")
+    spaced, plain = read_split(tmp_path / "spaced.txt"), read_split(corpus)
+    assert [text.strip() for text in spaced.held_out] == plain.held_out
+    assert len(spaced.train) == len(plain.train)
+    (tmp_path / "empty.txt").write_text("\n\n")
+    with pytest.raises(ValueError, match="no text"):
+        read_split(tmp_path / "empty.txt")
+    with pytest.raises(ValueError, match="too few"):
+        next(batches(np.zeros(50, np.uint16), 4, 16, seed=0))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text())
+def test_the_tokenizer_round_trips_any_text(tokenizer, text):
+    assert sum(len(token) == 1 for token in tokenizer.get_vocab()) == 256, "every byte has its token"
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(ids) == text
+
+
+def test_an_epoch_visits_every_window_once():
+    tokens, rows, length = np.arange(1000, dtype=np.uint16), 4, 16
+    windows = (len(tokens) - 1) // length - 1
+    epoch = list(islice(batches(tokens, rows, length, seed=3), windows // rows))
+    starts = torch.cat(epoch)[:, 0].tolist()
+    assert len(set(starts)) == len(starts) == windows // rows * rows
+    assert {start % length for start in starts} == {starts[0] % length}
+    assert all((row == torch.arange(row[0], row[0] + length + 1)).all() for row in torch.cat(epoch))
+
+
+@pytest.mark.parametrize("skip", [1, 14, 15, 16, 47])
+def test_skipping_batches_equals_drawing_them(skip):
+    parts = [(np.arange(1000, dtype=np.uint16), 0.7), (np.arange(1000, 1400, dtype=np.uint16), 0.3)]
+    whole = islice(mixed_batches(parts, 6, 16, seed=1), skip, skip + 5)
+    resumed = islice(mixed_batches(parts, 6, 16, seed=1, skip=skip), 5)
+    assert all(torch.equal(a, b) for a, b in zip(whole, resumed, strict=True))
+
+
+def test_batches_draw_on_each_part_by_its_share():
+    parts = [(np.zeros(500, np.uint16), 0.25), (np.ones(500, np.uint16), 0.75)]
+    batch = next(mixed_batches(parts, 8, 16, seed=0))
+    assert batch[:, 0].tolist() == [0] * 2 + [1] * 6
+
+
+def test_the_standard_library_is_read_without_its_tests(tmp_path, monkeypatch):
+    for name in ("json/decoder.py", "test/test_json.py", "idlelib/run.py", "site-packages/torch.py", "empty.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("" if name == "empty.py" else f"# {name}")
+    (tmp_path / "latin.py").write_bytes(b"# \xe9")
+    monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(tmp_path)})
+    assert standard_library() == standard_library(tmp_path) == ["# json/decoder.py"]
+
+
+# Training
+
+
+def test_shapes_are_as_documented():
+    with torch.device("meta"):
+        target, draft = LlamaForCausalLM(target_shape()), LlamaForCausalLM(draft_shape())
+    assert 10e6 < target.num_parameters() < 15e6
+    assert draft.num_parameters() < 1.2e6
+    assert target_shape().head_dim == draft_shape().head_dim == 64
+    assert target_shape().num_key_value_heads < target_shape().num_attention_heads
+    assert draft_shape().max_position_embeddings == target_shape().max_position_embeddings >= 1024
+
+
+def test_records_add_up_and_checkpoints_may_be_old_or_missing(tmp_path):
+    both = TrainingRecord(3, 30, 2.0, 1.5, "one machine").then(TrainingRecord(4, 50, 1.0, 0.5, "another"))
+    assert both == TrainingRecord(7, 80, 3.0, 0.5, "one machine, then another")
+    torch.save({"model": random_model(0).state_dict(), "optimizers": [], "step": 7}, tmp_path / "old.pt")
+    _, record = restore(tiny(), tmp_path / "old.pt")
+    assert record.tokens == 7 * TOKENS_A_STEP
+    assert math.isnan(record.seconds)
+    for name, stage in (("target", "target"), ("sharpened", "sharpen")):
+        with pytest.raises(FileNotFoundError, match=f"run --stage {stage} first"):
+            restore(draft_shape(), tmp_path / f"{name}.pt")
+        assert stage in stages.Recipe.stages
+
+
+def test_a_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path):
+    data = [(np.random.default_rng(0).integers(300, size=80_000).astype(np.uint16), 1.0)]
+    options = {"tokens": 3 * TOKENS_A_STEP, "device": "cpu", "compiled": False}
+
+    def stop_after(steps: int):
+        calls = iter(range(steps))
+
+        def loss(model, tokens):
+            if next(calls, None) is None:
+                raise KeyboardInterrupt
+            return next_token_loss(model, tokens)
+
+        return loss
+
+    start, still = random_model(6), options | {"tokens": TOKENS_A_STEP, "peak_lr": 0.0}
+    same = train(tiny(), data, next_token_loss, initial=start, checkpoint=tmp_path / "still.pt", **still)
+    assert all(torch.equal(a, b) for a, b in zip(start.parameters(), same.parameters(), strict=True))
+    whole = train(tiny(), data, next_token_loss, checkpoint=tmp_path / "whole.pt", **options)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny(), data, stop_after(1), checkpoint=tmp_path / "halves.pt", save_every_s=0, **options)
+    assert restore(tiny(), tmp_path / "halves.pt")[1].steps == 1
+    halves = train(tiny(), data, next_token_loss, checkpoint=tmp_path / "halves.pt", **options)
+    for (name, a), b in zip(whole.state_dict().items(), halves.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+
+    _, record = restore(tiny(), tmp_path / "halves.pt")
+    assert (record.steps, record.tokens) == (3, 3 * TOKENS_A_STEP)
+    assert record.seconds > 0
+    assert record.loss == pytest.approx(math.log(300), rel=0.1)
+
+    def refuse(model, tokens):
+        raise AssertionError("a complete checkpoint is trained no further")
+
+    train(tiny(), data, refuse, checkpoint=tmp_path / "halves.pt", **options)
+
+
+# Distillation
+
+
+def test_greedy_continuations_are_those_of_the_whole_forward_pass():
+    model = random_model(1, num_attention_heads=4, num_key_value_heads=2, initializer_range=0.5)
+    ids = torch.randint(300, (3, 5))
+    continued = continuations(model, ids, 12, 0.0)
+    for _ in range(12):
+        ids = torch.cat([ids, model(ids).logits[:, -1:].argmax(-1)], dim=1)
+    assert torch.equal(continued, ids)
+
+
+def test_samples_continue_training_text_begin_anew_after_an_end_and_resume(tmp_path, monkeypatch):
+    monkeypatch.setattr(training_sampling, "SAMPLE", 64)
+    model, tokens = random_model(2), np.arange(1, 300, dtype=np.uint16)
+    often = 4.0 * (torch.arange(300) == model.config.eos_token_id)
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: logits + often)
+    whole = sample_target(model, tokens, count=6, file=tmp_path / "whole.npy", rows=2)
+    rows = whole.reshape(6, 64)
+    assert (np.diff(rows[:, :8].astype(int)) == 1).all()  # the prompt is a window of the text
+    assert (rows[:, -1] == 0).all()
+    assert ((rows[:4, :-1] == 0) & (rows[:4, 1:] != 0)).any(1).all()  # at temperature 0.8
+    sample_target(model, tokens, count=2, file=tmp_path / "parts.npy", rows=2)
+    assert np.array_equal(whole, sample_target(model, tokens, count=6, file=tmp_path / "parts.npy", rows=2))
+    assert model.generation_config.eos_token_id == model.config.eos_token_id
+
+
+@torch.no_grad()
+def shared_mass(target: LlamaForCausalLM, draft: LlamaForCausalLM) -> float:
+    """Mean of sum_x min(p, q) over text that neither was trained on."""
+    tokens = torch.from_numpy(np.random.default_rng(1).integers(300, size=(8, 64)))
+    p, q = (torch.softmax(model(tokens).logits / TEMPERATURE, dim=-1) for model in (target, draft))
+    return torch.minimum(p, q).sum(-1).mean().item()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kl_weight", [1.0, 0.0])
+def test_distillation_raises_the_shared_mass(tmp_path, kl_weight):
+    target, tokens = random_model(3, initializer_range=0.1), np.random.default_rng(0).integers(300, size=80_000)
+    data = [(tokens.astype(np.uint16), 1.0)]
+    before = shared_mass(target, random_model(4))
+    draft = train(
+        tiny(),
+        data,
+        distillation_loss(target, kl_weight=kl_weight),
+        tokens=40 * 1024,
+        checkpoint=tmp_path / "draft.pt",
+        device="cpu",
+        compiled=False,
+        peak_lr=3e-2,
+        tokens_a_step=1024,
+    )
+    assert shared_mass(target, draft) > before + 0.1
+    assert shared_mass(target, target) == pytest.approx(1, abs=1e-5)
+
+
+# What is written
+
+
+def test_a_uniform_model_costs_the_logarithm_of_its_vocabulary(tokenizer):
+    vocabulary = len(tokenizer)
+    model = random_model(5, vocabulary)
+    torch.nn.init.zeros_(model.lm_head.weight)
+    texts = ["Snow fell, é.", "The king said: " + "gold and more gold. " * 400]
+    ids = encode(tokenizer, texts)
+    result = cross_entropy(model, tokenizer, texts, rows=2)
+    assert result.tokens == len(ids) - len(texts)
+    assert result.bytes == sum(len(text.encode()) for text in texts)
+    assert result.bits_per_byte == pytest.approx(math.log2(vocabulary) * result.tokens / result.bytes, rel=1e-4)
+
+
+def test_every_token_of_a_short_text_is_predicted_from_all_before_it(tokenizer):
+    model = random_model(6, len(tokenizer), max_position_embeddings=64, initializer_range=0.3)
+    text = "The old king went to the wood."
+    ids = torch.tensor([[0, *encode(tokenizer, [text])[:-1].tolist()]])
+    with torch.no_grad():
+        nats = next_token_loss(model, ids).item()
+    assert cross_entropy(model, tokenizer, [text]).nats_per_token == pytest.approx(nats, rel=1e-5)
+
+
+def test_an_exported_model_loads_and_is_the_same(tokenizer, tmp_path):
+    model = random_model(7, len(tokenizer), hidden_size=512, intermediate_size=2048, num_hidden_layers=4)
+    folder = tmp_path / "target"
+    folder.mkdir()
+    (folder / "model-00009-of-00009.safetensors").write_bytes(b"stale")
+    expected = {name: value.bfloat16() for name, value in model.state_dict().items()}
+    export(model, tokenizer, folder)
+    loaded = AutoModelForCausalLM.from_pretrained(folder)
+    assert loaded.config.model_type == "llama"
+    assert all(torch.equal(expected[name], value) for name, value in loaded.state_dict().items())
+    shards = [file.stat().st_size for file in folder.glob("*.safetensors")]
+    assert len(shards) > 1
+    assert max(shards) < 9e6
+    again = AutoTokenizer.from_pretrained(folder)
+    assert again.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
+    assert again.eos_token_id == loaded.generation_config.eos_token_id == 0
+    for file in folder.glob("*.json"):
+        text = file.read_text("utf-8")
+        json.loads(text)
+        assert str(tmp_path) not in text
+
+
+def test_nothing_is_exported_before_all_models_are_there(tokenizer, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(stages, "SHAPES", dict.fromkeys(stages.SHAPES, tiny))
+    torch.save({"model": random_model(0).state_dict(), "optimizers": [], "step": 7}, tmp_path / "target.pt")
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    command = ["recipe", "--stage", "export", "--corpus", corpus, "--work", tmp_path, "--out", tmp_path / "weights"]
+    monkeypatch.setattr(sys, "argv", list(map(str, command)))
+    with pytest.raises(SystemExit, match=r"sharpened\.pt is missing"):
+        stages.main()
+    assert not (tmp_path / "weights").exists()
+    for name in ("sharpened", "mismatched"):
+        shutil.copy(tmp_path / "target.pt", tmp_path / f"{name}.pt")
+    stages.main()
+    assert {folder.name for folder in (tmp_path / "weights").iterdir()} == set(stages.SHAPES)
+
+
+def test_what_ends_the_recipe_is_said_in_one_line(corpus, tmp_path, monkeypatch, capsys):
+    def interrupted(recipe: stages.Recipe) -> None:
+        raise KeyboardInterrupt
+
+    argv = ["recipe", "--corpus", str(corpus), "--stage", "tokenizer", "--work"]
+    monkeypatch.setattr(sys, "argv", [*argv, str(corpus)])
+    with pytest.raises(SystemExit, match="File exists"):
+        stages.main()
+    monkeypatch.setattr(stages.Recipe, "run_tokenizer", interrupted)
+    monkeypatch.setattr(sys, "argv", [*argv, str(tmp_path / "work")])
+    with pytest.raises(SystemExit) as end:
+        stages.main()
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "Stopped. Started again, the recipe continues where it stopped.\n"
+
+
+def test_prompts_begin_held_out_paragraphs_of_both_kinds(corpus, monkeypatch):
+    monkeypatch.setattr(evaluation, "PROMPTS", 6)
+    split = read_split(corpus)
+    prompts = evaluation.story_prompts(split)
+    assert len(set(prompts)) == 6
+    assert all(len(prompt.split()) == evaluation.PROMPT_WORDS for prompt in prompts)
+    for texts, some in ((split.unseen_endings, prompts[:3]), (split.unseen_books, prompts[3:])):
+        lines = "\n".join(texts).splitlines()
+        assert all(any(line.startswith(prompt) for line in lines) for prompt in some)
+
+
+def test_the_card_reports_what_was_measured(corpus, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation, "NEW_TOKENS", 6)
+    monkeypatch.setattr(report, "SAMPLE_TOKENS", 6)
+    records = {
+        "target": TrainingRecord(7, 7 * 8192, math.nan, math.nan, "a machine"),
+        "draft": TrainingRecord(3, 99, 36.0, 1.5, "b"),
+    }
+    records["mismatched"] = records["draft"]
+    for seed, name in enumerate(records):
+        export(random_model(seed, len(tokenizer), max_position_embeddings=128), tokenizer, tmp_path / name)
+    notes = {
+        "training_tokens": 1,
+        "sampled_tokens": 2,
+        "sampled_share": 0.5,
+        "sharpening_tokens": 4,
+        "drawn_tokens": 5,
+        "python": "3.x",
+        "python_tokens": 3,
+    }
+    card = report.measure(tmp_path, read_split(corpus), records, notes, "cpu")
+    report.write(card, tmp_path)
+    assert json.loads((tmp_path / "card.json").read_text("utf-8")) == card
+    text = (tmp_path / "README.md").read_text("utf-8")
+    for model in card["models"].values():
+        assert f"{model['text']['held_out']['bits_per_byte']:.3f}" in text
+    for draft in card["acceptance"]["drafts"].values():
+        for result in draft.values():
+            assert f"| {result['acceptance_rate']:.1%} | {result['mean_acceptance_length']:.2f} |" in text
+            assert result["mean_acceptance_length"] == pytest.approx(
+                1 + result["accepted"] / result["rounds"], abs=1e-3
+            )
+    assert "not recorded" in text
+    assert str(tmp_path) not in text + json.dumps(card)
