@@ -146,7 +146,7 @@ def test_a_residual_without_weight_falls_back_to_p():
 
 def test_of_equally_likely_tokens_around_a_verdict_the_lowest_ids_are_told():
     judged = one_round(70, torch.full((70,), 1 / 70), u=0.0, logprobs=3)
-    (around,) = read_distributions(judged.around, 1, judged.accepted, has_q=True, drawn=True)
+    (around,) = read_distributions(judged.figures, 1, judged.accepted, has_q=True, is_sampled=True)
     assert around.token_ids == [0, 1, 2]
 
 
