@@ -25,12 +25,12 @@ STATES = {
     state.key: state
     for state in (
         State("prompt", "", "prompt", "#6b7280", "#9aa3b2"),
-        State("plain", "•", "plain", "#3d4654", "#c3cad6"),
+        State("plain", "•", "decoded by target", "#3d4654", "#c3cad6"),
         State("accepted", "✓", "accepted", "#0072B2", "#56B4E9"),
         State("rejected", "✗", "rejected", "#D55E00", "#FF8A4C"),
-        State("recovered", "↻", "recovered", "#E69F00", "#F0B73A"),
+        State("recovered", "↻", "corrected", "#E69F00", "#F0B73A"),
         State("bonus", "+", "bonus", "#009E73", "#2CC79A"),
-        State("unjudged", "·", "not judged", "#8a93a3", "#7d8797"),
+        State("unjudged", "·", "discarded", "#8a93a3", "#7d8797"),
     )
 }
 
@@ -38,7 +38,7 @@ VERDICTS = {
     state.key: state
     for state in (
         State("holds", "✓", "holds here", "#00724F", "#2CC79A"),
-        State("conditions", "◐", "holds under conditions", "#8A5A00", "#F0B73A"),
+        State("conditions", "◐", "it depends", "#8A5A00", "#F0B73A"),
         State("fails", "✗", "does not hold", "#B23A00", "#FF8A4C"),
         State("noisy", "≈", "too noisy to say", "#5B6474", "#AEB6C4"),
     )
@@ -68,14 +68,16 @@ class Drafter:
 
 
 DRAFTERS = {
-    "off": Drafter("Off", "nobody", "Nobody guesses: every pass of the target gives one token."),
-    "draft": Drafter("Draft", "the draft model", "A small model guesses; the target judges all guesses in one pass."),
-    "ngram": Drafter(
-        "Lookup", "prompt lookup", "No model: proposes what followed the same few tokens earlier in the text."
+    "off": Drafter("Off", "no drafter", "No speculation: one token per forward pass."),
+    "draft": Drafter(
+        "Draft", "the draft model", "A small model proposes; the target verifies all its tokens in one pass."
     ),
-    "early_exit": Drafter("Early exit", "early exit", "The target's own first layers guess; all its layers judge."),
+    "ngram": Drafter(
+        "N-gram", "prompt lookup", "No model: proposes what followed the same few tokens earlier in the text."
+    ),
+    "early_exit": Drafter("Early exit", "early exit", "The target's own first layers propose; all its layers verify."),
     "synthetic": Drafter(
-        "Synthetic", "the synthetic stand-in", "Not a real drafter: right as often as you set, at no cost."
+        "Simulated", "the simulated drafter", "Simulated drafter: you choose its acceptance rate; drafting is free."
     ),
 }
 """``EngineConfig.speculative`` in words."""
@@ -113,36 +115,36 @@ def sentences(speculative: str, greedy: bool) -> dict[str, str]:
     said = {
         "prompt": "Given in the prompt.",
         "plain": "Chosen by the target alone: p = {p}.",
-        "bonus": "Every guess of the round was kept, so the same pass gave this token too: p = {p}.",
-        "unjudged": "Proposed after a rejected guess, so discarded without a verdict.",
+        "bonus": "All draft tokens of the round were accepted, so the same pass gave this token too: p = {p}.",
+        "unjudged": "Proposed after a rejected draft token, so discarded without verification.",
     }
     if speculative == "synthetic":
         return said | {
-            "accepted": f"{who} proposed the target's own token, so it was kept: p = {{p}}.",
+            "accepted": f"{who} proposed the target's own token, so it was accepted: p = {{p}}.",
             "rejected": f"{who} proposed a wrong token on purpose, so it was rejected: p = {{p}}.",
-            "recovered": "The target's own token in place of a wrong guess: p = {p}.",
+            "recovered": "The target's own token in place of a wrong one: p = {p}.",
         }
-    kept, rejected = f"{who} proposed it and the target kept it", f"{who} proposed it and the target rejected it"
+    kept, rejected = f"{who} proposed it and the target accepted it", f"{who} proposed it and the target rejected it"
     if greedy:
         return said | {
             "accepted": f"{kept}: it is the target's likeliest token too. p = {{p}}, q = {{q}}.",
             "rejected": f"{rejected}: it is not the target's likeliest token. p = {{p}}, q = {{q}}.",
-            "recovered": "The target's own choice in place of a rejected guess, its likeliest token: p = {p}.",
+            "recovered": "The target's likeliest token, in place of a rejected one (vLLM: recovered token): p = {p}.",
         }
     if speculative == "ngram":
         return said | {
-            "accepted": f"{who} proposed it as if it were certain (q = 1). So it is kept with probability p = {{p}}, "
-            "and it was: the number drawn, u = {u}, is below that.",
-            "rejected": f"{who} proposed it as if it were certain (q = 1). So it is kept with probability p = {{p}}, "
-            "and it was not: the number drawn, u = {u}, is not below that.",
-            "recovered": "The target's own choice in place of a rejected guess, drawn from all other tokens: p = {p}.",
+            "accepted": f"{who} proposed it as if it were certain (q = 1). Its acceptance probability is p = {{p}}; "
+            "the random draw u = {u} is below that: accepted.",
+            "rejected": f"{who} proposed it as if it were certain (q = 1). Its acceptance probability is p = {{p}}; "
+            "the random draw u = {u} is not below that: rejected.",
+            "recovered": "Drawn from all other tokens, in place of a rejected one (vLLM: recovered token): p = {p}.",
         }
     return said | {
-        "accepted": f"{who} proposed it with q = {{q}}; the target gives it p = {{p}}. So it is kept with probability "
-        "min(1, p / q) = {chance}, and it was: the number drawn, u = {u}, is below that.",
-        "rejected": f"{who} proposed it with q = {{q}}; the target gives it only p = {{p}}. So it is kept with "
-        "probability p / q = {chance}, and it was not: the number drawn, u = {u}, is not below that.",
-        "recovered": "The target's own choice in place of a rejected guess, drawn where p exceeds q: p = {p}.",
+        "accepted": f"{who} proposed it with q = {{q}}; the target gives it p = {{p}}. Its acceptance probability "
+        "is min(1, p / q) = {chance}; the random draw u = {u} is below that: accepted.",
+        "rejected": f"{who} proposed it with q = {{q}}; the target gives it only p = {{p}}. Its acceptance "
+        "probability is p / q = {chance}; the random draw u = {u} is not below that: rejected.",
+        "recovered": "Drawn where p exceeds q, in place of a rejected draft token (vLLM: recovered token): p = {p}.",
         "unjudged": f"{said['unjudged']} q = {{q}}.",
     }
 

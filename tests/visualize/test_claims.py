@@ -17,7 +17,6 @@ from lab.errors import LabError
 from tests.visualize.picture import draw
 from visualize.charts import claim_charts as figures
 from visualize.jobs.job_queue import JobQueue
-from visualize.jobs.progress_tasks import follow
 from visualize.pages.claims import checks
 from visualize.pages.claims.checks import Checks, calculated, claim_records, opened, shown
 from visualize.states import VERDICTS
@@ -140,7 +139,7 @@ def test_checks_continue_past_one_that_fails(monkeypatch):
         raise LabError(f"No. {HOSTILE}")
 
     put(monkeypatch, good=found, bad=fail, better=found)
-    *_, last = follow(Checks(JobQueue(), no_engine, ["better", "bad", "good", "none such", "good"]))
+    *_, last = Checks(JobQueue(), no_engine, ["better", "bad", "good", "none such", "good"]).records()
     assert list(last["checked"]) == ["good", "bad", "better"]
     assert last["checked"]["bad"] == {"problem": "No. <img src=x onerror=window.pwned=1>⟨RLO⟩"}
     row = last["checked"]["good"]
@@ -151,7 +150,7 @@ def test_checks_continue_past_one_that_fails(monkeypatch):
 
 
 def test_no_claims_asked_for_means_no_checks():
-    *_, last = follow(Checks(JobQueue(), no_engine, []))
+    *_, last = Checks(JobQueue(), no_engine, []).records()
     assert last == {"running": False, "checked": {}, "progress": "", "of": 0}
 
 
@@ -160,7 +159,7 @@ def test_a_crashed_experiment_is_reported_and_keeps_earlier_results(monkeypatch,
         raise ZeroDivisionError("by nothing")
 
     put(monkeypatch, good=found, bad=broken)
-    *_, last = follow(Checks(JobQueue(), no_engine, ["good", "bad"]))
+    *_, last = Checks(JobQueue(), no_engine, ["good", "bad"]).records()
     assert "failed (ZeroDivisionError: by nothing)" in last["problem"]
     assert list(last["checked"]) == ["good"]
 
@@ -176,7 +175,7 @@ def test_measurements_wait_their_turn_and_can_be_stopped(monkeypatch):
     other, held = object(), threading.Event()
     with queue.turn(other, held):
         task = Checks(queue, no_engine, ["quick", "slow", "never"])
-        records = follow(task)
+        records = task.records()
         waiting = next(record for record in records if record.get("step", "").startswith("Waiting"))
         assert waiting["step"] == "Waiting: 1 run is before yours."
         assert waiting["now"] == "slow"

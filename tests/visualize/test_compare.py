@@ -27,8 +27,7 @@ from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until
 from visualize.charts.compare_charts import MARKS, bars, times
 from visualize.jobs.job_queue import JobQueue
-from visualize.jobs.progress_tasks import follow
-from visualize.pages.compare.compare_job import Comparison, Growth
+from visualize.pages.compare.compare_job import Comparison, GrowthMeasurement
 from visualize.pages.compare.configurations import (
     BOUNDS,
     CHOICES,
@@ -158,7 +157,7 @@ def test_inputs_become_the_engines_sampling() -> None:
 
 def test_a_comparison_shows_progress_and_its_results_at_the_end() -> None:
     task = Comparison(JobQueue(), lambda pair: ScriptedEngine(0.004), Inputs(lanes=("cache", "draft-4"), max_tokens=20))
-    records = list(follow(task))
+    records = list(task.records())
     progress = [record["progress"] for record in records]
     assert any(text.startswith("Run ") and " of 6: " in text for text in progress)
     assert not any("token" in text for text in progress), "progress names runs; tokens are counted in a separate field"
@@ -181,7 +180,7 @@ def test_a_finished_comparison_keeps_no_runs() -> None:
 
     before = kept()
     task = Comparison(JobQueue(), lambda pair: ScriptedEngine(), Inputs(lanes=("cache", "draft-4"), max_tokens=20))
-    assert list(follow(task))[-1]["race"]
+    assert list(task.records())[-1]["race"]
     assert kept() == before
 
 
@@ -251,14 +250,14 @@ def test_failures_are_explained() -> None:
         (lambda pair: ScriptedEngine(), Inputs(lanes=("cache",)), "Choose 2 to 5"),
         (fail, Inputs(), "This failed (RuntimeError: no such thing)"),
     ):
-        *_, last = follow(Comparison(JobQueue(), load, inputs))
+        *_, last = Comparison(JobQueue(), load, inputs).records()
         assert says in last["problem"]
         assert not last["running"]
     for load, inputs, says in (
         (fail, Inputs(), "failed"),
         (lambda pair: ScriptedEngine(), Inputs(prompt="x" * 4001), "The prompt has 4,001 characters"),
     ):
-        *_, last = follow(Growth(JobQueue(), load, inputs))
+        *_, last = GrowthMeasurement(JobQueue(), load, inputs).records()
         assert says in last["growth"]["problem"]
 
 
@@ -330,16 +329,36 @@ def test_speculative_sampling_is_said_to_be_no_difference_in_quality(guessing: s
             ("cache", "draft-4"),
             (1,),
             0.8,
-            "No other setting wrote what Cache wrote: at this temperature guesses change",
+            "No other setting wrote what Cache wrote: at this temperature",
         ),
-        (("cache", "paged", "draft-4"), (2,), 0.8, "the other differs: at this temperature guesses change the draws"),
-        (("cache", "lookup"), (1,), 0.8, "No other setting wrote what Cache wrote: at this temperature guesses change"),
-        (("lookup", "draft-4"), (1,), 0.8, "No other setting wrote what Lookup γ4 wrote: at this temperature guesses"),
+        (
+            ("cache", "paged", "draft-4"),
+            (2,),
+            0.8,
+            "the other differs: at this temperature",
+        ),
+        (
+            ("cache", "lookup"),
+            (1,),
+            0.8,
+            "No other setting wrote what Cache wrote: at this temperature",
+        ),
+        (
+            ("lookup", "draft-4"),
+            (1,),
+            0.8,
+            "No other setting wrote what Lookup γ4 wrote: at this temperature",
+        ),
         (("cache", "draft-4"), (1,), 0.0, "No other setting wrote what Cache wrote."),
         (("cache", "int8", "draft-4"), (1, 2), 0.8, "No other setting wrote what Cache wrote."),  # not INT8
         (("cache", "all"), (1,), 0.8, "No other setting wrote what Cache wrote."),
         (("cache", "paged"), (1,), 0.8, "No other setting wrote what Cache wrote."),  # should have been the same
-        (("draft-2", "draft-4"), (1,), 0.8, "No other setting wrote what Draft γ2 wrote: at this temperature guesses"),
+        (
+            ("draft-2", "draft-4"),
+            (1,),
+            0.8,
+            "No other setting wrote what Draft γ2 wrote: at this temperature",
+        ),
     ],
 )
 def test_differences_due_to_the_draws_of_guesses_are_said_to_be_just_that(
@@ -404,10 +423,10 @@ def test_the_table_has_a_figure_for_every_column() -> None:
     *_, fast = so_far(runs)["rows"]
     guesses = acceptance_stats(runs["Draft γ4"])
     cells = dict(zip((name for name, _ in COLUMNS), fast["cells"], strict=True))
-    assert cells["kept\nof all"][0] == f"{guesses.accepted / guesses.proposed:.0%}"
-    assert cells["KV used"] == ["43 kB", "of 48 kB"]  # at 1,000 bytes a token
+    assert cells["acceptance rate"][0] == f"{guesses.accepted / guesses.proposed:.0%}"
+    assert cells["KV cache"] == ["43 kB", "of 48 kB"]  # at 1,000 bytes a token
     assert cells["memory"] == ["500 MB", "process"]
-    assert cells["speed\nrepeat by repeat"][1] != "reference"
+    assert cells["speed-up"][1] != "reference"
     assert so_far(runs)["rows"][0]["cells"][1] == ["×1.00", "reference"]
     assert so_far({"a": [], "b": []}) == {}
     partly = so_far({"a": [], "b": runs["Cache"]})["rows"]
@@ -419,11 +438,11 @@ def test_the_table_has_a_figure_for_every_column() -> None:
     ("factors", "cell", "word"),
     [
         ((0.6, 0.7, 0.8), ["×0.70", "0.65 to 0.75"], "<b>×0.70</b>"),
-        ((0.8, 0.97, 1.2), ["0.59 to 1.62", "no clear difference"], "unclear"),
+        ((0.8, 0.97, 1.2), ["0.59 to 1.62", "≈ same (n.s.)"], "unclear"),
         ((1.5, 1.74, 2.0), ["×1.74", "1.62 to 1.87"], "<b>×1.74</b>"),
         (
             (1.05, 1.3, 1.6),
-            ["0.769 to 2.19", "no clear difference"],
+            ["0.769 to 2.19", "≈ same (n.s.)"],
             "unclear",
         ),  # by chance, all three repeats fall on one side one time in four
         ((1.3, 1.5), ["1.35 to 1.45", "too few repeats"], "unclear"),

@@ -152,7 +152,7 @@ def test_the_curves_of_theory_go_through_points_worked_out_by_hand() -> None:
     for i, y in enumerate(marks["y"]):
         assert whiskers["y"][3 * i] <= y <= whiskers["y"][3 * i + 1]
         said, sure = marks["customdata"][i].split("<br>")
-        assert sure.startswith("as if guesses were independent: ")
+        assert sure.startswith("95% if independent: ")
         kept, judged = map(int, said.removesuffix(" accepted").split(" of "))
         assert y == kept / judged
 
@@ -166,7 +166,7 @@ def stretched(run: Run, times: float) -> Run:
     [
         ((1.333,), "×1.33", "of one repeat"),
         ((1.3, 1.5), "1.35 to 1.45", "too few repeats"),
-        ((0.8, 0.97, 1.2), "0.59 to 1.62", "no clear difference"),
+        ((0.8, 0.97, 1.2), "0.59 to 1.62", "≈ same (n.s.)"),
         ((1.5, 1.74, 2.0), "×1.74", "1.62 to 1.87"),
     ],
 )
@@ -252,7 +252,7 @@ def test_a_setting_whose_guesses_never_filled_a_window_is_named() -> None:
     """As of a lookup that finds too little: its speed and the tokens of its rounds would not be the formula's."""
     runs = {name: [short(run) for run in some] for name, some in made("cache", "draft-4").items()}
     found = theory(configs(runs), runs, BYTES)
-    assert found["missing"] == "Not on these curves, because no round had all its guesses: Draft γ4."
+    assert found["missing"] == "Not on these curves, because no round had all its draft tokens: Draft γ4."
     runs |= made("draft-2")
     found = theory(configs(runs), runs, BYTES)
     assert [row["name"] for row in found["rows"]] == ["Draft γ2"]

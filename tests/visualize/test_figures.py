@@ -59,10 +59,10 @@ def test_a_round_is_drawn_in_one_column() -> None:
     ("guesses", "labels"),
     [
         (0, "target"),
-        (4, "target, guess 1, 2, 3, 4"),
-        (8, "target, guess 1, 2, 3, 4, 5, 6, 7, 8"),
-        (12, "target, guess 2, 4, 6, 8, 10, 12"),
-        (32, "target, guess 4, 8, 12, 16, 20, 24, 28, 32"),
+        (4, "target, draft 1, 2, 3, 4"),
+        (8, "target, draft 1, 2, 3, 4, 5, 6, 7, 8"),
+        (12, "target, draft 2, 4, 6, 8, 10, 12"),
+        (32, "target, draft 4, 8, 12, 16, 20, 24, 28, 32"),
     ],
 )
 def test_rows_are_labelled_up_to_the_last_guess_but_no_more_than_there_is_room_for(guesses: int, labels: str) -> None:
@@ -80,7 +80,7 @@ def test_a_guess_is_named_by_its_number() -> None:
     apply(columns, [rounds.point(7, 1, "accepted", "x", {"p": 0.5})])
     figure = draw(rounds.figure(), columns)
     (guess,) = [trace for trace in figure.data if trace.x]
-    assert guess.hovertemplate.startswith("Pass %{x}, guess %{customdata[2]}: ")
+    assert guess.hovertemplate.startswith("Round %{x}, draft token %{customdata[2]}: ")
     assert guess.customdata[0][2] == 1
 
 
@@ -162,9 +162,9 @@ def test_a_pass_is_drawn_as_three_parts_and_a_speed() -> None:
     ("limit", "said"),
     [
         ("", ""),
-        ("20% of the memory limit", "Pass 3: 20% of the memory limit"),
-        ("memory-bound, 71% of the limit", "Pass 3: memory-bound, 71% of the limit"),
-        ("memory-bound, 155% of the limit (a cache helps)", "Pass 3: 155% of the limit (a cache helps)"),
+        ("20% of the memory limit", "Step 3: 20% of the memory limit"),
+        ("memory-bound, 71% of the limit", "Step 3: memory-bound, 71% of the limit"),
+        ("memory-bound, 155% of the limit (a cache helps)", "Step 3: memory-bound, 155% of the limit"),
     ],
 )
 def test_below_the_passes_is_said_how_near_the_latest_came_to_its_limit(limit: str, said: str) -> None:

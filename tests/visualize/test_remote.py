@@ -117,7 +117,7 @@ def test_metrics_missing_from_the_server_are_reported() -> None:
     whole = {name: 0.0 for name in (*GAUGES, *COUNTERS) if name not in (DRAFTS, DRAFTED, ACCEPTED)}
     said = Reducer("http://host", 0.0).take(ServerMetrics(1.0, whole), [HOSTILE, "tiny"])["say"]
     assert said.startswith("http://host serves <img src=x onerror=window.pwned=1>⟨RLO⟩ and others.")
-    assert said.endswith("It does not speculate, so there are no guesses to report.")
+    assert said.endswith("It does not speculate, so there are no draft tokens to report.")
 
 
 def test_every_line_has_its_trace() -> None:
@@ -164,7 +164,11 @@ def test_a_guess_of_a_server_is_named_by_its_number_too() -> None:
         (CompletionEnd("stop", 5, 1200, None), "Answered: 1,200 tokens, prompt 5. It ended by itself.", NOT_TOLD),
         (CompletionEnd("abort", 5, 12, None), "prompt 5. The server ended it (abort).", NOT_TOLD),
         (CompletionEnd("\u202e", None, None, ReportedRounds((4,), (2,))), "Answered. The server ended", "1 round"),
-        (CompletionEnd("", None, None, ReportedRounds((4, 4), (2, 3))), "Answered.", "2 rounds with guesses, 5 of 8"),
+        (
+            CompletionEnd("", None, None, ReportedRounds((4, 4), (2, 3))),
+            "Answered.",
+            "2 rounds with draft tokens",
+        ),
     ],
 )
 def test_how_an_answer_ended_is_told(end: CompletionEnd, say: str, rounds: str) -> None:
@@ -232,7 +236,7 @@ def test_an_answer_is_streamed_with_its_rounds(server: Server, vllm: ScriptedVLL
     asked = Asked(server, JobQueue(), vllm.model, "Once", SamplingParams(max_tokens=9))
     *pieces, end = heard(asked.channel)
     assert "".join(piece["text"] for piece in pieces) == "".join(f" {word}" for word in vllm.words)
-    assert end["rounds"].startswith("4 rounds with guesses, 8 of 14 guesses kept")
+    assert end["rounds"].startswith("4 rounds with draft tokens, 8 of 14 draft tokens accepted")
     assert end["charts"]["rounds"]["columns"]
     assert not asked.goes_on
 

@@ -81,9 +81,7 @@ def test_every_pass_says_how_close_to_the_limit_it_came(events: list[Event]) -> 
     for frame in Reducer().feed(events):
         shown.apply(frame)
         if frame["seq"] >= 1 and frame["step"] in told:  # frame 0 is the head
-            step = f"Pass {frame['step']}" if frame["step"] else "Prefill"
-            near = told[frame["step"]]
-            assert shown.captions["timing"] == f"{step}: {near.split(', ')[1] if '(' in near else near}"
+            assert shown.captions["timing"].endswith(f": {told[frame['step']].split(' (')[0]}")
     for trace in shown.columns["timing"][:2]:
         assert trace["customdata"] == [told[step] for step in trace["x"]]
 

@@ -142,7 +142,7 @@ def _rows(block: int, now: Block, block_size: int) -> list[dict[str, Any]]:
 def _words(now: Block, block_size: int) -> str:
     if now.state == "free":
         again = f"free again: it was entry {now.index} of sequence {now.owner}'s table"
-        in_vain = f"<br>{counted(now.vain, 'slot')} written for rejected guesses" if now.vain else ""
+        in_vain = f"<br>{counted(now.vain, 'slot')} written for rejected draft tokens" if now.vain else ""
         return "free" if now.owner is None else again + in_vain
     if now.state == "cached":
         return "cached, free to take, but its tokens can still be found"
@@ -150,7 +150,9 @@ def _words(now: Block, block_size: int) -> str:
         return "another sequence's"
     filled = f"{now.fill} of {counted(block_size, 'slot')} filled"
     about = [f"entry {now.index} of sequence {now.owner}'s table", filled]
-    about += [f"{now.vain} more written for rejected guesses:<br>the next pass writes over them"] if now.vain else []
+    about += (
+        [f"{now.vain} more written for rejected draft tokens:<br>the next pass writes over them"] if now.vain else []
+    )
     about += [_WORDS[now.came]] if now.came != "own" else []
     about += [f"shared by {now.references} sequences when it was found"] if now.references > 1 else []
     about += ["its prefix can be found"] if now.stored else []

@@ -22,7 +22,7 @@ SHAPES = {"unjudged": "square-open", "rejected": "x", "recovered": "circle", "bo
 """What distinguishes states where columns go by too fast for glyphs (charts.js); the others stay squares."""
 LABELS = 8
 """How many guesses there is room to label."""
-_GUESS = "Pass %{x}, guess %{customdata[2]}"  # not y, whose label on the axis may have words
+_GUESS = "Round %{x}, draft token %{customdata[2]}"  # not y, whose label on the axis may have words
 _PLACE = dict.fromkeys(("plain", "recovered", "bonus"), "Pass %{x}, the target's own")
 
 
@@ -77,8 +77,8 @@ def layout(step: int) -> dict[str, Any]:
 
 
 def caption(sequences: int) -> str:
-    """What a column is, given how many sequences share a pass."""
-    return "one column a pass of the target" if sequences == 1 else f"a pass, shared by {sequences} sequences"
+    """What a column is, given how many requests share a forward pass."""
+    return "one column per target forward pass" if sequences == 1 else f"a forward pass, shared by {sequences} requests"
 
 
 def rows(guesses: int) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _axis(guesses: int) -> dict[str, Any]:
     """A row for the target and one for each guess; of many guesses every second is labelled, every third, and so on."""
     every = max(1, math.ceil(guesses / LABELS))
     labelled = range(every, guesses + 1, every)
-    words = [f"guess {row}" if row == every else f"{row}" for row in labelled]
+    words = [f"draft {row}" if row == every else f"{row}" for row in labelled]
     return {"range": [-0.6, guesses + 0.6], "tickvals": [0, *labelled], "ticktext": ["target", *words]}
 
 

@@ -58,13 +58,13 @@ def acceptance_figure(dark: bool = False) -> go.Figure:
         name="accepted",
         marker={"color": state.dark if dark else state.light, "line": {"width": 0}},
         width=0.7,
-        hovertemplate="guess %{x}: kept in %{y:.0%} of the rounds<extra></extra>",
+        hovertemplate="draft token %{x}: accepted in %{y:.0%} of the rounds<extra></extra>",
     )
     return blank(
         [bars],
         dark,
         margin={"l": 44, "r": 12, "t": 6, "b": 24},
-        xaxis={"range": [0.4, 4.6], "dtick": 1, "tickprefix": "guess ", "showtickprefix": "first", "showgrid": False},
+        xaxis={"range": [0.4, 4.6], "dtick": 1, "tickprefix": "draft ", "showtickprefix": "first", "showgrid": False},
         yaxis={"range": [0, 1.04], "dtick": 0.25, "tickformat": ".0%", "fixedrange": True},
     )
 

@@ -70,7 +70,7 @@ def round_columns(found: Marked) -> Drawn:
     bars = {part: {"x": [], "base": [], "y": [], "customdata": []} for part in PARTS}
     names, ticks, rows, longest = no_points() | {"text": []}, [], [], 0.0
     for i, (mark, one) in enumerate(found.items()):
-        drafting = [("draft", one.round.draft / one.gamma, "a guess")] * one.gamma
+        drafting = [("draft", one.round.draft / one.gamma, "a draft token")] * one.gamma
         judging = [("target", one.round.target, f"the target's pass over {one.gamma + 1} tokens")]
         step = [("target", one.plain.target, "the target's pass over one token"), ("other", one.plain.other, OTHER)]
         share = one.tokens % 1  # tokens per round are a mean
@@ -123,7 +123,7 @@ def speedup_figure(dark: bool = False) -> go.Figure:
         [curve_trace(dark), name_trace(dark), whisker_trace(dark), mark_trace(dark, "γ %{x}: ×%{y:.2f}, measured")],
         dark,
         margin={"l": 40, "r": 34, "t": 8, "b": 36},
-        xaxis={"range": [0.5, 8.5], "dtick": 1, "title": axis_title("guesses a round γ", dark)},
+        xaxis={"range": [0.5, 8.5], "dtick": 1, "title": axis_title("draft tokens per round γ", dark)},
         yaxis={"range": [0, 2], "nticks": 6, "tickprefix": "×"},
     )
 
@@ -180,7 +180,12 @@ def gains_columns(found: Marked) -> Drawn:
 def positions_figure(dark: bool = False) -> go.Figure:
     """Acceptance of judged guesses by position; in theory it is the same at all of them."""
     return blank(
-        [curve_trace(dark), name_trace(dark), whisker_trace(dark), mark_trace(dark, "guess %{x:.0f}: %{customdata}")],
+        [
+            curve_trace(dark),
+            name_trace(dark),
+            whisker_trace(dark),
+            mark_trace(dark, "draft token %{x:.0f}: %{customdata}"),
+        ],
         dark,
         margin={"l": 44, "r": 34, "t": 8, "b": 36},
         xaxis={"range": [0.5, 4.5], "dtick": 1, "title": axis_title("position in the round", dark)},
@@ -206,7 +211,7 @@ def positions_columns(found: Marked) -> Drawn:
             marks["y"].append(accepted / judged)
             marks["text"].append(mark)
             marks["customdata"].append(
-                f"{accepted} of {judged} accepted<br>as if guesses were independent: {sure.low:.0%} to {sure.high:.0%} "
+                f"{accepted} of {judged} accepted<br>95% if independent: {sure.low:.0%} to {sure.high:.0%} "
                 "(Wilson, 95%)"
             )
     widest = max((one.gamma for one in found.values()), default=4)

@@ -94,11 +94,9 @@ def prefill(step: int, ms: float, top: float, *, first: bool, seen: bool) -> Pat
 
 
 def caption(timed: StepTimed, limit: str) -> str:
-    """How near the latest step came to its ``limit``. Where that is more than 100%, there is room for either what bound
-    it or why."""
-    step = "Prefill" if timed.step_kind == "prefill" else f"Pass {timed.step}"
-    near = limit.partition(", ")[2] if "(" in limit else limit
-    return f"{step}: {near}" if limit else ""
+    """How near the latest step came to its ``limit``; why it may be above, only the bar's hover text says."""
+    step = "Prefill" if timed.step_kind == "prefill" else f"Step {timed.step}"
+    return f"{step}: {limit.partition(' (')[0]}" if limit else ""
 
 
 def layout(step: int, ms_top: float, speed_top: float) -> dict[str, Any]:

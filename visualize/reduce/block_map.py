@@ -20,6 +20,7 @@ from lab.trace.events import (
     CacheDropped,
     Preempted,
 )
+from lab.util.messages import counted
 from visualize.charts.base import Patch
 from visualize.charts.block_charts import CACHED, FREE, OTHERS, SHOWN, Block, change
 
@@ -46,8 +47,6 @@ class PoolView:
         self._drawn: dict[int, Block] = {}
         self._freed: dict[int, Block] = {}  # the run's own, freed since the last step ended
         self._kept = 0  # tokens kept at the end of the last step
-        self.most = 0
-        """The most blocks that the run has held at once."""
 
     def take(self, event: PoolEvent) -> None:
         """Apply an event."""
@@ -81,9 +80,6 @@ class PoolView:
                     self.blocks[number] = OTHERS if block.references > 1 else CACHED if block.stored else FREE
             case CacheDropped():
                 self.blocks = {number: block for number, block in self.blocks.items() if block.state != "cached"}
-
-        if isinstance(event, BlockAllocated | BlockShared | BlockCopied):
-            self.most = max(self.most, len(self._own()))
 
     def _own(self) -> list[Block]:
         return [block for block in self.blocks.values() if block.owner is not None and block.state == "live"]
@@ -136,9 +132,13 @@ class PoolView:
         own = [block.fill for block in self._own()]
         live, cached = states.count("live"), states.count("cached")
         return (
-            f"{live} of {self.num_blocks} live"
+            (
+                f"{counted(given, 'block')} used, all freed (pale)"
+                if given and not live
+                else f"{live} of {self.num_blocks} in use"
+            )
             + (f", {sum(own) / (len(own) * self.block_size):.0%} full" if own else "")
-            + (f", {given} given back (pale)" if given else "")
+            + (f", {given} freed (pale)" if given and live else "")
             + (f" · {cached} cached" if cached else "")
             + (f" · first {SHOWN} shown" if self.num_blocks > SHOWN else "")
         )

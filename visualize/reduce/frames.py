@@ -192,6 +192,6 @@ class Reducer:
         note = "Held back until it was clear how the text ends."
         return {
             "tokens": [{"text": visible(finished.text), "origin": "plain", "note": note}] if finished.text else [],
-            "say": self._narrator.ended(finished, self._meter.metrics(), self._generated, self._pool.most),
+            "say": self._narrator.ended(finished, self._meter.metrics(), self._generated),
             "finished": {"reason": finished.reason, "message": finished.message},
         }

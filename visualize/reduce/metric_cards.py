@@ -65,10 +65,10 @@ def _accepted(metrics: Metrics) -> Reading:
     if rate is None:
         return Reading()
     places = ", ".join(f"{100 * kept:.0f}" for kept in metrics.acceptance_by_position)
-    more = f"Kept in {places}% of the rounds{', from the first guess to the last' * (', ' in places)}."
+    more = f"Accepted in {places}% of the rounds{', from the first draft token to the last' * (', ' in places)}."
     accepted = sum(metrics.acceptance_by_position)  # a round, on average
     if rate and accepted / rate < len(metrics.acceptance_by_position) - 1e-6:
-        more += " Not all rounds had so many guesses."
+        more += " Not all rounds had so many draft tokens."
     return Reading(f"{rate:.0%}".rstrip("%"), "%", rate, more=more)
 
 
@@ -77,7 +77,7 @@ def _kv(metrics: Metrics) -> Reading:
     if not reserved:
         return Reading()
     scale, unit = byte_unit(reserved)
-    return Reading(f"{digits(metrics.kv_used_bytes / scale)} / {digits(reserved / scale)}", unit, reserved, "held")
+    return Reading(f"{digits(metrics.kv_used_bytes / scale)} / {digits(reserved / scale)}", unit, reserved, "allocated")
 
 
 def _first(metrics: Metrics) -> Reading:
@@ -109,45 +109,48 @@ def _memory(metrics: Metrics) -> Reading:
 
 
 READOUTS = (
-    Readout("speed", "speed", "Tokens a second, after the first token.", _speed),
+    Readout("speed", "Decode speed", "Output tokens per second after the first (1 / mean TPOT).", _speed),
     Readout(
         "pass",
-        "tokens/pass",
-        "Tokens / passes of the target, both after the prefill. The mean acceptance length, 1 + accepted / rounds, "
-        "counts only passes that had guesses.",
+        "Tokens per target pass",
+        "Tokens / target passes, both after the prefill: 1 without speculation. vLLM's mean acceptance length, "
+        "1 + accepted / rounds, counts only passes with draft tokens.",
         _pass,
     ),
     Readout(
         "accepted",
-        "guesses kept",
-        "Draft acceptance rate: accepted / proposed tokens; those after a rejected one count, though never judged.",
+        "Acceptance rate",
+        "Accepted / proposed draft tokens, as vLLM counts: those after a rejected one count, though never verified.",
         _accepted,
     ),
-    Readout("kv", "cache used / held", "Peak bytes of cache that held the text's tokens, and that were reserved.", _kv),
-    Readout("first", "first token", "TTFT: from the request to the first token.", _first),
+    Readout("kv", "KV cache", "Peak bytes: tokens stored / memory allocated.", _kv),
+    Readout("first", "TTFT", "Time to first token, from the request on.", _first),
     Readout(
         "found",
-        "from cache",
+        "Prefix cache hits",
         "Tokens of the prompt that were found in the cache, so not computed again.",
         _found,
         always=False,
     ),
     Readout(
         "gaps",
-        "token gap p50 / p99",
+        "ITL p50 / p99",
         "Inter-token latency, median and 99th percentile. Tokens of one round share its time.",
         _gaps,
     ),
     Readout(
         "limit",
-        "device limit",
-        "Roofline: the least time in which this device could move a pass's bytes (weights, keys and values) and do its "
-        "FLOPs, over the time it took; median after the prefill. "
+        "Roofline",
+        "Share of the memory-bandwidth (MBU) or compute (MFU) limit, whichever binds: the least time in which this "
+        "device could move a pass's bytes and do its FLOPs, over the time it took; median after the prefill. "
         "Above 100%: bytes came from a cache, or by reading alone, faster than in the copy that was measured.",
         _limit,
     ),
     Readout(
-        "memory", "peak memory", "CPU: the whole process, program and weights included. GPU: memory allocated.", _memory
+        "memory",
+        "Peak memory",
+        "CPU: RSS of the whole process, program and weights included. GPU: memory allocated.",
+        _memory,
     ),
 )
 
@@ -191,8 +194,8 @@ def beside(now: Reading, was: Reading, *, over: bool) -> str:
     value = was.value if was.unit == now.unit else f"{was.value} {was.unit}"
     if over and now.size and was.size and now.unit != "%":
         ratio = now.size / was.size
-        times = f"×{ratio:.1g}" if ratio < 0.1 else f"×{ratio:.2g}" if ratio < 99.5 else f"×{ratio:.0f}"
-        return f"{now.of} {times} of {value}".lstrip()
+        times = f"{ratio:.1g}×" if ratio < 0.1 else f"{ratio:.2g}×" if ratio < 99.5 else f"{ratio:.0f}×"
+        return f"{now.of} {times} (was {value})".lstrip()
     return f"was {value}"
 
 

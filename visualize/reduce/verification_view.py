@@ -34,7 +34,7 @@ def opened(
     texts = [around.texts[i] for i in shown]
     picked = {name: values and [short(values[i]) for i in shown] for name, values in bars.items()}
     bar = None if verdict.u is None else short(verdict.u * verdict.q)
-    title = f"Round {verdict.step}, guess {verdict.position + 1} {state.glyph} {named(guess.text)}"
+    title = f"Round {verdict.step}, draft token {verdict.position + 1} {state.glyph} {named(guess.text)}"
     return {
         "title": title,
         "say": _say(verdict, around.overlap, replaced, speculative),
@@ -55,18 +55,20 @@ def _say(verdict: Judged, overlap: float | None, replaced: Recovered | None, spe
     if verdict.u is None:
         synthetic = speculative == "synthetic"
         rule = sentences(speculative, greedy=not synthetic)["accepted" if kept else "rejected"]
-        why = "It has no q." if synthetic else "Greedy draws nothing: p and q are for comparison, there is no residual."
+        why = "It has no q." if synthetic else "Greedy draws nothing: p and q are shown for comparison only."
         return f"{rule.format(p=f'{verdict.p:.3g}', q=f'{verdict.q:.3g}')}{place and place + '.'} {why}"
     numbers = round_verdict(verdict.p, verdict.q, verdict.u, accepted=kept)
     p, q, u = map(written, (numbers.p, numbers.q, numbers.u))
-    chance = f"It is kept with probability min(1, p / q) = {written(numbers.chance)}."
-    product = f"With u = {u}, a random number from 0 to 1, u q = {u} × {q} = {written(numbers.product)}"
-    rule = f"{chance} {product} is {'below' if kept else 'not below'} p = {p}: {'kept' if kept else 'rejected'}."
-    drawn = f"{place}, drawn from the residual: max(0, p − q), normalised." if replaced else ""
+    product = f"u q = {u} × {q} = {written(numbers.product)}"
+    rule = (
+        f"Acceptance probability min(1, p / q) = {written(numbers.chance)}. The random draw was u = {u}: {product} is "
+        f"{'below' if kept else 'not below'} p = {p}, so it was {'accepted' if kept else 'rejected'}."
+    )
+    drawn = f"{place}, drawn from the resample distribution norm(max(0, p − q))." if replaced else ""
     certain = f" {DRAFTERS[speculative].name.capitalize()} draws nothing: its q is 1." if speculative == "ngram" else ""
     here = (
         ""
         if overlap is None or certain
-        else f" Any guess drawn here is kept with probability Σ min(p, q) = {overlap:.3g}."
+        else f" At this position {overlap:.0%} of the draft's tokens would be accepted: Σ min(p, q)."
     )
     return f"{rule}{drawn}{here}{certain}"

@@ -76,7 +76,7 @@ function holdings(owners) {
   const held = owners.filter(({ length }) => length);
   const shared = held.filter(({ length }) => length > 1).length;
   const all = new Set(held.flat()).size;
-  return `${held.length} of ${counted(owners.length, "block")} held by ${counted(all, "sequence")}${shared ? `, ${shared} of them by several` : ""}`;
+  return `${held.length} of ${counted(owners.length, "block")} held by ${counted(all, "request")}${shared ? `, ${shared} of them by several` : ""}`;
 }
 
 function flash(square, mark) {

@@ -74,8 +74,8 @@ export function addPlayer(stage) {
 
   /** The sentence at the run's end, with a hint to play it: it was over before anybody could watch. */
   function atTheEnd() {
-    const slow = speed.value < 1 ? `${Math.round(1 / speed.value)} times slower` : "at its true speed";
-    return stage.picture.last > 1 ? `${stage.picture.say} ▶ plays it ${slow}.` : stage.picture.say;
+    const slow = speed.value < 1 ? "slowly" : "at true speed";
+    return stage.picture.last > 1 ? `${stage.picture.say} ▶ Replay ${slow}.` : stage.picture.say;
   }
 
   /** A person moves to a frame. */
@@ -181,7 +181,7 @@ export function addPlayer(stage) {
     const { frame, last, at, steps } = stage.picture;
     for (const button of [...Object.values(buttons), bar]) button.disabled = last < 1;
     if (!frame) return;
-    const here = frame.finished ? "end" : at && frame.step >= 0 ? `pass ${frame.step}` : "start"; // the prefill is pass 0
+    const here = frame.finished ? "end" : at && frame.step >= 0 ? `step ${frame.step}` : "start"; // the prefill is pass 0
     bar.max = last || 1;
     bar.value = at;
     bar.setAttribute("aria-valuetext", `${here} of ${steps}`);

@@ -55,14 +55,14 @@ export function mount(element, gradio, setup) {
   function drawAgainst(guesses) {
     const drawn = stage.run.against && !/[?&]seed=/.test(stage.run.against); // a seed, where none was given
     const seeded = drawn ? `${stage.run.against}&seed=${stage.picture.head.sampling.seed}` : stage.run.against;
-    stage.offer(seeded, `Compare with ${guesses ? "the same settings without guesses" : "the cache alone"}`);
+    stage.offer(seeded, `Compare with ${guesses ? "the same settings without speculation" : "the cache alone"}`);
   }
 
   /** Before there is a run: how to get one. An exported page comes with its own. */
   function invite() {
     const hint = make("p", "hint");
-    hint.append(make("span", "to-run", "Press Run: the text appears"), make("span", "to-follow", "What the presenter shows appears"));
-    hint.append(" here token by token, each marked by how it came to be.");
+    hint.append(make("span", "to-run", "Press Run."), make("span", "to-follow", "What the presenter shows appears here."));
+    hint.append(" Colours show which tokens the draft model guessed right.");
     stage.story.append(hint);
     $(".say").textContent = "Ready.";
   }

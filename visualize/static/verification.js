@@ -36,7 +36,7 @@ export function addVerification(stage) {
     const frame = stage.picture.frames[seq];
     const told = frame.verdicts?.[position];
     const token = frame.tokens?.[position];
-    $(".verdict h2").textContent = told?.title ?? `Round ${frame.step}, guess ${position + 1}`;
+    $(".verdict h2").textContent = told?.title ?? `Round ${frame.step}, draft token ${position + 1}`;
     $(".rule").replaceChildren(...(told ? [told.say] : [...stage.explained(token), unrecorded()]));
     $(".verdict .plot").hidden = !told;
     $(".charts").classList.add("opened");

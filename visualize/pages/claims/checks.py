@@ -13,7 +13,7 @@ from lab.engine.engine import Engine
 from lab.errors import LabError
 from visualize.charts.claim_charts import columns, shells
 from visualize.jobs.job_queue import JobQueue, Load
-from visualize.jobs.progress_tasks import Record, Task
+from visualize.jobs.live_run import ProgressJob, Record
 from visualize.states import VERDICTS
 from visualize.text import visible
 from visualize.url_settings import Link
@@ -68,7 +68,7 @@ def calculated() -> Record:
     return {name: shown(claim, claim.check(trial)) for name, claim in CLAIMS.items() if claim.arithmetic}
 
 
-class Checks(Task):
+class Checks(ProgressJob):
     """Checks claims for a visitor, one after another; a measurement that several share is made once."""
 
     def __init__(self, queue: JobQueue, load: Load, names: Sequence[str]) -> None:

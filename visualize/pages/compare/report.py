@@ -22,18 +22,18 @@ DASH = "–"
 COLUMNS = (
     ("tokens/s", "Tokens a second after the first: median; small: the quartiles of the runs."),
     (
-        "speed\nrepeat by repeat",
+        "speed-up",
         "Against the first setting in the same repeat: median; small: the quartiles. Where it may be chance, the mean "
         "factor's 95% interval alone (Student's t on logarithms), in which 1 lies.",
     ),
-    ("first token", "TTFT: from the request to the first token, median."),
+    ("TTFT", "Time to first token, from the request on: median."),
     (
-        "gap p50",
+        "ITL p50",
         "Inter-token latency: median; small: 99th percentile; both medians of the runs. Tokens of one "
         "round share its time.",
     ),
-    ("kept\nof all", "Draft acceptance rate: accepted / proposed tokens, all runs together."),
-    ("KV used", "Peak bytes of cache that held the text's tokens; small: reserved."),
+    ("acceptance rate", "Accepted / proposed draft tokens, all runs together."),
+    ("KV cache", "Peak bytes: tokens stored; small: memory allocated."),
     ("memory", "Peak memory. CPU: the whole process, with all else that it holds; GPU: memory allocated in the run."),
     ("output", "Compared with the first setting's."),
 )
@@ -48,11 +48,7 @@ PARTINGS = (
 )
 """The columns of the table of first differences."""
 
-REPEATS = (
-    "A factor may not match the bars: a bar is the median of a setting's own runs; a factor compares it with the "
-    "first setting in each repeat, and is the median of those. What slows a whole repeat moves the bars, not the "
-    "factor."
-)
+REPEATS = "Speed-up is the median of per-repeat ratios, so it can differ from the ratio of two bars."
 
 Runs = Mapping[str, Sequence[Run]]
 
@@ -139,7 +135,7 @@ def _verdict(names: list[str], places: Mapping[str, int | None], tokens: int, re
     """Which settings wrote the same. ``redrawn``: where another differs, it is only because it used the random
     draws differently."""
     same = [name for name in names if places[name] is None]
-    why = ": at this temperature guesses change the draws, not the distribution" if redrawn else ""
+    why = ": at this temperature speculation changes the draws, not the distribution" if redrawn else ""
     if len(same) == len(names):
         all_of_them = "both" if len(names) == 2 else f"all {len(names)}"
         return f"Identical outputs: {all_of_them} settings wrote the same {counted(tokens, 'token')}."
@@ -205,7 +201,7 @@ def faster(summary: Summary) -> list[str]:
     if repeats == 2:
         return [quartiles, "too few repeats"]
     likely = summary.likely_speedup  # 1 lies in it, as it need not in the quartiles
-    return [f"{digits(likely.low)} to {digits(likely.high)}", "no clear difference"]
+    return [f"{digits(likely.low)} to {digits(likely.high)}", "≈ same (n.s.)"]
 
 
 def _row(i: int, name: str, summary: Summary | None, on_cpu: bool) -> dict[str, Any]:

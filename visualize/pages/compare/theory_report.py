@@ -27,23 +27,23 @@ COLUMNS = (
     ("a", "Accepted of judged proposals, in rounds of a full window."),
     (
         "γ",
-        "Tokens guessed a round; small: rounds with all of them, of all passes. The other figures and theory are about "
-        "such rounds; the measured speed-up is that of all passes, and smaller where many guess nothing.",
+        "Draft tokens per round; small: rounds with all of them, of all passes. The other figures and theory are about "
+        "such rounds; the measured speed-up is that of all passes, and smaller where many have no draft tokens.",
     ),
-    ("c", "Time of a guess ÷ time of the target's pass over one token; medians of the runs' own times."),
-    ("wide pass", "Time of a pass over γ + 1 tokens ÷ that of one over 1 token. Theory assumes 1."),
+    ("c", "Time of a draft token ÷ time of the target's pass over one token; medians of the runs' own times."),
+    ("verify / decode", "Time of a pass over γ + 1 tokens ÷ that of one over 1 token. Theory assumes 1."),
     ("tokens per round", "Measured; small: theory, (1 − aᵞ⁺¹) / (1 − a)."),
     (
         "speed-up",
-        "Measured, repeat by repeat against the named setting without guesses, whose cache is most like this one's; "
+        "Measured, per repeat against the named setting without speculation, whose cache is most like this one's; "
         "small: theory, (1 − aᵞ⁺¹) / ((1 − a)(1 + γc)), then with the wide pass in place of the 1.",
     ),
 )
 MISSING = (
-    "To place runs on these curves, compare a setting with speculation and a fixed window with one without it, both "
+    "To place runs on these curves, compare a setting with speculation and a fixed γ with one without it, both "
     "with the same cache."
 )
-NO_WHOLE_ROUND = "Not on these curves, because no round had all its guesses: "
+NO_WHOLE_ROUND = "Not on these curves, because no round had all its draft tokens: "
 
 
 def theory(

@@ -23,7 +23,7 @@ export function mount(element, gradio, setup) {
     seen = at;
     drawChips(rows(columns.sequences[0]));
     drawWrote();
-    stage.offer(stage.run.against, "Use these settings in the Lab: the first sequence alone");
+    stage.offer(stage.run.against, "Use these settings in the Lab: the first request alone");
   }
 
   function moved() {
@@ -92,16 +92,16 @@ export function mount(element, gradio, setup) {
     if (told === chip.told) return;
     chip.told = told;
     const { state, tokens, wanted, blocks, found, preempted } = row;
-    const notes = [blocks && `${blocks}▪`, found && `=${found}`, preempted && `${preempted}↩`].filter(Boolean);
+    const notes = [blocks && counted(blocks, "block"), found && `${found} found`, preempted && `${preempted}× preempted`].filter(Boolean);
     chip.count.textContent = `${tokens}/${wanted}`;
     chip.notes.textContent = notes.join(" ");
     chip.button.style.setProperty("--part", `${(100 * tokens) / wanted}%`);
     chip.button.dataset.state = state;
     chip.button.title = [
-      `Sequence ${row.number}: ${state}`,
+      `Request ${row.number}: ${state}`,
       `${tokens} of at most ${counted(wanted, "token")}`,
       counted(blocks, "block"),
-      found && `${counted(found, "token")} found in the cache`,
+      found && `${counted(found, "token")} found in the prefix cache`,
       preempted && `preempted ${counted(preempted, "time")}`,
     ].filter(Boolean).join(", ");
   }
@@ -162,8 +162,8 @@ export function mount(element, gradio, setup) {
     if (!stage.picture.frame) return "";
     const pool = stage.picture.columns.pool[0];
     const [state, owners, fill] = [pool.state[block], pool.owners[block], pool.fill[block]];
-    if (state !== "live") return `Block ${block}: ${state === "cached" ? "cached, free to take, but its tokens can still be found" : "free"}`;
-    const whose = owners.length > 1 ? `shared by sequences ${owners.join(", ")}` : `sequence ${owners[0]}`;
+    if (state !== "live") return `Block ${block}: ${state === "cached" ? "cached: can be allocated, but its tokens can still be found" : "free"}`;
+    const whose = owners.length > 1 ? `shared by requests ${owners.join(", ")}` : `request ${owners[0]}`;
     return `Block ${block}: ${whose}, ${fill} of ${counted(stage.picture.head.block_size, "slot")} filled`;
   }
 

@@ -136,7 +136,7 @@ class BatchReducer:
         if not (self._asked and self._before):
             return ""
         if not self._alike:
-            return "Not the same sequences as before: not compared."
+            return "Different workload, so no comparison with the previous run."
         was = self._before.asked.settings
         return small(
             [f"{name} {was[name]} → {word}" for name, word in self._asked.settings.items() if was[name] != word]
@@ -166,7 +166,7 @@ class BatchReducer:
         used = self._blocks.used()
         done = sum(counts[state] for state in ("finished", "cancelled", "failed"))
         return {
-            "pool": f"{live} live"
+            "pool": f"{live} in use"
             + (f", {used:.0%} full" if used is not None else "")
             + f" · {cached} cached · {free} free",
             "waiting": f"{counts['waiting']}",

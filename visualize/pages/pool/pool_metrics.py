@@ -14,25 +14,25 @@ from visualize.reduce.metric_cards import DASH, Reading, beside, shown_ms
 
 Readings = dict[str, Reading]
 ABOUT = {
-    "speed": ("speed", "Tokens a second, all sequences together, from the first arrival on."),
-    "first": ("first p50 / max", "TTFT: from a sequence's arrival to its first token, waiting included."),
-    "most": ("most at once", "Most sequences running together."),
-    "finished": ("finished", "Sequences that are done, of all in the run."),
+    "speed": ("Decode speed", "Tokens per second, all requests together, from the first arrival on."),
+    "first": ("TTFT p50 / max", "Time to first token, from a request's arrival, waiting included."),
+    "most": ("Peak concurrency", "Most requests running together."),
+    "finished": ("Finished", "Requests that are done, of all in the run."),
     "vain": (
-        "unused, mean",
-        "Slots of live blocks that hold no token of a text: mean over the steps. Contiguous reserves them in advance.",
+        "KV waste",
+        "Slots of blocks in use that hold no token: mean over the steps. A contiguous cache reserves them in advance.",
     ),
     "found": (
-        "from cache",
+        "Prefix cache hits",
         "Prompt tokens found by their prefix, or in another continuation, so not computed: counted when each "
         "sequence first joined.",
     ),
     "preempted": (
-        "preemptions",
-        "How often a sequence gave up all its blocks because the pool, or the memory for a step, ran out. Small: "
+        "Preemptions",
+        "How often a request gave up all its blocks because the pool, or the memory for a step, ran out. Small: "
         "tokens, its own included, that were found when it rejoined.",
     ),
-    "evicted": ("evictions", "Cached blocks whose prefix was forgotten to make room."),
+    "evicted": ("Evictions", "Cached blocks whose prefix was forgotten to make room."),
 }
 """Each readout's label and what it is."""
 

@@ -46,8 +46,8 @@ def said(entries: Sequence[BatchEvent], tokens: dict[int, int]) -> Said:
 
 def over(tally: Tally) -> str:
     """The end of the run; early if not all that were expected have finished or failed."""
-    total, sequences = sum(tally.tokens.values()), counted(tally.expected, "sequence")
-    rate = f": {three(1000 * total / tally.ms)} a second" if tally.ms > 0 else ""
+    total, sequences = sum(tally.tokens.values()), counted(tally.expected, "request")
+    rate = f" ({three(1000 * total / tally.ms)} tok/s)" if tally.ms > 0 else ""
     if tally.finished >= tally.expected:
         what = f"Done: {sequences}"
     else:
@@ -86,17 +86,18 @@ def _preempted(entries: Sequence[BatchEvent]) -> str:
         elif isinstance(event, BlockFreed) and owner in giving_up:
             given_up.add(event.block)
             free |= set() if event.references else {event.block}
-    were, their, they = ("were", "their", "they wait") if len(who) > 1 else ("was", "its", "it waits")
+    their, they = ("their", "they wait") if len(who) > 1 else ("its", "it waits")
     if any(entry.event.cause == "memory" for entry in entries if isinstance(entry.event, Preempted)):
-        return f"{_names(who)} {were} preempted: a step ran out of memory, so fewer run at once; {they} at the front."
+        became = "a step ran out of memory, so fewer run at once"
+        return f"{_names(who)} preempted: {became}; {they} at the front of the queue."
     blocks, kept = f"{their} {counted(len(given_up), 'block')}", len(given_up - free)
     if not kept:
-        became = f"{blocks} went back"
+        became = f"{blocks} freed"
     elif not free:
-        became = f"others still have {blocks}"
+        became = f"others still hold {blocks}"
     else:
-        became = f"{len(free)} of {blocks} went back, others still have {kept}"
-    return f"{_names(who)} {were} preempted: {became}; {they} at the front."
+        became = f"{len(free)} of {blocks} freed, others still hold {kept}"
+    return f"{_names(who)} preempted: {became}; {they} at the front of the queue."
 
 
 def _evicted(entries: Sequence[BatchEvent]) -> str:
@@ -129,7 +130,7 @@ def _admitted(entries: Sequence[BatchEvent]) -> str:
         return ""
     found = sum(event.cached_tokens for event in joined.values())
     was = "was" if len(joined) == 1 else "were"
-    hit = f": {counted(found, 'token')} found in the cache, not computed" if found else ""
+    hit = f": {counted(found, 'token')} found in the prefix cache" if found else ""
     return f"{_names(joined)} {was} admitted{hit}."
 
 
@@ -153,8 +154,8 @@ def _passed(entries: Sequence[BatchEvent]) -> str:
         return ""
     made = sum(len(entry.event.token_ids) for entry in entries if isinstance(entry.event, Committed))
     return (
-        f"One pass of the target for {counted(timed.batch_sequences, 'sequence')}: it read "
-        f"{counted(timed.batch_tokens, 'token')} and gave {made}, in {timed.total_ms:.1f} ms."
+        f"Step: batch of {timed.batch_sequences}, {counted(timed.batch_tokens, 'token')} computed, {made} generated, "
+        f"{timed.total_ms:.1f} ms."
     )
 
 
@@ -169,7 +170,7 @@ def _is_error(entry: BatchEvent) -> bool:
 def _names(owners: dict[int, object], capital: bool = True) -> str:
     """Sequences by number: up to four of them, else the first three and how many more."""
     numbers = [str(owner) for owner in owners]
-    word = "sequence" if len(numbers) == 1 else "sequences"
+    word = "request" if len(numbers) == 1 else "requests"
     word = word.capitalize() if capital else word
     if len(numbers) > 4:
         return f"{word} {', '.join(numbers[:3])} and {len(numbers) - 3} more"

@@ -42,7 +42,7 @@ NO_ROUND = "The answer ended before a round with guesses."
 ENDED = {"": "", "length": " It reached the maximum of tokens.", "stop": " It ended by itself."}
 """By the server's reason. Others are that it was aborted, or went wrong."""
 STOPPED = "Stopped. Closing the connection tells the server."
-ROUNDS = "{rounds} with guesses, {accepted} of {drafted} kept. Which tokens they were is not reported."
+ROUNDS = "{rounds} with draft tokens, {accepted} of {drafted} accepted. Which tokens they were is not reported."
 
 
 class Watch:
@@ -177,6 +177,9 @@ def _told(end: CompletionEnd, most: int) -> dict[str, Any]:
         return {"say": say, "rounds": NO_ROUND}
     if len(end.rounds.drafted) > most or max(end.rounds.drafted, default=0) > MOST_POSITIONS:
         return {"say": say, "rounds": TOO_MANY}
-    counts = {"rounds": counted(len(end.rounds.drafted), "round"), "drafted": counted(sum(end.rounds.drafted), "guess")}
+    counts = {
+        "rounds": counted(len(end.rounds.drafted), "round"),
+        "drafted": counted(sum(end.rounds.drafted), "draft token"),
+    }
     told = ROUNDS.format(**counts, accepted=sum(end.rounds.accepted))
     return {"say": say, "rounds": told, "charts": {"rounds": figures.rounds_told(end.rounds)}}

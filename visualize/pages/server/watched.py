@@ -27,13 +27,13 @@ SHARES_S = 60.0
 """Readouts of shares cover the last minute: in a single second there may have been nothing."""
 
 ABOUT = {
-    "usage": ("KV in use", "Blocks of the cache that requests hold, of all there are. Whose they are is not reported."),
+    "usage": ("KV cache", "Blocks of the cache that requests hold, of all there are. Whose they are is not reported."),
     "running": ("running", "Requests in the batch."),
     "waiting": ("waiting", "Requests that wait for room."),
-    "speed": ("speed", "Tokens a second, all requests together, since the previous reading."),
-    "hits": ("prefix hits", "Tokens found, of those looked up in the prefix cache: last minute."),
-    "length": ("tokens/round", "Mean acceptance length: 1 + accepted guesses / rounds, last minute."),
-    "kept": ("guesses kept", "Draft acceptance rate: accepted / drafted tokens, last minute."),
+    "speed": ("Decode speed", "Tokens per second, all requests together, since the previous reading."),
+    "hits": ("Prefix cache hits", "Tokens found, of those looked up in the prefix cache: last minute."),
+    "length": ("Tokens per round", "Mean acceptance length: 1 + accepted draft tokens / rounds, last minute."),
+    "kept": ("Acceptance rate", "Accepted / proposed draft tokens, last minute."),
     "preempted": ("preemptions", "How often a request lost its blocks, since the server was started."),
 }
 """Each readout with its label and what it is."""
@@ -106,7 +106,7 @@ def about(address: str, reading: ServerMetrics, models: Sequence[str]) -> str:
     missing = [name for name in reading.missing if name not in SPECULATION]
     says = [f"{address}{served}{pool}."]
     if set(reading.missing) >= SPECULATION:
-        says.append("It does not speculate, so there are no guesses to report.")
+        says.append("It does not speculate, so there are no draft tokens to report.")
     if missing:
         says.append(f"Its metrics lack {', '.join(missing)}: what needs them stays empty.")
     return " ".join(says)

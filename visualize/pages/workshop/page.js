@@ -12,8 +12,8 @@ export function mount(element, _, setup) {
   const READOUTS = {
     running: ["running", "Runs whose next tokens the engine computes, all in the same step."],
     waiting: ["waiting", "Runs that wait until there are blocks for them."],
-    speed: ["tokens/s", "All runs together, over the last second."],
-    live: ["blocks live", "Blocks that runs hold, of all in the pool below."],
+    speed: ["Decode speed", "Tokens per second, all requests together, over the last second."],
+    live: ["blocks in use", "Blocks that requests hold, of all in the pool below."],
     followers: ["following", "People who see what the presenter shows."],
     done: ["runs done", "Since the server was started."],
   };
@@ -60,7 +60,7 @@ export function mount(element, _, setup) {
       $(".squares").replaceChildren(make("p", "hint", CACHELESS));
     }
     $(".room-mine").hidden = !guests.some(({ number }) => number === squares.chosen);
-    write($(".room-pool"), count ? `${name} · ${occupancy.live} live · ${occupancy.cached} cached · ${occupancy.free} free` : name);
+    write($(".room-pool"), count ? `${name} · ${occupancy.live} in use · ${occupancy.cached} cached · ${occupancy.free} free` : name);
     for (const [state, list] of Object.entries(lists)) {
       const theirs = guests.filter((guest) => guest.state === state);
       write($(`[data-chart=${state}] .caption`), String(theirs.length));
@@ -82,7 +82,7 @@ export function mount(element, _, setup) {
     chip.className = `chip ${tone(number)}${number === squares.chosen ? " chosen" : ""}`;
     write(chip.querySelector("b"), String(number));
     write(chip.querySelector(".count"), `${tokens}/${wanted}`);
-    write(chip.querySelector(".notes"), [blocks && `${blocks}▪`, preempted && `${preempted}↩`].filter(Boolean).join(" "));
+    write(chip.querySelector(".notes"), [blocks && counted(blocks, "block"), preempted && `${preempted}× preempted`].filter(Boolean).join(" "));
     chip.style.setProperty("--part", `${(100 * tokens) / wanted}%`);
     chip.title = `Run ${number}: ${tokens} of at most ${counted(wanted, "token")}, ${counted(blocks, "block")}${preempted ? `, preempted ${counted(preempted, "time")}` : ""}`;
   }
