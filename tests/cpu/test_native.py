@@ -200,7 +200,7 @@ def _threads(monkeypatch):
 def test_any_number_of_threads_gives_the_same_bits():
     """More of them than cores, fewer again, more than there is work for, and after a pause."""
     alone = by_threads(1)
-    for threads in (2, 5, 1, 3, 200, 2):
+    for threads in (2, 5, 1, 12, 2):
         assert torch.equal(by_threads(threads), alone)
         time.sleep(0.01)
         assert torch.equal(by_threads(threads), alone)

@@ -15,6 +15,7 @@ from lab import EngineConfig, SamplingParams
 from lab.backends.gpu import fused_layer
 from lab.backends.gpu import fused_product as product
 from lab.backends.gpu.fused_layer import FusedLayer, fused, merge
+from lab.backends.gpu.launching import attend_by_kernels
 from lab.backends.interface import KernelError
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.formats import KVStorage
@@ -82,6 +83,7 @@ def step(model: LanguageModel, storage: KVStorage, sequences: list[tuple[list[in
         longest_new=max(counts),
         longest=max(lengths),
         storage=storage,
+        attend=attend_by_kernels,
     )
     positions = torch.cat([torch.arange(old, old + new) for _, old, new in sequences]).to(DEVICE)
     ids = torch.randint(256, positions.shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)

@@ -26,7 +26,7 @@ from lab.backends.gpu import cuda_graphs as graphs
 from lab.backends.gpu import fused_product as product
 from lab.backends.gpu.batch_inputs import Layout
 from lab.backends.gpu.cuda_graphs import MOST_ROWS, Bucket
-from lab.measure import measuring
+from lab.measure import throughput
 from lab.measure.comparison import compare
 from lab.measure.workload import exactly
 from lab.trace.events import StepTimed
@@ -242,7 +242,7 @@ def test_the_engine_tells_what_is_being_captured(engine, monkeypatch, failing):
 @without_gpu
 def test_no_step_is_captured_while_many_requests_are_timed(engine, monkeypatch):
     lab, timed = engine(), []
-    finish = measuring.finish
+    finish = throughput.finish
 
     def counted(*asked):
         before = sum(place.recorded for place in Again.made)
@@ -250,10 +250,10 @@ def test_no_step_is_captured_while_many_requests_are_timed(engine, monkeypatch):
         timed.append(sum(place.recorded for place in Again.made) - before)
         return found
 
-    monkeypatch.setattr(measuring, "finish", counted)
+    monkeypatch.setattr(throughput, "finish", counted)
     jobs = exactly(["Once", "The king", "A fox"], [5, 4, 6])
     for config in (PAGED, DRAFT):
-        measuring.serve(lab, jobs, config, max_num_seqs=2)
+        throughput.serve(lab, jobs, config, max_num_seqs=2)
     assert Again.made
     assert timed == [0, 0]
 
