@@ -62,7 +62,7 @@ def read(path: Path) -> Lesson:
     try:
         front = FrontMatter.model_validate(source.given)
     except ValidationError as error:
-        raise source.told(error) from error
+        raise source.error_of(error) from error
     for where, problem in front.contradictions():
         raise LessonError(path, source.line((where,)), f"{where}: {problem}")
     try:
@@ -123,7 +123,7 @@ def measured_only(source: Source, text: str, heading: str) -> Template:
 
 
 def _unknown(known: Mapping[str, Any], name: str) -> str:
-    """What is wrong with a figure's name; empty if nothing is."""
+    """Problem with a figure's name; empty if there is none."""
     found: Any = known
     for place, part in enumerate(name.split(".")):
         if not isinstance(found, Mapping):

@@ -50,7 +50,7 @@ class Expression:
         """The dotted names of the figures that it asks for."""
 
     def value(self, figures: Figures) -> Value:
-        """What it evaluates to.
+        """Value of the expression.
 
         Raises:
             ExpressionError: a figure is missing or of a kind that cannot be computed with, or a division by zero.

@@ -1,4 +1,4 @@
-"""What expressions can call, and how a value becomes one number."""
+"""Functions of the expression language, and a value as one number."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ class Change(Part):
     see: Text = Template("")
 
 
-class Pool(Part):
-    """Where a lesson's subject can be watched: a setting of the Pool page, by its key, and what to look for."""
+class PoolLink(Part):
+    """Link to where a lesson's subject can be watched: a preset of the Pool page, by its key, and what to look for."""
 
     preset: str
     say: str
@@ -58,7 +58,7 @@ class FrontMatter(Part):
     observe: list[AnyView] = Field(min_length=1, max_length=5)
     change: Change = Field(alias="try")
     check: AnyQuestion
-    pool: list[Pool] = Field(default=[])
+    pool: list[PoolLink] = Field(default=[])
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         """Parts that do not fit together: the place of each, and what is wrong."""

@@ -18,7 +18,7 @@ WORKED_OUT_SAID = "it comes to"
 
 
 class Provenance(NamedTuple):
-    """How a measurement is presented: who ``says`` it, and what to do if it is ``too_noisy`` to say."""
+    """Presentation of a measurement: who ``says`` it, and what to do if it is ``too_noisy`` to say."""
 
     says: str
     too_noisy: str
@@ -113,7 +113,7 @@ def too_noisy(spread: str, source: Provenance) -> str:
 
 
 def others(question: Slider | Curve) -> str:
-    """What tells how certain a run's own answer is."""
+    """Figures that show how certain a run's own answer is."""
     names = [name for expression in question.answers for name in expression.names]
     return "Curves that fit nearly as well" if any(name.startswith(FITTED) for name in names) else "The repeats"
 
@@ -137,7 +137,7 @@ def in_each_repeat(question: AnyQuestion, figures: Figures) -> Iterator[Answer]:
 
 
 def is_near(question: AnyQuestion, answer: Answer, right: Answer) -> bool:
-    """Whether an answer is near the right one; a curve is if most of its points are."""
+    """True if an answer is near the right one; a curve is if most of its points are."""
     if isinstance(question, Choice):
         return answer == right
     if isinstance(question, Curve):
@@ -146,7 +146,7 @@ def is_near(question: AnyQuestion, answer: Answer, right: Answer) -> bool:
 
 
 def borne_out(question: AnyQuestion, answer: Answer, each: list[Answer]) -> bool:
-    """Whether the answer is near to what one of the repeats gave or, if it is a number, lies between them."""
+    """True if the answer is near that of one repeat or, if it is a number, lies between those of two."""
     between = isinstance(question, Slider) and bool(each) and min(each) <= answer <= max(each)
     return between or any(is_near(question, answer, one) for one in each)
 
@@ -164,7 +164,7 @@ def right_numbers(question: Slider | Curve, figures: Figures) -> float | list[fl
 
 
 def right_answer(question: AnyQuestion, figures: Figures) -> str:
-    """What is right, in words. Raises ExpressionError."""
+    """Right answer in words. Raises ExpressionError."""
     right = right_one(question, figures)
     if isinstance(question, Choice):
         return question.options[right].text
@@ -175,14 +175,14 @@ def right_answer(question: AnyQuestion, figures: Figures) -> str:
 
 
 def is_measured(question: AnyQuestion, foretold: bool) -> bool:
-    """Whether the right answer is a measurement: not if it is arithmetic, or worked out from the run's figures."""
+    """True if the right answer is a measurement: not if it is arithmetic, or worked out from the run's figures."""
     names = [name for expression in question.answers for name in expression.names if name != "x"]  # a curve's place
     arithmetic = bool(names) and all(name.startswith(WORKED_OUT) for name in names)
     return foretold and not arithmetic
 
 
 def found_by(measured: bool, source: Provenance) -> str:
-    """How the right answer is introduced: what was not measured is not said to be."""
+    """Words before the right answer: nothing is called measured that was computed."""
     return source.says if measured else WORKED_OUT_SAID
 
 

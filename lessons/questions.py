@@ -1,4 +1,4 @@
-"""What a learner is asked, before and after a run: a number, one of a few options, or a curve."""
+"""Questions before and after a run: a number, one of a few options, or a curve."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _tolerance(given: object) -> object:
 
 
 class Tolerance(Part):
-    """How far off an answer may be and still be near: a share of what is right, or a distance from it."""
+    """Largest error of an answer that still counts as near: a share of the right one, or a distance from it."""
 
     share: float | None = Field(default=None, gt=0)
     within: float | None = Field(default=None, gt=0)
@@ -47,7 +47,7 @@ class Question(Part):
 
     @property
     def answers(self) -> list[Expression]:
-        """What the answer is computed from."""
+        """Expressions that the answer is computed from."""
         raise NotImplementedError
 
 

@@ -49,7 +49,7 @@ class Source:
             raise LessonError(path, 2, "the front matter is not YAML.") from error
         return cls(path, given, body, source.count("\n") + 3, tree)
 
-    def told(self, error: ValidationError) -> LessonError:
+    def error_of(self, error: ValidationError) -> LessonError:
         """The first of pydantic's errors as a sentence with its line."""
         found = error.errors()[0]
         where = [str(part) for part in found["loc"] if not str(part).startswith("function-")]

@@ -1,4 +1,4 @@
-"""What a teacher needs for the course as a whole: ``INSTRUCTOR.md``, with plans for classes of several lengths.
+"""Guide for teachers of the whole course: ``INSTRUCTOR.md``, with plans for classes of several lengths.
 
 A plan's timetable is computed from the lessons' own minutes. In the file it stands between two comments, so that it
 can be read there too; here it is computed anew.
@@ -28,7 +28,7 @@ class Pause(Part):
     minutes: int = Field(ge=1, le=60)
 
 
-class Plan(Part):
+class ClassPlan(Part):
     """A class of ``minutes`` minutes: some to open and to close it, and the lessons in between."""
 
     title: str
@@ -39,7 +39,7 @@ class Plan(Part):
     lessons: list[int] = Field(min_length=1)
 
     def parts(self, lessons: Mapping[int, Lesson]) -> Iterator[tuple[str, int]]:
-        """What is done, and for how many minutes, in order."""
+        """Parts in order, each with its minutes."""
         yield "Opening", self.opening
         for number in self.lessons:
             front = lessons[number].front
@@ -49,7 +49,7 @@ class Plan(Part):
         yield "Closing", self.closing
 
     def contradictions(self, lessons: Mapping[int, Lesson]) -> Iterator[str]:
-        """What is wrong with the plan."""
+        """Problems of the plan."""
         given: set[int] = set()
         for number in self.lessons:
             if number not in lessons:
@@ -67,7 +67,7 @@ class Plan(Part):
 class Plans(Part):
     """The front matter."""
 
-    plans: list[Plan] = Field(min_length=1)
+    plans: list[ClassPlan] = Field(min_length=1)
 
 
 def guide(path: Path = GUIDE, lessons: Mapping[int, Lesson] | None = None) -> str:
@@ -81,7 +81,7 @@ def guide(path: Path = GUIDE, lessons: Mapping[int, Lesson] | None = None) -> st
     try:
         plans = Plans.model_validate(source.given).plans
     except ValidationError as error:
-        raise source.told(error) from error
+        raise source.error_of(error) from error
     for place, plan in enumerate(plans):
         for problem in plan.contradictions(lessons):
             raise LessonError(path, source.line(("plans", place)), f"{plan.title}: {problem}")
@@ -94,7 +94,7 @@ def guide(path: Path = GUIDE, lessons: Mapping[int, Lesson] | None = None) -> st
     return f"{before}{begin}\n{timetables(plans, lessons)}\n{end}{after}".strip()
 
 
-def timetables(plans: list[Plan], lessons: Mapping[int, Lesson]) -> str:
+def timetables(plans: list[ClassPlan], lessons: Mapping[int, Lesson]) -> str:
     """Markdown: how long the lessons take, and a table for each plan."""
     minutes = sum(lesson.front.minutes for lesson in lessons.values())
     texts = [f"All {len(lessons)} lessons take {minutes} minutes, breaks not counted."]

@@ -1,4 +1,4 @@
-"""How a lesson writes its numbers."""
+"""Numbers as a lesson writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lesson shows its learner. ``say`` is what to look for."""
+"""Views of a lesson's results. ``say`` is what to look for."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Overlap(View):
 
 
 class Distances(View):
-    """How far each rule's outcome is from p, draw by draw."""
+    """Distance of each rule's outcome from p, draw by draw."""
 
     view: Literal["distances"]
 

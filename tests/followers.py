@@ -1,5 +1,5 @@
-"""The cost of followers to a workshop's server: ``python -m tests.followers``. Prints a table, and with
-``--json FILE`` writes it as JSON.
+"""The cost of followers to a workshop's server: ``python -m tests.followers``. Prints a record, and with
+``--json FILE`` writes it.
 
 A presenter moves through a run ten times a second; followers are connections that read what is shown, as a browser
 does. The clients are separate processes: only the server's processor time is counted. The goal is printed beside the
@@ -135,12 +135,10 @@ def measure(
                 arrived.append((heard.value - had) / (shown * followers))
         show(client, key, None, None)
     figures = {name: round(statistics.median(some), 2) for name, some in shares.items()}
+    asked = {"followers": followers, "hz": hz, "seconds": seconds, "rounds": rounds}
     return {
         "machine": describe_machine("cpu"),
-        "followers": followers,
-        "hz": hz,
-        "seconds": seconds,
-        "rounds": rounds,
+        **asked,
         "percent_of_a_core": shares | {"medians": figures},
         "added_by_followers": round(figures["followed"] - figures["leading"], 2),
         "messages_arrived": round(statistics.median(arrived), 4),
@@ -164,10 +162,7 @@ def main() -> None:
         how = {name: value for name, value in vars(options).items() if name != "json"}
         record = measure(address, psutil.Process(app.pid), KEY, browser, **how)
         browser.close()
-    medians = record["percent_of_a_core"]["medians"]
-    print(f"{options.followers} followers at {options.hz:g} Hz, percent of a core: {medians}")
-    print(f"added by followers: {record['added_by_followers']} (goal: below 10)")
-    print(f"messages that arrived, of all shown to all: {record['messages_arrived']:.1%}")
+    print(json.dumps(record, indent=1), "(goal of added_by_followers: below 10)", sep="\n")
     if options.json:
         options.json.write_text(json.dumps(record, indent=1) + "\n")
 

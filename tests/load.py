@@ -1,4 +1,4 @@
-"""Many clients at one server: ``python -m tests.load``. Prints a table, and with ``--json FILE`` writes it as JSON.
+"""Many clients at one server: ``python -m tests.load``. Prints the figures, and with ``--json FILE`` writes a record.
 
 The server runs in a process of its own with the embedded pair, and the clients in this one, on the same machine. To
 each prompt it has to give the same answer under load as before. Some clients hang up half-way and call again. Arguments
@@ -171,14 +171,8 @@ async def measure(address: str, process: psutil.Process, clients: int, seconds: 
     figures["left"] = await server.quiet()
     figures["memory_mb"]["after"] = await resident()
     await server.close()
-    return figures | {
-        "answers": found.answers,
-        "abandoned": found.abandoned,
-        "errors": found.errors,
-        "crossed": found.crossed,
-        "waits_ms": spread(found.waits_ms),
-        "answered_ms": spread(found.answered_ms),
-    }
+    figures |= {name: getattr(found, name) for name in ("answers", "abandoned", "errors", "crossed")}
+    return figures | {"waits_ms": spread(found.waits_ms), "answered_ms": spread(found.answered_ms)}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -193,19 +187,9 @@ def main(arguments: list[str] | None = None) -> None:
         with started(log, *options.server) as (address, app):
             figures = asyncio.run(measure(address, psutil.Process(app.pid), options.clients, 60 * options.minutes))
         figures["tracebacks"] = log.read_text().count("Traceback")
-    about = {
-        "machine": describe_machine("cpu"),
-        "clients": options.clients,
-        "minutes": options.minutes,
-        "server": options.server,
-    }
-    record = about | {"settings": list(SETTINGS), "goal": GOAL} | figures
-    for name, value in figures.items():
-        shown = value.items() if isinstance(value, dict) else [("", len(value) if isinstance(value, list) else value)]
-        for part, number in shown:
-            print(f"{f'{name} {part}':32} {number:12.2f}")
-    for complaint in [*figures["errors"][:5], *figures["crossed"][:5]]:
-        print(complaint)
+    print(json.dumps(figures, indent=1))
+    about = {name: getattr(options, name) for name in ("clients", "minutes", "server")}
+    record = {"machine": describe_machine("cpu")} | about | {"settings": list(SETTINGS), "goal": GOAL} | figures
     if options.json:
         options.json.write_text(json.dumps(record, indent=2) + "\n", "utf-8")
 

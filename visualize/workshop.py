@@ -43,8 +43,8 @@ class Workshop:
         return self._doors.routes()
 
     def announcement(self, address: str) -> str:
-        """What whoever started the server has to know. A key that they chose is not repeated. A line ends with its
-        address: a full stop would be copied with it."""
+        """The lines to print at the start. A key that was chosen is not repeated. A line ends with its address: a full
+        stop would be copied with it."""
         address = here(address.rstrip("/") + "/")
         try:
             how = f"Others join at {self._joining(address)}"

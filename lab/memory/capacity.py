@@ -1,8 +1,7 @@
 """A device's memory: the weights, and the KV cache of as many sequences as fit.
 
-The cache is laid out as in this lab (``lab.kv_cache``): slots in blocks, a sequence's blocks reserved for the most
-it may
-need (contiguous) or taken as they fill (paged; Kwon et al., 2309.06180).
+The cache is laid out as in this lab (``lab.kv_cache``): slots in blocks, a sequence's blocks reserved for the most it
+may need (contiguous) or allocated as they fill (paged; Kwon et al., 2309.06180).
 """
 
 from __future__ import annotations

@@ -11,12 +11,17 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from pickle import UnpicklingError
 
 from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+from transformers import PreTrainedConfig
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from lab.errors import LabError
+from lab.models.devices import BUILDS
+from lab.models.quantization import quantization_method
+from lab.util.device_memory import is_out_of_memory
 from lab.util.messages import error_summary
 
 HOLDS = "A model's folder holds config.json, its weights as safetensors, and tokenizer.json."
@@ -189,3 +194,38 @@ def abandon_downloads() -> None:
         from huggingface_hub.utils._xet import abort_xet_session
 
         abort_xet_session()
+
+
+def explain_load_error(error: Exception, config: PreTrainedConfig | None) -> str:
+    """The sentence after "could not be loaded:". ``config``: the model's, if it could be read."""
+    if isinstance(error, UnpicklingError):  # torch's own message advises running it
+        return (
+            "its weights are a Python pickle that is damaged or holds more than tensors; nothing of it was run. Choose "
+            "a copy of the model with safetensors."
+        )
+    if is_out_of_memory(error):
+        return "the device ran out of memory. Choose a smaller model or dtype."
+    if "no kernel image" in str(error):
+        return (
+            "this build of PyTorch, or a library beside it, has no kernels for the GPU. Choose another device, or "
+            f"'cpu'; or install a build that has them: {BUILDS}. ({error_summary(error)})"
+        )
+    if (method := config and quantization_method(config)) and isinstance(error, ImportError):
+        return (
+            f"its weights are quantised ({method}), and a library that they need is not installed. Install it, or "
+            f"choose the model's unquantised weights. ({error_summary(error)})"
+        )
+    if method and isinstance(error, (ValueError, RuntimeError)):  # damaged files raise errors of other kinds
+        return (
+            f"its weights are quantised ({method}), which cannot be used here. Choose the model's unquantised "
+            f"weights. ({error_summary(error)})"
+        )
+    # transformers lists the names it looked for. Other errors (a full disk, a broken connection) name a file, too.
+    if "file named" in str(error) and "model.safetensors" in str(error):
+        return (
+            "it has no weights as safetensors. (A GGUF file is llama.cpp's.) Choose a copy of the model that has them."
+        )
+    return (
+        "give a folder with config.json and safetensors, or a hub id of a causal language model; if it is one, its "
+        f"files are damaged or incomplete: fetch them again. ({error_summary(error)})"
+    )

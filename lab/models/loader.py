@@ -26,6 +26,7 @@ from lab.errors import ConfigError, LabError, UnsupportedModelError
 from lab.models.checkpoint_files import (
     HOLDS,
     ModelLoadError,
+    explain_load_error,
     hub_refusal,
     refuse_absent_weights,
     refuse_outside_files,
@@ -37,7 +38,6 @@ from lab.models.checkpoint_files import (
 from lab.models.devices import DeviceMap, multiplies_bfloat16, refuse_incomplete
 from lab.models.hf_config import read_config
 from lab.models.language_model import LanguageModel
-from lab.models.load_errors import explain_load_error
 from lab.models.load_progress import current_loading
 from lab.models.meta_model import parameters, refuse_misfit, refuse_short_files, without_weights
 from lab.models.model_shape import ModelShape
@@ -56,8 +56,7 @@ target; the mismatched one has the same shape and learnt from program code."""
 def resolve_dtype(dtype: str, *devices: str) -> torch.dtype:
     """The torch dtype of a name; "auto" is bfloat16 on GPUs, float16 if one is too old for that, float32 on a CPU.
 
-    In float32, verifying several tokens and decoding one round so nearly alike
-    that every token can be compared.
+    In float32, verifying several tokens and decoding one round so nearly alike that every token can be compared.
 
     Raises:
         ConfigError: not the name of a floating-point dtype.
@@ -116,13 +115,11 @@ def load_model(
         quantization: how its linear layers are to store their weights. None: as they were saved.
 
     Raises:
-        ModelLoadError: nothing readable there, other weights than the configuration asks for, or more than the device
-            has memory for.
+        ModelLoadError: nothing readable there, other weights than the configuration's, or more than fit the device.
         UnsupportedModelError: the engine would decode it wrongly (``lab.models.support``,
-        ``lab.models.numerical_check``), or its
-            configuration describes no possible model.
+            ``lab.models.numerical_check``), or its configuration describes no possible model.
         ConfigError: the weights are quantised already, or the map leaves some of them out.
-        LoadingCancelled: cancelled by whoever watches.
+        LoadingCancelled: see ``lab.models.load_progress``.
     """
     refuse_absent(where)
     refuse_outside_files(where, name)

@@ -130,10 +130,9 @@ def train(
 
     Starts from random weights, or from those of ``initial``.
 
-    Matrices inside the layers are updated by Muon (Jordan 2024; scaled as in Liu
-    et al., 2502.16982), everything else by AdamW. Most steps use windows of 256
-    tokens, the last ones windows of the full context: short windows train faster
-    on a CPU, and the position encodings need little of the long ones.
+    Matrices inside the layers are updated by Muon (Jordan 2024; scaled as in Liu et al., 2502.16982), everything else
+    by AdamW. Most steps use windows of 256 tokens, the last ones windows of the full context: short windows train
+    faster on a CPU, and the position encodings need little of the long ones.
 
     Returns the float32 model. Progress goes to standard output.
     """

@@ -1,4 +1,4 @@
-"""What a lesson can measure: one file per kind of experiment."""
+"""Experiments of lessons: one file per kind."""
 
 from __future__ import annotations
 

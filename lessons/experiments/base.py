@@ -1,4 +1,4 @@
-"""What all experiments of a lesson's preset have in common.
+"""Base of all experiments of a lesson's preset.
 
 An experiment is a part of the preset in the front matter. Its name there is also where expressions find its figures:
 ``runs.cache.ttft_ms`` was measured by ``runs``. It does its work in portions, so that other visitors' runs can come in
@@ -61,7 +61,7 @@ class Part(BaseModel):
 
 @dataclass(frozen=True)
 class Measured:
-    """What an experiment found.
+    """Figures and runs that an experiment found.
 
     Attributes:
         figures: JSON-ready numbers, words and lists of numbers by name, nested in one or two levels.
@@ -85,7 +85,7 @@ def whole(work: Work) -> Measured:
 
 
 class Experiment(Part, ABC):
-    """What is to be measured. ``arithmetic``: computed, or drawn with a seed, without an engine; the same everywhere.
+    """Measurement to be made. ``arithmetic``: computed, or drawn with a seed, without an engine; the same everywhere.
     ``repeated``: every list among its figures has one number per repeat.
     """
 

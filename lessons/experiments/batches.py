@@ -107,11 +107,11 @@ class Batches(Experiment):
             batch = self.settings[name]
             doing = f"repeat {repeat} of {self.repeats}" if repeat else "warming up"
 
-            def tell(share: float, number: int = number, said: str = f"{spoken(name)}, {doing}") -> None:
+            def report(share: float, number: int = number, said: str = f"{spoken(name)}, {doing}") -> None:
                 watch(f"{said}: {share:.0%} of its tokens", (number + share) / len(turns))
 
             config = EngineConfig(**batch.config)
-            figures = serve(engine, jobs[name], config, cancelled, tell, at_once=batch.at_once)
+            figures = serve(engine, jobs[name], config, cancelled, report, at_once=batch.at_once)
             if cancelled.is_set():
                 return Measured({})
             if repeat:
@@ -125,14 +125,14 @@ def serve(
     jobs: list[PlannedRequest],
     config: EngineConfig,
     cancelled: threading.Event,
-    tell: Callable[[float], None],
+    report: Callable[[float], None],
     *,
     at_once: int | None = None,
 ) -> Figures:
     """All jobs at once on an engine of their own, whose pool has room for all of them unless the setting limits it; or
     only so many ``at_once``.
 
-    Setting ``cancelled`` ends it; then there are no figures. ``tell`` is called with the share of the tokens there are.
+    Setting ``cancelled`` ends it; then there are no figures. ``report`` gets the share of tokens that exist.
 
     Raises:
         LabError: a request failed, or gave up part of its setting; or none gave more than one token.
@@ -149,7 +149,7 @@ def serve(
             own.append(event)
             if isinstance(event, Committed):
                 tokens += len(event.token_ids)
-                tell(min(1.0, tokens / most))
+                report(min(1.0, tokens / most))
             if cancelled.is_set():
                 for other in requests:
                     other.cancel()

@@ -44,12 +44,12 @@ class Growth(Experiment):
         ]
 
     def work(self, load: Load, cancelled: threading.Event, watch: Watch) -> Work:
-        def tell(name: str, tokens: int) -> None:
+        def report(name: str, tokens: int) -> None:
             words = name if name == CACHED else f"{name} a cache"
             watch(f"{words}: {tokens} of {self.tokens} tokens", share(name, tokens / self.tokens))
 
         yield
-        curves = measure_growth(load("matched"), self.prompt, self.tokens, cancelled=cancelled, watch=tell)
+        curves = measure_growth(load("matched"), self.prompt, self.tokens, cancelled=cancelled, watch=report)
         return Measured({own: figures(curves[name]) for own, name in NAMES.items()} if curves else {})
 
 

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from lab.backends.torch.rejection_sampler import judge_sampled, residual
 from lab.backends.torch.sampler import draw
-from lab.claims.rules import Context, Draws, by_target, with_target
+from lab.claims.acceptance_rules import Context, Draws, by_target, with_target
 from lessons.experiments.base import Experiment, Load, Measured, Watch, Work
 
 PORTION = 250
@@ -129,7 +129,7 @@ def law_of(rule: str, p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, f
 
 
 def parts_of(rule: str, p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """How often each word is proposed and kept, and how often drawn in place of a rejected one. Both are [words]."""
+    """Probabilities that each word is proposed and accepted, and that it replaces a rejected one; [words] each."""
     kept = q * keeping(rule, p, q)
     rejected = q - kept
     if rule == "residual":
@@ -157,7 +157,7 @@ class Picture(NamedTuple):
 
 
 def picture(rule: str, p: Sequence[float], q: Sequence[float], to: float) -> Picture:
-    """What a rule gives with q ``moved``."""
+    """Outcome of a rule with q ``moved``."""
     target, draft = (torch.tensor(some, dtype=torch.float64) for some in (p, q))
     order = (draft / target).argsort()
     target, draft = target[order], moved(target[order], draft[order], to)

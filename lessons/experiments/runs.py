@@ -71,7 +71,7 @@ OF_ROUNDS = {
 """Figures of a setting that speculates with a fixed window, if there is one without speculation to compare it with."""
 
 
-class Setting(Part):
+class RunSetting(Part):
     """A setting's own values: ``prompt`` and ``draft`` by name; the rest are of EngineConfig and SamplingParams."""
 
     prompt: str | None = None
@@ -103,7 +103,7 @@ class Runs(Experiment):
     repeated = True
 
     prompts: dict[str, str] = Field(min_length=1)
-    settings: dict[Name, Setting] = Field(min_length=1, max_length=MOST)
+    settings: dict[Name, RunSetting] = Field(min_length=1, max_length=MOST)
     sampling: dict[str, Any] = Field(default={})
     repeats: int = Field(default=3, ge=1, le=9)
 
@@ -132,7 +132,7 @@ class Runs(Experiment):
         return dict.fromkeys(self.settings, of_one)
 
     def case(self, load: Load, name: str) -> Case:
-        """What a setting decodes. A cache of one context is enough, and small enough to be seen block by block."""
+        """Case that a setting decodes. A cache of one context is enough, and small enough to be seen block by block."""
         setting, config = self.settings[name], self.config(name)
         engine = load(setting.draft)
         if config.kv_cache and config.num_blocks is None:
@@ -143,14 +143,14 @@ class Runs(Experiment):
     def work(self, load: Load, cancelled: threading.Event, watch: Watch) -> Work:
         cases = {name: self.case(load, name) for name in self.settings}
 
-        def tell(turn: RunTurn, tokens: int) -> None:
+        def report(turn: RunTurn, tokens: int) -> None:
             most = cases[turn.name].sampling.max_tokens
             doing = f"repeat {turn.repeat} of {self.repeats}" if turn.repeat else "warming up"
             so_far = counted(tokens, "token")
             watch(f"{spoken(turn.name)}, {doing}: {so_far}", (turn.number - 1 + min(1, tokens / most)) / turn.of)
 
         runs: dict[str, list[Run]] = {name: [] for name in cases}
-        for turn, run in in_turns(cases, self.repeats, cancelled=cancelled, watch=tell):
+        for turn, run in in_turns(cases, self.repeats, cancelled=cancelled, watch=report):
             if turn.repeat:
                 runs[turn.name].append(run)
             yield

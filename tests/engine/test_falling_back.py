@@ -311,7 +311,7 @@ def test_a_panic_at_the_beginning_of_a_prompt_is_told_before_its_run_begins():
 
 def test_a_request_that_got_its_last_token_in_a_failed_step_is_finished(lab, monkeypatch):
     """The others go on in another format."""
-    read, steps = pool.StepClock.read, []
+    read, steps = pool.StepTimer.read, []
 
     def failing_once(clock):
         steps.append(clock)
@@ -319,7 +319,7 @@ def test_a_request_that_got_its_last_token_in_a_failed_step_is_finished(lab, mon
             raise RuntimeError("nobody knows")
         return read(clock)
 
-    monkeypatch.setattr(pool.StepClock, "read", failing_once)
+    monkeypatch.setattr(pool.StepTimer, "read", failing_once)
     config = replace(PLAIN, kv_dtype="int8")
     short, long = (lab.submit(PROMPT, config, SamplingParams(max_tokens=n, ignore_eos=True)) for n in (3, 12))
     short, long = short.result(), long.result()

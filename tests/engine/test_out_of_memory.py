@@ -456,7 +456,7 @@ def test_a_block_copy_that_runs_out_of_memory_leaks_no_block(lab, monkeypatch):
 def test_a_request_that_failed_in_a_step_out_of_memory_ends_at_once(lab, monkeypatch, name):
     """One that got its last token in that step is finished; the others go on."""
     expected = alone(name)
-    judge, read, steps = pool.judge, pool.StepClock.read, []
+    judge, read, steps = pool.judge, pool.StepTimer.read, []
 
     def one_not_finite(logits, rounds, **how):
         judging = judge(logits, rounds, **how)
@@ -470,7 +470,7 @@ def test_a_request_that_failed_in_a_step_out_of_memory_ends_at_once(lab, monkeyp
         return read(clock)
 
     monkeypatch.setattr(pool, "judge", one_not_finite)
-    monkeypatch.setattr(pool.StepClock, "read", short_once)
+    monkeypatch.setattr(pool.StepTimer, "read", short_once)
     samplings = [replace(SAMPLING, max_tokens=tokens) for tokens in (24, 24, 24, 3)]
     requests = [lab.submit(prompt, CONFIGS[name], each) for prompt, each in zip(PROMPTS, samplings, strict=True)]
     for _ in range(3):

@@ -19,7 +19,7 @@ from transformers import LlamaConfig
 from lab import EngineConfig, LabError, ModelLoadError, SamplingParams, load_engine
 from lab.memory.model_memory import find_model
 from lab.models import loader, meta_model
-from lab.models.load_errors import explain_load_error
+from lab.models.checkpoint_files import explain_load_error
 from tests import tiny_models
 from tests.models.conftest import WEIGHTS, refusal
 

@@ -65,14 +65,8 @@ def tokenizer(corpus: Path) -> PreTrainedTokenizerFast:
 
 
 def tiny(vocabulary: int = 300, **changes: int) -> LlamaConfig:
-    shape = draft_shape().to_dict() | {
-        "vocab_size": vocabulary,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 1,
-        "head_dim": 16,
-    }
-    return LlamaConfig(**shape | changes)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "head_dim": 16}
+    return LlamaConfig(**draft_shape().to_dict() | {"vocab_size": vocabulary} | sizes | changes)
 
 
 def random_model(seed: int, vocabulary: int = 300, **changes: int) -> LlamaForCausalLM:
@@ -252,17 +246,9 @@ def test_distillation_raises_the_shared_mass(tmp_path, kl_weight):
     target, tokens = random_model(3, initializer_range=0.1), np.random.default_rng(0).integers(300, size=80_000)
     data = [(tokens.astype(np.uint16), 1.0)]
     before = shared_mass(target, random_model(4))
-    draft = train(
-        tiny(),
-        data,
-        distillation_loss(target, kl_weight=kl_weight),
-        tokens=40 * 1024,
-        checkpoint=tmp_path / "draft.pt",
-        device="cpu",
-        compiled=False,
-        peak_lr=3e-2,
-        tokens_a_step=1024,
-    )
+    options = {"tokens": 40 * 1024, "tokens_a_step": 1024, "peak_lr": 3e-2, "device": "cpu", "compiled": False}
+    loss = distillation_loss(target, kl_weight=kl_weight)
+    draft = train(tiny(), data, loss, checkpoint=tmp_path / "draft.pt", **options)
     assert shared_mass(target, draft) > before + 0.1
     assert shared_mass(target, target) == pytest.approx(1, abs=1e-5)
 
@@ -358,22 +344,12 @@ def test_prompts_begin_held_out_paragraphs_of_both_kinds(corpus, monkeypatch):
 def test_the_card_reports_what_was_measured(corpus, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluation, "NEW_TOKENS", 6)
     monkeypatch.setattr(report, "SAMPLE_TOKENS", 6)
-    records = {
-        "target": TrainingRecord(7, 7 * 8192, math.nan, math.nan, "a machine"),
-        "draft": TrainingRecord(3, 99, 36.0, 1.5, "b"),
-    }
-    records["mismatched"] = records["draft"]
+    unknown, known = TrainingRecord(7, 7, math.nan, math.nan, "a machine"), TrainingRecord(3, 99, 36.0, 1.5, "b")
+    records = {"target": unknown, "draft": known, "mismatched": known}
     for seed, name in enumerate(records):
         export(random_model(seed, len(tokenizer), max_position_embeddings=128), tokenizer, tmp_path / name)
-    notes = {
-        "training_tokens": 1,
-        "sampled_tokens": 2,
-        "sampled_share": 0.5,
-        "sharpening_tokens": 4,
-        "drawn_tokens": 5,
-        "python": "3.x",
-        "python_tokens": 3,
-    }
+    counts = ("training_tokens", "sampled_tokens", "sharpening_tokens", "drawn_tokens", "python_tokens")
+    notes = dict.fromkeys(counts, 2) | {"sampled_share": 0.5, "python": "3.x"}
     card = report.measure(tmp_path, read_split(corpus), records, notes, "cpu")
     report.write(card, tmp_path)
     assert json.loads((tmp_path / "card.json").read_text("utf-8")) == card

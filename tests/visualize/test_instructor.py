@@ -14,9 +14,8 @@ from lessons.course import course
 from lessons.experiments.growth_experiments import figures as of_growth
 from lessons.marking import mark, right_answer
 from visualize.jobs.job_queue import JobQueue
-from visualize.jobs.progress_tasks import follow
 from visualize.pages.lessons import instructor as instructor
-from visualize.pages.lessons.answer_key import BLANK, Answers, lesson_records, told
+from visualize.pages.lessons.answer_key import BLANK, Answers, lesson_records, notes_on
 from visualize.pages.lessons.lesson_run import LessonRun
 
 COSTS = 3
@@ -29,7 +28,7 @@ def load(pair: str) -> Engine:
 
 def test_answers_not_measured_yet_are_blank() -> None:
     for number, lesson in course().items():
-        text = told(lesson, None)
+        text = notes_on(lesson, None)
         assert f"## {number}. {lesson.front.title}" in text
         assert text.count(f"> **{BLANK}**") == 2
         assert "{{" not in text
@@ -39,11 +38,11 @@ def test_answers_not_measured_yet_are_blank() -> None:
 def test_the_last_measurement_fills_in_the_answer() -> None:
     lesson, answers = course()[COSTS], Answers()
     task = LessonRun(JobQueue(), load, lesson.front.preset)
-    list(follow(task))
+    list(task.records())
     figures = {kind: found.figures for kind, found in task.measured.items()}
     answers.put(COSTS, {})
     answers.put(COSTS, figures)
-    text = told(lesson, answers.last[COSTS])
+    text = notes_on(lesson, answers.last[COSTS])
     assert BLANK not in text
     assert "> **The small one.**" in text
     assert "> **16**" in text
@@ -51,12 +50,12 @@ def test_the_last_measurement_fills_in_the_answer() -> None:
     measured = f"*Measured on this machine, {answers.last[COSTS].when}.*"
     assert measured in text
     answers.put(COSTS, {})
-    text = told(lesson, answers.last[COSTS])
+    text = notes_on(lesson, answers.last[COSTS])
     assert BLANK not in text, "what was complete stays"
     assert measured not in text, "and it is said that it was measured again"
     assert "but not all of it: " in text
     answers.put(COSTS, figures)
-    assert measured in told(lesson, answers.last[COSTS])
+    assert measured in notes_on(lesson, answers.last[COSTS])
     assert [found["number"] for found in lesson_records(answers) if found["measured"]] == [COSTS]
 
 

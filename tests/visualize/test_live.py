@@ -25,7 +25,7 @@ from tests.visualize.picture import Picture
 from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until
 from visualize.jobs.job_queue import JobQueue
-from visualize.jobs.live_run import LiveRun, transcript
+from visualize.jobs.live_run import LiveRun
 from visualize.pages.lab.page import LabRun
 from visualize.pages.pool.pool_job import BatchRun
 from visualize.pool_inputs import Inputs
@@ -72,7 +72,7 @@ def whole(run: LiveRun) -> str:
 
 def looks(run: LiveRun) -> Iterator[str]:
     """The transcript read independently of the page, piece by piece."""
-    return transcript(run, partial(lines, Reducer()))
+    return run.transcript(partial(lines, Reducer()))
 
 
 def test_a_run_is_streamed_to_its_end() -> None:

@@ -33,7 +33,7 @@ from tests.visualize.lending import lending
 from tests.waiting import until
 from visualize.jobs import zerogpu as zero
 from visualize.jobs.job_queue import JobQueue
-from visualize.jobs.live_run import LiveRun, transcript
+from visualize.jobs.live_run import LiveRun
 from visualize.prometheus import EngineMetrics
 from visualize.reduce.frames import Reducer
 from visualize.reduce.ndjson import lines
@@ -121,7 +121,7 @@ def test_a_borrowed_run_is_shown_like_any_other(borrowed: zero.BorrowedGPU, monk
     monkeypatch.setattr(zero, "decode", held)
     run = LiveRun(JobQueue(), lambda pair: borrowed, Settings(prompt="A fox", max_tokens=12))
     begun.set()
-    told = "".join(transcript(run, partial(lines, Reducer())))
+    told = "".join(run.transcript(partial(lines, Reducer())))
     assert '"finished":{"reason":"length"' in told
     assert said == [
         "Waiting for a GPU …",

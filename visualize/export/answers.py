@@ -1,4 +1,4 @@
-"""What a page needs to mark answers without a server: every possible answer, marked in advance."""
+"""Marks of every possible answer, made in advance for a page without a server."""
 
 from __future__ import annotations
 

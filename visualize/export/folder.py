@@ -31,7 +31,7 @@ def check(folder: Path, force: bool = False) -> None:
         FolderError: there is a file of that name, a dangling link, or, without ``force``, a folder that is not empty
             and holds no site; something is in the way of a folder or a file of the site; or the disk refuses.
     """
-    with _told(folder):
+    with _refusals(folder):
         if nowhere := [place for place in (folder, *folder.parents) if place.is_symlink() and not place.exists()]:
             raise FolderError(f"{nowhere[0]} is a link that leads nowhere. Name a folder.")
         if folder.exists() and not folder.is_dir():
@@ -57,7 +57,7 @@ def write(folder: Path, files: Mapping[str, str], force: bool = False) -> None:
     """
     check(folder, force)
     files = {**files, MANIFEST: json.dumps({"format": FORMAT, "files": sorted(files)}, indent=1) + "\n"}
-    with _told(folder):
+    with _refusals(folder):
         _check_way(folder, files)
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = _beside(folder if folder.exists() else folder.parent)
@@ -71,8 +71,8 @@ def write(folder: Path, files: Mapping[str, str], force: bool = False) -> None:
 
 
 @contextmanager
-def _told(folder: Path) -> Iterator[None]:
-    """Tell what the disk refuses as a FolderError: a name that is too long, a folder that may not be read."""
+def _refusals(folder: Path) -> Iterator[None]:
+    """Raise what the disk refuses as a FolderError: a name that is too long, a folder that may not be read."""
     try:
         yield
     except OSError as error:

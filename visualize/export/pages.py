@@ -1,4 +1,4 @@
-"""What all pages of a site have: the header, the links to the others, and the files beside them."""
+"""Parts that all pages of a site share: the header, the links to the others, and the files beside them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def filled(template: str, **markup: str) -> str:
 
 
 def common_files() -> dict[str, str]:
-    """What every page loads, by path: Plotly unchanged, with its licence in the first lines, and the site's own."""
+    """Files that every page loads, by path: Plotly (its licence in the first lines) and the site's own."""
     own = [
         script("static/header.js", "static/run_page.js", *(f"pages/{module}.js" for module in MODULES)),
         component("header", "static/header.js", {}),

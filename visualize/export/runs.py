@@ -30,7 +30,7 @@ POOL = 32
 
 
 @dataclass(frozen=True)
-class Preset:
+class SiteRun:
     """A run to record: its title, what there is to see, and the Lab's settings for it."""
 
     title: str
@@ -51,9 +51,9 @@ class Recording:
     repeats: Sequence[Run]
 
 
-def _preset(title: str, about: str, temperature: float = 0.0, **changes: object) -> Preset:
+def _preset(title: str, about: str, temperature: float = 0.0, **changes: object) -> SiteRun:
     usual = {"speculative": "off", "paged": False, "max_tokens": 120, "logprobs": LOGPROBS, "num_blocks": POOL}
-    return Preset(title, about, Settings(**usual | {"temperature": temperature} | changes))
+    return SiteRun(title, about, Settings(**usual | {"temperature": temperature} | changes))
 
 
 PRESETS = {
@@ -92,18 +92,18 @@ PRESETS = {
 def record(
     load: Callable[[str], Engine], names: Iterable[str], repeats: int, step: Callable[[str], None]
 ) -> list[Recording]:
-    """Make these runs, in turns, each ``repeats`` times, and take the one of median speed. ``step`` is told of each.
+    """Make these runs, in turns, each ``repeats`` times, and take the one of median speed. ``step`` is called for each.
 
     Raises:
         LabError: one of them failed.
     """
     cases = {name: _case(load, PRESETS[name].settings) for name in names}
 
-    def tell(turn: RunTurn, tokens: int) -> None:
+    def report(turn: RunTurn, tokens: int) -> None:
         step(f"{PRESETS[turn.name].title}, run {turn.number} of {turn.of}: {counted(tokens, 'token')}")
 
     runs: dict[str, list[Run]] = {name: [] for name in cases}
-    for turn, run in in_turns(cases, repeats, cancelled=threading.Event(), watch=tell):
+    for turn, run in in_turns(cases, repeats, cancelled=threading.Event(), watch=report):
         if turn.repeat:
             runs[turn.name].append(run)
     return [

@@ -21,7 +21,7 @@ from visualize.export.terminal import Terminal
 
 @dataclass(frozen=True)
 class Wanted:
-    """What goes into a site. ``repeats``: how often each run is made, to take the median. ``files``: of other runs."""
+    """Contents of a site. ``repeats``: how often each run is made, to take the median. ``files``: of other runs."""
 
     runs: Sequence[str] = tuple(PRESETS)
     repeats: int = REPEATS

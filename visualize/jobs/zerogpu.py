@@ -35,7 +35,7 @@ TOKEN = 0.02
 """Seconds in it per token."""
 
 ABORTED = "It may have needed the GPU for longer than it had asked for. Run it again: compiled kernels are kept."
-"""What to do when the process that had the GPU is gone."""
+"""Advice when the process that had the GPU is gone."""
 
 _compiled: set[tuple[str, int] | None] = {None}
 """The ``_kernels`` of runs that have ended. Triton keeps kernels on the disk, where later calls find them."""

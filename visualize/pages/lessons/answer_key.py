@@ -1,4 +1,4 @@
-"""What the instructor's page says about each lesson, with the answers that this machine has measured."""
+"""Notes on each lesson for the instructor's page, with the answers that this machine has measured."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Answer:
 
 
 class Answers:
-    """What this machine last measured for each lesson, whoever ran it; forgotten when the server ends."""
+    """Figures that this machine last measured for each lesson, for any session; lost when the server ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -78,7 +78,7 @@ def lesson_records(answers: Answers) -> list[dict[str, Any]]:
     ]
 
 
-def told(lesson: Lesson, answer: Answer | None) -> str:
+def notes_on(lesson: Lesson, answer: Answer | None) -> str:
     """Markdown: a lesson's questions with their answers, and what its file says to the instructor. Blanks where there
     is no answer, or one that lacks a figure; then with the reason."""
     if answer is None:

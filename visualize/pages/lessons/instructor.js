@@ -2,15 +2,15 @@
 
 import { progressAnnouncer } from "../../static/announce.js";
 import { body, make, narrow, relist, within } from "../../static/dom.js";
+import { recordReader } from "../../static/sse.js";
 
 export function mount(element, { props, trigger, watch }) {
   const $ = within(element);
   const announce = progressAnnouncer(element);
   let numbers = [];
 
-  function read(value) {
-    if (!value) return;
-    const { lessons, running, now, progress = "", share } = JSON.parse(value);
+  function read({ lessons, running: runs, more = false, now, progress = "", share = 0, place = 0, of = 1 }) {
+    const running = runs || more; // another lesson follows
     numbers = lessons.map(({ number }) => number);
     body.classList.toggle("running", running);
     const guide = make("li");
@@ -21,7 +21,7 @@ export function mount(element, { props, trigger, watch }) {
     $('[data-does="stop"]').ariaDisabled = !running; // not disabled, so that it keeps the focus
     announce(progress, running);
     $(".bar").hidden = !running;
-    $(".bar i").style.width = `${100 * (share ?? 0)}%`;
+    $(".bar i").style.width = `${(100 * (place + share)) / of}%`;
   }
 
   function entry({ number, title, measured }, running, now) {
@@ -57,6 +57,7 @@ export function mount(element, { props, trigger, watch }) {
   const fold = () => ($("details").open = !narrow.matches);
   narrow.addEventListener("change", fold);
   fold();
-  watch("value", () => read(props.value));
-  read(props.value);
+  const readValue = recordReader(read);
+  watch("value", () => readValue(props.value));
+  readValue(props.value);
 }

@@ -13,9 +13,9 @@ from visualize import page_header as header
 from visualize.forms import component
 from visualize.gradio_events import QUIET, REPEATED, nothing, ready, stops
 from visualize.jobs.job_queue import JobQueue, Load
-from visualize.jobs.progress_tasks import Record, follow
+from visualize.jobs.live_run import Record
 from visualize.jobs.visitor_sessions import OnePerSession
-from visualize.pages.lessons.answer_key import Answers, lesson_records, told
+from visualize.pages.lessons.answer_key import Answers, lesson_records, notes_on
 from visualize.pages.lessons.lesson_run import LessonRun
 from visualize.pages.lessons.page import LATEX
 from visualize.text import as_line
@@ -32,7 +32,8 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
     def opened() -> list[Any]:
         last = answers.last
         return outputs(
-            {"running": False}, {number: told(lesson, last.get(number)) for number, lesson in lessons.items()}
+            {"running": False},
+            {number: notes_on(lesson, last.get(number)) for number, lesson in lessons.items()},
         )
 
     def measure(request: gr.Request, asked: gr.EventData) -> Iterator[list[Any]]:
@@ -52,16 +53,16 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
             if task is None:
                 yield nothing(1 + len(lessons))
                 return
-            for record in follow(task):
-                if not task.done.is_set():
-                    share = (place + record["share"]) / len(wanted)
-                    yield outputs(record | {"now": number, "share": share}, unchanged)
+            at = {"channel": task.id, "more": True, "now": number, "place": place, "of": len(wanted)}
+            yield outputs(at, unchanged)
+            task.done.wait()
             if not task.whole:
                 yield outputs({"running": False, "progress": task.problem or said}, unchanged)
                 return
             answers.put(number, {kind: found.figures for kind, found in task.measured.items()})
             yield outputs(
-                {"running": place + 1 < len(wanted)}, unchanged | {number: told(lessons[number], answers.last[number])}
+                {"running": place + 1 < len(wanted)},
+                unchanged | {number: notes_on(lessons[number], answers.last[number])},
             )
 
     header.build("Instructor")

@@ -39,13 +39,13 @@ class Learner:
     answer: Answer | None = None
 
     def finished(self, lesson: Lesson) -> bool:
-        """Whether the check question was answered right."""
+        """True if the check question was answered right."""
         if self.answer is None or self.figures is None:
             return False
         return mark(lesson.front.check, self.answer, self.figures, foretold=False).near
 
     def kept(self, lesson: Lesson) -> dict[str, Any]:
-        """What the browser keeps, JSON-ready. ``done``: the completed stages."""
+        """JSON-ready progress for the browser to keep. ``done``: the completed stages."""
         done = {
             "predict": self.prediction is not None,
             "run": self.figures is not None,

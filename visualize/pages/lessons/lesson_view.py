@@ -83,7 +83,7 @@ def prediction(lesson: Lesson, learner: Learner) -> dict[str, Any]:
 
 
 def outcome(lesson: Lesson, learner: Learner) -> dict[str, Any]:
-    """How the prediction turned out; ``ready``: whether there is one; ``over``: whether there was a run."""
+    """Outcome of the prediction; ``ready``: there is one; ``over``: there was a run."""
     if learner.figures is None:
         return {"ready": learner.prediction is not None, "over": False}
     found = mark(lesson.front.predict, learner.prediction, learner.figures)
@@ -103,7 +103,7 @@ def check(lesson: Lesson, learner: Learner) -> dict[str, Any] | None:
 
 
 def onwards(lesson: Lesson, contents: Sequence[Mapping[str, Any]], claims: str) -> dict[str, str]:
-    """Where to go next: to the next of the lessons in ``contents``, or after the last to the claims."""
+    """Link to the next of the lessons in ``contents``, or after the last to the claims."""
     for other in contents:
         if other["number"] > lesson.number:
             return {"href": other["href"], "said": f"Next: {other['number']}. {other['title']}"}

@@ -1,4 +1,4 @@
-"""What a lesson shows its learner, drawn from what was measured, as JSON for the page."""
+"""Views of a lesson's measurements, as JSON for the page."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def shells() -> dict[str, dict[str, Any]]:
     return {name: looks(make) for name, make in CHARTS.items()}
 
 
-class Seen(NamedTuple):
+class LessonViews(NamedTuple):
     """``panels``: one for each view, {view, title, say} with ``chart``, {columns, layout}, ``overlap`` or ``race``.
     ``played``: the run to play, if there is one."""
 
@@ -67,12 +67,12 @@ class Seen(NamedTuple):
     played: Run | None
 
 
-def seen(lesson: Lesson, measured: Mapping[str, Measured]) -> Seen:
+def seen(lesson: Lesson, measured: Mapping[str, Measured]) -> LessonViews:
     """Everything there is to observe."""
     views = lesson.front.observe
     player = next((view for view in views if isinstance(view, Player)), None)
     played = typical(measured["runs"].runs[player.run]) if player else None
-    return Seen([_panel(view, lesson, measured) for view in views], played)
+    return LessonViews([_panel(view, lesson, measured) for view in views], played)
 
 
 def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> d
 
 
 def _which_of(repeats: int) -> str:
-    """Which of a setting's runs the player shows."""
+    """Words for the run of a setting that the player shows."""
     if repeats == 1:
         return ""
     return f"This is the one of median speed among {repeats} runs; the figures in the text are taken from all of them."

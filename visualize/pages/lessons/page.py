@@ -20,7 +20,7 @@ from visualize import stage
 from visualize.forms import component
 from visualize.gradio_events import QUIET, REPEATED, begins, nothing, ready, warn
 from visualize.jobs.job_queue import JobQueue, Load
-from visualize.jobs.progress_tasks import Record, follow
+from visualize.jobs.live_run import Record
 from visualize.jobs.run_store import RunStore
 from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.lessons import lesson_view as sheet
@@ -28,7 +28,7 @@ from visualize.pages.lessons import observation
 from visualize.pages.lessons.answer_key import Answers
 from visualize.pages.lessons.learner import MOST_CHARACTERS, Learner, restored
 from visualize.pages.lessons.lesson_run import LessonRun
-from visualize.pages.lessons.observation import Seen
+from visualize.pages.lessons.observation import LessonViews
 from visualize.pages.lessons.saved_runs import MOST_CHARACTERS as MOST_OF_RUNS
 from visualize.pages.lessons.saved_runs import Runs, packed, remembered
 from visualize.reduce.ndjson import recorded
@@ -91,7 +91,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
 
 
 class _Actions:
-    """What learners do on the page, each answered with updates of what it changes. Their runs wait in ``queue`` with
+    """Actions of learners, each answered with updates of the components it changes. Their runs wait in ``queue`` with
     those of the other pages; their results become ``answers`` for the instructor, and the runs on the stage are put on
     ``store``."""
 
@@ -109,7 +109,7 @@ class _Actions:
         return [number, sheet.introduction(lesson), *_shown(lesson, learner, keep=False), *look]
 
     def _observed(
-        self, request: gr.Request, lesson: Lesson, learner: Learner, seen: Seen | None, fresh: bool = False
+        self, request: gr.Request, lesson: Lesson, learner: Learner, seen: LessonViews | None, fresh: bool = False
     ) -> list[Any]:
         """The outcome with its charts, and the run to play. ``fresh``: it was just made."""
         outcome = sheet.outcome(lesson, learner) | {"fresh": fresh}
@@ -151,9 +151,8 @@ class _Actions:
         if task is None:
             yield nothing(9)
             return
-        for record in follow(task):
-            if not task.whole:
-                yield [*unchanged, as_line(record), gr.skip()]
+        yield [*unchanged, as_line({"channel": task.id}), gr.skip()]
+        task.done.wait()
         if task.whole:
             learner = Learner(learner.prediction, {kind: found.figures for kind, found in task.measured.items()})
             runs = task.measured["runs"].runs if "runs" in task.measured else None
@@ -177,9 +176,8 @@ class _Actions:
         if task is None:
             yield nothing(3)
             return
-        for record in follow(task):
-            if not task.whole:
-                yield [gr.skip(), gr.skip(), as_line(sheet.change(lesson, learner) | record)]
+        yield [gr.skip(), gr.skip(), as_line(sheet.change(lesson, learner) | {"channel": task.id})]
+        task.done.wait()
         if task.whole:
             tried = replace(learner, tried={kind: found.figures for kind, found in task.measured.items()})
             try:
@@ -223,7 +221,7 @@ def _shown(lesson: Lesson, learner: Learner, runs: Runs | None = None, keep: boo
 
 
 def _lacking(error: LabError) -> Record:
-    """What ends runs whose figures do not suffice, as where a machine's limits could not be measured."""
+    """Sentence for runs whose figures do not suffice, as where a machine's limits could not be measured."""
     return {"running": False, "problem": f"The runs are over, but not all that is shown here is known: {error}"}
 
 

@@ -17,7 +17,7 @@ from lessons.experiments import Measured
 from lessons.experiments.runs import figures
 from lessons.lesson import Lesson
 from visualize.pages.lessons.learner import NONSENSE, Learner
-from visualize.pages.lessons.observation import Seen, seen
+from visualize.pages.lessons.observation import LessonViews, seen
 
 Runs = Mapping[str, Sequence[Run]]
 """Runs by setting, in the order of the repeats."""
@@ -54,8 +54,8 @@ def unpacked(text: str) -> dict[str, list[Run]]:
     return {name: [Run.of(document) for document in some] for name, some in documents.items()}
 
 
-def remembered(lesson: Lesson, learner: Learner, text: str | None) -> Seen | None:
-    """What there is to see of the learner's last run. None: there was none, or its recorded runs are missing."""
+def remembered(lesson: Lesson, learner: Learner, text: str | None) -> LessonViews | None:
+    """Views of the learner's last run. None: there was none, or its recorded runs are missing."""
     if learner.figures is None:
         return None
     measured = {kind: Measured(dict(found)) for kind, found in learner.figures.items()}
