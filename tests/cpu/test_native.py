@@ -105,7 +105,6 @@ def logits_of_both(
     generator = torch.Generator().manual_seed(7)
     results = []
     native = NativeModel(model)
-    model = model.by_torch()
     slots = block_size * sum(-(-(known + new) // block_size) for known, new in lengths)
     texts = [torch.randint(0, 257, (known + new,), generator=generator) for known, new in lengths]
 
