@@ -151,7 +151,7 @@ class StepTimes:
         return fit if fit.rises else replace(fit, constant=statistics.fmean(self.medians[1]), factor=0.0)
 
 
-def curve(run: Run) -> StepTimes:
+def step_times(run: Run) -> StepTimes:
     """The steps of a run after its prefill, each of one token."""
     decoded = steps(run, "decode")
     first = len(run.prompt_token_ids) + 1
@@ -196,5 +196,5 @@ def measure_growth(
                 watch(name, tokens)
         if cancelled.is_set():
             return {}
-        curves[name] = curve(sound(Run(events), plain))
+        curves[name] = step_times(sound(Run(events), plain))
     return curves

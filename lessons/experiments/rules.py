@@ -14,7 +14,7 @@ from pydantic import Field
 
 from lab.backends.torch.rejection_sampler import rejection_sample, residual
 from lab.backends.torch.sampler import draw
-from lab.claims.rules import Context, Draws, by_target, with_target
+from lab.claims.acceptance_rules import Context, Draws, by_target, with_target
 from lessons.experiments.base import Experiment, Load, Measured, Watch, Work
 
 PORTION = 250

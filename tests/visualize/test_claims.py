@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 
 from lab.claims import CLAIMS
-from lab.claims.claim import WORDS, Chart, Checked, Found, Number, Series, Verdict
+from lab.claims.claim import WORDS, Chart, Checked, Figures, Findings, Number, Series
+from lab.claims.rule import ClaimResult, Rule
 from lab.claims.trial import Trial
 from lab.errors import LabError
 from tests.visualize.picture import draw
@@ -33,15 +34,19 @@ def put(monkeypatch: pytest.MonkeyPatch, **experiments: Callable) -> None:
     """Replace the claims by a few with experiments of the test's own."""
     few = {
         name: replace(
-            CLAIMS["ladder"], id=name, experiment=experiment, judge=lambda values: Verdict("fails", "Why.", "This.")
+            CLAIMS["ladder"],
+            id=name,
+            experiment=experiment,
+            numbers={"a": ("a number", "×", "measured")},
+            decide=Rule("False", "Why.", "This."),
         )
         for name, experiment in experiments.items()
     }
     monkeypatch.setattr(checks, "CLAIMS", few)
 
 
-def found(_) -> Found:
-    return Found((Number("a", "a number", 2.5, "×"),))
+def found(_) -> Figures:
+    return Figures({"a": 2.5})
 
 
 # -- what is shown ---------------------------------------------------------------------------
@@ -55,7 +60,7 @@ def test_only_calculated_claims_have_a_verdict_at_first():
     for name, row in record["checked"].items():
         assert row["verdict"] in VERDICTS
         assert row["took"] == "calculated"
-        assert [number.label for number in CLAIMS[name].experiment(None).numbers] == [row[0] for row in row["numbers"]]
+        assert [number.label for number in CLAIMS[name].find(None).numbers] == [row[0] for row in row["numbers"]]
     json.dumps(record, allow_nan=False)
 
 
@@ -193,7 +198,7 @@ def test_measurements_wait_their_turn_and_can_be_stopped(monkeypatch):
 
 def test_a_measured_claim_says_how_long_it_took_unless_results_were_reused():
     claim = CLAIMS["ladder"]
-    checked = Checked(found(None), Verdict("fails", "Why.", "This."), 1.26)
+    checked = Checked(Findings((Number("a", "a number", 2.5, "×"),)), ClaimResult("fails", "Why.", "This."), 1.26)
     assert shown(claim, checked)["took"] == "measured here in 1.3 s"
     assert shown(claim, checked._replace(seconds=0.001))["took"] == "measured here"
 

@@ -62,11 +62,6 @@ class ReportedJob(QueuedJob):
         threading.Thread(target=self._report_all, name="decode-lab-report", daemon=True).start()
 
     @property
-    def goes_on(self) -> bool:
-        """False once it is reported to its end or cancelled."""
-        return not self.channel.closed and not self.cancelled.is_set()
-
-    @property
     def id(self) -> str:
         return self.channel.id
 
@@ -128,6 +123,11 @@ class LiveJob(ReportedJob):
         self._reducer = reducer
         self._after: Any = None
         super().__init__(queue, load, Channel())
+
+    @property
+    def goes_on(self) -> bool:
+        """False once it is reported to its end or cancelled."""
+        return not self.channel.closed and not self.cancelled.is_set()
 
     @property
     def deserted(self) -> bool:

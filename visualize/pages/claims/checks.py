@@ -1,4 +1,4 @@
-"""What the Claims page shows: the claims, and the results of checking them, as JSON for its script."""
+"""The claims and the results of checking them, as JSON for the page's script."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def claim_records() -> list[Record]:
 
 
 def setup() -> Record:
-    """What the page's script starts with: claims, charts without data, and the verdicts' words and signs."""
+    """The script's start: claims, charts without data, and the verdicts' words and signs."""
     verdicts = {key: asdict(state) for key, state in VERDICTS.items()}
     return {"claims": claim_records(), "shells": shells(), "verdicts": verdicts}
 
@@ -118,6 +118,6 @@ class Checks(ProgressJob):
 
 
 def opened(query: Any) -> tuple[Record, list[str]]:
-    """What the page shows at first, and a sentence for each value of its link that was left out."""
+    """The page's first state, and a sentence for each value of its link that was left out."""
     settings, notices = LINK.read(query)
     return {"running": False, "checked": calculated(), "open": settings.get("claim", "")}, notices
