@@ -15,8 +15,8 @@ def test_every_setting_is_timed_on_every_kind_of_prompt_by_engines_that_fit_toge
     made = []
 
     class Counted(Engine):
-        def another(self, **how) -> Engine:
-            made.append(super().another(**how))
+        def clone(self, **how) -> Engine:
+            made.append(super().clone(**how))
             return made[-1]
 
     monkeypatch.setattr(bench, "GAMMAS", (1, 3))

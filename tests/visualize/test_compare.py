@@ -27,7 +27,7 @@ from visualize.charts.compare_charts import MARKS, bars, times
 from visualize.jobs.job_queue import JobQueue
 from visualize.pages.compare.compare_job import Comparison, GrowthMeasurement
 from visualize.pages.compare.configurations import FORM, LANES, Inputs, from_link, preset_of, presets
-from visualize.pages.compare.report import COLUMNS, PARTINGS, REPEATS, faster, race, so_far, whole
+from visualize.reduce.compare_report import COLUMNS, PARTINGS, REPEATS, faster, race, so_far, whole
 from visualize.run_settings import with_pairs
 
 
@@ -352,6 +352,7 @@ def test_what_does_nothing_in_a_setting_is_said() -> None:
     assert any("Paged: num_speculative_tokens does nothing" in text for text in said)
     assert not [said for _, config in LANES.values() for said in unused_settings(config, SamplingParams())]
     assert any("Paged: num_speculative_tokens does nothing" in text for text in said)
+
 
 def test_with_prefix_caching_it_is_said_that_the_warm_up_left_the_prompts_blocks() -> None:
     runs = made("cache", "paged")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from lab.memory.model_memory import known_models
+from visualize.memory_inputs import FORM as MEMORY
 from visualize.pages.deploy.deploy_report import _needed, answer
 from visualize.pages.deploy.deployment import FORM, NAMED, OTHER, Inputs, from_link, to_inputs
 from visualize.pages.deploy.page import _answer
-from visualize.pages.memory.calculator import FORM as MEMORY
 from visualize.run_settings import FORM as LAB
 
 

@@ -12,7 +12,7 @@ from lab.config import EngineConfig
 from lab.errors import ConfigError, PromptError
 from visualize import run_settings as lab_settings
 from visualize.page_list import PAGES
-from visualize.pages.pool.inputs import PRESETS, SYSTEM, Inputs, address, from_link, in_lab, preset_of
+from visualize.pool_inputs import PRESETS, SYSTEM, Inputs, address, from_link, in_lab, preset_of
 
 
 @pytest.mark.parametrize("key", PRESETS)

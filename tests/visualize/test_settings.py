@@ -22,13 +22,13 @@ from lab.models.devices import has_gpu
 from lab.registry import Pair, named_pair
 from lab.settings import ENGINE_DEFAULTS, OLD_NAMES, SETTINGS, Setting
 from tests.visualize.any_settings import LAB, values
+from visualize import memory_inputs as memory
+from visualize import pool_inputs as pool
 from visualize import run_settings as lab
 from visualize.pages.claims import checks
 from visualize.pages.compare import configurations as compare
 from visualize.pages.deploy import deployment as deploy
 from visualize.pages.lab.controls import UNSURE_SEED, follow
-from visualize.pages.memory import calculator as memory
-from visualize.pages.pool import inputs as pool
 from visualize.pages.server import page as server
 from visualize.recorded_results import KV_ERROR, LOGPROBS, kv_error, logprobs_cost
 from visualize.run_settings import FORM, OTHER, Settings, from_link, unusable, with_pairs, without_unusable

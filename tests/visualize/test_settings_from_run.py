@@ -19,7 +19,7 @@ from lab.settings import MAX_PROMPT, without_unused
 from lab.trace.events import RunStarted
 from tests.visualize.any_settings import LAB
 from tests.visualize.conftest import script
-from visualize.pages.compare.compare_link import against
+from visualize.compare_link import against
 from visualize.pages.compare.configurations import Inputs, from_link
 from visualize.reduce.settings_from_run import settings_from_run
 from visualize.run_settings import FORM, OTHER, POOL_TOKENS, Settings, with_pairs, without_unusable

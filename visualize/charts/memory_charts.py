@@ -14,6 +14,7 @@ from lab.memory.catalogue import GiB
 from lab.settings import KV_DTYPES
 from lab.util.messages import counted
 from visualize.charts.base import Columns, blank, look, looks
+from visualize.format_numbers import digits
 from visualize.states import OWN
 
 DASHES = {"auto": "solid", "int8": "dash", "int4": "dot"}
@@ -36,6 +37,12 @@ Others = dict[str, Deployment]
 def unit(size: float) -> tuple[str, int]:
     """The largest unit in which ``size`` is at least 1, and its bytes."""
     return next(((name, scale) for name, scale in UNITS.items() if size >= scale), ("B", 1))
+
+
+def size(count: float) -> str:
+    """Bytes in their unit, to three digits: "128 KiB"."""
+    name, scale = unit(abs(count))
+    return f"{digits(count / scale)} {name}"
 
 
 # -- bytes against length --------------------------------------------------------------------

@@ -13,8 +13,8 @@ from lab.config import EngineConfig
 from lab.memory.model_memory import known_models
 from lab.settings import Setting
 from lab.vllm.serve_command import TENSOR_PARALLEL
-from visualize.pages.memory.calculator import FORM as MEMORY
-from visualize.pages.memory.calculator import OTHER, asked
+from visualize.memory_inputs import FORM as MEMORY
+from visualize.memory_inputs import OTHER, asked
 from visualize.run_settings import FORM as LAB
 from visualize.url_settings import Form
 

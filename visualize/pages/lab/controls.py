@@ -11,19 +11,13 @@ from gradio.events import Dependency
 
 from lab.registry import EMBEDDED
 from lab.settings import SETTINGS
+from visualize.example_prompts import examples, listed
 from visualize.forms import Widgets
 from visualize.gradio_events import LATEST, QUIET
 from visualize.recordings import runs
 from visualize.run_settings import FORM, Settings, unusable, unused, without_unusable
 from visualize.url_settings import Form
 
-EXAMPLES = (
-    FORM["prompt"].default,
-    "In the middle of a dark forest stood a little house, and in the house lived an old woman who",
-    "The king's youngest daughter went down to the well, and there she saw",
-    "“Who is there?” cried the giant, and he",
-    "A fox once met a wolf upon the road, and said to him,",
-)
 FOLDS = {"Pool": "pool", "Sampling": "sampling", "Device": "computing"}
 """Titles of the folds, which are the settings' groups, and their elements' ids."""
 UNSURE_SEED = "Adaptive γ follows measured times: the same seed may give another text; leave empty for random."
@@ -89,19 +83,10 @@ def build(form: Form) -> Controls:
     return Controls(widgets, put_out, run, stop, reopen, replays)
 
 
-def examples(prompt: gr.Textbox) -> None:
-    """A list of prompts to try, for ``prompt``."""
-    some = _listed("Example prompts", [(_shortened(text), text) for text in EXAMPLES], elem_id="openings")
-    # Not by ``input``, which Gradio also sends when a list is left: what was written since would be lost.
-    some.change(
-        fn=None, inputs=[some, prompt], outputs=[prompt, some], js="(opening, prompt) => [opening || prompt, '']"
-    )
-
-
 def recordings() -> gr.Dropdown:
     """A list of the runs that the repository keeps, each by its name in ``visualize.recordings.runs``."""
     names = [(name, name) for name in runs()]
-    return _listed("GPU recordings", names, elem_id="replays", visible=bool(names), filterable=False)
+    return listed("GPU recordings", names, elem_id="replays", visible=bool(names), filterable=False)
 
 
 def to_settings(values: Sequence[Any]) -> Settings:
@@ -164,13 +149,3 @@ def _follow(put_out: dict[str, Any], *values: Any) -> list[Any]:
     """Updates of the other controls after a switch."""
     updates, put_out = follow(to_settings(values), put_out)
     return [put_out, *(updates[name] for name in DEPENDENT)]
-
-
-def _listed(caption: str, choices: list[tuple[str, str]], **settings: Any) -> gr.Dropdown:
-    """A list that says its ``caption`` where nothing, "", is chosen."""
-    choices = [(caption, ""), *choices]
-    return gr.Dropdown(choices, value="", label=caption, show_label=False, container=False, **settings)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 44 else text[:43].rsplit(" ", 1)[0] + " …"

@@ -13,18 +13,18 @@ from lab.registry import Pair
 from visualize import page_header as header
 from visualize import stage
 from visualize.assets import TITLE
+from visualize.compare_link import against
+from visualize.forms import component
 from visualize.gradio_events import LATEST, QUIET, REPEATED, begins, keep_address, ready, warn
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.live_run import LiveRun
 from visualize.jobs.run_store import RunStore
 from visualize.jobs.visitor_sessions import VisitorSessions
-from visualize.pages.compare.compare_link import against
 from visualize.pages.lab import controls
-from visualize.pages.workshop import page as room
-from visualize.pages.workshop.workshop import Workshop
 from visualize.recordings import runs
 from visualize.reduce.settings_from_run import settings_from_run
 from visualize.run_settings import FORM, OTHER, from_link, unusable, with_pairs, without_unusable
+from visualize.workshop import Workshop
 
 
 def build(
@@ -85,7 +85,7 @@ def build(
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
         header.build("Lab")
         if workshop:
-            room.strip()
+            component("pages/workshop/workshop_bar", {}, elem_id="workshop")
         with gr.Row(elem_id="lab", elem_classes="staged"):
             with gr.Column(elem_id="controls"):
                 panel = controls.build(form)

@@ -13,7 +13,7 @@ from visualize import page_header as header
 from visualize.charts import memory_charts as memory
 from visualize.forms import Widgets, component
 from visualize.gradio_events import LATEST, QUIET, keep_address, ready, turned, warn
-from visualize.pages.memory.calculator import FORM, OTHER, Inputs, from_link, to_inputs
+from visualize.memory_inputs import FORM, OTHER, Inputs, from_link, to_inputs
 from visualize.pages.memory.hub_models import look_up
 from visualize.pages.memory.memory_report import sheet
 from visualize.text import as_line, visible
