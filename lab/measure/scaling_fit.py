@@ -181,7 +181,7 @@ def measure_growth(
         raise ConfigError(
             f"The prompt leaves room for {counted(max(0, room), 'token')}; to see times grow takes {least}."
         )
-    plain = engine.another()
+    plain = engine.clone()
     small = EngineConfig(num_blocks=-(-engine.context_length // EngineConfig.block_size))  # one context is enough
     curves = {}
     for name, config in ((CACHED, small), (UNCACHED, EngineConfig(kv_cache=False))):

@@ -261,8 +261,8 @@ def test_every_window_is_timed_on_every_kind_of_prompt_by_engines_that_fit_toget
     made = []
 
     class Counted(Engine):
-        def another(self, **how) -> Engine:
-            made.append(super().another(**how))
+        def clone(self, **how) -> Engine:
+            made.append(super().clone(**how))
             return made[-1]
 
     for engine in pair:

@@ -11,7 +11,8 @@ import pytest
 from lab import ConfigError, SamplingParams
 from lab.backends.cpu import build
 from lab.backends.cpu.native_model import NativeModel
-from lab.engine.engine import Engine
+from lab.backends.cpu.native_support import native_step
+from lab.load import new_engine
 from lab.models.language_model import LanguageModel
 from lab.trace.events import FellBack
 from lab.util import machine_info as machine
@@ -75,8 +76,8 @@ def test_without_a_compiler_torch_computes_and_the_run_says_so(monkeypatch, comp
     monkeypatch.setenv("CC", compiler)
     with pytest.raises(ConfigError, match="kernels='c' cannot compute"):
         engines()
-    reference = Engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer(), kernels="reference")
-    engine = Engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer())
+    reference = new_engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer(), kernels="reference")
+    engine = new_engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer())
     sampling = SamplingParams(max_tokens=4, ignore_eos=True)
     runs = [engine.generate("The king", sampling=sampling) for _ in range(2)]
     assert runs[0].token_ids == reference.generate("The king", sampling=sampling).token_ids
@@ -110,8 +111,8 @@ def test_an_operating_system_error_does_not_stop_an_engine(monkeypatch, kept):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(build.tempfile, "TemporaryDirectory", full)
-    engine = Engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer())
-    assert "No space left on device" in engine.target.native.failure
+    engine = new_engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer())
+    assert "No space left on device" in native_step(engine.target).failure
 
 
 def test_packing_a_model_is_retried_after_a_failure(monkeypatch):
@@ -122,10 +123,10 @@ def test_packing_a_model_is_retried_after_a_failure(monkeypatch):
 
     monkeypatch.setattr(NativeModel, "_layer", short)
     with pytest.raises(MemoryError):
-        model.native.prepare(model)
+        native_step(model).prepare(model)
     monkeypatch.setattr(NativeModel, "_layer", packs)
-    model.native.prepare(model)
-    assert model.native.model
+    native_step(model).prepare(model)
+    assert native_step(model).model
 
 
 def test_a_compiled_step_is_kept_and_not_compiled_again(kept):

@@ -16,11 +16,11 @@ import torch
 from lab import SamplingParams
 from lab.backends.cpu import build
 from lab.backends.cpu.native_model import NativeModel
-from lab.backends.cpu.rejection import judge
-from lab.backends.torch.rejection_sampler import judge_sampled
-from lab.backends.torch.sampler import draw, sample
-from lab.backends.torch.torch_backend import NewTokens
+from lab.backends.interface import NewTokens
+from lab.backends.torch.rejection_sampler import rejection_sample
+from lab.backends.torch.sampler import draw
 from lab.util.machine_info import instructions
+from tests.cpu.in_c import sample, verify
 from tests.cpu.test_native import llama, logits_of_both
 
 X86 = platform.machine().lower() in ("x86_64", "amd64")
@@ -119,5 +119,5 @@ def test_every_build_draws_and_verifies_as_torch_to_the_last_bit(vocabulary):
         )
         p, _ = sample(logits, [sampling] * 5, None, native=True)
         assert torch.equal(draw(q, u[:4, 0]), tokens)
-        (found,) = judge(logits, [sampling], [(tokens, q)], [u])
-        assert found[:2] == tuple(value.item() for value in judge_sampled(p, q, tokens, u[:-1, 1], u[:, 2]))
+        (found,) = verify(logits, [sampling], [(tokens, q)], [u])
+        assert found[:2] == tuple(value.item() for value in rejection_sample(p, q, tokens, u[:-1, 1], u[:, 2]))

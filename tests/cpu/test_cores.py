@@ -12,8 +12,8 @@ import torch
 from lab import SamplingParams
 from lab.backends.cpu import cpu_count as module
 from lab.backends.cpu import native_sampler as sampling
-from lab.backends.torch.sampler import sample
 from lab.util import cgroup
+from tests.cpu.in_c import sample
 
 UNLIMITED = {"cpu.max": "max 100000", "cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}
 

@@ -21,13 +21,15 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTr
 
 from lab import EngineConfig, SamplingParams
 from lab.backends.cpu.native_model import NativeModel
-from lab.backends.cpu.native_support import refusal
-from lab.backends.torch.torch_backend import NewTokens, forward
+from lab.backends.cpu.native_support import native_step, refusal
+from lab.backends.interface import NewTokens
+from lab.backends.torch.torch_backend import TorchBackend
 from lab.engine.engine import Engine
-from lab.engine.pass_cost import PassWork, Span
+from lab.engine.pass_cost import PassCostModel, Span
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable
-from lab.kv_cache.formats import Kernels, KVStorage
+from lab.kv_cache.formats import KVStorage
+from lab.load import new_engine
 from lab.models.language_model import LanguageModel
 from lab.trace.events import Committed, Distributions, FellBack, Judged
 from tests import tiny_models
@@ -75,7 +77,7 @@ def exact(config, *, seed: int = 0) -> PreTrainedModel:
 
 def storage_of(model: LanguageModel, kv_format: str, slots: int) -> KVStorage:
     shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
-    storage = KVStorage(kv_format, slots, **shape, dtype=model.dtype, device=model.device, kernels=Kernels())
+    storage = KVStorage(kv_format, slots, **shape, dtype=model.dtype, device=model.device)
     for layer in storage.layers:
         for tensor in layer.tensors:  # slots that were never written must not be read
             tensor.fill_(math.nan if tensor.is_floating_point() else 77)
@@ -84,7 +86,7 @@ def storage_of(model: LanguageModel, kv_format: str, slots: int) -> KVStorage:
 
 def table(pool: BlockPool, tokens: int, *, paged: bool = True) -> BlockTable:
     made = BlockTable(pool, 0, lambda *_, **__: None, paged=paged)
-    made.reserve(tokens)
+    made.allocate_slots(tokens)
     return made
 
 
@@ -103,7 +105,6 @@ def logits_of_both(
     generator = torch.Generator().manual_seed(7)
     results = []
     native = NativeModel(model)
-    model = model.by_torch()
     slots = block_size * sum(-(-(known + new) // block_size) for known, new in lengths)
     texts = [torch.randint(0, 257, (known + new,), generator=generator) for known, new in lengths]
 
@@ -114,12 +115,12 @@ def logits_of_both(
         finally:
             torch.set_num_threads(1)
 
-    for step in (lambda batch, storage: forward(model, batch, storage), in_c):
+    for step in (lambda batch, storage: TorchBackend(model).forward(batch, storage), in_c):
         storage, pool = storage_of(model, kv_format, slots), BlockPool(slots // block_size, block_size)
         tables = [table(pool, known + new) for known, new in lengths]
         for text, its, (known, _) in zip(texts, tables, lengths, strict=True):
             if known:
-                forward(model, [NewTokens(text[:known], 0, its, 0)], storage)
+                TorchBackend(model).forward([NewTokens(text[:known], 0, its, 0)], storage)
         batch = [
             NewTokens(text[known:], known, its, keep=1 + i % new)
             for i, (text, its, (known, new)) in enumerate(zip(texts, tables, lengths, strict=True))
@@ -278,12 +279,12 @@ def test_rounded_inputs_are_rounded_as_by_bfloat16():
         pytest.skip("this processor has no instructions for products of bfloat16")
     text = torch.randint(0, 257, (30,), generator=torch.Generator().manual_seed(3))
     results = []
-    plain = forward(model.by_torch(), [NewTokens(text, 0, None, 5)], None)
+    plain = TorchBackend(model).forward([NewTokens(text, 0, None, 5)], None)
     for module in model.model.modules():
         if isinstance(module, nn.Linear):
             module.register_forward_pre_hook(lambda _, inputs: (inputs[0].bfloat16().float(),))
     results = (
-        forward(model.by_torch(), [NewTokens(text, 0, None, 5)], None),
+        TorchBackend(model).forward([NewTokens(text, 0, None, 5)], None),
         native.step([NewTokens(text, 0, None, 5)], model.layers, None),
     )
     off = [(result - plain).abs().max().item() for result in results]
@@ -298,7 +299,7 @@ def engines(config=LLAMA, **settings) -> tuple[Engine, Engine]:
     for kernels in ("reference", "c"):
         target, draft = exact(config), exact(config, seed=1)
         pair = LanguageModel(target, "target"), tiny_models.tokenizer(), LanguageModel(draft, "draft")
-        made.append(Engine(*pair, kernels=kernels, **settings))
+        made.append(new_engine(*pair, kernels=kernels, **settings))
     return tuple(made)
 
 
@@ -346,7 +347,7 @@ def test_tokens_do_not_depend_on_torchs_default_dtype(which):
     try:
         torch.set_default_dtype(torch.bfloat16)
         assert generate() == expected
-        engine.another().generate("a", CONFIGS["draft"], sampling)  # also what is made in the meantime
+        engine.clone().generate("a", CONFIGS["draft"], sampling)  # also what is made in the meantime
     finally:
         torch.set_default_dtype(usual)
 
@@ -359,8 +360,8 @@ def test_a_draft_with_another_vocabulary_size_runs_on_torch_beside_the_step_in_c
     for weight in (draft.get_input_embeddings().weight, draft.get_output_embeddings().weight):
         weight.data.copy_(weight.bfloat16().float())
     draft = LanguageModel(draft, "draft").with_vocabulary(tiny_models.VOCABULARY)
-    engine = Engine(LanguageModel(target, "target"), tiny_models.tokenizer(), draft)
-    assert (engine.target.native.model is None, engine.draft.native.model is None) == (False, True)
+    engine = new_engine(LanguageModel(target, "target"), tiny_models.tokenizer(), draft)
+    assert (native_step(engine.target).model is None, native_step(engine.draft).model is None) == (False, True)
     for temperature in (0.0, 0.8):
         sampling = SamplingParams(max_tokens=40, ignore_eos=True, temperature=temperature, seed=5)
         run = engine.generate("The king", CONFIGS["draft"], sampling)
@@ -374,24 +375,28 @@ def test_a_model_that_ran_in_c_as_a_target_runs_on_torch_as_a_draft_of_another_v
     a round."""
     model = LanguageModel(exact(LLAMA), "model")
     sampling = SamplingParams(max_tokens=6, ignore_eos=True)
-    as_target = Engine(model, tiny_models.tokenizer())
+    as_target = new_engine(model, tiny_models.tokenizer())
     before = as_target.generate("The king", sampling=sampling).token_ids
     for width in (tiny_models.VOCABULARY + 99, tiny_models.VOCABULARY - 9):
         draft = model.with_vocabulary(width)
-        draft.native.prepare(draft)
-        assert draft.native.model is None
-        assert draft.native.rounded == model.native.rounded
-    assert model.native.model is not None
+        native_step(draft).prepare(draft)
+        assert native_step(draft).model is None
+        assert draft.rounded == model.rounded
+    assert native_step(model).model is not None
     assert as_target.generate("The king", sampling=sampling).token_ids == before
+
+
+def pass_costs(engine: Engine) -> PassCostModel:
+    return PassCostModel(engine.backends(EngineConfig())[0], None)
 
 
 def test_a_pass_reads_half_the_bytes_of_its_matrices():
     reference, native = engines()
-    passes = [PassWork(engine.target, None).of([Span(9, 10, keep=1)]) for engine in (reference, native)]
+    passes = [pass_costs(engine).of([Span(9, 10, keep=1)]) for engine in (reference, native)]
     matrices = sum(module.weight.numel() for module in native.target.model.modules() if isinstance(module, nn.Linear))
     assert passes[0].bytes - passes[1].bytes == 2 * matrices
     assert passes[0].flops == passes[1].flops
-    reference, native = (PassWork(engine.target, None).of([Span(0, 9, keep=0)]) for engine in (reference, native))
+    reference, native = (pass_costs(engine).of([Span(0, 9, keep=0)]) for engine in (reference, native))
     assert reference.bytes - native.bytes == 2 * (matrices - 48 * tiny_models.VOCABULARY)  # the head is not read
 
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from lab import SamplingParams
 from lab.backends.cpu.native_model import NativeModel
-from lab.backends.torch.sampler import distribution, draw, sample
-from lab.backends.torch.torch_backend import NewTokens
+from lab.backends.interface import NewTokens
+from lab.backends.torch.sampler import distribution, draw
 from lab.kv_cache.block_pool import BlockPool
+from tests.cpu.in_c import sample
 from tests.cpu.test_native import llama, storage_of, table
 
 ROWS = st.lists(st.sampled_from((0.0, 0.01, 0.8, 1.0, 5.0)), min_size=1, max_size=5)

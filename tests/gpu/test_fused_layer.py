@@ -15,10 +15,10 @@ from lab import EngineConfig, SamplingParams
 from lab.backends.gpu import fused_layer
 from lab.backends.gpu import fused_product as product
 from lab.backends.gpu.fused_layer import FusedLayer, fused, merge
-from lab.engine.engine import Engine
-from lab.kv_cache.attention import KernelError
+from lab.backends.interface import KernelError
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.formats import KVStorage
+from lab.load import new_engine
 from lab.models.language_model import LanguageModel
 from lab.models.llama_family import unlike_llama
 from lab.trace.events import FellBack
@@ -149,13 +149,12 @@ def test_a_layer_takes_six_launches(monkeypatch, family, before):
     monkeypatch.setattr(product, "_launch", stands_in("product"))
     monkeypatch.setattr(fused_layer, "rotate", stands_in("rotate"))
     monkeypatch.setattr(fused_layer, "attend_by_kernels", attend)
-    monkeypatch.setattr("lab.kv_cache.attention.attend_by_kernels", attend)
 
     def launched(model: LanguageModel, rows: int, kv_format: str = "auto") -> tuple[int, list[str]]:
         x = torch.randn(1, rows, 48, dtype=torch.bfloat16, device=DEVICE)
         inputs = {
             "position_embeddings": plain.model.model.rotary_emb(x, torch.arange(rows, device=DEVICE)[None]),
-            "plan": BlockPlan(*[None] * 4, 1, 1, 1, storage_for(plain, kv_format)),
+            "plan": BlockPlan(*[None] * 4, 1, 1, 1, storage_for(plain, kv_format), attend),
         }
         ran.clear()
         with torch.no_grad(), Launches() as by_torch:
@@ -258,15 +257,15 @@ def test_changed_weights_take_effect():
 def test_merging_changed_weights_is_not_taken_for_another_change():
     """It moves them."""
     model = model_of("llama")
-    lab = Engine(model, tiny_models.tokenizer(), kernels="triton", kv_bytes=10**8)
+    lab = new_engine(model, tiny_models.tokenizer(), kernels="triton", kv_bytes=10**8)
     sampling = SamplingParams(max_tokens=2, ignore_eos=True)
     lab.generate("A", None, sampling)
     attention = model.model.model.layers[0].self_attn
     attention.v_proj.weight = torch.nn.Parameter(-attention.v_proj.weight, requires_grad=False)
     lab.generate("A", None, sampling)
-    (pool,) = lab._pools
+    (pool,) = lab._cores
     lab.generate("A", None, sampling)
-    assert list(lab._pools) == [pool]
+    assert list(lab._cores) == [pool]
 
 
 def test_the_memory_of_merged_matrices_is_given_back_to_a_gpu_and_not_during_a_capture(monkeypatch):
@@ -359,7 +358,7 @@ def test_the_engine_gives_the_same_tokens_with_fused_layers(calls, config):
 def test_another_engine_of_the_same_models_shares_their_layers(calls):
     lab = engine()
     expected = lab.generate("A king", EngineConfig(), SAMPLING).token_ids
-    other, identity = Engine(lab.target, lab.tokenizer, kernels="triton"), lab.target.identity()
+    other, identity = new_engine(lab.target, lab.tokenizer, kernels="triton"), lab.target.identity()
     computed = calls[0]
     assert other.generate("A king", EngineConfig(), SAMPLING).token_ids == expected
     assert calls[0] > computed

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lab.backends.torch.torch_backend import NewTokens, forward
+from lab.backends.interface import NewTokens
+from lab.backends.torch.torch_backend import TorchBackend
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable
 from lab.kv_cache.formats import KVStorage
@@ -32,17 +33,17 @@ def run(lab, kv_format: str, paged: bool, chunks: list[int], tokens: torch.Tenso
     tables = [BlockTable(pool, owner, ignore, paged=paged) for owner in range(2)]
     if not paged:
         for table in tables:
-            table.reserve(len(tokens))
+            table.allocate_slots(len(tokens))
     logits = [[], []]
     start = 0
     with torch.inference_mode():
         for chunk in chunks:
             batch = []
             for table in tables:  # two sequences in one packed forward; the second reads the tokens backwards
-                table.reserve(start + chunk)
+                table.allocate_slots(start + chunk)
                 ids = tokens if table.owner == 0 else tokens.flip(0)
                 batch.append(NewTokens(ids[start : start + chunk], start, table, keep=chunk))
-            out = forward(model, batch, storage)
+            out = TorchBackend(model).forward(batch, storage)
             for rows, part in zip(logits, out.split(chunk), strict=True):
                 rows.append(part)
             start += chunk
@@ -89,10 +90,10 @@ def test_padding_beside_a_longer_sequence_does_not_matter():
     tables = [BlockTable(pool, owner, ignore, paged=True) for owner in range(2)]
     with torch.inference_mode():
         for table, length in zip(tables, (9, 14), strict=True):
-            table.reserve(length)
-            forward(model, [NewTokens(tokens[: length - 1], 0, table, keep=0)], storage)
+            table.allocate_slots(length)
+            TorchBackend(model).forward([NewTokens(tokens[: length - 1], 0, table, keep=0)], storage)
         last = [NewTokens(tokens[n - 1 : n], n - 1, table, keep=1) for table, n in zip(tables, (9, 14), strict=True)]
-        out = forward(model, last, storage)
+        out = TorchBackend(model).forward(last, storage)
         with model.stock_attention() as dense:
             expected = torch.stack([dense(tokens[None, :n]).logits[0, -1] for n in (9, 14)])
     assert torch.allclose(out, expected, atol=1e-4, rtol=1e-4)

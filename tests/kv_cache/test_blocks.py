@@ -102,11 +102,11 @@ class PoolMachine(RuleBasedStateMachine):
         for position in range(before, upto):
             block = table.blocks[position // self.size]
             assert self.pool.references(block) == 1
-            assert not self.pool.is_stored(block)
+            assert not self.pool.holds_prefix(block)
             self.slots[block * self.size + position % self.size] = tuple(owner.tokens[: position + 1])
         table.roll_back(upto)
         if table.paged and owner.stored:
-            table.store_full(owner.tokens, upto, ROOT, owner.priority)
+            table.cache_full_blocks(owner.tokens, upto, ROOT, owner.priority)
             for end in range((before // self.size + 1) * self.size, upto + 1, self.size):
                 self.store_again(tuple(owner.tokens[:end]), owner.priority)
 
@@ -133,13 +133,13 @@ class PoolMachine(RuleBasedStateMachine):
         table = self.new_table(paged, priority)
         owner = Owner(table, tokens, priority, stored=bool(priority))
         if paged:
-            found = self.pool.find(tokens, ROOT)
+            found = self.pool.find_cached_prefix(tokens, ROOT)
             assert len(found) * self.size < len(tokens)  # at least one token is always computed
-            table.adopt_prefix(found, priority)
+            table.attach_cached_blocks(found, priority)
         before = table.length
         assert self.shared[table.owner] == before
         try:
-            table.reserve(len(tokens))
+            table.allocate_slots(len(tokens))
         except PoolExhaustedError:
             assert len(table.blocks) * self.size == before
             owner.tokens = tokens[:before]
@@ -153,7 +153,7 @@ class PoolMachine(RuleBasedStateMachine):
         """Another continuation of the same prefix."""
         table = self.new_table(True, leader.priority)
         length = data.draw(st.integers(0, leader.table.length)) if leader.table.paged else 0
-        table.adopt_table(leader.table, length)
+        table.fork_from(leader.table, length)
         assert self.shared[table.owner] == table.length == length
         owner = Owner(table, leader.tokens[:length], leader.priority, leader.stored)
         self.open.append(owner)
@@ -170,7 +170,7 @@ class PoolMachine(RuleBasedStateMachine):
         if not table.paged:
             more = more[: table.capacity - table.length]
         try:
-            table.reserve(table.length + len(more))
+            table.allocate_slots(table.length + len(more))
         except PoolExhaustedError:
             assert table.blocks == before
         else:
@@ -238,7 +238,7 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def a_stored_block_holds_what_its_name_says(self):
         for block in range(self.pool.num_blocks):
-            if self.pool.is_stored(block):
+            if self.pool.holds_prefix(block):
                 chain, link = [], self.pool.prefix(block)
                 while link.parent:
                     chain, link = [*link.tokens, *chain], link.parent
@@ -257,9 +257,9 @@ def ignore(*_: object, **__: object) -> None:
 def leave_behind(pool: BlockPool, owner: int, tokens: list[int], priority: int = 0) -> list[int]:
     """A sequence is started, stored and released. Returns its blocks."""
     table = BlockTable(pool, owner, ignore, paged=True)
-    table.reserve(len(tokens))
+    table.allocate_slots(len(tokens))
     table.roll_back(len(tokens))
-    table.store_full(tokens, len(tokens), ROOT, priority)
+    table.cache_full_blocks(tokens, len(tokens), ROOT, priority)
     blocks = list(table.blocks)
     table.release()
     return blocks
@@ -268,9 +268,9 @@ def leave_behind(pool: BlockPool, owner: int, tokens: list[int], priority: int =
 def test_a_prefix_of_other_weights_is_not_found():
     pool = BlockPool(num_blocks=4, block_size=2)
     leave_behind(pool, 0, [1, 1, 2, 2])
-    assert len(pool.find([1, 1, 2, 2, 3], ROOT)) == 2
-    assert len(pool.find([1, 1, 2, 2], ROOT)) == 1  # one token is left to compute
-    assert pool.find([1, 1, 2, 2, 3], Prefix.root("other weights")) == []
+    assert len(pool.find_cached_prefix([1, 1, 2, 2, 3], ROOT)) == 2
+    assert len(pool.find_cached_prefix([1, 1, 2, 2], ROOT)) == 1  # one token is left to compute
+    assert pool.find_cached_prefix([1, 1, 2, 2, 3], Prefix.root("other weights")) == []
 
 
 def test_the_last_owner_writes_in_place():
@@ -282,10 +282,10 @@ def test_the_last_owner_writes_in_place():
     tables[0].reserve(6)
     tables[0].roll_back(6)
     for table in tables[1:]:
-        table.adopt_table(tables[0], 5)
+        table.fork_from(tables[0], 5)
     assert pool.occupancy().live == 2
     for table in tables:
-        table.reserve(7)
+        table.allocate_slots(7)
     assert copies == [(1, 2), (1, 3)]
     assert [list(table.blocks) for table in tables] == [[0, 2], [0, 3], [0, 1]]
 
@@ -298,12 +298,12 @@ def test_a_copy_that_fails_changes_neither_table_nor_pool():
 
     pool = BlockPool(num_blocks=6, block_size=4)
     first, second = (BlockTable(pool, owner, ignore, paged=True, copy=fails) for owner in range(2))
-    first.reserve(6)
+    first.allocate_slots(6)
     first.roll_back(6)
-    second.adopt_table(first, 5)
+    second.fork_from(first, 5)
     before = pool.occupancy()
     with pytest.raises(MemoryError):
-        second.reserve(14)  # a copy of the tail, and two more
+        second.allocate_slots(14)  # a copy of the tail, and two more
     assert pool.occupancy() == before
     assert (second.blocks, second.length) == (first.blocks, 5)
     first.release()
@@ -316,20 +316,20 @@ def test_shared_blocks_are_not_hashed_again(monkeypatch, found):
     """Otherwise a long document would be hashed again for every request that begins with it."""
     pool, tokens = BlockPool(num_blocks=12, block_size=2), list(range(9))
     first, second = (BlockTable(pool, owner, ignore, paged=True, copy=ignore) for owner in range(2))
-    first.reserve(7)
+    first.allocate_slots(7)
     first.roll_back(7)
-    first.store_full(tokens, 7, ROOT, 0)
+    first.cache_full_blocks(tokens, 7, ROOT, 0)
     if found:
-        second.adopt_prefix(pool.find(tokens[:7], ROOT), 0)
+        second.attach_cached_blocks(pool.find_cached_prefix(tokens[:7], ROOT), 0)
     else:
-        second.adopt_table(first, 6)
+        second.fork_from(first, 6)
     hashed, digest = [], prefix_module.digest
     monkeypatch.setattr(prefix_module, "digest", lambda *link: hashed.append(link[1]) or digest(*link))
-    second.reserve(9)
+    second.allocate_slots(9)
     second.roll_back(9)
-    second.store_full(tokens, 9, ROOT, 0)
+    second.cache_full_blocks(tokens, 9, ROOT, 0)
     assert hashed == [(6, 7)]
-    assert [block for block, _ in pool.find(tokens, ROOT)] == list(second.blocks[:4])
+    assert [block for block, _ in pool.find_cached_prefix(tokens, ROOT)] == list(second.blocks[:4])
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
@@ -338,26 +338,26 @@ def test_a_continuation_from_within_a_text_stores_blocks_of_its_own(length):
     pool = BlockPool(num_blocks=8, block_size=2)
     first, second = (BlockTable(pool, owner, ignore, paged=True, copy=ignore) for owner in range(2))
     tokens = [1, 1, 2, 2, 3, 3]
-    first.reserve(6)
+    first.allocate_slots(6)
     first.roll_back(6)
-    first.store_full(tokens, 6, ROOT, 0)
-    second.adopt_table(first, length)
+    first.cache_full_blocks(tokens, 6, ROOT, 0)
+    second.fork_from(first, length)
     other = [*tokens[:length], *[7] * (6 - length)]
-    second.reserve(6)
+    second.allocate_slots(6)
     second.roll_back(6)
-    second.store_full(other, 6, ROOT, 0)
+    second.cache_full_blocks(other, 6, ROOT, 0)
     for table, text in ((first, tokens), (second, other)):
-        assert [block for block, _ in pool.find([*text, 9], ROOT)] == list(table.blocks)
+        assert [block for block, _ in pool.find_cached_prefix([*text, 9], ROOT)] == list(table.blocks)
 
 
 def test_a_released_table_begins_anew():
     pool = BlockPool(num_blocks=4, block_size=2)
     table = BlockTable(pool, 0, ignore, paged=True)
     for tokens in ([1, 1, 2, 2], [5, 5, 6, 6]):
-        table.reserve(4)
+        table.allocate_slots(4)
         table.roll_back(4)
-        table.store_full(tokens, 4, ROOT, 0)
-        assert [block for block, _ in pool.find([*tokens, 9], ROOT)] == list(table.blocks)
+        table.cache_full_blocks(tokens, 4, ROOT, 0)
+        assert [block for block, _ in pool.find_cached_prefix([*tokens, 9], ROOT)] == list(table.blocks)
         table.release()
         assert (table.length, table.capacity) == (0, 0)
 
@@ -367,37 +367,37 @@ def test_contiguous_tables_need_adjacent_blocks():
     assert leave_behind(pool, 8, [1]) == [0]  # a cached block is not among those that they can have
     tables = [BlockTable(pool, owner, ignore, paged=False) for owner in range(4)]
     for table in tables:
-        table.reserve(1)
+        table.allocate_slots(1)
     tables[0].release()
     tables[2].release()
     scattered = BlockTable(pool, 9, ignore, paged=False)
     with pytest.raises(PoolExhaustedError, match=r"2 cache blocks side by side are needed and 2 of 5 are free"):
-        scattered.reserve(2)
+        scattered.allocate_slots(2)
     paged = BlockTable(pool, 9, ignore, paged=True)
-    paged.reserve(2)
+    paged.allocate_slots(2)
     assert sorted(paged.blocks) == [1, 3]
     paged.release()
     tables[3].release()
-    scattered.reserve(2)  # behind the one that lies alone
+    scattered.allocate_slots(2)  # behind the one that lies alone
     assert list(scattered.blocks) == [3, 4]
 
 
 def test_a_contiguous_table_never_grows():
     pool = BlockPool(num_blocks=4, block_size=2)
     table = BlockTable(pool, 0, ignore, paged=False)
-    table.reserve(3)
-    table.reserve(4)  # which it has room for
+    table.allocate_slots(3)
+    table.allocate_slots(4)  # which it has room for
     with pytest.raises(AssertionError, match="reserved once"):
-        table.reserve(5)
+        table.allocate_slots(5)
     assert list(table.blocks) == [0, 1]
 
 
 def test_only_a_held_block_can_be_given_back_or_shared():
     pool = BlockPool(num_blocks=1, block_size=1)
-    (block,) = pool.take(1, ignore)
-    pool.give_back(block)
+    (block,) = pool.allocate(1, ignore)
+    pool.free(block)
     with pytest.raises(AssertionError, match="nobody has it"):
-        pool.give_back(block)
+        pool.free(block)
     with pytest.raises(AssertionError, match="nothing in it to share"):
         pool.share(block)
 
@@ -406,11 +406,11 @@ def test_each_block_of_a_long_prefix_is_compared_once(monkeypatch):
     """Otherwise a long document would be compared as often as it has blocks, in every step that a request waits."""
     pool, root, tokens = BlockPool(40, 2), Prefix.root("models"), list(range(61))
     prefix = root
-    for index, block in enumerate(pool.take(30, lambda *_, **__: None)):
+    for index, block in enumerate(pool.allocate(30, lambda *_, **__: None)):
         prefix = prefix.then(tokens[2 * index : 2 * index + 2])
-        assert pool.store(block, prefix)
+        assert pool.cache_full_block(block, prefix)
     parent, walked = Prefix.parent, []
     counted = property(lambda link: walked.append(link) or parent.__get__(link), parent.__set__)
     monkeypatch.setattr(Prefix, "parent", counted)
-    assert len(pool.find(tokens, root)) == 30
+    assert len(pool.find_cached_prefix(tokens, root)) == 30
     assert len(walked) == 2 * 30  # once in each of the two chains

@@ -12,7 +12,7 @@ from tests.kv_cache.test_blocks import ROOT, ignore, leave_behind
 
 def evicted(pool: BlockPool, count: int) -> list[int]:
     gone: list[int] = []
-    pool.take(count, lambda event, **fields: gone.append(fields["block"]) if event is BlockEvicted else None)
+    pool.allocate(count, lambda event, **fields: gone.append(fields["block"]) if event is BlockEvicted else None)
     return gone
 
 
@@ -29,7 +29,7 @@ def test_adopting_a_block_makes_it_recent():
     pool = BlockPool(num_blocks=4, block_size=2)
     first, second = leave_behind(pool, 0, [1, 1, 2, 2]), leave_behind(pool, 1, [3, 3, 4, 4])
     table = BlockTable(pool, 2, ignore, paged=True)
-    table.adopt_prefix(pool.find([1, 1, 2, 2, 9], ROOT), 0)
+    table.attach_cached_blocks(pool.find_cached_prefix([1, 1, 2, 2, 9], ROOT), 0)
     table.release()
     assert evicted(pool, 4) == [second[1], second[0], first[1], first[0]]
 
@@ -51,7 +51,7 @@ def test_lru_eviction_ignores_the_priority_of_adopters():
     blocks = leave_behind(pool, 0, [1, 1]) + leave_behind(pool, 1, [3, 3])
     for owner, tokens, priority in ((2, [1, 1, 9], 9), (3, [3, 3, 9], 0)):
         table = BlockTable(pool, owner, ignore, paged=True)
-        table.adopt_prefix(pool.find(tokens, ROOT), priority)
+        table.attach_cached_blocks(pool.find_cached_prefix(tokens, ROOT), priority)
         table.release()
     assert evicted(pool, 4) == blocks
 
@@ -59,13 +59,13 @@ def test_lru_eviction_ignores_the_priority_of_adopters():
 def test_adopting_a_block_raises_its_priority_and_finding_it_does_not():
     pool = BlockPool(num_blocks=4, block_size=2, eviction="priority")
     first, second = leave_behind(pool, 0, [1, 1]), leave_behind(pool, 1, [3, 3])
-    pool.find([1, 1, 9], ROOT)  # for a request that may not be admitted
+    pool.find_cached_prefix([1, 1, 9], ROOT)  # for a request that may not be admitted
     assert evicted(pool, 3)[0] == first[0]
     pool = BlockPool(num_blocks=4, block_size=2, eviction="priority")
     first, second = leave_behind(pool, 0, [1, 1]), leave_behind(pool, 1, [3, 3])
     for owner, tokens, priority in ((2, [1, 1, 9], 9), (3, [3, 3, 9], 0)):  # the second is then the more recent one
         table = BlockTable(pool, owner, ignore, paged=True)
-        table.adopt_prefix(pool.find(tokens, ROOT), priority)
+        table.attach_cached_blocks(pool.find_cached_prefix(tokens, ROOT), priority)
         table.release()
     assert evicted(pool, 4)[:2] == [second[0], first[0]]
 
@@ -76,19 +76,19 @@ def test_storing_a_prefix_again_raises_the_priority_of_the_block_that_holds_it(l
     pool = BlockPool(num_blocks=4, block_size=2, eviction="priority")
     held, again = (BlockTable(pool, owner, ignore, paged=True) for owner in (0, 1))
     for table, tokens in ((held, [1, 1]), (again, [1, 1, 2, 2])):
-        table.reserve(len(tokens))
+        table.allocate_slots(len(tokens))
         table.roll_back(len(tokens))
-    held.store_full([1, 1], 2, ROOT, 0)
-    ((block, _),) = pool.find([1, 1, 9], ROOT)
+    held.cache_full_blocks([1, 1], 2, ROOT, 0)
+    ((block, _),) = pool.find_cached_prefix([1, 1, 9], ROOT)
     if not live:
         held.release()
-    again.store_full([1, 1, 2, 2], 4, ROOT, 9)
+    again.cache_full_blocks([1, 1, 2, 2], 4, ROOT, 9)
     again.release()
     if live:
         held.release()
     (passing,) = leave_behind(pool, 2, [3, 3], priority=5)
     assert evicted(pool, 2) == [passing]  # after the free one
-    found = pool.find([1, 1, 2, 2, 9], ROOT)
+    found = pool.find_cached_prefix([1, 1, 2, 2, 9], ROOT)
     assert len(found) == 2
     assert found[0][0] == block
 
@@ -99,13 +99,13 @@ def test_storing_a_prefix_again_does_not_make_the_block_that_holds_it_recent(evi
     pool = BlockPool(num_blocks=4, block_size=2, eviction=eviction)
     held, again = (BlockTable(pool, owner, ignore, paged=True) for owner in (0, 1))
     for table in (held, again):
-        table.reserve(2)
+        table.allocate_slots(2)
         table.roll_back(2)
-    held.store_full([1, 1], 2, ROOT, 5)
+    held.cache_full_blocks([1, 1], 2, ROOT, 5)
     (first,) = held.blocks
     held.release()
     (second,) = leave_behind(pool, 2, [3, 3], priority=5)
-    again.store_full([1, 1], 2, ROOT, 5)
+    again.cache_full_blocks([1, 1], 2, ROOT, 5)
     again.release()
     assert evicted(pool, 4) == [first, second]  # after the free ones
 

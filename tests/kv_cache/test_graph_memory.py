@@ -95,7 +95,7 @@ ONE = SamplingParams(max_tokens=2, ignore_eos=True)
 
 
 def need_the_memory(lab: Engine) -> None:
-    lab._pools._budget.lower(lab._pools.bytes_in_use())
+    lab._cores._budget.lower(lab._cores.bytes_in_use())
     lab.generate("Once", replace(PAGED, kv_dtype="int8"), ONE)
 
 
@@ -110,9 +110,9 @@ def change_the_weights(lab: Engine) -> None:
     [
         need_the_memory,
         change_the_weights,
-        lambda lab: lab._pools._drop_idle(),
-        lambda lab: lab._pools.forget(),
-        lambda lab: next(iter(lab._pools)).cache.graphs.give_up("no"),
+        lambda lab: lab._cores._drop_idle(),
+        lambda lab: lab._cores.abort_all(),
+        lambda lab: next(iter(lab._cores)).target.close(),
     ],
     ids=["need the memory", "change the weights", "memory ran out", "broken off", "give up"],
 )

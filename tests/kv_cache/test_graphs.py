@@ -192,12 +192,12 @@ def test_a_step_that_finds_no_memory_for_its_graph_leaves_the_others_theirs(engi
         ("cuda_graph", f"There was no memory to capture {SECOND}. Only steps of that shape are affected.")
     ]
     (place,) = Again.made
-    (pool,) = lab._pools
-    assert place.recorded == pool.cache.graphs.count + 1 > 2
+    (pool,) = lab._cores
+    assert place.recorded == pool.target.num_captured + 1 > 2
     assert place.replayed > 2
     again = lab.generate(PROMPT, DRAFT, SAMPLING)
     assert (again.token_ids, fell_back(again)) == (run.token_ids, [])
-    assert place.recorded == pool.cache.graphs.count + 1 > 3
+    assert place.recorded == pool.target.num_captured + 1 > 3
 
 
 @without_gpu
@@ -236,15 +236,15 @@ def test_the_engine_tells_what_is_being_captured(engine, monkeypatch, failing):
     lab, record, told = engine(failing=failing), Again.record, []
 
     def looked_at(place, run):
-        told.append(lab.waits_for.rpartition(": ")[2])
+        told.append(lab.wait_reason.rpartition(": ")[2])
         return record(place, run)
 
     monkeypatch.setattr(Again, "record", looked_at)
-    assert lab.waits_for == ""
+    assert lab.wait_reason == ""
     lab.generate(PROMPT, replace(DRAFT, kv_dtype="auto"), SAMPLING)
     guess, judge = "good, 1 x 1 tokens, context 512", "llama, 1 x 4 tokens, context 512"
     assert told == [guess, judge] if failing else told[:2] == [guess, judge]
-    assert lab.waits_for == ""
+    assert lab.wait_reason == ""
 
 
 @without_gpu
@@ -283,7 +283,7 @@ def test_no_step_is_captured_while_settings_are_compared(engine, monkeypatch, kv
     assert len(list(compare(lab, PROMPT, configs, SamplingParams(max_tokens=tokens, seed=0), 2))) == 6
     assert any(timed[:2])  # to warm up
     assert timed[2:] == [0] * 4
-    assert len(lab._pools._pools) == (1 if kv_bytes else 2)
+    assert len(lab._cores._cores) == (1 if kv_bytes else 2)
 
 
 @without_gpu

@@ -24,7 +24,7 @@ class Layer(Structure):
     )
 
 
-class Model(Structure):
+class ModelStruct(Structure):
     _fields_ = (
         *((name, c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim")),
         *((name, c_float) for name in ("epsilon", "scaling")),
@@ -47,7 +47,7 @@ class Storage(Structure):
     )
 
 
-class Plan(Structure):
+class PlanStruct(Structure):
     _fields_ = (
         *((name, c_int32) for name in ("sequences", "rows", "kept", "block_size", "height")),
         *((name, c_void_p) for name in ("starts", "counts", "tables", "token_ids", "keep")),
@@ -62,11 +62,11 @@ class Choices(Structure):
     _fields_ = (("sampling", POINTER(Sampling)), ("each", c_int32), ("u", c_void_p))
 
 
-class Verdict(Structure):
+class VerdictStruct(Structure):
     _fields_ = (("accepted", c_int32), ("next", c_int32), ("p_next", c_float))
 
 
-class Round(Structure):
+class RoundStruct(Structure):
     _fields_ = (
         *(("proposals", c_int32), ("sampling", Sampling)),
         *((name, c_void_p) for name in ("tokens", "q", "u")),

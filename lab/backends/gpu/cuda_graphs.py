@@ -16,17 +16,16 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from lab.backends.gpu.batch_inputs import Layout
+from lab.backends.gpu.paged_attention import SHORTEST_CONTEXT
 from lab.kv_cache.formats import KVStorage
+from lab.models.language_model import LanguageModel
 from lab.util.device_memory import CAPTURING, is_out_of_memory
 from lab.util.messages import error_summary
-
-if TYPE_CHECKING:
-    from lab.models.language_model import LanguageModel
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +33,6 @@ NEW_TOKENS = (*range(1, 10), 13, 16, 17, 25, 33)
 """Most new tokens of a sequence in a captured step: one and a window of up to 32."""
 MOST_ROWS = 256
 """Most rows of a captured step. With more the GPU is busy for longer than the host needs to launch."""
-SHORTEST_CONTEXT = 512
 
 
 class Bucket(NamedTuple):

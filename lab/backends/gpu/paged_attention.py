@@ -29,12 +29,14 @@ import torch
 import triton
 import triton.language as tl
 
-from lab.backends.gpu.cuda_graphs import SHORTEST_CONTEXT
 from lab.backends.gpu.dequantize import group_scales, halves, part_of
 from lab.backends.gpu.programmatic_launch import early, let_next_begin, wait_for_previous
 from lab.backends.gpu.triton_interpreter import multiplied_in
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.formats import LayerStorage, parts
+
+SHORTEST_CONTEXT = 512
+"""Tokens of context that a launch is made for at least."""
 
 LOG2_E = 1.4426950408889634
 FEWEST_COLUMNS = 8
