@@ -21,7 +21,7 @@ from visualize.jobs.sse_channel import Channel
 from visualize.reduce.frames import Reducer
 from visualize.reduce.metric_cards import Before
 from visualize.reduce.ndjson import line
-from visualize.run_settings import LABELS, LINK, Settings, bounded
+from visualize.run_settings import FORM, Settings, bounded
 from visualize.text import as_line
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Streams(Protocol):
     def models(self, config: EngineConfig) -> object: ...
 
     @property
-    def waits_for(self) -> str: ...
+    def wait_reason(self) -> str: ...
 
     def place_in_queue(self, cancelled: threading.Event) -> int | None: ...
 
@@ -60,11 +60,6 @@ class ReportedJob(QueuedJob):
         self.channel = channel
         super().__init__(queue, load)
         threading.Thread(target=self._report_all, name="decode-lab-report", daemon=True).start()
-
-    @property
-    def goes_on(self) -> bool:
-        """False once it is reported to its end or cancelled."""
-        return not self.channel.closed and not self.cancelled.is_set()
 
     @property
     def id(self) -> str:
@@ -128,6 +123,11 @@ class LiveJob(ReportedJob):
         self._reducer = reducer
         self._after: Any = None
         super().__init__(queue, load, Channel())
+
+    @property
+    def goes_on(self) -> bool:
+        """False once it is reported to its end or cancelled."""
+        return not self.channel.closed and not self.cancelled.is_set()
 
     @property
     def deserted(self) -> bool:
@@ -195,7 +195,7 @@ class LiveRun(LiveJob):
 
     def _decode(self) -> Iterator[Event]:
         settings = self._settings
-        LINK.check(vars(settings), LABELS)  # what the page accepts, a link to it must be able to say
+        FORM.check(vars(settings))  # what the page accepts, a link to it must be able to say
         settings.engine_config()  # refuses a combination that makes no sense before any model is loaded
         prompt = bounded(settings.prompt)
         sampling = settings.sampling()

@@ -1,0 +1,247 @@
+"""The Pool page's inputs: which sequences arrive and when, the pool they share, and the link that restores them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from lab.config import EngineConfig
+from lab.errors import LabError
+from lab.measure.workload import PlannedRequest, user_requests
+from lab.settings import DRAFTERS, SETTINGS, Setting, unmet
+from visualize.pages.pool.pool_metrics import Asked
+from visualize.run_settings import FORM as LAB
+from visualize.run_settings import bounded
+from visualize.url_settings import Form
+
+SYSTEM = (
+    "These are the tales the old nurse told by the fire on winter nights, when the snow lay before the door and the "
+    "children would not go to bed. In each of them somebody poor and kind sets out into the world, is helped by those "
+    "whom nobody else would help, and comes home rich and happy; for so, she said, it ought to be, and so it was in "
+    "the old days. She told them slowly, and always in the same words, and this is one of them."
+)
+
+FORM = Form(
+    (
+        Setting("sequences", "Sequences", default=30, bounds=(1, 32)),
+        Setting(
+            "continuations",
+            "Samples per prompt (n)",
+            "If paged, they share the prompt's blocks.",
+            {count: str(count) for count in (1, 2, 4, 8)},
+            default=1,
+        ),
+        Setting("every", "Arrivals", "Steps between arrivals; 0: all at once.", default=2, bounds=(0, 32)),
+        Setting(
+            "lengths",
+            "Output lengths",
+            "Paragraph: generation stops at the end of the paragraph.",
+            {"equal": "Equal", "tailed": "Long-tailed", "paragraph": "Paragraph"},
+            default="tailed",
+        ),
+        Setting("tokens", "Tokens", "Their median; some write four times as many.", default=32, bounds=(8, 256)),
+        Setting(
+            "shared",
+            "Shared system prompt",
+            "Which prompts begin with it.",
+            {0: "None", 1: "All", 4: "Every 4th"},
+            default=1,
+        ),
+        replace(SETTINGS["paged"], default=True),
+        replace(SETTINGS["enable_prefix_caching"], default=True),
+        SETTINGS["eviction"],
+        replace(SETTINGS["num_blocks"], help="", default=192, bounds=(8, 1024), step=1, may_be_empty=False, vllm=""),
+        replace(SETTINGS["block_size"], options={size: str(size) for size in (4, 8, 16, 32)}),
+        Setting(
+            "max_num_seqs",
+            "Max at once",
+            "Sequences in a step; the others wait. vLLM: max_num_seqs.",
+            default=16,
+            bounds=(1, 32),
+        ),
+        replace(SETTINGS["kv_dtype"], help="", vllm=""),
+        replace(
+            SETTINGS["speculative"],
+            options={name: DRAFTERS[name] for name in ("off", "draft", "ngram")},
+            help="",
+            about={},
+            vllm="",
+        ),
+        replace(SETTINGS["temperature"], default=0.8),
+        replace(SETTINGS["seed"], help="The first sequence's; the others count up.", default=7, may_be_empty=False),
+        replace(
+            SETTINGS["prompt"],
+            name="system",
+            label="System prompt",
+            help="The beginning of these prompts.",
+            default=SYSTEM,
+            max_lines=6,
+        ),
+    )
+)
+COMING = ("sequences", "continuations", "every", "lengths", "tokens", "shared", "system", "temperature", "seed")
+"""The inputs that say which sequences arrive."""
+
+
+class Inputs(FORM.values_class("PoolValues")):
+    """The page's controls, with their initial values.
+
+    ``every``: steps between two arrivals; 0: all at once. ``continuations`` of a prompt arrive together. ``lengths``,
+    ``tokens``: see ``lab.measure.workload.user_requests``.
+    ``shared``: one in so many prompts begins with ``system``; 0: none. The sequences' seeds count up from ``seed``.
+    """
+
+    @property
+    def beginning(self) -> str:
+        """What the prompts begin with that begin alike."""
+        return self.system.strip() if self.shared else ""
+
+    def asked(self) -> Asked:
+        """The inputs by which runs are compared: one that has no effect beside the others is what it comes to."""
+        drawn = self.temperature > 0 or self.lengths == "tailed"
+        shared = self.shared if self.beginning else 0
+        values = vars(self) | {
+            "continuations": min(self.continuations, self.sequences),
+            "every": self.every if self.sequences > self.continuations else 0,
+            "shared": shared,
+            "system": self.beginning,
+            "seed": self.seed if drawn else None,
+            "eviction": self.eviction if self.enable_prefix_caching and shared > 1 else "lru",
+            "max_num_seqs": "all" if self.max_num_seqs >= self.sequences else self.max_num_seqs,
+        }
+        coming = tuple(values.pop(name) for name in COMING)
+        words = {name: FORM[name].value_in_words(value) for name, value in values.items()}
+        return Asked(coming, {FORM[name].label: word for name, word in words.items()})
+
+    def config(self) -> EngineConfig:
+        """Raises ConfigError if an input makes no sense."""
+        FORM.check(vars(self))
+        return EngineConfig(
+            kv_dtype=self.kv_dtype,
+            paged=self.paged,
+            block_size=self.block_size,
+            num_blocks=self.num_blocks,
+            enable_prefix_caching=self.enable_prefix_caching,
+            eviction=self.eviction,
+            speculative=self.speculative,
+        )
+
+    def jobs(self) -> list[PlannedRequest]:
+        """Raises PromptError if the system prompt is too long."""
+        return user_requests(
+            self.sequences,
+            self.lengths,
+            self.tokens,
+            temperature=self.temperature,
+            seed=self.seed,
+            beginning=bounded(self.beginning),
+            of_every=max(1, self.shared),
+            continuations=self.continuations,
+        )
+
+
+class Preset(NamedTuple):
+    """Something to watch: its label, what to look for, and the inputs that show it."""
+
+    label: str
+    about: str
+    inputs: Inputs
+
+
+PRESETS = {
+    "users": Preset(
+        "Thirty users, one system prompt",
+        "The first computes it, the others find its blocks. Then switch prefix caching off.",
+        Inputs(),
+    ),
+    "fits": Preset(
+        "Contiguous or paged: what fits?",
+        "Contiguous reserves the longest length for each. Then switch paged blocks on.",
+        Inputs(
+            sequences=24,
+            every=0,
+            lengths="paragraph",
+            tokens=192,
+            shared=0,
+            paged=False,
+            enable_prefix_caching=False,
+            num_blocks=64,
+            max_num_seqs=24,
+        ),
+    ),
+    "dry": Preset(
+        "Too small a pool: preemption",
+        "All begin, then the blocks run out: the newest gives its own back and is computed again.",
+        Inputs(
+            sequences=12,
+            every=0,
+            lengths="equal",
+            tokens=96,
+            shared=0,
+            enable_prefix_caching=False,
+            num_blocks=40,
+            max_num_seqs=12,
+        ),
+    ),
+    "forgets": Preset(
+        "Evicted: a cache that forgets",
+        "Others push the system prompt out before it is used again. Then evict the lowest priority.",
+        Inputs(sequences=13, every=8, lengths="equal", tokens=64, shared=4, num_blocks=21, max_num_seqs=2),
+    ),
+    "part": Preset(
+        "Eight endings: copy on write",
+        "The prompt's blocks are shared, and the last is copied where they part. Then switch paged blocks off.",
+        Inputs(
+            sequences=16,
+            continuations=8,
+            every=24,
+            lengths="equal",
+            tokens=48,
+            shared=0,
+            enable_prefix_caching=False,
+            num_blocks=80,
+        ),
+    ),
+}
+
+
+def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
+    """The inputs a link asks for, and a sentence for each value that was left out."""
+    asked, notices = FORM.read(query)
+    inputs = Inputs(**asked)
+    for name, missing in unmet(vars(inputs)).items():
+        if FORM[name].off is not None:
+            if name in asked and asked[name] != FORM[name].off:
+                notices.append(f"The link's {name} was left out: it needs {missing.what}.")
+            inputs = replace(inputs, **{name: FORM[name].off})
+    return inputs, notices
+
+
+def address(inputs: Inputs) -> str:
+    """The page's address with these inputs, relative to the other pages."""
+    query = FORM.query(vars(inputs))
+    return f"pool?{query}" if query else "pool"
+
+
+def in_lab(inputs: Inputs) -> str:
+    """The Lab's address, relative to the other pages, where the first of these sequences runs alone with these
+    settings. Empty if an input makes no sense: its run says why."""
+    try:
+        inputs.config()
+        first = inputs.jobs()[0]
+    except LabError:
+        return ""
+    values = {name: value for name, value in vars(inputs).items() if name in LAB.names and name != "num_blocks"}
+    most = min(first.sampling.max_tokens, int(LAB["max_tokens"].bounds[1]))
+    return f"./?{LAB.query(values | {'prompt': first.prompt, 'max_tokens': most})}&run=1"
+
+
+def to_inputs(values: Sequence[Any]) -> Inputs:
+    """What the controls say."""
+    return Inputs(**FORM.from_controls(values))
+
+
+def preset_of(inputs: Inputs) -> str | None:
+    """The preset with exactly these inputs."""
+    return next((key for key, preset in PRESETS.items() if preset.inputs == inputs), None)

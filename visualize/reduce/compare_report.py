@@ -1,0 +1,229 @@
+"""A comparison as JSON for the page: the numbers, the race, and what is said about the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lab.cli.json_results import fell_back
+from lab.config import EngineConfig, SamplingParams
+from lab.measure.comparison import Summary, summarise, typical
+from lab.measure.difference import DRAWING, OTHER_DRAWS, Difference, DivergentToken, draws, first_difference
+from lab.settings import unused_settings
+from lab.trace.events import Committed
+from lab.trace.run import Run
+from lab.util.messages import counted, listed
+from visualize.charts.compare_charts import MARKS, bars, times
+from visualize.format_numbers import digits, in_bytes, three
+from visualize.reduce.narration import quoted
+from visualize.text import visible
+
+DASH = "–"
+COLUMNS = (
+    ("tokens/s", "Tokens a second after the first: median; small: the quartiles of the runs."),
+    (
+        "speed-up",
+        "Against the first setting in the same repeat: median; small: the quartiles. Where it may be chance, the mean "
+        "factor's 95% interval alone (Student's t on logarithms), in which 1 lies.",
+    ),
+    ("TTFT", "Time to first token, from the request on: median."),
+    (
+        "ITL p50",
+        "Inter-token latency: median; small: 99th percentile; both medians of the runs. Tokens of one "
+        "round share its time.",
+    ),
+    ("acceptance rate", "Accepted / proposed draft tokens, all runs together."),
+    ("KV cache", "Peak bytes: tokens stored; small: memory allocated."),
+    ("memory", "Peak memory. CPU: the whole process, with all else that it holds; GPU: memory allocated in the run."),
+    ("output", "Compared with the first setting's."),
+)
+"""The table's columns, and what each holds."""
+
+PARTINGS = (
+    ("alike", "Tokens that both wrote, before the first that differs."),
+    ("the first wrote", "p: the target's probability, under this setting. The other's: of the token the other wrote."),
+    ("margin", "The likeliest token's p minus the second likeliest's, under the first setting."),
+    ("the second wrote", "p: the target's probability, under this setting. The other's: of the token the other wrote."),
+    ("margin", "The likeliest token's p minus the second likeliest's, under the second setting."),
+)
+"""The columns of the table of first differences."""
+
+REPEATS = "Speed-up is the median of per-repeat ratios, so it can differ from the ratio of two bars."
+
+Runs = Mapping[str, Sequence[Run]]
+
+
+def so_far(runs: Runs) -> dict[str, Any]:
+    """Bars and table of the runs so far; empty without one."""
+    summaries = summarise(runs)
+    if not summaries:
+        return {}
+    names = list(runs)
+    columns, layout = bars(names, summaries)
+    on_cpu = any(run.started.device == "cpu" for some in runs.values() for run in some)
+    rows = [_row(i, name, summaries.get(name), on_cpu) for i, name in enumerate(names)]
+    return {"charts": {"bars": {"columns": columns, "layout": layout}}, "rows": rows}
+
+
+def whole(
+    configs: Mapping[str, EngineConfig], runs: Runs, partings: Mapping[tuple[str, str], Difference]
+) -> dict[str, Any]:
+    """The whole record but the theory, once every setting has a run. ``partings``: first differences of the first
+    runs."""
+    record = so_far(runs)
+    names = list(runs)
+    first = runs[names[0]][0]
+    places = {name: first_difference(first, some[0]) for name, some in runs.items()}
+    for row, name in zip(record["rows"], names, strict=True):
+        row["cells"][-1] = _output(places[name], name == names[0])
+    said = [_verdict(names, places, len(first.token_ids), not first.sampling.greedy and _only_guesses(configs, places))]
+    said += _unsteady(runs)
+    said += fell_back(some[0] for some in runs.values())
+    said += _notes(configs, first, any(place is not None for place in places.values()))
+    said += [REPEATS] if len(runs[names[0]]) > 1 else []
+    marks = dict(zip(names, MARKS, strict=False))
+    return record | {
+        "race": race({name: typical(some) for name, some in runs.items()}),
+        "said": said,
+        "partings": [_parting(pair, marks, found) for pair, found in partings.items()],
+    }
+
+
+def race(runs: Mapping[str, Run]) -> dict[str, Any]:
+    """A run of each setting on one clock.
+
+    Returns:
+        ``prompt``, ``ms`` (of the slowest), and ``lanes``: {name, mark, commits: [[t_ms, [[text, origin], ...]], ...]},
+        with one text per token. Texts have been passed through ``visible``, and are to be set as text.
+    """
+    lanes = []
+    for i, (name, run) in enumerate(runs.items()):
+        commits = [
+            [
+                round(event.t_ms, 2),
+                [[visible(text), origin] for text, origin in zip(event.pieces, event.origins, strict=True)],
+            ]
+            for event in run.events
+            if isinstance(event, Committed)
+        ]
+        if run.finished and run.finished.text:  # of tokens that are there already
+            commits[-1][1][-1][0] += visible(run.finished.text)
+        lanes.append({"name": name, "mark": MARKS[i], "commits": commits})
+    first = next(iter(runs.values()))
+    return {"prompt": visible(first.prompt), "ms": max(lane["commits"][-1][0] for lane in lanes), "lanes": lanes}
+
+
+def _parting(pair: tuple[str, str], marks: Mapping[str, str], found: Difference) -> dict[str, Any]:
+    """A row of the table of first differences."""
+    sides = [cell for side in (found.a, found.b) for cell in _side(side)]
+    mark = " ".join(marks[name] for name in pair)
+    return {"name": ", ".join(pair), "mark": mark, "cells": [[f"{found.place}", ""], *sides]}
+
+
+def _side(own: DivergentToken | None) -> list[list[str]]:
+    if own is None:
+        return [["ended", ""], [DASH, ""]]
+    other = "" if own.other_p is None else f", the other's {_p(own.other_p)}"
+    return [[quoted(own.text), f"p {_p(own.p)}{other}"], [_p(own.margin), ""]]
+
+
+def _p(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.001 or value == 0 else f"{value:.1e}"
+
+
+def _verdict(names: list[str], places: Mapping[str, int | None], tokens: int, redrawn: bool) -> str:
+    """Which settings wrote the same. ``redrawn``: where another differs, it is only because it used the random
+    draws differently."""
+    same = [name for name in names if places[name] is None]
+    why = ": at this temperature speculation changes the draws, not the distribution" if redrawn else ""
+    if len(same) == len(names):
+        all_of_them = "both" if len(names) == 2 else f"all {len(names)}"
+        return f"Identical outputs: {all_of_them} settings wrote the same {counted(tokens, 'token')}."
+    if len(same) > 1:
+        rest = "the other differs" if len(names) == len(same) + 1 else "the others differ"
+        return f"{listed(same)} wrote the same {counted(tokens, 'token')}; {rest}{why}."
+    return f"No other setting wrote what {names[0]} wrote{why}."
+
+
+def _only_guesses(configs: Mapping[str, EngineConfig], places: Mapping[str, int | None]) -> bool:
+    """Whether the settings whose outputs differ from the first's have the same KV format, but other draws for guesses
+    or none."""
+    first, *others = [
+        configs[name] for name, place in places.items() if place is not None or name == next(iter(places))
+    ]
+    return all(one.kv_dtype == first.kv_dtype and draws(one) != draws(first) for one in others)
+
+
+def _output(place: int | None, reference: bool) -> list[str]:
+    if reference:
+        return ["reference", ""]
+    return ["identical", ""] if place is None else ["differs", f"after {place}"]
+
+
+def _unsteady(runs: Runs) -> list[str]:
+    """Settings whose own repeats differ: comparing their outputs with others' then says nothing."""
+    return [
+        f"{name} did not write the same every time."
+        for name, some in runs.items()
+        if any(first_difference(some[0], run) is not None for run in some[1:])
+    ]
+
+
+def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> list[str]:
+    """What readers must know before they trust the numbers."""
+    notes = [
+        f"{name}: {text}" for name, config in configs.items() for text in unused_settings(config, SamplingParams())
+    ]
+    guessing = any(config.speculative in DRAWING for config in configs.values())
+    if not first.sampling.greedy and guessing:
+        notes.append(OTHER_DRAWS)
+    elif differ and first.sampling.greedy:
+        notes.append(
+            "Greedy outputs part where rounding swaps two nearly equally likely tokens, or where a KV format "
+            "changes what attention reads; from there on each text goes its own way."
+        )
+    if any(config.enable_prefix_caching for config in configs.values()):
+        notes.append(
+            "With prefix caching, the blocks that the prompt fills are found and not computed: the warm-up left them "
+            "in the cache. All but the prompt's last token can be found; a prompt that fills no block gains nothing."
+        )
+    return notes
+
+
+def faster(summary: Summary) -> list[str]:
+    """A speed-up, if it is unlikely to be chance, and in small how certain it is."""
+    found, repeats = summary.speedup, len(summary.factors)
+    if found is None:
+        return [DASH, ""]
+    if repeats == 1:
+        return [times(found.median), "of one repeat"]
+    quartiles = f"{digits(found.lower)} to {digits(found.upper)}"
+    if summary.clear:
+        return [times(found.median), quartiles]
+    if repeats == 2:
+        return [quartiles, "too few repeats"]
+    likely = summary.likely_speedup  # 1 lies in it, as it need not in the quartiles
+    return [f"{digits(likely.low)} to {digits(likely.high)}", "≈ same (n.s.)"]
+
+
+def _row(i: int, name: str, summary: Summary | None, on_cpu: bool) -> dict[str, Any]:
+    cells = [[DASH, ""] for _ in COLUMNS] if summary is None else _cells(summary, on_cpu, reference=i == 0)
+    return {"name": name, "mark": MARKS[i], "cells": cells}
+
+
+def _cells(summary: Summary, on_cpu: bool, *, reference: bool) -> list[list[str]]:
+    """Per column: the figure, and the small text beside it. ``on_cpu``: memory is the whole process's."""
+    rate = summary.tokens_per_second
+    kept = summary.acceptance
+    return [
+        [three(rate.median), f"{three(rate.lower)} to {three(rate.upper)}"],
+        [times(1), "reference"] if reference else faster(summary),
+        [f"{three(summary.ttft_ms)} ms", ""],
+        [f"{three(summary.itl_p50_ms)} ms", f"p99 {three(summary.itl_p99_ms)}"],
+        [DASH, ""] if kept is None else [f"{kept:.0%}", ""],
+        [in_bytes(summary.kv_used_bytes), f"of {in_bytes(summary.kv_reserved_bytes)}"]
+        if summary.kv_reserved_bytes
+        else [DASH, ""],
+        [in_bytes(summary.peak_memory_bytes), "process" if on_cpu else ""],
+        [DASH, ""],
+    ]
