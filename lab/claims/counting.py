@@ -11,9 +11,9 @@ import torch
 from lab.claims.claim import Chart, Figures, Series
 from lab.claims.comparisons import cache_times
 from lab.claims.trial import Trial
-from lab.config import KVFormat
+from lab.config import EngineConfig, KVFormat
 from lab.engine.engine import Engine
-from lab.engine.pass_cost import PassWork, Span
+from lab.engine.pass_cost import PassCostModel, Span
 from lab.kv_cache.formats import FORMATS, bytes_per_token
 from lab.measure.interval import median_interval
 from lab.measure.scaling_fit import fit_power
@@ -41,7 +41,7 @@ def width(engine: Engine) -> int:
 
 def count(engine: Engine, start: int, stop: int) -> Operations:
     """A pass over the tokens at positions ``start`` to ``stop`` - 1, as ``lab.engine.pass_cost`` counts it."""
-    flops = PassWork(engine.target, None).of([Span(start, stop, keep=1)]).flops
+    flops = PassCostModel(engine.backends(EngineConfig())[0], None).of([Span(start, stop, keep=1)]).flops
     pairs = sum(range(start + 1, stop + 1))
     return Operations(flops, pairs * 4 * width(engine), pairs)
 

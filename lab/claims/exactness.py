@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import torch
 
-from lab.backends.torch.rejection_sampler import judge_matching
+from lab.backends.interface import Backend, NewTokens
+from lab.backends.torch.rejection_sampler import greedy_verify
 from lab.backends.torch.sampler import distribution, draw
-from lab.backends.torch.torch_backend import NewTokens, forward
 from lab.claims.acceptance_rules import (
     AcceptanceRule,
     Context,
@@ -38,7 +38,6 @@ from lab.measure.difference import common_length
 from lab.measure.goodness_of_fit import g_test
 from lab.measure.prompts import held_out_prompts
 from lab.measure.score import divergence, new_storage
-from lab.models.language_model import LanguageModel
 
 TEMPERATURE = 0.8
 NOTICED = 1e-6
@@ -51,15 +50,14 @@ def contexts(trial: Trial) -> list[Context]:
     engine, sampling = trial.engine("matched"), SamplingParams(temperature=TEMPERATURE)
 
     @torch.inference_mode()
-    def after(model: LanguageModel, ids: torch.Tensor) -> torch.Tensor:
-        logits = forward(model, [NewTokens(ids.to(model.device), 0, None, 1)], None)
+    def after(backend: Backend, ids: torch.Tensor) -> torch.Tensor:
+        logits = backend.forward([NewTokens(ids.to(backend.model.device), 0, None, 1)], None)
         return distribution(logits, sampling)[0].double().cpu()
 
     def work() -> list[Context]:
         texts = [torch.tensor(engine.tokenizer(prompt)["input_ids"]) for prompt in held_out_prompts()]
-        return [
-            Context(after(engine.target, ids), after(engine.draft, ids)) for ids in texts[: 4 if trial.small else 16]
-        ]
+        target, draft = engine.backends(EngineConfig(kv_cache=False))
+        return [Context(after(target, ids), after(draft, ids)) for ids in texts[: 4 if trial.small else 16]]
 
     return trial.measure(work)
 
@@ -159,26 +157,26 @@ def speculate(engine: Engine, prompt: list[int], tokens: int, *, roll_back: bool
     Rolling back sets a number: the position that the next token is written to. Without rollback that number goes on
     past the rejected tokens, and attention sees them.
     """
-    target, draft = engine.target, engine.draft
+    target, draft = engine.backends(EngineConfig())
     room = len(prompt) + (GAMMA + 1) * (tokens + 1)  # every round gives at least one token
     blocks = -(-room // EngineConfig.block_size)
     table = BlockTable(BlockPool(blocks, EngineConfig.block_size), 0, lambda *_, **__: None, paged=False)
-    table.reserve(room)
+    table.allocate_slots(room)
     storage = new_storage(engine, EngineConfig(), blocks * EngineConfig.block_size)
 
-    def after(model: LanguageModel, ids: list[int]) -> torch.Tensor:
+    def after(backend: Backend, ids: list[int]) -> torch.Tensor:
         """Logits after a text, computed afresh."""
-        return forward(model, [NewTokens(torch.tensor(ids, device=model.device), 0, None, 1)], None)[0]
+        return backend.forward([NewTokens(torch.tensor(ids, device=backend.model.device), 0, None, 1)], None)[0]
 
     text, pending, cached, left, kl = list(prompt), list(prompt), 0, 0, []
     while len(text) - len(prompt) < tokens:
         proposed: list[int] = []
         for _ in range(GAMMA):
             proposed.append(after(draft, text + proposed).argmax().item())
-        new = torch.tensor(pending + proposed, device=target.device)
-        logits = forward(target, [NewTokens(new, cached, table, GAMMA + 1)], storage)
+        new = torch.tensor(pending + proposed, device=target.model.device)
+        logits = target.forward([NewTokens(new, cached, table, GAMMA + 1)], storage)
         kl.append(divergence(*(one.double().log_softmax(-1) for one in (after(target, text), logits[0]))).item())
-        verdict, token = judge_matching(logits.argmax(-1), new[-GAMMA:])
+        verdict, token = greedy_verify(logits.argmax(-1), new[-GAMMA:])
         accepted = verdict.item()
         cached += len(pending) + (accepted if roll_back else GAMMA)
         left += 0 if roll_back else GAMMA - accepted

@@ -33,9 +33,9 @@ from lab.bench.gpu.sheet import Sheet, format_gaps, spread
 from lab.bench.gpu.speculation_bench import Speculation
 from lab.engine import core as pool
 from lab.engine.adaptive_window import tokens_per_round
-from lab.engine.engine import Engine
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.formats import bytes_per_token
+from lab.load import new_engine
 from tests.captured import captured_engine
 from tests.scripted_pair import CPU, OPTIONS, scripted_pair
 
@@ -319,7 +319,7 @@ def test_attention_back_ends_read_a_prompt_within_the_same_layers(monkeypatch):
     """Otherwise the difference between two rows would be that between layers, too."""
     target = Scripted(TINY_TARGET, random_script(TINY_TARGET, CPU), "target", **OPTIONS)
     fused, unfused = (
-        Engine(target, tokenizer(target.vocabulary), kernels="triton", fuse_layers=fuse) for fuse in (True, False)
+        new_engine(target, tokenizer(target.vocabulary), kernels="triton", fuse_layers=fuse) for fuse in (True, False)
     )
     asked: set[tuple[str, bool]] = set()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lab.backends.cpu.native_support import native_step
 from lab.bench import __main__ as command
 from lab.bench.output import format_table, write
 from lab.errors import LabError
@@ -72,7 +73,7 @@ def test_figures_of_an_engine_without_its_step_in_c_say_so(bench: Command, measu
     """Without a compiler torch computes all rows of the lab alike, several times slower."""
     lab, out = command.load_engine(), tmp_path / "out.json"
     for failure, said in ((None, []), (why := "Torch computes the steps: there is no C compiler.", [why])):
-        lab.target.native.failure = failure
+        native_step(lab.target).failure = failure
         assert bench("roofline", "--json", out) == 0
         assert json.loads(out.read_text())["fell_back"] == said
         assert capsys.readouterr().out.splitlines()[: len(said)] == said

@@ -20,7 +20,7 @@ from lab.bench.gpu.random_models import (
     random_script,
     tokenizer,
 )
-from lab.engine.engine import Engine
+from lab.load import new_engine
 from lab.measure.measuring import steps
 from lab.trace.events import FellBack
 from tests.captured import Again, pretend_to_capture
@@ -49,7 +49,7 @@ def test_captured_steps_of_a_scripted_model_say_its_script(monkeypatch):
     pretend_to_capture(monkeypatch)
     script = random_script(TINY_TARGET, CPU)
     target = Scripted(TINY_TARGET, script, "target", **OPTIONS, end=1e-9)
-    lab = Engine(target, tokenizer(target.vocabulary), kernels="triton")
+    lab = new_engine(target, tokenizer(target.vocabulary), kernels="triton")
     for _ in range(2):
         run = lab.generate(prompt(5), EngineConfig(), SamplingParams(max_tokens=4, ignore_eos=True))
         assert run.token_ids == script[4:8].tolist()

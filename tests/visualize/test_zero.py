@@ -170,7 +170,7 @@ def test_stopping_before_the_first_step_ends_it_at_once_and_the_gpu_is_given_bac
     run.cancelled.set()
     assert run.done.wait(10), "it waited for a GPU that nobody wants any more"
     assert after.done.wait(20), "others waited for a GPU that they do not want"
-    assert (run.events, run.problem, borrowed.waits_for) == ([], "", "")
+    assert (run.events, run.problem, borrowed.wait_reason) == ([], "", "")
     lent.set()
     assert left.wait(10)
     assert len(computed) == 1, "steps for nobody"

@@ -169,7 +169,7 @@ class QueuedJob(ABC):
         if ahead := self._queue.ahead(self):
             return f"Waiting: {before_yours(ahead)}"
         engine = self._engine  # its own thread drops it when it ends
-        awaited = engine and engine.waits_for
+        awaited = engine and engine.wait_reason
         return f"Waiting for {awaited} …" if awaited else ""
 
     def engine(self, pair: str | Pair) -> Any:

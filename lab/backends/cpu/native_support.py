@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -11,30 +11,24 @@ from transformers import PreTrainedConfig
 
 from lab.backends.cpu.build import BuildError
 from lab.backends.cpu.native_model import NativeModel
+from lab.models.language_model import LanguageModel
 from lab.models.llama_family import unlike_llama, unlike_llama_config
 from lab.models.model_shape import ModelShape
 from lab.models.quantization import quantization_method
-
-if TYPE_CHECKING:
-    from lab.models.language_model import LanguageModel
 
 MOST_LANES = 16
 """Float32 numbers in the longest vector register there is."""
 
 
-class Native:
+class NativeStep:
     """A model's step in C, once it is ready.
-
-    Args:
-        rounded: see ``NativeModel``.
 
     Attributes:
         model: None: it is not ready yet, or cannot compute this model.
         failure: why it could not be compiled, for a model that it could compute.
     """
 
-    def __init__(self, *, rounded: bool = False) -> None:
-        self.rounded = rounded
+    def __init__(self) -> None:
         self.model: NativeModel | None = None
         self.failure: str | None = None
         self._identity: int | None = None
@@ -48,14 +42,22 @@ class Native:
             self._identity, self.model, self.failure = None, None, None
             if not refusal(model):
                 try:
-                    self.model = NativeModel(model, rounded=self.rounded)
+                    self.model = NativeModel(model, rounded=model.rounded)
                 except BuildError as error:
                     self.failure = f"Torch computes the steps, several times slower: {error}."
             self._identity = identity
 
 
+_steps: WeakKeyDictionary[LanguageModel, NativeStep] = WeakKeyDictionary()
+
+
+def native_step(model: LanguageModel) -> NativeStep:
+    """The step in C of a model, which all engines share that compute it."""
+    return _steps.setdefault(model, NativeStep())
+
+
 def refusal(model: LanguageModel) -> str | None:
-    """Why ``step.c`` cannot compute this model, in a sentence; None if it can."""
+    """The reason why ``step.c`` cannot compute this model, in a sentence; None if it can."""
     inner = model.model
     if model.device.type != "cpu" or model.dtype != torch.float32:
         return f"it computes float32 on a CPU, and this model is {model.dtype} on {model.device.type}"
@@ -72,7 +74,7 @@ def refusal(model: LanguageModel) -> str | None:
 
 
 def packed_parameters(config: PreTrainedConfig, parameters: int) -> int:
-    """How many of a model's ``parameters`` the step in C copies into bfloat16 (``NativeModel``) if it is loaded in
+    """Number of a model's ``parameters`` that the step in C copies into bfloat16 (``NativeModel``) if it is loaded in
     float32: all but an embedding table that is not the head too. (Norms and biases are not copied either, but are few.)
     0: the configuration describes a model that it cannot compute, or weights stored in another dtype than bfloat16.
     """
@@ -84,7 +86,7 @@ def packed_parameters(config: PreTrainedConfig, parameters: int) -> int:
 
 
 def _unlike_config(config: PreTrainedConfig) -> str | None:
-    """Why a configuration of Llama's layers describes a model that ``step.c`` cannot compute."""
+    """The reason why a configuration of Llama's layers describes a model that ``step.c`` cannot compute."""
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type", "default") not in ("default", "linear", "llama3", "yarn"):
         return f"its rotary embedding changes with the length ({rope['rope_type']})"

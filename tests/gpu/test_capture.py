@@ -178,8 +178,8 @@ def test_a_capture_out_of_memory_leaves_the_next_one_in_order(monkeypatch):
     assert alone.token_ids == expected[0]
     requests = [lab.submit("Once upon a time", config, SAMPLING) for _ in range(2)]
     assert [request.result().token_ids for request in requests] == expected
-    (pool,) = lab._pools
-    assert pool.cache.graphs.on
-    assert pool.cache.graphs.count == 1
+    (pool,) = lab._cores
+    assert pool.target.launches_ahead
+    assert pool.target.num_captured == 1
     torch.rand(1, device="cuda")
     torch.cuda.empty_cache()

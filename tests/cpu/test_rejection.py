@@ -1,4 +1,4 @@
-"""Verdicts in C are those of lab.backends.torch.rejection_sampler, to the last bit."""
+"""Rejection sampling in C gives the results of lab.backends.torch.rejection_sampler, to the last bit."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab import SamplingParams
-from lab.backends.cpu.rejection import JudgedRound, judge
-from lab.backends.torch.rejection_sampler import Verdict, judge_matching, judge_sampled, residual
-from lab.backends.torch.sampler import sample
-from lab.backends.torch.token_distributions import gather_around, read_around
-from tests.cpu.test_sampling import NOT_FINITE
+from lab.backends.cpu.rejection import NativeVerdict
+from lab.backends.torch.rejection_sampler import Acceptance, greedy_verify, rejection_sample, residual
+from lab.backends.torch.token_distributions import gather_distributions, read_distributions
+from tests.cpu.in_c import sample, verify
+from tests.cpu.test_builds import NOT_FINITE
 
 SAMPLINGS = (
     SamplingParams(),
@@ -30,7 +30,7 @@ ROUNDS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(rounds=ROUNDS, vocabulary=st.integers(2, 50), seed=st.integers(0, 9999))
 def test_verdicts_equal_those_of_torch_bit_for_bit(rounds, vocabulary, seed):
     """Rounds of any window, greedy and sampled, from a draft that is close to the target, far from it, has no
@@ -49,9 +49,9 @@ def test_verdicts_equal_those_of_torch_bit_for_bit(rounds, vocabulary, seed):
             q = None
         p, chosen = sample(own, [sampling] * (window + 1), u[:, 2].contiguous(), native=True)
         if not sampling.greedy and q is not None and window:
-            kept, following = judge_sampled(p, q, tokens, u[:-1, 1], u[:, 2])
+            kept, following = rejection_sample(p, q, tokens, u[:-1, 1], u[:, 2])
         else:
-            kept, following = judge_matching(chosen, tokens)
+            kept, following = greedy_verify(chosen, tokens)
         kept, following = kept.item(), following.item()
         rows = range(window)
         p_proposed = [p[i, tokens[i]].item() for i in rows]
@@ -62,13 +62,13 @@ def test_verdicts_equal_those_of_torch_bit_for_bit(rounds, vocabulary, seed):
         draws.append(u)
     samplings = [sampling for _, sampling, _ in rounds]
     for sampling, actual, right in zip(
-        samplings, judge(torch.cat(logits), samplings, proposals, draws), expected, strict=True
+        samplings, verify(torch.cat(logits), samplings, proposals, draws), expected, strict=True
     ):
         assert repr(actual[:-1]) == repr(right)  # as text, since NaN is not equal to itself
-        assert bool(actual.around) == bool(sampling.logprobs and actual.p)
+        assert bool(actual.figures) == bool(sampling.logprobs and actual.p)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     window=st.integers(1, 5),
     vocabulary=st.integers(2, 50),
@@ -88,13 +88,15 @@ def test_distributions_around_a_verdict_hold_the_likeliest_tokens(window, vocabu
     p, _ = sample(logits, [sampling] * (window + 1), None, native=True)
     q, tokens = sample(guessed, [sampling] * window, u[:-1, 0].contiguous(), native=True)
     q = None if draft == "none" else q
-    (judged,) = judge(logits, [sampling], [(tokens, q)], [u])
+    (judged,) = verify(logits, [sampling], [(tokens, q)], [u])
     drawn = q is not None and temperature > 0
-    found = read_around(judged.around, window, judged.accepted, has_q=q is not None, drawn=drawn)
-    verdict = Verdict(torch.tensor([judged.accepted]), torch.tensor([judged.next_token]))
-    by_torch = gather_around(p[None], None if q is None else q[None], tokens[None], verdict, count, drawn)[0].tolist()
+    found = read_distributions(judged.figures, window, judged.accepted, has_q=q is not None, is_sampled=drawn)
+    verdict = Acceptance(torch.tensor([judged.accepted]), torch.tensor([judged.next_token]))
+    by_torch = gather_distributions(p[None], None if q is None else q[None], tokens[None], verdict, count, drawn)[
+        0
+    ].tolist()
     for one, same in zip(
-        found, read_around(by_torch, window, judged.accepted, has_q=q is not None, drawn=drawn), strict=True
+        found, read_distributions(by_torch, window, judged.accepted, has_q=q is not None, is_sampled=drawn), strict=True
     ):
         assert (one.token_ids, one.p, one.q) == (same.token_ids, same.p, same.q)
         assert one.residual == (same.residual and pytest.approx(same.residual, rel=1e-5))
@@ -122,11 +124,11 @@ def test_distributions_around_a_verdict_hold_the_likeliest_tokens(window, vocabu
         assert all(any(its[token] > 0 for its in weights.values()) for token in ids[1:])
 
 
-def one_round(vocabulary: int, q: torch.Tensor, u: float, logprobs: int = 0) -> JudgedRound:
+def one_round(vocabulary: int, q: torch.Tensor, u: float, logprobs: int = 0) -> NativeVerdict:
     """A round with token 0 proposed from ``q``, and all tokens equally likely under p. ``u`` is for the verdict."""
     draws = torch.tensor([[0.0, u, 0.0]] * 2, dtype=torch.float64)
     sampling = SamplingParams(temperature=1.0, logprobs=logprobs)
-    (judged,) = judge(torch.zeros(2, vocabulary), [sampling], [(torch.tensor([0]), q[None])], [draws])
+    (judged,) = verify(torch.zeros(2, vocabulary), [sampling], [(torch.tensor([0]), q[None])], [draws])
     return judged
 
 
@@ -144,7 +146,7 @@ def test_a_residual_without_weight_falls_back_to_p():
 
 def test_of_equally_likely_tokens_around_a_verdict_the_lowest_ids_are_told():
     judged = one_round(70, torch.full((70,), 1 / 70), u=0.0, logprobs=3)
-    (around,) = read_around(judged.around, 1, judged.accepted, has_q=True, drawn=True)
+    (around,) = read_distributions(judged.figures, 1, judged.accepted, has_q=True, is_sampled=True)
     assert around.token_ids == [0, 1, 2]
 
 
@@ -152,7 +154,7 @@ def test_of_equally_likely_tokens_around_a_verdict_the_lowest_ids_are_told():
 def test_non_finite_logits_give_a_nan_probability(odd):
     logits = torch.zeros(3, 20)
     logits.view(torch.int32)[2, 7] = odd
-    (judged,) = judge(
+    (judged,) = verify(
         logits, [SamplingParams()], [(torch.tensor([0, 0]), None)], [torch.zeros(3, 3, dtype=torch.float64)]
     )
     assert judged.accepted == 2
