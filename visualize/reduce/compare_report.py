@@ -7,9 +7,9 @@ from typing import Any
 
 from lab.cli.json_results import fell_back
 from lab.config import EngineConfig, SamplingParams
-from lab.config_parse import idle
 from lab.measure.comparison import Summary, summarise, typical
 from lab.measure.difference import DRAWING, OTHER_DRAWS, Difference, DivergentToken, draws, first_difference
+from lab.settings import unused_settings
 from lab.trace.events import Committed
 from lab.trace.run import Run
 from lab.util.messages import counted, listed
@@ -171,7 +171,9 @@ def _unsteady(runs: Runs) -> list[str]:
 
 def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> list[str]:
     """What readers must know before they trust the numbers."""
-    notes = [f"{name}: {said}" for name, config in configs.items() for said in idle(config, SamplingParams())]
+    notes = [
+        f"{name}: {text}" for name, config in configs.items() for text in unused_settings(config, SamplingParams())
+    ]
     guessing = any(config.speculative in DRAWING for config in configs.values())
     if not first.sampling.greedy and guessing:
         notes.append(OTHER_DRAWS)

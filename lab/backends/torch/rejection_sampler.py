@@ -19,7 +19,7 @@ from lab.backends.torch.sampler import draw
 
 
 class Acceptance(NamedTuple):
-    """The outcome of one round or several, as tensors on the device that judged.
+    """The outcome of one round or several, as tensors on the device that verified.
 
     Attributes:
         accepted: [...] int64, number of proposals kept, 0 to g.
