@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from lab.memory.capacity import LONGEST, Deployment, Lengths
+from lab.memory.capacity import MAX_LENGTH, Deployment, Lengths
 from lab.memory.catalogue import GPU_KEYS, GPUS, device_bytes
 from lab.memory.model_memory import ModelInfo, known_models
 from visualize.states import KV_FORMATS
@@ -29,8 +29,8 @@ CHOICES: dict[str, dict[Any, str]] = {
 BOUNDS: dict[str, tuple[float, float]] = {
     "memory": (0.1, 100_000),
     "set_aside": (0, 90),
-    "mean": (1, LONGEST),
-    "longest": (1, LONGEST),
+    "mean": (1, MAX_LENGTH),
+    "longest": (1, MAX_LENGTH),
     "batch": (1, 1_000_000),
 }
 
