@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from lab.backends.choose import KernelChoice, choose_kernels
+from lab.backends.choose import ModelBackends, choose_kernels
 from lab.backends.cpu.native_support import packed_parameters
+from lab.backends.interface import KernelChoice
 from lab.engine.engine import Engine, refuse_limits
 from lab.models.devices import DeviceMap, computing, refuse_device_map, resolve_device
 from lab.models.language_model import LanguageModel
@@ -43,8 +45,8 @@ def load_engine(
     kernels: KernelChoice = "auto",
     fuse_layers: bool = True,
     async_scheduling: bool = True,
-    watch: EventListener | None = None,
-    order: Iterator[int] | None = None,
+    on_event: EventListener | None = None,
+    seq_ids: Iterator[int] | None = None,
 ) -> Engine:
     """Load a target model and perhaps a draft, ready to decode. What is wrong with the arguments is said before a model
     is loaded.
@@ -64,8 +66,8 @@ def load_engine(
         quantization: INT8 weights, the target's and the draft's: "torchao-int8" or "bitsandbytes-int8" (see
             ``lab.models.quantization``). None: weights in the dtype.
         max_num_seqs, max_num_batched_tokens, kv_bytes: see ``Engine``.
-        kernels: "triton", "c" or "reference" (torch); see ``Engine``.
-        fuse_layers, async_scheduling, watch, order: see ``Engine``.
+        kernels: "triton", "c" or "reference" (torch); see ``new_engine``.
+        fuse_layers, async_scheduling, on_event, seq_ids: see ``new_engine``.
 
     Raises:
         ModelLoadError: a model that cannot be found or read.
@@ -80,8 +82,8 @@ def load_engine(
         "kernels": kernels,
         "fuse_layers": fuse_layers,
         "async_scheduling": async_scheduling,
-        "watch": watch,
-        "order": order,
+        "on_event": on_event,
+        "seq_ids": seq_ids,
     }
     if device_map is None:
         place = resolve_device(device)
@@ -92,14 +94,15 @@ def load_engine(
         # On a Mac, accelerate's choice is Metal.
         place = "cpu" if device_map == "auto" and devices == ["cpu"] else device_map
     refuse_limits(max_num_seqs, max_num_batched_tokens, kv_bytes)
-    in_c = choose_kernels(kernels, torch.device(devices[0])) == "c"  # refuses those that cannot run there
+    chosen = choose_kernels(kernels, torch.device(devices[0]))  # refuses those that cannot run there
     weights, dtype = resolve_quantization(quantization, dtype, devices[0].partition(":")[0])
     torch_dtype = resolve_dtype(dtype, *devices)
 
     def load(
         where: str | Path, name: str, place: str | DeviceMap = place
     ) -> tuple[LanguageModel, PreTrainedTokenizerBase]:
-        how = {"quantization": weights, "rounded": dtype == "auto", "packed": packed_parameters if in_c else None}
+        how = {"quantization": weights, "rounded": dtype == "auto"}
+        how["packed"] = packed_parameters if chosen == "c" else None
         model = load_model(where, name=name, place=place, dtype=torch_dtype, **how)
         tokenizer = load_tokenizer(where, name=name)
         if name == str(where) and os.path.isdir(where):  # a run's file may be passed on, and somebody's path may not
@@ -116,12 +119,39 @@ def load_engine(
             refuse_absent(where)
     target_model, tokenizer = load(target, target_name)
     if draft is None:
-        return Engine(target_model, tokenizer, **settings)
+        return new_engine(target_model, tokenizer, **settings)
     draft_model, draft_tokenizer = load(draft, draft_name, str(target_model.device))
     refuse_mismatch(target_model, tokenizer, draft_model, draft_tokenizer)
     if draft_model.vocabulary != target_model.vocabulary:
         draft_model = draft_model.with_vocabulary(target_model.vocabulary)
-    return Engine(target_model, tokenizer, draft_model, **settings)
+    return new_engine(target_model, tokenizer, draft_model, **settings)
+
+
+def new_engine(
+    target: LanguageModel,
+    tokenizer: PreTrainedTokenizerBase,
+    draft: LanguageModel | None = None,
+    *,
+    kernels: KernelChoice = "auto",
+    fuse_layers: bool = True,
+    **settings: Any,
+) -> Engine:
+    """An engine of models that are loaded.
+
+    Args:
+        kernels: what computes the steps. "triton": kernels on a GPU; "c": a step in C on a CPU (``lab.backends.cpu``;
+            made ready here, in a few seconds the first time); "reference": torch. "auto": Triton on a GPU of compute
+            capability 8.0 or more if it is installed, C on a CPU. If they fail, torch takes over (``FellBack``).
+        fuse_layers: with Triton's kernels, compute Llama-like layers in few launches (``lab.backends.gpu``). False:
+            compute them as transformers does, for comparison.
+        settings: see ``Engine``.
+
+    Raises:
+        ConfigError: see ``Engine``; or kernels that cannot run here.
+    """
+    limits = (settings.get(name) for name in ("max_num_batched_tokens", "kv_bytes"))
+    refuse_limits(settings.get("max_num_seqs", 64), *limits)  # before kernels are made ready
+    return Engine(ModelBackends(target, draft, kernels=kernels, fuse_layers=fuse_layers), tokenizer, **settings)
 
 
 def _embedded_draft(choice: str) -> tuple[str | Path, str]:

@@ -161,7 +161,7 @@ class Engines:
         monitors: listeners to all events of the engines.
     """
 
-    _order = itertools.count()  # of all requests in this process: monitors may be shared, too
+    _seq_ids = itertools.count()  # of all requests in this process: monitors may be shared, too
 
     def __init__(
         self,
@@ -218,8 +218,8 @@ class Engines:
                 if large := pair not in EMBEDDED.values():
                     self._make_room(pair)
                 called = self._called.setdefault(pair, self._unused(pair.label))
-                watch = _all_of([monitor.watch(called) for monitor in self._monitors])
-                how = {"device": self._device, "dtype": self._dtype, "watch": watch, "order": self._order}
+                on_event = _all_of([monitor.watch(called) for monitor in self._monitors])
+                how = {"device": self._device, "dtype": self._dtype, "on_event": on_event, "seq_ids": self._seq_ids}
                 engine = load_engine(pair.target, pair.draft, **how)
                 for monitor in self._monitors:
                     monitor.add(called, engine)

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from lab import EngineConfig, Run, SamplingParams
-from lab.backends import choose as backends
 from lab.backends.gpu import cuda_graphs as graphs
 from lab.backends.gpu import paged_attention as attend_kernel
 from lab.backends.gpu import store_kv as store_kernel
@@ -83,7 +82,7 @@ def pretend_to_capture(
         return Again(device, failing or {}, error or RuntimeError("no"))
 
     monkeypatch.setattr(graphs, "CaptureStream", stream)
-    monkeypatch.setattr(backends, "can_be_captured", lambda model: True)
+    monkeypatch.setattr(graphs, "can_be_captured", lambda model: True)
 
 
 def compute_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:

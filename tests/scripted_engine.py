@@ -9,6 +9,7 @@ from typing import Any
 
 from lab import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
+from lab.load import new_engine
 from lab.trace.run import Run
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
@@ -19,7 +20,7 @@ LETTERS = tokenizer().decode(list(range(WORDS)))  # the prompts' letters are the
 
 def engine(draft: bool = True, **limits: Any) -> Engine:
     models = [RememberingModel(VOCABULARY, WORDS, salt=salt, context_length=CONTEXT) for salt in (0, 1)]
-    return Engine(models[0], tokenizer(), models[1] if draft else None, **limits)
+    return new_engine(models[0], tokenizer(), models[1] if draft else None, **limits)
 
 
 ALONE = engine()

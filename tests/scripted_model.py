@@ -15,7 +15,7 @@ class ScriptedModel:
     exactly."""
 
     layers, kv_heads, head_dim, query_groups, context_length = 1, 1, 1, 1, 64
-    device, dtype, product_dtype, dtype_name = torch.device("cpu"), torch.float32, torch.float32, "float32"
+    device, dtype, rounded = torch.device("cpu"), torch.float32, False
     layer_devices = (device,)
     weight_bytes, head_bytes, layer_weights, head_weights, routed = 0, 0, 0, 0, False
     compiled, compile_failure = False, None
@@ -25,11 +25,8 @@ class ScriptedModel:
         self.name = name
         self.table = table
         self.vocabulary = table.shape[1]
-        self.model = SimpleNamespace(generation_config=None)
-        self.native = SimpleNamespace(model=None, failure=None, prepare=lambda model: None)
-
-    def by_torch(self) -> ScriptedModel:
-        return self
+        config = SimpleNamespace(model_type="scripted")
+        self.model = SimpleNamespace(generation_config=None, config=config, modules=lambda: iter(()))
 
     def identity(self) -> int:
         return id(self.table)

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from lab.engine.engine import Engine
+from lab.load import new_engine
 from lab.models.language_model import LanguageModel
 
 VOCABULARY = 257  # every byte, and the end of the text
@@ -123,7 +124,7 @@ def engine(
         "bad": lambda: random(seed=seed + 1),
     }
     drafter = LanguageModel(drafts[draft](), draft) if draft else None
-    return Engine(LanguageModel(model, architecture), tokenizer(), drafter, **limits)
+    return new_engine(LanguageModel(model, architecture), tokenizer(), drafter, **limits)
 
 
 def continuation(engine: Engine, ids: Sequence[int], count: int) -> list[int]:

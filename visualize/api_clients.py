@@ -23,7 +23,7 @@ from visualize.jobs.job_queue import TICK
 from visualize.security import CALL, JOIN, SESSION, TOOLS
 
 STREAM = "/gradio_api/queue/data"
-"""Where a page, or Gradio's client, reads all answers of its session."""
+"""The address at which a page, or Gradio's client, reads all answers of its session."""
 UNFETCHED_S = 300.0
 """Seconds after which the answer to a call that nobody fetches is dropped."""
 MOST_UNREAD = 32
@@ -38,7 +38,7 @@ headers. It is accepted from nobody else."""
 
 
 def client_of(request: gr.Request) -> str | None:
-    """Who sent the request, as ``ClientsMiddleware`` names them when they leave."""
+    """The client that sent the request, as ``ClientsMiddleware`` names them when they leave."""
     return request.headers.get(CLIENT) or request.session_hash
 
 

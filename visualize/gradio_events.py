@@ -1,4 +1,4 @@
-"""How the pages' events behave, and what all pages do when they are opened and when a control changes."""
+"""The settings of the pages' events, and what all pages do when they are opened and when a control changes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import gradio as gr
 from gradio.events import Dependency
 
+from visualize.jobs.live_run import ProgressJob
+from visualize.text import as_line
 from visualize.url_settings import Link
 
 QUIET: dict[str, Any] = {
@@ -52,6 +54,12 @@ def nothing(outputs: int) -> list[Any]:
     """An answer that changes none of so many outputs, as to the second click of two. Those of a generator that yields
     nothing at all are emptied by Gradio."""
     return [gr.skip()] * outputs
+
+
+def follow(job: ProgressJob | None) -> Any:
+    """The value of a component that reads a job's records from its channel (``recordReader`` in sse.js); none if there
+    is no job, as at the second click of two."""
+    return gr.skip() if job is None else as_line({"channel": job.id})
 
 
 def stops(pages: gr.Blocks, pressed: Callable[..., Dependency], visitors: Stoppable) -> None:

@@ -111,7 +111,7 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
 
 
 def is_private(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
-    """Whether only people at this machine can reach the server: no other host, no proxy, no public link, no Space."""
+    """True if only this machine can reach the server: no other host, no proxy, no public link, no Space."""
     return options.host in LOOPBACK and not (options.allowed_hosts or options.share or "SPACE_ID" in environment)
 
 
@@ -128,8 +128,8 @@ def in_address(host: str) -> str:
 
 
 def can_listen(host: str, port: int) -> bool:
-    """Whether this machine has such an address, and no other program listens there. A name may have several addresses,
-    of which one is enough."""
+    """True if this machine has such an address, and no other program listens there. Of several addresses that a name
+    has, one is enough."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:

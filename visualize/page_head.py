@@ -20,7 +20,7 @@ from visualize.static_page import introduction
 GRADIOS = re.compile(r'<meta\s+(?:property|name)="(?:og|twitter):[^>]*>\s*')
 SCRIPTS = ("static/unloaded.js", "static/presence.js", "static/answers.js")
 AFTER_CONFIG = ("<script>window.gradio_api_info", "<script data-gradio-mode", '<script type="module"')
-"""What follows the pages' configuration, in any version of Gradio's."""
+"""The text after the pages' configuration, in any version of Gradio's."""
 ROOT = re.compile(r'const root = "[^"]*";')
 
 

@@ -41,25 +41,22 @@ class EngineMetrics:
         def counter(name: str, about: str, *labels: str) -> Counter:
             return Counter(name, about, ("model_name", *labels), registry=self._registry)
 
+        def histogram(name: str, about: str, bounds: tuple[float, ...]) -> Histogram:
+            return Histogram(name, about, ("model_name",), buckets=bounds, registry=self._registry)
+
         self._prompt = counter("vllm:prompt_tokens", "Tokens of prompts.")
         self._generated = counter("vllm:generation_tokens", "Tokens of outputs.")
         self._queries = counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the cache.")
         self._hits = counter("vllm:prefix_cache_hits", "Prompt tokens found in the cache.")
-        self._drafts = counter("vllm:spec_decode_num_drafts", "Rounds that had proposals.")
-        self._proposed = counter("vllm:spec_decode_num_draft_tokens", "Proposed tokens.")
-        self._accepted = counter("vllm:spec_decode_num_accepted_tokens", "Accepted proposals.")
-        self._by_position = counter(
-            "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted proposals by position in the round.", "position"
-        )
+        self._drafts = counter("vllm:spec_decode_num_drafts", "Rounds that had draft tokens.")
+        self._proposed = counter("vllm:spec_decode_num_draft_tokens", "Draft tokens.")
+        self._accepted = counter("vllm:spec_decode_num_accepted_tokens", "Accepted draft tokens.")
+        by_position = "Accepted draft tokens by position in the round."
+        self._by_position = counter("vllm:spec_decode_num_accepted_tokens_per_pos", by_position, "position")
         self._preemptions = counter("vllm:num_preemptions", "Sequences that gave their blocks back.")
         self._ended = counter("vllm:request_success", "Finished requests.", "finished_reason")
-
-        def histogram(name: str, about: str, bounds: tuple[float, ...]) -> Histogram:
-            return Histogram(name, about, ("model_name",), buckets=bounds, registry=self._registry)
-
-        self._first_token = histogram(
-            "vllm:time_to_first_token_seconds", "From a run's turn to its first token.", FIRST_TOKEN
-        )
+        ttft = "From a run's turn to its first token."
+        self._first_token = histogram("vllm:time_to_first_token_seconds", ttft, FIRST_TOKEN)
         self._whole = histogram("vllm:e2e_request_latency_seconds", "From a run's turn to its end.", WHOLE)
 
     def watch(self, model: str) -> EventListener:
@@ -105,11 +102,13 @@ class EngineMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """The current gauges, for Prometheus's registry."""
-        running = GaugeMetricFamily("vllm:num_requests_running", "Sequences in the batch.", labels=("model_name",))
-        waiting = GaugeMetricFamily(
-            "vllm:num_requests_waiting", "Sequences that wait for a place in the batch.", labels=("model_name",)
-        )
-        usage = GaugeMetricFamily("vllm:kv_cache_usage_perc", "Live blocks / all blocks.", labels=("model_name",))
+
+        def gauge(name: str, about: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(name, about, labels=("model_name",))
+
+        running = gauge("vllm:num_requests_running", "Sequences in the batch.")
+        waiting = gauge("vllm:num_requests_waiting", "Sequences that wait for a place in the batch.")
+        usage = gauge("vllm:kv_cache_usage_perc", "Blocks in use / all blocks.")
         for model, kept in list(self._engines.items()):
             if engine := kept():
                 computed, queued = engine.counts()
@@ -118,11 +117,11 @@ class EngineMetrics:
                 blocks = engine.occupancy()
                 usage.add_metric((model,), blocks.live / max(1, sum(blocks)))
         yield from (running, waiting, usage)
-        about = "Visitors with something under way or waiting for its turn."
-        yield GaugeMetricFamily("decode_lab:visits", about, self._queue.inside)
-        yield GaugeMetricFamily("decode_lab:waiting", "Visitors that wait for their turn.", self._queue.waiting)
-        about = "What visitors waited for their turns: how many turns, and seconds in all."
-        yield SummaryMetricFamily("decode_lab:wait_seconds", about, self._queue.turns, self._queue.waited)
+        queue = self._queue
+        yield GaugeMetricFamily("decode_lab:visits", "Visitors with a job in progress or waiting.", queue.inside)
+        yield GaugeMetricFamily("decode_lab:waiting", "Visitors that wait for their turn.", queue.waiting)
+        about = "Turns, and the seconds that visitors waited for them in all."
+        yield SummaryMetricFamily("decode_lab:wait_seconds", about, queue.turns, queue.waited)
 
     def routes(self) -> list[Route]:
         return [Route("/health", self._health), Route("/metrics", self._metrics)]

@@ -29,20 +29,20 @@ from visualize.request_checks import MOST_BYTES, Refusal
 
 API = "/gradio_api/"
 CALL = re.compile(rf"{API}call/(v2/)?(\w+)(?:/(\w+))?/?", re.ASCII)
-"""Where programs call a function by name, and then fetch the answer by its event."""
+"""The addresses at which programs call a function by name, and then fetch the answer by its event."""
 TOOLS = re.compile(rf"{API}mcp(?:/http)?/?")
-"""Where MCP tools are called. Its older transport (``mcp/sse``) stays closed: a call by it would outlive its client."""
+"""The address of MCP tools. Its older transport (``mcp/sse``) stays closed: a call by it would outlive its client."""
 PREDICT, JOIN, UPLOAD = f"{API}run/predict", f"{API}queue/join", f"{API}upload"
-"""Where pages post events that bypass Gradio's queue, all other events, and files."""
+"""The addresses of pages' events that bypass Gradio's queue, all other events, and files."""
 COMPONENT = f"{API}component_server"
-"""Where a component of a page calls its server function."""
+"""The address at which a component of a page calls its server function."""
 KNOWN = re.compile(
     rf"{API}(?:run/predict|queue/join|queue/data|component_server|upload|upload_progress|info|app_id|startup-events"
     rf"|theme\.css|heartbeat/[\w-]+(?:/\w+)?|cancel|reset|mcp/schema)/?"
 )
-"""What pages, Gradio's client and the hub's MCP server request, beside calls."""
+"""The addresses that pages, Gradio's client and the hub's MCP server request, beside calls."""
 ICONS = "/pwa_icon/"
-"""Where Gradio scales the icon, which is drawn, and so has no size."""
+"""The addresses at which Gradio scales the icon, which is drawn, and so has no size."""
 LONGEST = 255
 """Most bytes of a file's name."""
 SESSION = "decode_lab.session"

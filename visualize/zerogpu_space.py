@@ -1,4 +1,4 @@
-"""What a Hugging Face Space says of itself."""
+"""The kind of Hugging Face Space that this is."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from visualize.url_settings import SWITCHED
 
 
 def borrows_a_gpu(environment: Mapping[str, str]) -> bool:
-    """Whether this is the server of a ZeroGPU Space."""
+    """True on the server of a ZeroGPU Space."""
     return SWITCHED.get(environment.get("SPACES_ZERO_GPU", "").lower(), False)

@@ -1,97 +1,144 @@
-"""What computes a request's steps: the engine's kernels or torch, with or without CUDA graphs and compilation."""
+"""The one module that builds concrete back ends."""
 
 from __future__ import annotations
 
 import threading
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
 import torch
 
-from lab.backends.cpu.native_support import refusal
-from lab.backends.gpu.cuda_graphs import can_be_captured
+from lab.backends.cpu.cpu_backend import CpuBackend
+from lab.backends.cpu.native_support import native_step, refusal
+from lab.backends.fallback import FallbackBackend, KernelState
+from lab.backends.interface import Backend, Backends, Kernel, KernelChoice
+from lab.backends.torch.torch_backend import TorchBackend
 from lab.config import EngineConfig
 from lab.errors import ConfigError
-from lab.kv_cache.kv_cache import PoolSetting
+from lab.kv_cache.kv_cache import CacheConfig
 from lab.models.devices import multiplies_bfloat16
 from lab.models.language_model import LanguageModel
 
-Kernel = Literal["triton", "c", "reference"]
-KernelChoice = Literal["auto", "triton", "c", "reference"]
+if TYPE_CHECKING:
+    from lab.backends.gpu.cuda_graphs import Graphs
+
 Models = tuple[LanguageModel, LanguageModel | None]
 
 
-class Backends:
-    """An engine's target and draft, and the other ways to compute them that a request can ask for.
-
-    ``asked`` in the methods is a request's configuration or its pool's setting.
-
-    Attributes:
-        kernels: what computes a request with ``kernels="auto"``.
-        cuda_graphs: whether its steps can be captured: with Triton's kernels, and each model whole on one GPU.
-        target, draft: the models, computed by those kernels.
+class ModelBackends(Backends):
+    """As ``Backends``, for models that are loaded.
 
     Raises:
         ConfigError: the chosen kernels cannot run here.
     """
 
     def __init__(
-        self, target: LanguageModel, draft: LanguageModel | None, kernels: KernelChoice, *, fuse_layers: bool = True
+        self,
+        target: LanguageModel,
+        draft: LanguageModel | None = None,
+        *,
+        kernels: KernelChoice = "auto",
+        fuse_layers: bool = True,
     ) -> None:
         self.kernels: Kernel = choose_kernels(kernels, target.device)
-        self._by_torch: Models = target.by_torch(), draft and draft.by_torch()
+        self._plain: Models = target, draft
         self._fuses = self.kernels == "triton" and fuse_layers
-        self.target, self.draft = (target, draft) if self.kernels == "c" else self._by_torch
+        self.target, self.draft = target, draft
         if self._fuses:
             from lab.backends.gpu.fused_layer import fused
 
-            self.target, self.draft = fused(self.target), self.draft and fused(self.draft)
+            self.target, self.draft = fused(target), draft and fused(draft)
         self._compiled: Models | None = None
         self._compiling = threading.Lock()
         self.prepare()
-        if kernels == "c" and (reason := refusal(target) or target.native.failure):
+        if kernels == "c" and (reason := refusal(target) or self.failure):
             raise ConfigError(f"kernels='c' cannot compute {target.name}: {reason}. Use 'auto' or 'reference'.")
-        self.cuda_graphs = self.kernels == "triton" and all(map(can_be_captured, self._models))
+        self.cuda_graphs = self.kernels == "triton" and self._can_capture()
 
     def prepare(self) -> None:
-        """Get the models ready: call before the first step, and after weights or adapters have changed."""
         with self._compiling:
             self._compiled = None
         if self.kernels == "c":
             for model in self._models:
-                model.native.prepare(model)
+                native_step(model).prepare(model)
         if self._fuses:
             from lab.backends.gpu.fused_layer import merge
 
             for model in self._models:
                 merge(model)
 
+    @property
+    def failure(self) -> str | None:
+        return native_step(self.target).failure if self.kernels == "c" else None
+
     def weights_identity(self) -> tuple[int, ...]:
         return tuple(model.identity() for model in self._models)
 
-    def models(self, asked: EngineConfig | PoolSetting) -> Models:
-        """Target and draft, computed as asked. Compiling takes some seconds the first time."""
+    def create(self, asked: EngineConfig | CacheConfig) -> tuple[Backend, Backend | None]:
+        cached = bool(asked.num_blocks) if isinstance(asked, CacheConfig) else asked.kv_cache
+        state, graphs = KernelState(), self._new_graphs() if cached and self.captures(asked) else None
+
+        def backend(model: LanguageModel) -> Backend:
+            reference = TorchBackend(model)
+            if self._uses_c(asked, model):
+                return FallbackBackend(lambda: CpuBackend(model), reference, state)
+            if cached and self._uses_triton(asked):
+                from lab.backends.gpu.gpu_backend import GpuBackend
+
+                return FallbackBackend(lambda: GpuBackend(model, graphs), reference, state)
+            return reference
+
+        target, draft = self.models(asked)
+        return backend(target), draft and backend(draft)
+
+    def models(self, asked: EngineConfig | CacheConfig) -> Models:
         if not asked.torch_compile:
-            return self._by_torch if asked.kernels == "reference" else (self.target, self.draft)
+            return self._plain if asked.kernels == "reference" else (self.target, self.draft)
         with self._compiling:
             if self._compiled is None:
-                target, draft = self._by_torch
+                target, draft = self._plain
                 self._compiled = target.as_compiled(), draft and draft.as_compiled()
             return self._compiled
 
-    def by_triton(self, asked: EngineConfig | PoolSetting) -> bool:
+    def product_dtype(self, asked: EngineConfig) -> torch.dtype:
+        # Without a cache every step reads a prompt, and torch's attention is called from layers that torch computes.
+        by_c = self._uses_c(asked, self.target) and (asked.kv_cache or asked.prefill_attention == "auto")
+        native = native_step(self.target).model if by_c else None
+        return torch.bfloat16 if native and native.rounded else self.target.dtype
+
+    def uses_kernels(self, asked: EngineConfig) -> bool:
+        by_c = self._uses_c(asked, self.target) and native_step(self.target).model
+        return bool(by_c or self._uses_triton(asked))
+
+    def _uses_triton(self, asked: EngineConfig | CacheConfig) -> bool:
         return self.kernels == "triton" and asked.kernels == "auto"
 
-    def captures(self, asked: EngineConfig | PoolSetting) -> bool:
-        """Whether steps with a cache are captured as CUDA graphs."""
-        return self.cuda_graphs and asked.cuda_graphs and self.by_triton(asked)
+    def captures(self, asked: EngineConfig | CacheConfig) -> bool:
+        return self.cuda_graphs and asked.cuda_graphs and self._uses_triton(asked)
 
     def refuse(self, asked: EngineConfig) -> None:
-        """Raises ConfigError where compiling is asked for and there is nothing to compile."""
-        if asked.torch_compile and asked.kernels == "auto" and self.target.native.model:
+        by_c = self.kernels == "c" and native_step(self.target).model
+        if asked.torch_compile and asked.kernels == "auto" and by_c:
             raise ConfigError(
                 "torch_compile=True compiles layers as torch computes them, and here a step in C computes them. Set "
                 "kernels='reference' as well, or torch_compile=False."
             )
+
+    def _uses_c(self, asked: EngineConfig | CacheConfig, model: LanguageModel) -> bool:
+        """True if C computes the model, or would if it could be compiled."""
+        if self.kernels != "c" or asked.kernels != "auto" or asked.torch_compile:
+            return False
+        step = native_step(model)
+        return bool(step.model or step.failure)
+
+    def _can_capture(self) -> bool:
+        from lab.backends.gpu.cuda_graphs import can_be_captured
+
+        return all(map(can_be_captured, self._models))
+
+    def _new_graphs(self) -> Graphs:
+        from lab.backends.gpu.cuda_graphs import Graphs
+
+        return Graphs()
 
     @property
     def _models(self) -> list[LanguageModel]:

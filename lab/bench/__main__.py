@@ -224,7 +224,7 @@ def _engine(args: argparse.Namespace, *, drafting: bool = True) -> Engine:
     if drafting and args.target and not args.draft:
         raise LabError("this bench measures speculation with a draft: name a --draft too")
     engine = load_engine(args.target, args.draft, device=args.device, dtype=args.dtype)
-    if failure := engine.target.native.failure:
+    if failure := engine.kernel_failure:
         args.fell_back.append(failure)
         args.report(failure)
     return engine

@@ -95,7 +95,7 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
 
     report(f"The ladder, with gamma {gamma}:")
     rows: dict[str, Generate] = {name: lab(config) for name, config in ladder_configs(gamma).items()}
-    if engine.kernels == "triton" or engine.target.native.model:
+    if engine.computes_by_kernels:
         rows["cache, steps by torch"] = lab(EngineConfig(kernels="reference"))
     rows["cache, nothing recorded"] = _unrecorded(rows[CACHE])
     rows[STOCK], rows[ASSISTED] = stock_generate(engine, max_tokens), stock_generate(engine, max_tokens, gamma)

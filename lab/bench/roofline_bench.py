@@ -64,7 +64,7 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
             f"{gamma + 1} more. Ask for {gamma + 2} or more."
         )
     refuse_cut(engine, PROMPTS, max_tokens)
-    limits = device_limits(engine.target.device, engine.target.product_dtype)
+    limits = device_limits(engine.target.device, engine.product_dtype)
     if limits is None:
         raise LabError(
             f"a copy or a {engine.dtype} matrix product failed on {engine.device}: no limits to compare with."

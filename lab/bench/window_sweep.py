@@ -73,7 +73,7 @@ def run_window(
     calls: dict[tuple[str, str, int], Callable[[], tuple[int, float]]] = {}
     for name, config in configs.items():
         for kind, some in kinds.items():
-            own = some.engine.another()
+            own = some.engine.clone()
             for i, prompt in enumerate(some.prompts):
                 sampling = SamplingParams(max_tokens=max_tokens, temperature=some.temperature, seed=i, ignore_eos=True)
                 calls[name, kind, i] = partial(timed, own, PlannedRequest(prompt, sampling), config)

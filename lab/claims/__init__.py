@@ -1,4 +1,4 @@
-"""The articles' claims, checked: what was said, an experiment that tests it on this machine, and a verdict by rule.
+"""The articles' claims, checked: ``claims.toml`` says what each states, what is measured, and by which rule.
 
 >>> from lab import load_engine
 >>> from lab.claims import CLAIMS
@@ -8,37 +8,61 @@
 
 from __future__ import annotations
 
-from lab.claims import (
-    caching,
-    exactness,
-    formats,
-    gains,
-    heads,
-    operations,
-    paging,
-    rollback,
-    size,
-    speculation,
-    together,
-    windows,
-)
-from lab.claims.claim import Claim
+import tomllib
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-CLAIMS: dict[str, Claim] = {
-    claim.id: claim
-    for claim in (
-        *operations.CLAIMS,
-        *caching.CLAIMS,
-        *size.CLAIMS,
-        *heads.CLAIMS,
-        *formats.CLAIMS,
-        *speculation.CLAIMS,
-        *gains.CLAIMS,
-        *windows.CLAIMS,
-        *exactness.CLAIMS,
-        *rollback.CLAIMS,
-        *paging.CLAIMS,
-        *together.CLAIMS,
+from lab.claims import comparisons, counting, exactness, quality, speculation
+from lab.claims.claim import Claim
+from lab.claims.rule import Rule
+
+EXPERIMENTS = {
+    experiment.__name__: experiment
+    for experiment in (
+        comparisons.by_length,
+        comparisons.ladder,
+        comparisons.paging,
+        counting.cache_size,
+        counting.complexity,
+        counting.format_saving,
+        counting.reduction,
+        counting.uncached_pass,
+        counting.weight_shares,
+        exactness.accept_by_target,
+        exactness.redraw_from_difference,
+        exactness.without_rollback,
+        quality.fewer_heads,
+        quality.int8_quality,
+        speculation.acceptance,
+        speculation.formula,
+        speculation.gains,
+        speculation.promised,
+        speculation.windows,
     )
 }
+"""The kinds of experiments, by the name that the data has for them."""
+
+
+def read_claims(data: dict[str, Any]) -> dict[str, Claim]:
+    """Claims by id. An entry may take a table from another claim of its kind: ``numbers_of``, ``verdict_of``."""
+    found: dict[str, Claim] = {}
+    entries = {entry["id"]: entry for entry in data["claims"]}
+    for name, entry in entries.items():
+        how = dict(entry.get("with", {}))
+        if sweep := how.pop("sweep", None):
+            how |= data["sweeps"][sweep]
+        numbers = entries[entry.get("numbers_of", name)]["numbers"]
+        found[name] = Claim(
+            **{field: entry[field] for field in ("id", "topic", "quote", "tested", "rule")},
+            source=data["articles"][entry["source"]],
+            numbers={key: (label, *rest, *("", "measured")[len(rest) :]) for key, (label, *rest) in numbers.items()},
+            experiment=partial(EXPERIMENTS[entry["experiment"]], **how),
+            decide=Rule(**entries[entry.get("verdict_of", name)]["verdict"]),
+            arithmetic=entry.get("arithmetic", False),
+        )
+    return found
+
+
+CLAIMS = read_claims(tomllib.loads(Path(__file__).with_name("claims.toml").read_text("utf-8")))
 """Every claim by its id, topic by topic."""

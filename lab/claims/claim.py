@@ -1,51 +1,37 @@
-"""A claim as data: what was said, what tests it here, and the rule that turns the numbers into a verdict."""
+"""A claim as data: a statement, its source, what is measured here, and the rule that gives the verdict."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from lab.claims.rule import ClaimResult, Rule, Value, Word
 from lab.claims.trial import Trial
-from lab.measure.interval import Interval, median_interval
+from lab.measure.interval import Interval
 
-NEWSLETTER = "KV Caching and Speculative Decoding"
-TUTORIAL = "Mastering KV Cache Compression and Speculative Decoding: Accelerate Your LLM Inference by 3x"
-COURSE = "LLM Inference: KV Cache, Speculative Decoding & Batching"
-"""The articles, by their titles."""
-
-Word = Literal["holds", "conditions", "fails", "noisy"]
 WORDS: dict[Word, str] = {
     "holds": "holds here",
-    "conditions": "holds under conditions",
+    "conditions": "it depends",
     "fails": "does not hold",
     "noisy": "too noisy to say",
 }
 NOISE = (
     "Too noisy to say if the verdict would change with one of the numbers elsewhere in its interval. (The interval: "
     "95%; of a median of fewer than six values, from the least to the most. It is over texts, each measured once, or "
-    "over repeats, and then for this text or load only. Of a share it is a bootstrap over texts, because guesses in "
-    "one text are alike.)"
+    "over repeats, and then for this text or load only. Of a share it is a bootstrap over texts, because draft tokens "
+    "in one text are alike.)"
 )
-"""What every rule that rests on measurements adds."""
-GAMMA = 5
-"""Guesses per round, the number that the articles use where they name one."""
-TEXTS = 6
-"""Texts of each kind, each measured once: the fewest whose median has a 95% interval. Repeats of one text are alike;
-counted as separate samples they would make a figure look more certain than it is (Miller, 2411.00640, on clustered
-questions)."""
+"""Added to every rule that rests on measurements."""
 PLACES = 65
 """Points of an interval at which a rule is tried: the verdict may change in the middle of it."""
-
 STEADIER = "A machine that does nothing else, to check it again on. Where texts differ: more of them."
-"""What it takes to say. A check again reads the same texts, so it makes only times more certain."""
+"""The need of a noisy verdict. A check again reads the same texts, so it makes only times more certain."""
 
 Kind = Literal["measured", "formula", "claimed"]
-"""Where a number comes from: this machine, just now; a calculation; the article."""
-
-Values = Mapping[str, float]
-"""An experiment's numbers by key: all that a rule sees."""
+"""The origin of a number: this machine, just now; a calculation; the article."""
 
 
 class Number(NamedTuple):
@@ -63,16 +49,6 @@ class Number(NamedTuple):
     low: float | None = None
     high: float | None = None
 
-    @classmethod
-    def within(cls, key: str, label: str, sure: Interval, unit: str = "") -> Number:
-        """A measured number with its interval."""
-        return cls(key, label, sure.value, unit, low=sure.low, high=sure.high)
-
-    @classmethod
-    def median(cls, key: str, label: str, measured: Sequence[float], unit: str = "") -> Number:
-        """The median of a figure measured several times: once in each of several texts, or repeatedly in one."""
-        return cls.within(key, label, median_interval(measured), unit)
-
     @property
     def text(self) -> str:
         """For display, to three digits."""
@@ -80,7 +56,7 @@ class Number(NamedTuple):
 
     @property
     def places(self) -> list[float]:
-        """Where else in its interval the number may lie."""
+        """Other places in its interval at which the number may lie."""
         if self.low is None or self.high is None:
             return []
         return [self.low + (self.high - self.low) * i / (PLACES - 1) for i in range(PLACES)]
@@ -96,11 +72,7 @@ class Number(NamedTuple):
             return "yes" if value else "no"
         if math.isinf(value):
             return "none"
-        if self.unit == "%":
-            return percent(value)
-        if self.unit == "×":
-            return times(value)
-        return f"{plain(value)} {self.unit}".strip()
+        return f"{Value(value):{self.unit}}" if self.unit in ("%", "×") else f"{Value(value)} {self.unit}".strip()
 
 
 class Series(NamedTuple):
@@ -125,30 +97,30 @@ class Chart(NamedTuple):
     log: str = ""
 
 
-class Found(NamedTuple):
-    """What an experiment gives."""
+class Figures(NamedTuple):
+    """The outcome of an experiment: values by key, some with their interval. ``words``: what their labels name."""
+
+    values: Mapping[str, float | Interval]
+    chart: Chart | None = None
+    words: Mapping[str, object] = {}
+
+
+class Findings(NamedTuple):
+    """The numbers of a claim."""
 
     numbers: tuple[Number, ...]
     chart: Chart | None = None
 
     @property
-    def values(self) -> Values:
+    def values(self) -> dict[str, float]:
         return {number.key: number.value for number in self.numbers}
-
-
-class Verdict(NamedTuple):
-    """``why``: the conditions, or what is wrong. ``needs``: what would make the claim true; empty if it is."""
-
-    word: Word
-    why: str
-    needs: str = ""
 
 
 class Checked(NamedTuple):
     """A claim after its experiment. ``seconds``: what its measurements took, those made for another claim left out."""
 
-    found: Found
-    verdict: Verdict
+    found: Findings
+    verdict: ClaimResult
     seconds: float
 
 
@@ -158,8 +130,9 @@ class Claim:
 
     Attributes:
         quote: a few of its words. source: the article's title.
-        tested: what the statement amounts to, and how that is tested.
-        rule: ``judge`` in words.
+        tested: what the statement amounts to, and how that is tested. rule: the rule in words.
+        numbers: label, unit and kind of the experiment's values, by key; a key that ends in "*" is that of several
+            values, whose labels have the rest of their keys at "{}".
         arithmetic: the experiment is a calculation: it loads no model and takes milliseconds.
     """
 
@@ -169,8 +142,9 @@ class Claim:
     source: str
     tested: str
     rule: str
-    experiment: Callable[[Trial], Found]
-    judge: Callable[[Values], Verdict]
+    numbers: Mapping[str, tuple[str, str, Kind]]
+    experiment: Callable[[Trial], Figures]
+    decide: Rule
     arithmetic: bool = False
 
     def check(self, trial: Trial) -> Checked:
@@ -181,45 +155,32 @@ class Claim:
             LabError: the experiment cannot be done with this engine.
         """
         before = trial.seconds
-        found = self.experiment(trial)
+        found = self.find(trial)
         return Checked(found, self.verdict(found), trial.seconds - before)
 
-    def verdict(self, found: Found) -> Verdict:
+    def find(self, trial: Trial) -> Findings:
+        """The experiment's values with their labels and units."""
+        values, chart, words = self.experiment(trial)
+        return Findings(tuple(self._number(key, value, words) for key, value in values.items()), chart)
+
+    def _number(self, key: str, value: float | Interval, words: Mapping[str, object]) -> Number:
+        start, rest = (key, "") if key in self.numbers else re.match(r"(at_|\w+_(?=\d+$)|[^:]+: )(.*)", key).groups()
+        label, unit, kind = self.numbers[key if key in self.numbers else f"{start}*"]
+        label = label.format(rest, **words)
+        if isinstance(value, Interval):
+            return Number(key, label, value.value, unit, kind, value.low, value.high)
+        return Number(key, label, value, unit, kind)
+
+    def verdict(self, found: Findings) -> ClaimResult:
         """The rule's verdict, unless a number's interval reaches into another one: then it would be chance."""
-        verdict = self.judge(found.values)
+        verdict = self.decide(found.values)
         for number in found.numbers:
             for place in number.places:
-                other = self.judge({**found.values, number.key: place})
-                if other.word != verdict.word:
-                    words = f"“{WORDS[verdict.word]}” or “{WORDS[other.word]}”"
+                other = self.decide.word({**found.values, number.key: place})
+                if other != verdict.word:
                     why = (
-                        f"{words}: {number.label} came out as {number.text}, and anything from {number.spread} fits "
-                        "nearly as well."
+                        f"“{WORDS[verdict.word]}” or “{WORDS[other]}”: {number.label} came out as {number.text}, "
+                        f"and anything from {number.spread} fits nearly as well. {verdict.why}"
                     )
-                    return Verdict("noisy", f"{why} {verdict.why}", STEADIER)
+                    return ClaimResult("noisy", why, STEADIER)
         return verdict
-
-
-def by_name(values: Values, what: str) -> dict[str, float]:
-    """The values whose keys are ``what`` and a name, by that name: a kind of text, or a rung."""
-    return {name.removeprefix(f"{what}: "): value for name, value in values.items() if name.startswith(f"{what}: ")}
-
-
-def at_lengths(values: Values) -> dict[int, float]:
-    """The values whose keys are "at_" and a number of tokens, by that number."""
-    return {int(key.removeprefix("at_")): value for key, value in values.items() if key.startswith("at_")}
-
-
-def plain(value: float) -> str:
-    """Three digits, thousands separated, no power of ten unless needed."""
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
-
-
-def times(ratio: float) -> str:
-    return f"×{plain(ratio)}"
-
-
-def percent(share: float) -> str:
-    return "no percentage" if math.isinf(share) else f"{100 * share:.3g}%".replace("-", "−")

@@ -1,59 +1,51 @@
-"""What a draft's guesses are worth: how many are accepted, how many tokens a pass gives, how much faster it gets."""
+"""Speculation in several kinds of text: acceptance, tokens per pass, speed-up, and what promises take."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from lab.bench.window_sweep import RequestKind, mix
-from lab.claims.claim import (
-    GAMMA,
-    TEXTS,
-    TUTORIAL,
-    Chart,
-    Claim,
-    Found,
-    Number,
-    Series,
-    Values,
-    Verdict,
-    by_name,
-    percent,
-    plain,
-    times,
-)
+import torch
+
+from lab.claims.claim import Chart, Figures, Series
+from lab.claims.comparisons import PLAIN, Configs, decode_rate, kinds, text_sweep
 from lab.claims.trial import Trial
-from lab.config import EngineConfig
+from lab.engine.adaptive_window import best_window
 from lab.errors import LabError
-from lab.measure.interval import Interval, ratio_interval
-from lab.measure.prompts import CODE, held_out_prompts
-from lab.measure.theory import Speculated, speculated, whole_rounds
+from lab.measure.interval import Interval, median_interval, ratio_interval
+from lab.measure.theory import Speculated, speculated, speedup, whole_rounds
 from lab.trace.events import Judged
 from lab.trace.run import Run
-from lab.util.messages import listed
 
-TOPIC = "What speculation gains"
-PROMISED = 0.6, 0.7
-"""The acceptance that the article gives for its pair."""
-WRONG_DRAFT = "stories (wrong draft)"
-"""The kind of text whose draft does not match: no rule about well-matched ones looks at it."""
+GAMMA = 5
+"""Draft tokens per round, the number that the articles use where they name one."""
+TENTH = 0.1
+"""c of a draft a tenth of the target's size, if the time goes into reading weights."""
+GAMMAS = range(1, 33)
+"""Windows to choose from; 32 is the widest that the engine takes."""
+TOKENS = 48
+CONFIGS = {"plain": {}, "draft": {"speculative": "draft", "num_speculative_tokens": GAMMA}}
 
 
-class Tally(NamedTuple):
-    """Rounds of a full window in one text, and their guesses."""
+class DraftTally(NamedTuple):
+    """Rounds of a full window in one text, and their draft tokens."""
 
     rounds: int
     judged: int
     accepted: int
 
 
-class Guessed(NamedTuple):
-    """For one kind of text: what its rounds did, together and text by text, how many of its greedy texts are what plain
-    decoding writes, and the speed-up of each of its texts."""
+class TextSpeculation(NamedTuple):
+    """Speculation in one kind of text.
+
+    ``rounds``: all its rounds together; ``tallies``: text by text; ``same`` of ``texts`` greedy texts are what plain
+    decoding writes; ``faster``: the speed-up of each text.
+    """
 
     rounds: Speculated
-    tallies: tuple[Tally, ...]
+    tallies: tuple[DraftTally, ...]
     same: int
     texts: int
     faster: tuple[float, ...]
@@ -64,209 +56,184 @@ class Guessed(NamedTuple):
         return ratio_interval([one.rounds + one.accepted for one in self.tallies], [one.rounds for one in self.tallies])
 
 
-def kinds(trial: Trial) -> dict[str, RequestKind]:
-    """From easy to hard: greedy stories, sampled ones, program code, and stories with the wrong draft; ``TEXTS`` of
-    each. The pair was not trained on these stories."""
-    easy, middling, hard = mix(trial.engine("matched"), trial.engine("mismatched")).values()
-    stories, code = tuple(held_out_prompts()[:TEXTS]), CODE
-    return {
-        "stories (greedy)": easy._replace(prompts=stories),
-        "stories (temperature 0.8)": easy._replace(prompts=stories, temperature=0.8),
-        "code (temperature 1.5)": middling._replace(prompts=code),
-        WRONG_DRAFT: hard._replace(prompts=stories),
-    }
-
-
-def guesses(trial: Trial) -> dict[str, Guessed]:
-    """Every text of every kind with and without a draft, in turns. Raises Stopped, LabError."""
-    tokens, texts = (24, 2) if trial.small else (48, TEXTS)
-    configs = {"plain": EngineConfig(), "draft": EngineConfig(speculative="draft", num_speculative_tokens=GAMMA)}
-    all_kinds = kinds(trial)
-    rows = {
-        f"{name}, {way}, text {place}": partial(trial.generate, kind.engine, prompt, config, tokens, kind.temperature)
-        for name, kind in all_kinds.items()
-        for place, prompt in enumerate(kind.prompts[:texts], 1)
-        for way, config in configs.items()
-    }
-    runs = trial.take_turns(rows, repeats=1)
-    found = {}
-    for name in all_kinds:
-        plain_runs, drafted = (
-            [run for row, some in runs.items() if row.startswith(f"{name}, {way}, ") for run in some] for way in configs
-        )
-        rounds = speculated(drafted, plain_runs)
+def speculation(trial: Trial) -> dict[str, TextSpeculation]:
+    """Every text of every kind with and without a draft. Raises Stopped, LabError."""
+    all_kinds, found = kinds(), {}
+    for kind, runs in trial.once(text_sweep, configs=CONFIGS, tokens=TOKENS, kinds=all_kinds).items():
+        drafted, plain = runs["draft"], runs["plain"]
+        rounds = speculated(drafted, plain)
         if rounds is None:
-            raise LabError(f"No whole round of {GAMMA} guesses in {tokens} tokens of {name}.")
-        both = list(zip(drafted, plain_runs, strict=True))
-        alike = [a.token_ids == b.token_ids for a, b in both if not all_kinds[name].temperature]
-        faster = tuple(a.metrics.tokens_per_second / b.metrics.tokens_per_second for a, b in both)
+            raise LabError(f"No whole round of {GAMMA} draft tokens in {len(drafted[0].token_ids)} tokens of {kind}.")
+        both = list(zip(drafted, plain, strict=True))
+        alike = [a.token_ids == b.token_ids for a, b in both if not all_kinds[kind].temperature]
+        faster = tuple(decode_rate(a) / decode_rate(b) for a, b in both)
         tallies = tuple(tally(run, GAMMA) for run in drafted)
-        found[name] = Guessed(rounds, tallies, sum(alike), len(alike), faster)
+        found[kind] = TextSpeculation(rounds, tallies, sum(alike), len(alike), faster)
     return found
 
 
-def tally(run: Run, gamma: int) -> Tally:
+def tally(run: Run, gamma: int) -> DraftTally:
     whole = whole_rounds(run, gamma)
     verdicts = [event.accepted for event in run.events if isinstance(event, Judged) and event.step in whole]
-    return Tally(len(whole), len(verdicts), sum(verdicts))
+    return DraftTally(len(whole), len(verdicts), sum(verdicts))
 
 
-def accepted(tallies: Sequence[Tally]) -> Interval:
-    """Accepted of judged guesses, over texts."""
+def accepted(tallies: Sequence[DraftTally]) -> Interval:
+    """Accepted of judged draft tokens, over texts."""
     return ratio_interval([one.accepted for one in tallies], [one.judged for one in tallies])
 
 
-def key(what: str, kind: str) -> str:
-    return f"{what}: {kind}"
+def acceptance_rates(found: Mapping[str, TextSpeculation]) -> dict[str, Interval]:
+    return {f"accepted: {kind}": accepted(one.tallies) for kind, one in found.items()}
 
 
-def well_matched(values: Values, what: str) -> dict[str, float]:
-    """See ``of``."""
-    return {kind: value for kind, value in by_name(values, what).items() if kind != WRONG_DRAFT}
+def speedups(found: Mapping[str, TextSpeculation]) -> dict[str, Interval]:
+    return {f"faster: {kind}": median_interval(one.faster) for kind, one in found.items()}
 
 
-# -- acceptance ------------------------------------------------------------------------------
-
-
-def acceptance(trial: Trial) -> Found:
-    guessed = trial.once(guesses)
-    found = {kind: accepted_of(kind, one) for kind, one in guessed.items()}
-    low, high = PROMISED
-    engine = trial.engine("matched")
-    sizes = [model.layer_weights + model.head_weights for model in (engine.target, engine.draft)]
-    names = tuple(found)
+def acceptance(trial: Trial, *, low: float, high: float) -> Figures:
+    """The acceptance rate of every kind of text, beside a promised range."""
+    found, engine = trial.once(speculation), trial.engine("matched")
+    rates, names = acceptance_rates(found), tuple(found)
+    target, draft = (model.layer_weights + model.head_weights for model in (engine.target, engine.draft))
+    promised = (("claimed, from", low), ("claimed, to", high))
     series = (
-        Series("accepted", names, tuple(100 * number.value for number in found.values())),
-        *(
-            Series(f"claimed, {way}", names, (100 * share,) * len(names), "claimed")
-            for way, share in (("from", low), ("to", high))
-        ),
+        Series("accepted", names, tuple(100 * rate.value for rate in rates.values())),
+        *(Series(name, names, (100 * share,) * len(names), "claimed") for name, share in promised),
     )
-    return Found(
-        (
-            Number("claimed_low", "as claimed, from", low, "%", "claimed"),
-            Number("claimed_high", "to", high, "%", "claimed"),
-            Number("sizes", "the target's weights over the draft's", sizes[0] / sizes[1], "×", "formula"),
-            *found.values(),
-            *(
-                Number.within(key("of_all", kind), f"accepted of all, {kind}", one.tokens.map(share_of_all), "%")
-                for kind, one in guessed.items()
-            ),
-        ),
+    of_all = {f"of_all: {kind}": one.tokens.map(lambda tokens: (tokens - 1) / GAMMA) for kind, one in found.items()}
+    return Figures(
+        {"claimed_low": low, "claimed_high": high, "sizes": target / draft, **rates, **of_all},
         Chart("bars", f"% accepted, γ {GAMMA}", "", series),
     )
 
 
-def accepted_of(kind: str, one: Guessed) -> Number:
-    return Number.within(key("accepted", kind), f"accepted of judged, {kind}", accepted(one.tallies), "%")
-
-
-def share_of_all(tokens: float) -> float:
-    """Accepted of all guesses, from the tokens that a round gives."""
-    return (tokens - 1) / GAMMA
-
-
-def judge_acceptance(values: Values) -> Verdict:
-    accepted = well_matched(values, "accepted")
-    low, high = values["claimed_low"], values["claimed_high"]
-    inside = [kind for kind, share in accepted.items() if low <= share <= high]
-    spread = f"{percent(min(accepted.values()))} to {percent(max(accepted.values()))}, by text and temperature"
-    if len(inside) == len(accepted):
-        return Verdict("holds", f"{spread}.")
-    needs = (
-        "A pair and a text of that acceptance: it belongs to both, and to the temperature, not to the ratio of sizes."
-    )
-    if inside:
-        return Verdict("conditions", f"For {', '.join(inside)}. In all: {spread}.", needs)
-    if min(accepted.values()) < low and max(accepted.values()) > high:
-        return Verdict("conditions", f"For texts between these: {spread}.", needs)
-    return Verdict("fails", f"{spread}.", needs)
-
-
-# -- 1 + gamma x acceptance ------------------------------------------------------------------
-
-
-def formula(trial: Trial) -> Found:
-    found = trial.once(guesses)
-    numbers, tokens, theory, faster = [], [], [], []
+def formula(trial: Trial) -> Figures:
+    """1 + γ × acceptance, beside the tokens per pass and the speed-up."""
+    found = trial.once(speculation)
+    faster, values = speedups(found), {}
     for kind, one in found.items():
-        rounds = one.rounds
-        said = 1 + GAMMA * rounds.acceptance
-        numbers += [
-            Number(key("tokens", kind), f"tokens a pass gave = 1 + γ × accepted of all, {kind}", rounds.tokens),
-            Number(key("said", kind), f"1 + γ × accepted of judged, {kind}", said, "", "claimed"),
-            Number(key("theory", kind), f"(1 − aᵞ⁺¹) / (1 − a), {kind}", rounds.expected_tokens, "", "formula"),
-            Number.median(key("faster", kind), f"speed-up, median, {kind}", one.faster, "×"),
-        ]
-        tokens.append(rounds.tokens)
-        theory.append(rounds.expected_tokens)
-        faster.append(numbers[-1].value)
-    names = tuple(found)
+        values |= {
+            f"tokens: {kind}": one.rounds.tokens,
+            f"said: {kind}": 1 + GAMMA * one.rounds.acceptance,
+            f"theory: {kind}": one.rounds.expected_tokens,
+            f"faster: {kind}": faster[f"faster: {kind}"],
+        }
     series = (
-        Series("1 + γ × accepted of all", names, tuple(tokens), "claimed"),
-        Series("(1 − aᵞ⁺¹) / (1 − a)", names, tuple(theory), "formula"),
-        Series("speed-up", names, tuple(faster)),
+        Series("1 + γ × accepted of all", tuple(found), tuple(one.rounds.tokens for one in found.values()), "claimed"),
+        Series(
+            "(1 − aᵞ⁺¹) / (1 − a)",
+            tuple(found),
+            tuple(one.rounds.expected_tokens for one in found.values()),
+            "formula",
+        ),
+        Series("speed-up", tuple(found), tuple(one.value for one in faster.values())),
     )
-    return Found(tuple(numbers), Chart("bars", f"tokens a pass, and × as fast, γ {GAMMA}", "", series))
+    return Figures(values, Chart("bars", f"tokens per pass, and × as fast, γ {GAMMA}", "", series))
 
 
-def judge_formula(values: Values) -> Verdict:
-    said, tokens, faster = (well_matched(values, what) for what in ("said", "tokens", "faster"))
-    off = {kind: tokens[kind] / faster[kind] for kind in tokens}
-    met = [kind for kind, ratio in off.items() if close(ratio)]
-    far = max(off, key=off.__getitem__)
-    worst = max(said, key=lambda kind: said[kind] / tokens[kind])
-    tally = "With the share accepted of all guesses it is the number of tokens that a pass gives, by definition."
-    if not close(said[worst] / tokens[worst]):
-        tally += (
-            " With the share accepted of those that were judged (none after a rejected one is) it is not even that: it "
-            f"says {plain(said[worst])} where a pass gave {plain(tokens[worst])} ({worst})."
-        )
-    if len(met) == len(tokens):
-        return Verdict("holds", f"It is the speed-up: drafting and the wider pass take almost no time. {tally}")
-    why = (
-        "As a speed-up it ignores the time of drafting and of the wider pass: decoding is "
-        f"{times(faster[far])} as fast where it says {times(tokens[far])} ({far}). {tally}"
+def gains(trial: Trial) -> Figures:
+    """Acceptance and speed-up, what the rounds would give a large target, and whether greedy texts stay the same."""
+    found = trial.once(speculation)
+    large = {
+        f"large: {kind}": one.tokens.map(lambda tokens: tokens / (GAMMA * TENTH + 1)) for kind, one in found.items()
+    }
+    return Figures(
+        {
+            **acceptance_rates(found),
+            **speedups(found),
+            **large,
+            "cost": found[PLAIN].rounds.cost,
+            "wide": found[PLAIN].rounds.pass_ratio,
+            "texts": sum(one.texts for one in found.values()),
+            "same": sum(one.same for one in found.values()),
+            "exact": trial.engine("matched").target.dtype == torch.float32,
+        }
     )
-    needs = (
-        "A draft that takes almost no time, and a pass over γ + 1 tokens that takes no longer than one over a single "
-        "token. Else divide by what a round takes, in passes over a single token."
+
+
+def best_speedup(acceptance: float, cost: float, gammas: Sequence[int] = GAMMAS) -> float:
+    """The speed-up at the best of some windows, by theorem 3.8."""
+    return max(speedup(acceptance, gamma, cost) for gamma in gammas)
+
+
+def needed_acceptance(faster: float, cost: float, gammas: Sequence[int] = GAMMAS) -> float:
+    """The least acceptance at which the best of some windows gives that speed-up. Infinite: not even 1 does."""
+    if best_speedup(1.0, cost, gammas) < faster:
+        return math.inf
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        enough = best_speedup(middle, cost, gammas) >= faster
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
+def promised(
+    trial: Trial,
+    *,
+    needs: Mapping[str, Sequence[float]],
+    costs: Mapping[str, float],
+    claimed: Sequence[float],
+    fixed: Mapping[str, float] | None = None,
+    limit: float | None = None,
+) -> Figures:
+    """Speed-ups promised of speculation: the acceptance that each would take, beside what is accepted here.
+
+    By theorem 3.8 of Leviathan et al. (2211.17192), which counts the time of the draft's and the target's passes only,
+    with a wide pass as fast as a narrow one: a large target on an idle device comes close to that.
+
+    Args:
+        needs: by key, a speed-up, a cost c, and windows (none: the best of ``GAMMAS``).
+        costs: curves, by name. claimed: speed-ups, drawn as lines. fixed: further values.
+        limit: a c at which the most that any acceptance gives is added.
+    """
+    found = trial.once(speculation)
+    needed = {key: needed_acceptance(faster, cost, some or GAMMAS) for key, (faster, cost, *some) in needs.items()}
+    if limit is not None:
+        needed["limit"] = best_speedup(1.0, limit)
+    xs = tuple(i / 48 for i in range(49))
+    series = (
+        *(Series(name, xs, tuple(best_speedup(x, cost) for x in xs), "formula") for name, cost in costs.items()),
+        *(Series(f"claimed, ×{ratio:g}", (0.0, 1.0), (ratio, ratio), "claimed") for ratio in claimed),
     )
-    if met:
-        return Verdict("conditions", f"For {listed(met)}. {why}", needs)
-    return Verdict("fails", why, needs)
+    return Figures(
+        {**acceptance_rates(found), **speedups(found), **(fixed or {}), **needed},
+        Chart("lines", "acceptance", "× as fast at the best γ", series),
+    )
 
 
-def close(ratio: float) -> bool:
-    return 0.9 <= ratio <= 1.1
+def windows(trial: Trial, *, gammas: Sequence[int], judged_at: int, tokens: int) -> Figures:
+    """The fastest window of each kind of text. ``judged_at``: the window whose acceptance stands for the kind."""
+    configs: Configs = {
+        f"γ {gamma}": {"speculative": "draft", "num_speculative_tokens": gamma} if gamma else {} for gamma in gammas
+    }
+    values: dict[str, float | Interval] = {}
+    series = []
+    for kind, runs in trial.once(text_sweep, configs=configs, tokens=tokens, kinds=kinds()).items():
+        rates = {gamma: list(map(decode_rate, some)) for gamma, some in zip(gammas, runs.values(), strict=True)}
+        tallies = [tally(run, judged_at) for run in runs[f"γ {judged_at}"]]
+        if not any(one.rounds for one in tallies):
+            raise LabError(f"No whole round of {judged_at} draft tokens in the texts of {kind}.")
+        share = accepted(tallies)
+        values |= {
+            f"accepted: {kind}": share,
+            f"best: {kind}": fastest(rates),
+            f"cheap: {kind}": best_window(share.value, gammas[-1], lambda gamma: 1 + TENTH * gamma),
+        }
+        medians = [statistics.median(some) for some in rates.values()]
+        series.append(Series(kind, tuple(rates), tuple(rate / medians[0] for rate in medians)))
+    return Figures(values, Chart("lines", "γ", "× as fast as without", tuple(series)))
 
 
-CLAIMS = (
-    Claim(
-        id="acceptance-rate",
-        topic=TOPIC,
-        quote="With a well-matched draft model: 70B → 7B pairing: ~60-70% acceptance rate at gamma=5",
-        source=TUTORIAL,
-        tested=f"The embedded pair with γ 5: accepted of judged guesses in three kinds of text, of each {TEXTS} texts; "
-        "beside them the share of all guesses, where those after a rejected one count as rejected, and stories with a "
-        "draft that does not match. Their pair itself is too large for this.",
-        rule="Holds if 60-70% of the judged guesses are accepted in every kind of text with the matching draft. Under "
-        "conditions if so many are in some, or if these kinds lie on both sides.",
-        experiment=acceptance,
-        judge=judge_acceptance,
-    ),
-    Claim(
-        id="speedup-formula",
-        topic=TOPIC,
-        quote="Effective speedup: 1 + gamma * acceptance_rate forward passes saved",
-        source=TUTORIAL,
-        tested="That formula beside the speed-up, the tokens that a pass of the target really gave, and Leviathan's "
-        "formula for them (2211.17192, equation 1). The article's program stops at the first rejected guess: here, "
-        "of all γ guesses, those after it count as rejected, too.",
-        rule="Holds if 1 + γ × accepted of all guesses is within 10% of the speed-up in every kind of text with the "
-        "matching draft: the article speaks of well-matched ones. Under conditions if it is in some. (That it is the "
-        "tokens a pass gives is an identity and decides nothing.)",
-        experiment=formula,
-        judge=judge_formula,
-    ),
-)
+def fastest(rates: Mapping[int, Sequence[float]]) -> Interval:
+    """The window with the highest median rate; its interval spans all windows that are not surely slower.
+
+    Args:
+        rates: tokens per second by window, for the same texts in the same order.
+    """
+    best = max(rates, key=lambda gamma: statistics.median(rates[gamma]))
+    ratios = {gamma: [a / b for a, b in zip(some, rates[best], strict=True)] for gamma, some in rates.items()}
+    sure = {gamma: median_interval(some) for gamma, some in ratios.items()}
+    likely = [gamma for gamma, one in sure.items() if one.high is None or one.high >= 1]
+    return Interval(best, min(likely), max(likely))

@@ -1,4 +1,4 @@
-"""What an experiment is given: an engine, its size, and a way to be stopped and to let others have their turn."""
+"""A series of experiments: their engine, their size, a way to be stopped, and turns for others in between."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
@@ -14,7 +15,7 @@ from lab.measure.measuring import sound, take_turns
 from lab.measure.prompts import held_out_prompts
 from lab.trace.run import Run
 
-Measured = TypeVar("Measured")
+T = TypeVar("T")
 
 
 class Stopped(Exception):
@@ -28,7 +29,7 @@ class Trial:
         load: gives an engine of the embedded target with the "matched" or the "mismatched" draft.
         small: use sizes for a test: it takes less time, and the figures are not to be trusted.
         cancelled: once set, the experiment ends with ``Stopped`` before its next measurement.
-        report: told in a few words what is under way.
+        report: called with a few words on what is under way.
         turn: entered around every measurement, so that others' can come in between.
 
     Attributes:
@@ -50,9 +51,9 @@ class Trial:
         self.seconds = 0.0
         self._cancelled = cancelled or threading.Event()
         self._turn = turn
-        self._known: dict[Callable[[Trial], object], object] = {}
+        self._measured: dict[tuple[str, str], Any] = {}
 
-    def measure(self, work: Callable[[], Measured]) -> Measured:
+    def measure(self, work: Callable[[], T]) -> T:
         """Do a piece of work that is timed, or long, when it is this trial's turn.
 
         Raises:
@@ -66,7 +67,7 @@ class Trial:
             finally:
                 self.seconds += time.perf_counter() - began
 
-    def take_turns(self, rows: Mapping[str, Callable[[], Measured]], repeats: int) -> dict[str, list[Measured]]:
+    def take_turns(self, rows: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, list[T]]:
         """Each row ``repeats`` times in changing order, after one run to warm up.
 
         Raises:
@@ -74,16 +75,13 @@ class Trial:
         """
         total, done = len(rows) * (repeats + 1), 0
 
-        def counted(name: str, work: Callable[[], Measured]) -> Callable[[], Measured]:
-            def once() -> Measured:
-                nonlocal done
-                done += 1
-                self.report(f"run {done} of {total}: {name}")
-                return self.measure(work)
+        def counted(name: str, work: Callable[[], T]) -> T:
+            nonlocal done
+            done += 1
+            self.report(f"run {done} of {total}: {name}")
+            return self.measure(work)
 
-            return once
-
-        return take_turns({name: counted(name, work) for name, work in rows.items()}, repeats, lambda line: None)
+        return take_turns({name: partial(counted, name, work) for name, work in rows.items()}, repeats)
 
     def generate(
         self, engine: Engine, prompt: str, config: EngineConfig, max_tokens: int, temperature: float = 0.0
@@ -99,11 +97,12 @@ class Trial:
         self._go_on()
         return sound(run, engine)
 
-    def once(self, measurement: Callable[[Trial], Measured]) -> Measured:
-        """Measure once what several claims rest on."""
-        if measurement not in self._known:
-            self._known[measurement] = measurement(self)
-        return self._known[measurement]
+    def once(self, measurement: Callable[..., T], **how: Any) -> T:
+        """``measurement(self, **how)``, made once for all claims that rest on it."""
+        key = measurement.__name__, repr(how)
+        if key not in self._measured:
+            self._measured[key] = measurement(self, **how)
+        return self._measured[key]
 
     def _go_on(self) -> None:
         if self._cancelled.is_set():

@@ -24,7 +24,7 @@ PROBE_EVERY = 32
 AGEING = 0.5
 """Factor by which such a try reduces the weight of all earlier rounds: a few good probes should outweigh the past."""
 PRIOR = (3.0, 4.0)
-"""Accepted and judged proposals that a request is credited with at first, so that one bad round decides nothing."""
+"""Accepted and verified draft tokens that a request begins with, so that one bad round decides nothing."""
 RELUCTANCE = 1.05
 """Factor by which a new window must promise more than the current one: measurements are noisy."""
 KEPT = 21
@@ -81,8 +81,8 @@ class TheilSen:
         return constant + slope * size
 
 
-class Costs:
-    """Measured times of a pool's steps in milliseconds, without drafting, which each drafter times itself.
+class StepCosts:
+    """Measured times of a core's steps in milliseconds, without drafting, which each drafter times itself.
 
     Over the few tokens of a round all are near enough to lines: the target's pass and the work around it (verdicts,
     events) by the tokens in the pass, drafting by the proposals. Prompts are not: there another token costs less.
@@ -152,7 +152,7 @@ def best_window(acceptance: float, most: int, round_ms: Callable[[int], float]) 
 
 
 @dataclass(slots=True)
-class Window:
+class AdaptiveWindow:
     """The window of one request.
 
     Attributes:
@@ -165,18 +165,20 @@ class Window:
     gamma: int = 0
     _rounds: int = 0
     _accepted: float = PRIOR[0]
-    _judged: float = PRIOR[1]
+    _verified: float = PRIOR[1]
 
     def __post_init__(self) -> None:
         self.gamma = self.most
 
     @property
     def acceptance(self) -> float:
-        """Share of judged proposals that were accepted in recent rounds; three quarters before there are any."""
-        return self._accepted / self._judged
+        """Share of verified draft tokens that were accepted in recent rounds; three quarters before there are any."""
+        return self._accepted / self._verified
 
-    def observe(self, accepted: int, judged: int, sequences: int, known: int, costs: Costs, drafting: TheilSen) -> bool:
-        """Take in a round, in which ``accepted`` of ``judged`` proposals were kept, and choose the next gamma.
+    def observe(
+        self, accepted: int, verified: int, sequences: int, known: int, costs: StepCosts, drafting: TheilSen
+    ) -> bool:
+        """Take in a round, in which ``accepted`` of ``verified`` draft tokens were accepted, and choose the next gamma.
 
         The next pass, for ``sequences``, computes ``known`` tokens besides proposals: the newest of each, or without
         a cache their whole texts. ``drafting``: the times of the request's own drafter by number of proposals. A round
@@ -185,13 +187,13 @@ class Window:
         Returns:
             Whether gamma has changed. The new one is best if the whole batch uses it.
         """
-        if not self.adaptive or (self.gamma and not judged):
+        if not self.adaptive or (self.gamma and not verified):
             return False
         before = self.gamma
         self._rounds += 1
-        if judged:
+        if verified:
             self._accepted = FORGET * self._accepted + accepted
-            self._judged = FORGET * self._judged + judged
+            self._verified = FORGET * self._verified + verified
         if not costs.known or (self.gamma and not drafting.known):  # the times of this round are still to come
             return False
 
@@ -201,5 +203,5 @@ class Window:
             self.gamma = found.index(best)
         elif before == 0 and self._rounds % PROBE_EVERY == 0:
             self.gamma = 1
-            self._accepted, self._judged = AGEING * self._accepted, AGEING * self._judged
+            self._accepted, self._verified = AGEING * self._accepted, AGEING * self._verified
         return self.gamma != before

@@ -1,254 +1,180 @@
-"""Requests that share a cache, and the step that computes them as one batch.
+"""An engine core: requests that share a cache, and the step that computes them as one batch.
 
 A step takes every sequence's tokens that are not computed yet (a whole prompt at
-first, one token afterwards), lets drafters add proposals, computes them all in
-one pass, judges, commits, and rolls the cache back to what was kept. Prefill,
+first, one token afterwards), lets drafters add draft tokens, computes them all in
+one pass, verifies, commits, and rolls the cache back to what was accepted. Prefill,
 plain decoding and verification are the same step with different numbers of tokens.
+
+Lesson 12, all together. (vLLM: EngineCore.)
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-import time
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from lab.backends.gpu.async_scheduling import Ahead, launch_ahead
-from lab.backends.torch.torch_backend import NewTokens, forward
+from lab.backends.interface import Backend, DraftRound, NewTokens, PendingVerification, Verification
+from lab.engine.async_scheduling import AsyncScheduling
 from lab.engine.detokenizer import token_text
-from lab.engine.drafting import Drafters, give_up
+from lab.engine.drafters import Drafters, DraftOutput
 from lab.engine.error_messages import NOT_FINITE, explain
+from lab.engine.fallbacks import disable_drafter
 from lab.engine.memory_budget import Budget
-from lab.engine.scheduler import Scheduler, Turn
+from lab.engine.scheduler import ScheduledSequence, Scheduler
 from lab.engine.sequence import Sequence
-from lab.engine.step_stats import Reporting
-from lab.engine.verification import Outcome, Round, commit, judge
+from lab.engine.step_limits import StepLimits
+from lab.engine.step_stats import StepStats
+from lab.engine.verification import commit
 from lab.errors import LabError
-from lab.kv_cache.kv_cache import Cache, PoolSetting
-from lab.models.language_model import LanguageModel
-from lab.trace.events import FellBack, Part, Prefilled, WindowChanged
+from lab.kv_cache.kv_cache import CacheConfig, KVCache
+from lab.trace.events import Prefilled
 from lab.util.device_copy import several_on_device
 from lab.util.step_timer import StepTimer
 
 log = logging.getLogger(__name__)
 
-TRY_AGAIN_SECONDS = 60
-"""How often at most a pool that is never idle tries again what there was no memory for."""
 
-
-class Pool:
-    """One cache, its queue and its batch. ``setting.num_blocks`` 0: no cache.
+class EngineCore:
+    """One cache, its queue and its batch. ``config.num_blocks`` 0: no cache.
 
     Attributes:
-        failed: sequences that a step could not continue, and why; ``Pools`` decides what becomes of them.
+        failed: sequences that a step could not continue, and why; ``EngineCores`` decides what becomes of them.
     """
 
     def __init__(
         self,
-        setting: PoolSetting,
-        target: LanguageModel,
-        draft: LanguageModel | None,
+        config: CacheConfig,
+        target: Backend,
+        draft: Backend | None,
         tokenizer: PreTrainedTokenizerBase,
         budget: Budget,
+        limits: StepLimits,
         *,
-        max_num_seqs: int,
-        max_num_batched_tokens: int,
-        kernels: bool = False,
-        cuda_graphs: bool = False,
         async_scheduling: bool = True,
     ) -> None:
-        self.setting = setting
-        self.cache = None
-        if setting.num_blocks:
-            self.cache = Cache(setting, target, draft, kernels=kernels, cuda_graphs=cuda_graphs)
+        self.config = config
+        self.target, self.draft = target, draft
+        self.cache = KVCache(config, target.model, draft and draft.model) if config.num_blocks else None
         self._drafters = Drafters(target, draft, self.cache)
         self.scheduler = Scheduler(
             self.cache.blocks if self.cache else None,
             self.cache.copy_block if self.cache else None,
-            self._drafters.window,  # not a method of the pool: with no cycle, a dropped pool frees its cache at once
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
+            self._drafters.window,  # not a method of the core: with no cycle, a dropped core frees its cache at once
+            limits,
         )
         self.failed: list[tuple[Sequence, Exception]] = []
-        self._target = target
-        self._draft = draft
         self._token_text = functools.cache(functools.partial(token_text, tokenizer))  # of every token met
-        self._reporting = Reporting(target, self.cache, budget)
-        self._async_scheduling = async_scheduling
-        self._ahead: Ahead | None = None
-        self._tried = time.monotonic()
+        self._stats = StepStats(target, draft, self.cache, budget)
+        self._async = AsyncScheduling(target, self.cache, self._drafters, self.scheduler, on=async_scheduling)
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence, with the drafter it asks for."""
-        if not len(self.scheduler) or time.monotonic() - self._tried >= TRY_AGAIN_SECONDS:
-            self._try_again()
-        self._drafters.join(sequence)
+        self._drafters.assign(sequence)
         self.scheduler.add(sequence)
 
-    def _try_again(self) -> None:
-        """There may be memory now for what there was none for. If not, it costs a failed step, or a capture."""
-        self._tried = time.monotonic()
-        self.scheduler.grow()
-        if self.cache and self.cache.graphs:
-            self.cache.graphs.try_again()
+    def finish(self, sequence: Sequence) -> None:
+        """End a sequence that has its last token."""
+        self.scheduler.remove(sequence)
+        sequence.finish(sequence.reason)
 
-    def close(self) -> None:
-        """Before it is dropped."""
-        if self.cache and self.cache.graphs:
-            self.cache.graphs.drop()
-
-    @property
-    def worth_keeping(self) -> bool:
-        """Whether it holds prefixes that can still be found, or captured steps."""
-        if self.cache is None:
-            return False
-        return self.cache.blocks.occupancy().cached > 0 or bool(self.cache.graphs and self.cache.graphs.count)
-
-    def reap(self) -> None:
-        """End the sequences that have been cancelled."""
-        for sequence in (*self.scheduler.running, *self.scheduler.waiting):
-            if sequence.cancelled.is_set():
-                self.scheduler.remove(sequence)
-                sequence.finish("cancelled")
-        self.settle()
-
-    def shrink(self) -> None:
-        """Make the next step smaller, after one that ran out of memory, if it can be."""
-        self.scheduler.shrink()
-        for sequence in self.scheduler.running:
-            sequence.keep(sequence.computed)  # what was drafted for the failed step is drafted again
+    def settle(self) -> None:
+        """Let go of what was launched ahead, if no sequence is left to use it."""
+        if not self.scheduler.running:
+            self._async.take()
 
     # -- one step ----------------------------------------------------------------------------
 
     @torch.inference_mode()
     def step(self) -> None:
         """Compute one batch. Raises what the target's forward pass raises; then nothing is committed."""
-        ahead, self._ahead = self._ahead, None
-        clock = StepTimer(self._target.device)
-        turns = self.scheduler.schedule(admit=ahead is None)
-        clock.mark("rest")
-        drafted = self._drafters.propose(turns, clock)
-        rounds = [Round(turn.sequence, drafted.proposals.get(turn.sequence)) for turn in turns]
-        sdpa = self.setting.prefill_attention if any(turn.count > 1 for turn in turns) else "auto"
-        logits = ahead.logits_of(turns) if ahead else None
-        if logits is None:
-            ahead = None  # nothing of it is used
-            storage = self.cache.target if self.cache else None
-            logits = forward(self._target, self._new_tokens(turns, rounds), storage, sdpa)
-        self._tell_failures(turns)
-        clock.mark("verify")
-        known = self._reporting.known(turns, rounds, sdpa, drafted, ahead)
-        clock.mark("rest")
-        complete = [round for turn, round in zip(turns, rounds, strict=True) if turn.complete]
-        judging = None
-        if complete:
-            kernels = self.cache and self.cache.kernels
-            judging = judge(logits, complete, native=self._target.native.model is not None, kernels=kernels)
-        clock.mark("sample")
-        if judging and self._can_launch_ahead(turns):
-            sequences = [turn.sequence for turn in turns]
-            self._ahead = launch_ahead(self._target, self.cache.target, sequences, judging.own)
-        judged = judging.outcomes() if judging else []
-        outcomes = dict(zip((round.sequence for round in complete), judged, strict=True))
+        timer = StepTimer(self.target.model.device)
+        ahead = self._async.take()
 
-        told = [self._tell(turn, round, outcomes.get(turn.sequence)) for turn, round in zip(turns, rounds, strict=True)]
-        broken = {sequence for sequence, _ in self.failed}
-        taken = self._reporting.report(known, told, clock, broken, self._finish)
-        if self._ahead:
-            self._ahead.before = time.perf_counter() - taken
+        scheduled = self.scheduler.schedule(admit=ahead is None)
+        timer.mark("rest")
 
-    def _can_launch_ahead(self, turns: list[Turn]) -> bool:
-        """Whether the next step will be another token of each of these turns' sequences, as far as is known now."""
-        graphs, scheduler = self.cache and self.cache.graphs, self.scheduler
-        if not (self._async_scheduling and graphs and graphs.on) or scheduler.may_admit:
-            return False
-        plain = all(turn.complete and not turn.window for turn in turns)  # even if nothing was proposed in the window
-        return plain and len(turns) == len(scheduler.running)
+        drafted = self._drafters.propose(scheduled, timer)
 
-    def settle(self) -> None:
-        """Let go of what was launched ahead, if no sequence is left to use it."""
-        if not self.scheduler.running:
-            self._ahead = None
+        logits = ahead.logits_of(scheduled) if ahead else None
+        used = ahead if logits is not None else None
+        logits = self._forward(scheduled, drafted) if logits is None else logits
+        timer.mark("verify")
 
-    def _new_tokens(self, turns: list[Turn], rounds: list[Round]) -> list[NewTokens]:
-        """Each turn's part of the target's forward pass: known tokens, then proposals."""
-        starts = [turn.sequence.computed for turn in turns]
-        known = [turn.sequence.tokens[start : start + turn.count] for turn, start in zip(turns, starts, strict=True)]
+        snapshot = self._stats.snapshot(scheduled, drafted, self._sdpa(scheduled), used)
+        timer.mark("rest")
+
+        pending = self._verify(logits, scheduled, drafted)
+        timer.mark("sample")
+        self._async.launch(scheduled, pending)
+
+        kinds = self._commit(scheduled, drafted, pending)
+
+        read_at = self._stats.report(snapshot, kinds, timer, {sequence for sequence, _ in self.failed}, self.finish)
+        self._async.note_host_time(read_at)
+
+    def _forward(self, scheduled: list[ScheduledSequence], drafted: DraftOutput) -> torch.Tensor:
+        """One packed pass over known tokens and draft tokens. Returns [rows to verify, vocabulary]."""
+        starts = [one.sequence.computed for one in scheduled]
+        known = [one.sequence.tokens[a : a + one.num_tokens] for one, a in zip(scheduled, starts, strict=True)]
+        news = several_on_device(known, self.target.model.device)
         batch = []
-        for turn, round, start, new in zip(
-            turns, rounds, starts, several_on_device(known, self._target.device), strict=True
-        ):
-            if round.proposals:
-                new = torch.cat([new, round.proposals.tokens])
-            batch.append(NewTokens(new, start, turn.sequence.table, keep=round.window + 1 if turn.complete else 0))
-        return batch
+        for one, round, start, new in zip(scheduled, drafted.rounds, starts, news, strict=True):
+            if round.draft:
+                new = torch.cat([new, round.draft.token_ids])
+            keep = round.num_draft_tokens + 1 if one.complete else 0
+            batch.append(NewTokens(new, start, one.sequence.table, keep))
+        return self.target.forward(batch, self.cache.target if self.cache else None, self._sdpa(scheduled))
 
-    def _tell(self, turn: Turn, round: Round, outcome: Outcome | None) -> str:
-        """Commit a turn's outcome and return the kind of step it was."""
-        sequence = turn.sequence
-        again = sequence.table is not None and (turn.count > 1 or outcome is None)  # known tokens, computed once more
+    def _sdpa(self, scheduled: list[ScheduledSequence]) -> str:
+        return self.config.prefill_attention if any(one.num_tokens > 1 for one in scheduled) else "auto"
+
+    def _verify(
+        self, logits: torch.Tensor, scheduled: list[ScheduledSequence], drafted: DraftOutput
+    ) -> PendingVerification | None:
+        """Verify the rounds of all sequences whose newest token was computed; None if there are none."""
+        rounds = [round for one, round in zip(scheduled, drafted.rounds, strict=True) if one.complete]
+        return self.target.verify(logits, rounds) if rounds else None
+
+    def _commit(
+        self, scheduled: list[ScheduledSequence], drafted: DraftOutput, pending: PendingVerification | None
+    ) -> list[str]:
+        """Commit every sequence's verification. Returns the kinds of step that it was for each."""
+        verified = iter(pending.results() if pending else ())
+        pairs = [(one, next(verified) if one.complete else None) for one in scheduled]
+        return [self._commit_one(one, round, found) for (one, found), round in zip(pairs, drafted.rounds, strict=True)]
+
+    def _commit_one(self, one: ScheduledSequence, round: DraftRound, verified: Verification | None) -> str:
+        sequence = one.sequence
+        again = sequence.table is not None and (one.num_tokens > 1 or verified is None)  # known tokens, once more
         prefill = not sequence.generated or again
-        kind = "prefill" if prefill and not round.window else "verify" if round.window else "decode"
-        if outcome is None:  # a chunk of known tokens
-            sequence.keep(sequence.computed + turn.count)
-        elif not outcome.finite:
+        kind = "verify" if round.num_draft_tokens else "prefill" if prefill else "decode"
+        if verified is None:  # a chunk of known tokens
+            sequence.keep(sequence.computed + one.num_tokens)
+        elif not verified.finite:
             self.failed.append((sequence, LabError(NOT_FINITE)))
         else:
+            cached_tokens = sequence.report.cached_tokens
             if not sequence.generated:
-                sequence.recorder.emit(Prefilled, tokens=sequence.prompt_length, cached_tokens=sequence.cached_tokens)
+                sequence.recorder.emit(Prefilled, tokens=sequence.prompt.length, cached_tokens=cached_tokens)
             try:
-                commit(sequence, outcome, self._token_text)
+                commit(sequence, verified, self._token_text)
             except Exception as error:  # this sequence's alone: the others go on
-                log.exception("the tokens of a sequence could not be told")
+                log.exception("the tokens of a sequence could not be reported")
                 self.scheduler.remove(sequence)
                 sequence.finish("error", explain(error))
                 return kind
             sequence.keep(len(sequence.tokens) - 1)  # the newest token is computed by the next step
-            if not outcome.draft_finite:
-                give_up(sequence, "Its output is not finite.")
-            elif sequence.drafter and kind != "prefill" and not sequence.reason:
-                self._follow(sequence, outcome)
+            if not verified.draft_finite:
+                disable_drafter(sequence, "Its output is not finite.")
+            elif (drafter := self._drafters.of(sequence)) and kind != "prefill" and not sequence.reason:
+                self._stats.adapt(sequence, verified, drafter.times, self.scheduler.running)
         if sequence.table and sequence.shares_prefixes:
             # A block that drafting requests can find must hold the draft's keys and values as well.
-            drafted = sequence.config.speculative == "draft"
-            length = min(sequence.computed, sequence.draft_length) if drafted else sequence.computed
-            sequence.table.store_full(sequence.tokens, length, sequence.root, sequence.config.cache_priority)
+            by_draft = sequence.config.speculative == "draft"
+            length = min(sequence.computed, sequence.draft.num_computed) if by_draft else sequence.computed
+            priority = sequence.config.cache_priority
+            sequence.table.cache_full_blocks(sequence.tokens, length, sequence.prefix_root, priority)
         return kind
-
-    def _follow(self, sequence: Sequence, outcome: Outcome) -> None:
-        judged = min(outcome.accepted + 1, len(outcome.proposed))
-        running, drafting, costs = self.scheduler.running, sequence.drafter.times, self._reporting.costs
-        sequences = len(running)
-        known = sequences if self.cache else sum(len(one.tokens) for one in running)
-        if sequence.window.observe(outcome.accepted, judged, sequences, known, costs, drafting):
-            gamma = sequence.window.gamma
-            sequence.recorder.emit(
-                WindowChanged,
-                step=sequence.step + 1,
-                gamma=gamma,
-                acceptance=sequence.window.acceptance,
-                draft_ms=drafting.ms(1) if drafting.known else None,
-                verify_ms=costs.pass_ms(known + sequences * gamma) if costs.compared else None,
-            )
-
-    def _finish(self, sequence: Sequence) -> None:
-        self.scheduler.remove(sequence)
-        sequence.finish(sequence.reason)
-
-    def _tell_failures(self, turns: list[Turn]) -> None:
-        """Tell every sequence once which parts its steps go on without, even one that joins later."""
-        for part, reason in self._failures().items():
-            for turn in turns:
-                if part not in turn.sequence.gave_up:
-                    turn.sequence.gave_up.add(part)
-                    turn.sequence.recorder.emit(FellBack, part=part, reason=reason)
-
-    def _failures(self) -> dict[Part, str]:
-        models = [model.compile_failure for model in (self._target, self._draft) if model]
-        found = {"compile": next(filter(None, models), None), "kernel": self._target.native.failure}
-        if self.cache:
-            found["kernel"] = found["kernel"] or self.cache.kernels.failure
-            found["cuda_graph"] = self.cache.graphs and self.cache.graphs.failure
-        return {part: reason for part, reason in found.items() if reason}

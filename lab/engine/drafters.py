@@ -1,41 +1,32 @@
-"""Drafters, which propose tokens for the target to verify: four kinds, one interface."""
+"""Drafters, which propose tokens for the target to verify: four kinds, one interface.
+
+Lessons 8, speculative decoding, and 11, drafting without a draft model.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
+from collections import defaultdict
+from collections.abc import Callable
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
 
-from lab.backends.torch.sampler import sample
-from lab.backends.torch.torch_backend import NewTokens, forward
-from lab.config import SamplingParams
+from lab.backends.interface import PROPOSE, Backend, DraftRound, DraftTokens, NewTokens
 from lab.engine.adaptive_window import TheilSen
-from lab.engine.pass_cost import PassWork, Span
-from lab.engine.sequence import PROPOSE, Sequence
+from lab.engine.fallbacks import disabling_drafter
+from lab.engine.pass_cost import PassCostModel, Span
+from lab.engine.scheduler import ScheduledSequence
+from lab.engine.sequence import Sequence
 from lab.kv_cache.formats import KVStorage
-from lab.models.language_model import LanguageModel
+from lab.kv_cache.kv_cache import KVCache
 from lab.trace.roofline import PassCost
-from lab.util.device_copy import joined, on_device, several_on_device
-
-
-class Proposals(NamedTuple):
-    """One sequence's proposals for a round, on the device.
-
-    Attributes:
-        tokens: [g] int64, g > 0.
-        q: [g, vocabulary] float32, the distribution each was drawn from; of a greedy request, the one it is the
-            likeliest of; of prompt lookup, 1 on each. None: there is none, and they are kept if they match the
-            target's own tokens.
-    """
-
-    tokens: torch.Tensor
-    q: torch.Tensor | None
+from lab.util.device_copy import several_on_device
+from lab.util.step_timer import StepTimer
 
 
 class Drafter(ABC):
@@ -44,27 +35,27 @@ class Drafter(ABC):
     Anything its methods raise is caught: its sequences then go on without a drafter.
 
     Attributes:
-        times: milliseconds that a step's proposals took, by the most that were proposed for one sequence.
+        times: milliseconds that a step's drafting took, by the most tokens drafted for one sequence.
     """
 
     def __init__(self) -> None:
         self.times = TheilSen()
 
     @abstractmethod
-    def propose(self, sequences: list[Sequence], windows: list[int]) -> list[Proposals | None]:
-        """At most ``windows[i]`` tokens to follow ``sequences[i]``; None where it has nothing to propose."""
+    def propose(self, sequences: list[Sequence], windows: list[int]) -> list[DraftTokens | None]:
+        """Draft at most ``windows[i]`` tokens to follow ``sequences[i]``; None where there is nothing to propose."""
 
-    def work(self, sequences: list[Sequence], windows: list[int]) -> PassCost:
-        """What ``propose`` is about to move and compute, over all of its model's passes."""
+    def cost(self, sequences: list[Sequence], windows: list[int]) -> PassCost:
+        """The bytes and FLOPs that ``propose`` is about to take, over all of its model's passes."""
         return PassCost()
 
     def is_behind(self, sequences: list[Sequence]) -> bool:
-        """Whether ``propose`` is about to read more than in a usual round, because a text grew without it."""
+        """True if ``propose`` is about to read more than in a usual round, because a text grew without it."""
         return False
 
     def read(self, sequences: list[Sequence], stops: list[int]) -> PassCost:
-        """Read the first ``stops[i]`` tokens of ``sequences[i]``, which is as far as the target gets in this step: so
-        a prompt comes in chunks here too. Returns what it moved and computed."""
+        """Read the first ``stops[i]`` tokens of ``sequences[i]``, as far as the target gets in this step: so a prompt
+        comes in chunks here too. Returns what that took."""
         return PassCost()
 
 
@@ -77,110 +68,76 @@ class ModelDrafter(Drafter):
     layers' work when verifying), which read what the target stored and write what it will overwrite.
     """
 
-    def __init__(self, model: LanguageModel, storage: KVStorage | None, *, early_exit: bool = False) -> None:
+    def __init__(self, backend: Backend, storage: KVStorage | None, *, early_exit: bool = False) -> None:
         super().__init__()
-        self._model = model
+        self._backend = backend
         self._storage = storage
         self._early_exit = early_exit
-        self._passes = PassWork(model, storage)
+        self._costs = PassCostModel(backend, storage)
 
-    def propose(self, sequences: list[Sequence], windows: list[int]) -> list[Proposals | None]:
+    def propose(self, sequences: list[Sequence], windows: list[int]) -> list[DraftTokens | None]:
         """The first forward pass also reads the tokens the model has not seen yet, or without a cache all of them.
 
-        The last proposal is not fed back: if it is accepted, the next round begins by reading it.
+        The last draft token is not fed back: if it is accepted, the next round begins by reading it.
         """
-        device, samplings = self._model.device, [sequence.sampling for sequence in sequences]
-        starts = [self._read(sequence) for sequence in sequences]
-        unread = several_on_device([s.tokens[start:] for s, start in zip(sequences, starts, strict=True)], device)
-        draws = [s.draws[s.generated : s.generated + w, PROPOSE] for s, w in zip(sequences, windows, strict=True)]
+        starts = [self._num_read(sequence) for sequence in sequences]
+        unread = [s.tokens[start:] for s, start in zip(sequences, starts, strict=True)]
         batch = [
             NewTokens(new, start, sequence.table, keep=1)
-            for new, start, sequence in zip(unread, starts, sequences, strict=True)
+            for new, start, sequence in zip(self._on_device(unread), starts, sequences, strict=True)
         ]
-        native = self._model.native.model
-        if native and self._storage:
-            u = pad_sequence(draws, batch_first=True)
-            ahead = native.decode_ahead(batch, self._model.layers, self._storage, windows, samplings, u)
-            made = [Proposals(t[:w], q[:w]) for t, q, w in zip(*ahead, windows, strict=True)]
-        else:
-            greedy = all(sampling.greedy for sampling in samplings)
-            u = None if greedy else on_device(joined(draws), device).split(windows)
-            made = self._one_by_one(batch, windows, samplings, u)
+        uniforms = [s.uniforms[s.generated : s.generated + w, PROPOSE] for s, w in zip(sequences, windows, strict=True)]
+        drafts = self._backend.draft(batch, windows, [s.sampling for s in sequences], uniforms, self._storage)
         if not self._early_exit:
             for sequence, new, window in zip(sequences, batch, windows, strict=True):
-                sequence.draft_length = new.stop + window - 1 if sequence.table else 0
-        return made
+                sequence.draft.num_computed = new.stop + window - 1 if sequence.table else 0
+        return drafts
 
     def read(self, sequences: list[Sequence], stops: list[int]) -> PassCost:
         if self._early_exit or self._storage is None:
             return PassCost()
-        starts = [sequence.draft_length for sequence in sequences]
+        starts = [sequence.draft.num_computed for sequence in sequences]
         news = [s.tokens[start:stop] for s, start, stop in zip(sequences, starts, stops, strict=True)]
         batch = [
             NewTokens(new, start, sequence.table, keep=0)
-            for new, start, sequence in zip(several_on_device(news, self._model.device), starts, sequences, strict=True)
+            for new, start, sequence in zip(self._on_device(news), starts, sequences, strict=True)
             if len(new)
         ]
         if batch:
-            forward(self._model, batch, self._storage)
+            self._backend.forward(batch, self._storage)
         for sequence, stop in zip(sequences, stops, strict=True):
-            sequence.draft_length = max(sequence.draft_length, stop)
-        return self._passes.of(Span(new.start, new.stop, 0) for new in batch) if batch else PassCost()
+            sequence.draft.num_computed = max(sequence.draft.num_computed, stop)
+        return self._costs.of(Span(new.start, new.stop, 0) for new in batch) if batch else PassCost()
 
-    def _one_by_one(
-        self,
-        batch: list[NewTokens],
-        windows: list[int],
-        samplings: list[SamplingParams],
-        draws: tuple[torch.Tensor, ...] | None,
-    ) -> list[Proposals]:
-        """One forward pass per token of the longest window. ``draws``: [window] float64 for each sequence; None if all
-        are greedy."""
-        batch = list(batch)
-        tokens: list[list[torch.Tensor]] = [[] for _ in batch]
-        rows: list[list[torch.Tensor]] = [[] for _ in batch]
-        native, kernels = self._model.native.model is not None, self._storage and self._storage.kernels
-        for i in range(max(windows)):
-            active = [k for k, window in enumerate(windows) if window > i]
-            logits = forward(self._model, [batch[k] for k in active], self._storage)
-            u = None if draws is None else torch.stack([draws[k][i] for k in active])
-            q, chosen = sample(logits, [samplings[k] for k in active], u, native=native, kernels=kernels)
-            for row, k in enumerate(active):
-                token, new = chosen[row : row + 1], batch[k]
-                tokens[k].append(token)
-                rows[k].append(q[row])
-                if new.table:
-                    batch[k] = new._replace(token_ids=token, start=new.stop)
-                else:
-                    batch[k] = new._replace(token_ids=torch.cat([new.token_ids, token]))
-        return [Proposals(torch.cat(t), torch.stack(q)) for t, q in zip(tokens, rows, strict=True)]
-
-    def work(self, sequences: list[Sequence], windows: list[int]) -> PassCost:
+    def cost(self, sequences: list[Sequence], windows: list[int]) -> PassCost:
         total = PassCost()
         for i in range(max(windows)):
             spans = []
             for sequence, window in zip(sequences, windows, strict=True):
                 if window > i:
                     stop = len(sequence.tokens) + i
-                    start = stop - 1 if i and sequence.table else self._read(sequence)
+                    start = stop - 1 if i and sequence.table else self._num_read(sequence)
                     spans.append(Span(start, stop, keep=1))
-            total += self._passes.of(spans)
+            total += self._costs.of(spans)
         return total
 
     def is_behind(self, sequences: list[Sequence]) -> bool:
-        # After a fully accepted round it reads two tokens: its own last proposal and the bonus token.
-        return any(sequence.table and len(sequence.tokens) - self._read(sequence) > 2 for sequence in sequences)
+        # After a fully accepted round it reads two tokens: its own last draft token and the bonus token.
+        return any(sequence.table and len(sequence.tokens) - self._num_read(sequence) > 2 for sequence in sequences)
 
-    def _read(self, sequence: Sequence) -> int:
-        """How many tokens already have this model's keys and values."""
-        return sequence.computed if self._early_exit else sequence.draft_length
+    def _num_read(self, sequence: Sequence) -> int:
+        """Tokens that already have this model's keys and values."""
+        return sequence.computed if self._early_exit else sequence.draft.num_computed
+
+    def _on_device(self, tokens: list[list[int]]) -> list[torch.Tensor]:
+        return several_on_device(tokens, self._backend.model.device)
 
 
 class PromptLookup(Drafter):
-    """Proposes what followed the text's last few tokens where they occurred earlier: no model, no cost.
+    """Drafts what followed the text's last few tokens where they occurred earlier: no model, no cost.
 
     Saxena, "Prompt Lookup Decoding" (2023), who takes the first occurrence followed by enough tokens (here it is the
-    last); Yang et al., 2304.04487. Nothing is drawn: q is 1 on each proposal, so speculative sampling accepts it with
+    last); Yang et al., 2304.04487. Nothing is drawn: q is 1 on each draft token, so rejection sampling accepts it with
     probability p.
     """
 
@@ -192,19 +149,19 @@ class PromptLookup(Drafter):
         self._device = device
         self._texts: WeakKeyDictionary[Sequence, array[int]] = WeakKeyDictionary()
 
-    def propose(self, sequences: list[Sequence], windows: list[int]) -> list[Proposals | None]:
+    def propose(self, sequences: list[Sequence], windows: list[int]) -> list[DraftTokens | None]:
         found = [
             lookup(self._text(sequence), window, self._shortest, self._longest)
             for sequence, window in zip(sequences, windows, strict=True)
         ]
         return [
-            Proposals(tokens, F.one_hot(tokens, self._vocabulary).float()) if len(tokens) else None
+            DraftTokens(tokens, F.one_hot(tokens, self._vocabulary).float()) if len(tokens) else None
             for tokens in several_on_device(found, self._device)
         ]
 
     def _text(self, sequence: Sequence) -> np.ndarray:
-        """The sequence's tokens, [length] C integers. A text only grows, since rejected proposals were never in it; so
-        only new tokens are copied."""
+        """The sequence's tokens, [length] C integers. A text only grows, since rejected draft tokens were never in it;
+        so only new tokens are copied."""
         text = self._texts.setdefault(sequence, array("i"))
         text.extend(sequence.tokens[len(text) :])
         return np.frombuffer(text, np.intc)
@@ -237,22 +194,144 @@ def lookup(text: np.ndarray, count: int, shortest: int, longest: int) -> list[in
 class Synthetic(Drafter):
     """Not a real drafter: it knows the target's next tokens, and proposes each of them with probability ``rate``.
 
-    ``own`` are the tokens of the same request, decoded plainly beforehand. Any other proposal is rejected and
-    replaced by the target's token, so the text is the plain one whatever the rate.
+    ``target_tokens`` are those of the same request, decoded plainly beforehand. Any other draft token is rejected and
+    replaced by the target's, so the text is the plain one whatever the rate.
     """
 
-    def __init__(self, rate: float, own: list[int], vocabulary: int, device: torch.device) -> None:
+    def __init__(self, rate: float, target_tokens: list[int], vocabulary: int, device: torch.device) -> None:
         super().__init__()
         self._rate = rate
-        self._own = own
+        self._target_tokens = target_tokens
         self._vocabulary = vocabulary
         self._device = device
 
-    def propose(self, sequences: list[Sequence], windows: list[int]) -> list[Proposals | None]:
-        said = []
+    def propose(self, sequences: list[Sequence], windows: list[int]) -> list[DraftTokens | None]:
+        drafts = []
         for sequence, window in zip(sequences, windows, strict=True):
             first = sequence.generated
-            known = self._own[first : first + window]
-            right = (sequence.draws[first : first + len(known), PROPOSE] < self._rate).tolist()
-            said.append([t if told else (t + 1) % self._vocabulary for t, told in zip(known, right, strict=True)])
-        return [Proposals(tokens, None) if len(tokens) else None for tokens in several_on_device(said, self._device)]
+            known = self._target_tokens[first : first + window]
+            right = (sequence.uniforms[first : first + len(known), PROPOSE] < self._rate).tolist()
+            drafts.append(
+                [t if is_right else (t + 1) % self._vocabulary for t, is_right in zip(known, right, strict=True)]
+            )
+        return [
+            DraftTokens(tokens, None) if len(tokens) else None for tokens in several_on_device(drafts, self._device)
+        ]
+
+
+class DraftOutput(NamedTuple):
+    """The result of a step's drafting.
+
+    Attributes:
+        rounds: one for each scheduled sequence, with its draft tokens if it has any.
+        cost: what was moved and computed.
+        longest: for each drafter that was asked, the most tokens it drafted for one sequence; 0 if it failed, or read
+            more than in a usual round and so took longer.
+    """
+
+    rounds: list[DraftRound]
+    cost: PassCost
+    longest: dict[Drafter, int]
+
+
+class Drafters:
+    """The drafters of one core. Sequences that ask for the same drafter share it, and so its forward passes."""
+
+    def __init__(self, target: Backend, draft: Backend | None, cache: KVCache | None) -> None:
+        self._target = target
+        self._draft = draft
+        self._cache = cache
+        self._shared: dict[tuple[object, ...], Drafter] = {}
+        self._assigned: WeakKeyDictionary[Sequence, Drafter] = WeakKeyDictionary()
+
+    def assign(self, sequence: Sequence) -> None:
+        """Give a sequence the drafter that it asks for."""
+        if drafter := self._wanted(sequence):
+            self._assigned[sequence] = drafter
+
+    def of(self, sequence: Sequence) -> Drafter | None:
+        """The drafter of a sequence; None if it asked for none, or goes on without it."""
+        return None if "drafter" in sequence.report.disabled else self._assigned.get(sequence)
+
+    def window(self, sequence: Sequence) -> int:
+        """How many tokens to draft: gamma, but none during the prompt, and never past the sequence's end or the
+        draft's context. A round of g draft tokens yields up to g + 1 tokens.
+        """
+        if not sequence.generated or self.of(sequence) is None:
+            return 0
+        return max(0, min(sequence.draft.window.gamma, self._room(sequence, len(sequence.tokens))))
+
+    def propose(self, scheduled: list[ScheduledSequence], timer: StepTimer) -> DraftOutput:
+        """Let every drafter read and propose for all of its sequences. The sequences for which one fails go on
+        without it; it is still asked for others.
+
+        ``timer`` gets one part "draft" for reading, and one per drafter for its draft tokens.
+        """
+        reading: dict[Drafter, list[ScheduledSequence]] = defaultdict(list)
+        proposing: dict[Drafter, list[ScheduledSequence]] = defaultdict(list)
+        for one in scheduled:
+            if one.num_draft_tokens:
+                proposing[self.of(one.sequence)].append(one)
+            elif one.num_tokens > 1 and self._will_propose(one.sequence):
+                reading[self.of(one.sequence)].append(one)
+        drafts: dict[Sequence, DraftTokens] = {}
+        cost, longest = PassCost(), {}
+        for drafter, some in reading.items():
+            sequences = [one.sequence for one in some]
+            with disabling_drafter(sequences):
+                cost += drafter.read(sequences, [one.sequence.computed + one.num_tokens for one in some])
+        timer.mark("draft")
+        for drafter, some in proposing.items():
+            sequences, windows = [one.sequence for one in some], [one.num_draft_tokens for one in some]
+            longest[drafter] = 0
+            with disabling_drafter(sequences):
+                expected, behind = drafter.cost(sequences, windows), drafter.is_behind(sequences)
+                made = drafter.propose(sequences, windows)
+                drafts |= {s: draft for s, draft in zip(sequences, made, strict=True) if draft}
+                cost += expected
+                if not behind:
+                    longest[drafter] = max((len(draft.token_ids) for draft in made if draft), default=0)
+            timer.mark(drafter)
+        return DraftOutput([_round(one.sequence, drafts.get(one.sequence)) for one in scheduled], cost, longest)
+
+    def _will_propose(self, sequence: Sequence) -> bool:
+        """True if there will be room for draft tokens once the next token is known."""
+        return self.of(sequence) is not None and self._room(sequence, len(sequence.tokens) + 1) > 0
+
+    def _room(self, sequence: Sequence, known: int) -> int:
+        """How many tokens can be drafted after ``known`` tokens."""
+        room = sequence.end - known - 1
+        if sequence.config.speculative == "draft":
+            room = min(room, self._draft.model.context_length - known)
+        return room
+
+    def _wanted(self, sequence: Sequence) -> Drafter | None:
+        config, target, model = sequence.config, self._target, self._target.model
+        match config.speculative:
+            case "draft":
+                return self._share(("draft",), lambda: ModelDrafter(self._draft, self._cache and self._cache.draft))
+            case "early_exit":
+                layers, storage = model.early_layers(config.early_exit_layer), self._cache and self._cache.target
+                return self._share(
+                    ("early_exit", layers), lambda: ModelDrafter(target.first(layers), storage, early_exit=True)
+                )
+            case "ngram":
+                low, high = config.prompt_lookup_min, config.prompt_lookup_max
+                return self._share(
+                    ("ngram", low, high), lambda: PromptLookup(low, high, model.vocabulary, model.device)
+                )
+            case "synthetic":  # not shared: it knows only one request's tokens
+                tokens = sequence.draft.oracle.tokens[sequence.prompt.length :]
+                return Synthetic(config.synthetic_acceptance_rate, tokens, model.vocabulary, model.device)
+        return None
+
+    def _share(self, key: tuple[object, ...], make: Callable[[], Drafter]) -> Drafter:
+        if key not in self._shared:
+            self._shared[key] = make()
+        return self._shared[key]
+
+
+def _round(sequence: Sequence, draft: DraftTokens | None) -> DraftRound:
+    """The round with the uniform numbers of the output positions that it may fill."""
+    first, count = sequence.generated, len(draft.token_ids) if draft else 0
+    return DraftRound(sequence.sampling, draft, sequence.uniforms[first : first + count + 1])

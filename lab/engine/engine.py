@@ -1,8 +1,8 @@
-"""The engine: requests come in, pools take turns, events go out.
+"""The engine: requests come in, cores take turns, events go out.
 
-``stream`` and ``submit`` hand a request over; the thread that waits for an event drives
-the engine, one step at a time, for everybody. A step belongs to one pool and is shared
-by all of that pool's sequences.
+``stream`` and ``submit`` hand a request over; the thread that waits for an event steps
+the engine, for all requests at once. A step belongs to one core and is shared
+by all of that core's sequences.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from dataclasses import replace
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from lab.backends.choose import Backends, KernelChoice
-from lab.backends.gpu.warmup import graphs_ahead
+from lab.backends.interface import Backend, Backends
 from lab.config import SEEDS, EngineConfig, SamplingParams, require_whole
-from lab.engine.cores import Pools
+from lab.engine.cores import EngineCores
 from lab.engine.memory_budget import Budget
-from lab.engine.processor import Intake
+from lab.engine.processor import Processor
 from lab.engine.request import Request
-from lab.engine.scheduler import LEAST_BATCHED_TOKENS
 from lab.engine.sequence import Sequence
-from lab.engine.step_lock import Driving
+from lab.engine.step_limits import LEAST_BATCHED_TOKENS
+from lab.engine.step_lock import StepLock
 from lab.errors import ConfigError
 from lab.kv_cache.block_pool import Occupancy
 from lab.models.language_model import LanguageModel
@@ -74,92 +73,98 @@ class Engine:
 
     Any method may be called from any thread.
 
+    ``lab.load.load_engine`` makes one from names, ``lab.load.new_engine`` from models.
+
     Args:
+        backends: the models, and what computes them.
         max_num_seqs: most sequences in one step.
-        max_num_batched_tokens: most tokens in one step, proposals included; longer prompts are read in chunks. Without
-            a cache a step computes whole texts, and a single one may take more. None: 8,192 on a GPU, 2,048 if it has
-            less than 40 GB; on a CPU 512, or fewer if the target has more than 39 million weights in its layers
-            (``CPU_STEP_FLOPS``). A pool in which a chunk of a prompt ran out of memory goes on with fewer.
-        kv_bytes: memory for all caches together; a pool gets one block even if that is more. None: 90% of a GPU's free
-            memory, 25% of a CPU's. Less once a pool as large as that allows has found no room (``FellBack``).
-        kernels: what computes the steps. "triton": kernels on a GPU; "c": a step in C on a CPU
-        (``lab.backends.cpu``; made
-            ready here, in a few seconds the first time); "reference": torch. "auto": Triton on a GPU of compute
-            capability 8.0 or more if it is installed, C on a CPU. If they fail, the reference takes over
-            (``FellBack``).
-        fuse_layers: with Triton's kernels, compute Llama-like layers in few launches (``lab.backends.gpu``).
-        False: compute
-            them as transformers does, for comparison.
+        max_num_batched_tokens: most tokens in one step, draft tokens included; longer prompts are read in chunks.
+            Without a cache a step computes whole texts, and a single one may take more. None: 8,192 on a GPU, 2,048 if
+            it has less than 40 GB; on a CPU 512, or fewer if the target has more than 39 million weights in its layers
+            (``CPU_STEP_FLOPS``). A core in which a chunk of a prompt ran out of memory goes on with fewer.
+        kv_bytes: memory for all caches together; a cache gets one block even if that is more. None: 90% of a GPU's free
+            memory, 25% of a CPU's. Less once a cache as large as that allows has found no room (``FellBack``).
         async_scheduling: with CUDA graphs, launch the next step of plain decoding before this one's token is read
-            (``lab.backends.gpu.async_scheduling``). False: afterwards, for comparison.
-        watch: called with every event of every request's sequence, in order, by the thread that emits it; the engine
+            (``lab.engine.async_scheduling``). False: afterwards, for comparison.
+        on_event: called with every event of every request's sequence, in order, by the thread that emits it; the engine
             waits for it to return. If it raises, the error is logged and the engine goes on. Left out is what prepares
-            a synthetic run, the same request decoded plainly: of the blocks that this takes, evicts and gives back
-            nobody is told, though ``Admitted`` shows them while they are held.
-        order: numbers requests as they arrive. Engines that are watched together share one, so that no two of their
+            a synthetic run, the same request decoded plainly: the blocks that this takes, evicts and frees are not
+            reported, though ``Admitted`` shows them while they are held.
+        seq_ids: numbers requests as they arrive. Engines with one listener share one, so that no two of their
             sequences have the same number. None: from 0.
 
     Attributes:
         target, draft: the models, as they are computed for a request with ``kernels="auto"``.
-        kernels: what computes such a request.
-        cuda_graphs: whether its steps can be captured. If capturing fails, kernels are launched one by one
+        kernels: what computes such a request: "triton", "c" or "reference" (torch).
+        cuda_graphs: True if its steps can be captured. If capturing fails, kernels are launched one by one
             (``FellBack``); if compiling fails, layers run uncompiled.
 
     Raises:
-        ConfigError: a limit that is no whole number from 1 to ``LARGEST_LIMIT``, fewer tokens than one round of
-            speculation needs, or kernels that cannot run here.
+        ConfigError: a limit that is no whole number from 1 to ``LARGEST_LIMIT``, or fewer tokens than one round of
+            speculation needs.
     """
 
     def __init__(
         self,
-        target: LanguageModel,
+        backends: Backends,
         tokenizer: PreTrainedTokenizerBase,
-        draft: LanguageModel | None = None,
         *,
         max_num_seqs: int = 64,
         max_num_batched_tokens: int | None = None,
         kv_bytes: int | None = None,
-        kernels: KernelChoice = "auto",
-        fuse_layers: bool = True,
         async_scheduling: bool = True,
-        watch: EventListener | None = None,
-        order: Iterator[int] | None = None,
+        on_event: EventListener | None = None,
+        seq_ids: Iterator[int] | None = None,
     ) -> None:
         refuse_limits(max_num_seqs, max_num_batched_tokens, kv_bytes)
-        tokens = batched_tokens(target) if max_num_batched_tokens is None else max_num_batched_tokens
-        self._how = {"kernels": kernels, "fuse_layers": fuse_layers, "async_scheduling": async_scheduling}
-        self._how |= {"max_num_batched_tokens": max_num_batched_tokens, "kv_bytes": kv_bytes}
-        self._backends = backends = Backends(target, draft, kernels, fuse_layers=fuse_layers)
+        self._options = {"max_num_batched_tokens": max_num_batched_tokens, "kv_bytes": kv_bytes}
+        self._options["async_scheduling"] = async_scheduling
+        self._backends = backends
         self.target, self.draft, self.tokenizer = backends.target, backends.draft, tokenizer
         self.kernels, self.cuda_graphs = backends.kernels, backends.cuda_graphs
         self._budget = Budget(self.target, self.draft, kv_bytes)
-        self._intake = Intake(backends, tokenizer, self._budget, watch=watch, order=order)
-        self._pools = Pools(
+        self._processor = Processor(backends, tokenizer, self._budget, on_event=on_event, seq_ids=seq_ids)
+        self._cores = EngineCores(
             backends,
-            self._intake,
+            self._processor,
             self._budget,
             tokenizer,
             max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=tokens,
+            max_num_batched_tokens=max_num_batched_tokens or batched_tokens(self.target),
             async_scheduling=async_scheduling,
         )
-        self._driving = Driving(self._pools.take_in, self._pools.forget)
+        self._lock = StepLock(self._cores.take_new, self._cores.abort_all)
 
-    def another(self, *, max_num_seqs: int = 64, watch: EventListener | None = None) -> Engine:
+    def clone(self, *, max_num_seqs: int = 64, on_event: EventListener | None = None) -> Engine:
         """An engine with the same models, kernels and limits, and with caches of its own: as much memory again."""
-        return Engine(self.target, self.tokenizer, self.draft, max_num_seqs=max_num_seqs, watch=watch, **self._how)
+        return Engine(self._backends, self.tokenizer, max_num_seqs=max_num_seqs, on_event=on_event, **self._options)
 
     # -- what the engine is ------------------------------------------------------------------
 
     @property
     def device(self) -> str:
-        """Where the target's tokens go in and come out, like "cpu" or "cuda:0"."""
+        """The device where the target's tokens go in and come out, like "cpu" or "cuda:0"."""
         return str(self.target.device)
 
     @property
     def dtype(self) -> str:
-        """What the target is computed in, for display, like "bfloat16" or "float32, products of bfloat16"."""
-        return self.target.dtype_name
+        """The dtype that the target is computed in, for display, like "float32, products of bfloat16"."""
+        return self._processor.dtype_name(EngineConfig())
+
+    @property
+    def product_dtype(self) -> torch.dtype:
+        """The dtype of the numbers that the target's linear layers multiply."""
+        return self._backends.product_dtype(EngineConfig())
+
+    @property
+    def computes_by_kernels(self) -> bool:
+        """True if C or Triton computes the target's steps, and not torch."""
+        return self._backends.uses_kernels(EngineConfig())
+
+    @property
+    def kernel_failure(self) -> str | None:
+        """Why torch computes every step in place of kernels that could not be made ready; None if it does not."""
+        return self._backends.failure
 
     @property
     def context_length(self) -> int:
@@ -177,13 +182,15 @@ class Engine:
         self._backends.refuse(config)
         return self._backends.models(config)
 
-    def by_triton(self, config: EngineConfig) -> bool:
-        """Whether Triton's kernels compute a request with this ``config``."""
-        return self._backends.by_triton(config)
+    def backends(self, config: EngineConfig) -> tuple[Backend, Backend | None]:
+        """New back ends for target and draft, as they compute a request with this ``config``. Errors: see
+        ``models``."""
+        self._backends.refuse(config)
+        return self._backends.create(config)
 
     def default_num_blocks(self, config: EngineConfig) -> int:
         """Blocks of a pool whose num_blocks is None: 8 full contexts, or as many as fit. 0 without a cache."""
-        return self._budget.setting(replace(config, num_blocks=None)).num_blocks
+        return self._budget.cache_config(replace(config, num_blocks=None)).num_blocks
 
     def token_bytes(self, config: EngineConfig) -> int:
         """Bytes of cache per token: keys, values and scales of all layers, the draft's included if it drafts."""
@@ -191,32 +198,30 @@ class Engine:
 
     def occupancy(self) -> Occupancy:
         """How many blocks of all pools are in each state."""
-        pools = [pool.cache.blocks.occupancy() for pool in self._pools if pool.cache]
-        return Occupancy(*(sum(state) for state in zip(*pools, strict=True))) if pools else Occupancy(0, 0, 0)
+        caches = [core.cache.blocks.occupancy() for core in self._cores if core.cache]
+        return Occupancy(*(sum(state) for state in zip(*caches, strict=True))) if caches else Occupancy(0, 0, 0)
 
     def counts(self) -> tuple[int, int]:
         """How many sequences are running, and how many wait for room."""
-        pools = list(self._pools)
-        unplaced = sum(sequence.ready for sequence in (*self._pools.unplaced, *self._pools.inbox))
-        waiting = sum(len(pool.scheduler.waiting) for pool in pools) + unplaced
-        return sum(len(pool.scheduler.running) for pool in pools), waiting
+        cores = list(self._cores)
+        unplaced = sum(sequence.ready for sequence in (*self._cores.unplaced, *self._cores.inbox))
+        waiting = sum(len(core.scheduler.waiting) for core in cores) + unplaced
+        return sum(len(core.scheduler.running) for core in cores), waiting
 
     def place_in_queue(self, cancelled: threading.Event) -> int | None:
         """How many sequences get room before the one that ``cancelled`` ends; None: it has room, or is not here."""
-        unplaced = [one for one in self._pools.unplaced if one.ready]  # with no pool yet
-        for queue in (unplaced, *([*pool.scheduler.waiting] for pool in self._pools)):
+        unplaced = [one for one in self._cores.unplaced if one.ready]  # with no core yet
+        for queue in (unplaced, *([*core.scheduler.waiting] for core in self._cores)):
             for place, sequence in enumerate(queue):
-                if sequence.cancelled is cancelled:
+                if sequence.prompt.cancelled is cancelled:
                     return place
         return None
 
     @property
-    def waits_for(self) -> str:
-        """What the step under way waits for, to tell those who wait for it: a CUDA graph that is being captured. Empty:
-        nothing."""
-        graphs = (pool.cache.graphs for pool in self._pools if pool.cache and pool.cache.graphs)
-        captured = next((captured.capturing for captured in graphs if captured.capturing), None)
-        return f"a CUDA graph, captured once for steps like this one: {captured}" if captured else ""
+    def wait_reason(self) -> str:
+        """The reason why the step under way takes long: a CUDA graph that is being captured. Empty: none."""
+        capturing = next(filter(None, (core.target.capturing for core in self._cores)), None)
+        return f"a CUDA graph, captured once for steps like this one: {capturing}" if capturing else ""
 
     # -- asking ------------------------------------------------------------------------------
 
@@ -250,7 +255,7 @@ class Engine:
         config: EngineConfig | None = None,
         sampling: SamplingParams | None = None,
     ) -> Request:
-        """Hand a request over; it joins the batch of those with the same pool settings.
+        """Hand a request over; it joins the batch of those with the same cache settings.
 
         A later failure ends it with ``Finished(reason="error")``, or is worked around (``FellBack``).
 
@@ -281,13 +286,13 @@ class Engine:
         Raises: what ``submit`` raises.
         """
         require_whole("continuations", continuations, 1, LARGEST_LIMIT)
-        first = self._intake.sequence(prompt, config, sampling, cancelled)
+        first = self._processor.sequence(prompt, config, sampling, cancelled)
         seeds = [(first.sampling.seed + i) % SEEDS for i in range(1, continuations)]
         others = [
-            self._intake.sequence(prompt, config, replace(first.sampling, seed=seed), cancelled) for seed in seeds
+            self._processor.sequence(prompt, config, replace(first.sampling, seed=seed), cancelled) for seed in seeds
         ]
         for other in others:
-            other.leader = first
+            other.parent = first
 
         def begin() -> list[Request]:
             self._enqueue((first, *others))
@@ -295,7 +300,7 @@ class Engine:
 
         return begin
 
-    # -- driving -----------------------------------------------------------------------------
+    # -- stepping -----------------------------------------------------------------------------
 
     def warm_up(
         self,
@@ -319,18 +324,15 @@ class Engine:
         """
         if not self._backends.captures(config):
             return
-        with self._driving.turn():
-            pool = self._pools.pool_for(config)
-        if pool is None or pool.cache is None:
+        with self._lock.hold():
+            core = self._cores.core_for(config)
+        if core is None or core.cache is None:
             return
-        graphs, block_size = pool.cache.graphs, pool.cache.blocks.block_size
-        for model, bucket, storage in graphs_ahead(
-            pool.cache, *self.models(config), config, sequences, longest or self.context_length
-        ):
-            if graphs.on:
-                report(f"CUDA graph: {model.name}, {bucket}")
-                with self._driving.turn(), torch.inference_mode():
-                    graphs.capture(model, bucket, block_size, storage)
+        longest = longest or self.context_length
+        for name, capture in core.target.captures(core.draft, core.cache, config, sequences, longest):
+            report(f"CUDA graph: {name}")
+            with self._lock.hold(), torch.inference_mode():
+                capture()
 
     def advance(self, sequence: Sequence) -> None:
         """Return when ``sequence`` has an event or is finished, through another thread's step or one made here.
@@ -342,33 +344,33 @@ class Engine:
         def served() -> bool:
             return sequence.recorder.pending or sequence.finished
 
-        with self._driving.turn(served) as drives:
-            if drives and not self._step() and not served():
-                raise RuntimeError("nobody works on this request: it belongs to another engine, or was dropped")
+        with self._lock.hold(served) as holds:
+            if holds and not self._step() and not served():
+                raise RuntimeError("no engine works on this request: it belongs to another engine, or was dropped")
 
     def abandon(self, sequence: Sequence) -> None:
-        """End a sequence whose events nobody reads any more, at once if no other thread is driving."""
-        sequence.cancelled.set()
-        self._driving.take_out_abandoned()
+        """End a sequence whose events nobody reads any more, at once if no other thread is stepping."""
+        sequence.prompt.cancelled.set()
+        self._lock.reap_abandoned()
 
     def step(self) -> bool:
-        """One step of one pool, with all of its sequences. False if there is nothing to do.
+        """One step of one core, with all of its sequences. False if there is nothing to do.
 
         Iterating a ``Request`` steps the engine by itself. Ctrl-C: see ``advance``.
         """
-        with self._driving.turn():
+        with self._lock.hold():
             return self._step()
 
     def _step(self) -> bool:
-        self._pools.take_in()
-        return self._pools.step()
+        self._cores.take_new()
+        return self._cores.step()
 
     def _enqueue(self, sequences: Collection[Sequence]) -> None:
-        if self.target.device.type == "cuda" and not self._pools.busy:
+        if self.target.device.type == "cuda" and not self._cores.busy:
             for device in {self.target.device, *self.target.layer_devices}:
                 torch.cuda.reset_peak_memory_stats(device)
         for sequence in sequences:
-            if not sequence.oracle:
-                self._intake.announce(sequence)
+            if not sequence.draft.oracle:
+                self._processor.announce(sequence)
         for sequence in sequences:  # now that none of them can fail
-            self._pools.inbox.extend((sequence.oracle, sequence) if sequence.oracle else (sequence,))
+            self._cores.inbox.extend((sequence.draft.oracle, sequence) if sequence.draft.oracle else (sequence,))

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 
 from lab.config import EngineConfig, KVFormat
 from lab.errors import ConfigError, PromptError
 from lab.kv_cache.formats import bytes_per_token
-from lab.kv_cache.kv_cache import PoolSetting
+from lab.kv_cache.kv_cache import CacheConfig
+from lab.models.language_model import LanguageModel
 from lab.util.device_memory import free_bytes
 from lab.util.messages import counted
-
-if TYPE_CHECKING:
-    from lab.models.language_model import LanguageModel
 
 # The share of free memory that all caches together may take, and the full contexts
 # that a pool has room for at most when num_blocks is None.
@@ -57,15 +54,15 @@ class Budget:
         """Count on ``limit`` bytes from now on: a pool that should have fitted did not."""
         self._limit = limit
 
-    def setting(self, config: EngineConfig) -> PoolSetting:
-        """The pool that a request asks for.
+    def cache_config(self, config: EngineConfig) -> CacheConfig:
+        """The cache that a request asks for.
 
         Raises:
             ConfigError: ``num_blocks`` exceeds the budget.
         """
         computed = config.prefill_attention, config.kernels, config.cuda_graphs, config.torch_compile
         if not config.kv_cache:
-            return PoolSetting("auto", False, config.block_size, 0, False, "lru", *computed)
+            return CacheConfig("auto", False, config.block_size, 0, False, "lru", *computed)
         fitting = self.limit // (config.block_size * _token_bytes(self._models, config.kv_dtype))
         if config.num_blocks and config.num_blocks > fitting:
             raise ConfigError(
@@ -74,7 +71,7 @@ class Budget:
                 "num_blocks at None."
             )
         useful = FULL_CONTEXTS * -(-self._target.context_length // config.block_size)
-        return PoolSetting(
+        return CacheConfig(
             config.kv_dtype,
             config.paged,
             config.block_size,
@@ -87,7 +84,7 @@ class Budget:
     def allows(self, config: EngineConfig) -> bool:
         """Whether the blocks that are asked for fit in the budget."""
         try:
-            self.setting(config)
+            self.cache_config(config)
         except ConfigError:
             return False
         return True
@@ -97,21 +94,21 @@ class Budget:
 
         Raises:
             PromptError: with both numbers.
-            ConfigError: see ``setting``.
+            ConfigError: see ``cache_config``.
         """
-        setting = self.setting(config)
-        needed = -(-end // setting.block_size)
-        if setting.num_blocks and needed > setting.num_blocks:
+        cache = self.cache_config(config)
+        needed = -(-end // cache.block_size)
+        if cache.num_blocks and needed > cache.num_blocks:
             raise PromptError(
                 f"{end:,} tokens (a prompt of {prompt_tokens:,} and the output) need {needed:,} cache blocks of "
-                f"{setting.block_size}; the pool has {setting.num_blocks:,}, so room for "
-                f"{setting.num_blocks * setting.block_size:,}. Use a larger pool (num_blocks), or fewer tokens "
+                f"{cache.block_size}; the pool has {cache.num_blocks:,}, so room for "
+                f"{cache.num_blocks * cache.block_size:,}. Use a larger pool (num_blocks), or fewer tokens "
                 "(max_tokens)."
             )
 
-    def pool_bytes(self, setting: PoolSetting) -> int:
-        """Bytes of a whole pool, the draft's share included."""
-        return setting.num_blocks * setting.block_size * _token_bytes(self._models, setting.kv_dtype)
+    def cache_bytes(self, cache: CacheConfig) -> int:
+        """Bytes of a whole cache, the draft's share included."""
+        return cache.num_blocks * cache.block_size * _token_bytes(self._models, cache.kv_dtype)
 
     def token_bytes(self, config: EngineConfig) -> int:
         """Bytes per token of a request: keys, values and scales of all layers, the draft's too if it drafts."""

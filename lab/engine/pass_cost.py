@@ -1,4 +1,4 @@
-"""What a model's pass has to move and to compute, counted from lengths without asking the device.
+"""The bytes that a model's pass moves and the FLOPs that it computes, counted from lengths without asking the device.
 
 Bytes are the traffic that no cache can save ("compulsory" in Williams et al. 2009): the weights once for all tokens of
 the pass, the output head's only if logits are wanted, and every KV slot of a sequence once as it is stored, read for
@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from lab.backends.interface import Backend
 from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.formats import KVStorage
-from lab.models.language_model import LanguageModel
 from lab.trace.roofline import PassCost
 
 
@@ -30,11 +30,12 @@ class Span(NamedTuple):
     keep: int
 
 
-class PassWork:
-    """Counts the work of one model's passes over ``storage``. None: no cache, so that nothing is stored or read."""
+class PassCostModel:
+    """Counts the cost of one model's passes over ``storage``. None: no cache, so that nothing is stored or read."""
 
-    def __init__(self, model: LanguageModel, storage: KVStorage | None) -> None:
-        self._model = model
+    def __init__(self, backend: Backend, storage: KVStorage | None) -> None:
+        model = backend.model
+        self._packed = backend.reads_packed_weights
         self._weights, self._head_weights = model.layer_weights, model.head_weights
         self._head_bytes = model.head_bytes
         self._bytes = model.weight_bytes - self._head_bytes
@@ -42,12 +43,11 @@ class PassWork:
         self._slot_bytes = storage.slot_bytes(model.layers) if storage else 0
 
     def of(self, spans: Iterable[Span], sdpa: SdpaChoice = "auto") -> PassCost:
-        """The work of one pass. ``sdpa``: as it was passed to ``lab.backends.torch.torch_backend.forward``."""
+        """The cost of one pass. ``sdpa``: as it was passed to ``Backend.forward``."""
         spans = list(spans)
         heads = any(span.keep for span in spans)
         moved, flops = self._bytes + heads * self._head_bytes, 0
-        if self._model.native.model and sdpa == "auto":
-            # The step in C reads matrices as bfloat16, two bytes less per weight.
+        if self._packed and sdpa == "auto":  # two bytes a number less than in float32
             moved -= 2 * (self._weights + heads * self._head_weights)
         for start, stop, keep in spans:
             new = stop - start

@@ -10,16 +10,15 @@ from dataclasses import asdict, replace
 
 from transformers import PreTrainedTokenizerBase
 
-from lab.backends.choose import Backends
+from lab.backends.interface import Backends
 from lab.config import EngineConfig, SamplingParams
-from lab.engine.adaptive_window import Window
+from lab.engine.adaptive_window import AdaptiveWindow
 from lab.engine.detokenizer import TextStream, tokenizing
 from lab.engine.device_limits import device_limits
 from lab.engine.memory_budget import Budget
-from lab.engine.sequence import Sequence
+from lab.engine.sequence import DraftState, Prompt, Sequence
 from lab.errors import ConfigError, PromptError
 from lab.kv_cache.attention import refuse_sdpa
-from lab.models.language_model import LanguageModel
 from lab.trace.events import RunStarted
 from lab.trace.recorder import EventListener, Recorder
 from lab.trace.roofline import Limits
@@ -27,7 +26,7 @@ from lab.util.machine_info import hardware
 from lab.util.messages import counted
 
 
-class Intake:
+class Processor:
     """Checks requests, and numbers them in order of arrival."""
 
     def __init__(
@@ -36,17 +35,17 @@ class Intake:
         tokenizer: PreTrainedTokenizerBase,
         budget: Budget,
         *,
-        watch: EventListener | None = None,
-        order: Iterator[int] | None = None,
+        on_event: EventListener | None = None,
+        seq_ids: Iterator[int] | None = None,
     ) -> None:
         self._backends = backends
         self._target = target = backends.target
         self._draft = backends.draft
         self._tokenizer = tokenizer
         self._budget = budget
-        self._watch = watch
+        self._on_event = on_event
         self._hardware = hardware(str(target.device))
-        self._order = order or itertools.count()
+        self._seq_ids = seq_ids or itertools.count()
         self._encoding = threading.Lock()
         eos = target.model.generation_config.eos_token_id if target.model.generation_config else None
         eos = tokenizer.eos_token_id if eos is None else eos
@@ -61,7 +60,7 @@ class Intake:
         *,
         hidden: bool = False,
     ) -> Sequence:
-        """The sequence of a request. ``hidden``: it serves another, and no watcher is told of it or its blocks.
+        """The sequence of a request. ``hidden``: it serves another, and no listener gets its events.
 
         Raises what ``Engine.submit`` raises.
         """
@@ -81,47 +80,50 @@ class Intake:
                 f"The prompt has {len(tokens):,} tokens; {self._target.name} holds "
                 f"{self._target.context_length:,}, prompt and output together. Shorten the prompt."
             )
-        order = next(self._order)
+        seq_id = next(self._seq_ids)
         sequence = Sequence(
-            prompt=prompt,
-            prompt_pieces=() if hidden else self._pieces(tokens),
-            order=order,
+            prompt=Prompt(
+                text=prompt,
+                pieces=() if hidden else self._pieces(tokens),
+                length=len(tokens),
+                sampling=sampling,
+                eos=self._eos,
+                hidden=hidden,
+                cancelled=cancelled or threading.Event(),
+            ),
+            seq_id=seq_id,
             tokens=tokens,
-            prompt_length=len(tokens),
             end=min(len(tokens) + sampling.max_tokens, self._target.context_length),
             config=config,
-            sampling=sampling,
             text=TextStream(self._tokenizer, tokens, sampling.stop),
-            recorder=Recorder(order, None if hidden else self._watch),
-            eos=self._eos,
-            window=Window(config.num_speculative_tokens, config.adaptive_window),
-            cancelled=cancelled or threading.Event(),
-            hidden=hidden,
+            recorder=Recorder(seq_id, None if hidden else self._on_event),
+            draft=DraftState(AdaptiveWindow(config.num_speculative_tokens, config.adaptive_window)),
         )
-        self._budget.refuse_misfit(sequence.prompt_length, sequence.end, config)
+        self._budget.refuse_misfit(len(tokens), sequence.end, config)
         if config.speculative == "synthetic":
             plain = replace(config, speculative="off")
-            sequence.oracle = self.sequence(prompt, plain, sampling, sequence.cancelled, hidden=True)
+            oracle = self.sequence(prompt, plain, sampling, sequence.prompt.cancelled, hidden=True)
+            sequence.draft.oracle = oracle
         self._limits(config)  # here, so that measuring and compiling count in no request's time or peak memory
         return sequence
 
     def announce(self, sequence: Sequence) -> None:
         """Begin a sequence's record. Its clock starts here."""
         config = sequence.config
-        limits, target = self._limits(config), self._computed(config)
-        sequence.told_blocks = self._budget.setting(config).num_blocks
+        limits, (target, _) = self._limits(config), self._backends.models(config)
+        sequence.report.num_blocks = self._budget.cache_config(config).num_blocks
         sequence.recorder.emit(
             RunStarted,
-            prompt=sequence.prompt,
+            prompt=sequence.prompt.text,
             prompt_token_ids=tuple(sequence.tokens),
-            prompt_pieces=sequence.prompt_pieces,
+            prompt_pieces=sequence.prompt.pieces,
             config=asdict(config),
             sampling=asdict(sequence.sampling) | {"stop": list(sequence.sampling.stop)},
             target=self._target.name,
             draft=self._draft.name if config.speculative == "draft" else None,
             device=str(self._target.device),
-            dtype=target.dtype_name,
-            num_blocks=sequence.told_blocks,
+            dtype=self.dtype_name(config),
+            num_blocks=sequence.report.num_blocks,
             block_bytes=config.block_size * self._budget.token_bytes(config),
             copy_bytes_per_second=limits.bytes_per_second if limits else None,
             matmul_flops_per_second=limits.flops_per_second if limits else None,
@@ -134,14 +136,13 @@ class Intake:
         """The device's limits, measured when first asked for; None where a step's work cannot be counted."""
         if self._target.routed or (config.speculative == "draft" and self._draft.routed):
             return None
-        target = self._computed(config)
-        return device_limits(target.device, target.product_dtype)
+        return device_limits(self._target.device, self._backends.product_dtype(config))
 
-    def _computed(self, config: EngineConfig) -> LanguageModel:
-        """The target as it is computed after the prompt: without a cache every step reads a prompt, and torch's
-        attention is called from layers that torch computes."""
-        target, _ = self._backends.models(config)
-        return target if config.kv_cache or config.prefill_attention == "auto" else target.by_torch()
+    def dtype_name(self, config: EngineConfig) -> str:
+        """The dtype that a request is computed in, for display, like "float32, products of bfloat16"."""
+        dtypes = self._target.dtype, self._backends.product_dtype(config)
+        name, products = (str(dtype).removeprefix("torch.") for dtype in dtypes)
+        return name if name == products else f"{name}, products of {products}"
 
     def _encode(self, prompt: str) -> list[int]:
         if not isinstance(prompt, str):
@@ -175,8 +176,8 @@ class Intake:
         name, layers = self._target.name, self._target.layers
         if config.speculative == "draft" and self._draft is None:
             raise ConfigError(
-                f"A draft model is to guess (speculative='draft'), and {name} was loaded without one. Load it with a "
-                "draft, or choose another way to guess."
+                f"speculative='draft' needs a draft model, and {name} was loaded without one. Load it with a "
+                "draft, or choose another drafter."
             )
         if config.speculative == "early_exit" and not self._target.early_layers(config.early_exit_layer) < layers:
             raise ConfigError(

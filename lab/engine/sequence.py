@@ -1,26 +1,75 @@
-"""One request while it is being decoded."""
+"""One request while it is being decoded: its tokens, its cache blocks, its draft.
+
+Lesson 1, decoding one token at a time.
+"""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 
 from lab.config import EngineConfig, SamplingParams
+from lab.engine.adaptive_window import AdaptiveWindow
 from lab.engine.detokenizer import TextStream
 from lab.kv_cache.block_table import BlockTable
 from lab.kv_cache.prefix_cache import Prefix
 from lab.trace.events import Finished, Part, StopReason
 from lab.trace.recorder import Recorder
 
-if TYPE_CHECKING:
-    from lab.engine.adaptive_window import Window
-    from lab.engine.drafters import Drafter
 
-PROPOSE, JUDGE, CHOOSE = range(3)
-"""The columns of ``Sequence.draws``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """The part of a sequence that never changes.
+
+    Attributes:
+        pieces: the text that each of the prompt's ``length`` tokens adds.
+        eos: tokens that end a text.
+        hidden: True for the oracle of another sequence, which leaves nothing in the cache for that one to find.
+        cancelled: set to end the sequence after the current step.
+    """
+
+    text: str
+    pieces: tuple[str, ...]
+    length: int
+    sampling: SamplingParams
+    eos: frozenset[int] = frozenset()
+    hidden: bool = False
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(slots=True)
+class DraftState:
+    """The state of a sequence's speculation.
+
+    Attributes:
+        window: how many tokens to draft.
+        num_computed: tokens that have the draft model's keys and values, in the target's slots.
+        oracle: the same request decoded plainly, from which a synthetic drafter knows the target's tokens.
+    """
+
+    window: AdaptiveWindow
+    num_computed: int = 0
+    oracle: Sequence | None = None
+
+
+@dataclass(slots=True)
+class ReportState:
+    """The part of a sequence's state that only its events need.
+
+    Attributes:
+        step: number of the next step.
+        cached_tokens: tokens of the prompt found in the cache on admission. Admitted again before its first token, a
+            sequence may find its own, or fewer than before: the fewest count.
+        num_blocks: blocks of its cache, as last reported. 0: not reported yet, or no cache.
+        disabled: parts that failed and were reported (``FellBack``). With "drafter" among them it gets no other.
+    """
+
+    step: int = 0
+    cached_tokens: int | None = None
+    num_blocks: int = 0
+    disabled: set[Part] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -28,91 +77,75 @@ class Sequence:
     """The state of a request between steps.
 
     Attributes:
-        prompt: the prompt's text.
-        prompt_pieces: the text that each of its tokens adds; none if it is hidden.
-        order: sequences are served in this order; it is also their owner number in block events.
+        seq_id: sequences are served in this order; also their owner number in block events.
         tokens: prompt and output, oldest first.
         end: the length at which it stops, by max_tokens or the model's context.
-        draws: [end - prompt_length, 3] float64 in [0, 1), for each output position: to propose its
-            token, to judge the proposal, and to choose the token if no proposal is kept. They come from
-            the seed alone: no other sequence, no preemption and no window changes them. Each position
-            has one verdict; a proposal that got none is drawn again with the same number.
-        table: its cache blocks; the first ``table.length`` tokens have the target's keys and
-            values. None without a cache.
-        draft_length: how many tokens have the draft's keys and values, in the same slots.
-        root: where its chain of prefixes begins: the models that compute it. None: not in a pool yet.
-        leader: another sequence with the same prompt, whose blocks it may begin with.
-        oracle: the same request decoded plainly, which tells a synthetic drafter the target's tokens.
-        hidden: it is another sequence's oracle, and leaves nothing in the cache for that one to find.
-        drafter: what proposes for it. None: nothing (yet).
-        gave_up: failed parts that it has been told of (``FellBack``). With "drafter" among them it gets no other.
-        told_blocks: how many blocks its pool has, as far as it was told. 0: not told yet, or no cache.
-        cached_tokens: tokens of the prompt found in the cache when it was admitted. Admitted again before its first
-            token, it may find its own, or fewer than before: the fewest count.
+        config: as asked, but for what it had to fall back to.
+        table: its cache blocks; the first ``table.length`` tokens have the target's keys and values. None without a
+            cache.
+        prefix_root: where its chain of prefixes begins: the models that compute it. None: not in a core yet.
+        parent: another sequence with the same prompt, whose blocks it may begin with.
+        reason: why it ends, once that is known; ``finished`` when that was reported.
+        uniforms: [end - prompt_length, 3] float64 in [0, 1), for each output position: to draw a draft token, to verify
+            it, and to choose the target's own token. They come from the seed alone: no other sequence, no preemption
+            and no window changes them. Each position has one verdict; a draft token that got none is drawn again with
+            the same number.
     """
 
-    prompt: str
-    prompt_pieces: tuple[str, ...]
-    order: int
+    prompt: Prompt
+    seq_id: int
     tokens: list[int]
-    prompt_length: int
     end: int
     config: EngineConfig
-    sampling: SamplingParams
     text: TextStream
     recorder: Recorder
-    eos: frozenset[int]
-    window: Window
-    root: Prefix | None = None
-    leader: Sequence | None = None
-    oracle: Sequence | None = None
-    hidden: bool = False
-    drafter: Drafter | None = None
-    gave_up: set[Part] = field(default_factory=set)
-    told_blocks: int = 0
+    draft: DraftState
+    report: ReportState = field(default_factory=ReportState)
     table: BlockTable | None = None
-    draft_length: int = 0
-    cached_tokens: int | None = None
-    step: int = 0
+    prefix_root: Prefix | None = None
+    parent: Sequence | None = None
     reason: StopReason | None = None
     finished: bool = False
-    cancelled: threading.Event = field(default_factory=threading.Event)
-    draws: torch.Tensor = field(init=False)
+    uniforms: torch.Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         seeded = torch.Generator().manual_seed(self.sampling.seed)
-        self.draws = torch.rand(self.end - self.prompt_length, 3, generator=seeded, dtype=torch.float64)
+        self.uniforms = torch.rand(self.end - self.prompt.length, 3, generator=seeded, dtype=torch.float64)
+
+    @property
+    def sampling(self) -> SamplingParams:
+        return self.prompt.sampling
 
     @property
     def generated(self) -> int:
-        """How many tokens of output it has."""
-        return len(self.tokens) - self.prompt_length
+        """Tokens of output so far."""
+        return len(self.tokens) - self.prompt.length
 
     @property
     def computed(self) -> int:
-        """How many tokens the target need not compute again."""
+        """Tokens that the target need not compute again."""
         return self.table.length if self.table else 0
 
     @property
+    def outstanding(self) -> int:
+        """Known tokens that are still to be computed; at least the newest."""
+        return len(self.tokens) - self.computed
+
+    @property
     def shares_prefixes(self) -> bool:
-        """Whether it looks for prefixes that others left in the cache, and leaves its own."""
-        return self.config.enable_prefix_caching and not self.hidden
+        """True if it looks for prefixes that others left in the cache, and leaves its own."""
+        return self.config.enable_prefix_caching and not self.prompt.hidden
 
     @property
     def ready(self) -> bool:
-        """Whether it can be computed: its oracle, if it has one, is finished."""
-        return not self.oracle or self.oracle.finished
-
-    @property
-    def outstanding(self) -> int:
-        """How many known tokens are still to be computed; at least the newest."""
-        return len(self.tokens) - self.computed
+        """True if it can be computed: its oracle, if it has one, is finished."""
+        return not self.draft.oracle or self.draft.oracle.finished
 
     def append(self, token_id: int) -> str:
         """Add a token to the output and return the text it adds; sets ``reason`` if it is the last."""
         self.tokens.append(token_id)
         piece = self.text.push(token_id)
-        if token_id in self.eos and not self.sampling.ignore_eos:
+        if token_id in self.prompt.eos and not self.sampling.ignore_eos:
             self.reason = "eos"
         elif self.text.stopped:
             self.reason = "stop"
@@ -124,24 +157,24 @@ class Sequence:
         """Keep only the first ``length`` tokens' keys and values: rolling back just sets a number."""
         if self.table:
             self.table.roll_back(length)
-            self.draft_length = min(self.draft_length, length)
+            self.draft.num_computed = min(self.draft.num_computed, length)
 
     def release(self) -> None:
-        """Give its cache blocks back: all tokens will have to be computed again."""
+        """Free its cache blocks: all tokens will have to be computed again."""
         if self.table:
             self.table.release()
-        self.draft_length = 0
+        self.draft.num_computed = 0
 
-    def leave_pool(self) -> None:
-        """As ``release``, and let go of the pool's cache, which table and drafter would keep in memory."""
+    def leave_core(self) -> None:
+        """As ``release``, and let go of the core's cache, which the table would keep in memory."""
         self.release()
-        self.table = self.drafter = None
+        self.table = None
 
     def finish(self, reason: StopReason, message: str = "") -> None:
-        """Give everything back and emit why it ended. A second call does nothing."""
+        """Free all it holds and report why it ended. A second call does nothing."""
         if self.finished:
             return
         self.reason = reason
-        self.leave_pool()
+        self.leave_core()
         self.recorder.emit(Finished, reason=reason, text=self.text.flush(), message=message)
         self.finished = True

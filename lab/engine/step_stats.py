@@ -1,4 +1,4 @@
-"""What a step reports to its sequences, and what its time says about the next ones."""
+"""The figures of a step: reported to its sequences, and kept as what the next steps will take."""
 
 from __future__ import annotations
 
@@ -7,125 +7,140 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lab.backends.gpu.async_scheduling import Ahead
-from lab.engine.adaptive_window import Costs
-from lab.engine.drafting import Drafted
+from lab.backends.interface import Backend, Verification
+from lab.engine.adaptive_window import StepCosts, TheilSen
+from lab.engine.async_scheduling import PassAhead
+from lab.engine.drafters import DraftOutput
+from lab.engine.fallbacks import report_failures
 from lab.engine.memory_budget import Budget
-from lab.engine.pass_cost import PassWork, Span
-from lab.engine.scheduler import Turn
+from lab.engine.pass_cost import PassCostModel, Span
+from lab.engine.scheduler import ScheduledSequence
 from lab.engine.sequence import Sequence
-from lab.engine.verification import Round
 from lab.kv_cache.attention_metadata import SdpaChoice
-from lab.kv_cache.kv_cache import Cache
-from lab.models.language_model import LanguageModel
-from lab.trace.events import StepTimed
+from lab.kv_cache.kv_cache import KVCache
+from lab.trace.events import StepTimed, WindowChanged
 from lab.trace.roofline import PassCost
 from lab.util.device_memory import memory_in_use
 from lab.util.step_timer import StepTimer
 
 
-class Known(NamedTuple):
-    """What a step reports of its pass, found out before its output is there: a GPU is computing it meanwhile.
+class StepSnapshot(NamedTuple):
+    """A step's figures that are known before its output is there: a GPU is computing it meanwhile.
 
     Attributes:
-        turns, drafted: what the step computes, and what its drafters did.
         ahead: its pass, if that had been launched before.
         spans: the tokens of each sequence.
-        work: the target's.
-        reserved: slots of each sequence. Rejected proposals give their blocks back before the step is reported.
+        cost: the target's.
+        reserved: slots of each sequence. Rejected draft tokens free their blocks before the step is reported.
         memory: bytes in use.
     """
 
-    turns: list[Turn]
-    drafted: Drafted
-    ahead: Ahead | None
+    scheduled: list[ScheduledSequence]
+    drafted: DraftOutput
+    ahead: PassAhead | None
     spans: list[Span]
-    work: PassCost
+    cost: PassCost
     reserved: list[int]
     memory: int
 
 
-class Reporting:
-    """Reports a pool's steps.
+class StepStats:
+    """Reports a core's steps, and learns from them what a step takes."""
 
-    Attributes:
-        costs: what its steps took, for adaptive windows.
-    """
+    def __init__(self, target: Backend, draft: Backend | None, cache: KVCache | None, budget: Budget) -> None:
+        self._costs = StepCosts()
+        self._cached = cache is not None
+        self._backends = [target, draft] if draft else [target]
+        self._devices = {target.model.device, *target.model.layer_devices}
+        self._passes = PassCostModel(target, cache.target if cache else None)
+        self._token_bytes = functools.cache(budget.token_bytes)  # a core is dropped when its models change
 
-    def __init__(self, target: LanguageModel, cache: Cache | None, budget: Budget) -> None:
-        self.costs = Costs()
-        self._devices = {target.device, *target.layer_devices}
-        self._passes = PassWork(target, cache.target if cache else None)
-        self._token_bytes = functools.cache(budget.token_bytes)  # a pool is dropped when its models change
-
-    def known(
-        self, turns: list[Turn], rounds: list[Round], sdpa: SdpaChoice, drafted: Drafted, ahead: Ahead | None
-    ) -> Known:
+    def snapshot(
+        self, scheduled: list[ScheduledSequence], drafted: DraftOutput, sdpa: SdpaChoice, ahead: PassAhead | None
+    ) -> StepSnapshot:
         """To be called when the pass has been launched. ``sdpa``: what it was launched with."""
+        failures = {part: reason for backend in reversed(self._backends) for part, reason in backend.failures().items()}
+        report_failures(failures, [one.sequence for one in scheduled])
         spans = []
-        for turn, round in zip(turns, rounds, strict=True):
-            start = turn.sequence.computed
-            spans.append(Span(start, start + turn.count + round.window, round.window + 1 if turn.complete else 0))
-        reserved = [turn.sequence.table.capacity if turn.sequence.table else 0 for turn in turns]
-        return Known(turns, drafted, ahead, spans, self._passes.of(spans, sdpa), reserved, memory_in_use(self._devices))
+        for one, round in zip(scheduled, drafted.rounds, strict=True):
+            start, count = one.sequence.computed, round.num_draft_tokens
+            spans.append(Span(start, start + one.num_tokens + count, count + 1 if one.complete else 0))
+        reserved = [one.sequence.table.capacity if one.sequence.table else 0 for one in scheduled]
+        cost, memory = self._passes.of(spans, sdpa), memory_in_use(self._devices)
+        return StepSnapshot(scheduled, drafted, ahead, spans, cost, reserved, memory)
 
     def report(
         self,
-        known: Known,
+        snapshot: StepSnapshot,
         kinds: list[str],
-        clock: StepTimer,
-        broken: set[Sequence],
+        timer: StepTimer,
+        failed: set[Sequence],
         finish: Callable[[Sequence], None],
     ) -> float:
-        """Report the step's time to every sequence in it that is not ``broken``, and ``finish`` those that are done.
+        """Report the step's time to every sequence in it that has not ``failed``, and ``finish`` those that are done.
 
         Returns:
             When the step's time was taken, by ``time.perf_counter``.
         """
-        parts, total = clock.read()
+        parts, total = timer.read()
         taken = time.perf_counter()
-        turns, drafted, ahead = known.turns, known.drafted, known.ahead
+        scheduled, drafted, ahead = snapshot.scheduled, snapshot.drafted, snapshot.ahead
         if ahead:
-            parts["verify"] += ahead.clock.read()[0]["verify"]
+            parts["verify"] += ahead.launched.timer.read()[0]["verify"]
             total += 1000 * ahead.before
         total = max(total, sum(parts.values()))
-        draft_ms = parts["draft"] + sum(parts[drafter] for drafter in drafted.windows)
+        draft_ms = parts["draft"] + sum(parts[drafter] for drafter in drafted.longest)
         around = total - parts["verify"] - draft_ms
-        tokens = sum(stop - start for start, stop, _ in known.spans)
+        tokens = sum(stop - start for start, stop, _ in snapshot.spans)
         # Reading a text, for the first time or again, costs less per token than a round does.
-        reading = "prefill" in kinds or any(turn.count > 1 and turn.sequence.table for turn in turns)
+        reading = "prefill" in kinds or any(one.num_tokens > 1 and one.sequence.table for one in scheduled)
         if not reading:
-            self.costs.observe(tokens, parts["verify"], around)
-        for drafter, window in drafted.windows.items():
-            if window:
-                drafter.times.observe(window, parts[drafter])
-        for turn, kind, (start, stop, _), slots in zip(turns, kinds, known.spans, known.reserved, strict=True):
-            sequence = turn.sequence
-            if sequence in broken or sequence.finished:
+            self._costs.observe(tokens, parts["verify"], around)
+        for drafter, longest in drafted.longest.items():
+            if longest:
+                drafter.times.observe(longest, parts[drafter])
+        for one, kind, (start, stop, _), slots in zip(scheduled, kinds, snapshot.spans, snapshot.reserved, strict=True):
+            sequence = one.sequence
+            if sequence in failed or sequence.finished:
                 continue
             kv_bytes = self._token_bytes(sequence.config)
             sequence.recorder.emit(
                 StepTimed,
-                step=sequence.step,
+                step=sequence.report.step,
                 step_kind=kind,
                 target_tokens=stop - start,
-                batch_sequences=len(turns),
+                batch_sequences=len(scheduled),
                 batch_tokens=tokens,
                 draft_ms=draft_ms,
                 verify_ms=parts["verify"],
                 sample_ms=parts["sample"],
                 rest_ms=around - parts["sample"],
                 total_ms=total,
-                draft_bytes=drafted.work.bytes,
-                draft_flops=drafted.work.flops,
-                verify_bytes=known.work.bytes,
-                verify_flops=known.work.flops,
+                draft_bytes=drafted.cost.bytes,
+                draft_flops=drafted.cost.flops,
+                verify_bytes=snapshot.cost.bytes,
+                verify_flops=snapshot.cost.flops,
                 kv_tokens=sequence.computed,
                 kv_reserved_bytes=slots * kv_bytes,
                 kv_used_bytes=sequence.computed * kv_bytes,
-                memory_bytes=known.memory,
+                memory_bytes=snapshot.memory,
             )
-            sequence.step += 1
+            sequence.report.step += 1
             if sequence.reason:
                 finish(sequence)
         return taken
+
+    def adapt(self, sequence: Sequence, verified: Verification, drafting: TheilSen, running: list[Sequence]) -> None:
+        """Let a sequence's window follow a verified round. ``drafting``: its drafter's times."""
+        drafted, window, costs = len(verified.draft_token_ids), sequence.draft.window, self._costs
+        num_seqs, num_verified = len(running), min(verified.num_accepted + 1, drafted)
+        known = num_seqs if self._cached else sum(len(one.tokens) for one in running)
+        if window.observe(verified.num_accepted, num_verified, num_seqs, known, costs, drafting):
+            sequence.recorder.emit(
+                WindowChanged,
+                step=sequence.report.step + 1,
+                gamma=window.gamma,
+                acceptance=window.acceptance,
+                draft_ms=drafting.ms(1) if drafting.known else None,
+                verify_ms=costs.pass_ms(known + num_seqs * window.gamma) if costs.compared else None,
+            )

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch.nn import functional as F
@@ -24,8 +22,6 @@ from transformers import AttentionInterface
 
 from lab.errors import ConfigError
 from lab.kv_cache.attention_metadata import BlockPlan, Group, SdpaChoice, StepPlan
-from lab.util.device_memory import is_out_of_memory
-from lab.util.messages import error_summary
 
 NAME = "decode_lab"
 """The function's name in transformers' registry."""
@@ -43,10 +39,6 @@ BACKENDS = {
 # thread: tens of milliseconds for each of a hundred lengths (huggingface/transformers#48163). Off in the whole process,
 # because transformers' own `generate`, measured beside the lab, would pay it, too.
 torch.backends.cuda.enable_cudnn_sdp(False)
-
-
-class KernelError(Exception):
-    """A Triton kernel did not compile or did not run. The reference can compute the same."""
 
 
 def attention(
@@ -72,7 +64,7 @@ def attention(
 
     Raises:
         RuntimeError: called without a plan (``model.generate`` on a model the lab has plugged into).
-        KernelError: see there. New keys and values may have been stored or not; storing them again is safe.
+        KernelError: raised by a plan's kernels. Storing the same keys and values again is safe.
     """
     if plan is None:
         raise RuntimeError(
@@ -82,7 +74,7 @@ def attention(
     new_key, new_value = key[0].transpose(0, 1), value[0].transpose(0, 1)
     if isinstance(plan, BlockPlan):
         query = query[0].transpose(0, 1)
-        return attend_by_kernels(module.layer_idx, query, new_key, new_value, plan, scaling)[None], None
+        return plan.attend(module.layer_idx, query, new_key, new_value, plan, scaling)[None], None
     if plan.storage is not None:
         layer = plan.storage.layers[module.layer_idx]
         layer.write(plan.write, new_key, new_value)
@@ -159,47 +151,6 @@ def refuse_sdpa(choice: SdpaChoice, device: torch.device, dtype: torch.dtype, he
             f"{str(dtype).removeprefix('torch.')} on {device} with heads of {head_dim}. Choose 'auto', or 'math', "
             "which runs everywhere."
         ) from error
-
-
-def attend_by_kernels(
-    layer_idx: int,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    plan: BlockPlan,
-    scaling: float | None = None,
-    *,
-    stored: bool = False,
-) -> torch.Tensor:
-    """Store the new keys and values, then attend: query [N, heads, d]; key, value [N, kv_heads, d] -> [N, heads, d].
-
-    ``stored``: they are stored already.
-
-    Raises:
-        KernelError: see there.
-    """
-    # Imported here, so that the lab works where Triton is not installed.
-    from lab.backends.gpu.paged_attention import attend
-    from lab.backends.gpu.store_kv import store
-
-    layer = plan.storage.layers[layer_idx]
-    with launching(query):
-        if not stored:
-            store(layer, plan.write, key, value)
-        return attend(layer, query, plan, scaling)
-
-
-@contextmanager
-def launching(on: torch.Tensor) -> Iterator[None]:
-    """Make Triton launch on the device of ``on``, and turn whatever is wrong with a kernel into a ``KernelError``. That
-    memory ran out stays what it is: the reference would take more."""
-    try:
-        with torch.cuda.device_of(on):
-            yield
-    except Exception as error:
-        if isinstance(error, KernelError) or is_out_of_memory(error):
-            raise
-        raise KernelError(error_summary(error)) from error
 
 
 AttentionInterface.register(NAME, attention)

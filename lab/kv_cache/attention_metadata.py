@@ -7,6 +7,7 @@ goes with the step through all layers: a ``StepPlan`` for attention by torch, a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
@@ -87,6 +88,8 @@ class BlockPlan(Plan):
         longest_new: most new tokens of a sequence.
         longest: most tokens of a sequence.
         storage: where keys and values go.
+        attend: stores a layer's new keys and values, and attends:
+            ``attend(layer_idx, query [N, heads, d], key [N, kv_heads, d], value, plan, scaling)`` -> [N, heads, d].
     """
 
     write: torch.Tensor
@@ -97,6 +100,7 @@ class BlockPlan(Plan):
     longest_new: int
     longest: int
     storage: KVStorage
+    attend: Callable[..., torch.Tensor] | None = None
 
 
 def _on(part: object, device: torch.device) -> object:

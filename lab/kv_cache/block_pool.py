@@ -63,15 +63,15 @@ class BlockPool:
         """Blocks that can be taken: free and cached ones."""
         return len(self._free) + self._count_cached()
 
-    def has_run(self, count: int) -> bool:
+    def has_contiguous(self, count: int) -> bool:
         """Whether ``count`` free blocks lie side by side."""
-        return _first_run(self._free, count) is not None
+        return _first_contiguous(self._free, count) is not None
 
     def references(self, block: int) -> int:
         """How many tables share the block."""
         return self._references[block]
 
-    def is_stored(self, block: int) -> bool:
+    def holds_prefix(self, block: int) -> bool:
         """Whether its prefix can be found: then it must not be written to."""
         return block in self._prefixes
 
@@ -89,18 +89,18 @@ class BlockPool:
 
     # -- taking and giving back --------------------------------------------------------------
 
-    def take(self, count: int, emit: Emit, *, neighbours: bool = False) -> list[int]:
+    def allocate(self, count: int, emit: Emit, *, contiguous: bool = False) -> list[int]:
         """Take ``count`` blocks, each with one reference: the lowest free ones, then cached ones by eviction policy.
 
-        ``neighbours``: take free ones only, side by side.
+        ``contiguous``: take free ones only, side by side.
 
         Raises:
             PoolExhaustedError: not enough blocks, or no run that long. Nothing is taken.
         """
-        start = _first_run(self._free, count) if neighbours else 0
-        available = len(self._free) if neighbours else self.available
+        start = _first_contiguous(self._free, count) if contiguous else 0
+        available = len(self._free) if contiguous else self.available
         if start is None or available < count:
-            blocks = f"{counted(count, 'cache block')}{' side by side' * neighbours} {'is' if count == 1 else 'are'}"
+            blocks = f"{counted(count, 'cache block')}{' side by side' * contiguous} {'is' if count == 1 else 'are'}"
             raise PoolExhaustedError(
                 f"{blocks} needed and {available} of {self.num_blocks} are free. "
                 "Use a shorter prompt, fewer tokens (max_tokens) or a larger pool (num_blocks), or wait for another "
@@ -128,7 +128,7 @@ class BlockPool:
         self._references[block] += 1
         return self._references[block]
 
-    def give_back(self, block: int) -> int:
+    def free(self, block: int) -> int:
         """Drop a reference; returns how many are left. With none left the block is cached or free."""
         if not self._references[block]:
             raise AssertionError(f"block {block} is given back and nobody has it")
@@ -142,7 +142,7 @@ class BlockPool:
 
     # -- prefixes ----------------------------------------------------------------------------
 
-    def store(self, block: int, prefix: Prefix, priority: int = 0) -> bool:
+    def cache_full_block(self, block: int, prefix: Prefix, priority: int = 0) -> bool:
         """Make a full live block findable by its prefix.
 
         False if another block holds that prefix already: then that one gets ``priority``, if it is the higher one.
@@ -156,7 +156,7 @@ class BlockPool:
                 self._raise(held, priority)
         return added
 
-    def find(self, tokens: Sequence[int], root: Prefix) -> list[tuple[int, Prefix]]:
+    def find_cached_prefix(self, tokens: Sequence[int], root: Prefix) -> list[tuple[int, Prefix]]:
         """The stored blocks that hold the beginning of ``tokens``, with their prefixes.
 
         At least one token is left over: computing it gives the next token's logits.
@@ -192,7 +192,7 @@ class BlockPool:
         return block
 
 
-def _first_run(free: list[int], count: int) -> int | None:
+def _first_contiguous(free: list[int], count: int) -> int | None:
     """Where ``count`` consecutive numbers begin in the ascending list ``free``."""
     start = 0
     for end in range(len(free)):

@@ -53,7 +53,7 @@ class BlockTable:
         more = max(0, -(-tokens // self.pool.block_size) - len(self.blocks))
         return more + (tokens > self.length and self._tail_is_shared())
 
-    def reserve(self, tokens: int) -> None:
+    def allocate_slots(self, tokens: int) -> None:
         """Take enough blocks for ``tokens`` positions, writable from ``length`` on.
 
         Raises:
@@ -64,13 +64,13 @@ class BlockTable:
             return
         if not self.paged and self.blocks:
             raise AssertionError("a contiguous table is reserved once, whole")
-        taken = self.pool.take(missing, self._emit, neighbours=not self.paged)
+        taken = self.pool.allocate(missing, self._emit, contiguous=not self.paged)
         if self._tail_is_shared():
             try:
                 self._copy_tail(taken[0])
             except Exception:  # out of memory, most likely
                 for block in taken:
-                    self.pool.give_back(block)
+                    self.pool.free(block)
                 raise
             del taken[0]
         for block in taken:
@@ -82,19 +82,19 @@ class BlockTable:
         if index >= len(self.blocks):
             return False
         block = self.blocks[index]
-        return self.pool.references(block) > 1 or self.pool.is_stored(block)
+        return self.pool.references(block) > 1 or self.pool.holds_prefix(block)
 
     def _copy_tail(self, fresh: int) -> None:
         index, fill = divmod(self.length, self.pool.block_size)
         shared = self.blocks[index]
         self._copy(shared, fresh)
-        self._give_back(index)
+        self._free_block(index)
         self.blocks[index] = fresh
         self._emit(BlockCopied, block=fresh, owner=self.owner, index=index, fill=fill, source=shared)
 
     # -- sharing -----------------------------------------------------------------------------
 
-    def adopt_prefix(self, found: list[tuple[int, Prefix]], priority: int) -> None:
+    def attach_cached_blocks(self, found: list[tuple[int, Prefix]], priority: int) -> None:
         """Begin with full blocks that were found by their prefix (``BlockPool.find``), for a sequence of this
         ``priority``."""
         for block, prefix in found:
@@ -103,7 +103,7 @@ class BlockTable:
             self._prefixes.append(prefix)
         self.length = self.capacity
 
-    def adopt_table(self, other: BlockTable, length: int) -> None:
+    def fork_from(self, other: BlockTable, length: int) -> None:
         """Begin with the first ``length`` positions of another sequence; the tail is copied at the first write."""
         size = self.pool.block_size
         for index, block in enumerate(other.blocks[: -(-length // size)]):
@@ -112,14 +112,14 @@ class BlockTable:
         self._prefixes = other._prefixes[: length // size]
         self.length = length
 
-    def store_full(self, tokens: Sequence[int], length: int, root: Prefix, priority: int) -> None:
+    def cache_full_blocks(self, tokens: Sequence[int], length: int, root: Prefix, priority: int) -> None:
         """Make every block findable that the first ``length`` of ``tokens`` fill."""
         size = self.pool.block_size
         for index in range(len(self._prefixes), length // size):
             parent = self._prefixes[-1] if self._prefixes else root
             prefix = parent.then(tokens[index * size : (index + 1) * size])
             self._prefixes.append(prefix)
-            if self.pool.store(self.blocks[index], prefix, priority):
+            if self.pool.cache_full_block(self.blocks[index], prefix, priority):
                 self._emit(BlockStored, block=self.blocks[index], owner=self.owner, index=index)
 
     # -- giving back -------------------------------------------------------------------------
@@ -146,14 +146,14 @@ class BlockTable:
 
     def _free_from(self, index: int) -> None:
         while len(self.blocks) > index:
-            self._give_back(len(self.blocks) - 1)
+            self._free_block(len(self.blocks) - 1)
             self.blocks.pop()
 
-    def _give_back(self, index: int) -> None:
+    def _free_block(self, index: int) -> None:
         block, size = self.blocks[index], self.pool.block_size
         fill = min(size, max(0, self.length - index * size))
-        references = self.pool.give_back(block)
-        cached = not references and self.pool.is_stored(block)
+        references = self.pool.free(block)
+        cached = not references and self.pool.holds_prefix(block)
         self._emit(
             BlockFreed,
             block=block,

@@ -8,16 +8,12 @@ format works with every block policy. Slots are rows of a tensor, so a block is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from lab.config import KVFormat
 from lab.errors import ConfigError
-
-if TYPE_CHECKING:
-    from lab.backends.gpu.cuda_graphs import Graphs
 
 
 class VectorBytes(NamedTuple):
@@ -209,23 +205,8 @@ def parts(layer: LayerStorage) -> tuple[str, tuple[torch.Tensor, torch.Tensor, t
     return "int4" if isinstance(layer, Int4Layer) else "int8", (*numbers.unbind(1), *scales.unbind(1))
 
 
-@dataclass(slots=True)
-class Kernels:
-    """Whether Triton kernels write and read a cache, and why not if they were given up."""
-
-    on: bool = False
-    failure: str | None = None
-
-    def give_up(self, reason: str) -> None:
-        self.on, self.failure = False, reason
-
-
 class KVStorage:
-    """The slots of one model: one ``LayerStorage`` per layer, all on one device or each on its own.
-
-    ``kernels`` None: the reference writes and reads them. The slots hold the same either way. ``graphs``: the captured
-    steps of the kernels.
-    """
+    """The slots of one model: one ``LayerStorage`` per layer, all on one device or each on its own."""
 
     def __init__(
         self,
@@ -237,11 +218,7 @@ class KVStorage:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device | Sequence[torch.device],
-        kernels: Kernels | None = None,
-        graphs: Graphs | None = None,
     ) -> None:
-        self.kernels = kernels or Kernels()
-        self.graphs = graphs
         form = FORMATS[kv_format]
         devices = [device] * layers if isinstance(device, torch.device) else device
         self.layers: list[LayerStorage] = [form(slots, kv_heads, head_dim, dtype, where) for where in devices]

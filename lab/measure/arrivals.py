@@ -47,7 +47,7 @@ def arrivals(
     def watch(owner: int, seconds: float, event: Event) -> None:
         heard.append(BatchEvent((seconds - began) * 1000, owner, event))
 
-    own = engine.another(max_num_seqs=max_num_seqs, watch=watch)
+    own = engine.clone(max_num_seqs=max_num_seqs, on_event=watch)
     coming = deque(
         own.prepare(
             one.prompt,

@@ -98,7 +98,7 @@ def refuse_failure(run: Run, engine: Engine) -> None:
     if run.reason == "error":
         raise LabError(f"{start} failed: {run.finished.message}")
     for fallen in (event for event in run.events if isinstance(event, FellBack)):
-        if fallen.reason != engine.target.native.failure:
+        if fallen.reason != engine.kernel_failure:
             raise LabError(f"{start} went on without its {fallen.part}: {fallen.reason}")
 
 

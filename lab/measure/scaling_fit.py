@@ -151,7 +151,7 @@ class StepTimes:
         return fit if fit.rises else replace(fit, constant=statistics.fmean(self.medians[1]), factor=0.0)
 
 
-def curve(run: Run) -> StepTimes:
+def step_times(run: Run) -> StepTimes:
     """The steps of a run after its prefill, each of one token."""
     decoded = steps(run, "decode")
     first = len(run.prompt_token_ids) + 1
@@ -181,7 +181,7 @@ def measure_growth(
         raise ConfigError(
             f"The prompt leaves room for {counted(max(0, room), 'token')}; to see times grow takes {least}."
         )
-    plain = engine.another()
+    plain = engine.clone()
     small = EngineConfig(num_blocks=-(-engine.context_length // EngineConfig.block_size))  # one context is enough
     curves = {}
     for name, config in ((CACHED, small), (UNCACHED, EngineConfig(kv_cache=False))):
@@ -196,5 +196,5 @@ def measure_growth(
                 watch(name, tokens)
         if cancelled.is_set():
             return {}
-        curves[name] = curve(sound(Run(events), plain))
+        curves[name] = step_times(sound(Run(events), plain))
     return curves

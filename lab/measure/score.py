@@ -13,22 +13,22 @@ from collections.abc import Iterator
 
 import torch
 
-from lab.backends.torch.torch_backend import NewTokens, forward
+from lab.backends.interface import NewTokens
 from lab.config import EngineConfig
 from lab.engine.engine import Engine
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable
-from lab.kv_cache.formats import Kernels, KVStorage
+from lab.kv_cache.formats import KVStorage
 
 CHUNK = 256
 """Tokens per forward pass; more would only take more memory."""
 
 
 def new_storage(engine: Engine, config: EngineConfig, slots: int) -> KVStorage:
-    """Empty slots for the engine's target, written and read by what computes a request with this ``config``."""
+    """Empty slots for the engine's target."""
     model = engine.target
     shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
-    where = {"dtype": model.dtype, "device": model.layer_devices, "kernels": Kernels(engine.by_triton(config))}
+    where = {"dtype": model.dtype, "device": model.layer_devices}
     return KVStorage(config.kv_dtype, slots, **shape, **where)
 
 
@@ -46,20 +46,20 @@ def log_probabilities(
     Yields:
         [n, vocabulary] float64 natural logarithms, chunk by chunk; N - ``first`` rows in all.
     """
-    target, _ = engine.models(config)
-    ids = torch.tensor(token_ids[:-1], device=target.device)
+    target, _ = engine.backends(config)
+    ids = torch.tensor(token_ids[:-1], device=target.model.device)
     # Without a cache one pass has to compute everything, as every step of a run does.
     table, chunk, sdpa = None, len(ids), config.prefill_attention
     if config.kv_cache:
         blocks = -(-len(ids) // config.block_size)
         table = BlockTable(BlockPool(blocks, config.block_size), 0, _ignore, paged=config.paged)
-        table.reserve(len(ids))
+        table.allocate_slots(len(ids))
         storage = storage or new_storage(engine, config, blocks * config.block_size)
         chunk, sdpa = CHUNK, "auto"
     for start in range(0, len(ids), chunk):
         new = ids[start : start + chunk]
         keep = min(len(new), max(0, start + len(new) + 1 - first))
-        logits = forward(target, [NewTokens(new, start, table, keep)], storage, sdpa)
+        logits = target.forward([NewTokens(new, start, table, keep)], storage, sdpa)
         yield logits.double().log_softmax(-1)
 
 

@@ -32,7 +32,7 @@ def serve(engine: Engine, requests: Sequence[PlannedRequest], config: EngineConf
     Raises:
         LabError: see ``finish`` and ``served``.
     """
-    fresh = engine.another(max_num_seqs=max_num_seqs)
+    fresh = engine.clone(max_num_seqs=max_num_seqs)
     most = longest(engine, (one.prompt for one in requests)) + max(one.sampling.max_tokens for one in requests)
     fresh.warm_up(config, sequences=min(max_num_seqs, len(requests)), longest=min(most, engine.context_length))
     return served(*finish(fresh, requests, config))

@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, PreTrainedModel
 
-from lab.backends.cpu.native_support import Native
 from lab.kv_cache.attention import NAME, attention
 from lab.kv_cache.attention_metadata import BlockPlan, Group, StepPlan
 from lab.models.devices import execution_device, gather_hidden_states, is_dispatched
@@ -49,7 +48,7 @@ class LanguageModel:
     """A causal language model and the few numbers of its shape that a cache needs.
 
     Args:
-        rounded: on a CPU, multiply bfloat16 numbers if it can (``lab.backends.cpu``).
+        rounded: a CPU may round what linear layers multiply to bfloat16, if it is faster at that.
 
     Attributes:
         model: the transformers model itself.
@@ -59,7 +58,6 @@ class LanguageModel:
         padding: logits that it has no weights for (see ``with_vocabulary``); if negative, logits that are dropped.
         context_length: most positions it was made for; with LongRoPE, those of its shorter texts.
         device: where tokens go in and logits come out.
-        native: its step in C (``lab.backends.cpu``), shared with its early exits.
         compiled: whether its layers are compiled by torch.compile.
         compile_failure: why they are not although that was asked for.
 
@@ -73,7 +71,7 @@ class LanguageModel:
         shape = ModelShape.from_config(model.config)
         self.name = name
         self.model = model.eval()
-        self.native = Native(rounded=rounded)
+        self.rounded = rounded
         self.layers = shape.layers
         self.kv_heads = shape.kv_heads
         self.query_groups = shape.query_groups
@@ -94,17 +92,6 @@ class LanguageModel:
             return [self.device] * self.layers
         attention = {module.layer_idx: module for module in self.model.modules() if hasattr(module, "layer_idx")}
         return [execution_device(attention[layer]) for layer in range(self.layers)]
-
-    @property
-    def product_dtype(self) -> torch.dtype:
-        """The dtype of the numbers that linear layers multiply."""
-        return torch.bfloat16 if self.native.model and self.native.model.rounded else self.dtype
-
-    @property
-    def dtype_name(self) -> str:
-        """What is computed in, for display."""
-        name, products = (str(dtype).removeprefix("torch.") for dtype in (self.dtype, self.product_dtype))
-        return name if name == products else f"{name}, products of {products}"
 
     @property
     def dtype(self) -> torch.dtype:
@@ -198,12 +185,6 @@ class LanguageModel:
         parts = [part for key, weight in stored.items() if key not in tables for part in stored_tensors(weight)]
         return sum(part.nbytes for part in parts)
 
-    def by_torch(self) -> LanguageModel:
-        """The same model, whose steps are never computed in C."""
-        other = copy.copy(self)
-        other.native = Native()
-        return other
-
     def as_compiled(self) -> LanguageModel:
         """The same weights in other modules, which are compiled; this model's own stay as they are."""
         other = copy.copy(self)
@@ -217,7 +198,6 @@ class LanguageModel:
         """
         other = copy.copy(self)
         other.vocabulary, other.padding = width, self.padding + width - self.vocabulary
-        other.native = Native(rounded=self.native.rounded)  # this model's own writes rows as wide as its vocabulary
         return other
 
     def with_layers(self, wrap: Callable[[nn.Module], nn.Module]) -> LanguageModel:

@@ -13,18 +13,18 @@ from lab.trace.events import Event
 log = logging.getLogger(__name__)
 
 EventListener = Callable[[int, float, Event], None]
-"""Called as ``watch(owner, seconds, event)``, ``seconds`` by ``time.perf_counter``."""
+"""Called as ``on_event(owner, seconds, event)``, ``seconds`` by ``time.perf_counter``."""
 
 
 class Recorder:
     """Stamps events with the time since the first one and holds them until they are drained.
 
     Args:
-        owner: the sequence's number, for ``watch``, which is called at once with every event.
+        owner: the sequence's number, for ``on_event``, which is called at once with every event.
     """
 
-    def __init__(self, owner: int = 0, watch: EventListener | None = None) -> None:
-        self._owner, self._watch = owner, watch
+    def __init__(self, owner: int = 0, on_event: EventListener | None = None) -> None:
+        self._owner, self._on_event = owner, on_event
         self._began: float | None = None
         self._pending: deque[Event] = deque()  # one thread may add while others drain
 
@@ -34,11 +34,11 @@ class Recorder:
         self._began = now if self._began is None else self._began
         event = event_type(t_ms=(now - self._began) * 1000, **fields)
         self._pending.append(event)
-        if self._watch:
+        if self._on_event:
             try:
-                self._watch(self._owner, now, event)
+                self._on_event(self._owner, now, event)
             except Exception:  # a listener must not end what it listens to
-                log.exception("a listener failed at an event %s", event.kind)
+                log.exception("the listener failed at an event %s", event.kind)
 
     @property
     def began(self) -> bool:

@@ -137,7 +137,7 @@ def serve(
     Raises:
         LabError: a request failed, or gave up part of its setting; or none gave more than one token.
     """
-    fresh = engine.another(max_num_seqs=at_once or len(jobs))
+    fresh = engine.clone(max_num_seqs=at_once or len(jobs))
     if config.kv_cache and config.num_blocks is None:
         config = replace(config, num_blocks=room(engine, jobs, config))
     requests = [fresh.submit(job.prompt, config, job.sampling) for job in jobs]

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from pydantic import Field
 
-from lab.backends.torch.rejection_sampler import judge_sampled, residual
+from lab.backends.torch.rejection_sampler import rejection_sample, residual
 from lab.backends.torch.sampler import draw
-from lab.claims.rules import Context, Draws, by_target, with_target
+from lab.claims.acceptance_rules import Context, Draws, by_target, with_target
 from lessons.experiments.base import Experiment, Load, Measured, Watch, Work
 
 PORTION = 250
@@ -102,7 +102,7 @@ def by_rule(rule: str, p: torch.Tensor, q: torch.Tensor, u: torch.Tensor) -> tup
     proposals = draw(q, u[0])
     if rule == "residual":  # the engine's own rule
         rows = p.expand(n, 2, -1), q.expand(n, 1, -1)
-        verdict = judge_sampled(*rows, proposals[:, None], *_pair(u))
+        verdict = rejection_sample(*rows, proposals[:, None], *_pair(u))
         kept = verdict.accepted > 0
         return torch.where(kept, proposals, verdict.next_token), kept
     other = by_target if rule == "without_q" else with_target

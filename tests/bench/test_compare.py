@@ -19,7 +19,7 @@ from lab.measure.scaling_fit import CACHED, TOGETHER, UNCACHED, StepTimes, measu
 from lab.trace.events import Committed, FellBack, Judged, Proposed
 from lab.trace.run import Run
 from tests import tiny_models
-from visualize.pages.compare import report as comparison
+from visualize.reduce import compare_report as comparison
 
 PROMPT = "The king had three sons"
 SAMPLING = SamplingParams(max_tokens=24, seed=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import defaultdict
 from types import SimpleNamespace
 
 import psutil
@@ -19,7 +20,7 @@ from lab.backends.gpu import paged_attention as attend_kernel
 from lab.backends.gpu.fused_layer import FusedLayer
 from lab.bench import __main__ as main
 from lab.bench.gpu import attention_bench as attention
-from lab.bench.gpu import pair, part, prefill, session
+from lab.bench.gpu import pair, part, prefill, products, session
 from lab.bench.gpu.attention_bench import format_attention
 from lab.bench.gpu.large import PROMPT_TOKENS
 from lab.bench.gpu.long_tail import run_capacity
@@ -32,12 +33,13 @@ from lab.bench.gpu.sheet import Sheet, format_gaps, spread
 from lab.bench.gpu.speculation_bench import Speculation
 from lab.engine import core as pool
 from lab.engine.adaptive_window import tokens_per_round
-from lab.engine.engine import Engine
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.formats import bytes_per_token
+from lab.load import new_engine
 from tests.captured import captured_engine
 from tests.scripted_pair import CPU, OPTIONS, scripted_pair
 
+CASE = {"context": 64, "batch": 1, "format": "auto", "blocks": "sdpa", "microseconds": 1.0, "gb_per_second": 77.0}
 PART = {"device": "cpu", "dtype": "auto", "small": True}
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here, and for no CPU")
 
@@ -53,15 +55,24 @@ def here(name, out, until, options, report):
 def test_a_kernel_that_computes_something_else_gets_no_figure(monkeypatch):
     right = attend_kernel.attend
     monkeypatch.setattr(attend_kernel, "attend", lambda *args, **how: 1.1 * right(*args, **how))
-    sheet = Sheet()
-    run_part("3", sheet, **PART)
+    for part_of_it in ("time_products", "time_splits"):
+        monkeypatch.setattr(attention, part_of_it, lambda *how: None)
+    monkeypatch.setattr(attention, "COLUMNS", (("int8", "paged"), ("auto", "sdpa")))
+    monkeypatch.setattr(attention, "OTHERS", ())
+    run_part("3", sheet := Sheet(), **PART)
     assert {case["blocks"] for case in sheet.result["cases"]} == {"sdpa"}
-    said = sheet.result["failures"]
-    assert all("off by" in said[f"64 tokens x 1, {kind}"] for kind in ("auto paged", "int8 paged", "int4 contiguous"))
+    assert "off by" in sheet.result["failures"]["64 tokens x 1, int8 paged"]
+    late = Sheet(until=time.time())
+    attention.run_attention(late, device=CPU, dtype=torch.float32, small=True)
+    assert late.result["cases"] == []
+    assert late.result["left_out"][0].startswith("64 tokens x 1, and what comes after it (0 s were left")
+    assert "77" in format_attention({"cases": [CASE]})[1]  # without native cases
 
 
 @interpreted
+@pytest.mark.slow
 def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(products, "ROWS", (1, 5))
     monkeypatch.setattr(session, "apart", here)
     out, folder = tmp_path / "gpu.json", tmp_path / "runs"
     table = format_gpu(run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True, folder=folder))
@@ -101,7 +112,7 @@ def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
         ours, native = ((ratio["batch"], ratio["format"], ratio["blocks"]), (ratio["batch"], "auto", "contiguous"))
         assert ratio["of_native"] == pytest.approx(times[ours] / times[native])
     assert [(row["context"], row["splits"]) for row in parts["3"]["splits"]] == [(64, 1), (64, 2), (64, 4)]
-    assert len(parts["3"]["products"]) == 4 * 3 * 2  # products of a layer, numbers of rows, implementations
+    assert len(parts["3"]["products"]) == 4 * 2 * 2  # products of a layer, numbers of rows, implementations
     rows = parts["4"]["rows"]
     assert rows["contiguous"]["most_sequences"] < rows["paged"]["most_sequences"]
     assert rows["contiguous"]["waited_then"] > 0 == rows["paged"]["waited_then"]
@@ -128,7 +139,6 @@ def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
 
 WRITES = "import json, os, sys, time; open(sys.argv[1], 'w').write(json.dumps({} | {{'pid': os.getpid()}}));"
 ROWS = {"result": {"rows": {"cache": {"median": 123.0}}}, "machine": {"accelerator": "a GPU"}}
-CASE = {"context": 64, "batch": 1, "format": "auto", "blocks": "sdpa", "microseconds": 1.0, "gb_per_second": 77.0}
 
 
 def test_a_part_that_dies_or_hangs_loses_no_figures(tmp_path, monkeypatch):
@@ -144,6 +154,8 @@ def test_a_part_that_dies_or_hangs_loses_no_figures(tmp_path, monkeypatch):
         monkeypatch.setitem(SECONDS, name, seconds)
     monkeypatch.setattr(session, "time", SimpleNamespace(time=lambda: 0.0))  # so that starting them takes no time
     out, began = tmp_path / "new" / "gpu.json", time.perf_counter()
+    out.parent.mkdir()
+    (out.parent / "gpu.json.part-2").write_text('{"result": {"rows": {"left": 1}}, "done": true}')  # an earlier bench's
     table = format_gpu(run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True, folder=tmp_path))
     assert time.perf_counter() - began < 50
     result = json.loads(out.read_text("utf-8"))
@@ -184,19 +196,6 @@ def test_the_command_of_a_part_carries_its_options(tmp_path, monkeypatch):
     assert left[0] < 0, "its time was over in 1970"
 
 
-def test_what_an_earlier_bench_left_is_not_taken_for_a_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "command", lambda *_: [sys.executable, "-c", "raise SystemExit(3)"])
-    (tmp_path / "gpu.json.part-1").write_text('{"result": {"rows": {}}, "done": true}')
-    entry = session.apart("1", tmp_path / "gpu.json", time.time() + 60, {}, print)
-    assert (entry["result"], entry["failure"]) == ({}, "its process ended with 3")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_all_parts_together_take_less_than_eight_minutes():
-    starting = 10  # for the process that starts the parts
-    assert sum(SECONDS.values()) + session.TO_DIE + starting < 480
-
-
 def test_less_time_is_shared_out_as_all_of_it_is(tmp_path, monkeypatch):
     began, ends = time.time(), []
 
@@ -206,6 +205,7 @@ def test_less_time_is_shared_out_as_all_of_it_is(tmp_path, monkeypatch):
 
     monkeypatch.setattr(session, "apart", noted)
     run_gpu([1, 3], tmp_path / "gpu.json", print, device="cpu", small=True, folder=tmp_path, seconds=45)
+    assert sum(SECONDS.values()) + session.TO_DIE + 10 < 480, "all parts, and starting them, in eight minutes"
     shares = [SECONDS["1"], SECONDS["1"] + SECONDS["3"], SECONDS["1"] + SECONDS["3"] + SECONDS[RECORDING]]
     assert [end - began for end in ends] == pytest.approx([share / 10 for share in shares], abs=1)
 
@@ -254,11 +254,12 @@ def test_where_steps_are_captured_the_pair_has_rows_without_graphs_and_without_s
 
 def test_short_of_time_rounds_are_left_out_before_rows(tmp_path):
     """A round is started only if it leaves time for what follows; a row that fails is not run again."""
-    calls: list[str] = []
+    calls, prompts = [], defaultdict(list)
 
     def row(name):
         def generate(prompt):
             calls.append(name)
+            prompts[name].append(prompt)
             if name == "broken":
                 raise ValueError(name)
             time.sleep(0.01)
@@ -273,22 +274,12 @@ def test_short_of_time_rounds_are_left_out_before_rows(tmp_path):
     assert {name: found["samples"] for name, found in sheet.result["rows"].items()} == {"a": 3, "b": 3}
     assert calls[:5] == ["a", "a", "broken", "b", "b"]
     assert calls.count("broken") == 1
+    assert prompts["a"] == ["one", "one", "two", "one"]  # to warm up, then each round the next
+    assert spread([1.0, 3.0, 2.0]) == {"median": 2.0, "lower": 1.5, "upper": 2.5, "samples": 3}
+    assert spread([2.0]) == {"median": 2.0, "lower": 2.0, "upper": 2.0, "samples": 1}
     pair.time_rows(sheet, lab, "static", rows, ("one",), 3, reserve=49.99)
     assert {name: found["samples"] for name, found in sheet.result["static"].items()} == {"a": 1, "b": 1}
     assert sheet.result["left_out"][0].startswith("rounds 2 to 3 of static")
-
-
-@pytest.mark.parametrize(("seconds", "reserve", "rounds"), [(30.0, 1, 1), (5.0, 35, 3)])
-def test_each_round_has_the_next_prompt_and_one_that_would_not_end_in_time_is_not_begun(
-    monkeypatch, seconds, reserve, rounds
-):
-    """As judged by the round before, alone."""
-    asked = {"a": [], "b": []}
-    monkeypatch.setattr(pair, "timed", lambda lab, name, row, prompt: asked[name].append(prompt) or (10, seconds))
-    sheet = Sheet(until=time.time() + 50)
-    pair.time_rows(sheet, None, "rows", dict.fromkeys(asked), ("one", "two"), 3, reserve=reserve)
-    assert set(map(tuple, asked.values())) == {("one", "one", "two", "one")[: 1 + rounds]}
-    assert len(sheet.result.get("left_out", ())) == (rounds < 3)
 
 
 def test_a_row_with_too_little_time_to_compile_is_left_out_and_ratios_do_not_wait_for_it():
@@ -315,16 +306,6 @@ def test_short_of_time_fewer_requests_are_served_and_no_row_is_lost():
 
 
 @interpreted
-def test_short_of_time_kernels_with_long_caches_are_left_out(monkeypatch):
-    for part_of_it in ("time_products", "time_splits"):
-        monkeypatch.setattr(attention, part_of_it, lambda *how: None)
-    sheet = Sheet(until=time.time())
-    attention.run_attention(sheet, device=CPU, dtype=torch.float32, small=True)
-    assert sheet.result["cases"] == []
-    assert sheet.result["left_out"][0].startswith("64 tokens x 1, and what comes after it (0 s were left")
-
-
-@interpreted
 def test_a_wrong_product_is_reported_and_not_timed(monkeypatch):
     monkeypatch.setattr(product, "_launch", lambda out, *_, **__: out.zero_())
     sheet = Sheet()
@@ -338,7 +319,7 @@ def test_attention_back_ends_read_a_prompt_within_the_same_layers(monkeypatch):
     """Otherwise the difference between two rows would be that between layers, too."""
     target = Scripted(TINY_TARGET, random_script(TINY_TARGET, CPU), "target", **OPTIONS)
     fused, unfused = (
-        Engine(target, tokenizer(target.vocabulary), kernels="triton", fuse_layers=fuse) for fuse in (True, False)
+        new_engine(target, tokenizer(target.vocabulary), kernels="triton", fuse_layers=fuse) for fuse in (True, False)
     )
     asked: set[tuple[str, bool]] = set()
 
@@ -359,15 +340,6 @@ def test_attention_back_ends_read_a_prompt_within_the_same_layers(monkeypatch):
         assert row["spread"]["samples"] == 1, "the first of two only warms up"
         assert row["tokens_per_second"] == pytest.approx(5 / (row["milliseconds"] / 1000))
     assert "attention by auto, fused layers, " in "\n".join(format_prefill(sheet.result))
-
-
-def test_the_attention_table_works_without_native_cases():
-    assert "77" in format_attention({"cases": [CASE]})[1]
-
-
-def test_spread_of_one_and_of_several_samples():
-    assert spread([2.0]) == {"median": 2.0, "lower": 2.0, "upper": 2.0, "samples": 1}
-    assert spread([1.0, 3.0, 2.0]) == {"median": 2.0, "lower": 1.5, "upper": 2.5, "samples": 3}
 
 
 def test_measured_runs_of_speculation_meet_only_warmed_up_shapes(monkeypatch):

@@ -110,21 +110,6 @@ def test_the_command_measures_a_file(lab, monkeypatch, tmp_path, capsys):
     assert "int4" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--text", "nowhere.txt"], "nowhere.txt cannot be read"),
-        (["--target", "another"], "held out from the embedded pair's training only: name a --text"),
-    ],
-)
-def test_the_command_reports_what_is_wrong(lab, monkeypatch, tmp_path, capsys, arguments, message):
-    monkeypatch.setattr(command, "load_engine", lambda *_, **__: lab)
-    monkeypatch.setattr(sys, "argv", ["bench", "kv", *arguments, "--json", str(tmp_path / "kv.json")])
-    with pytest.raises(SystemExit):
-        command.main()
-    assert message in capsys.readouterr().err
-
-
 def test_the_window_never_exceeds_the_context(lab):
     result = run_kv(lab, [("long", "x" * (tiny_models.CONTEXT * 2))], silent)
     assert result["window_tokens"] == tiny_models.CONTEXT

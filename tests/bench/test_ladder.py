@@ -12,7 +12,6 @@ from lab.bench import ladder
 from lab.bench.ladder import format_rows, ladder_configs, run_ladder, time_rows
 from lab.trace.events import Committed, Finished, RunStarted, StepTimed
 from lab.trace.recorder import Recorder
-from lab.util.machine_info import describe_machine
 from tests import tiny_models
 
 
@@ -21,12 +20,13 @@ def lab():
     return tiny_models.engine("llama", "good")
 
 
+@pytest.mark.slow
 def test_every_rung_and_both_baselines_are_timed(lab, monkeypatch):
     monkeypatch.setattr(ladder, "PROMPTS", ("The king", "A fox"))
-    monkeypatch.setattr(ladder, "GAMMAS", (2, 4))
+    monkeypatch.setattr(ladder, "GAMMAS", (2, 3))
     monkeypatch.setattr(ladder, "held_out_prompts", lambda: ["Long ago", "In the forest"])
     lines: list[str] = []
-    result = json.loads(json.dumps(run_ladder(lab, max_tokens=12, repeats=2, report=lines.append)))
+    result = json.loads(json.dumps(run_ladder(lab, max_tokens=8, repeats=2, report=lines.append)))
     names = [row["name"] for row in result["ladder"]]
     assert names == [
         *ladder_configs(result["best_gamma"]),
@@ -34,7 +34,7 @@ def test_every_rung_and_both_baselines_are_timed(lab, monkeypatch):
         "transformers generate",
         "transformers assisted generation",
     ]
-    assert result["best_gamma"] in (2, 4)
+    assert result["best_gamma"] in (2, 3)
     assert result["unseen_texts"] == 2
     greedy, _, drawn, guessed = result["unseen"]
     assert greedy["name"] == "greedy, cache"
@@ -76,12 +76,6 @@ def test_where_steps_are_captured_every_prompt_warms_up(captured):
     assert asked == [*("AB" if captured else "A"), "A", "B"]
 
 
-def test_a_rung_that_gave_up_its_draft_is_not_timed(lab, monkeypatch):
-    monkeypatch.setattr(lab.draft, "forward", None)
-    with pytest.raises(LabError, match="went on without its drafter"):
-        run_ladder(lab, max_tokens=12, repeats=2, report=lambda line: None)
-
-
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_run_that_failed_or_fell_back_is_not_timed(monkeypatch, recorded):
     lab = tiny_models.engine("llama", "good")
@@ -110,9 +104,3 @@ def test_the_unrecorded_row_emits_no_step_events(monkeypatch):
     assert set(seen) == {RunStarted, Committed, Finished}
     lab.generate("The king", EngineConfig(), sampling)
     assert StepTimed in seen
-
-
-def test_the_machine_is_described():
-    machine = describe_machine("cpu")
-    assert machine["processor"]
-    assert machine["torch"]

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from lab.backends.cpu.native_support import native_step
 from lab.bench import __main__ as command
-from lab.bench.output import write
+from lab.bench.output import format_table, write
+from lab.errors import LabError
 from tests import tiny_models
 
 Command = Callable[..., int]
@@ -67,19 +69,11 @@ def test_loading_shows_its_progress_on_a_terminal_only(bench: Command, measured,
     assert silenced == [1] * (not tty)
 
 
-def test_a_table_is_printed_whatever_the_encoding_of_stdout(bench: Command, measured, monkeypatch) -> None:
-    written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
-    monkeypatch.setattr(command, "format_roofline", lambda result: "p − q, γ = 4")
-    assert bench("roofline") == 0
-    assert "p − q, γ = 4" in written.getvalue().decode()
-
-
 def test_figures_of_an_engine_without_its_step_in_c_say_so(bench: Command, measured, tmp_path, capsys) -> None:
     """Without a compiler torch computes all rows of the lab alike, several times slower."""
     lab, out = command.load_engine(), tmp_path / "out.json"
     for failure, said in ((None, []), (why := "Torch computes the steps: there is no C compiler.", [why])):
-        lab.target.native.failure = failure
+        native_step(lab.target).failure = failure
         assert bench("roofline", "--json", out) == 0
         assert json.loads(out.read_text())["fell_back"] == said
         assert capsys.readouterr().out.splitlines()[: len(said)] == said
@@ -185,143 +179,112 @@ def test_a_device_without_memory_for_a_bench_is_reported_in_one_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_nan_and_infinity_are_written_as_null(tmp_path) -> None:
+def test_a_table_is_printed_in_any_encoding_and_numbers_without_a_value_are_null(
+    bench: Command, measured, monkeypatch, tmp_path
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
+    monkeypatch.setattr(command, "format_roofline", lambda result: "p − q, γ = 4")
+    assert bench("roofline", "--json", tmp_path / "out.json") == 0
+    assert "p − q, γ = 4" in written.getvalue().decode()
     write(out := tmp_path / "out.json", {"low": 1.5, "high": float("nan"), "ends": [float("inf"), -float("inf")]})
-    assert out.read_text().count("null") == 3
     assert json.loads(out.read_text()) == {"low": 1.5, "high": None, "ends": [None, None]}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["ladder", "--repeats", "0"], "argument --repeats: a whole number of at least 1, not '0'"),
-        (["ladder", "--max-tokens", "1"], "of at least 2 (one token to wait for, one to time), not '1'"),
-        (["window", "--repeats", "-1"], "argument --repeats: a whole number of at least 1, not '-1'"),
-        (["window", "--repeats=--5"], "argument --repeats: a whole number of at least 1, not '--5'"),
-        (["window", "--max-tokens", "1"], "of at least 2"),
-        (["roofline", "--repeats", "0"], "argument --repeats: a whole number of at least 1"),
-        (["roofline", "--max-tokens", "3"], "leaves no room for a whole round"),
-        (["logprobs", "--repeats", "0"], "argument --repeats"),
-        (
-            ["logprobs", "--max-tokens", "2"],
-            "of at least 3 (the prefill's, and a round of a draft token and one more), not '2'",
-        ),
-        (["logprobs", "--logprobs", "0"], "argument --logprobs: a whole number of at least 1"),
-        (["logprobs", "--logprobs", "21"], "logprobs"),
-        (["serve", "--requests", "0"], "argument --requests: a whole number of at least 1"),
-        (["serve", "--repeats", "0"], "argument --repeats"),
-        (["serve", "--seed", "-1"], "argument --seed: a whole number of at least 0"),
-        (["ab", "--b", "paged=true", "--max-tokens", "1"], "of at least 2"),
-        (["llama", "--repeats", "many"], "argument --repeats: a whole number of at least 1, not 'many'"),
-    ],
-)
-def test_arguments_that_leave_too_little_to_measure_are_refused(
-    bench: Command, tmp_path, capsys, arguments, says
-) -> None:
-    assert bench(*arguments, "--json", tmp_path / "out.json") == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"python -m lab.bench {arguments[0]}: ")
-    assert says in said
-    assert said.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_fewest_tokens_with_a_whole_round_are_enough(bench: Command, tmp_path) -> None:
-    asked = ["logprobs", "--max-tokens", "3", "--repeats", "1", "--logprobs", "1", "--json", tmp_path / "out.json"]
-    assert bench(*asked) == 0
-    assert json.loads((tmp_path / "out.json").read_text())["steps"] > 0
-
-
-@pytest.mark.parametrize("bench", ["ladder", "ab", "window", "roofline", "logprobs", "llama"])
-def test_more_tokens_than_the_context_leaves_are_refused(bench: str, monkeypatch, capsys, tmp_path: Path) -> None:
-    """Fewer would be decoded than the record says."""
-    lab = tiny_models.engine("llama", "identical")
-    monkeypatch.setattr(command, "load_engine", lambda *_, **__: lab)
-    most = ["--max-tokens", "5000", "--json", str(tmp_path / "record.json")]
-    monkeypatch.setattr(sys, "argv", ["bench", bench, *most, *(["--b", "paged=true"] if bench == "ab" else [])])
-    with pytest.raises(SystemExit) as end:
-        command.main()
-    assert end.value.code == 2
-    assert f"--max-tokens 5000 is too many: {lab.target.name} holds {tiny_models.CONTEXT}" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+def test_a_table_has_the_widths_of_its_cells() -> None:
+    table = format_table(["", "A", "long head"], [["first", "1.5 (1 to 2)", "x"], ["second row", "", "y"]])
+    assert table.splitlines() == [
+        "                       A  long head",
+        "first       1.5 (1 to 2)          x",
+        "second row                        y",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "part"),
     [
-        (["ab", "--b", "kv_dtype=int9"], "kv_dtype must be one of"),
-        (["ab", "--b", "", "--a", "speculative"], "'speculative' is not a setting"),
-        (["ab", "--b", "paged=true", "--temperature", "-1"], "temperature"),
-        (["ab", "--b", "paged=true", "--prompts", "nowhere.txt"], "nowhere.txt cannot be read"),
-        (["kv", "--text", "nowhere.txt"], "nowhere.txt cannot be read"),
-        (["logprobs", "--logprobs", "50"], "logprobs"),
-        (["vllm", "--attach", "no address"], "no address"),
-        (["roofline", "--device", "tpu"], "device must be"),
-        (["ladder", "--target", "a/target"], "name a --draft too"),
-        (["ab", "--b", "speculative=draft", "--target", "a/target"], "name a --draft too"),
-        (["window", "--target", "a/target", "--draft", "a/draft"], "name a --mismatched too"),
+        ("ladder --repeats 0", "argument --repeats: a whole number of at least 1"),
+        ("ladder --max-tokens 1", "of at least 2"),
+        ("window --repeats=--5", "argument --repeats: a whole number of at least 1"),
+        ("roofline --max-tokens 3", "no room for a whole round"),
+        ("logprobs --max-tokens 2", "of at least 3"),
+        ("logprobs --logprobs 50", "logprobs"),
+        ("serve --seed -1", "argument --seed: a whole number of at least 0"),
+        ("ab --b paged=true --temperature -1", "temperature"),
+        ("ab --b kv_dtype=int9", "kv_dtype must be one of"),
+        ("ab --b kv_cache=false,kv_dtype=int8", "nothing is stored"),
+        ("ab --b paged=true --prompts nowhere.txt", "nowhere.txt cannot be read"),
+        ("ab --b speculative=draft --target a/target", "name a --draft too"),
+        ("kv --text nowhere.txt", "nowhere.txt cannot be read"),
+        ("kv --target another", "name a --text"),
+        ("vllm --attach no_address", "no_address"),
+        ("roofline --device tpu", "device must be"),
+        ("ladder --target a/target", "name a --draft too"),
+        ("window --target a/target --draft a/draft", "name a --mismatched too"),
+        ("gpu --device tpu", "device must be"),
+        ("gpu --dtype int8", "dtype must be"),
+        ("gpu --record file", "Name a folder for the runs."),
     ],
-    ids=" ".join,
 )
-def test_what_is_wrong_is_said_before_models_are_loaded(
-    bench: Command, monkeypatch, tmp_path, capsys, arguments: list[str], message: str
+def test_what_is_wrong_is_reported_in_one_line_before_models_are_loaded(
+    bench: Command, monkeypatch, tmp_path, capsys, arguments: str, part: str
 ) -> None:
-    loaded: list[object] = []
-    monkeypatch.setattr(command, "load_engine", lambda *them, **_: loaded.append(them))
-    assert bench(*arguments, "--json", tmp_path / "out.json") == 2
-    assert message in capsys.readouterr().err
-    assert not loaded
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--device", "tpu"], "device must be 'cpu', 'cuda' or"),
-        (["--dtype", "int8"], "dtype must be 'auto', 'float32',"),
-        (["--record", "a file"], "a file is a file. Name a folder for the runs."),
-    ],
-    ids=["device", "dtype", "record"],
-)
-def test_what_no_part_of_the_gpu_bench_could_do_is_refused_before_the_first(
-    bench: Command, monkeypatch, tmp_path, capsys, arguments: list[str], message: str
-) -> None:
-    """Each part would start a process to fail in."""
     monkeypatch.chdir(tmp_path)
-    Path("a file").touch()
+    Path("file").touch()
+    lab, loaded = command.load_engine(), []
+    monkeypatch.setattr(command, "load_engine", lambda *them, **_: loaded.append(them) or lab)
     monkeypatch.setattr(command, "run_gpu", None)
-    assert bench("gpu", *arguments, "--out", "out.json") == 2
-    assert message in capsys.readouterr().err
-    assert not Path("out.json").exists()
+    name = arguments.split()[0]
+    assert bench(*arguments.split(), "--out" if name == "gpu" else "--json", "out.json") == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"python -m lab.bench {name}: ")
+    assert part in said
+    assert said.count("\n") == 1
+    assert not loaded or "whole round" in part
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("name", ["ladder", "ab --b paged=true", "window", "roofline", "logprobs", "llama"])
+def test_more_tokens_than_the_context_leaves_are_refused(bench: Command, tmp_path, capsys, name: str) -> None:
+    """Fewer would be decoded than the record says."""
+    assert bench(*name.split(), "--max-tokens", "5000", "--json", tmp_path / "record.json") == 2
+    assert f"--max-tokens 5000 is too many: {command.load_engine().target.name}" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_prompts_has_one_a_line_and_no_byte_order_mark(bench: Command, monkeypatch, tmp_path) -> None:
+    """The mark, which some editors write, would be a token of the first prompt. Other separators are text."""
+    asked = []
+    monkeypatch.setattr(command, "run_ab", lambda engine, a, b, prompts, *_, **__: asked.extend(prompts) or {})
+    monkeypatch.setattr(command, "format_ab", lambda result: "")
+    (file := tmp_path / "prompts.txt").write_bytes("\ufeffThe king\r\n \r\nA\u2028fox\x0c".encode())
+    assert bench("ab", "--b", "kv_dtype=int8", "--prompts", file, "--json", tmp_path / "ab.json") == 0
+    assert asked == ["The king", "A\u2028fox\x0c"]
 
 
 @pytest.mark.parametrize("worse", [None, "a/worse"])
-def test_claims_about_a_draft_that_guesses_badly_are_left_out_where_there_is_none(
+def test_claims_name_their_models_and_need_a_mismatched_draft(
     bench: Command, monkeypatch, tmp_path, worse: str | None
 ) -> None:
     """The embedded pair's is none for another target. One that is named is loaded once."""
+
+    def run_claims(load, ids, *_: object, **__: object) -> dict:
+        problems = []
+        for pair in ("matched", "mismatched", "mismatched"):
+            try:
+                load(pair)
+            except LabError as error:
+                problems.append(str(error))
+        return {"claims": problems}
+
     lab, drafts, out = command.load_engine(), [], tmp_path / "out.json"
     monkeypatch.setattr(command, "load_engine", lambda target, draft, **_: drafts.append(draft) or lab)
-    asked = ["claims", "--small", "--claim", "acceptance-rate", "speedup-formula", "complexity"]
-    named = ["--mismatched", worse] if worse else []
-    assert bench(*asked, "--target", "a/target", "--draft", "a/draft", *named, "--json", out) == 0
-    assert drafts == ["a/draft", *named[1:]]
-    problems = [claim.get("problem", "") for claim in json.loads(out.read_text())["claims"]]
-    assert ["name a --mismatched too" in problem for problem in problems] == [not worse, not worse, False]
-    assert not problems[2]
-
-
-@pytest.mark.parametrize(("asked", "drafts"), [(["matched"], 1), (["matched", "mismatched"], 2)])
-def test_a_record_of_claims_names_the_models_that_they_were_tested_on(
-    bench: Command, monkeypatch, tmp_path, asked: list[str], drafts: int
-) -> None:
-    def run_claims(load, *_: object, **__: object) -> dict:
-        return {"small": True, "claims": [load(pair) and [] for pair in asked]}
-
-    lab, out = command.load_engine(), tmp_path / "out.json"
     monkeypatch.setattr(command, "run_claims", run_claims)
     monkeypatch.setattr(command, "format_claims", lambda result: "")
-    assert bench("claims", "--json", out) == 0
+    named = ["--mismatched", worse] if worse else []
+    assert bench("claims", "--target", "a/target", "--draft", "a/draft", *named, "--json", out) == 0
+    assert drafts == ["a/draft", *named[1:]]
     record = json.loads(out.read_text())
     assert (record["target"], record["dtype"]) == (lab.target.name, lab.dtype)
-    assert record["drafts"] == dict.fromkeys(["matched", "mismatched"][:drafts], lab.draft.name)
+    assert record["drafts"] == dict.fromkeys(["matched", "mismatched"][: len(drafts)], lab.draft.name)
+    assert ["name a --mismatched too" in problem for problem in record["claims"]] == ([] if worse else [True, True])

@@ -20,7 +20,7 @@ from lab.bench.gpu.random_models import (
     random_script,
     tokenizer,
 )
-from lab.engine.engine import Engine
+from lab.load import new_engine
 from lab.measure.measuring import steps
 from lab.trace.events import FellBack
 from tests.captured import Again, pretend_to_capture
@@ -31,12 +31,12 @@ interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compi
 
 def test_a_scripted_pair_follows_its_script_at_the_acceptance_asked_for():
     """Both models really compute, but acceptance is set by the script, whatever the weights give."""
-    lab, rate, tokens = scripted_pair(0.7), 0.7, 1000
+    lab, rate, tokens = scripted_pair(0.7), 0.7, 400
     config = EngineConfig(speculative="draft", num_speculative_tokens=3)
     run = lab.generate(prompt(5), config, SamplingParams(max_tokens=tokens, ignore_eos=True))
     assert run.token_ids == lab.target.script[4 : 4 + tokens].tolist()
-    # Tokens per round: 1 + a + a^2 + a^3 = 2.53, with a standard error of about 0.06 over these rounds.
-    assert run.metrics.mean_acceptance_length == pytest.approx(sum(rate**i for i in range(4)), abs=0.3)
+    # Tokens per round: 1 + a + a^2 + a^3 = 2.53, with a standard error of about 0.1 over these rounds.
+    assert run.metrics.mean_acceptance_length == pytest.approx(sum(rate**i for i in range(4)), abs=0.4)
     assert all(step.draft_ms > 0 for step in steps(run, "verify"))
     lab.draft.script.copy_(lab.target.script)
     always = lab.generate(prompt(5), config, SamplingParams(max_tokens=41, ignore_eos=True))
@@ -49,7 +49,7 @@ def test_captured_steps_of_a_scripted_model_say_its_script(monkeypatch):
     pretend_to_capture(monkeypatch)
     script = random_script(TINY_TARGET, CPU)
     target = Scripted(TINY_TARGET, script, "target", **OPTIONS, end=1e-9)
-    lab = Engine(target, tokenizer(target.vocabulary), kernels="triton")
+    lab = new_engine(target, tokenizer(target.vocabulary), kernels="triton")
     for _ in range(2):
         run = lab.generate(prompt(5), EngineConfig(), SamplingParams(max_tokens=4, ignore_eos=True))
         assert run.token_ids == script[4:8].tolist()
@@ -73,7 +73,7 @@ def test_output_lengths_are_geometric_and_follow_the_seed():
     lab = engine(target)
     sampling = SamplingParams(max_tokens=200, temperature=1.0, seed=3)
     lengths = []
-    for seed in range(40):
+    for seed in range(20):
         runs = [
             lab.generate(prompt(6), config, replace(sampling, seed=seed))
             for config in (EngineConfig(), EngineConfig(paged=True, kv_dtype="int8"))
@@ -81,8 +81,8 @@ def test_output_lengths_are_geometric_and_follow_the_seed():
         assert runs[0].token_ids == runs[1].token_ids
         assert runs[0].token_ids[-1] == END
         lengths.append(len(runs[0].token_ids))
-    # Mean 5, standard deviation 4.5; the mean of 40 has one of about 0.7.
-    assert sum(lengths) / len(lengths) == pytest.approx(5, abs=2.5)
+    # Mean 5, standard deviation 4.5; the mean of 20 has one of about 1.
+    assert sum(lengths) / len(lengths) == pytest.approx(5, abs=3.5)
 
 
 def test_a_prompt_has_as_many_tokens_as_asked_for():

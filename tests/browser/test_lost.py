@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Route, expect
 
-from tests.browser.pages import LONG, UNREACHED, Lab, background, rests
+from tests.browser.pages import LONG, UNREACHED, Lab, background
 from tests.waiting import until
 
 Visit = Callable[..., Lab]
@@ -209,9 +209,12 @@ CONNECTIONS = 6
 def test_any_number_of_tabs_can_be_open(visit: Visit) -> None:
     first = visit()
     labs = [first, *(visit(beside=first) for _ in range(CONNECTIONS))]
+    away: list[str] = []
     for lab in labs:
+        lab.page.on("response", lambda answer: answer.url.endswith("/away") and away.append(answer.url))
         lab.at("" if lab is first else "deploy")
-        rests(lab.page)
+        background(lab.page, True)
+    until(lambda: first.page.wait_for_timeout(20) or len(away) == len(labs))
     with first.page.expect_request("**/heartbeat/*"):
         background(first.page, False)
     first.ran()

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 from lab import EngineConfig, Run
 from lab.trace.events import Admitted, Event, Preempted, StepTimed
+from tests.browser.conftest import PATIENCE_MS
 from tests.browser.pages import HOSTILE, LONG, Lab, notices
 from tests.browser.test_verdict import OPENED
 from tests.visualize.conftest import script
@@ -30,6 +31,7 @@ SEEN = ("text", "tokens", "numbers", "rounds", "blocks", "timing", "say")
 def offline(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
     """A browser without a network. A page of it stays open to keep its process, and thus the scripts of saved pages."""
     context = browser.new_context(offline=True, viewport={"width": 1280, "height": 720})
+    context.set_default_timeout(PATIENCE_MS)
     empty = tmp_path_factory.mktemp("keeper") / "empty.html"
     empty.write_text("<!doctype html>")
     context.new_page().goto(empty.as_uri())

@@ -21,13 +21,15 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTr
 
 from lab import EngineConfig, SamplingParams
 from lab.backends.cpu.native_model import NativeModel
-from lab.backends.cpu.native_support import refusal
-from lab.backends.torch.torch_backend import NewTokens, forward
+from lab.backends.cpu.native_support import native_step, refusal
+from lab.backends.interface import NewTokens
+from lab.backends.torch.torch_backend import TorchBackend
 from lab.engine.engine import Engine
-from lab.engine.pass_cost import PassWork, Span
+from lab.engine.pass_cost import PassCostModel, Span
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable
-from lab.kv_cache.formats import Kernels, KVStorage
+from lab.kv_cache.formats import KVStorage
+from lab.load import new_engine
 from lab.models.language_model import LanguageModel
 from lab.trace.events import Committed, Distributions, FellBack, Judged
 from tests import tiny_models
@@ -56,7 +58,6 @@ FAMILIES = {
     "qwen2": Qwen2Config(**SHAPE, tie_word_embeddings=True),
     "qwen3": Qwen3Config(**SHAPE),
 }
-FORMATS = ("auto", "int8", "int4")
 LLAMA = FAMILIES["llama"]
 
 
@@ -75,7 +76,7 @@ def exact(config, *, seed: int = 0) -> PreTrainedModel:
 
 def storage_of(model: LanguageModel, kv_format: str, slots: int) -> KVStorage:
     shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
-    storage = KVStorage(kv_format, slots, **shape, dtype=model.dtype, device=model.device, kernels=Kernels())
+    storage = KVStorage(kv_format, slots, **shape, dtype=model.dtype, device=model.device)
     for layer in storage.layers:
         for tensor in layer.tensors:  # slots that were never written must not be read
             tensor.fill_(math.nan if tensor.is_floating_point() else 77)
@@ -84,7 +85,7 @@ def storage_of(model: LanguageModel, kv_format: str, slots: int) -> KVStorage:
 
 def table(pool: BlockPool, tokens: int, *, paged: bool = True) -> BlockTable:
     made = BlockTable(pool, 0, lambda *_, **__: None, paged=paged)
-    made.reserve(tokens)
+    made.allocate_slots(tokens)
     return made
 
 
@@ -103,7 +104,6 @@ def logits_of_both(
     generator = torch.Generator().manual_seed(7)
     results = []
     native = NativeModel(model)
-    model = model.by_torch()
     slots = block_size * sum(-(-(known + new) // block_size) for known, new in lengths)
     texts = [torch.randint(0, 257, (known + new,), generator=generator) for known, new in lengths]
 
@@ -114,12 +114,12 @@ def logits_of_both(
         finally:
             torch.set_num_threads(1)
 
-    for step in (lambda batch, storage: forward(model, batch, storage), in_c):
+    for step in (lambda batch, storage: TorchBackend(model).forward(batch, storage), in_c):
         storage, pool = storage_of(model, kv_format, slots), BlockPool(slots // block_size, block_size)
         tables = [table(pool, known + new) for known, new in lengths]
         for text, its, (known, _) in zip(texts, tables, lengths, strict=True):
             if known:
-                forward(model, [NewTokens(text[:known], 0, its, 0)], storage)
+                TorchBackend(model).forward([NewTokens(text[:known], 0, its, 0)], storage)
         batch = [
             NewTokens(text[known:], known, its, keep=1 + i % new)
             for i, (text, its, (known, new)) in enumerate(zip(texts, tables, lengths, strict=True))
@@ -128,11 +128,12 @@ def logits_of_both(
     return results
 
 
-@pytest.mark.parametrize("kv_format", FORMATS)
-@pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "kv_format"), [*((name, "auto") for name in FAMILIES), ("qwen3", "int8"), ("qwen2", "int4")]
+)
 @torch.inference_mode()
-def test_logits_and_cache_are_those_of_the_reference(config, kv_format):
-    model = LanguageModel(exact(config), "exact")
+def test_logits_and_cache_are_those_of_the_reference(family, kv_format):
+    model = LanguageModel(exact(FAMILIES[family]), "exact")
     assert refusal(model) is None
     (expected, theirs), (actual, ours) = logits_of_both(model, kv_format, [(37, 1), (0, 3), (20, 7), (8, 1)])
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
@@ -159,7 +160,7 @@ def test_vectors_that_have_no_scale_of_their_own_are_stored_as_by_the_reference(
     assert odd or not ours.any()
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     lengths=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 20)), min_size=1, max_size=4),
     block_size=st.sampled_from((1, 3, 16, 33)),
@@ -199,7 +200,7 @@ def _threads(monkeypatch):
 def test_any_number_of_threads_gives_the_same_bits():
     """More of them than cores, fewer again, more than there is work for, and after a pause."""
     alone = by_threads(1)
-    for threads in (2, 5, 1, 3, 200, 2):
+    for threads in (2, 5, 1, 12, 2):
         assert torch.equal(by_threads(threads), alone)
         time.sleep(0.01)
         assert torch.equal(by_threads(threads), alone)
@@ -211,14 +212,14 @@ def test_concurrent_steps_give_the_same_bits():
     alone, same = by_threads(1), []
 
     def steps() -> None:
-        same.extend(torch.equal(by_threads(2), alone) for _ in range(30))
+        same.extend(torch.equal(by_threads(2), alone) for _ in range(10))
 
     callers = [threading.Thread(target=steps) for _ in range(3)]
     for caller in callers:
         caller.start()
     for caller in callers:
         caller.join()
-    assert same == [True] * 90
+    assert same == [True] * 30
 
 
 @pytest.mark.usefixtures("_threads")
@@ -234,10 +235,9 @@ def test_a_forked_process_has_threads_of_its_own():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.mark.parametrize("head_dim", [32, 64, 128])
-@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize(("head_dim", "rounded"), [(32, False), (64, True), (128, False)])
 @torch.inference_mode()
-def test_a_token_gives_the_same_bits_alone_and_in_a_batch(rounded, head_dim):
+def test_a_token_gives_the_same_bits_alone_and_in_a_batch(head_dim, rounded):
     """So that verification agrees with decoding, and no text depends on the rest of the batch.
 
     Few new tokens and many (from 16 on, keys are transposed), within a tile of positions and over several.
@@ -260,16 +260,6 @@ def test_a_token_gives_the_same_bits_alone_and_in_a_batch(rounded, head_dim):
         assert torch.equal(torch.cat(together), torch.cat(alone))
 
 
-@pytest.mark.parametrize("rounded", [False, True])
-@torch.inference_mode()
-def test_a_token_gives_the_same_bits_in_a_tile_of_any_size(rounded):
-    model = LanguageModel(exact(LLAMA), "exact")
-    native, text = NativeModel(model, rounded=rounded), torch.arange(40, 64)
-    rows = [native.step([NewTokens(text[:count], 0, None, count)], model.layers, None) for count in range(1, 25)]
-    for count, found in enumerate(rows, start=1):
-        assert torch.equal(found, rows[-1][:count])
-
-
 @torch.inference_mode()
 def test_rounded_inputs_are_rounded_as_by_bfloat16():
     model = LanguageModel(exact(FAMILIES["qwen2"]), "exact")
@@ -278,12 +268,12 @@ def test_rounded_inputs_are_rounded_as_by_bfloat16():
         pytest.skip("this processor has no instructions for products of bfloat16")
     text = torch.randint(0, 257, (30,), generator=torch.Generator().manual_seed(3))
     results = []
-    plain = forward(model.by_torch(), [NewTokens(text, 0, None, 5)], None)
+    plain = TorchBackend(model).forward([NewTokens(text, 0, None, 5)], None)
     for module in model.model.modules():
         if isinstance(module, nn.Linear):
             module.register_forward_pre_hook(lambda _, inputs: (inputs[0].bfloat16().float(),))
     results = (
-        forward(model.by_torch(), [NewTokens(text, 0, None, 5)], None),
+        TorchBackend(model).forward([NewTokens(text, 0, None, 5)], None),
         native.step([NewTokens(text, 0, None, 5)], model.layers, None),
     )
     off = [(result - plain).abs().max().item() for result in results]
@@ -298,7 +288,7 @@ def engines(config=LLAMA, **settings) -> tuple[Engine, Engine]:
     for kernels in ("reference", "c"):
         target, draft = exact(config), exact(config, seed=1)
         pair = LanguageModel(target, "target"), tiny_models.tokenizer(), LanguageModel(draft, "draft")
-        made.append(Engine(*pair, kernels=kernels, **settings))
+        made.append(new_engine(*pair, kernels=kernels, **settings))
     return tuple(made)
 
 
@@ -315,10 +305,9 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_the_engine_gives_the_same_tokens_as_on_the_reference(monkeypatch, config, temperature):
-    reference, native = engines()
+@pytest.mark.parametrize(("name", "temperature"), [*((name, 0.0) for name in CONFIGS), ("paged", 0.8), ("draft", 0.8)])
+def test_the_engine_gives_the_same_tokens_as_on_the_reference(monkeypatch, name, temperature):
+    (reference, native), config = engines(), CONFIGS[name]
     steps = []
     step = NativeModel.step
     counted = lambda self, batch, *rest: steps.append(len(batch)) or step(self, batch, *rest)  # noqa: E731
@@ -331,11 +320,12 @@ def test_the_engine_gives_the_same_tokens_as_on_the_reference(monkeypatch, confi
     assert max(steps) == len(prompts)  # one call for the whole batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1], ids=["reference", "c"])
 def test_tokens_do_not_depend_on_torchs_default_dtype(which):
     """It is one for all threads, and transformers changes it while it loads a model: C would read half the numbers."""
     engine = engines()[which]
-    sampling = SamplingParams(max_tokens=40, ignore_eos=True, temperature=0.7, top_p=0.9, seed=5, logprobs=2)
+    sampling = SamplingParams(max_tokens=12, ignore_eos=True, temperature=0.7, top_p=0.9, seed=5, logprobs=2)
 
     def generate():
         runs = [engine.generate("The king", CONFIGS[name], sampling) for name in ("draft", "no cache, draft", "int8")]
@@ -346,7 +336,7 @@ def test_tokens_do_not_depend_on_torchs_default_dtype(which):
     try:
         torch.set_default_dtype(torch.bfloat16)
         assert generate() == expected
-        engine.another().generate("a", CONFIGS["draft"], sampling)  # also what is made in the meantime
+        engine.clone().generate("a", CONFIGS["draft"], sampling)  # also what is made in the meantime
     finally:
         torch.set_default_dtype(usual)
 
@@ -359,12 +349,12 @@ def test_a_draft_with_another_vocabulary_size_runs_on_torch_beside_the_step_in_c
     for weight in (draft.get_input_embeddings().weight, draft.get_output_embeddings().weight):
         weight.data.copy_(weight.bfloat16().float())
     draft = LanguageModel(draft, "draft").with_vocabulary(tiny_models.VOCABULARY)
-    engine = Engine(LanguageModel(target, "target"), tiny_models.tokenizer(), draft)
-    assert (engine.target.native.model is None, engine.draft.native.model is None) == (False, True)
+    engine = new_engine(LanguageModel(target, "target"), tiny_models.tokenizer(), draft)
+    assert (native_step(engine.target).model is None, native_step(engine.draft).model is None) == (False, True)
     for temperature in (0.0, 0.8):
-        sampling = SamplingParams(max_tokens=40, ignore_eos=True, temperature=temperature, seed=5)
+        sampling = SamplingParams(max_tokens=20, ignore_eos=True, temperature=temperature, seed=5)
         run = engine.generate("The king", CONFIGS["draft"], sampling)
-        assert len(run.token_ids) == 40
+        assert len(run.token_ids) == 20
         assert run.metrics.draft_acceptance_rate > 0
         assert not [event for event in run.events if isinstance(event, FellBack)]
 
@@ -374,24 +364,28 @@ def test_a_model_that_ran_in_c_as_a_target_runs_on_torch_as_a_draft_of_another_v
     a round."""
     model = LanguageModel(exact(LLAMA), "model")
     sampling = SamplingParams(max_tokens=6, ignore_eos=True)
-    as_target = Engine(model, tiny_models.tokenizer())
+    as_target = new_engine(model, tiny_models.tokenizer())
     before = as_target.generate("The king", sampling=sampling).token_ids
     for width in (tiny_models.VOCABULARY + 99, tiny_models.VOCABULARY - 9):
         draft = model.with_vocabulary(width)
-        draft.native.prepare(draft)
-        assert draft.native.model is None
-        assert draft.native.rounded == model.native.rounded
-    assert model.native.model is not None
+        native_step(draft).prepare(draft)
+        assert native_step(draft).model is None
+        assert draft.rounded == model.rounded
+    assert native_step(model).model is not None
     assert as_target.generate("The king", sampling=sampling).token_ids == before
+
+
+def pass_costs(engine: Engine) -> PassCostModel:
+    return PassCostModel(engine.backends(EngineConfig())[0], None)
 
 
 def test_a_pass_reads_half_the_bytes_of_its_matrices():
     reference, native = engines()
-    passes = [PassWork(engine.target, None).of([Span(9, 10, keep=1)]) for engine in (reference, native)]
+    passes = [pass_costs(engine).of([Span(9, 10, keep=1)]) for engine in (reference, native)]
     matrices = sum(module.weight.numel() for module in native.target.model.modules() if isinstance(module, nn.Linear))
     assert passes[0].bytes - passes[1].bytes == 2 * matrices
     assert passes[0].flops == passes[1].flops
-    reference, native = (PassWork(engine.target, None).of([Span(0, 9, keep=0)]) for engine in (reference, native))
+    reference, native = (pass_costs(engine).of([Span(0, 9, keep=0)]) for engine in (reference, native))
     assert reference.bytes - native.bytes == 2 * (matrices - 48 * tiny_models.VOCABULARY)  # the head is not read
 
 
@@ -404,6 +398,7 @@ def test_non_finite_weights_end_the_run():
     assert "not finite" in run.finished.message
 
 
+@pytest.mark.slow
 def test_a_long_prompt_needs_no_deep_stack():
     """The softmax's state per query is on the heap: many query heads per KV head need a lot of it."""
     config = LlamaConfig(
@@ -413,10 +408,10 @@ def test_a_long_prompt_needs_no_deep_stack():
 
     @torch.inference_mode()
     def read() -> None:
-        [reference, _], [logits, _] = logits_of_both(model, "auto", [(0, 1500)])
+        [reference, _], [logits, _] = logits_of_both(model, "auto", [(0, 1000)])
         found.append((reference - logits).abs().max() < 1e-3 * reference.abs().max())
 
-    usual = threading.stack_size(512 * 1024)  # the state takes 68 bytes per query and head: 1.6 MB
+    usual = threading.stack_size(512 * 1024)  # the state takes 68 bytes per query and head: 1.1 MB
     try:
         thread = threading.Thread(target=read)
         thread.start()

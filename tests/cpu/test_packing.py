@@ -13,8 +13,9 @@ from torch import nn
 
 from lab import SamplingParams
 from lab.backends.cpu.native_model import NativeModel
+from lab.backends.cpu.native_support import native_step
 from lab.backends.cpu.structs import pack
-from lab.backends.torch.torch_backend import NewTokens
+from lab.backends.interface import NewTokens
 from lab.models.language_model import LanguageModel
 from tests.cpu.test_native import LLAMA, engines, exact, llama, native_llama
 
@@ -57,14 +58,14 @@ def test_the_memory_of_packed_weights_is_freed(monkeypatch):
     """When a model is deleted, and when changed weights are packed in their place."""
     monkeypatch.setattr("lab.backends.cpu.structs.mmap.mmap", Memory)
     model = LanguageModel(exact(LLAMA), "llama")
-    model.native.prepare(model)
+    native_step(model).prepare(model)
     (first,) = Memory.there
     matrices = [module.weight for module in model.model.modules() if isinstance(module, nn.Linear)]
     assert len(first) >= 2 * sum(weight.numel() for weight in matrices)
     del first
     with torch.no_grad():
         matrices[0].neg_()
-    model.native.prepare(model)
+    native_step(model).prepare(model)
     assert len(Memory.there) == 1
     del model
     gc.collect()

@@ -11,8 +11,8 @@ from torch import nn
 from transformers import LlamaConfig
 
 from lab import ConfigError, SamplingParams, load_engine
-from lab.backends.cpu.native_support import packed_parameters, refusal
-from lab.engine.engine import Engine
+from lab.backends.cpu.native_support import native_step, packed_parameters, refusal
+from lab.load import new_engine
 from lab.models.language_model import LanguageModel
 from lab.trace.events import FellBack
 from tests import tiny_models
@@ -52,8 +52,8 @@ def test_models_the_step_in_c_does_not_support_run_on_torch():
     refused = LanguageModel(model, "fine")
     assert "bfloat16" in refusal(refused)
     with pytest.raises(ConfigError, match="more digits than bfloat16"):
-        Engine(refused, tiny_models.tokenizer(), kernels="c")
-    engine = Engine(refused, tiny_models.tokenizer())
+        new_engine(refused, tiny_models.tokenizer(), kernels="c")
+    engine = new_engine(refused, tiny_models.tokenizer())
     run = engine.generate("The king", sampling=SamplingParams(max_tokens=3))
     assert len(run.token_ids) == 3
     assert not [event for event in run.events if isinstance(event, FellBack)]
@@ -88,12 +88,12 @@ def test_only_models_that_c_computes_are_expected_to_be_copied(changes, copied):
 def test_the_step_in_c_is_the_default_on_a_cpu():
     engine = load_engine(device="cpu")
     assert engine.kernels == "c"
-    rounded = engine.target.native.model.rounded
+    rounded = native_step(engine.target).model.rounded
     assert engine.dtype == ("float32, products of bfloat16" if rounded else "float32")
     assert engine.generate("Once", sampling=SamplingParams(max_tokens=1)).started.dtype == engine.dtype
     exactly = load_engine(device="cpu", dtype="float32")
     assert exactly.dtype == "float32"
-    assert not exactly.target.native.model.rounded
+    assert not native_step(exactly.target).model.rounded
     with pytest.raises(ConfigError, match="kernels must be one of 'auto', 'triton', 'c', 'reference'"):
         load_engine(device="cpu", kernels="fast")
 

@@ -14,7 +14,7 @@ import torch
 
 from lab import SamplingParams
 from lab.backends.torch import rejection_sampler as acceptance
-from lab.backends.torch.rejection_sampler import Verdict, judge_matching, judge_sampled
+from lab.backends.torch.rejection_sampler import Acceptance, greedy_verify, rejection_sample
 from lab.backends.torch.sampler import distribution, draw
 from lab.measure.goodness_of_fit import g_test
 
@@ -68,18 +68,18 @@ def play(sampling: SamplingParams, judge, seed: int) -> tuple[float, float]:
     )
 
 
-def redraws_from_p(p, q, proposals, u, u_next) -> Verdict:
+def redraws_from_p(p, q, proposals, u, u_next) -> Acceptance:
     """The mistake to catch: after a rejection, draw from p itself instead of the residual."""
-    accepted, right = judge_sampled(p, q, proposals, u, u_next)
+    accepted, right = rejection_sample(p, q, proposals, u, u_next)
     row = p.take_along_dim(accepted[:, None, None], dim=1)[:, 0]
     rejected = accepted < proposals.shape[1]
-    return Verdict(accepted, torch.where(rejected, draw(row, u_next[:, 0]), right))
+    return Acceptance(accepted, torch.where(rejected, draw(row, u_next[:, 0]), right))
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_judged_rounds_follow_the_target(name):
     for seed in range(3):
-        for p_value in play(SAMPLINGS[name], judge_sampled, seed):
+        for p_value in play(SAMPLINGS[name], rejection_sample, seed):
             assert p_value > REJECT_BELOW
 
 
@@ -97,7 +97,7 @@ def test_acceptance_rate_is_the_shared_mass():
     q = torch.randn(VOCABULARY, generator=generator).softmax(-1)
     n = 400_000
     proposals = draw(q.expand(n, -1), uniforms(n, generator=generator))[:, None]
-    accepted, _ = judge_sampled(
+    accepted, _ = rejection_sample(
         p.expand(n, 2, -1),
         q.expand(n, 1, -1),
         proposals,
@@ -113,7 +113,7 @@ def test_empty_residual_falls_back_to_p():
     p = torch.tensor([[0.0, 0.25, 0.75], [1.0, 0.0, 0.0]])
     u = torch.tensor([1.0], dtype=torch.float64)
     for u_next, token in ((0.0, 1), (0.24, 1), (0.26, 2), (1 - 2**-53, 2)):
-        verdict = judge_sampled(p, p[:1], torch.tensor([2]), u, torch.tensor([u_next, 0.5], dtype=torch.float64))
+        verdict = rejection_sample(p, p[:1], torch.tensor([2]), u, torch.tensor([u_next, 0.5], dtype=torch.float64))
         assert (verdict.accepted.item(), verdict.next_token.item()) == (0, token)
 
 
@@ -122,16 +122,16 @@ def test_residual_never_gives_a_token_the_draft_overrates():
     q = torch.tensor([[0.7, 0.2, 0.1]])
     grid = torch.linspace(0, 1 - 1e-9, 1001, dtype=torch.float64)
     rejected = torch.tensor([0.99], dtype=torch.float64)
-    drawn = {judge_sampled(p, q, torch.tensor([0]), rejected, u.expand(2)).next_token.item() for u in grid}
+    drawn = {rejection_sample(p, q, torch.tensor([0]), rejected, u.expand(2)).next_token.item() for u in grid}
     assert drawn == {1, 2}
 
 
 def test_matching_keeps_the_agreeing_prefix():
     own = torch.tensor([3, 1, 4, 2])
     for proposals, accepted, after in (([3, 1, 4], 3, 2), ([3, 1, 0], 2, 4), ([0, 1, 4], 0, 3), ([3, 0, 4], 1, 1)):
-        verdict = judge_matching(own, torch.tensor(proposals))
+        verdict = greedy_verify(own, torch.tensor(proposals))
         assert (verdict.accepted.item(), verdict.next_token.item()) == (accepted, after)
-    assert judge_matching(own[:1], torch.empty(0, dtype=torch.long)).next_token.item() == 3
+    assert greedy_verify(own[:1], torch.empty(0, dtype=torch.long)).next_token.item() == 3
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -145,8 +145,8 @@ def test_a_batch_is_judged_as_each_of_its_rounds_alone(gamma, broken):
         q[::6, :, :3] = torch.nan
     proposals = torch.randint(VOCABULARY, (rounds, gamma), generator=generator)
     u, u_next = uniforms(rounds, gamma, generator=generator), uniforms(rounds, gamma + 1, generator=generator)
-    together = judge_sampled(p, q, proposals, u, u_next)
-    alone = [judge_sampled(*row) for row in zip(p, q, proposals, u, u_next, strict=True)]
+    together = rejection_sample(p, q, proposals, u, u_next)
+    alone = [rejection_sample(*row) for row in zip(p, q, proposals, u, u_next, strict=True)]
     assert together.accepted.tolist() == [verdict.accepted.item() for verdict in alone]
     assert together.next_token.tolist() == [verdict.next_token.item() for verdict in alone]
 
@@ -158,7 +158,7 @@ def test_a_proposal_of_a_broken_draft_is_rejected_and_replaced_from_p(likely):
     q = torch.tensor([[0.25, 0.75, 0.0], [likely, torch.nan, likely]])
     for u_next, token in ((0.1, 1), (0.9, 2)):
         u_next = torch.tensor([0.9, u_next, 0.9], dtype=torch.float64)
-        verdict = judge_sampled(p, q, torch.tensor([1, 1]), torch.zeros(2).double(), u_next)
+        verdict = rejection_sample(p, q, torch.tensor([1, 1]), torch.zeros(2).double(), u_next)
         assert (verdict.accepted.item(), verdict.next_token.item()) == (1, token)
 
 
@@ -168,7 +168,7 @@ def test_the_token_after_the_last_proposal_is_drawn_from_p():
     q = torch.tensor([[0.5, 0.5, 0.0]])
     for u_next, token in ((0.249, 0), (0.251, 1), (0.499, 1), (0.501, 2)):
         u_next = torch.tensor([0.9, u_next], dtype=torch.float64)
-        verdict = judge_sampled(p, q, torch.tensor([0]), torch.zeros(1).double(), u_next)
+        verdict = rejection_sample(p, q, torch.tensor([0]), torch.zeros(1).double(), u_next)
         assert (verdict.accepted.item(), verdict.next_token.item()) == (1, token)
 
 

@@ -12,12 +12,11 @@ import torch
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
 from lab import EngineConfig, SamplingParams, load_engine
-from lab.backends.gpu import async_scheduling as ahead
-from lab.engine import core as pool
+from lab.backends.gpu.gpu_backend import GpuBackend
 from lab.engine import drafters
-from lab.engine import verification as outcome
-from lab.engine.adaptive_window import Window
-from lab.engine.scheduler import Turn
+from lab.engine.adaptive_window import AdaptiveWindow
+from lab.engine.async_scheduling import PassAhead
+from lab.engine.scheduler import ScheduledSequence
 from lab.trace.events import FellBack, StepTimed
 from tests import tiny_models
 from tests.captured import SMALL, captured_engine
@@ -36,13 +35,13 @@ TEXTS = ["Once", "a b a b a", "The snow"]
 @pytest.fixture
 def launches(monkeypatch):
     """The number of sequences of every pass that is launched ahead, and afterwards of every one that is used."""
-    launch, logits_of = pool.launch_ahead, ahead.Ahead.logits_of
+    launch, logits_of = GpuBackend.launch_ahead, PassAhead.logits_of
     launched, used = [], []
 
-    def watched(*args):
-        made = launch(*args)
+    def watched(backend, batch, storage):
+        made = launch(backend, batch, storage)
         if made:
-            launched.append(len(made.slots))
+            launched.append(len(batch))
         return made
 
     def watched_use(self, turns):
@@ -50,8 +49,8 @@ def launches(monkeypatch):
         used.append(0 if logits is None else len(turns))
         return logits
 
-    monkeypatch.setattr(pool, "launch_ahead", watched)
-    monkeypatch.setattr(ahead.Ahead, "logits_of", watched_use)
+    monkeypatch.setattr(GpuBackend, "launch_ahead", watched)
+    monkeypatch.setattr(PassAhead, "logits_of", watched_use)
     return launched, used
 
 
@@ -87,8 +86,8 @@ def test_nothing_is_launched_ahead_of_guesses(monkeypatch, reference, launches, 
     config = replace(CONTIGUOUS, speculative=speculative, num_speculative_tokens=2, adaptive_window=adaptive)
     expected = reference.generate("a b a b a", config, GREEDY).token_ids
     if adaptive:
-        monkeypatch.setattr(Window, "__post_init__", lambda window: setattr(window, "gamma", 0))
-        monkeypatch.setattr(Window, "observe", lambda *_, **__: False)
+        monkeypatch.setattr(AdaptiveWindow, "__post_init__", lambda window: setattr(window, "gamma", 0))
+        monkeypatch.setattr(AdaptiveWindow, "observe", lambda *_, **__: False)
     run = captured_engine(monkeypatch).generate("a b a b a", config, GREEDY)
     assert run.token_ids == expected
     assert launches == ([], [])
@@ -153,10 +152,10 @@ def test_a_pass_into_another_slot_is_not_used(monkeypatch, launches):
     request = lab.submit("Once", CONTIGUOUS, GREEDY)
     for _ in range(4):
         lab.step()
-    (used_by,) = lab._pools
-    made, turn = used_by._ahead, Turn(request._sequence, 1, 0)
-    assert made.logits_of([turn]) is made.logits
-    for other in (Turn(request._sequence, 2, 0), Turn(request._sequence, 1, 1)):
+    (used_by,) = lab._cores
+    made, turn = used_by._async.ahead, ScheduledSequence(request._sequence, 1, 0)
+    assert made.logits_of([turn]) is made.launched.logits
+    for other in (ScheduledSequence(request._sequence, 2, 0), ScheduledSequence(request._sequence, 1, 1)):
         assert made.logits_of([other]) is None
     blocks = request._sequence.table.blocks
     blocks.append(blocks.pop(0))
@@ -166,25 +165,25 @@ def test_a_pass_into_another_slot_is_not_used(monkeypatch, launches):
 @without_gpu
 @pytest.mark.parametrize("how", ["cancelled", "failed", "not finite"])
 def test_nothing_is_left_of_a_request_that_ends_otherwise(monkeypatch, launches, how):
-    lab, judge = captured_engine(monkeypatch), pool.judge
+    lab, verify = captured_engine(monkeypatch), GpuBackend.verify
 
-    def broken(logits, rounds, **options):
-        judging = judge(logits, rounds, **options)
+    def broken(backend, logits, rounds):
+        pending = verify(backend, logits, rounds)
         if len(launches[0]) < 2 or how == "cancelled":
-            return judging
+            return pending
         if how == "failed":
-            return judging._replace(outcomes=lambda: 1 / 0)
-        return judging._replace(outcomes=lambda: [replace(one, finite=False) for one in judging.outcomes()])
+            return pending._replace(results=lambda: 1 / 0)
+        return pending._replace(results=lambda: [replace(one, finite=False) for one in pending.results()])
 
-    monkeypatch.setattr(pool, "judge", broken)
+    monkeypatch.setattr(GpuBackend, "verify", broken)
     request = lab.submit("Once", CONTIGUOUS, replace(GREEDY, max_tokens=24))
     while not request.finished:
         lab.step()
         if how == "cancelled" and launches[0]:
             request.cancel()
-    (left,) = lab._pools
+    (left,) = lab._cores
     assert launches[0]
-    assert left._ahead is None
+    assert left._async.ahead is None
 
 
 @without_gpu
@@ -208,15 +207,15 @@ def test_a_newcomer_joins_a_step_later_and_changes_nothing(monkeypatch, referenc
 def test_a_pass_that_cannot_be_launched_ahead_is_launched_in_its_turn(monkeypatch, reference, launches):
     """A failing replay is told by the step that runs without graphs."""
     lab = captured_engine(monkeypatch)
-    calls, forward = [], ahead.forward
+    calls, forward = [], GpuBackend.forward
 
     def failing(*args):
         calls.append(args)
-        if len(calls) == 2:
+        if len(calls) == 3:
             raise torch.OutOfMemoryError("no")
         return forward(*args)
 
-    monkeypatch.setattr(ahead, "forward", failing)
+    monkeypatch.setattr(GpuBackend, "forward", failing)
     run = lab.generate("Once", CONTIGUOUS, GREEDY)
     assert run.token_ids == reference.generate("Once", CONTIGUOUS, GREEDY).token_ids
     assert not [event for event in run.events if isinstance(event, FellBack)]
@@ -228,16 +227,16 @@ def test_a_step_out_of_memory_after_a_launch_is_computed_again(monkeypatch, refe
     """What was launched for tokens that the step did not get to commit is not used."""
     lab = captured_engine(monkeypatch)
     sampling = replace(GREEDY, max_tokens=10)
-    judge, judged = pool.judge, []
+    verify, verified = GpuBackend.verify, []
 
     def short():
         raise torch.OutOfMemoryError("no")
 
-    def short_once(logits, rounds, **how):
-        judged.append(judge(logits, rounds, **how))
-        return judged[-1]._replace(outcomes=short) if len(judged) == 5 else judged[-1]
+    def short_once(*args):
+        verified.append(verify(*args))
+        return verified[-1]._replace(results=short) if len(verified) == 5 else verified[-1]
 
-    monkeypatch.setattr(pool, "judge", short_once)
+    monkeypatch.setattr(GpuBackend, "verify", short_once)
     requests = [lab.submit(text, CONTIGUOUS, sampling) for text in TEXTS[:2]]
     runs = [request.result() for request in requests]
     assert [run.reason for run in runs] == ["length"] * 2
@@ -274,7 +273,7 @@ def test_the_rest_of_a_step_is_in_the_time_of_the_next_if_that_was_launched_befo
         later += 900 * isinstance(event, StepTimed)
 
     monkeypatch.setattr(time, "perf_counter", lambda: perf_counter() + later)
-    lab = captured_engine(monkeypatch, watch=watch)
+    lab = captured_engine(monkeypatch, on_event=watch)
     run = lab.generate("Once", CONTIGUOUS, GREEDY)
     steps = [event for event in run.events if isinstance(event, StepTimed)]
     behind = [step.total_ms > 900_000 for step in steps]
@@ -282,26 +281,9 @@ def test_the_rest_of_a_step_is_in_the_time_of_the_next_if_that_was_launched_befo
     assert all(step.verify_ms > 0.2 for step in steps)
 
 
-@without_gpu
-def test_sampling_is_told_which_kernels_compute(monkeypatch):
-    told = []
-    for module in (outcome, drafters):
-
-        def watched(*args, sample=module.sample, **how):
-            told.append(how["kernels"])
-            return sample(*args, **how)
-
-        monkeypatch.setattr(module, "sample", watched)
-    lab = captured_engine(monkeypatch)
-    lab.generate("Once", replace(CONTIGUOUS, speculative="draft", num_speculative_tokens=2), GREEDY)
-    (used,) = lab._pools
-    assert len(told) > 7
-    assert all(kernels is used.cache.kernels for kernels in told)
-
-
 def test_another_engine_is_scheduled_alike():
     lab = tiny_models.engine("llama", shape=SMALL, kernels="reference", async_scheduling=False)
-    assert lab.another()._how["async_scheduling"] is False
+    assert lab.clone()._options["async_scheduling"] is False
 
 
 @pytest.mark.gpu
@@ -310,7 +292,7 @@ def test_another_engine_is_scheduled_alike():
 def test_the_embedded_pair_gives_the_same_tokens_ahead(launches, sampling):
     """Sixteen at once, ending one after another, against each launched in its turn."""
     lab = load_engine(device="cuda", dtype="float32")
-    other = type(lab)(lab.target, lab.tokenizer, lab.draft, async_scheduling=False)
+    other = load_engine(device="cuda", dtype="float32", async_scheduling=False)
     jobs = [(f"Once upon a time there were {n}", replace(sampling, max_tokens=40 + 5 * n, seed=n)) for n in range(16)]
     texts = []
     for engine in (lab, other):

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from lab import EngineConfig, SamplingParams
 from lab.engine.request import Request
 from lab.engine.scheduler import Scheduler
+from lab.engine.step_limits import StepLimits
 from lab.trace.events import (
     Admitted,
     Event,
@@ -64,7 +65,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.engine = engine(
             max_num_seqs=seats,
             max_num_batched_tokens=budget,
-            watch=lambda owner, seconds, event: self.heard.append(event),
+            on_event=lambda owner, seconds, event: self.heard.append(event),
         )
         if pool.get("kv_cache", True):  # as many blocks as the longest request needs, and hardly more
             pool = pool | {"num_blocks": -(-30 // pool["block_size"]) + tight}
@@ -98,11 +99,11 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_pool_adds_up(self):
-        for pool in self.engine._pools:
+        for pool in self.engine._cores:
             running, waiting = pool.scheduler.running, pool.scheduler.waiting
             assert len(running) <= self.seats
             for queue in (running, waiting):  # oldest first, including those preempted or moved from another pool
-                assert [sequence.order for sequence in queue] == sorted(sequence.order for sequence in queue)
+                assert [sequence.seq_id for sequence in queue] == sorted(sequence.seq_id for sequence in queue)
             if pool.cache:
                 blocks = pool.cache.blocks
                 held = [block for sequence in running for block in sequence.table.blocks]
@@ -141,11 +142,11 @@ TestScheduler = SchedulerMachine.TestCase
 @given(st.lists(st.integers(), unique=True))
 def test_a_queue_is_ordered_by_age_whatever_the_order_of_joining(orders):
     """Every other one is running when the newer half of those is preempted: an older one may be waiting by then."""
-    scheduler = Scheduler(None, None, lambda sequence: 0, max_num_seqs=1, max_num_batched_tokens=1)
+    scheduler = Scheduler(None, None, lambda sequence: 0, StepLimits(1, 1))
     its = {"computed": 0, "recorder": Recorder(), "release": lambda: None}
-    scheduler.running = [SimpleNamespace(order=order, **its) for order in sorted(orders[::2])]
+    scheduler.running = [SimpleNamespace(seq_id=order, **its) for order in sorted(orders[::2])]
     for order in orders[1::2]:
-        scheduler.add(SimpleNamespace(order=order, **its))
+        scheduler.add(SimpleNamespace(seq_id=order, **its))
     scheduler.shrink()
     preempted = sorted(orders[::2])[max(1, len(orders[::2]) // 2) :]
-    assert [sequence.order for sequence in scheduler.waiting] == sorted(orders[1::2] + preempted)
+    assert [sequence.seq_id for sequence in scheduler.waiting] == sorted(orders[1::2] + preempted)

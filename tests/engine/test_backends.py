@@ -11,6 +11,7 @@ import torch
 from lab import ConfigError, EngineConfig, Run, SamplingParams, load_engine
 from lab.backends.choose import choose_kernels
 from lab.backends.cpu.native_model import NativeModel
+from lab.backends.cpu.native_support import native_step
 from lab.engine import processor as intake
 from lab.measure.difference import first_differences, read_again
 from lab.measure.measuring import steps
@@ -26,7 +27,7 @@ PROMPT = "Once upon a time there was a poor miller"
 @pytest.fixture(scope="module")
 def engine():
     lab = load_engine(device="cpu")
-    if lab.target.native.model is None:
+    if native_step(lab.target).model is None:
         pytest.skip("no C compiler: torch computes all")
     return lab
 
@@ -37,7 +38,7 @@ def test_a_request_may_ask_for_torch_and_its_run_records_it(engine, tmp_path):
     assert runs["torch"].started.dtype == "float32"
     assert runs["c"].started.dtype == engine.dtype
     assert runs["torch"].metrics.tokens_per_second > 0
-    assert engine.target.native.model is not None  # the next request can still use it
+    assert native_step(engine.target).model is not None  # the next request can still use it
     for name, run in runs.items():
         run.save(tmp_path / f"{name}.json")
         assert Run.load(tmp_path / f"{name}.json").config == configs[name]
@@ -56,7 +57,7 @@ def test_a_run_is_measured_against_the_products_that_compute_it(engine, monkeypa
     begin = engine.prepare(PROMPT, config, SAMPLING)
     assert asked  # before the run's clock starts, since measuring takes a while
     assert begin()[0].result().reason == "length"
-    assert set(asked) == {engine.models(config)[0].product_dtype}
+    assert set(asked) == {engine._backends.product_dtype(config)}
 
 
 @pytest.mark.parametrize("cached", [True, False], ids=["a cache", "no cache"])
@@ -74,7 +75,7 @@ def test_a_step_whose_attention_is_torchs_reads_the_weights_that_torch_does(engi
     assert all(fewer < more for fewer, more in zip(in_c, by_torch, strict=True))
     assert read == ([by_torch[0], *in_c[1:]] if cached else by_torch)
     assert math.started.dtype == (c if cached else torchs).started.dtype
-    assert asked[-1] == (engine.target.product_dtype if cached else torch.float32)
+    assert asked[-1] == (engine.product_dtype if cached else torch.float32)
 
 
 @pytest.mark.parametrize(("cached", "in_c"), [(True, [1, 1, 1]), (False, [])], ids=["a cache", "no cache"])
@@ -130,16 +131,16 @@ def test_torch_compile_is_refused_where_a_step_in_c_computes(engine, monkeypatch
 @pytest.mark.parametrize("kernels", ["auto", "reference"])
 def test_another_engine_of_the_same_models_has_the_same_kernels(kernels):
     lab = load_engine(device="cpu", kernels=kernels)
-    other = lab.another(max_num_seqs=2)
+    other = lab.clone(max_num_seqs=2)
     assert other.kernels == lab.kernels
     assert other.generate(PROMPT, None, SAMPLING).token_ids == lab.generate(PROMPT, None, SAMPLING).token_ids
-    assert bool(lab.target.native.model) == (kernels == "auto")
+    assert bool(native_step(lab.target).model) == (kernels == "auto")
 
 
 def test_another_engine_of_the_same_models_has_the_same_limits():
     """Of memory, and of the tokens in a step: a prompt is read in as many parts."""
     lab = tiny_models.engine("llama", max_num_batched_tokens=33, kv_bytes=100_000)
-    other = lab.another()
+    other = lab.clone()
     context = tiny_models.CONTEXT // EngineConfig.block_size
     assert other.default_num_blocks(EngineConfig()) == lab.default_num_blocks(EngineConfig()) < context
     for engine in (lab, other):

@@ -127,7 +127,8 @@ def test_a_reader_with_the_last_event_is_done_before_the_step_is_over(monkeypatc
             reader.start()
             assert waits.wait(30)
 
-    lab, events, reader = tiny_models.engine("llama", watch=at_the_end), [], threading.Thread(target=read, daemon=True)
+    lab, events = tiny_models.engine("llama", on_event=at_the_end), []
+    reader = threading.Thread(target=read, daemon=True)
     advance = lab.advance
 
     def noticed(sequence):
@@ -193,9 +194,9 @@ def test_pools_of_different_settings_take_turns():
     requests = [lab.submit(PROMPTS[0], config, sampling) for config in CONFIGS.values()]
     order = []
     while not all(request.finished for request in requests):
-        before = [request._sequence.step for request in requests]
+        before = [request._sequence.report.step for request in requests]
         lab.step()
-        order += [i for i, request in enumerate(requests) if request._sequence.step > before[i]]
+        order += [i for i, request in enumerate(requests) if request._sequence.report.step > before[i]]
     assert order[: 2 * len(requests)] == [*range(len(requests))] * 2
     assert all(step.batch_sequences == 1 for r in requests for step in kinds(r.result(), StepTimed))
 
@@ -203,14 +204,14 @@ def test_pools_of_different_settings_take_turns():
 def test_pools_stay_within_the_memory_budget_and_wait_for_it():
     lab = tiny_models.engine("llama", "good")
     configs = [EngineConfig(paged=True, block_size=size, num_blocks=64 // size) for size in (1, 2, 4, 8)]
-    room = 2 * lab._budget.pool_bytes(lab._budget.setting(configs[0]))
+    room = 2 * lab._budget.cache_bytes(lab._budget.cache_config(configs[0]))
     lab = tiny_models.engine("llama", "good", kv_bytes=room)
     sampling = SamplingParams(max_tokens=20, ignore_eos=True)
     alone = lab.generate(PROMPTS[0], EngineConfig(), sampling).token_ids
     requests = [lab.submit(PROMPTS[0], config, sampling) for config in configs]
     most = 0
     while lab.step():
-        most = max(most, lab._pools.bytes_in_use())
+        most = max(most, lab._cores.bytes_in_use())
         assert most <= room
     assert most == room
     assert [request.result().token_ids for request in requests] == [alone] * len(configs)
@@ -222,7 +223,7 @@ def test_a_budget_smaller_than_a_block_still_serves_one_request_after_another() 
     requests = [lab.submit("Once", config, sampling) for config in (EngineConfig(), EngineConfig(paged=True))]
     for _ in range(20):
         lab.step()
-        assert len(list(lab._pools)) <= 1
+        assert len(list(lab._cores)) <= 1
     assert [request.finished for request in requests] == [True, True]
     assert [request.result().reason for request in requests] == ["length", "length"]
 
@@ -231,7 +232,7 @@ def test_a_request_waiting_for_memory_is_not_starved():
     """Others keep arriving for a pool that exists; the pool it needs has room only once that one is idle."""
     lab = tiny_models.engine("llama", "good")
     there, wanted = (EngineConfig(paged=True, block_size=size, num_blocks=64 // size) for size in (4, 8))
-    lab = tiny_models.engine("llama", "good", kv_bytes=lab._budget.pool_bytes(lab._budget.setting(there)))
+    lab = tiny_models.engine("llama", "good", kv_bytes=lab._budget.cache_bytes(lab._budget.cache_config(there)))
     sampling = SamplingParams(max_tokens=8, ignore_eos=True)
     before = [lab.submit(PROMPTS[0], there, sampling) for _ in range(2)]
     lab.step()
@@ -243,7 +244,7 @@ def test_a_request_waiting_for_memory_is_not_starved():
         after.append(lab.submit(PROMPTS[0], there, sampling))
         lab.step()
         if not all(request.finished for request in before):
-            held_up = [lab.place_in_queue(request._sequence.cancelled) for request in (waits, *after)]
+            held_up = [lab.place_in_queue(request._sequence.prompt.cancelled) for request in (waits, *after)]
             assert held_up == [*range(len(held_up))]
     assert held_up
     assert waits.finished
@@ -255,7 +256,7 @@ def test_a_request_waiting_for_memory_is_not_starved():
 def test_an_idle_pool_keeps_its_cache_until_the_memory_is_needed():
     lab = tiny_models.engine("llama", "good")
     cached = replace(CONFIGS["cached"], num_blocks=32)
-    room = 2 * lab._budget.pool_bytes(lab._budget.setting(cached))
+    room = 2 * lab._budget.cache_bytes(lab._budget.cache_config(cached))
     lab = tiny_models.engine("llama", "good", kv_bytes=room)
 
     def found() -> int:
@@ -322,7 +323,7 @@ def test_a_failing_watcher_ends_no_run(caplog):
         raise OSError("the disk is full")
 
     sampling = SamplingParams(max_tokens=4)
-    watched = tiny_models.engine("llama", watch=fails).generate("A", EngineConfig(), sampling)
+    watched = tiny_models.engine("llama", on_event=fails).generate("A", EngineConfig(), sampling)
     assert watched.token_ids == tiny_models.engine("llama").generate("A", EngineConfig(), sampling).token_ids
     assert "the disk is full" in caplog.text
 
@@ -350,7 +351,7 @@ def test_an_unused_pool_frees_its_memory_at_once(speculative):
     config = replace(CONFIGS["paged"], speculative=speculative)
     request = lab.submit("The king", config, SamplingParams(max_tokens=4))
     request.result()
-    (pool,) = lab._pools
+    (pool,) = lab._cores
     cache, pool = weakref.ref(pool.cache), None
     gc.collect()
     gc.disable()
@@ -368,7 +369,7 @@ def test_a_synthetic_run_in_preparation_counts_and_can_be_cancelled():
             for other in others:
                 other.cancel()
 
-    lab = tiny_models.engine("llama", watch=ends_the_others)
+    lab = tiny_models.engine("llama", on_event=ends_the_others)
     one = lab.submit("A fox", EngineConfig(paged=True), SamplingParams(max_tokens=20))
     other = lab.submit("A fox", EngineConfig(paged=True, speculative="synthetic"), SamplingParams(max_tokens=50))
     assert lab.counts() == (0, 2)
@@ -387,7 +388,7 @@ def test_a_failure_while_the_engine_is_released_blocks_no_other_thread(monkeypat
 
     def abandoned_meanwhile():
         lab.abandon(second._sequence)
-        monkeypatch.setattr(lab._driving, "_take_out", fails_while_another_leaves)
+        monkeypatch.setattr(lab._lock, "_reap_cancelled", fails_while_another_leaves)
         return True
 
     def fails_while_another_leaves():

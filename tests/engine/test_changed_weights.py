@@ -22,7 +22,7 @@ def test_changed_weights_drop_the_cache_even_in_mid_run(monkeypatch):
     under_way = lab.submit(PROMPTS[2], config, sampling)
     for _ in range(4):
         lab.step()
-    cache, still_there, init = weakref.ref(next(iter(lab._pools)).cache), [], KVStorage.__init__
+    cache, still_there, init = weakref.ref(next(iter(lab._cores)).cache), [], KVStorage.__init__
 
     def making(self, *sizes, **how):
         still_there.append(cache() is not None)

@@ -7,13 +7,13 @@ import statistics
 
 import pytest
 
-from lab.engine.adaptive_window import Costs, TheilSen
+from lab.engine.adaptive_window import StepCosts, TheilSen
 
 PROPOSAL, PASS, TOKEN = 0.9, 6.5, 0.45  # milliseconds: about what the embedded pair takes on one CPU core
 
 
-def observed(seed: int, *, noise: float, stalls: float) -> tuple[Costs, TheilSen]:
-    draw, costs, drafting = random.Random(seed), Costs(), TheilSen()
+def observed(seed: int, *, noise: float, stalls: float) -> tuple[StepCosts, TheilSen]:
+    draw, costs, drafting = random.Random(seed), StepCosts(), TheilSen()
     for _ in range(120):
         gamma = draw.choice((0, 1, 4, 8))
         slow = [max(0.3, draw.gauss(1, noise)) * (20 if draw.random() < stalls else 1) for _ in range(2)]
@@ -46,7 +46,7 @@ def test_exact_times_give_the_line_itself():
 
 def test_a_rare_size_is_not_forgotten():
     """A worthless draft is probed once in 32 rounds, and a window of eight was used once, at the beginning."""
-    costs = Costs()
+    costs = StepCosts()
     for gamma in (8, *([0] * 31 + [1]) * 10):
         costs.observe(gamma + 1, PASS + TOKEN * (gamma + 1), 0.0)
     assert costs.pass_ms(9) - costs.pass_ms(1) == pytest.approx(8 * TOKEN)
@@ -54,7 +54,7 @@ def test_a_rare_size_is_not_forgotten():
 
 def test_of_many_sizes_the_latest_count():
     """In a growing batch, the cost of one more token while it was small says little about the cost once it is large."""
-    costs = Costs()
+    costs = StepCosts()
     for tokens in range(1, 113):
         costs.observe(tokens, PASS + TOKEN * (tokens + 2 * min(tokens, 50)), 0.0)
     assert costs.pass_ms(113) - costs.pass_ms(112) == pytest.approx(TOKEN)
@@ -62,7 +62,7 @@ def test_of_many_sizes_the_latest_count():
 
 def test_a_size_that_keeps_occurring_is_kept():
     """However many others come and go, all of them slower."""
-    costs = Costs()
+    costs = StepCosts()
     for tokens in range(2, 82):
         costs.observe(1, 1.0, 0.0)
         costs.observe(tokens, 50 + TOKEN * tokens, 0.0)
@@ -70,7 +70,7 @@ def test_a_size_that_keeps_occurring_is_kept():
 
 
 def test_a_size_seen_once_weighs_less_than_those_seen_often():
-    costs = Costs()
+    costs = StepCosts()
     for gamma in (4, 8, *[0, 1] * 23):
         slow = 20 if gamma > 1 else 1
         costs.observe(gamma + 1, slow * (PASS + TOKEN * (gamma + 1)), 0.0)
@@ -78,11 +78,11 @@ def test_a_size_seen_once_weighs_less_than_those_seen_often():
 
 
 def test_no_pass_has_a_negative_time():
-    costs = Costs()
+    costs = StepCosts()
     for tokens, ms in ((1, 0.1), (100, 300.0), (100, 310.0), (1, 0.2)):
         costs.observe(tokens, ms, 0.0)
     assert costs.pass_ms(1) > 0
-    later = Costs()
+    later = StepCosts()
     for tokens, ms in ((1, 10.0), (9, 5.0)):  # a larger pass was faster by chance
         later.observe(tokens, ms, 0.0)
     assert later.pass_ms(9) >= later.pass_ms(1) > 0
@@ -97,7 +97,7 @@ def test_a_line_through_times_that_grow_ever_faster_begins_at_zero_and_runs_amon
 
 
 def test_only_recent_steps_count():
-    costs = Costs()
+    costs = StepCosts()
     for ms in (50.0, 10.0):
         for _ in range(200):
             costs.observe(1, ms, 0.0)

@@ -14,11 +14,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from lab import EngineConfig, SamplingParams
+from lab.backends.torch import batched_verification as outcome
 from lab.backends.torch import sampler as sampling
 from lab.backends.torch import torch_backend as forward
 from lab.engine import core as pool
-from lab.engine import drafters
-from lab.engine import verification as outcome
 from lab.util import device_copy as transfer
 from tests import tiny_models
 
@@ -93,7 +92,7 @@ def watched(monkeypatch):
         mark(copy)
         return copy
 
-    for module in (transfer, drafters, forward, outcome, sampling):
+    for module in (transfer, forward, outcome, sampling):
         if hasattr(module, "on_device"):
             monkeypatch.setattr(module, "on_device", brought)
     assert pool.several_on_device is transfer.several_on_device

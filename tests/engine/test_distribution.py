@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from lab import EngineConfig, SamplingParams
+from lab.backends.torch import batched_verification as outcome
 from lab.backends.torch.sampler import distribution
-from lab.engine import verification as outcome
-from lab.engine.engine import Engine
+from lab.load import new_engine
 from lab.measure.goodness_of_fit import g_test
 from lab.trace.events import Proposed
 from tests.engine.test_acceptance import REJECT_BELOW, redraws_from_p
@@ -39,7 +39,7 @@ def p_value(settings: dict[str, float], drafter: str = "draft") -> float:
     All runs are submitted at once, each with a seed of its own, and run in batches of hundreds.
     """
     target = chain(1)
-    engine = Engine(ScriptedModel(target), tokenizer(), ScriptedModel(chain(2), "draft"), max_num_seqs=256)
+    engine = new_engine(ScriptedModel(target), tokenizer(), ScriptedModel(chain(2), "draft"), max_num_seqs=256)
     config = EngineConfig(
         paged=True, block_size=4, num_blocks=1024, speculative=drafter, num_speculative_tokens=2, prompt_lookup_min=1
     )
@@ -72,5 +72,5 @@ def test_engine_follows_the_target_whatever_the_drafter(drafter):
 
 @pytest.mark.parametrize("drafter", ["draft", "ngram"])
 def test_a_wrong_residual_would_be_noticed(monkeypatch, drafter):
-    monkeypatch.setattr(outcome, "judge_sampled", redraws_from_p)
+    monkeypatch.setattr(outcome, "rejection_sample", redraws_from_p)
     assert p_value(SAMPLINGS["plain"], drafter) < REJECT_BELOW

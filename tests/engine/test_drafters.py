@@ -66,7 +66,7 @@ def test_a_growing_text_is_looked_up_as_if_it_were_new(rounds):
         texts[which].tokens += more
         asked = [texts[which], texts[0]] if which else [texts[0]]
         made = drafter.propose(asked, [window] * len(asked))
-        found = [some.tokens.tolist() if some else [] for some in made]
+        found = [some.token_ids.tolist() if some else [] for some in made]
         assert found == [looked_up(text.tokens, window, 1, 3) for text in asked]
 
 
@@ -91,7 +91,7 @@ def test_lookup_reads_only_the_new_tokens_of_a_long_text():
     tokens.read = 0
     for token in [1, 2, 3] * 3:
         tokens.tokens.append(token)
-        assert drafter.propose([text], [3])[0].tokens.tolist() == [token % 3 + 1, (token + 1) % 3 + 1, token]
+        assert drafter.propose([text], [3])[0].token_ids.tolist() == [token % 3 + 1, (token + 1) % 3 + 1, token]
     assert tokens.read == 9
 
 
@@ -226,7 +226,7 @@ def test_synthetic_acceptance_is_the_rate_asked_for(rate, temperature):
 def test_the_time_to_prepare_a_synthetic_run_is_not_counted():
     """A run's clock starts with its first event, which comes when all of its tokens have been decoded plainly."""
     heard = []
-    lab = tiny_models.engine("llama", watch=lambda owner, seconds, event: heard.append(event))
+    lab = tiny_models.engine("llama", on_event=lambda owner, seconds, event: heard.append(event))
     request = lab.submit(PROMPT, EngineConfig(speculative="synthetic"), SamplingParams(max_tokens=20, ignore_eos=True))
     steps = 0
     while not heard:
@@ -251,7 +251,7 @@ def test_a_synthetic_run_can_be_cancelled_while_it_is_prepared():
 def test_the_preparation_of_a_synthetic_run_is_not_observable():
     """Watchers of the engine hear only of the run, and its prompt does not hit what the preparation has cached."""
     heard = []
-    lab = tiny_models.engine("llama", watch=lambda owner, seconds, event: heard.append(event))
+    lab = tiny_models.engine("llama", on_event=lambda owner, seconds, event: heard.append(event))
     config = replace(PLAIN, speculative="synthetic", enable_prefix_caching=True)
     run = lab.generate(PROMPT, config, SamplingParams(max_tokens=9, ignore_eos=True))
     assert sum(len(event.token_ids) for event in heard if isinstance(event, Committed)) == 9

@@ -13,7 +13,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import GenerationConfig
 
 from lab import ConfigError, EngineConfig, PromptError, SamplingParams
-from lab.engine.engine import Engine
+from lab.load import new_engine
 from lab.trace.events import (
     BlockAllocated,
     BlockFreed,
@@ -240,7 +240,7 @@ def test_a_stream_closed_while_another_is_stepped_leaves_nothing_behind(lab):
 
 
 def test_a_token_that_the_model_does_not_know_is_refused():
-    lab = Engine(RememberingModel(93, 60, context_length=40), tiny_models.tokenizer())
+    lab = new_engine(RememberingModel(93, 60, context_length=40), tiny_models.tokenizer())
     with pytest.raises(PromptError, match=r"token '~', number 93 of the tokenizer's.*knows only 93\. Leave it out"):
         lab.generate("~")
 
@@ -251,7 +251,7 @@ def test_a_text_ends_with_the_tokens_that_the_model_gives_or_else_with_the_token
     table[:, end] = 1
     model = ScriptedModel(table)
     model.model.generation_config = GenerationConfig(eos_token_id=given)
-    run = Engine(model, tiny_models.tokenizer()).generate("A fox")
+    run = new_engine(model, tiny_models.tokenizer()).generate("A fox")
     assert (run.reason, run.token_ids) == ("eos", [end])
 
 
@@ -350,7 +350,7 @@ def test_an_empty_prompt_is_refused_even_if_texts_begin_with_a_token_of_their_ow
     tokenizer = copy.deepcopy(lab.tokenizer)
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing("<|end|> $A", special_tokens=[("<|end|>", 256)])
     with pytest.raises(PromptError, match="empty"):
-        Engine(lab.target, tokenizer).stream("")
+        new_engine(lab.target, tokenizer).stream("")
 
 
 def test_more_blocks_than_memory_holds_are_refused_with_both_numbers():
@@ -360,7 +360,7 @@ def test_more_blocks_than_memory_holds_are_refused_with_both_numbers():
 
 
 def test_speculation_needs_a_draft():
-    with pytest.raises(ConfigError, match="Load it with a draft, or choose another way to guess"):
+    with pytest.raises(ConfigError, match="Load it with a draft, or choose another drafter"):
         tiny_models.engine("llama").stream(PROMPT, SPECULATE)
 
 

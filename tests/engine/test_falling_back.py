@@ -14,9 +14,9 @@ import torch
 from lab import ConfigError, EngineConfig, PromptError, SamplingParams
 from lab.engine import core as pool
 from lab.engine import cores as pools
-from lab.engine import drafting
-from lab.engine.engine import Engine
+from lab.engine import fallbacks
 from lab.kv_cache.formats import Int4Layer, Int8Layer, KVStorage
+from lab.load import new_engine
 from lab.trace.events import Admitted, BlockAllocated, BlockStored, FellBack, Prefilled, Proposed, RunStarted, StepTimed
 from lab.trace.run import Run
 from tests import tiny_models
@@ -165,7 +165,7 @@ def test_plain_storage_has_fewer_blocks_in_the_same_memory_and_the_text_has_to_f
 ):
     config = replace(PLAIN, kv_dtype="int8", num_blocks=blocks)
     budget = tiny_models.engine("llama")._budget
-    lab = tiny_models.engine("llama", kv_bytes=budget.pool_bytes(budget.setting(config)))
+    lab = tiny_models.engine("llama", kv_bytes=budget.cache_bytes(budget.cache_config(config)))
     with pytest.raises(ConfigError, match=f"num_blocks={blocks} does not fit"):
         lab.generate(PROMPT, replace(config, kv_dtype="auto"))
     monkeypatch.setattr(Int8Layer, "dequantise", staticmethod(failing(Int8Layer.dequantise, 3, RuntimeError("bad"))))
@@ -192,7 +192,7 @@ def test_a_cache_given_up_is_freed_before_another_is_made(lab, monkeypatch, draf
         return dequantise(numbers, scale)
 
     monkeypatch.setattr(KVStorage, "__init__", making)
-    for module in (drafting, pools):
+    for module in (fallbacks, pools):
         monkeypatch.setattr(module, "log", Mock())  # pytest keeps what is logged
     monkeypatch.setattr(Int8Layer, "dequantise", staticmethod(broken))
     config = replace(PLAIN, kv_dtype="int8", speculative=drafter)
@@ -248,7 +248,7 @@ def test_a_broken_draft_that_is_right_by_chance_skips_no_token(length):
     for last, following in ((0, 1), (1, 2), (2, 0)):
         words[last, following] = 1.0
     target, draft = ScriptedModel(words), ScriptedModel(words * torch.nan)
-    lab, prompt = Engine(target, tiny_models.tokenizer(), draft), tiny_models.tokenizer().decode([1])
+    lab, prompt = new_engine(target, tiny_models.tokenizer(), draft), tiny_models.tokenizer().decode([1])
     sampling = SamplingParams(max_tokens=length, ignore_eos=True)
     run = lab.generate(prompt, EngineConfig(speculative="draft", num_speculative_tokens=4), sampling)
     assert run.token_ids == [(place + 2) % 3 for place in range(length)]
@@ -259,7 +259,7 @@ def test_a_failing_commit_ends_only_the_request_concerned(lab, monkeypatch):
     commit = pool.commit
 
     def failing_for_one(sequence, *rest):
-        if sequence.prompt == "Snow" and sequence.generated == 3:
+        if sequence.prompt.text == "Snow" and sequence.generated == 3:
             raise RuntimeError("a text that cannot be")
         commit(sequence, *rest)
 
@@ -284,7 +284,7 @@ def test_a_panic_in_the_tokenizer_ends_only_the_request_concerned(speculative):
     a, b, panics, x, y = ids
     for last, following in ((a, b), (b, panics), (panics, a), (x, y), (y, x)):
         words[last, following] = 1.0
-    lab = Engine(ScriptedModel(words), tiny_models.panicking_tokenizer(), ScriptedModel(words))
+    lab = new_engine(ScriptedModel(words), tiny_models.panicking_tokenizer(), ScriptedModel(words))
     config = replace(PLAIN, speculative=speculative)
     one, other = (lab.submit(text, config, SamplingParams(max_tokens=8)) for text in "ax")
     other, one = other.result(), one.result()
@@ -294,14 +294,14 @@ def test_a_panic_in_the_tokenizer_ends_only_the_request_concerned(speculative):
     assert lab.occupancy().live == 0
     for tokenizer in (tiny_models.panicking_tokenizer(encoding=on) for on in (True, False)):
         with pytest.raises(PromptError, match=r"tokenizer failed at this text.*PanicException: Onig"):
-            Engine(lab.target, tokenizer).generate(f"a{PANICS_AT}", PLAIN)
+            new_engine(lab.target, tokenizer).generate(f"a{PANICS_AT}", PLAIN)
     assert lab.generate("x", PLAIN, SamplingParams(max_tokens=2)).text == "yx"
 
 
 def test_a_panic_at_the_beginning_of_a_prompt_is_told_before_its_run_begins():
     """A synthetic run begins in a step that computes for everybody."""
     tokenizer = tiny_models.panicking_tokenizer(at=f"{PANICS_AT}(?=$)")
-    lab = Engine(tiny_models.engine().target, tokenizer)
+    lab = new_engine(tiny_models.engine().target, tokenizer)
     prompt = f"a{PANICS_AT}x"
     assert tokenizer.decode(tokenizer(prompt)["input_ids"]) == prompt
     with pytest.raises(PromptError, match="tokenizer failed at this text"):

@@ -10,7 +10,7 @@ import pytest
 
 from lab import EngineConfig, SamplingParams, load_engine
 from lab.engine.cores import BROKEN_OFF
-from lab.engine.interrupt import Interrupts
+from lab.engine.step_lock import DeferredSigint
 from lab.trace.events import BlockFreed
 from tests import tiny_models
 
@@ -44,7 +44,7 @@ class Pressing:
 def test_ctrl_c_waits_for_the_end_of_the_step(ctrl_c, drafter):
     """In a notebook, at any event: the run that is waited for is cancelled, and all others are as if alone. (On a GPU a
     batch is rounded otherwise than one sequence.)"""
-    lab = load_engine(device="cpu", watch=(watch := Pressing()))
+    lab = load_engine(device="cpu", on_event=(watch := Pressing()))
     config = EngineConfig(speculative=drafter, paged=True)
     sampling = SamplingParams(max_tokens=12, temperature=0.8, seed=2)
     alone = lab.generate(PROMPT, config, sampling)
@@ -68,7 +68,7 @@ def test_ctrl_c_waits_for_the_end_of_the_step(ctrl_c, drafter):
 
 @pytest.mark.parametrize("kernels", ["auto", "reference"])
 def test_a_second_ctrl_c_ends_the_step_and_all_that_is_under_way(ctrl_c, kernels):
-    lab = load_engine(device="cpu", kernels=kernels, watch=(watch := Pressing(times=2)))
+    lab = load_engine(device="cpu", kernels=kernels, on_event=(watch := Pressing(times=2)))
     sampling = SamplingParams(max_tokens=12, ignore_eos=True)
     alone = lab.generate(PROMPT, SPECULATE, sampling)
     for at in range(5, 60, 5):
@@ -84,7 +84,7 @@ def test_a_second_ctrl_c_ends_the_step_and_all_that_is_under_way(ctrl_c, kernels
 
 
 def test_a_second_ctrl_c_ends_a_request_in_preparation_too(ctrl_c):
-    lab = load_engine(device="cpu", watch=(watch := Pressing(times=2)))
+    lab = load_engine(device="cpu", on_event=(watch := Pressing(times=2)))
     configs = (SPECULATE, EngineConfig(speculative="synthetic"))
     one, prepared = [lab.submit(PROMPT, config, SamplingParams(max_tokens=12, ignore_eos=True)) for config in configs]
     watch.left = 10
@@ -103,7 +103,7 @@ def test_a_block_that_was_being_given_back_is_not_given_back_again(ctrl_c):
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
 
-    lab = load_engine(device="cpu", watch=watch)
+    lab = load_engine(device="cpu", on_event=watch)
     requests = [lab.submit(PROMPT, SPECULATE, SAMPLE) for _ in range(2)]
     with pytest.raises(KeyboardInterrupt):
         requests[0].result()
@@ -114,7 +114,7 @@ def test_a_block_that_was_being_given_back_is_not_given_back_again(ctrl_c):
 
 def test_ctrl_c_between_two_steps_leaves_no_handler_behind(ctrl_c):
     """It may come before the context has begun for Python, and then nothing ends it."""
-    Interrupts().__enter__()
+    DeferredSigint().__enter__()
     assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
@@ -156,7 +156,7 @@ def test_a_program_that_handles_ctrl_c_itself_hears_of_it_at_once():
 
     before = signal.signal(signal.SIGINT, lambda *_: heard.append("pressed"))
     try:
-        lab = tiny_models.engine("llama", watch=watch)
+        lab = tiny_models.engine("llama", on_event=watch)
         press.left = 3
         assert lab.generate(PROMPT, None, SamplingParams(max_tokens=4)).reason == "length"
     finally:

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from lab import ConfigError, EngineConfig, SamplingParams
+from lab.backends.torch import batched_verification as outcome
 from lab.backends.torch.sampler import distribution
-from lab.engine import verification as outcome
-from lab.engine.engine import Engine
+from lab.load import new_engine
 from lab.trace.events import Bonus, Committed, Distributions, Event, Judged, Proposed, Recovered, StepTimed
 from tests import tiny_models
 from tests.engine.test_distribution import WORDS, chain
@@ -21,7 +21,7 @@ COUNT = 3
 
 
 def run(drafter: str = "draft", *, logprobs: int = COUNT, seed: int = 5, **settings: float) -> list[Event]:
-    engine = Engine(ScriptedModel(TARGET), tokenizer(), ScriptedModel(DRAFT, "draft"))
+    engine = new_engine(ScriptedModel(TARGET), tokenizer(), ScriptedModel(DRAFT, "draft"))
     config = EngineConfig(paged=True, block_size=4, speculative=drafter, prompt_lookup_min=1)
     sampling = SamplingParams(max_tokens=40, seed=seed, logprobs=logprobs, **({"temperature": 1.0} | settings))
     return list(engine.generate(tokenizer().decode([*range(WORDS), 0]), config, sampling).events)
@@ -137,7 +137,7 @@ def test_logprobs_add_no_copy_to_a_round_and_are_gathered_only_if_asked_for(monk
     assert len(copies) - before == steps
     assert max(copies) > 3 * 4 + 3
     copies.clear()
-    monkeypatch.setattr(outcome, "gather_around", None)
+    monkeypatch.setattr(outcome, "gather_distributions", None)
     run(logprobs=0)
     assert max(copies) == 3 * 4 + 3
 
@@ -146,7 +146,7 @@ def test_a_broken_draft_leaves_no_nan_in_the_distributions(monkeypatch: pytest.M
     table = DRAFT.clone()
     table[2] = torch.nan
     for temperature in (0.0, 1.0):
-        engine = Engine(ScriptedModel(TARGET), tokenizer(), ScriptedModel(table, "draft"))
+        engine = new_engine(ScriptedModel(TARGET), tokenizer(), ScriptedModel(table, "draft"))
         sampling = SamplingParams(max_tokens=40, temperature=temperature, seed=1, logprobs=COUNT)
         events = engine.generate("".join(tokenizer().decode([0, 1])), EngineConfig(speculative="draft"), sampling)
         around = [event for event in events.events if isinstance(event, Distributions)]

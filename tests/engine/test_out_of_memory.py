@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from lab import ConfigError, EngineConfig, SamplingParams
+from lab.backends.gpu.launching import launching
+from lab.backends.torch.torch_backend import TorchBackend
 from lab.engine import core as pool
 from lab.engine import cores as pools
+from lab.engine import step_limits
 from lab.engine.memory_budget import Budget
 from lab.kv_cache import kv_cache as cache
-from lab.kv_cache.attention import launching
 from lab.trace.events import CacheDropped, FellBack, Preempted, StepTimed
 from lab.util.device_memory import CAPTURING, is_out_of_memory
 from tests import tiny_models
@@ -211,7 +213,7 @@ def test_a_prompt_is_read_in_smaller_chunks_where_one_ran_out_of_memory(lab, mon
 def test_chunks_grow_again_where_memory_has_come_back(lab, monkeypatch):
     """With every request that comes while there is no other, or after a minute, up to what they were."""
     now = [0.0]
-    monkeypatch.setattr(pool.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(step_limits.time, "monotonic", lambda: now[0])
 
     def largest(text):
         run = lab.generate(text, CONFIGS["paged"], replace(SAMPLING, max_tokens=4))
@@ -314,7 +316,7 @@ def test_a_pool_as_large_as_memory_allows_is_made_smaller_if_that_was_too_much(l
 
 def test_a_request_that_comes_while_a_pool_is_made_smaller_is_told(lab, monkeypatch):
     """It has been told of a larger one, and is not handed over yet."""
-    full, announce = lab.default_num_blocks(EngineConfig()), lab._intake.announce
+    full, announce = lab.default_num_blocks(EngineConfig()), lab._processor.announce
     only_so_many_slots(monkeypatch, [10 * 16])
     first = lab.submit(PROMPTS[0], EngineConfig(), SAMPLING)
 
@@ -322,7 +324,7 @@ def test_a_request_that_comes_while_a_pool_is_made_smaller_is_told(lab, monkeypa
         announce(sequence)
         lab.step()  # as another thread may
 
-    monkeypatch.setattr(lab._intake, "announce", overtaken)
+    monkeypatch.setattr(lab._processor, "announce", overtaken)
     second = lab.submit(PROMPTS[1], EngineConfig(), SAMPLING).result()
     room = lab.default_num_blocks(EngineConfig())
     assert second.started.num_blocks == full > room
@@ -353,14 +355,14 @@ def test_a_pool_of_a_stated_size_is_not_made_smaller(lab, monkeypatch):
 
 def test_a_pool_that_leaves_no_memory_for_a_step_is_made_smaller(lab, monkeypatch):
     """But not one whose size was asked for, nor below what the request needs: they may still do."""
-    full, made = lab.default_num_blocks(EngineConfig()), lab._pools._new
+    full, made = lab.default_num_blocks(EngineConfig()), lab._cores._new
 
     def new(setting):
         pool = made(setting)
         monkeypatch.setattr(Budget, "leaves_enough", setting.num_blocks <= room)
         return pool
 
-    monkeypatch.setattr(lab._pools, "_new", new)
+    monkeypatch.setattr(lab._cores, "_new", new)
     room = 0
     run = lab.generate(PROMPTS[0], EngineConfig(num_blocks=11), SAMPLING)
     assert (run.reason, run.started.num_blocks, of(run, FellBack)) == ("length", 11, [])
@@ -430,7 +432,7 @@ def test_a_synthetic_run_whose_pool_does_not_fit_ends_with_the_reason(lab, monke
     def none(*_, **__):
         raise ERRORS["gpu"]
 
-    monkeypatch.setattr(pool, "Cache", none)
+    monkeypatch.setattr(pool, "KVCache", none)
     run = lab.generate(PROMPTS[0], replace(CONFIGS["paged"], speculative="synthetic"), SAMPLING)
     assert run.reason == "error"
     assert "ran out of memory" in run.finished.message
@@ -438,7 +440,7 @@ def test_a_synthetic_run_whose_pool_does_not_fit_ends_with_the_reason(lab, monke
 
 def test_a_block_copy_that_runs_out_of_memory_leaks_no_block(lab, monkeypatch):
     """Continuations that diverge in a shared block copy it first."""
-    copy, calls = cache.Cache.copy_block, []
+    copy, calls = cache.KVCache.copy_block, []
 
     def once(self, *blocks):
         calls.append(blocks)
@@ -446,7 +448,7 @@ def test_a_block_copy_that_runs_out_of_memory_leaks_no_block(lab, monkeypatch):
             raise ERRORS["gpu"]
         copy(self, *blocks)
 
-    monkeypatch.setattr(cache.Cache, "copy_block", once)
+    monkeypatch.setattr(cache.KVCache, "copy_block", once)
     for request in lab.prepare(PROMPTS[0], CONFIGS["paged"], SAMPLING, continuations=3)():
         assert request.result().reason == "length"
     assert calls
@@ -456,12 +458,12 @@ def test_a_block_copy_that_runs_out_of_memory_leaks_no_block(lab, monkeypatch):
 def test_a_request_that_failed_in_a_step_out_of_memory_ends_at_once(lab, monkeypatch, name):
     """One that got its last token in that step is finished; the others go on."""
     expected = alone(name)
-    judge, read, steps = pool.judge, pool.StepTimer.read, []
+    verify, read, steps = TorchBackend.verify, pool.StepTimer.read, []
 
-    def one_not_finite(logits, rounds, **how):
-        judging = judge(logits, rounds, **how)
-        judged = [replace(one, finite=len(steps) != 2 or i != 1) for i, one in enumerate(judging.outcomes())]
-        return judging._replace(outcomes=lambda: judged)
+    def one_not_finite(*args):
+        pending = verify(*args)
+        verified = [replace(one, finite=len(steps) != 2 or i != 1) for i, one in enumerate(pending.results())]
+        return pending._replace(results=lambda: verified)
 
     def short_once(clock):
         steps.append(clock)
@@ -469,7 +471,7 @@ def test_a_request_that_failed_in_a_step_out_of_memory_ends_at_once(lab, monkeyp
             raise ERRORS["gpu"]
         return read(clock)
 
-    monkeypatch.setattr(pool, "judge", one_not_finite)
+    monkeypatch.setattr(TorchBackend, "verify", one_not_finite)
     monkeypatch.setattr(pool.StepTimer, "read", short_once)
     samplings = [replace(SAMPLING, max_tokens=tokens) for tokens in (24, 24, 24, 3)]
     requests = [lab.submit(prompt, CONFIGS[name], each) for prompt, each in zip(PROMPTS, samplings, strict=True)]

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from lab import EngineConfig, SamplingParams
-from lab.engine.engine import Engine
 from lab.engine.request import Request
+from lab.load import new_engine
 from lab.trace.events import (
     Admitted,
     BlockCopied,
@@ -58,7 +58,7 @@ def test_a_prefix_that_is_found_gets_the_priority_of_the_request_that_finds_it()
     for prompt, asked in ((text(7), config), (text(7), high), (text(9, 1), config)):
         run = lab.generate(prompt, asked, one)
         assert kinds(run, Prefilled)[0].cached_tokens == (6 if asked is high else 0)
-    [pool], ids = lab._pools, tokenizer()(text(7))["input_ids"]
+    [pool], ids = lab._cores, tokenizer()(text(7))["input_ids"]
     blocks = pool.cache.blocks
     last = [blocks.prefix(block).tokens for block in blocks.cached_blocks()][-3:]  # given up last, though used before
     assert sorted(last) == sorted(zip(ids[::2], ids[1::2], strict=False))
@@ -101,10 +101,10 @@ def test_blocks_a_request_computed_itself_do_not_count_as_a_cache_hit():
     lab, prompts = engine(max_num_batched_tokens=33), [text(14, seed) for seed in range(3)]
     requests = [lab.submit(prompt, CACHED, GREEDY) for prompt in prompts]
     lab.step()
-    (pool,) = lab._pools
+    (pool,) = lab._cores
     last = pool.scheduler.running[-1]
     assert 0 < last.computed < len(last.tokens)
-    pool.shrink()
+    pool.scheduler.shrink()
     run = drain(requests)[-1]
     assert [admitted.cached_tokens > 0 for admitted in kinds(run, Admitted)] == [False, True]
     assert kinds(run, Prefilled)[0].cached_tokens == run.metrics.cached_prompt_tokens == 0
@@ -155,7 +155,7 @@ def test_a_failed_step_returns_references_to_shared_blocks(monkeypatch):
     lab.generate(prompt, CACHED, GREEDY)
     requests = [lab.submit(prompt, CACHED, GREEDY) for _ in range(2)]
     lab.step()
-    (pool,) = lab._pools
+    (pool,) = lab._cores
     assert max(pool.cache.blocks.references(block) for block in pool.cache.blocks.live_blocks()) == 2
     forward, broken = lab.target.forward, [True]
 
@@ -245,7 +245,7 @@ def test_a_cpu_reads_a_prompt_in_smaller_chunks_for_a_larger_model(weights, toke
     """Whoever presses Stop waits for the end of a step."""
     model = RememberingModel(VOCABULARY, WORDS, context_length=1000)
     model.layer_weights = weights
-    request = Engine(model, tokenizer()).submit(text(600), PLAIN, SamplingParams(max_tokens=1))
+    request = new_engine(model, tokenizer()).submit(text(600), PLAIN, SamplingParams(max_tokens=1))
     first, *_ = kinds(drain([request])[0], StepTimed)
     assert first.target_tokens == tokens
 
@@ -273,7 +273,7 @@ def test_a_draft_is_given_no_longer_text_than_it_was_made_for(monkeypatch):
     target, draft = (RememberingModel(VOCABULARY, WORDS, context_length=length) for length in (40, 20))
     forward, read = draft.forward, []
     monkeypatch.setattr(draft, "forward", lambda ids, at, *rest: (read.extend(at.tolist()), forward(ids, at, *rest))[1])
-    lab, config = Engine(target, tokenizer(), draft), replace(PLAIN, speculative="draft", num_speculative_tokens=5)
+    lab, config = new_engine(target, tokenizer(), draft), replace(PLAIN, speculative="draft", num_speculative_tokens=5)
     sampling = SamplingParams(max_tokens=30, ignore_eos=True)
     assert lab.generate(text(3), config, sampling).token_ids == alone(text(3), config, sampling)
     assert max(read) == 18
@@ -325,7 +325,7 @@ def test_what_is_read_again_after_a_preemption_does_not_shorten_the_next_window(
     sampling = SamplingParams(max_tokens=7, ignore_eos=True)
     request = lab.submit(text(length), config, sampling)
     lab.step()
-    [pool] = lab._pools
+    [pool] = lab._cores
     (_, again), turns, schedule = pool.scheduler.running, [], pool.scheduler.schedule
     if not again.generated:
         lab.step()
@@ -335,7 +335,7 @@ def test_what_is_read_again_after_a_preemption_does_not_shorten_the_next_window(
 
     def watched(**how):
         made = schedule(**how)
-        turns.extend((turn.count, turn.window) for turn in made if turn.sequence is again)
+        turns.extend((turn.num_tokens, turn.num_draft_tokens) for turn in made if turn.sequence is again)
         return made
 
     pool.scheduler.schedule = watched
@@ -349,7 +349,7 @@ def test_seats_are_limited_and_given_in_order_of_arrival():
     lab = engine(max_num_seqs=2)
     requests = [lab.submit(text(4, seed), PLAIN, SamplingParams(max_tokens=5 + seed)) for seed in range(5)]
     lab.step()
-    [pool] = lab._pools
+    [pool] = lab._cores
     assert not pool.scheduler.may_admit  # so that the next step may be launched ahead
     runs = drain(requests)
     assert max(step.batch_sequences for run in runs for step in kinds(run, StepTimed)) == 2
@@ -362,7 +362,7 @@ def test_of_a_batch_that_was_too_large_the_older_half_goes_on(running):
     lab = engine(max_num_seqs=5)
     requests = [lab.submit(text(4, seed), PLAIN, GREEDY) for seed in range(running)]
     lab.step()
-    [pool] = lab._pools
+    [pool] = lab._cores
     batch, kept = list(pool.scheduler.running), max(1, running // 2)
     pool.scheduler.shrink()
     assert pool.scheduler.running == batch[:kept]
@@ -377,7 +377,7 @@ def test_seats_are_restored_after_a_batch_that_was_too_large():
     lengths = (6, 9, 12, 15, *[20] * 6)
     requests = [lab.submit(text(4, seed), PLAIN, SamplingParams(max_tokens=n)) for seed, n in enumerate(lengths)]
     lab.step()
-    [pool] = lab._pools
+    [pool] = lab._cores
     pool.scheduler.shrink()
     most = []
     while lab.step():
@@ -393,12 +393,12 @@ def test_a_step_stays_within_its_token_budget_with_speculation():
     lab = engine(max_num_seqs=8, max_num_batched_tokens=40)
     steps, sampling = [], SamplingParams(max_tokens=12)
     lab.generate(text(4), config, sampling)
-    [pool] = lab._pools
+    [pool] = lab._cores
     scheduler, schedule = pool.scheduler, pool.scheduler.schedule
 
     def watched(**how):
         turns = schedule(**how)
-        steps.append(sum(turn.count + turn.window for turn in turns))
+        steps.append(sum(turn.num_tokens + turn.num_draft_tokens for turn in turns))
         return turns
 
     scheduler.schedule = watched

@@ -14,7 +14,7 @@ import pytest
 from lab import Run
 from lab.config import EngineConfig, SamplingParams
 from lab.engine import drafters
-from lab.engine.adaptive_window import PROBE_EVERY, Costs, TheilSen, Window, best_window, tokens_per_round
+from lab.engine.adaptive_window import PROBE_EVERY, AdaptiveWindow, StepCosts, TheilSen, best_window, tokens_per_round
 from lab.trace import recorder
 from lab.trace.events import Committed, Event, Judged, Preempted, Proposed, StepTimed, WindowChanged
 from lab.util import step_timer as clock
@@ -37,7 +37,7 @@ class Script:
     """Rounds of one adaptive window with known costs and acceptance, in noisy times."""
 
     def __init__(self, seed: int, *, noise: float = 0.1, sequences: int = 1, around: float = 0.0) -> None:
-        self.window, self.costs, self.drafting = Window(MOST, adaptive=True), Costs(), TheilSen()
+        self.window, self.costs, self.drafting = AdaptiveWindow(MOST, adaptive=True), StepCosts(), TheilSen()
         self.gammas: list[int] = []
         self._random = random.Random(seed)
         self._noise, self._sequences, self._around = noise, sequences, around
@@ -95,7 +95,7 @@ def test_the_best_window_in_extreme_cases():
 
 
 def test_a_fixed_window_stays():
-    window, costs, drafting = Window(5, adaptive=False), Costs(), TheilSen()
+    window, costs, drafting = AdaptiveWindow(5, adaptive=False), StepCosts(), TheilSen()
     for _ in range(50):
         costs.observe(6, 10.0, 0.0)
         drafting.observe(5, 50.0)
@@ -151,7 +151,7 @@ def test_an_engine_measures_the_time_of_its_rounds(monkeypatch):
         if isinstance(event, Proposed | Committed):
             now[0] += 0.005
 
-    engine = tiny_models.engine(watch=slowly)
+    engine = tiny_models.engine(on_event=slowly)
     engine.generate("The wolf", sampling=SamplingParams(max_tokens=2))  # measures the device, by the real clock
     for module in (clock, recorder):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=passes))
@@ -166,7 +166,7 @@ def test_an_engine_measures_the_time_of_its_rounds(monkeypatch):
 def test_recomputing_a_preempted_text_does_not_count_as_the_cost_of_a_round(monkeypatch):
     """With too few blocks sequences are preempted, and the pass that recomputes them verifies proposals, too."""
     observed: list[int] = []
-    monkeypatch.setattr(Costs, "observe", lambda costs, tokens, *ms: observed.append(tokens))
+    monkeypatch.setattr(StepCosts, "observe", lambda costs, tokens, *ms: observed.append(tokens))
     config = EngineConfig(speculative="draft", num_speculative_tokens=3, paged=True, block_size=4, num_blocks=24)
     engine = tiny_models.engine("llama", "good")
     sampling = SamplingParams(max_tokens=60, ignore_eos=True)
@@ -202,7 +202,7 @@ def test_the_window_closes_for_a_worthless_draft_and_reopens_for_a_good_one():
 
 def test_a_drafter_that_proposes_nothing_is_not_taken_for_a_worthless_one():
     """A lookup finds nothing before the text repeats itself. Until then, only plain passes are measured."""
-    window, costs = Window(MOST, adaptive=True), Costs()
+    window, costs = AdaptiveWindow(MOST, adaptive=True), StepCosts()
     for _ in range(100):
         costs.observe(1, PASS + TOKEN, 0.0)
         assert not window.observe(0, 0, 1, 1, costs, TheilSen())
@@ -214,7 +214,7 @@ def test_a_drafter_that_proposes_nothing_is_not_taken_for_a_worthless_one():
 
 def test_the_first_proposals_are_judged_by_their_own_times():
     """A round's verdicts come before its times: until then, only passes over one token have been timed."""
-    window, costs = Window(MOST, adaptive=True), Costs()
+    window, costs = AdaptiveWindow(MOST, adaptive=True), StepCosts()
     costs.observe(1, PASS + TOKEN, 0.0)
     assert not window.observe(MOST, MOST, 1, 1, costs, TheilSen())
     costs.observe(MOST + 1, PASS + TOKEN * (MOST + 1), 0.0)
@@ -228,7 +228,7 @@ def test_one_bad_round_does_not_end_the_guessing_of_a_new_request():
     """It is credited with three quarters of its guesses at first."""
     script = Script(0, noise=0.0)
     script.run(0.7, 50)  # the times are known
-    window = Window(MOST, adaptive=True)
+    window = AdaptiveWindow(MOST, adaptive=True)
     assert window.acceptance == 0.75
     window.observe(0, 1, 1, 1, script.costs, script.drafting)
     assert 0.5 < window.acceptance < 0.75
@@ -277,8 +277,8 @@ def test_noise_in_the_times_alone_hardly_moves_the_window():
     changes in 5,000 rounds; one in a hundred would be 50."""
     changes = 0
     for seed in range(20):
-        draw, window, gammas = random.Random(seed), Window(MOST, adaptive=True), []
-        costs, drafting = Costs(), TheilSen()
+        draw, window, gammas = random.Random(seed), AdaptiveWindow(MOST, adaptive=True), []
+        costs, drafting = StepCosts(), TheilSen()
         for _ in range(300):
             gamma = window.gamma
             gammas.append(gamma)
@@ -296,7 +296,7 @@ def test_costs_are_taken_from_usual_rounds_only(monkeypatch, cached):
     Without a cache it reads everything in every round."""
     seen = []
     scripted = iter([3, 0, 0, 0, 3, 3, 3])
-    monkeypatch.setattr(Costs, "observe", lambda self, tokens, *times: seen.append([tokens, 0]))
+    monkeypatch.setattr(StepCosts, "observe", lambda self, tokens, *times: seen.append([tokens, 0]))
 
     class Seen(TheilSen):
         def observe(self, size: int, ms: float) -> None:
@@ -304,11 +304,11 @@ def test_costs_are_taken_from_usual_rounds_only(monkeypatch, cached):
 
     monkeypatch.setattr(drafters, "TheilSen", Seen)
 
-    def follow(window: Window, *_: object) -> bool:
+    def follow(window: AdaptiveWindow, *_: object) -> bool:
         window.gamma = next(scripted, 0)
         return False
 
-    monkeypatch.setattr(Window, "observe", follow)
+    monkeypatch.setattr(AdaptiveWindow, "observe", follow)
     config = EngineConfig(kv_cache=cached, speculative="draft", num_speculative_tokens=2, adaptive_window=True)
     prompt = "The king and the queen had a daughter"
     tiny_models.engine("llama", "good").generate(prompt, config, SamplingParams(max_tokens=60, ignore_eos=True))
@@ -344,7 +344,7 @@ def test_a_drafter_that_finds_nothing_to_propose_is_not_timed(monkeypatch):
     timed = []
     monkeypatch.setattr(drafters.TheilSen, "observe", lambda self, size, ms: timed.append(size))
     monkeypatch.setattr(drafters.PromptLookup, "propose", lambda self, sequences, windows: [None] * len(sequences))
-    monkeypatch.setattr(Costs, "observe", lambda self, *times: None)
+    monkeypatch.setattr(StepCosts, "observe", lambda self, *times: None)
     config, sampling = EngineConfig(speculative="ngram"), SamplingParams(max_tokens=8, ignore_eos=True)
     tiny_models.engine("llama").generate("The king", config, sampling)
     assert timed == []
@@ -353,7 +353,7 @@ def test_a_drafter_that_finds_nothing_to_propose_is_not_timed(monkeypatch):
 @pytest.mark.parametrize("measured", [1, 3])
 def test_another_window_is_tried_while_only_one_size_is_known(measured):
     """Otherwise a window that begins too large would never learn that a smaller one is faster."""
-    costs, drafting, window = Costs(), TheilSen(), Window(MOST, adaptive=True)
+    costs, drafting, window = StepCosts(), TheilSen(), AdaptiveWindow(MOST, adaptive=True)
     for _ in range(measured):
         costs.observe(9, 12.0, 0.0)
         drafting.observe(8, 8.0)
@@ -381,7 +381,7 @@ def test_a_drafter_that_was_never_timed_is_reported_without_a_time():
     engine, sampling = tiny_models.engine("llama", "good"), SamplingParams(max_tokens=60, ignore_eos=True)
     engine.generate("The king", EngineConfig(speculative="early_exit", early_exit_layer=1), sampling)  # times passes
     request = engine.submit("The king", EngineConfig(speculative="draft", adaptive_window=True), sampling)
-    request._sequence.window.gamma = 0
+    request._sequence.draft.window.gamma = 0
     run = request.result()
     first, *later = [event for event in run.events if isinstance(event, WindowChanged)]
     assert first.gamma > 0
@@ -392,7 +392,7 @@ def test_a_drafter_that_was_never_timed_is_reported_without_a_time():
 
 def test_a_window_learns_from_the_guesses_that_were_judged(monkeypatch):
     seen = []
-    monkeypatch.setattr(Window, "observe", lambda _, accepted, judged, *__: seen.append([accepted, judged]))
+    monkeypatch.setattr(AdaptiveWindow, "observe", lambda _, accepted, judged, *__: seen.append([accepted, judged]))
     config = EngineConfig(speculative="draft", num_speculative_tokens=4)
     sampling = SamplingParams(max_tokens=40, temperature=1.0, seed=2, ignore_eos=True)
     run = tiny_models.engine("llama", "good").generate("The king", config, sampling)
@@ -405,7 +405,7 @@ def test_a_window_learns_from_the_guesses_that_were_judged(monkeypatch):
 
 
 def test_a_window_that_will_not_be_used_is_not_reported(monkeypatch):
-    monkeypatch.setattr(Window, "observe", lambda *_: True)
+    monkeypatch.setattr(AdaptiveWindow, "observe", lambda *_: True)
     config = EngineConfig(speculative="draft", adaptive_window=True)
     run = tiny_models.engine("llama", "good").generate("The king", config, SamplingParams(max_tokens=20))
     changes = [event.step for event in run.events if isinstance(event, WindowChanged)]

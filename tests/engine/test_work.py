@@ -1,4 +1,4 @@
-"""Work is counted correctly: checked by hand, by torch's counter, and against the forward passes of a real run."""
+"""PassCost is counted correctly: checked by hand, by torch's counter, and against the forward passes of a real run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, DynamicCache, MixtralConfig
 
 from lab import EngineConfig, SamplingParams
-from lab.engine.engine import Engine
-from lab.engine.pass_cost import PassWork, Span
+from lab.backends.torch.torch_backend import TorchBackend
+from lab.engine.pass_cost import PassCostModel, Span
 from lab.kv_cache.formats import FORMATS, KVStorage, bytes_per_token
+from lab.load import new_engine
 from lab.models.language_model import LanguageModel
 from lab.trace.events import StepTimed
 from lab.trace.roofline import PassCost, limits_of
@@ -27,6 +28,10 @@ LAYER = 48 * 48 + 2 * 48 * 24 + 48 * 48 + 3 * 48 * 96
 NORMS = (3 * 2 + 1) * 48
 HEAD = 257 * 48
 SLOT = 3 * 2 * 2 * 12 * 4
+
+
+def costs(model: LanguageModel, storage: KVStorage | None) -> PassCostModel:
+    return PassCostModel(TorchBackend(model), storage)
 
 
 @pytest.fixture(scope="module")
@@ -47,32 +52,32 @@ def shape(model: LanguageModel) -> dict:
 
 def test_a_decode_step_reads_the_weights_and_the_cached_context(llama):
     """One token at position 9 attends to ten positions: nine slots are read and one is written."""
-    work = PassWork(llama, storage(llama)).of([Span(9, 10, keep=1)])
+    work = costs(llama, storage(llama)).of([Span(9, 10, keep=1)])
     assert work.bytes == 4 * (3 * LAYER + NORMS + HEAD) + 10 * SLOT
     assert work.flops == 2 * (3 * LAYER + HEAD) + 10 * 3 * 4 * 48
 
 
 def test_a_batch_reads_the_weights_once(llama):
     """A chunk of a prompt, which needs no logits, beside the verification of two proposals."""
-    work = PassWork(llama, storage(llama)).of([Span(0, 4, keep=0), Span(6, 9, keep=3)])
+    work = costs(llama, storage(llama)).of([Span(0, 4, keep=0), Span(6, 9, keep=3)])
     assert work.bytes == 4 * (3 * LAYER + NORMS + HEAD) + (4 + 9) * SLOT
     assert work.flops == 2 * (7 * 3 * LAYER + 3 * HEAD) + (1 + 2 + 3 + 4 + 7 + 8 + 9) * 3 * 4 * 48
 
 
 def test_a_pass_that_needs_no_logits_does_not_read_the_head(llama):
-    work = PassWork(llama, storage(llama)).of([Span(0, 4, keep=0), Span(0, 2, keep=0)])
+    work = costs(llama, storage(llama)).of([Span(0, 4, keep=0), Span(0, 2, keep=0)])
     assert work.bytes == 4 * (3 * LAYER + NORMS) + (4 + 2) * SLOT
     assert work.flops == 2 * 6 * 3 * LAYER + (1 + 2 + 3 + 4 + 1 + 2) * 3 * 4 * 48
 
 
 def test_without_a_cache_only_weights_are_read(llama):
-    work = PassWork(llama, None).of([Span(0, 10, keep=1)])
+    work = costs(llama, None).of([Span(0, 10, keep=1)])
     assert work.bytes == llama.weight_bytes
     assert work.flops == 2 * (10 * 3 * LAYER + HEAD) + 55 * 3 * 4 * 48
 
 
 def test_an_early_exit_reads_only_its_layers(llama):
-    work = PassWork(llama.first(1), storage(llama)).of([Span(9, 10, keep=1)])
+    work = costs(llama.first(1), storage(llama)).of([Span(9, 10, keep=1)])
     assert work.bytes == 4 * (LAYER + 3 * 48 + HEAD) + 10 * SLOT // 3
     assert work.flops == 2 * (LAYER + HEAD) + 10 * 4 * 48
 
@@ -121,7 +126,7 @@ def test_packed_weights_are_half_the_bytes_and_as_many_flops(in_buffer):
             for name, linear in list(part.named_children()):
                 if isinstance(linear, torch.nn.Linear):
                     setattr(part, name, Packed(linear, in_buffer=in_buffer))
-    plain, packed = (PassWork(LanguageModel(it, "llama"), None).of([Span(0, 4, keep=1)]) for it in (plain, packed))
+    plain, packed = (costs(LanguageModel(it, "llama"), None).of([Span(0, 4, keep=1)]) for it in (plain, packed))
     assert packed.flops == plain.flops
     assert packed.bytes == plain.bytes - 3 * LAYER * 7 // 2  # four bytes a number, now half a byte
 
@@ -135,7 +140,10 @@ def test_flops_equal_those_of_the_torch_counter(architecture):
     positions that each token sees; for one token both are the same. Until 2.12 it counts the rotary angles, too.
     """
     model = LanguageModel(tiny_models.random_model(architecture), architecture)
-    passes, position = PassWork(model, None), 4 * model.layers * model.kv_heads * model.query_groups * model.head_dim
+    passes, position = (
+        costs(model, None),
+        4 * model.layers * model.kv_heads * model.query_groups * model.head_dim,
+    )
     cache = DynamicCache()
     with model.stock_attention() as stock, sdpa_kernel(SDPBackend.MATH), torch.inference_mode():
         for span, unseen in ((Span(0, 10, keep=1), 45), (Span(10, 11, keep=1), 0)):
@@ -160,7 +168,7 @@ SPANS = st.lists(
 
 @given(SPANS, SPANS)
 def test_sharing_a_pass_saves_the_weights_and_nothing_else(llama, some, more):
-    passes = PassWork(llama, storage(llama))
+    passes = costs(llama, storage(llama))
     together, apart = passes.of(some + more), passes.of(some) + passes.of(more)
     heads = [any(span.keep for span in spans) for spans in (some, more)]
     assert together == replace(apart, bytes=apart.bytes - llama.weight_bytes + 4 * HEAD * (not all(heads)))
@@ -168,7 +176,7 @@ def test_sharing_a_pass_saves_the_weights_and_nothing_else(llama, some, more):
 
 @given(SPANS, st.integers(1, 20))
 def test_more_tokens_and_longer_contexts_are_more_work(llama, spans, more):
-    passes = PassWork(llama, storage(llama))
+    passes = costs(llama, storage(llama))
     (start, stop, keep), *others = spans
     now = passes.of(spans)
     for larger in (Span(start, stop + more, keep), Span(start + more, stop + more, keep)):
@@ -179,7 +187,7 @@ def test_more_tokens_and_longer_contexts_are_more_work(llama, spans, more):
 
 @given(SPANS)
 def test_a_smaller_format_moves_fewer_bytes_for_the_same_flops(llama, spans):
-    auto, int8, int4 = (PassWork(llama, storage(llama, form)).of(spans) for form in ("auto", "int8", "int4"))
+    auto, int8, int4 = (costs(llama, storage(llama, form)).of(spans) for form in ("auto", "int8", "int4"))
     assert auto.bytes > int8.bytes > int4.bytes > llama.weight_bytes - 4 * HEAD
     assert auto.flops == int8.flops == int4.flops
 
@@ -249,7 +257,7 @@ def mixture() -> LanguageModel:
 
 
 def test_work_of_a_mixture_of_experts_is_not_counted():
-    run = Engine(mixture(), tiny_models.tokenizer()).generate("A fox", sampling=SamplingParams(max_tokens=3))
+    run = new_engine(mixture(), tiny_models.tokenizer()).generate("A fox", sampling=SamplingParams(max_tokens=3))
     assert run.reason != "error"
     assert limits_of(run.started) is None
     assert run.metrics.limit_share is None
@@ -257,7 +265,7 @@ def test_work_of_a_mixture_of_experts_is_not_counted():
 
 @pytest.mark.parametrize(("speculative", "counted"), [("draft", False), ("ngram", True)])
 def test_a_mixture_of_experts_that_does_not_draft_hinders_no_counting(llama, speculative, counted):
-    engine = Engine(llama, tiny_models.tokenizer(), mixture())
+    engine = new_engine(llama, tiny_models.tokenizer(), mixture())
     run = engine.generate("A fox", EngineConfig(speculative=speculative), SamplingParams(max_tokens=3))
     assert run.reason != "error"
     assert (limits_of(run.started) is not None) == counted

@@ -10,31 +10,26 @@ import torch
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
 from lab import SamplingParams
-from lab.backends.gpu import softmax as long_rows
+from lab.backends.fallback import FallbackBackend, KernelState
+from lab.backends.gpu import gpu_backend
+from lab.backends.gpu.gpu_backend import GpuBackend
 from lab.backends.gpu.softmax import CHUNK, SHORTEST, softmax
 from lab.backends.torch.sampler import sample
-from lab.kv_cache.formats import Kernels
+from lab.backends.torch.torch_backend import TorchBackend
+from tests.pairwise import parametrize_pairwise
 
 pytestmark = pytest.mark.usefixtures("new_inputs", "poisoned_outputs")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-@pytest.mark.parametrize("size", [1, CHUNK, 2 * CHUNK + 3, 5 * CHUNK])
-@pytest.mark.parametrize("scale", [1, 30])
-def test_it_is_torchs(size, scale):
-    logits = scale * torch.randn(3, size, device=DEVICE)
+@parametrize_pairwise(size=[1, CHUNK, 2 * CHUNK + 3, 5 * CHUNK], scale=[1, 30], low=[0, -120], masked=[False, True])
+def test_softmax_and_argmax_are_torchs(size, scale, low, masked):
+    """Also of logits far below zero, as after division by a low temperature, and of whole chunks that are masked."""
+    logits = scale * torch.randn(3, size, device=DEVICE) + low
+    if masked:
+        logits[2, CHUNK:] = -torch.inf
     p, largest = softmax(logits)
-    torch.testing.assert_close(p, logits.double().softmax(-1).float(), rtol=1e-5, atol=1e-30)
-    assert torch.equal(largest, logits.argmax(-1))
-
-
-@pytest.mark.parametrize("chunks", [1, 2, 3, 5])
-def test_logits_may_lie_far_below_zero(chunks):
-    """As where a low temperature has divided them, or a whole chunk is masked."""
-    logits = torch.randn(3, chunks * CHUNK, device=DEVICE) - 120
-    logits[2, CHUNK:] = -torch.inf
-    p, largest = softmax(logits)
-    torch.testing.assert_close(p, logits.double().softmax(-1).float(), rtol=1e-4, atol=1e-30)
+    torch.testing.assert_close(p, logits.double().softmax(-1).float(), rtol=1e-4 if low else 1e-5, atol=1e-30)
     assert torch.equal(largest, logits.argmax(-1))
 
 
@@ -69,7 +64,7 @@ def called(monkeypatch):
         calls.append(logits.shape)
         return softmax(logits)
 
-    monkeypatch.setattr(long_rows, "softmax", counted)
+    monkeypatch.setattr(gpu_backend, "softmax", counted)
     return calls
 
 
@@ -79,13 +74,12 @@ GREEDY, DRAWN = SamplingParams(), SamplingParams(temperature=0.7, top_k=50, top_
 def test_sampling_uses_it_for_a_large_vocabulary_where_kernels_compute(called):
     logits = 3 * torch.randn(3, SHORTEST, device=DEVICE)
     how, u = [GREEDY, DRAWN, replace(DRAWN, top_p=1.0)], torch.rand(3, dtype=torch.float64, device=DEVICE)
-    p, tokens = sample(logits, how, u, kernels=Kernels(on=True))
+    p, tokens = GpuBackend(None, None).sample(logits, how, u)
     by_torch, same = sample(logits, how, u)
     torch.testing.assert_close(p, by_torch, rtol=1e-4, atol=1e-9)
     assert torch.equal(tokens, same)
     assert called == [(3, SHORTEST)]
-    sample(logits[:, 1:], how, u, kernels=Kernels(on=True))
-    sample(logits, how, u, kernels=Kernels(on=False))
+    GpuBackend(None, None).sample(logits[:, 1:], how, u)
     assert len(called) == 1
 
 
@@ -93,10 +87,10 @@ def test_if_it_fails_kernels_are_given_up_and_torch_goes_on(monkeypatch):
     def failing(logits):
         raise RuntimeError("no such instruction")
 
-    monkeypatch.setattr(long_rows, "softmax", failing)
-    kernels, logits = Kernels(on=True), torch.randn(2, SHORTEST, device=DEVICE)
-    p, tokens = sample(logits, [GREEDY] * 2, None, kernels=kernels)
+    monkeypatch.setattr(gpu_backend, "softmax", failing)
+    state, logits = KernelState(), torch.randn(2, SHORTEST, device=DEVICE)
+    backend = FallbackBackend(lambda: GpuBackend(None, None), TorchBackend(None), state)
+    p, tokens = backend.sample(logits, [GREEDY] * 2, None)
     assert torch.equal(p, logits.softmax(-1))
     assert torch.equal(tokens, logits.argmax(-1))
-    assert not kernels.on
-    assert "no such instruction" in kernels.failure
+    assert "no such instruction" in state.failure

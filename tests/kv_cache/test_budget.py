@@ -48,19 +48,21 @@ def test_what_is_left_is_looked_at_where_it_matters(pair, monkeypatch):
 
 def test_blocks_have_room_for_the_keys_and_values_of_both_models(pair):
     budget = Budget(*pair, limit=10 * 16 * (TARGET_BYTES + DRAFT_BYTES))
-    assert budget.setting(EngineConfig()).num_blocks == 10
-    assert budget.setting(EngineConfig(num_blocks=10)).num_blocks == 10
+    assert budget.cache_config(EngineConfig()).num_blocks == 10
+    assert budget.cache_config(EngineConfig(num_blocks=10)).num_blocks == 10
     with pytest.raises(ConfigError, match="holds 10 blocks"):
-        budget.setting(EngineConfig(num_blocks=11))
+        budget.cache_config(EngineConfig(num_blocks=11))
 
 
 def test_a_pool_has_at_least_a_block_and_at_most_eight_contexts(pair):
-    assert Budget(*pair, limit=0).setting(EngineConfig()).num_blocks == 1
-    assert Budget(*pair, limit=10**12).setting(EngineConfig(block_size=48)).num_blocks == 8 * 7  # 320 tokens are 6.7
+    assert Budget(*pair, limit=0).cache_config(EngineConfig()).num_blocks == 1
+    assert (
+        Budget(*pair, limit=10**12).cache_config(EngineConfig(block_size=48)).num_blocks == 8 * 7
+    )  # 320 tokens are 6.7
 
 
 def test_without_a_cache_there_are_no_blocks_whatever_is_asked_for(pair):
-    assert Budget(*pair).setting(EngineConfig(kv_cache=False, num_blocks=7)).num_blocks == 0
+    assert Budget(*pair).cache_config(EngineConfig(kv_cache=False, num_blocks=7)).num_blocks == 0
 
 
 def test_a_token_takes_bytes_of_the_draft_where_it_drafts(pair):

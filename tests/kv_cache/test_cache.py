@@ -9,7 +9,7 @@ import torch
 
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.memory_budget import Budget
-from lab.kv_cache.kv_cache import Cache
+from lab.kv_cache.kv_cache import KVCache
 from lab.models.language_model import LanguageModel
 from lab.trace.events import Prefilled
 from tests import tiny_models
@@ -25,19 +25,13 @@ def pair() -> list[LanguageModel]:
 
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 def test_a_block_is_copied_whole_and_for_both_models(pair, kv_dtype):
-    made = Cache(Budget(*pair).setting(replace(SMALL, kv_dtype=kv_dtype)), *pair)
+    made = KVCache(Budget(*pair).cache_config(replace(SMALL, kv_dtype=kv_dtype)), *pair)
     held = [tensor for storage in (made.target, made.draft) for layer in storage.layers for tensor in layer.tensors]
     for tensor in held:
         tensor.copy_(torch.arange(12).view(12, *[1] * (tensor.dim() - 1)).expand_as(tensor))
     made.copy_block(2, 0)
     for tensor in held:
         assert [int(slot.unique()) for slot in tensor] == [8, 9, 10, 11, *range(4, 12)]
-
-
-def test_a_kernel_that_fails_for_one_model_is_given_up_for_both(pair):
-    made = Cache(Budget(*pair).setting(SMALL), *pair, kernels=True)
-    made.target.kernels.give_up("out of registers")
-    assert not made.draft.kernels.on
 
 
 @pytest.mark.parametrize(("eviction", "found"), [("lru", 0), ("priority", 20)])

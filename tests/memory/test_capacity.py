@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lab.config import EngineConfig
 from lab.engine.memory_budget import Budget
 from lab.errors import ConfigError
-from lab.kv_cache.kv_cache import Cache
+from lab.kv_cache.kv_cache import KVCache
 from lab.memory.capacity import MAX_PARAMETERS, POLICIES, Deployment, Lengths
 from lab.memory.catalogue import GPU_KEYS, GPUS, MAX_GIB, WEIGHT_BITS, GiB, device_bytes
 from lab.memory.model_memory import known_models
@@ -109,8 +109,8 @@ def test_computed_sizes_equal_what_the_engine_allocates(pair, kv_dtype: str) -> 
         )
         for name in ("target", "draft")
     ]
-    setting = Budget(target, draft).setting(EngineConfig(kv_dtype=kv_dtype, paged=True, num_blocks=7))
-    cache = Cache(setting, target, draft)
+    setting = Budget(target, draft).cache_config(EngineConfig(kv_dtype=kv_dtype, paged=True, num_blocks=7))
+    cache = KVCache(setting, target, draft)
     for deployment, storage, model in zip(both, (cache.target, cache.draft), pair, strict=True):
         held = sum(tensor.untyped_storage().nbytes() for layer in storage.layers for tensor in layer.tensors)
         assert held == 7 * 16 * deployment.token_bytes
@@ -119,7 +119,7 @@ def test_computed_sizes_equal_what_the_engine_allocates(pair, kv_dtype: str) -> 
     assert Budget(target, draft).pool_bytes(setting) == 7 * 16 * sum(each.token_bytes for each in both)
     room = 40 * 16 * both[0].token_bytes + 5  # forty blocks of the target alone, and a little more
     alone = replace(both[0], memory=both[0].weight_bytes + room, set_aside=0.0)
-    granted = Budget(target, None, limit=room).setting(EngineConfig(kv_dtype=kv_dtype)).num_blocks
+    granted = Budget(target, None, limit=room).cache_config(EngineConfig(kv_dtype=kv_dtype)).num_blocks
     assert granted == alone.num_blocks == 40
 
 

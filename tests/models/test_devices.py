@@ -16,10 +16,11 @@ from accelerate import dispatch_model
 from lab import ConfigError, EngineConfig, Run, SamplingParams, load, load_engine
 from lab.engine import memory_budget as budget
 from lab.engine import step_stats as reporting
-from lab.engine.core import Pool
+from lab.engine.core import EngineCore
 from lab.engine.engine import Engine
 from lab.engine.memory_budget import Budget
 from lab.kv_cache.attention_metadata import Group, StepPlan
+from lab.load import new_engine
 from lab.models.devices import best_device, has_kernels, refuse_device_map, resolve_device
 from lab.models.language_model import LanguageModel
 from lab.trace.events import CacheDropped, FellBack, Proposed
@@ -41,7 +42,7 @@ MAPS = {"llama": LLAMA, "gpt2": GPT2}
 @pytest.fixture
 def devices(monkeypatch):
     # A tensor that wraps another cannot be sliced under inference mode.
-    monkeypatch.setattr(Pool, "step", torch.no_grad()(Pool.step.__wrapped__))
+    monkeypatch.setattr(EngineCore, "step", torch.no_grad()(EngineCore.step.__wrapped__))
     with SimulatedDevices() as simulated:
         yield simulated
 
@@ -78,7 +79,7 @@ def test_two_devices_give_the_tokens_of_one(devices, architecture, name):
     alone = tiny_models.engine(architecture, "good", shape={"num_hidden_layers": 3})
     expected = decoded(alone, config)
     draft = LanguageModel(alone.draft.model.to(FIRST), "draft")
-    assert decoded(Engine(spread(architecture), tiny_models.tokenizer(), draft), config) == expected
+    assert decoded(new_engine(spread(architecture), tiny_models.tokenizer(), draft), config) == expected
 
 
 def test_layers_cache_and_memory_are_on_several_devices_and_one_copy_per_round_goes_to_the_host(devices, monkeypatch):
@@ -88,11 +89,11 @@ def test_layers_cache_and_memory_are_on_several_devices_and_one_copy_per_round_g
     assert model.first(2).layer_devices == [FIRST, SECOND]
     monkeypatch.setattr(reporting, "memory_in_use", lambda where: asked.append(where) or 7)
     devices.arrivals.clear()
-    engine = Engine(model, tiny_models.tokenizer())
+    engine = new_engine(model, tiny_models.tokenizer())
     decoded(engine, EngineConfig(kv_dtype="int8"))
     assert devices.arrivals[torch.device("cpu")] == SAMPLING.max_tokens
     assert asked == [{FIRST, SECOND}] * SAMPLING.max_tokens
-    (pool,) = engine._pools
+    (pool,) = engine._cores
     found = [{tensor.device for tensor in layer.tensors} for layer in pool.cache.target.layers]
     assert found == [{FIRST}, {SECOND}, {SECOND}]
 

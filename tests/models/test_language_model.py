@@ -25,9 +25,10 @@ from transformers import (
 )
 
 from lab import EngineConfig, SamplingParams, UnsupportedModelError, load_engine
-from lab.backends.torch.torch_backend import NewTokens, forward
-from lab.engine.engine import Engine
+from lab.backends.interface import NewTokens
+from lab.backends.torch.torch_backend import TorchBackend
 from lab.kv_cache.attention_metadata import Group, StepPlan
+from lab.load import new_engine
 from lab.models.language_model import LanguageModel
 from lab.models.loader import load_model, refuse_mismatch
 from lab.models.quantization import stored_tensors
@@ -82,7 +83,7 @@ def test_a_window_as_long_as_the_context_is_full_attention(window: int, taken: b
         return
     prompt = tiny_models.tokenizer()("Once upon a time", return_tensors="pt")
     whole = model.generate(**prompt, max_length=64, min_length=64, do_sample=False)[0]
-    engine = Engine(LanguageModel(model, "phi"), tiny_models.tokenizer())
+    engine = new_engine(LanguageModel(model, "phi"), tiny_models.tokenizer())
     run = engine.generate("Once upon a time", EngineConfig(), SamplingParams(max_tokens=48, ignore_eos=True))
     assert run.token_ids == whole[-48:].tolist()
 
@@ -134,7 +135,7 @@ def test_with_vocabulary_pads_or_cuts_logits_and_clamps_tokens():
 
     def logits(model, tokens):
         with torch.inference_mode():
-            return forward(model, [NewTokens(tokens, 0, None, keep=2)], None)
+            return TorchBackend(model).forward([NewTokens(tokens, 0, None, keep=2)], None)
 
     wide, narrow = model.with_vocabulary(own + 9), model.with_vocabulary(own - 9)
     said, known = logits(wide, torch.tensor([3, own + 5])), logits(model, tokens)

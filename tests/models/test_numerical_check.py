@@ -9,7 +9,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 from lab import EngineConfig, SamplingParams, UnsupportedModelError
-from lab.engine.engine import Engine
+from lab.load import new_engine
 from lab.models import numerical_check
 from lab.models.language_model import LanguageModel
 from lab.models.loader import load_model
@@ -60,7 +60,7 @@ def random_model(kind: str, dtype: torch.dtype = torch.float32, **more: object) 
 def test_accepted_models_decode_as_in_transformers(kind):
     model = LanguageModel(random_model(kind), kind)
     refuse_disagreement(model)
-    engine = Engine(model, tiny_models.tokenizer())
+    engine = new_engine(model, tiny_models.tokenizer())
     config, sampling = EngineConfig(speculative="early_exit"), SamplingParams(max_tokens=8, temperature=0)
     requests = [engine.submit(prompt, config, sampling) for prompt in ("Once upon", "The miller's cat was old")]
     for run in [request.result() for request in requests]:
@@ -137,7 +137,7 @@ def test_a_model_is_not_refused_because_memory_ran_out(monkeypatch, error):
 def test_the_attention_of_the_lab_is_restored_after_the_trial():
     model = LanguageModel(random_model("llama"), "llama")
     refuse_disagreement(model)
-    engine = Engine(model, tiny_models.tokenizer())
+    engine = new_engine(model, tiny_models.tokenizer())
     run = engine.generate("Once upon", sampling=SamplingParams(max_tokens=8, ignore_eos=True))
     assert run.token_ids == tiny_models.continuation(engine, run.prompt_token_ids, 8)
 
@@ -161,7 +161,7 @@ LONG_ROPE = {
 )
 def test_a_long_text_does_not_rotate_others_with_longrope(kind, more):
     """The angles would change for all texts of a step as soon as one of them was longer than 64 tokens."""
-    engine = Engine(LanguageModel(random_model(kind, **more), kind), tiny_models.tokenizer())
+    engine = new_engine(LanguageModel(random_model(kind, **more), kind), tiny_models.tokenizer())
     assert engine.context_length == 64
     sampling = SamplingParams(max_tokens=40, temperature=0)
     requests = [engine.submit(prompt, sampling=sampling) for prompt in ("Once", "A long beginning " * 3)]

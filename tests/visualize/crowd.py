@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
+from lab.load import new_engine
 from lab.measure.arrivals import arrivals
 from lab.measure.workload import PlannedRequest
 from lab.trace.recorder import BatchStep
@@ -22,7 +23,7 @@ LETTERS = tokenizer().decode(list(range(WORDS)))
 
 def engine() -> Engine:
     target, draft = (RememberingModel(257, WORDS, salt=salt, context_length=40) for salt in (0, 1))
-    return Engine(target, tokenizer(), draft)
+    return new_engine(target, tokenizer(), draft)
 
 
 ENGINE = engine()

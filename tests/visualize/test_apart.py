@@ -18,7 +18,7 @@ import pytest
 from lab.trace.events import Event, RunStarted
 from tests.visualize.conftest import CONFIGS, script
 from visualize.jobs import reducer_process as apart
-from visualize.jobs.reducer_process import ReducerClient, RefusedError
+from visualize.jobs.reducer_process import ReducerClient, ReducerError
 from visualize.reduce.frames import Reducer
 from visualize.reduce.ndjson import lines
 
@@ -59,7 +59,7 @@ def test_ctrl_c_does_not_reach_the_process_on_windows_either(monkeypatch: pytest
     started = []
     monkeypatch.setattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200, raising=False)
     monkeypatch.setattr(subprocess, "Popen", lambda command, **how: started.append(how))
-    apart.Process()
+    apart.ReducerProcess()
     assert started[0]["creationflags"] == 0x200
 
 
@@ -142,7 +142,7 @@ def test_a_reducers_error_is_reported_and_ends_no_other_run() -> None:
     run, *rest = script(CONFIGS["plain"])
     assert isinstance(run, RunStarted)
     other = ReducerClient(Reducer())
-    with pytest.raises(RefusedError, match="AttributeError"):
+    with pytest.raises(ReducerError, match="AttributeError"):
         ReducerClient(Reducer()).feed(rest)
     assert told(other, [run, *rest]) == here([run, *rest])
 
@@ -157,13 +157,13 @@ def test_nothing_is_kept_of_a_run_that_is_over() -> None:
     assert taken is None
     assert fed
     assert after.metrics
-    assert isinstance(again, RefusedError)
+    assert isinstance(again, ReducerError)
 
 
 def test_the_process_ends_with_its_parent() -> None:
     code = (
-        "import time; from visualize.jobs.reducer_process import Apart; print(Apart.start()._popen.pid, flush=True); "
-        "time.sleep(60)"
+        "import time; from visualize.jobs.reducer_process import ReducerClient;"
+        "print(ReducerClient.start()._popen.pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
         begun = int(parent.stdout.readline())

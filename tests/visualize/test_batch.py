@@ -32,12 +32,11 @@ from tests.visualize.crowd import ENGINE, LETTERS, job, lengths, picture, ran, r
 from tests.visualize.picture import apply, draw
 from visualize.charts import pool_charts as figures
 from visualize.jobs.job_queue import JobQueue
-from visualize.jobs.live_run import transcript
-from visualize.pages.pool.inputs import Inputs
 from visualize.pages.pool.pool_frames import SMOOTH, BatchReducer
 from visualize.pages.pool.pool_job import BatchRun
-from visualize.pages.pool.sequence_table import TAIL, Sequences
+from visualize.pool_inputs import Inputs
 from visualize.reduce.ndjson import lines
+from visualize.reduce.sequence_table import TAIL, Sequences
 
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 
@@ -364,7 +363,7 @@ def run(**inputs: Any) -> BatchRun:
 
 def test_a_batch_run_is_streamed_to_its_end() -> None:
     under_way = run(tokens=12)
-    told = records("".join(transcript(under_way, partial(lines, BatchReducer(3)))))
+    told = records("".join(under_way.transcript(partial(lines, BatchReducer(3)))))
     shown = picture()
     for record in told:
         shown.apply(record)
@@ -376,7 +375,7 @@ def test_a_batch_run_is_streamed_to_its_end() -> None:
 def test_a_batch_run_can_be_stopped() -> None:
     under_way = run(tokens=64)
     told = ""
-    for news in transcript(under_way, partial(lines, BatchReducer(3))):
+    for news in under_way.transcript(partial(lines, BatchReducer(3))):
         told += news
         if '"tokens"' in news:
             under_way.cancelled.set()
@@ -401,5 +400,5 @@ def test_a_batch_run_can_be_stopped() -> None:
     ],
 )
 def test_impossible_inputs_are_explained(inputs: dict[str, Any], says: str) -> None:
-    text = "".join(transcript(run(**inputs), partial(lines, BatchReducer(3))))
+    text = "".join(run(**inputs).transcript(partial(lines, BatchReducer(3))))
     assert says in records(text)[-1]["problem"]

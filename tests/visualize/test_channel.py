@@ -177,13 +177,13 @@ def test_a_channel_knows_for_how_long_nobody_has_read_it(monkeypatch: pytest.Mon
     monkeypatch.setattr("visualize.jobs.sse_channel.time", SimpleNamespace(monotonic=lambda: now[0]))
     channel = Channel()
     now[0] += 70
-    assert (channel.unheard, channel.never_heard) == (70, True)
+    assert (channel.unread_s, channel.never_read) == (70, True)
 
     async def while_heard() -> tuple[float, bool]:
         reading = asyncio.create_task(anext(stream := channel.read()))
         await asyncio.sleep(0.01)
         now[0] += 1000
-        found = channel.unheard, channel.never_heard
+        found = channel.unread_s, channel.never_read
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         await stream.aclose()
@@ -191,7 +191,7 @@ def test_a_channel_knows_for_how_long_nobody_has_read_it(monkeypatch: pytest.Mon
 
     assert complete(while_heard()) == (0, False)
     now[0] += 5
-    assert (channel.unheard, channel.never_heard) == (5, False)
+    assert (channel.unread_s, channel.never_read) == (5, False)
 
 
 def test_a_page_receives_every_message_and_the_end() -> None:

@@ -11,13 +11,13 @@ from dataclasses import replace
 import pytest
 
 from lab.claims import CLAIMS
-from lab.claims.claim import WORDS, Chart, Checked, Found, Number, Series, Verdict
+from lab.claims.claim import WORDS, Chart, Checked, Figures, Findings, Number, Series
+from lab.claims.rule import ClaimResult, Rule
 from lab.claims.trial import Trial
 from lab.errors import LabError
 from tests.visualize.picture import draw
 from visualize.charts import claim_charts as figures
 from visualize.jobs.job_queue import JobQueue
-from visualize.jobs.progress_tasks import follow
 from visualize.pages.claims import checks
 from visualize.pages.claims.checks import Checks, calculated, claim_records, opened, shown
 from visualize.states import VERDICTS
@@ -34,15 +34,19 @@ def put(monkeypatch: pytest.MonkeyPatch, **experiments: Callable) -> None:
     """Replace the claims by a few with experiments of the test's own."""
     few = {
         name: replace(
-            CLAIMS["ladder"], id=name, experiment=experiment, judge=lambda values: Verdict("fails", "Why.", "This.")
+            CLAIMS["ladder"],
+            id=name,
+            experiment=experiment,
+            numbers={"a": ("a number", "×", "measured")},
+            decide=Rule("False", "Why.", "This."),
         )
         for name, experiment in experiments.items()
     }
     monkeypatch.setattr(checks, "CLAIMS", few)
 
 
-def found(_) -> Found:
-    return Found((Number("a", "a number", 2.5, "×"),))
+def found(_) -> Figures:
+    return Figures({"a": 2.5})
 
 
 # -- what is shown ---------------------------------------------------------------------------
@@ -56,7 +60,7 @@ def test_only_calculated_claims_have_a_verdict_at_first():
     for name, row in record["checked"].items():
         assert row["verdict"] in VERDICTS
         assert row["took"] == "calculated"
-        assert [number.label for number in CLAIMS[name].experiment(None).numbers] == [row[0] for row in row["numbers"]]
+        assert [number.label for number in CLAIMS[name].find(None).numbers] == [row[0] for row in row["numbers"]]
     json.dumps(record, allow_nan=False)
 
 
@@ -140,7 +144,7 @@ def test_checks_continue_past_one_that_fails(monkeypatch):
         raise LabError(f"No. {HOSTILE}")
 
     put(monkeypatch, good=found, bad=fail, better=found)
-    *_, last = follow(Checks(JobQueue(), no_engine, ["better", "bad", "good", "none such", "good"]))
+    *_, last = Checks(JobQueue(), no_engine, ["better", "bad", "good", "none such", "good"]).records()
     assert list(last["checked"]) == ["good", "bad", "better"]
     assert last["checked"]["bad"] == {"problem": "No. <img src=x onerror=window.pwned=1>⟨RLO⟩"}
     row = last["checked"]["good"]
@@ -151,7 +155,7 @@ def test_checks_continue_past_one_that_fails(monkeypatch):
 
 
 def test_no_claims_asked_for_means_no_checks():
-    *_, last = follow(Checks(JobQueue(), no_engine, []))
+    *_, last = Checks(JobQueue(), no_engine, []).records()
     assert last == {"running": False, "checked": {}, "progress": "", "of": 0}
 
 
@@ -160,7 +164,7 @@ def test_a_crashed_experiment_is_reported_and_keeps_earlier_results(monkeypatch,
         raise ZeroDivisionError("by nothing")
 
     put(monkeypatch, good=found, bad=broken)
-    *_, last = follow(Checks(JobQueue(), no_engine, ["good", "bad"]))
+    *_, last = Checks(JobQueue(), no_engine, ["good", "bad"]).records()
     assert "failed (ZeroDivisionError: by nothing)" in last["problem"]
     assert list(last["checked"]) == ["good"]
 
@@ -176,7 +180,7 @@ def test_measurements_wait_their_turn_and_can_be_stopped(monkeypatch):
     other, held = object(), threading.Event()
     with queue.turn(other, held):
         task = Checks(queue, no_engine, ["quick", "slow", "never"])
-        records = follow(task)
+        records = task.records()
         waiting = next(record for record in records if record.get("step", "").startswith("Waiting"))
         assert waiting["step"] == "Waiting: 1 run is before yours."
         assert waiting["now"] == "slow"
@@ -194,7 +198,7 @@ def test_measurements_wait_their_turn_and_can_be_stopped(monkeypatch):
 
 def test_a_measured_claim_says_how_long_it_took_unless_results_were_reused():
     claim = CLAIMS["ladder"]
-    checked = Checked(found(None), Verdict("fails", "Why.", "This."), 1.26)
+    checked = Checked(Findings((Number("a", "a number", 2.5, "×"),)), ClaimResult("fails", "Why.", "This."), 1.26)
     assert shown(claim, checked)["took"] == "measured here in 1.3 s"
     assert shown(claim, checked._replace(seconds=0.001))["took"] == "measured here"
 

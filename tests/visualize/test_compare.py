@@ -27,7 +27,6 @@ from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until
 from visualize.charts.compare_charts import MARKS, bars, times
 from visualize.jobs.job_queue import JobQueue
-from visualize.jobs.progress_tasks import follow
 from visualize.pages.compare.compare_job import Comparison, GrowthMeasurement
 from visualize.pages.compare.configurations import (
     BOUNDS,
@@ -42,7 +41,7 @@ from visualize.pages.compare.configurations import (
     presets,
     to_inputs,
 )
-from visualize.pages.compare.report import COLUMNS, PARTINGS, REPEATS, faster, race, so_far, whole
+from visualize.reduce.compare_report import COLUMNS, PARTINGS, REPEATS, faster, race, so_far, whole
 
 
 def shifted(run: Run, place: int) -> Run:
@@ -158,7 +157,7 @@ def test_inputs_become_the_engines_sampling() -> None:
 
 def test_a_comparison_shows_progress_and_its_results_at_the_end() -> None:
     task = Comparison(JobQueue(), lambda pair: ScriptedEngine(0.004), Inputs(lanes=("cache", "draft-4"), max_tokens=20))
-    records = list(follow(task))
+    records = list(task.records())
     progress = [record["progress"] for record in records]
     assert any(text.startswith("Run ") and " of 6: " in text for text in progress)
     assert not any("token" in text for text in progress), "progress names runs; tokens are counted in a separate field"
@@ -181,7 +180,7 @@ def test_a_finished_comparison_keeps_no_runs() -> None:
 
     before = kept()
     task = Comparison(JobQueue(), lambda pair: ScriptedEngine(), Inputs(lanes=("cache", "draft-4"), max_tokens=20))
-    assert list(follow(task))[-1]["race"]
+    assert list(task.records())[-1]["race"]
     assert kept() == before
 
 
@@ -251,14 +250,14 @@ def test_failures_are_explained() -> None:
         (lambda pair: ScriptedEngine(), Inputs(lanes=("cache",)), "Choose 2 to 5"),
         (fail, Inputs(), "This failed (RuntimeError: no such thing)"),
     ):
-        *_, last = follow(Comparison(JobQueue(), load, inputs))
+        *_, last = Comparison(JobQueue(), load, inputs).records()
         assert says in last["problem"]
         assert not last["running"]
     for load, inputs, says in (
         (fail, Inputs(), "failed"),
         (lambda pair: ScriptedEngine(), Inputs(prompt="x" * 4001), "The prompt has 4,001 characters"),
     ):
-        *_, last = follow(GrowthMeasurement(JobQueue(), load, inputs))
+        *_, last = GrowthMeasurement(JobQueue(), load, inputs).records()
         assert says in last["growth"]["problem"]
 
 

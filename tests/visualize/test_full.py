@@ -13,8 +13,7 @@ import pytest
 from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until
 from visualize.jobs.job_queue import FullError, JobQueue
-from visualize.jobs.live_run import LiveRun, transcript
-from visualize.jobs.progress_tasks import follow
+from visualize.jobs.live_run import LiveRun
 from visualize.pages.compare.compare_job import Comparison
 from visualize.pages.compare.configurations import Inputs
 from visualize.reduce.frames import Reducer
@@ -36,15 +35,15 @@ def test_one_visitor_too_many_is_refused_without_affecting_the_others() -> None:
     queue = JobQueue(most=2)
     runs = [LiveRun(queue, load, Settings(max_tokens=1000)) for _ in range(2)]
     until(lambda: queue.inside == 2)
-    refused = "".join(transcript(LiveRun(queue, load, Settings()), partial(lines, Reducer())))
+    refused = "".join(LiveRun(queue, load, Settings()).transcript(partial(lines, Reducer())))
     assert "The lab is full: 2 visitors have a run under way" in json.loads(refused.splitlines()[-1])["problem"]
-    *_, record = follow(Comparison(queue, load, Inputs()))
+    *_, record = Comparison(queue, load, Inputs()).records()
     assert record["problem"].startswith("The lab is full")
     assert not any(run.done.is_set() for run in runs)
     for run in runs:
         run.cancelled.set()
     assert all(run.done.wait(10) for run in runs)
-    *_, record = follow(Comparison(queue, load, Inputs(lanes=("cache", "paged"), max_tokens=3, repeats=1)))
+    *_, record = Comparison(queue, load, Inputs(lanes=("cache", "paged"), max_tokens=3, repeats=1)).records()
     assert "problem" not in record
 
 

@@ -14,8 +14,7 @@ from lessons.course import course
 from lessons.experiments.growth_experiments import figures as of_growth
 from lessons.marking import mark, right_answer
 from visualize.jobs.job_queue import JobQueue
-from visualize.jobs.progress_tasks import follow
-from visualize.pages.instructor import page as instructor
+from visualize.pages.lessons import instructor as instructor
 from visualize.pages.lessons.answer_key import BLANK, Answers, lesson_records, notes_on
 from visualize.pages.lessons.lesson_run import LessonRun
 
@@ -39,7 +38,7 @@ def test_answers_not_measured_yet_are_blank() -> None:
 def test_the_last_measurement_fills_in_the_answer() -> None:
     lesson, answers = course()[COSTS], Answers()
     task = LessonRun(JobQueue(), load, lesson.front.preset)
-    list(follow(task))
+    list(task.records())
     figures = {kind: found.figures for kind, found in task.measured.items()}
     answers.put(COSTS, {})
     answers.put(COSTS, figures)

@@ -15,7 +15,6 @@ from lab import Engine, RunFileError, load_engine
 from lessons.course import course
 from lessons.experiments import Measured
 from visualize.jobs.job_queue import JobQueue
-from visualize.jobs.progress_tasks import follow
 from visualize.pages.lessons import saved_runs as kept_runs
 from visualize.pages.lessons.learner import Learner, restored
 from visualize.pages.lessons.lesson_run import LessonRun
@@ -33,7 +32,7 @@ def load(pair: str) -> Engine:
 @functools.cache
 def measured(number: int) -> dict[str, Measured]:
     task = LessonRun(JobQueue(), load, course()[number].front.preset)
-    list(follow(task))
+    list(task.records())
     assert task.whole
     return task.measured
 

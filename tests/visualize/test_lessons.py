@@ -32,13 +32,13 @@ from tests.visualize import test_unmeasured
 from tests.visualize.conftest import script
 from tests.visualize.picture import draw
 from tests.visualize.test_unmeasured import FREE, VISITOR, handlers
+from visualize import pool_inputs as batch_inputs
 from visualize.charts import compare_charts as compared
 from visualize.charts import overlap_chart as overlap
 from visualize.charts.compare_charts import MARKS
 from visualize.jobs.job_queue import JobQueue
-from visualize.jobs.progress_tasks import follow
 from visualize.jobs.visitor_sessions import OnePerSession
-from visualize.pages.instructor import page as instructor
+from visualize.pages.lessons import instructor as instructor
 from visualize.pages.lessons import lesson_view as sheet
 from visualize.pages.lessons import observation
 from visualize.pages.lessons import page as lessons
@@ -46,7 +46,6 @@ from visualize.pages.lessons.answer_key import Answers
 from visualize.pages.lessons.learner import Learner, restored
 from visualize.pages.lessons.lesson_run import LessonRun
 from visualize.pages.lessons.overlap_demo import pictures
-from visualize.pages.pool import inputs as batch_inputs
 from visualize.reduce.ndjson import recorded
 
 MORE = """  - view: race
@@ -75,7 +74,7 @@ def lesson(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
 @pytest.fixture(scope="module")
 def task(lesson: Lesson) -> LessonRun:
     task = LessonRun(JobQueue(), load, lesson.front.preset)
-    records = list(follow(task))
+    records = list(task.records())
     assert task.whole, records[-1]
     return task
 
@@ -161,7 +160,7 @@ def test_values_beyond_a_curves_scale_are_drawn_where_they_are(scale: str, low: 
 def test_every_lesson_links_to_the_next() -> None:
     lossless = course()[9]
     task = LessonRun(JobQueue(), load, lossless.front.preset)
-    list(follow(task))
+    list(task.records())
     learner = Learner(2, {kind: found.figures for kind, found in task.measured.items()}, answer=2.0)
     assert sheet.check(lossless, learner)["next"] == {"href": "lessons?lesson=10", "said": "Next: 10. When it pays"}
     last = replace(lossless, number=max(course()))
@@ -201,7 +200,7 @@ def test_every_setting_has_a_mark() -> None:
 def test_distances_are_drawn_for_each_rule() -> None:
     lesson = course()[9]
     task = LessonRun(JobQueue(), load, lesson.front.preset)
-    list(follow(task))
+    list(task.records())
     chart = observation.seen(lesson, task.measured).panels[1]["chart"]
     lines = chart["columns"]
     assert [len(line["x"]) for line in lines] == [8] * len(RULES)
@@ -259,7 +258,7 @@ def test_p_and_q_are_drawn_for_every_rule_and_every_distance() -> None:
 
 def test_a_lessons_run_can_be_stopped(lesson: Lesson) -> None:
     task = LessonRun(JobQueue(), load, course()[2].front.preset)
-    for record in follow(task):
+    for record in task.records():
         if record.get("share", 0) > 0:
             task.cancelled.set()
     assert record == {"running": False, "progress": "Stopped. Nothing was kept."}
@@ -270,7 +269,7 @@ def test_failures_are_reported(lesson: Lesson) -> None:
     def fail(pair: str) -> Engine:
         raise RuntimeError("no such disk")
 
-    *_, last = follow(LessonRun(JobQueue(), fail, lesson.front.preset))
+    *_, last = LessonRun(JobQueue(), fail, lesson.front.preset).records()
     assert last == {"running": False, "problem": "This failed (RuntimeError: no such disk)."}
 
 
@@ -280,7 +279,7 @@ def test_failures_are_reported(lesson: Lesson) -> None:
 def test_a_learners_progress_is_restored() -> None:
     models = course()[3]
     task = LessonRun(JobQueue(), load, models.front.preset)
-    list(follow(task))
+    list(task.records())
     figures = {name: found.figures for name, found in task.measured.items()}
     for learner in (Learner(), Learner(2), Learner(2, figures), Learner(2, figures, answer=16.0)):
         text = json.dumps(learner.kept(models))
@@ -389,7 +388,6 @@ def test_a_visitor_has_one_task_at_a_time_and_leaving_cancels_it(lesson: Lesson)
         for task in (first, second):
             assert task.cancelled.is_set()
             assert task.done.wait(20)
-    assert list(follow(None)) == []
 
 
 def test_a_second_click_empties_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,12 +413,10 @@ def test_a_second_click_empties_nothing(monkeypatch: pytest.MonkeyPatch) -> None
             first.close()
 
 
-def test_closing_the_stream_cancels_the_task(lesson: Lesson) -> None:
+def test_a_job_whose_records_no_page_reads_ends(lesson: Lesson, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = JobQueue()
+    monkeypatch.setattr("visualize.jobs.live_run.ABSENT_S", 0.1)
     with queue.turn("another", threading.Event()):
         task = LessonRun(queue, load, lesson.front.preset)
-        listening = follow(task)
-        next(listening)
-        listening.close()
-        assert task.cancelled.is_set()
+        assert task.cancelled.wait(20)
         assert task.done.wait(20)

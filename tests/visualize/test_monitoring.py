@@ -33,7 +33,7 @@ class Server:
         self._client = TestClient(Starlette(routes=self.monitor.routes()))
 
     def engine(self, draft: str | None = None) -> Engine:
-        engine = tiny_engine(draft=draft, watch=self.monitor.watch("tiny"))
+        engine = tiny_engine(draft=draft, on_event=self.monitor.watch("tiny"))
         self.monitor.add("tiny", engine)
         return engine
 

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pytest
 
 from lab.config import EngineConfig, SamplingParams
-from lab.engine.adaptive_window import PROBE_EVERY, Costs
+from lab.engine.adaptive_window import PROBE_EVERY, StepCosts
 from lab.trace.events import (
     Admitted,
     BlockEvicted,
@@ -307,7 +307,7 @@ def test_the_end_counts_passes_as_the_readouts_do_after_a_preemption() -> None:
 def test_a_window_of_0_is_left_when_the_narration_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Real rounds of the engine, all too costly to pay off: it leaves 0 only for trials."""
     costly = {0: 1.0}
-    monkeypatch.setattr(Costs, "round_ms", lambda self, gamma, *_: costly.get(gamma, 1e6))
+    monkeypatch.setattr(StepCosts, "round_ms", lambda self, gamma, *_: costly.get(gamma, 1e6))
     config = EngineConfig(speculative="draft", adaptive_window=True)
     lab = tiny_models.engine("llama", "good", shape={"num_hidden_layers": 3})
     run = lab.generate("The king", config, SamplingParams(max_tokens=90, seed=1))

@@ -169,7 +169,7 @@ def test_a_visitor_who_never_connected_is_forgotten_when_others_begin(monkeypatc
         desk.begin(visitor, max_tokens=3)
         desk.wait()
     hear(desk.runs[1])
-    monkeypatch.setattr("visualize.jobs.live_run.ABSENT", 0.01)
+    monkeypatch.setattr("visualize.jobs.live_run.ABSENT_S", 0.01)
     time.sleep(0.02)
     desk.begin("cat", max_tokens=3)
     desk.wait()
@@ -186,6 +186,6 @@ def test_a_run_without_listeners_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     hearing = threading.Thread(target=hear, args=(heard,))
     hearing.start()
     until(lambda: heard.channel.readers)
-    monkeypatch.setattr("visualize.jobs.live_run.ABSENT", 0.1)
+    monkeypatch.setattr("visualize.jobs.live_run.ABSENT_S", 0.1)
     hearing.join(20)
     assert [Run(run.events).reason for run in (unheard, heard)] == ["cancelled", "length"]

@@ -33,7 +33,7 @@ from tests.visualize.lending import lending
 from tests.waiting import until
 from visualize.jobs import zerogpu as zero
 from visualize.jobs.job_queue import JobQueue
-from visualize.jobs.live_run import LiveRun, transcript
+from visualize.jobs.live_run import LiveRun
 from visualize.prometheus import EngineMetrics
 from visualize.reduce.frames import Reducer
 from visualize.reduce.ndjson import lines
@@ -121,7 +121,7 @@ def test_a_borrowed_run_is_shown_like_any_other(borrowed: zero.BorrowedGPU, monk
     monkeypatch.setattr(zero, "decode", held)
     run = LiveRun(JobQueue(), lambda pair: borrowed, Settings(prompt="A fox", max_tokens=12))
     begun.set()
-    told = "".join(transcript(run, partial(lines, Reducer())))
+    told = "".join(run.transcript(partial(lines, Reducer())))
     assert '"finished":{"reason":"length"' in told
     assert said == [
         "Waiting for a GPU …",
@@ -170,7 +170,7 @@ def test_stopping_before_the_first_step_ends_it_at_once_and_the_gpu_is_given_bac
     run.cancelled.set()
     assert run.done.wait(10), "it waited for a GPU that nobody wants any more"
     assert after.done.wait(20), "others waited for a GPU that they do not want"
-    assert (run.events, run.problem, borrowed.waits_for) == ([], "", "")
+    assert (run.events, run.problem, borrowed.wait_reason) == ([], "", "")
     lent.set()
     assert left.wait(10)
     assert len(computed) == 1, "steps for nobody"

@@ -57,18 +57,18 @@ class JobQueue:
 
     @property
     def inside(self) -> int:
-        """How many have work in progress, waiting for a turn included."""
+        """The number of jobs in progress, waiting for a turn included."""
         return len(self._inside)
 
     @property
     def waiting(self) -> int:
-        """How many wait for a turn."""
+        """The number that waits for a turn."""
         with self._changed:
             return sum(self._ahead(who) > 0 for who in self._waiting)
 
     @property
     def closed(self) -> bool:
-        """Whether the server is shutting down, so that nothing new begins."""
+        """True when the server is shutting down, so that nothing new begins."""
         return self._closed
 
     @contextmanager
@@ -109,7 +109,7 @@ class JobQueue:
             return self._changed.wait_for(lambda: not self._inside, seconds)
 
     def ahead(self, who: object) -> int:
-        """How many ``who`` waits for, including those in progress."""
+        """The number that ``who`` waits for, including those in progress."""
         with self._changed:
             return self._ahead(who)
 
@@ -157,11 +157,11 @@ class QueuedJob(ABC):
 
     @property
     def goes_on(self) -> bool:
-        """Whether it is neither over nor cancelled."""
+        """True if it is neither over nor cancelled."""
         return not self.done.is_set() and not self.cancelled.is_set()
 
     def status(self) -> str:
-        """What it is waiting for; empty if it is running."""
+        """The reason why it waits, as a sentence; empty if it is running."""
         if loading := self._loading:
             return loading.status() or "Loading the models …"
         if self._compiling:
@@ -169,7 +169,7 @@ class QueuedJob(ABC):
         if ahead := self._queue.ahead(self):
             return f"Waiting: {before_yours(ahead)}"
         engine = self._engine  # its own thread drops it when it ends
-        awaited = engine and engine.waits_for
+        awaited = engine and engine.wait_reason
         return f"Waiting for {awaited} …" if awaited else ""
 
     def engine(self, pair: str | Pair) -> Any:
@@ -218,5 +218,5 @@ class QueuedJob(ABC):
 
 
 def before_yours(ahead: int) -> str:
-    """How long the wait is, in the only unit that is known: runs."""
+    """The wait in the only unit that is known: runs."""
     return f"{ahead} {'run is' if ahead == 1 else 'runs are'} before yours."

@@ -1,8 +1,7 @@
-"""A run in a thread of its own, and a second thread that reports it.
+"""Jobs that report to a page while they run: each in a thread of its own, with a second thread that reports it.
 
-The engine must not wait for those who watch: its thread only appends events to a
-list. The second polls about ten times a second, has new events reduced (``visualize.jobs.reducer_process``) and
-puts the result into a channel.
+The engine must not wait for those who watch: its thread only appends events to a list. The second polls about ten times
+a second, has new events reduced (``visualize.jobs.reducer_process``) and puts the result into a channel.
 """
 
 from __future__ import annotations
@@ -23,13 +22,18 @@ from visualize.reduce.frames import Reducer
 from visualize.reduce.metric_cards import Before
 from visualize.reduce.ndjson import line
 from visualize.run_settings import LABELS, LINK, Settings, bounded
+from visualize.text import as_line
 
 log = logging.getLogger(__name__)
 
 EAGER = 0.02
 """Seconds between polls until there is news; doubled with each piece of news, up to ``TICK``."""
-ABSENT = 60.0
-"""Seconds after which a run that nobody reads is cancelled: a page that is open, or comes back, reads its channel."""
+ABSENT_S = 60.0
+"""Seconds after which a job that no page reads is cancelled: a page that is open, or comes back, reads its channel."""
+
+Record = dict[str, Any]
+Reduce = Callable[[Sequence[Any]], Iterable[str]]
+"""Turns new events, in order, into the transcript lines that they complete."""
 
 
 class Streams(Protocol):
@@ -40,7 +44,7 @@ class Streams(Protocol):
     def models(self, config: EngineConfig) -> object: ...
 
     @property
-    def waits_for(self) -> str: ...
+    def wait_reason(self) -> str: ...
 
     def place_in_queue(self, cancelled: threading.Event) -> int | None: ...
 
@@ -49,41 +53,89 @@ class Streams(Protocol):
     ) -> Iterator[Event]: ...
 
 
-Reduce = Callable[[Sequence[Any]], Iterable[str]]
-"""Turns new events, in order, into the transcript lines that they complete."""
+class ReportedJob(QueuedJob):
+    """A job that a second thread reports in ``channel``, which is closed after the last message."""
 
-
-class LiveJob(QueuedJob):
-    """Something decoded when its turn comes. ``events`` only grows; ``done`` is set after the last one. What
-    ``reducer`` makes of them goes into ``channel``."""
-
-    _alone = True
-    """Whether it measures something that other runs would spoil."""
-
-    def __init__(self, queue: JobQueue, load: Callable[[str], Any], reducer: ComparingReducer) -> None:
-        self.channel = Channel()
-        self.events: list[Any] = []
-        self._reducer = reducer
-        self._after: Any = None
+    def __init__(self, queue: JobQueue, load: Callable[[str], Any], channel: Channel) -> None:
+        self.channel = channel
         super().__init__(queue, load)
-        threading.Thread(target=self._tell, name="decode-lab-tell", daemon=True).start()
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether it is neither reported to its end nor cancelled."""
-        return not self.channel.closed and not self.cancelled.is_set()
+        threading.Thread(target=self._report_all, name="decode-lab-report", daemon=True).start()
 
     @property
     def id(self) -> str:
         return self.channel.id
 
+    @abstractmethod
+    def _messages(self) -> Iterator[str]:
+        """The messages as they come, until the job is done and reported."""
+
+    def _report_all(self) -> None:
+        try:
+            for message in self._messages():
+                self.channel.put(message)
+        except Exception as error:
+            log.exception("a job could not be reported")
+            self.cancelled.set()
+            problem = f"The run was stopped, because it could not be shown ({error})."
+            self.channel.put(line({"problem": problem, "running": False}))
+        finally:
+            self.channel.close()
+
+    def _end_if_absent(self) -> None:
+        if self.channel.unread_s > ABSENT_S:
+            self.cancelled.set()
+
+
+class ProgressJob(ReportedJob):
+    """A job of which only the current state matters: a measurement. (A run is reported event by event.)"""
+
+    def __init__(self, queue: JobQueue, load: Callable[[str], Any]) -> None:
+        super().__init__(queue, load, Channel(keep=1))
+
+    @abstractmethod
+    def record(self) -> Record:
+        """The current state for the page, JSON-ready."""
+
+    def _messages(self) -> Iterator[str]:
+        yield from map(as_line, self.records())
+
+    def records(self) -> Iterator[Record]:
+        """The job's record whenever it changes, up to the last."""
+        shown, over = None, False
+        while not over:
+            over = self.done.wait(TICK)  # checked first, so that nothing before ``done`` is missed
+            self._end_if_absent()
+            record = self.record()
+            if record != shown:
+                shown = record
+                yield record
+
+
+class LiveJob(ReportedJob):
+    """Decodes something when its turn comes. ``events`` only grows; ``done`` is set after the last one. What
+    ``reducer`` makes of them goes into the channel."""
+
+    _alone = True
+    """True if it measures something that other runs would spoil."""
+
+    def __init__(self, queue: JobQueue, load: Callable[[str], Any], reducer: ComparingReducer) -> None:
+        self.events: list[Any] = []
+        self._reducer = reducer
+        self._after: Any = None
+        super().__init__(queue, load, Channel())
+
+    @property
+    def goes_on(self) -> bool:
+        """False once it is reported to its end or cancelled."""
+        return not self.channel.closed and not self.cancelled.is_set()
+
     @property
     def deserted(self) -> bool:
-        """Whether it is over and no page ever read it."""
-        return self.channel.closed and self.channel.never_heard and self.channel.unheard > ABSENT
+        """True if it is over and no page ever read it."""
+        return self.channel.closed and self.channel.never_read and self.channel.unread_s > ABSENT_S
 
     def after(self) -> Any:
-        """What the visitor's next run is compared with."""
+        """The basis of comparison for the visitor's next run."""
         return self._after
 
     @abstractmethod
@@ -96,19 +148,31 @@ class LiveJob(QueuedJob):
                 for event in self._decode():
                     self.events.append(event)
 
-    def _tell(self) -> None:
-        try:
-            reducer = ReducerClient(self._reducer)
-            for news in transcript(self, reducer.feed):
-                self.channel.put(news)
-            self._after = reducer.after()
-        except Exception as error:
-            log.exception("a run could not be told")
-            self.cancelled.set()
-            problem = f"The run was stopped, because it could not be shown ({error})."
-            self.channel.put(line({"problem": problem}))
-        finally:
-            self.channel.close()
+    def _messages(self) -> Iterator[str]:
+        reducer = ReducerClient(self._reducer)
+        yield from self.transcript(reducer.feed)
+        self._after = reducer.after()
+
+    def transcript(self, reduce: Reduce) -> Iterator[str]:
+        """The run's transcript (``visualize.reduce.ndjson``) in portions, as it grows, to its end."""
+        seen, shown, wait = 0, "", EAGER
+        over, due = False, time.monotonic()
+        while not over:
+            due = max(due + wait, time.monotonic())  # a poll's own time is not added to the wait
+            over = self.done.wait(due - time.monotonic())  # checked first, so that nothing before ``done`` is missed
+            self._end_if_absent()
+            events = self.events[seen:]
+            seen += len(events)
+            if events and (news := "".join(reduce(events))):
+                yield news
+                wait = min(2 * wait, TICK)
+            elif (status := self.status()) != shown:
+                shown = status
+                yield line({"status": status})
+        if self.problem:
+            yield line({"problem": self.problem})
+        elif not self.events:
+            yield line({"stopped": "Stopped before it began."})
 
 
 class LiveRun(LiveJob):
@@ -136,36 +200,13 @@ class LiveRun(LiveJob):
         prompt = bounded(settings.prompt)
         sampling = settings.sampling()
         engine: Streams = self.engine(settings.models())
-        config = settings.engine_config(num_blocks=_pool(engine, settings))
+        config = settings.engine_config(num_blocks=_num_blocks(engine, settings))
         self.compile(engine, [config])
         if not self.cancelled.is_set():
             yield from engine.stream(prompt, config, sampling, cancelled=self.cancelled)
 
 
-def transcript(run: LiveJob, reduce: Reduce) -> Iterator[str]:
-    """The run's transcript (``visualize.reduce.ndjson``) in portions, as it grows, to its end."""
-    seen, shown, wait = 0, "", EAGER
-    over, due = False, time.monotonic()
-    while not over:
-        due = max(due + wait, time.monotonic())  # a poll's own time is not added to the wait
-        over = run.done.wait(due - time.monotonic())  # checked first, so that nothing before ``done`` is missed
-        if run.channel.unheard > ABSENT:
-            run.cancelled.set()
-        events = run.events[seen:]
-        seen += len(events)
-        if events and (news := "".join(reduce(events))):
-            yield news
-            wait = min(2 * wait, TICK)
-        elif (status := run.status()) != shown:
-            shown = status
-            yield line({"status": status})
-    if run.problem:
-        yield line({"problem": run.problem})
-    elif not run.events:
-        yield line({"stopped": "Stopped before it began."})
-
-
-def _pool(engine: Streams, settings: Settings) -> int | None:
+def _num_blocks(engine: Streams, settings: Settings) -> int | None:
     """Blocks in the pool: the number set, few enough for each to be seen, but no more than fit in memory."""
     blocks = settings.blocks
     return blocks and min(blocks, engine.default_num_blocks(settings.engine_config()))

@@ -1,8 +1,8 @@
 """Reducers that work in a process of their own.
 
-Python runs one thread at a time: reducing a run's events in a thread beside the engine would make the engine
-wait. Another process does not. It serves all visitors' runs, imports neither torch nor Gradio (30 MB, a fifth
-of a second), and ends with the process that started it.
+Python runs one thread at a time: reducing a run's events in a thread beside the engine would make the engine wait.
+Another process does not. It serves all visitors' runs, imports neither torch nor Gradio (30 MB, a fifth of a second),
+and ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -23,31 +23,30 @@ from visualize.reduce.ndjson import Reduces, lines
 log = logging.getLogger(__name__)
 
 GONE = (OSError, EOFError, pickle.UnpicklingError)
-"""What is raised when asking a process that is gone, or that never started."""
+"""Raised when asking a process that is gone, or that never started."""
 
 
 class ComparingReducer(Reduces, Protocol):
-    """A reducer that says what the next run is compared with."""
+    """A reducer that also gives the basis of comparison for the next run."""
 
     def after(self) -> Any: ...
 
 
-class RefusedError(RuntimeError):
+class ReducerError(RuntimeError):
     """A reducer failed on what it was fed."""
 
 
-class Process:
+class ReducerProcess:
     """One instance of the other process. Raises OSError if it cannot start."""
 
     def __init__(self) -> None:
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
         self._popen = subprocess.Popen(
             [sys.executable, "-m", __name__],
             cwd=Path(__file__).parents[2],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # Ctrl-C is for the server: this process still reports how runs end.
-            start_new_session=True,
+            start_new_session=True,  # Ctrl-C is for the server: this process still reports how runs end
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # on Windows, which has no sessions
         )
 
@@ -55,21 +54,21 @@ class Process:
     def alive(self) -> bool:
         return self._popen.poll() is None
 
-    def ask(self, number: int, word: str, value: Any = None) -> Any:
-        """What ``serve`` answers. Raises RefusedError, or what ``GONE`` lists."""
-        with self._one_at_a_time:
+    def ask(self, number: int, request: str, value: Any = None) -> Any:
+        """The answer of ``serve``. Raises ReducerError, or one of ``GONE``."""
+        with self._lock:
             requests = self._popen.stdin
             if requests.closed:
                 raise BrokenPipeError("the other process is gone")
             try:
-                requests.write(pickle.dumps((number, word, value), pickle.HIGHEST_PROTOCOL))
+                requests.write(pickle.dumps((number, request, value), pickle.HIGHEST_PROTOCOL))
                 requests.flush()
             except OSError:
                 with suppress(OSError):
                     requests.close()  # else Python tries, and complains, when it collects what could not be written
                 raise
             answer = pickle.load(self._popen.stdout)
-        if isinstance(answer, RefusedError):
+        if isinstance(answer, ReducerError):
             raise answer
         return answer
 
@@ -77,7 +76,7 @@ class Process:
 class ReducerClient:
     """A reducer that runs in the other process; if that is gone, it runs here, fed again from the start."""
 
-    _process: Process | None = None
+    _process: ReducerProcess | None = None
     _starting = threading.Lock()
     _numbers = itertools.count()
 
@@ -85,23 +84,23 @@ class ReducerClient:
         self._reducer = reducer  # as it is before it is fed
         self._number = next(self._numbers)
         self._fed: list[Any] = []
-        self._told = 0
+        self._sent = 0  # lines
         try:
-            self._at: Process | None = self.start()
+            self._at: ReducerProcess | None = self.start()
             self._at.ask(self._number, "take", reducer)
         except GONE:
             self._lose()
 
     @classmethod
-    def start(cls) -> Process:
+    def start(cls) -> ReducerProcess:
         """The running process; a new one if there is none. Raises OSError if it cannot start."""
         with cls._starting:
             if cls._process is None or not cls._process.alive:
-                cls._process = Process()
+                cls._process = ReducerProcess()
             return cls._process
 
     def feed(self, events: Sequence[Any]) -> list[str]:
-        """The lines (``visualize.reduce.ndjson``) that these events complete. Raises RefusedError, or what the reducer
+        """The lines (``visualize.reduce.ndjson``) that these events complete. Raises ReducerError, or what the reducer
         raises."""
         self._fed += events
         if self._at:
@@ -109,14 +108,14 @@ class ReducerClient:
                 new = self._at.ask(self._number, "feed", events)
             except GONE:
                 self._lose()
-                new = lines(self._reducer, self._fed)[self._told :]
+                new = lines(self._reducer, self._fed)[self._sent :]
         else:
             new = lines(self._reducer, events)
-        self._told += len(new)
+        self._sent += len(new)
         return new
 
     def after(self) -> Any:
-        """What the next run is compared with. Nothing may be fed after this."""
+        """The basis of comparison for the next run. Nothing may be fed after this."""
         if self._at:
             try:
                 return self._at.ask(self._number, "after")
@@ -126,24 +125,22 @@ class ReducerClient:
         return self._reducer.after()
 
     def _lose(self) -> None:
-        log.warning(
-            "a run is reduced in the engine's own process, and slows it down: no other process does it", exc_info=True
-        )
+        log.warning("a run is reduced in the engine's own process, and slows it down", exc_info=True)
         self._at = None
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until their end: "take" a reducer under a number, "feed" it, return what is "after" it and forget
-    it. What it raises is answered as RefusedError."""
+    """Answer requests until their end: "take" a reducer under a number, "feed" it, or return its ``after`` and forget
+    it. Its errors are answered as ReducerError."""
     reducers: dict[int, ComparingReducer] = {}
     while True:
         try:
-            number, word, value = pickle.load(requests)
+            number, request, value = pickle.load(requests)
         except EOFError:
             return
         answer: Any = None
         try:
-            match word:
+            match request:
                 case "take":
                     reducers[number] = value
                 case "feed":
@@ -153,12 +150,12 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         except Exception as error:
             log.exception("a run could not be reduced")
             reducers.pop(number, None)  # nothing more will be asked of it
-            answer = RefusedError(f"{type(error).__name__}: {error}")
+            answer = ReducerError(f"{type(error).__name__}: {error}")
         pickle.dump(answer, answers, pickle.HIGHEST_PROTOCOL)
         answers.flush()
 
 
 if __name__ == "__main__":
-    from visualize.jobs import reducer_process as apart
+    from visualize.jobs import reducer_process  # the module whose classes are pickled, not __main__
 
-    apart.serve(sys.stdin.buffer, sys.stdout.buffer)
+    reducer_process.serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,10 +1,8 @@
-"""A run's messages while it is in progress, for any number of readers, each at its own pace.
+"""A job's messages while it is in progress, for any number of readers, each at its own pace.
 
-A page reads a channel as server-sent events: one long answer that costs the server a
-fraction of a millisecond per message, whereas Gradio's own updates pass through its queue, a
-comparison with the last value and the page's components. A page that lost its connection
-resumes after the last message it got (``Last-Event-ID``), as does one that closed it (``after``).
-While there is nothing to say, a stream says that it is alive, so that silence means a lost connection.
+A page reads a channel as server-sent events: one long answer that costs the server a fraction of a millisecond per
+message. A page that lost its connection resumes after the last message it got (``Last-Event-ID``, or ``after``). A
+stream with no news sends a sign of life, so that silence means a lost connection.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from visualize.compression import CompressedStream
 RETRY_MS = 500
 """Time after which a page that lost its connection reconnects."""
 ALIVE_S = 5.0
-"""Seconds of silence after which a stream says that it is alive; ``elements.js`` gives up one that is silent longer."""
+"""Seconds of silence after which a stream sends a sign of life; ``sse.js`` gives up one that is silent longer."""
 ALIVE, END = "event: alive\ndata:\n\n", "event: end\ndata:\n\n"
 """The events of a stream that have no number; after ``END`` a page does not ask again."""
 FRESH = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -39,8 +37,8 @@ class Channel:
     """An append-only list of messages, readable under its ``id`` for as long as something holds a reference to it.
 
     Args:
-        keep: how many of the newest messages to keep; an endless channel must have a limit. None: keep all.
-        id: whoever knows it may read. None: one that nobody can guess.
+        keep: the number of newest messages that are kept; an endless channel must have a limit. None: all.
+        id: anyone who knows it may read. None: a random one.
     """
 
     def __init__(self, keep: int | None = None, id: str | None = None) -> None:
@@ -52,27 +50,25 @@ class Channel:
         self._left: float | None = None  # time.monotonic() when the last reader left
         self._begun = time.monotonic()
         self._lock = threading.Lock()
-        self._wake: set[Callable[[], None]] = set()
+        self._wake: set[Callable[[], None]] = set()  # one a reader
         _open[self.id] = self
 
     @property
     def whole(self) -> bool:
-        """Whether all messages are kept, as those of a run are."""
+        """True if all messages are kept, as those of a run are."""
         return self._keep is None
 
     @property
     def readers(self) -> int:
-        """How many are reading it."""
         return len(self._wake)
 
     @property
-    def unheard(self) -> float:
-        """Seconds for which nobody has read it."""
+    def unread_s(self) -> float:
+        """Seconds for which the channel has had no reader."""
         return 0.0 if self._wake else time.monotonic() - (self._left or self._begun)
 
     @property
-    def never_heard(self) -> bool:
-        """Whether nobody has ever read it."""
+    def never_read(self) -> bool:
         return self._left is None and not self._wake
 
     def put(self, message: str) -> None:
@@ -82,17 +78,17 @@ class Channel:
             self._next += 1
             if self._keep is not None:
                 self._messages.pop(self._next - 1 - self._keep, None)
-        self._tell()
+            self._notify()
 
     def close(self) -> None:
         """Mark the end: there will be no more messages."""
-        self.closed = True
-        self._tell()
-
-    def _tell(self) -> None:
         with self._lock:
-            for wake in self._wake:
-                wake()
+            self.closed = True
+            self._notify()
+
+    def _notify(self) -> None:
+        for wake in self._wake:
+            wake()
 
     async def read(self, begin: int = 0, quiet_s: float | None = None) -> AsyncIterator[tuple[int, str]]:
         """The kept messages from number ``begin`` on, each with its number, until the channel is closed; and an empty
@@ -145,12 +141,12 @@ async def _events(channel: Channel, begin: int) -> AsyncIterator[str]:
 
 async def _answer(request: Request) -> Response:
     channel = find(request.path_params["id"])
-    if channel is None:  # said as an end, because a page cannot tell one refusal from another, a proxy's for example
+    if channel is None:  # an end, because a page cannot tell one refusal from another, a proxy's for example
         return Response(END, media_type="text/event-stream", headers=FRESH)
-    had = request.headers.get("last-event-id") or request.query_params.get("after", "")
-    begin = int(had) + 1 if had.isdecimal() and len(had) < 20 else 0
+    last = request.headers.get("last-event-id") or request.query_params.get("after", "")
+    begin = int(last) + 1 if last.isdecimal() and len(last) < 20 else 0
     return StreamingResponse(_events(channel, begin), media_type="text/event-stream", headers=FRESH)
 
 
 ROUTE = Route("/channels/{id}", _answer, middleware=[Middleware(CompressedStream)])
-"""Where pages read channels."""
+"""The address at which pages read channels."""

@@ -14,7 +14,7 @@ from visualize.reduce.ndjson import head
 
 
 class Cancellable(Protocol):
-    """What a visitor waits for. Setting ``cancelled`` ends it early; ``goes_on``: it is neither over nor cancelled."""
+    """A visitor's job. Setting ``cancelled`` ends it early; ``goes_on``: it is neither over nor cancelled."""
 
     cancelled: threading.Event
 
@@ -37,11 +37,11 @@ class OnePerSession(Generic[One]):
 
     @property
     def under_way(self) -> int:
-        """How many are in progress."""
+        """The number in progress."""
         return sum(one.goes_on for one in self._theirs.copy().values())
 
     def last(self, visitor: str | None) -> One | None:
-        """What the visitor last began."""
+        """The visitor's latest."""
         return self._theirs.get(visitor)
 
     def begin(self, visitor: str | None, make: Callable[[], One]) -> One | None:
@@ -121,7 +121,7 @@ class VisitorSessions:
         return self._store.reopen(visitor, path, accept)
 
     def busy(self, visitor: str | None) -> bool:
-        """Whether the visitor has a run in progress."""
+        """True if the visitor has a run in progress."""
         last = self._runs.last(visitor)
         return last is not None and last.goes_on
 

@@ -35,7 +35,7 @@ TOKEN = 0.02
 """Seconds in it per token."""
 
 ABORTED = "It may have needed the GPU for longer than it had asked for. Run it again: compiled kernels are kept."
-"""What to do when the process that had the GPU is gone."""
+"""Advice when the process that had the GPU is gone."""
 
 _compiled: set[tuple[str, int] | None] = {None}
 """The ``_kernels`` of runs that have ended. Triton keeps kernels on the disk, where later calls find them."""
@@ -58,7 +58,7 @@ class BorrowedGPU:
 
     def __init__(self, pair: str, here: Engine, watch: EventListener) -> None:
         self._pair, self._here, self._watch = pair, here, watch
-        self.waits_for = ""
+        self.wait_reason = ""
 
     def default_num_blocks(self, config: EngineConfig) -> int:
         return self._here.default_num_blocks(config)
@@ -84,13 +84,13 @@ class BorrowedGPU:
                 "torch_compile=True does not work on a borrowed GPU, which is there for a run alone. Switch it off."
             )
         owner = next(self._owners)
-        self.waits_for = "a GPU"
+        self.wait_reason = "a GPU"
         try:
             for event in self._events(prompt, config, sampling, cancelled):
                 self._watch(owner, time.perf_counter(), event)
                 yield event
         finally:
-            self.waits_for = ""
+            self.wait_reason = ""
 
     def _events(
         self, prompt: str, config: EngineConfig, sampling: SamplingParams, cancelled: threading.Event
@@ -100,9 +100,9 @@ class BorrowedGPU:
             with contextlib.closing(_until(cancelled, decode(self._pair, prompt, config, sampling))) as steps:
                 for step in steps:
                     if isinstance(step, str):
-                        self.waits_for = step
+                        self.wait_reason = step
                         continue
-                    self.waits_for = ""
+                    self.wait_reason = ""
                     yield from step
                     last = step[-1]
         except gr.Error as error:  # as ``spaces`` says why there is no GPU, or none any more

@@ -65,3 +65,27 @@ export function openChannel(id, { hear, gone, lost = () => {}, found = () => {},
   if (!rests || !document.hidden) open();
   return { close };
 }
+
+const FORGOTTEN = "The server no longer has this: it may have been restarted. Begin again.";
+
+/** A reader of a component's values: records as JSON. One that names a ``channel`` is the beginning of a job: the records
+    in that channel are read in its place, each with what else the first has, until another value comes. */
+export function recordReader(read) {
+  let stream;
+  return (value) => {
+    if (!value) return;
+    stream?.close();
+    const first = JSON.parse(value);
+    if (!first?.channel) return read(first);
+    const { channel, ...begun } = first;
+    let running = true;
+    stream = openChannel(channel, {
+      hear(line) {
+        const record = { ...begun, ...JSON.parse(line) };
+        running = (record.growth ?? record).running ?? running;
+        read(record);
+      },
+      gone: () => running && read({ ...begun, running: false, problem: FORGOTTEN, progress: FORGOTTEN }),
+    });
+  };
+}

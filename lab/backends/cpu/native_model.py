@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from ctypes import byref, c_int32, c_void_p
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,15 +12,23 @@ from torch import nn
 
 from lab.backends.cpu.build import library
 from lab.backends.cpu.native_sampler import described
-from lab.backends.cpu.structs import Layer, Linear, Model, PackedWeights, Plan, Storage, describe, pack, packed_size
+from lab.backends.cpu.structs import (
+    Layer,
+    Linear,
+    ModelStruct,
+    PackedWeights,
+    PlanStruct,
+    Storage,
+    describe,
+    pack,
+    packed_size,
+)
 from lab.backends.cpu.threads import threads
+from lab.backends.interface import NewTokens
 from lab.config import SamplingParams
 from lab.kv_cache.block_table import side_by_side
 from lab.kv_cache.formats import KVStorage
-
-if TYPE_CHECKING:
-    from lab.backends.torch.torch_backend import NewTokens
-    from lab.models.language_model import LanguageModel
+from lab.models.language_model import LanguageModel
 
 
 class NativeModel:
@@ -44,8 +51,8 @@ class NativeModel:
 
     def __init__(self, model: LanguageModel, *, rounded: bool = False) -> None:
         compiled = library()
-        self.rounded = rounded and bool(c_int32.in_dll(compiled, "rounds").value)
-        self._library, self._lanes = compiled, c_int32.in_dll(compiled, "lanes_in_use").value
+        self.rounded = rounded and bool(c_int32.in_dll(compiled, "has_bfloat16_products").value)
+        self._library, self._lanes = compiled, c_int32.in_dll(compiled, "vector_lanes").value
         self._alive: list[object] = []  # what C points to
         self._storages: WeakKeyDictionary[KVStorage, Storage] = WeakKeyDictionary()
         body, config = model.model.model, model.model.config
@@ -56,7 +63,7 @@ class NativeModel:
         positions = torch.arange(model.context_length)[None]
         with torch.inference_mode():
             cosine, sine = body.rotary_emb(torch.zeros(1, dtype=torch.float32), positions)
-        self._model = Model(
+        self._model = ModelStruct(
             hidden=config.hidden_size,
             heads=model.kv_heads * model.query_groups,
             kv_heads=model.kv_heads,
@@ -125,7 +132,7 @@ class NativeModel:
         _refuse_lack_of_memory(failed)
         return tokens, q
 
-    def _plan(self, batch: list[NewTokens], storage: KVStorage | None) -> tuple[Plan, Storage, object]:
+    def _plan(self, batch: list[NewTokens], storage: KVStorage | None) -> tuple[PlanStruct, Storage, object]:
         """What a step computes, into which slots, and what must be kept alive until it is done."""
         counts = [len(new.token_ids) for new in batch]
         if storage is None:
@@ -147,7 +154,7 @@ class NativeModel:
             keep,
         )
         starts, many, blocks, rows = (some.buffer_info()[0] for some in alive)
-        plan = Plan(
+        plan = PlanStruct(
             sequences=len(batch),
             rows=last,
             kept=len(keep),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -11,30 +11,24 @@ from transformers import PreTrainedConfig
 
 from lab.backends.cpu.build import BuildError
 from lab.backends.cpu.native_model import NativeModel
+from lab.models.language_model import LanguageModel
 from lab.models.llama_family import unlike_llama, unlike_llama_config
 from lab.models.model_shape import ModelShape
 from lab.models.quantization import quantization_method
-
-if TYPE_CHECKING:
-    from lab.models.language_model import LanguageModel
 
 MOST_LANES = 16
 """Float32 numbers in the longest vector register there is."""
 
 
-class Native:
+class NativeStep:
     """A model's step in C, once it is ready.
-
-    Args:
-        rounded: see ``NativeModel``.
 
     Attributes:
         model: None: it is not ready yet, or cannot compute this model.
         failure: why it could not be compiled, for a model that it could compute.
     """
 
-    def __init__(self, *, rounded: bool = False) -> None:
-        self.rounded = rounded
+    def __init__(self) -> None:
         self.model: NativeModel | None = None
         self.failure: str | None = None
         self._identity: int | None = None
@@ -48,10 +42,18 @@ class Native:
             self._identity, self.model, self.failure = None, None, None
             if not refusal(model):
                 try:
-                    self.model = NativeModel(model, rounded=self.rounded)
+                    self.model = NativeModel(model, rounded=model.rounded)
                 except BuildError as error:
                     self.failure = f"Torch computes the steps, several times slower: {error}."
             self._identity = identity
+
+
+_steps: WeakKeyDictionary[LanguageModel, NativeStep] = WeakKeyDictionary()
+
+
+def native_step(model: LanguageModel) -> NativeStep:
+    """The step in C of a model, which all engines share that compute it."""
+    return _steps.setdefault(model, NativeStep())
 
 
 def refusal(model: LanguageModel) -> str | None:

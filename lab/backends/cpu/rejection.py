@@ -1,7 +1,8 @@
-"""Verdicts in C: ``lab.backends.torch.rejection_sampler``, a round at a time."""
+"""Rejection sampling in C: ``lab.backends.torch.rejection_sampler``, a round at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import byref, c_void_p
 from typing import NamedTuple
 
@@ -9,21 +10,18 @@ import torch
 
 from lab.backends.cpu.build import library
 from lab.backends.cpu.native_sampler import as_struct
-from lab.backends.cpu.structs import Round, Verdict
+from lab.backends.cpu.structs import RoundStruct, VerdictStruct
 from lab.backends.cpu.threads import threads
-from lab.config import SamplingParams
-
-FIGURES = 4
-"""For each token around a verdict: its id, p, q and residual probability (``token_distributions.h``)."""
+from lab.backends.interface import DraftRound
+from lab.backends.torch.token_distributions import FIGURES
 
 
-class JudgedRound(NamedTuple):
-    """A round's verdict, on the host: proposals kept, the token after them, and their probabilities.
+class NativeVerdict(NamedTuple):
+    """A round's verdict, on the host: draft tokens accepted, the token after them, and their probabilities.
 
     Attributes:
-        p_next: of the token after them.
-        p, q: of each proposal. q is 1 for one that was not drawn from a distribution.
-        around: what ``lab.backends.torch.token_distributions.read_around`` reads, if asked for.
+        p, q: of each draft token. q is 1 for one that was not drawn from a distribution.
+        figures: for ``lab.backends.torch.token_distributions.read_distributions``, if asked for.
     """
 
     accepted: int
@@ -31,63 +29,52 @@ class JudgedRound(NamedTuple):
     p_next: float
     p: list[float]
     q: list[float]
-    around: list[float]
+    figures: list[float]
 
 
-def judge(
-    logits: torch.Tensor,
-    samplings: list[SamplingParams],
-    proposals: list[tuple[torch.Tensor, torch.Tensor | None] | None],
-    u: list[torch.Tensor],
-) -> list[JudgedRound]:
-    """Judge one round of each of several sequences. Verdicts and tokens are those of
-    ``lab.backends.torch.rejection_sampler`` and
-    ``lab.backends.torch.sampler`` to the last bit, given the distributions of ``lab.backends.cpu.native_sampler``.
+def verify(logits: torch.Tensor, rounds: Sequence[DraftRound]) -> list[NativeVerdict]:
+    """Verify one round of each of several sequences. Verdicts and tokens are those of
+    ``lab.backends.torch.rejection_sampler`` and ``lab.backends.torch.sampler`` to the last bit, given the distributions
+    of ``lab.backends.cpu.native_sampler``.
 
     Args:
         logits: [sum of (g + 1), vocabulary] float32, round by round.
-        samplings: one per round.
-        proposals: one per round: tokens [g] int64, and the [g, vocabulary] float32 they were drawn from, if they were.
-        u: [g + 1, 3] float64 in [0, 1) per round: the columns of ``Sequence.draws``.
 
     Raises:
         MemoryError: not enough for a round's distributions.
     """
     alive: list[object] = [logits := logits.contiguous()]
     p, q = torch.ones(2, len(logits), dtype=torch.float32)
-    rounds, around = (Round * len(u))(), [None] * len(u)
-    for i, (sampling, proposed, draws) in enumerate(zip(samplings, proposals, u, strict=True)):
-        round = rounds[i]
-        round.sampling, round.u = as_struct(sampling), _pointer(draws, alive)
-        if not proposed:
+    structs, figures = (RoundStruct * len(rounds))(), [None] * len(rounds)
+    for i, (round, its) in enumerate(zip(rounds, structs, strict=True)):
+        its.sampling, its.u = as_struct(round.sampling), _pointer(round.uniforms, alive)
+        if not round.draft:
             continue
-        tokens, drawn_from = proposed
-        round.proposals, round.tokens = tokens.shape[0], _pointer(tokens, alive)
-        round.q = None if drawn_from is None else _pointer(drawn_from, alive)
-        if sampling.logprobs:
-            round.logprobs = min(sampling.logprobs, logits.shape[1])
-            figures = round.proposals * ((2 + 3 * round.logprobs) * FIGURES + 1)
-            around[i] = torch.zeros(figures, dtype=torch.float32)
-            round.around = around[i].data_ptr()
-    verdicts = (Verdict * len(u))()
+        its.num_draft_tokens, its.draft_tokens = round.num_draft_tokens, _pointer(round.draft.token_ids, alive)
+        its.q = None if round.draft.q is None else _pointer(round.draft.q, alive)
+        if round.sampling.logprobs:
+            its.logprobs = min(round.sampling.logprobs, logits.shape[1])
+            figures[i] = torch.zeros(its.num_draft_tokens * ((2 + 3 * its.logprobs) * FIGURES + 1), dtype=torch.float32)
+            its.figures = figures[i].data_ptr()
+    verdicts = (VerdictStruct * len(rounds))()
     there = [c_void_p(part.data_ptr()) for part in (p, q)]
-    if library().judge(
+    if library().verify(
         c_void_p(logits.data_ptr()),
         logits.shape[1],
-        byref(rounds),
-        len(u),
+        byref(structs),
+        len(rounds),
         byref(verdicts),
         *there,
         threads(),
     ):
         raise MemoryError("a round's distributions do not fit in memory")
-    p, q, first, judged = p.tolist(), q.tolist(), 0, []
-    for round, verdict, figures in zip(rounds, verdicts, around, strict=True):
-        last = first + round.proposals
-        its = verdict.accepted, verdict.next, verdict.p_next, p[first:last], q[first:last]
-        judged.append(JudgedRound(*its, [] if figures is None else figures.tolist()))
+    p, q, first, found = p.tolist(), q.tolist(), 0, []
+    for round, verdict, some in zip(rounds, verdicts, figures, strict=True):
+        last = first + round.num_draft_tokens
+        its = verdict.accepted, verdict.next_token, verdict.p_next, p[first:last], q[first:last]
+        found.append(NativeVerdict(*its, [] if some is None else some.tolist()))
         first = last + 1
-    return judged
+    return found
 
 
 def _pointer(tensor: torch.Tensor, alive: list[object]) -> int:

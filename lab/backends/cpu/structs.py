@@ -24,7 +24,7 @@ class Layer(Structure):
     )
 
 
-class Model(Structure):
+class ModelStruct(Structure):
     _fields_ = (
         *((name, c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim")),
         *((name, c_float) for name in ("epsilon", "scaling")),
@@ -47,7 +47,7 @@ class Storage(Structure):
     )
 
 
-class Plan(Structure):
+class PlanStruct(Structure):
     _fields_ = (
         *((name, c_int32) for name in ("sequences", "rows", "kept", "block_size", "height")),
         *((name, c_void_p) for name in ("starts", "counts", "tables", "token_ids", "keep")),
@@ -62,15 +62,15 @@ class Choices(Structure):
     _fields_ = (("sampling", POINTER(Sampling)), ("each", c_int32), ("u", c_void_p))
 
 
-class Verdict(Structure):
-    _fields_ = (("accepted", c_int32), ("next", c_int32), ("p_next", c_float))
+class VerdictStruct(Structure):
+    _fields_ = (("accepted", c_int32), ("next_token", c_int32), ("p_next", c_float))
 
 
-class Round(Structure):
+class RoundStruct(Structure):
     _fields_ = (
-        *(("proposals", c_int32), ("sampling", Sampling)),
-        *((name, c_void_p) for name in ("tokens", "q", "u")),
-        *(("logprobs", c_int32), ("around", c_void_p)),
+        *(("num_draft_tokens", c_int32), ("sampling", Sampling)),
+        *((name, c_void_p) for name in ("draft_tokens", "q", "u")),
+        *(("logprobs", c_int32), ("figures", c_void_p)),
     )
 
 
@@ -120,7 +120,7 @@ def _in_large_pages(size: int) -> torch.Tensor:
 
 
 def describe(storage: KVStorage, repeated: int = 1) -> Storage:
-    """Where a cache's numbers and scales are, and how far apart; its layers ``repeated`` times over."""
+    """Addresses and strides of a cache's numbers and scales; its layers ``repeated`` times over."""
     slots = []
     for layer in storage.layers * repeated:
         form, tensors = parts(layer)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from lab.backends.gpu import launching
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.formats import KVStorage
 
@@ -45,6 +46,7 @@ class Packed(NamedTuple):
             longest_new=longest_new,
             longest=longest,
             storage=storage,
+            attend=launching.attend_by_kernels,
         )
 
 
@@ -63,7 +65,7 @@ class Layout(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many numbers each tensor has."""
+        """Numbers in each tensor."""
         rows, kept, sequences, height = self
         return rows, rows, kept, sequences + 1, sequences, sequences * height
 

@@ -16,17 +16,16 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from lab.backends.gpu.batch_inputs import Layout
+from lab.backends.gpu.paged_attention import SHORTEST_CONTEXT
 from lab.kv_cache.formats import KVStorage
+from lab.models.language_model import LanguageModel
 from lab.util.device_memory import CAPTURING, is_out_of_memory
 from lab.util.messages import error_summary
-
-if TYPE_CHECKING:
-    from lab.models.language_model import LanguageModel
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +33,6 @@ NEW_TOKENS = (*range(1, 10), 13, 16, 17, 25, 33)
 """Most new tokens of a sequence in a captured step: one and a window of up to 32."""
 MOST_ROWS = 256
 """Most rows of a captured step. With more the GPU is busy for longer than the host needs to launch."""
-SHORTEST_CONTEXT = 512
 
 
 class Bucket(NamedTuple):
@@ -52,7 +50,7 @@ class Bucket(NamedTuple):
         return self.sequences * self.new
 
     def layout(self, block_size: int) -> Layout:
-        """Where the index tensors of such a step are."""
+        """Layout of such a step's index tensors."""
         return Layout(self.rows, self.rows, self.sequences, -(-self.context // block_size))
 
     @classmethod
@@ -113,7 +111,7 @@ class Graphs:
 
     @property
     def count(self) -> int:
-        """How many steps have been captured."""
+        """Number of captured steps."""
         return len(self._captured)
 
     def give_up(self, reason: str) -> None:
@@ -140,7 +138,7 @@ class Graphs:
             self._stream = None
 
     def has(self, model: LanguageModel, bucket: Bucket) -> bool:
-        """Whether a bucket has been captured."""
+        """Return whether a bucket has been captured."""
         return (model, bucket) in self._captured
 
     def capture(self, model: LanguageModel, bucket: Bucket, block_size: int, storage: KVStorage) -> Captured | None:
@@ -322,7 +320,7 @@ def _drop_workspaces() -> None:
 
 
 def can_be_captured(model: LanguageModel) -> bool:
-    """Whether all of a model is on one GPU, and a step of it never waits for the GPU.
+    """Return whether all of a model is on one GPU, and a step of it never waits for the GPU.
 
     What another device computes would be missing from a replay. A capture cannot wait for a result, and bitsandbytes'
     INT8 looks for outliers in every product, "dynamic" rotary frequencies for the longest text.

@@ -14,7 +14,8 @@ from torch import nn
 
 from lab.backends.gpu.fused_kernels import rms_norm, rotate
 from lab.backends.gpu.fused_product import add_product, gated_product, normed_product
-from lab.kv_cache.attention import KernelError, attend_by_kernels, launching
+from lab.backends.gpu.launching import attend_by_kernels, launching
+from lab.backends.interface import KernelError
 from lab.kv_cache.attention_metadata import BlockPlan, StepPlan
 from lab.kv_cache.formats import PlainLayer
 from lab.models.language_model import LanguageModel
@@ -162,7 +163,7 @@ class Merged:
         self._addresses = _addresses(linears)
 
     def holds(self, linears: tuple[nn.Linear, ...]) -> bool:
-        """Whether their parameters are still views of it."""
+        """Return whether the parameters are still views of it."""
         return _addresses(linears) == self._addresses
 
 

@@ -29,12 +29,14 @@ import torch
 import triton
 import triton.language as tl
 
-from lab.backends.gpu.cuda_graphs import SHORTEST_CONTEXT
 from lab.backends.gpu.dequantize import group_scales, halves, part_of
 from lab.backends.gpu.programmatic_launch import early, let_next_begin, wait_for_previous
 from lab.backends.gpu.triton_interpreter import multiplied_in
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.formats import LayerStorage, parts
+
+SHORTEST_CONTEXT = 512
+"""Tokens of context that a launch is made for at least."""
 
 LOG2_E = 1.4426950408889634
 FEWEST_COLUMNS = 8
@@ -70,7 +72,7 @@ COMBINED = 32
 
 
 class Tiling(NamedTuple):
-    """How attention is divided among programs, and what each of them has at once.
+    """Division of attention among programs.
 
     Attributes:
         rows, columns: of a tile: new tokens x the query heads of a KV head, and positions.
@@ -202,7 +204,7 @@ def _tiling(form: str, query: torch.Tensor, keys: torch.Tensor, plan: BlockPlan,
 
 
 def _splits(programs: int, resident: int, longest: int, columns: int, device: torch.device) -> int:
-    """How many splits, a power of two: as many programs as the device runs at once, each with at least a tile of
+    """Number of splits, a power of two: as many programs as the device runs at once, each with at least a tile of
     ``columns`` tokens.
 
     Captured or not, a short step is computed by the same kernels: with as many as the shortest captured one.
@@ -216,8 +218,10 @@ def _splits(programs: int, resident: int, longest: int, columns: int, device: to
 
 @functools.cache
 def _takes_few_columns(device: torch.device) -> bool:
-    """Whether products of few columns are worth it. AMD's matrix cores take no fewer than 16. For compute capability 10
-    and 11, whose tensor cores have a memory of their own, Triton 3.9 makes 2.2 times the instructions (INT8).
+    """Return whether products of few columns are worth it.
+
+    AMD's matrix cores take no fewer than 16. For compute capability 10 and 11,
+    whose tensor cores have a memory of their own, Triton 3.9 makes 2.2 times the instructions (INT8).
     """
     if device.type != "cuda":
         return True

@@ -18,7 +18,7 @@ import torch
 from lab.backends.torch.sampler import draw
 
 
-class Verdict(NamedTuple):
+class Acceptance(NamedTuple):
     """The outcome of one round or several, as tensors on the device that judged.
 
     Attributes:
@@ -30,7 +30,7 @@ class Verdict(NamedTuple):
     next_token: torch.Tensor
 
 
-def judge_matching(own: torch.Tensor, proposals: torch.Tensor) -> Verdict:
+def greedy_verify(own: torch.Tensor, proposals: torch.Tensor) -> Acceptance:
     """Keep the proposals that match the target's own tokens, up to the first that does not.
 
     Under greedy decoding the target's own token is the most likely one. A token drawn from p without
@@ -41,12 +41,12 @@ def judge_matching(own: torch.Tensor, proposals: torch.Tensor) -> Verdict:
         proposals: [..., g] int64.
     """
     accepted = _leading(proposals == own[..., :-1])
-    return Verdict(accepted, own.gather(-1, accepted[..., None])[..., 0])
+    return Acceptance(accepted, own.gather(-1, accepted[..., None])[..., 0])
 
 
-def judge_sampled(
+def rejection_sample(
     p: torch.Tensor, q: torch.Tensor, proposals: torch.Tensor, u: torch.Tensor, u_next: torch.Tensor
-) -> Verdict:
+) -> Acceptance:
     """Keep each proposal x with probability min(1, p(x) / q(x)) until one is rejected.
 
     A proposal from a q that is not finite is rejected and replaced by a draw from p: only time is lost.
@@ -69,7 +69,7 @@ def judge_sampled(
         # bonus token needs no case of its own.
         known = q_row.isfinite().all(-1, keepdim=True) & (accepted < count)[..., None]
         weights = residual(weights, torch.where(known, q_row, 0.0))
-    return Verdict(accepted, draw(weights, u_next.gather(-1, accepted[..., None])[..., 0]))
+    return Acceptance(accepted, draw(weights, u_next.gather(-1, accepted[..., None])[..., 0]))
 
 
 def row(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

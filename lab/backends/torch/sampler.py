@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 import torch
 
-from lab.backends.cpu import native_sampler as in_c
 from lab.config import SamplingParams
-from lab.kv_cache.attention import KernelError, launching
-from lab.kv_cache.formats import Kernels
 from lab.util.device_copy import on_device
 
-log = logging.getLogger(__name__)
+Softmax = Callable[[torch.Tensor], tuple[torch.Tensor, Callable[[], torch.Tensor]]]
+"""From [rows, vocabulary] logits to their softmax, and a function that finds each row's likeliest token."""
 
 
 def distribution(logits: torch.Tensor, sampling: SamplingParams | Sequence[SamplingParams]) -> torch.Tensor:
@@ -62,6 +59,10 @@ def _truncated(p: torch.Tensor, rows: Sequence[SamplingParams]) -> torch.Tensor:
     return torch.zeros_like(p).scatter(-1, order, ordered / ordered.sum(-1, keepdim=True))
 
 
+def _softmax(logits: torch.Tensor) -> tuple[torch.Tensor, Callable[[], torch.Tensor]]:
+    return logits.softmax(-1), lambda: logits.argmax(-1)
+
+
 def draw(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     """Draw from unnormalised weights by inverting their cumulative sum: one uniform number per draw.
 
@@ -83,29 +84,20 @@ def sample(
     logits: torch.Tensor,
     sampling: Sequence[SamplingParams],
     u: torch.Tensor | None,
-    *,
-    native: bool = False,
-    kernels: Kernels | None = None,
+    softmax: Softmax = _softmax,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Each row's distribution and its next token: drawn, or the most likely one where the row is greedy.
 
     Args:
         logits: [rows, vocabulary] float32.
         u: [rows] float64 in [0, 1). None: nothing is drawn, and the tokens are the most likely ones.
-        native: the step in C computes the model, so C does this too.
-        kernels: Triton's, where they compute the model: they do this too if the vocabulary is large. If they fail, they
-            are given up.
+        softmax: computes the distribution before it is truncated.
 
     Returns:
         [rows, vocabulary] float32 as from ``distribution``, and [rows] int64.
-
-    Raises:
-        MemoryError: C could not allocate what it needs.
     """
-    if native:
-        return in_c.sample(logits, sampling, u)
     # A greedy row is as it was, and the temperature of another does not change which of its tokens is likeliest.
-    p, likeliest = _softmax(_scaled(logits, sampling), kernels)
+    p, likeliest = softmax(_scaled(logits, sampling))
     p = _truncated(p, sampling)
     greedy = [row.greedy for row in sampling]
     if u is None or all(greedy):
@@ -114,19 +106,3 @@ def sample(
     if not any(greedy):
         return p, drawn
     return p, torch.where(on_device(torch.tensor(greedy), p.device), likeliest(), drawn)
-
-
-def _softmax(logits: torch.Tensor, kernels: Kernels | None) -> tuple[torch.Tensor, Callable[[], torch.Tensor]]:
-    """The softmax, and what finds each row's likeliest token."""
-    if kernels and kernels.on:
-        from lab.backends.gpu.softmax import SHORTEST, softmax
-
-        if logits.shape[-1] >= SHORTEST:
-            try:
-                with launching(logits):
-                    p, likeliest = softmax(logits.contiguous())
-                return p, lambda: likeliest
-            except KernelError as error:
-                log.warning("a kernel failed", exc_info=True)
-                kernels.give_up(str(error))
-    return logits.softmax(-1), lambda: logits.argmax(-1)

@@ -1,116 +1,78 @@
-"""Packs the new tokens of several sequences into one forward pass of a model."""
+"""The reference back end, in torch: the one to read."""
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Sequence
 from itertools import groupby
-from operator import add
-from typing import NamedTuple
 
 import torch
 
-from lab.backends.gpu.batch_inputs import Layout
-from lab.backends.gpu.cuda_graphs import Bucket
-from lab.kv_cache.attention import KernelError
+from lab.backends.interface import Backend, DraftRound, DraftTokens, NewTokens, PendingVerification
+from lab.backends.torch.batched_verification import verify_rounds
+from lab.backends.torch.sampler import sample
+from lab.config import SamplingParams
 from lab.kv_cache.attention_metadata import Group, SdpaChoice, StepPlan
-from lab.kv_cache.block_table import BlockTable, side_by_side
+from lab.kv_cache.block_table import side_by_side
 from lab.kv_cache.formats import KVStorage
 from lab.models.language_model import LanguageModel
 from lab.util.device_copy import joined, on_device
-from lab.util.device_memory import is_out_of_memory
-
-log = logging.getLogger(__name__)
 
 
-class NewTokens(NamedTuple):
-    """One sequence's part of a forward pass.
+class TorchBackend(Backend):
+    """A model computed by torch, operation by operation, or by its compiled layers."""
 
-    Attributes:
-        token_ids: [count] int64 on the model's device.
-        start: position of the first.
-        table: where their keys and values go. None without a cache: ``start`` is then 0.
-        keep: logits are wanted for the last ``keep`` of them.
-    """
+    def __init__(self, model: LanguageModel) -> None:
+        self.model = model
 
-    token_ids: torch.Tensor
-    start: int
-    table: BlockTable | None
-    keep: int
+    def forward(self, batch: Sequence[NewTokens], storage: KVStorage | None, sdpa: SdpaChoice = "auto") -> torch.Tensor:
+        return _forward(self.model, batch, storage, sdpa)
 
-    @property
-    def stop(self) -> int:
-        """The position after the last."""
-        return self.start + len(self.token_ids)
+    def draft(
+        self,
+        batch: Sequence[NewTokens],
+        windows: Sequence[int],
+        sampling: Sequence[SamplingParams],
+        uniforms: Sequence[torch.Tensor],
+        storage: KVStorage | None,
+    ) -> list[DraftTokens]:
+        """One forward pass per token of the longest window."""
+        batch = list(batch)
+        greedy = all(params.greedy for params in sampling)
+        draws = None if greedy else on_device(joined(uniforms), self.model.device).split(windows)
+        tokens: list[list[torch.Tensor]] = [[] for _ in batch]
+        rows: list[list[torch.Tensor]] = [[] for _ in batch]
+        for i in range(max(windows)):
+            active = [k for k, window in enumerate(windows) if window > i]
+            logits = self.forward([batch[k] for k in active], storage)
+            u = None if draws is None else torch.stack([draws[k][i] for k in active])
+            q, chosen = self.sample(logits, [sampling[k] for k in active], u)
+            for row, k in enumerate(active):
+                token, new = chosen[row : row + 1], batch[k]
+                tokens[k].append(token)
+                rows[k].append(q[row])
+                if new.table:
+                    batch[k] = new._replace(token_ids=token, start=new.stop)
+                else:
+                    batch[k] = new._replace(token_ids=torch.cat([new.token_ids, token]))
+        return [DraftTokens(torch.cat(t), torch.stack(q)) for t, q in zip(tokens, rows, strict=True)]
+
+    def sample(
+        self, logits: torch.Tensor, sampling: Sequence[SamplingParams], u: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return sample(logits, sampling, u)
+
+    def verify(self, logits: torch.Tensor, rounds: Sequence[DraftRound]) -> PendingVerification:
+        return verify_rounds(logits, rounds, self.sample)
+
+    def first(self, layers: int) -> Backend:
+        return type(self)(self.model.first(layers))
 
 
-def forward(
-    model: LanguageModel, batch: list[NewTokens], storage: KVStorage | None, sdpa: SdpaChoice = "auto"
+def _forward(
+    model: LanguageModel, batch: Sequence[NewTokens], storage: KVStorage | None, sdpa: SdpaChoice
 ) -> torch.Tensor:
-    """Compute the new tokens of every sequence in ``batch`` and store their keys and values.
+    """One packed pass over all new tokens, sequences of one shape side by side."""
 
-    On a CPU a step in C computes them (``lab.backends.cpu``), once that is ready. If a kernel fails, kernels are given
-    up: the reference computes the same tokens, overwriting what the kernel may have stored. If a CUDA graph fails, or
-    finds no memory, kernels are launched one by one (``lab.backends.gpu.cuda_graphs``).
-
-    Args:
-        sdpa: any choice but "auto" is a back end of torch's attention, and so selects the reference.
-
-    Returns:
-        [sum of keep, vocabulary] float32 logits, sequence by sequence.
-
-    Raises:
-        MemoryError: C found no memory for the step's activations. (Where torch or Triton finds none, they raise
-            several errors: ``lab.util.device_memory.is_out_of_memory``.)
-    """
-    native = model.native.model
-    if native and sdpa == "auto":
-        return native.step(batch, model.layers, storage)
-    if storage and storage.kernels.on and sdpa == "auto":
-        try:
-            return _by_kernels(model, batch, storage)
-        except KernelError as error:
-            log.warning("a kernel failed", exc_info=True)
-            storage.kernels.give_up(str(error))
-    return _by_reference(model, batch, storage, sdpa)
-
-
-def is_captured(model: LanguageModel, batch: list[NewTokens], storage: KVStorage) -> bool:
-    """Whether ``forward`` would replay a CUDA graph that is there already, for a batch whose logits are all wanted."""
-    graphs = storage.graphs
-    bucket = Bucket.of(len(batch), max(len(new.token_ids) for new in batch), max(new.stop for new in batch))
-    return storage.kernels.on and bool(graphs and graphs.on) and bucket is not None and graphs.has(model, bucket)
-
-
-def _by_kernels(model: LanguageModel, batch: list[NewTokens], storage: KVStorage) -> torch.Tensor:
-    counts = [len(new.token_ids) for new in batch]  # only once: asking a tensor costs more than using the number
-    starts, keep = [new.start for new in batch], [new.keep for new in batch]
-    longest_new, longest, kept = max(counts), max(map(add, starts, counts)), sum(keep)
-    step, size = (counts, starts, keep, [new.table.blocks for new in batch]), batch[0].table.pool.block_size
-    token_ids = joined([new.token_ids for new in batch])
-    graphs = storage.graphs
-    # A prompt's chunk (few of its logits are wanted) is not captured: a step of its shape hardly comes again.
-    if graphs and graphs.on and all(count - wanted <= 1 for count, wanted in zip(counts, keep, strict=True)):
-        bucket = Bucket.of(len(batch), longest_new, longest)
-        if bucket:
-            packed = bucket.layout(size).pack(*step, size, model.device)
-            logits = graphs.forward(model, token_ids, packed, kept, bucket, size, storage)
-            if logits is not None:
-                return logits
-    layout = Layout(sum(counts), kept, len(batch), -(-longest // size))
-    there = layout.split(layout.pack(*step, size, model.device).to(model.device, non_blocking=True))
-    plan = there.plan(size, longest_new, longest, storage)
-    try:
-        return model.forward(token_ids, there.positions, plan, there.kept)
-    except Exception as error:
-        if not (is_out_of_memory(error) and graphs and graphs.on):
-            raise
-        graphs.make_room()
-    return model.forward(token_ids, there.positions, plan, there.kept)
-
-
-def _by_reference(
-    model: LanguageModel, batch: list[NewTokens], storage: KVStorage | None, sdpa: SdpaChoice
-) -> torch.Tensor:
     def shape(i: int) -> tuple[int, ...]:
         return _shape(batch[i], i, alone=sdpa != "auto")
 

@@ -13,7 +13,7 @@ from lab.bench.gpu.sheet import Sheet, spread
 from lab.bench.ladder import Generate, lab_generate, ladder_configs, stock_generate, timed
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
-from lab.load import load_engine
+from lab.load import load_engine, new_engine
 from lab.measure.measuring import shuffled
 from lab.measure.prompts import PROMPTS
 
@@ -59,7 +59,7 @@ def run_pair(sheet: Sheet, *, device: torch.device, dtype: str, small: bool) -> 
     if "cache, no graphs" in singly:
         first["cache, no graphs"] = singly.pop("cache, no graphs")
         models = engine.target, engine.tokenizer, engine.draft
-        in_turn = Engine(*models, kernels=engine.kernels, async_scheduling=False)
+        in_turn = new_engine(*models, kernels=engine.kernels, async_scheduling=False)
         first["cache, no async scheduling"] = lab_generate(in_turn, configs["cache"], sampling)
     for name, config in configs.items():  # a last, shorter window has its own graph; the prompt decides which
         if config.speculative != "off" and engine.cuda_graphs:

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerF
 
 from lab.engine.engine import Engine
 from lab.kv_cache.attention_metadata import BlockPlan, StepPlan
+from lab.load import new_engine
 from lab.memory.model_memory import known_models
 from lab.models.language_model import LanguageModel
 from lab.models.model_shape import ModelShape
@@ -126,7 +127,7 @@ def tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
 def engine(target: Scripted, draft: Scripted | None = None, **settings: object) -> Engine:
     """``settings``: of ``Engine``. No step in C: it computes the head itself and would output what the weights say."""
     kernels = "auto" if target.device.type == "cuda" else "reference"
-    return Engine(target, tokenizer(target.vocabulary), draft, kernels=kernels, **settings)
+    return new_engine(target, tokenizer(target.vocabulary), draft, kernels=kernels, **settings)
 
 
 def prompt(tokens: int, first: int = 2) -> str:

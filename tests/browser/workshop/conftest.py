@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
+from tests.browser.conftest import PATIENCE_MS
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.pages import Lab
 from visualize.pages.workshop.auth import WorkshopAuth
@@ -29,6 +30,7 @@ def server(hosting: str) -> str:
 def presenter(browser: Browser, server: str) -> Iterator[BrowserContext]:
     """A browser context that has the presenter's key."""
     context = browser.new_context(viewport={"width": 1280, "height": 720})
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     page.goto(f"{server}/room#lead={KEY}")
     page.wait_for_selector(f".room-code:text-is('{CODE}')")

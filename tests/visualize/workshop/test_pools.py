@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab import Engine, EngineConfig, SamplingParams
+from lab.load import new_engine
 from lab.trace.events import Event
 from lab.trace.recorder import EventListener
 from tests.scripted_model import RememberingModel
@@ -43,7 +44,7 @@ WHO = st.tuples(
 def test_the_squares_show_what_the_engine_holds(visits: list) -> None:
     heard: list[tuple[int, Event]] = []
     target, draft = (RememberingModel(257, WORDS, salt=salt, context_length=40) for salt in (0, 1))
-    engine = Engine(
+    engine = new_engine(
         target, tokenizer(), draft, max_num_seqs=3, watch=lambda owner, seconds, event: heard.append((owner, event))
     )
     shared, under_way = SharedPools(), []
@@ -58,7 +59,7 @@ def test_the_squares_show_what_the_engine_holds(visits: list) -> None:
         listen()
         running, waiting = engine.counts()
         assert shared.counts() == (running, waiting)
-        pools = {pool.setting: pool for pool in engine._pools if pool.cache}
+        pools = {pool.config: pool for pool in engine._cores if pool.cache}
         for (_, setting), seen in shared._pools.items():
             if setting in pools:
                 truth = pools[setting].cache.blocks.occupancy()
@@ -94,7 +95,7 @@ def test_the_pool_with_most_sequences_is_shown_and_the_others_are_listed() -> No
     assert shared.shown() is None
 
     def engine_of(model: str) -> Engine:
-        return Engine(
+        return new_engine(
             RememberingModel(257, WORDS, context_length=40),
             tokenizer(),
             watch=hearing(shared, model),
@@ -129,7 +130,7 @@ def test_a_pool_is_named_after_what_tells_it_from_others() -> None:
     names = []
     for config in SETTINGS:
         shared = SharedPools()
-        engine = Engine(RememberingModel(257, WORDS, context_length=40), tokenizer(), watch=hearing(shared, "m"))
+        engine = new_engine(RememberingModel(257, WORDS, context_length=40), tokenizer(), watch=hearing(shared, "m"))
         engine.submit("ab", replace(config, speculative="off"), SamplingParams(max_tokens=2))
         names.append(shared.shown().name)
     assert names == [
@@ -169,7 +170,7 @@ def test_a_huge_pool_costs_no_more_than_what_is_sent(monkeypatch: pytest.MonkeyP
 
 def test_nobodys_text_is_in_the_record() -> None:
     shared = SharedPools()
-    engine = Engine(
+    engine = new_engine(
         RememberingModel(257, WORDS, context_length=40),
         tokenizer(),
         watch=hearing(shared, "m"),

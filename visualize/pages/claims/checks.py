@@ -1,4 +1,4 @@
-"""What the Claims page shows: the claims, and the results of checking them, as JSON for its script."""
+"""The claims and the results of checking them, as JSON for the page's script."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lab.engine.engine import Engine
 from lab.errors import LabError
 from visualize.charts.claim_charts import columns, shells
 from visualize.jobs.job_queue import JobQueue, Load
-from visualize.jobs.progress_tasks import Record, Task
+from visualize.jobs.live_run import ProgressJob, Record
 from visualize.states import VERDICTS
 from visualize.text import visible
 from visualize.url_settings import Link
@@ -31,7 +31,7 @@ def claim_records() -> list[Record]:
 
 
 def setup() -> Record:
-    """What the page's script starts with: claims, charts without data, and the verdicts' words and signs."""
+    """The script's start: claims, charts without data, and the verdicts' words and signs."""
     verdicts = {key: asdict(state) for key, state in VERDICTS.items()}
     return {"claims": claim_records(), "shells": shells(), "verdicts": verdicts}
 
@@ -68,7 +68,7 @@ def calculated() -> Record:
     return {name: shown(claim, claim.check(trial)) for name, claim in CLAIMS.items() if claim.arithmetic}
 
 
-class Checks(Task):
+class Checks(ProgressJob):
     """Checks claims for a visitor, one after another; a measurement that several share is made once."""
 
     def __init__(self, queue: JobQueue, load: Load, names: Sequence[str]) -> None:
@@ -118,6 +118,6 @@ class Checks(Task):
 
 
 def opened(query: Any) -> tuple[Record, list[str]]:
-    """What the page shows at first, and a sentence for each value of its link that was left out."""
+    """The page's first state, and a sentence for each value of its link that was left out."""
     settings, notices = LINK.read(query)
     return {"running": False, "checked": calculated(), "open": settings.get("claim", "")}, notices

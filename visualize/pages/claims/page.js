@@ -4,6 +4,7 @@ import { query, updateAddress } from "../../static/address.js";
 import { announcer } from "../../static/announce.js";
 import { drawChart, onLook } from "../../static/chart_panel.js";
 import { body, make, store, stored, within, write } from "../../static/dom.js";
+import { recordReader } from "../../static/sse.js";
 
 export function mount(element, { props, trigger, server, watch }, setup) {
   const $ = within(element);
@@ -13,9 +14,7 @@ export function mount(element, { props, trigger, server, watch }, setup) {
   const announce = announcer($(".heard"));
   let running = false;
 
-  function read(value) {
-    if (!value) return;
-    const record = JSON.parse(value);
+  function read(record) {
     running = record.running;
     body.classList.toggle("running", running);
     $(".check-stop").ariaDisabled = !running; // not disabled, so that it keeps the focus
@@ -213,6 +212,7 @@ export function mount(element, { props, trigger, server, watch }, setup) {
 
   onLook(() => rows.forEach(draw));
   if (setup.server) recall();
-  watch("value", () => read(props.value));
-  read(props.value);
+  const readValue = recordReader(read);
+  watch("value", () => readValue(props.value));
+  readValue(props.value);
 }

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from typing import Any
 
 import gradio as gr
 
 from visualize import page_header as header
 from visualize.forms import component
-from visualize.gradio_events import QUIET, REPEATED, ready, stops, warn
+from visualize.gradio_events import QUIET, REPEATED, follow, ready, stops, warn
 from visualize.jobs.job_queue import JobQueue, Load
-from visualize.jobs.progress_tasks import follow
 from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.claims.checks import Checks, opened, setup
 from visualize.text import as_line
@@ -21,10 +20,10 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
     """Lay the page out, inside a route of ``pages``. Its measurements wait in ``queue`` with all other runs."""
     tasks = OnePerSession()
 
-    def check(request: gr.Request, asked: gr.EventData) -> Iterator[str]:
+    def check(request: gr.Request, asked: gr.EventData) -> Any:
         given = getattr(asked, "claims", None)
         names = given if isinstance(given, list) else []
-        yield from map(as_line, follow(tasks.begin(request.session_hash, lambda: Checks(queue, load, names))))
+        return follow(tasks.begin(request.session_hash, lambda: Checks(queue, load, names)))
 
     header.build("Claims")
     view = component("pages/claims/page", setup() | {"server": uuid.uuid4().hex}, elem_id="claims")

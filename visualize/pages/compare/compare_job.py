@@ -16,15 +16,15 @@ from lab.measure.difference import first_differences
 from lab.measure.scaling_fit import UNCACHED, measure_growth
 from lab.trace.run import Run
 from visualize.jobs.job_queue import JobQueue, Load
-from visualize.jobs.progress_tasks import Record, Task
-from visualize.pages.compare import report as comparison
-from visualize.pages.compare import theory_report as prediction
+from visualize.jobs.live_run import ProgressJob, Record
 from visualize.pages.compare.configurations import Inputs
+from visualize.reduce import compare_report as comparison
+from visualize.reduce import theory_report as prediction
 from visualize.run_settings import bounded
 from visualize.states import KV_FORMATS
 
 
-class Comparison(Task):
+class Comparison(ProgressJob):
     """Settings compared on a prompt; ``count``: the finished runs, of which only what the page shows is kept."""
 
     def __init__(self, queue: JobQueue, load: Load, inputs: Inputs) -> None:
@@ -111,7 +111,7 @@ def _token_bytes(engine: Engine) -> dict[str, int]:
     return found
 
 
-class GrowthMeasurement(Task):
+class GrowthMeasurement(ProgressJob):
     """Milliseconds per token by length, with and without a cache."""
 
     def __init__(self, queue: JobQueue, load: Load, inputs: Inputs) -> None:

@@ -5,6 +5,7 @@ import { announcer } from "../../static/announce.js";
 import { drawChart, onLook } from "../../static/chart_panel.js";
 import { body, counted, gently, make, narrow, within, write } from "../../static/dom.js";
 import { Race } from "../../static/race.js";
+import { recordReader } from "../../static/sse.js";
 
 export function mount(element, { props, trigger, watch }, setup) {
   const $ = within(element);
@@ -28,9 +29,7 @@ export function mount(element, { props, trigger, watch }, setup) {
   });
   linkSelect("speed", race.pace);
 
-  function read(value) {
-    if (!value) return;
-    const record = JSON.parse(value);
+  function read(record) {
     if (record.growth) return grown(record.growth);
     if (record.running !== running) {
       running = record.running;
@@ -173,6 +172,7 @@ export function mount(element, { props, trigger, watch }, setup) {
   predicted(setup.theory);
   onLook(draw);
   turn(initialQuery.get("face") === "theory" ? "theory" : "race");
-  watch("value", () => read(props.value));
-  read(props.value);
+  const readValue = recordReader(read);
+  watch("value", () => readValue(props.value));
+  readValue(props.value);
 }

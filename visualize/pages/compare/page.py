@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gradio as gr
@@ -11,13 +11,11 @@ from lab.measure.comparison import MAX_CONFIGS, MIN_CONFIGS
 from lab.registry import Pair
 from visualize import page_header as header
 from visualize.charts import compare_charts as figures
+from visualize.example_prompts import openings
 from visualize.forms import Widgets, answering, component
-from visualize.gradio_events import QUIET, REPEATED, begins, keep_address, ready, stops, warn
+from visualize.gradio_events import QUIET, REPEATED, begins, follow, keep_address, ready, stops, warn
 from visualize.jobs.job_queue import JobQueue, Load
-from visualize.jobs.progress_tasks import follow
 from visualize.jobs.visitor_sessions import OnePerSession
-from visualize.pages.compare import report as comparison
-from visualize.pages.compare import theory_report as prediction
 from visualize.pages.compare.compare_job import Comparison, GrowthMeasurement
 from visualize.pages.compare.configurations import (
     DEFAULTS,
@@ -29,9 +27,9 @@ from visualize.pages.compare.configurations import (
     presets,
     to_inputs,
 )
-from visualize.pages.lab.controls import openings
+from visualize.reduce import compare_report as comparison
+from visualize.reduce import theory_report as prediction
 from visualize.states import as_json
-from visualize.text import as_line
 from visualize.url_settings import Link
 
 LABELS = {
@@ -60,13 +58,11 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, pairs: Mapping[str, Pai
     are the model pairs that ``load`` knows, by name."""
     tasks, link, draft = OnePerSession(), _link(pairs), pairs[DEFAULTS["pair"]].has_draft
 
-    def run(request: gr.Request, *values: Any) -> Iterator[str]:
-        task = tasks.begin(request.session_hash, lambda: Comparison(queue, load, to_inputs(values)))
-        yield from map(as_line, follow(task))
+    def run(request: gr.Request, *values: Any) -> Any:
+        return follow(tasks.begin(request.session_hash, lambda: Comparison(queue, load, to_inputs(values))))
 
-    def grow(request: gr.Request, *values: Any) -> Iterator[str]:
-        task = tasks.begin(request.session_hash, lambda: GrowthMeasurement(queue, load, to_inputs(values)))
-        yield from map(as_line, follow(task))
+    def grow(request: gr.Request, *values: Any) -> Any:
+        return follow(tasks.begin(request.session_hash, lambda: GrowthMeasurement(queue, load, to_inputs(values))))
 
     def opened(request: gr.Request) -> list[Any]:
         inputs, notices = from_link(request.query_params, link, pairs)

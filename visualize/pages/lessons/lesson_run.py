@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from lessons.experiments import Experiment, Measured, Preset
 from visualize.jobs.job_queue import JobQueue, Load
-from visualize.jobs.progress_tasks import Record, Task
+from visualize.jobs.live_run import ProgressJob, Record
 
 
-class LessonRun(Task):
+class LessonRun(ProgressJob):
     """Every experiment of a preset, one after another. ``measured`` by kind, complete when ``whole``."""
 
     def __init__(self, queue: JobQueue, load: Load, preset: Preset) -> None:

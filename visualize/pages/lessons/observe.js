@@ -4,6 +4,7 @@ import { progressAnnouncer } from "../../static/announce.js";
 import { drawChart, onLook } from "../../static/chart_panel.js";
 import { body, gently, make, within } from "../../static/dom.js";
 import { Race } from "../../static/race.js";
+import { recordReader } from "../../static/sse.js";
 
 export function mount(element, { props, watch }, setup) {
   const $ = within(element);
@@ -12,9 +13,7 @@ export function mount(element, { props, watch }, setup) {
   const announce = progressAnnouncer(element);
   let charts = {};
 
-  function read(value) {
-    if (!value) return;
-    const record = JSON.parse(value);
+  function read(record) {
     busy(record);
     if (record.over === undefined) return;
     $(".found").hidden = !record.over;
@@ -133,6 +132,7 @@ export function mount(element, { props, watch }, setup) {
   }
 
   onLook(draw);
-  watch("value", () => read(props.value));
-  read(props.value);
+  const readValue = recordReader(read);
+  watch("value", () => readValue(props.value));
+  readValue(props.value);
 }

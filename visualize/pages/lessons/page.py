@@ -20,7 +20,7 @@ from visualize import stage
 from visualize.forms import component
 from visualize.gradio_events import QUIET, REPEATED, begins, nothing, ready, warn
 from visualize.jobs.job_queue import JobQueue, Load
-from visualize.jobs.progress_tasks import Record, follow
+from visualize.jobs.live_run import Record
 from visualize.jobs.run_store import RunStore
 from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.lessons import lesson_view as sheet
@@ -151,9 +151,8 @@ class _Actions:
         if task is None:
             yield nothing(9)
             return
-        for record in follow(task):
-            if not task.whole:
-                yield [*unchanged, as_line(record), gr.skip()]
+        yield [*unchanged, as_line({"channel": task.id}), gr.skip()]
+        task.done.wait()
         if task.whole:
             learner = Learner(learner.prediction, {kind: found.figures for kind, found in task.measured.items()})
             runs = task.measured["runs"].runs if "runs" in task.measured else None
@@ -177,9 +176,8 @@ class _Actions:
         if task is None:
             yield nothing(3)
             return
-        for record in follow(task):
-            if not task.whole:
-                yield [gr.skip(), gr.skip(), as_line(sheet.change(lesson, learner) | record)]
+        yield [gr.skip(), gr.skip(), as_line(sheet.change(lesson, learner) | {"channel": task.id})]
+        task.done.wait()
         if task.whole:
             tried = replace(learner, tried={kind: found.figures for kind, found in task.measured.items()})
             try:

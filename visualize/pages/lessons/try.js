@@ -2,13 +2,13 @@
 
 import { progressAnnouncer } from "../../static/announce.js";
 import { body, make, within } from "../../static/dom.js";
+import { recordReader } from "../../static/sse.js";
 
 export function mount(element, { props, trigger, watch }, setup) {
   const $ = within(element);
   const announce = progressAnnouncer(element);
 
-  function read(value) {
-    const record = value ? JSON.parse(value) : null;
+  const readValue = recordReader((record) => {
     $(".try").hidden = !record;
     if (!record) return;
     const { title, why, rows, see, running = false, progress = "", share, problem } = record;
@@ -28,11 +28,16 @@ export function mount(element, { props, trigger, watch }, setup) {
       return row;
     }));
     $(".see").textContent = see;
+  });
+
+  function changed() {
+    if (!props.value) $(".try").hidden = true;
+    readValue(props.value);
   }
 
   $(".main").textContent = setup.does;
   $(".main").onclick = () => trigger("submit");
   $(".halt").onclick = () => document.querySelector("#stop").click();
-  watch("value", () => read(props.value));
-  read(props.value);
+  watch("value", changed);
+  changed();
 }

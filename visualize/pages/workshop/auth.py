@@ -1,4 +1,4 @@
-"""Who may join a workshop, and who may lead it."""
+"""The code to join a workshop, and the key to lead it."""
 
 from __future__ import annotations
 

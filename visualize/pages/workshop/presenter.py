@@ -1,4 +1,4 @@
-"""What the presenter shows: a run, and the instant of it that all followers see."""
+"""The presenter's view: a run, and the instant of it that all followers see."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ of life, and a page that lost its connection goes on after it."""
 
 
 class Presenter:
-    """What is shown, as messages {run, at, guess} in ``channel``, of which only the newest counts. ``run``: the id of
+    """The view, as messages {run, at, guess} in ``channel``, of which only the newest counts. ``run``: the id of
     the run's channel; None: nothing is shown. ``at``: the frame; None: the newest. ``guess``: the guess whose verdict
     is open, as the frame and the place in its round; None: none. ``left`` is added, as true, when the page that leads
     was closed: what it showed stays.
@@ -61,7 +61,7 @@ class Presenter:
         return True
 
     def leads(self, page: str, session: str | None, *, take: bool) -> bool:
-        """Whether this presenter's page leads. It does if no page led so far, or if it is to ``take`` over.
+        """True if this presenter's page leads. It does if no page led so far, or if it is to ``take`` over.
         ``session``: the page's visitor."""
         if take or self.leader is None:
             self.leader, self._session = page, session

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.kv_cache.kv_cache import PoolSetting
+from lab.kv_cache.kv_cache import CacheConfig
 from lab.trace.events import Bonus, Distributions, Event, Finished, Judged, Proposed, Recovered, RunStarted
-from visualize.pages.pool.pool_blocks import Blocks
-from visualize.pages.pool.sequence_table import Progress
+from visualize.reduce.block_map import PoolBlocks
+from visualize.reduce.sequence_table import Progress
 from visualize.states import KV_FORMATS
 
 UNTOLD = (Proposed, Judged, Distributions, Recovered, Bonus)
@@ -27,7 +27,7 @@ class SharedPool:
 
     def __init__(self, name: str, num_blocks: int, block_size: int) -> None:
         self.name = name
-        self.blocks = Blocks(num_blocks, block_size)
+        self.blocks = PoolBlocks(num_blocks, block_size)
         self.guests: dict[int, Progress] = {}
 
     @property
@@ -62,7 +62,7 @@ class SharedPools:
     sequences, and among equals the one shown before."""
 
     def __init__(self) -> None:
-        self._pools: dict[tuple[str, PoolSetting], SharedPool] = {}
+        self._pools: dict[tuple[str, CacheConfig], SharedPool] = {}
         self._of: dict[tuple[str, int], SharedPool] = {}  # by model and owner, while in progress
         self._shown: SharedPool | None = None
         self.done = 0
@@ -100,7 +100,7 @@ class SharedPools:
 
     def _pool(self, model: str, run: RunStarted) -> SharedPool:
         config = run.config | {"num_blocks": run.num_blocks}
-        setting = PoolSetting(*(config[name] for name in PoolSetting._fields))
+        setting = CacheConfig(*(config[name] for name in CacheConfig._fields))
         if (model, setting) not in self._pools:
             for key, pool in list(self._pools.items()):  # the next sequence in one says what it caches
                 if not pool.guests:
@@ -109,7 +109,7 @@ class SharedPools:
         return self._pools[model, setting]
 
 
-def _named(model: str, setting: PoolSetting) -> str:
+def _named(model: str, setting: CacheConfig) -> str:
     if not setting.num_blocks:
         return f"{model}, no cache"
     parts = [KV_FORMATS[setting.kv_dtype], f"blocks of {setting.block_size}"]

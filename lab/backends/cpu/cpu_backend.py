@@ -1,0 +1,83 @@
+"""The back end in C, for Llama-like models on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from lab.backends.cpu import native_sampler, rejection
+from lab.backends.cpu.native_model import NativeModel
+from lab.backends.cpu.native_support import native_step
+from lab.backends.interface import (
+    Backend,
+    DraftRound,
+    DraftTokens,
+    KernelError,
+    NewTokens,
+    PendingVerification,
+    Verification,
+)
+from lab.backends.torch.batched_verification import read_verification
+from lab.backends.torch.torch_backend import TorchBackend
+from lab.config import SamplingParams
+from lab.kv_cache.attention_metadata import SdpaChoice
+from lab.kv_cache.formats import KVStorage
+from lab.models.language_model import LanguageModel
+
+
+class CpuBackend(TorchBackend):
+    """A model whose steps C computes. Torch computes those that ask for one of its attention back ends.
+
+    Args:
+        native: shared with other back ends. None: the model's own, which has been prepared.
+
+    Raises:
+        KernelError: the step in C could not be compiled.
+    """
+
+    reads_packed_weights = True
+
+    def __init__(self, model: LanguageModel, native: NativeModel | None = None) -> None:
+        super().__init__(model)
+        if native is None and (step := native_step(model)).model is None:
+            raise KernelError(step.failure)
+        self._native = native or step.model
+
+    def forward(self, batch: Sequence[NewTokens], storage: KVStorage | None, sdpa: SdpaChoice = "auto") -> torch.Tensor:
+        if sdpa != "auto":
+            return super().forward(batch, storage, sdpa)
+        return self._native.step(batch, self.model.layers, storage)
+
+    def draft(
+        self,
+        batch: Sequence[NewTokens],
+        windows: Sequence[int],
+        sampling: Sequence[SamplingParams],
+        uniforms: Sequence[torch.Tensor],
+        storage: KVStorage | None,
+    ) -> list[DraftTokens]:
+        if storage is None:
+            return super().draft(batch, windows, sampling, uniforms, storage)
+        u = pad_sequence(uniforms, batch_first=True)
+        ahead = self._native.decode_ahead(batch, self.model.layers, storage, windows, sampling, u)
+        return [DraftTokens(t[:w], q[:w]) for t, q, w in zip(*ahead, windows, strict=True)]
+
+    def sample(
+        self, logits: torch.Tensor, sampling: Sequence[SamplingParams], u: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return native_sampler.sample(logits, sampling, u)
+
+    def verify(self, logits: torch.Tensor, rounds: Sequence[DraftRound]) -> PendingVerification:
+        verdicts = rejection.verify(logits, rounds)
+        return PendingVerification(lambda: list(map(_verification, rounds, verdicts)), None)
+
+    def first(self, layers: int) -> Backend:
+        return CpuBackend(self.model.first(layers), self._native)
+
+
+def _verification(round: DraftRound, verdict: rejection.NativeVerdict) -> Verification:
+    tokens = round.draft.token_ids.tolist() if round.draft else []
+    accepted, next_token, p_next, p, q, figures = verdict
+    return read_verification([*tokens, *p, *q, accepted, next_token, p_next, *figures], round)

@@ -1,0 +1,122 @@
+"""All sequences' rounds of a step, verified on the device at once and copied to the host once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby, islice
+from math import isfinite
+
+import torch
+
+from lab.backends.interface import CHOOSE, VERIFY, DraftRound, DraftTokens, PendingVerification, Verification
+from lab.backends.torch.rejection_sampler import greedy_verify, rejection_sample, row
+from lab.backends.torch.token_distributions import gather_distributions, read_distributions
+from lab.config import SamplingParams
+from lab.util.device_copy import HostCopy, joined, on_device
+
+Sample = Callable[[torch.Tensor, Sequence[SamplingParams], torch.Tensor | None], tuple[torch.Tensor, torch.Tensor]]
+
+
+def verify_rounds(logits: torch.Tensor, rounds: Sequence[DraftRound], sample: Sample) -> PendingVerification:
+    """As ``Backend.verify``, with ``Backend.sample``.
+
+    Rounds that are alike (as many draft tokens, verified in the same way) are computed together.
+    """
+    sampling = [round.sampling for round in rounds for _ in range(round.num_draft_tokens + 1)]
+    kinds = [(it.num_draft_tokens, it.is_sampled, it.has_q, it.sampling.logprobs) for it in rounds]
+    # [rows, 3]; where all are greedy, nothing is drawn.
+    u = (
+        None
+        if all(one.greedy for one in sampling)
+        else on_device(joined([it.uniforms for it in rounds]), logits.device)
+    )
+    # Where every verdict is drawn, the target's own tokens are not needed.
+    chosen_by = None if u is None or all(kind[1] for kind in kinds) else u[:, CHOOSE]
+    p, own = sample(logits, sampling, chosen_by)
+
+    first_row, rows = [], 0
+    for count, *_ in kinds:
+        first_row.append(rows)
+        rows += count + 1
+
+    packed, sizes, order = [], [], sorted(range(len(rounds)), key=kinds.__getitem__)
+    for (count, is_sampled, _, logprobs), members in groupby(order, key=kinds.__getitem__):
+        indices = list(members)
+        if len(indices) == len(rounds):  # all alike: their rows are already in order
+            its = [every if every is None else every.unflatten(0, (len(rounds), count + 1)) for every in (p, u, own)]
+        else:
+            index = on_device(torch.tensor([first_row[i] for i in indices]), logits.device)[:, None]
+            index = index + torch.arange(count + 1, device=logits.device)  # [S, count + 1]
+            its = [every if every is None else every[index] for every in (p, u, own)]
+        verified = _verify_alike(*its, [rounds[i].draft for i in indices], is_sampled, logprobs)
+        packed.append(verified.flatten())
+        sizes += [verified.shape[1]] * len(indices)
+    fetched = HostCopy(joined(packed))  # one tensor, one copy; float32 holds every token id exactly
+
+    def results() -> list[Verification]:
+        numbers, found = iter(fetched.tolist()), {}
+        for i, size in zip(order, sizes, strict=True):
+            found[i] = read_verification(list(islice(numbers, size)), rounds[i])
+        return [found[i] for i in range(len(rounds))]
+
+    return PendingVerification(results, own)
+
+
+def _verify_alike(
+    p: torch.Tensor,
+    u: torch.Tensor | None,
+    own: torch.Tensor,
+    drafts: list[DraftTokens | None],
+    is_sampled: bool,
+    logprobs: int,
+) -> torch.Tensor:
+    """Verify S rounds of g draft tokens each. Returns [S, numbers per round].
+
+    The numbers are g draft tokens, their p, their q, the number accepted, the next token and its p, and what
+    ``gather_distributions`` gives if ``logprobs`` are asked for.
+
+    Args:
+        p: [S, g + 1, vocabulary].
+        u: [S, g + 1, 3]; None where nothing is drawn.
+        own: [S, g + 1] int64, the target's tokens.
+    """
+    if own.shape[1] == 1:
+        return torch.cat([torch.zeros_like(own), own, p[:, 0].gather(-1, own)], dim=1)
+    tokens = torch.stack([some.token_ids for some in drafts])
+    q = None if drafts[0].q is None else torch.stack([some.q for some in drafts])
+    q_drafted = torch.ones_like(p[:, :-1, 0]) if q is None else q.gather(-1, tokens[..., None])[..., 0]
+    if is_sampled:
+        acceptance = rejection_sample(p, q, tokens, u[:, :-1, VERIFY], u[..., CHOOSE])
+    else:
+        acceptance = greedy_verify(own, tokens)
+    accepted, next_token = acceptance
+    p_drafted = p[:, :-1].gather(-1, tokens[..., None])[..., 0]
+    p_next = row(p, accepted).gather(-1, next_token[:, None])
+    numbers = [tokens, p_drafted, q_drafted, accepted[:, None], next_token[:, None], p_next]
+    if logprobs:
+        numbers.append(gather_distributions(p, q, tokens, acceptance, logprobs, is_sampled))
+    return torch.cat(numbers, dim=1)
+
+
+def read_verification(numbers: list[float], round: DraftRound) -> Verification:
+    """A round's verification from its numbers, in the order that ``_verify_alike`` gives."""
+    count = round.num_draft_tokens
+    tokens, p, q = numbers[:count], numbers[count : 2 * count], numbers[2 * count : 3 * count]
+    accepted, next_token, p_next, *figures = numbers[3 * count :]
+    sound = next((i for i, value in enumerate(q) if not isfinite(value)), count)
+    if accepted > sound:  # greedy: the target happens to agree with a broken draft
+        accepted, next_token, p_next = sound, tokens[sound], p[sound]
+    return Verification(
+        draft_token_ids=[int(token) for token in tokens[:sound]],
+        p=p[:sound],
+        q=q[:sound],
+        u=round.uniforms[:sound, VERIFY].tolist() if round.is_sampled else None,
+        num_accepted=int(accepted),
+        next_token=int(next_token),
+        p_next=p_next,
+        finite=all(isfinite(value) for value in (*p, p_next)),
+        draft_finite=sound == count,
+        distributions=read_distributions(figures, count, int(accepted), has_q=round.has_q, is_sampled=round.is_sampled)
+        if figures
+        else [],
+    )

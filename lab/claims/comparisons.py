@@ -1,0 +1,215 @@
+"""Runs compared: settings over texts of several lengths, over several kinds of text, and over a load of requests."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from lab.claims.claim import Chart, Figures, Series
+from lab.claims.trial import Trial, passage
+from lab.config import EngineConfig
+from lab.measure.interval import median_interval
+from lab.measure.measuring import steps
+from lab.measure.prompts import CODE, PROMPTS, held_out_prompts
+from lab.measure.scaling_fit import CACHED, UNCACHED, step_times
+from lab.measure.throughput import memory_rows, summarise
+from lab.measure.workload import write
+from lab.memory.capacity import Deployment, Lengths
+from lab.memory.catalogue import GiB
+from lab.memory.model_memory import known_models
+from lab.trace.run import Run
+
+TEXTS = 6
+"""Texts of each kind, each measured once: the fewest whose median has a 95% interval. Repeats of one text are alike;
+counted as separate samples they would make a figure look more certain than it is (Miller, 2411.00640, on clustered
+questions)."""
+Configs = Mapping[str, Mapping[str, Any]]
+"""Settings by name, as ``claims.toml`` has them."""
+RATES = {
+    "tokens": lambda run: run.metrics.tokens_per_second,
+    "steps": lambda run: 1 / statistics.median(step_times(run).ms),
+}
+"""How fast a run is: tokens per second, or 1 / the median time of a step after the prefill, in milliseconds."""
+decode_rate = RATES["tokens"]
+
+
+# -- over lengths ----------------------------------------------------------------------------
+
+
+def length_sweep(
+    trial: Trial, configs: Configs, lengths: Sequence[int], tokens: int, repeats: int
+) -> dict[tuple[str, int], list[Run]]:
+    """Runs by setting and length of the text, in the order of the repeats. Raises Stopped, LabError."""
+    engine = trial.engine("matched")
+    rows = {
+        (name, length): partial(trial.generate, engine, passage(engine, length), EngineConfig(**config), tokens)
+        for length in lengths
+        for name, config in configs.items()
+    }
+    runs = trial.take_turns({f"{length} tokens, {name}": row for (name, length), row in rows.items()}, repeats)
+    return dict(zip(rows, runs.values(), strict=True))
+
+
+def by_length(
+    trial: Trial,
+    *,
+    sizes: Mapping[str, Any],
+    small: Mapping[str, Any],
+    configs: Configs,
+    ratios: Mapping[str, Sequence[str]],
+    chart: Mapping[str, str],
+    rate: str = "tokens",
+    as_claimed: float | None = None,
+) -> Figures:
+    """Each ratio's median and interval at each length.
+
+    Args:
+        sizes, small: ``lengths``, ``tokens`` and ``repeats``; ``small`` for a test.
+        ratios: by the start of its keys, the faster setting, the slower one, and the name of its line if it is drawn.
+        as_claimed: the first ratio, as the article has it.
+    """
+    size = small if trial.small else sizes
+    runs = trial.once(length_sweep, configs=configs, **size)
+    lengths = tuple(size["lengths"])
+    values: dict[str, Any] = {} if as_claimed is None else {"claimed": as_claimed}
+    series = () if as_claimed is None else (Series("claimed", lengths, (as_claimed,) * len(lengths), "claimed"),)
+    for start, (over, under, *line) in ratios.items():
+        found = {}
+        for length in lengths:
+            pairs = zip(runs[over, length], runs[under, length], strict=True)
+            found[f"{start}{length}"] = median_interval([RATES[rate](a) / RATES[rate](b) for a, b in pairs])
+        values |= found
+        series += tuple(Series(name, lengths, tuple(one.value for one in found.values())) for name in line)
+    if as_claimed is not None:
+        for length in lengths:
+            last = steps(runs[under, length][0], "decode")[-1]
+            values[f"share_{length}"] = last.kv_used_bytes / last.verify_bytes
+    return Figures(values, Chart("lines", chart["x"], chart["y"], series, chart.get("log", "")))
+
+
+class CacheTimes(NamedTuple):
+    """Milliseconds per token by length, medians; and the ratios without a cache over with it, by repeat."""
+
+    lengths: tuple[int, ...]
+    cached: tuple[float, ...]
+    uncached: tuple[float, ...]
+    ratios: tuple[tuple[float, ...], ...]
+    chart: Chart
+
+
+def cache_times(trial: Trial, *, sizes: Mapping[str, Any], small: Mapping[str, Any], configs: Configs) -> CacheTimes:
+    size = small if trial.small else sizes
+    runs, lengths = trial.once(length_sweep, configs=configs, **size), tuple(size["lengths"])
+    ms = {key: [1 / RATES["steps"](run) for run in some] for key, some in runs.items()}
+    cached, uncached = ([ms[name, length] for length in lengths] for name in configs)
+    medians = [tuple(map(statistics.median, some)) for some in (cached, uncached)]
+    ratios = tuple(
+        tuple(slow / fast for slow, fast in zip(*both, strict=True)) for both in zip(uncached, cached, strict=True)
+    )
+    series = tuple(Series(name, lengths, some) for name, some in zip((CACHED, UNCACHED), medians, strict=True))[::-1]
+    return CacheTimes(lengths, *medians, ratios, Chart("lines", "tokens so far", "ms per token", series, log="xy"))
+
+
+# -- over texts ------------------------------------------------------------------------------
+
+GREEDY, PLAIN, PROGRAMS = "stories (greedy)", "stories (temperature 0.8)", "code (temperature 1.5)"
+WRONG_DRAFT = "stories (wrong draft)"
+
+
+class TextKind(NamedTuple):
+    """Texts of one kind, and the draft that proposes in them."""
+
+    draft: str
+    temperature: float
+    prompts: Sequence[str]
+
+
+def kinds() -> dict[str, TextKind]:
+    """From easy to hard. The pair was not trained on these stories."""
+    stories = held_out_prompts()
+    return {
+        GREEDY: TextKind("matched", 0.0, stories),
+        PLAIN: TextKind("matched", 0.8, stories),
+        PROGRAMS: TextKind("matched", 1.5, CODE),
+        WRONG_DRAFT: TextKind("mismatched", 0.0, stories),
+    }
+
+
+def text_sweep(
+    trial: Trial, configs: Configs, tokens: int, kinds: Mapping[str, TextKind]
+) -> dict[str, dict[str, list[Run]]]:
+    """Runs by kind of text and setting, each text once with every setting, in turns. Raises Stopped, LabError."""
+    tokens, texts = (24, 2) if trial.small else (tokens, TEXTS)
+    engines = {draft: trial.engine(draft) for draft in dict.fromkeys(one.draft for one in kinds.values())}
+    rows = {
+        (kind, name, place): partial(
+            trial.generate, engines[one.draft], prompt, EngineConfig(**config), tokens, one.temperature
+        )
+        for kind, one in kinds.items()
+        for place, prompt in enumerate(one.prompts[:texts], 1)
+        for name, config in configs.items()
+    }
+    runs = trial.take_turns({f"{kind}, {name}, text {place}": row for (kind, name, place), row in rows.items()}, 1)
+    found: dict[str, dict[str, list[Run]]] = {kind: {name: [] for name in configs} for kind in kinds}
+    for (kind, name, _), some in zip(rows, runs.values(), strict=True):
+        found[kind][name] += some
+    return found
+
+
+def ladder(trial: Trial, *, configs: Configs, tokens: int, claimed: Mapping[str, float]) -> Figures:
+    """Each rung's speed over the first one's, text by text, beside the article's."""
+    tales = {"tales": TextKind("matched", 0.0, PROMPTS)}
+    [runs] = trial.once(text_sweep, configs=configs, tokens=tokens, kinds=tales).values()
+    rates = {name: list(map(decode_rate, some)) for name, some in runs.items()}
+    first, *others = claimed
+    values, measured = {"rate": median_interval(rates[first])}, [1.0]
+    for name in others:
+        ratio = median_interval([rate / base for rate, base in zip(rates[name], rates[first], strict=True)])
+        values |= {f"claimed: {name}": claimed[name] / claimed[first], f"measured: {name}": ratio}
+        measured.append(ratio.value)
+    series = (
+        Series("claimed", tuple(claimed), tuple(rate / claimed[first] for rate in claimed.values()), "claimed"),
+        Series("measured", tuple(claimed), tuple(measured)),
+    )
+    return Figures(values, Chart("bars", "× the first rung", "", series))
+
+
+# -- over a load -----------------------------------------------------------------------------
+
+
+def paging(trial: Trial, *, most: int, requests: int, repeats: int) -> Figures:
+    """Requests of up to ``most`` tokens in blocks for a third of them: contiguous and paged, and one after another."""
+    engine = trial.engine("matched")
+    trial.report("writing prompts, and finding out how long each answer gets")
+    half, most = (3, 48) if trial.small else (requests // 2, most)
+    rows, setting = trial.measure(lambda: memory_rows(engine, write(engine, [16] * half), most))
+    contiguous_runs = rows["contiguous, the most"]
+    policies = {
+        "alone": partial(contiguous_runs, max_num_seqs=1),
+        "contiguous": contiguous_runs,
+        "paged": rows["paged"],
+    }
+    samples = trial.take_turns(policies, 1 if trial.small else repeats)
+    contiguous, paged = (summarise(samples[name]) for name in ("contiguous", "paged"))
+
+    def over(way: str, other: str, name: str = "tokens_per_second") -> Any:
+        return median_interval([a[name] / b[name] for a, b in zip(samples[way], samples[other], strict=True)])
+
+    model, lengths = known_models()["llama-3.1-8b"], Lengths(500, 4096)
+    large = Deployment(shape=model.shape, parameters=model.parameters, memory=80 * GiB, lengths=lengths)
+    return Figures(
+        {
+            "requests": setting["requests"],
+            "in_contiguous": contiguous["mean_sequences"],
+            "in_paged": paged["mean_sequences"],
+            "vain": contiguous["wasted_share"],
+            "vain_paged": paged["wasted_share"],
+            "fit": over("paged", "contiguous", "mean_sequences"),
+            "faster": over("paged", "contiguous"),
+            "naive": over("paged", "alone"),
+            "batching": over("contiguous", "alone"),
+            "large": large.sequences("paged") / large.sequences("contiguous"),
+        }
+    )

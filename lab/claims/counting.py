@@ -1,0 +1,163 @@
+"""Counted, not timed: operations of a pass from the model's shape, and sizes of caches from published models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from lab.claims.claim import Chart, Figures, Series
+from lab.claims.comparisons import cache_times
+from lab.claims.trial import Trial
+from lab.config import EngineConfig, KVFormat
+from lab.engine.engine import Engine
+from lab.engine.pass_cost import PassCostModel, Span
+from lab.kv_cache.formats import FORMATS, bytes_per_token
+from lab.measure.interval import median_interval
+from lab.measure.scaling_fit import fit_power
+from lab.memory.model_memory import ModelInfo, known_models
+
+HALF = torch.float16
+GB = 1e9
+Sweep = Mapping[str, Any]
+"""Of ``cache_times``."""
+
+
+class Operations(NamedTuple):
+    """Of a pass. ``pairs``: of a query and a key it attends to, in one head of one layer."""
+
+    flops: float
+    attention_flops: float
+    pairs: int
+
+
+def width(engine: Engine) -> int:
+    """Numbers that a token's queries have in all layers."""
+    model = engine.target
+    return model.layers * model.kv_heads * model.query_groups * model.head_dim
+
+
+def count(engine: Engine, start: int, stop: int) -> Operations:
+    """A pass over the tokens at positions ``start`` to ``stop`` - 1, as ``lab.engine.pass_cost`` counts it."""
+    flops = PassCostModel(engine.backends(EngineConfig())[0], None).of([Span(start, stop, keep=1)]).flops
+    pairs = sum(range(start + 1, stop + 1))
+    return Operations(flops, pairs * 4 * width(engine), pairs)
+
+
+def uncached_pass(trial: Trial, *, before: int) -> Figures:
+    found = count(trial.engine("matched"), 0, before + 1)
+    values = {"claimed": before**2, "pairs": found.pairs, "flops": found.flops / 1e9}
+    return Figures(values | {"times": found.flops / before**2, "share": found.attention_flops / found.flops})
+
+
+def reduction(trial: Trial, *, before: int, **sweep: Sweep) -> Figures:
+    engine, measured = trial.engine("matched"), trial.once(cache_times, **sweep)
+    cached, uncached = count(engine, before, before + 1), count(engine, 0, before + 1)
+    return Figures(
+        {
+            "claimed": before,
+            "pairs": cached.pairs,
+            "flops": uncached.flops / cached.flops,
+            "length": measured.lengths[-1],
+            "cached": measured.cached[-1],
+            "uncached": measured.uncached[-1],
+            "time": median_interval(measured.ratios[-1]),
+        },
+        measured.chart,
+    )
+
+
+def complexity(trial: Trial, *, before: int, **sweep: Sweep) -> Figures:
+    """Exponents of the growth with the length: of attention's FLOPs, counted, and of a token's time, fitted."""
+    engine, measured = trial.engine("matched"), trial.once(cache_times, **sweep)
+
+    def exponent(cached: bool) -> float:
+        one, two = (count(engine, n if cached else 0, n + 1).attention_flops for n in (before, 2 * before))
+        return math.log2(two / one)
+
+    values = {"attention_uncached": exponent(False), "attention_cached": exponent(True)}
+    for key, ms in (("uncached", measured.uncached), ("cached", measured.cached)):
+        power = fit_power(measured.lengths, ms)
+        ends = {f"{key}_low": power.low, f"{key}_high": power.high, f"{key}_grows": power.grows}
+        values |= {key: power.exponent, **ends}
+    # Two FLOPs per weight and token; four per number of the width and position attended to. With the cache a token
+    # attends to all n positions of its text; in a text computed as a whole, to half of them on average.
+    large = known_models()["llama-3.1-8b"]
+    even = engine.target.layer_weights / width(engine)
+    even_8b = (large.parameters - large.shape.tables) / (large.shape.layers * large.shape.heads * large.shape.head_dim)
+    values |= {"even": even, "even_cached": even / 2, "even_8b": even_8b, "even_8b_cached": even_8b / 2}
+    return Figures(values, measured.chart)
+
+
+# -- sizes -----------------------------------------------------------------------------------
+
+
+def published(context: int) -> dict[str, ModelInfo]:
+    """Models with a long enough context, without the lab's own."""
+    return {
+        key: model
+        for key, model in known_models().items()
+        if model.shape.context_length >= context and not key.startswith("stories")
+    }
+
+
+def token_bytes(model: ModelInfo, kv_dtype: KVFormat = "auto", kv_heads: int | None = None) -> int:
+    """Bytes of one token in all layers, beside 16-bit weights."""
+    shape = model.shape
+    heads = kv_heads or shape.kv_heads
+    return bytes_per_token(kv_dtype, layers=shape.layers, kv_heads=heads, head_dim=shape.head_dim, dtype=HALF)
+
+
+def weight_shares(_: Trial, *, context: int, low: float, high: float) -> Figures:
+    """The cache of one text over the weights' bytes, for every published model."""
+    models = published(context)
+    share = {key: context * token_bytes(model) / (2 * model.parameters) for key, model in models.items()}
+    one = models["llama-3.1-8b"]
+    ten, twenty = (part * 2 * one.parameters / token_bytes(one) for part in (low, high))
+    ordered = sorted(share, key=share.__getitem__)
+    least, *_, most = ordered
+    names = tuple(models[key].name for key in ordered)
+    series = (
+        Series("share of the weights", names, tuple(100 * share[key] for key in ordered), "formula"),
+        *(
+            Series(f"claimed, {way} {100 * part:g}%", names, (100 * part,) * len(names), "claimed")
+            for way, part in (("from", low), ("to", high))
+        ),
+    )
+    values = {
+        "models": len(models),
+        "inside": sum(low <= value <= high for value in share.values()),
+        "least": share[least],
+        "most": share[most],
+        "ten": ten,
+        "twenty": twenty,
+    }
+    chart = Chart("bars", f"% of the weights' bytes, {context:,} tokens", "", series)
+    return Figures(values, chart, {"least": models[least].name, "most": models[most].name})
+
+
+def cache_size(_: Trial, *, model: str, context: int, gigabytes: float) -> Figures:
+    """A model's cache of one text, with its own KV heads and with one for each query head."""
+    one = known_models()[model]
+    own = context * token_bytes(one) / GB
+    every = context * token_bytes(one, kv_heads=one.shape.heads) / GB
+    names = (f"{one.shape.kv_heads} KV heads, its own", f"{one.shape.heads} KV heads")
+    series = (
+        Series("one sequence", names, (own, every), "formula"),
+        Series("claimed", names, (gigabytes,) * 2, "claimed"),
+    )
+    values = {"claimed": gigabytes, "own": own, "every": every}
+    values |= {"sequences": gigabytes / own, "every_sequences": gigabytes / every}
+    return Figures(values | {"weights": 2 * one.parameters / GB}, Chart("bars", "GB", "", series))
+
+
+def format_saving(_: Trial, *, kv_dtype: KVFormat, context: int, factor: float) -> Figures:
+    """A format's bytes per token under those of 16 bits, for every published model."""
+    models = published(context)
+    ratios = {model.name: token_bytes(model) / token_bytes(model, kv_dtype) for model in models.values()}
+    one = FORMATS[kv_dtype].vector_bytes(128, HALF)
+    name = min(ratios, key=ratios.__getitem__)
+    values = {"claimed": factor, "numbers": 256 / one.numbers, "scales": one.scales, "least": ratios[name]}
+    return Figures(values | {"most": max(ratios.values())}, words={"models": len(models), "name": name})

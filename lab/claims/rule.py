@@ -1,0 +1,171 @@
+"""Rules as data: expressions over a claim's numbers that decide its verdict, and templates that put it into words.
+
+The expressions are Python's, from ``claims.toml``, a file of this package. They see the numbers by their keys, the
+numbers whose keys begin alike as a ``Group``, the rule's own groups and names, and ``FUNCTIONS``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from functools import cache
+from types import CodeType
+from typing import Any, Literal, NamedTuple
+
+from lab.util.messages import listed
+
+Word = Literal["holds", "conditions", "fails", "noisy"]
+
+
+class ClaimResult(NamedTuple):
+    """A verdict. ``why``: the conditions, or the fault. ``needs``: what would make the claim true; empty if it is."""
+
+    word: Word
+    why: str
+    needs: str = ""
+
+
+class Value(float):
+    """A number as a sentence gives it: ``{x}`` to three digits, ``{x:×}`` as a factor, ``{x:%}`` as a share."""
+
+    def __format__(self, spec: str) -> str:
+        if spec == "×":
+            return f"×{self}"
+        if spec == "%":
+            return "no percentage" if math.isinf(self) else f"{100 * float(self):.3g}%".replace("-", "−")
+        return float.__format__(self, spec or (",.0f" if abs(self) >= 100 else ".3g"))
+
+
+class Group(dict[Any, Value]):
+    """Values by name: a kind of text, a rung, or a number of tokens; and the range that they are asked to be in."""
+
+    least, most = -math.inf, math.inf
+
+    @property
+    def met(self) -> list[Any]:
+        """Names of the values in the range."""
+        return [name for name, value in self.items() if self.least <= value <= self.most]
+
+    all = property(lambda self: len(self.met) == len(self))
+    any = property(lambda self: bool(self.met))
+    straddles = property(lambda self: self.low < self.least and self.high > self.most)
+    """The values lie on both sides of the range."""
+    met_names = property(lambda self: listed(list(map(str, self.met))) if self.met else "")
+    low = property(lambda self: min(self.values()))
+    high = property(lambda self: max(self.values()))
+    best = property(lambda self: max(self, key=self.__getitem__))
+    first = property(lambda self: next(iter(self)))
+    last = property(lambda self: next(reversed(self)))
+    start = property(lambda self: self[self.first])
+    end = property(lambda self: self[self.last])
+    rises = property(lambda self: all(a <= b for a, b in itertools.pairwise(self.values())))
+    shown = property(lambda self: ", ".join(f"{value}" for value in self.values()))
+    by_length = property(lambda self: ", ".join(f"{value:×} after {name}" for name, value in self.items()))
+
+    @property
+    def settled(self) -> Any:
+        """The first name from which on all values are in the range."""
+        kept = list(itertools.takewhile(set(self.met).__contains__, reversed(self)))
+        return kept[-1] if kept else None
+
+
+def near(ratio: float, factor: float = 3.0) -> bool:
+    """Of the same order."""
+    return 1 / factor <= ratio <= factor
+
+
+def alike(a: float, b: float) -> bool:
+    """Equal as they are shown."""
+    return f"{Value(a)}" == f"{Value(b)}"
+
+
+FUNCTIONS = {"near": near, "alike": alike, "abs": abs, "len": len, "max": max, "min": min}
+
+
+@cache
+def _code(expression: str) -> CodeType:
+    return compile(expression, "claims.toml", "eval")
+
+
+def _value(expression: str | float, names: Mapping[str, Any]) -> Any:
+    if not isinstance(expression, str):
+        return expression
+    found = eval(_code(expression), {"__builtins__": {}}, names)
+    return Value(found) if type(found) in (int, float) else found
+
+
+class Rule:
+    """The verdict that follows from the numbers: the first of ``holds`` and ``depends`` that is true, else "fails".
+
+    Args:
+        why: a template for every verdict, or one for all. needs: for those that are not "holds".
+        groups: by name, the values that begin with ``of`` and a colon: ``without`` a name, names ``upto`` a number,
+            divided ``over`` another group's, in the order ``by`` another group's, asked to be ``least`` to ``most``.
+        let: names for expressions, in order.
+        words: by name, pairs of a condition and a template, of which the first that is true counts; "": always.
+    """
+
+    def __init__(
+        self,
+        holds: str,
+        why: str | Mapping[str, str],
+        needs: str,
+        depends: str = "False",
+        groups: Mapping[str, Mapping[str, Any]] | None = None,
+        let: Mapping[str, str] | None = None,
+        words: Mapping[str, list[list[str]]] | None = None,
+    ) -> None:
+        self._tests: dict[Word, str] = {"holds": holds, "conditions": depends}
+        self._why, self._needs = why, needs
+        self._groups, self._let, self._words = groups or {}, let or {}, words or {}
+
+    def word(self, values: Mapping[str, float]) -> Word:
+        return self._word(self._names(values))
+
+    def __call__(self, values: Mapping[str, float]) -> ClaimResult:
+        names = self._names(values)
+        word = self._word(names)
+        for name, options in self._words.items():
+            template = next((text for test, text in options if not test or _value(test, names)), "")
+            names[name] = template.format_map(names)
+        why = self._why if isinstance(self._why, str) else self._why[word]
+        return ClaimResult(word, why.format_map(names), "" if word == "holds" else self._needs.format_map(names))
+
+    def _word(self, names: Mapping[str, Any]) -> Word:
+        return next((word for word, test in self._tests.items() if _value(test, names)), "fails")
+
+    def _names(self, values: Mapping[str, float]) -> dict[str, Any]:
+        names: dict[str, Any] = dict(FUNCTIONS)
+        for key, value in values.items():
+            names[key] = Value(value)
+            start, colon, rest = key.partition(": ")
+            if colon:
+                names.setdefault(start, Group())[rest] = Value(value)
+            elif key.startswith("at_"):
+                names.setdefault("at", Group())[int(key.removeprefix("at_"))] = Value(value)
+        for name, options in self._groups.items():
+            names[name] = self._group(names, **options)
+        for name, expression in self._let.items():
+            names[name] = _value(expression, names)
+        return names
+
+    def _group(
+        self,
+        names: Mapping[str, Any],
+        of: str,
+        without: str = "",
+        upto: int | None = None,
+        over: str = "",
+        by: str = "",
+        least: str | float = -math.inf,
+        most: str | float = math.inf,
+    ) -> Group:
+        found = {name: value for name, value in names[of].items() if name != without}
+        if upto is not None:
+            found = {name: value for name, value in found.items() if name <= upto}
+        if over:
+            found = {name: Value(value / names[over][name]) for name, value in found.items()}
+        group = Group((name, found[name]) for name in (sorted(found, key=names[by].get) if by else found))
+        group.least, group.most = _value(least, names), _value(most, names)
+        return group

@@ -1,0 +1,64 @@
+"""Limits of a step's size, which shrink after a step that ran out of memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Several
+
+from lab.config import MOST_PROPOSED
+from lab.engine.sequence import Sequence
+
+LEAST_BATCHED_TOKENS = 1 + MOST_PROPOSED
+"""Fewest tokens that a step may be limited to: a whole round of a sequence."""
+TRY_AGAIN_SECONDS = 60
+"""How often at most a core that is never idle tries again what there was no memory for."""
+
+
+class StepLimits:
+    """The most sequences and tokens in a step.
+
+    If several sequences ran out of memory, half as many may run until all of the older half are done. A single one
+    reads its text in chunks of half the tokens; no step has more until ``grow``, since what did not fit once will
+    hardly fit the next time.
+
+    Attributes:
+        max_num_seqs: most sequences now.
+        max_num_batched_tokens: most tokens of all sequences now, draft tokens included.
+    """
+
+    def __init__(self, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        self.max_num_seqs = self._wished_seqs = max_num_seqs
+        self.max_num_batched_tokens = self._wished_tokens = max_num_batched_tokens
+        self._tried = time.monotonic()
+        self._oom_cohort: list[Sequence] = []  # while one of them runs, fewer may run
+
+    def update(self, running: Several[Sequence]) -> None:
+        """Allow as many sequences as at first, once none of those that ran out of memory is left."""
+        if not any(sequence in running for sequence in self._oom_cohort):
+            self.max_num_seqs, self._oom_cohort = self._wished_seqs, []
+
+    def can_shrink(self, running: Several[Sequence], cached: bool) -> bool:
+        """True if the next step can be smaller: several run, or one reads a text in a cache."""
+        return len(running) > 1 or self._solo_chunk(running, cached) > LEAST_BATCHED_TOKENS
+
+    def shrink(self, running: Several[Sequence], cached: bool) -> None:
+        """Make the next step smaller, if it can be. The caller preempts those for whom there is no more room."""
+        if len(running) > 1:
+            self.max_num_seqs = len(running) // 2
+            self._oom_cohort = list(running[: self.max_num_seqs])
+        elif (chunk := self._solo_chunk(running, cached)) > LEAST_BATCHED_TOKENS:
+            self.max_num_batched_tokens = max(LEAST_BATCHED_TOKENS, chunk // 2)
+
+    @property
+    def retry_is_due(self) -> bool:
+        return time.monotonic() - self._tried >= TRY_AGAIN_SECONDS
+
+    def grow(self) -> None:
+        """Let a step have twice as many tokens again, up to what it could have at first: there may be memory now. If
+        not, it costs a failed step."""
+        self._tried = time.monotonic()
+        self.max_num_batched_tokens = min(self._wished_tokens, 2 * self.max_num_batched_tokens)
+
+    def _solo_chunk(self, running: Several[Sequence], cached: bool) -> int:
+        """Tokens of its text that a sequence running alone computes in a step; 0 if it cannot do so in parts."""
+        return min(running[0].outstanding, self.max_num_batched_tokens) if cached and len(running) == 1 else 0

@@ -1,0 +1,380 @@
+"""Each rule decides by its numbers: constructed ones on every side of its limits."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from lab.claims import CLAIMS
+from lab.claims.claim import WORDS, Findings, Number
+from lab.claims.comparisons import kinds
+from lab.claims.rule import ClaimResult, Group, Rule, Value
+from lab.claims.speculation import fastest
+from lab.measure.interval import median_interval
+
+KINDS = tuple(kinds())
+RUNGS = ("cache + INT8", "cache + paged", "cache + speculation (gamma 5)", "all (gamma 5)")
+
+
+def named(names: tuple[str, ...], numbers: dict[str, tuple[float, ...]]) -> dict[str, float]:
+    return {f"{key}: {name}": value for key, some in numbers.items() for name, value in zip(names, some, strict=True)}
+
+
+def by_kind(**numbers: tuple[float, ...]) -> dict[str, float]:
+    """Each number for every kind of text, by its name."""
+    return named(KINDS, numbers)
+
+
+def by_rung(**numbers: tuple[float, ...]) -> dict[str, float]:
+    return named(RUNGS, numbers)
+
+
+def time_power(**ways: tuple[float, float]) -> dict[str, float]:
+    """Intervals of the exponents of times, by way of decoding."""
+    values: dict[str, float] = {}
+    for way, (low, high) in ways.items():
+        values |= {way: (low + high) / 2, f"{way}_low": low, f"{way}_high": high, f"{way}_grows": True}
+    return values
+
+
+UNCACHED = {"claimed": 1e6, "pairs": 501_501, "flops": 31.8, "times": 31_800.0, "share": 0.26}
+FEWER = {"claimed": 1000.0, "length": 960, "flops": 756.0, "time": 90.0}
+GROWTH = {
+    "attention_uncached": 2.0,
+    "attention_cached": 1.0,
+    "even": 2880.0,
+    "even_cached": 1440.0,
+    "even_8b": 53_000.0,
+    "even_8b_cached": 26_500.0,
+}
+SHARES = {"models": 14, "least": 0.01, "most": 0.4, "ten": 12_000.0, "twenty": 24_000.0}
+SEVENTY = {"sequences": 3.0, "every_sequences": 0.4}
+SAVING = {"numbers": 4.0, "claimed": 4.0, "most": 3.9}
+HEADS = {"saving": 4.0, "unfit": 32, "whole": 60.0, "forced": 300.0, "mean": 130.0, "seventy": 8}
+ACCEPTED = {"claimed_low": 0.6, "claimed_high": 0.7}
+FORMULA = by_kind(said=(4.5, 3.5, 3.0, 1.0), tokens=(3.0, 2.5, 2.0, 1.0))
+TWO = {"texts": 4, "same": 4, "exact": True}
+THREE = {"three_at_tenth": 0.86, "ten_at_hundredth": 0.93}
+JUDGED = by_kind(accepted=(0.8, 0.65, 0.5, 0.05))
+BY_P = {"exact": 0.3, "control": 0.0, "rate": 0.17, "standard_rate": 0.63, "tokens": 1.2, "standard_tokens": 2.5}
+DIFFERENCE = {"places": 16, "raised": 16, "clamped": 0.1, "absolute": 0.0, "control": 0.0}
+STALE = {"texts": 6, "control": 6, "place": 3, "kl": 1.8, "left": 100.0}
+PAGING = {"vain": 0.6, "naive": 1.9}
+LADDER = by_rung(claimed=(1.0, 2.3, 3.75, 4.3))
+BOTH = {"draft: 16": 0.9, "draft: 128": 1.4}
+
+CASES = [
+    ("million-operations", UNCACHED | {"times": 2.9}, "holds"),
+    ("million-operations", UNCACHED | {"times": 3.1}, "conditions"),
+    ("million-operations", UNCACHED | {"pairs": 300_000}, "fails"),
+    ("thousand-operations", FEWER | {"time": 400.0}, "holds"),
+    ("thousand-operations", FEWER | {"time": 300.0}, "conditions"),
+    ("thousand-operations", FEWER | {"flops": 300.0}, "fails"),
+    ("complexity", GROWTH | time_power(uncached=(1.8, 2.2), cached=(0.8, 1.2)), "holds"),
+    ("complexity", GROWTH | time_power(uncached=(1.1, 1.3), cached=(0.8, 1.2)), "conditions"),
+    ("complexity", GROWTH | time_power(uncached=(1.8, 2.2), cached=(0.1, 1.2)), "conditions"),  # a wide interval
+    ("complexity", GROWTH | time_power(uncached=(1.8, 2.2), cached=(0.8, 1.2)) | {"cached_grows": False}, "conditions"),
+    ("complexity", GROWTH | time_power(uncached=(1.1, 1.3), cached=(0.1, 4)) | {"attention_uncached": 1.5}, "fails"),
+    ("short-speedup", {"at_16": 1.35, "at_128": 1.55, "at_960": 90.0}, "holds"),
+    ("short-speedup", {"at_16": 1.35, "at_128": 9.0}, "conditions"),
+    ("short-speedup", {"at_16": 1.2, "at_128": 1.7}, "conditions"),
+    ("short-speedup", {"at_16": 1.2, "at_128": 1.25}, "fails"),
+    ("short-speedup", {"at_16": 1.7, "at_128": 9.0, "at_256": 1.45}, "fails"),
+    ("long-speedup", {"at_16": 1.2, "at_960": 3.0}, "holds"),
+    ("long-speedup", {"at_16": 3.2, "at_960": 2.9}, "conditions"),
+    ("long-speedup", {"at_16": 1.2, "at_960": 2.9}, "fails"),
+    ("memory-share", SHARES | {"inside": 14}, "holds"),
+    ("memory-share", SHARES | {"inside": 1}, "conditions"),
+    ("memory-share", SHARES | {"inside": 0}, "fails"),
+    ("seventy-80gb", SEVENTY | {"claimed": 80.0, "own": 61.0, "every": 488.0}, "holds"),
+    ("seventy-80gb", SEVENTY | {"claimed": 80.0, "own": 10.0, "every": 80.0}, "conditions"),
+    ("seventy-80gb", SEVENTY | {"claimed": 80.0, "own": 1.34, "every": 10.7}, "fails"),
+    ("seventy-80gb", SEVENTY | {"claimed": 80.0, "own": 7.2, "every": 58.0}, "fails"),
+    ("seventy-4gb", SEVENTY | {"claimed": 4.0, "own": 4.9, "every": 39.0}, "holds"),
+    ("seventy-4gb", SEVENTY | {"claimed": 4.0, "own": 5.1, "every": 40.0}, "fails"),
+    ("int8-halves", {"numbers": 2.0, "claimed": 2.0, "most": 1.94, "least": 1.8}, "holds"),
+    ("int8-halves", {"numbers": 2.0, "claimed": 2.0, "most": 1.94, "least": 1.79}, "conditions"),
+    ("int4-quarters", SAVING | {"least": 3.6}, "holds"),
+    ("int4-quarters", SAVING | {"least": 3.56}, "conditions"),
+    ("int4-quarters", SAVING | {"least": 3.0, "numbers": 3.5}, "fails"),
+    ("kv-heads-8", HEADS | {"loads": True, "forced_kl": 0.05, "mean_kl": 0.5}, "holds"),
+    ("kv-heads-8", HEADS | {"loads": False, "forced_kl": 0.05, "mean_kl": 0.05}, "conditions"),
+    ("kv-heads-8", HEADS | {"loads": True, "forced_kl": 2.0, "mean_kl": 0.5}, "fails"),
+    ("int8-lossless", {"rise": 0.001, "high": 0.009, "kl": 0.009}, "holds"),
+    ("int8-lossless", {"rise": 0.001, "high": 0.011, "kl": 0.001}, "conditions"),
+    ("int8-lossless", {"rise": 0.001, "high": 0.009, "kl": 0.011}, "conditions"),
+    ("int8-lossless", {"rise": 0.011, "high": 0.012, "kl": 0.001}, "fails"),
+    ("int8-speed", {"at_16": 0.91, "at_768": 1.09}, "holds"),
+    ("int8-speed", {"at_16": 0.98, "at_768": 1.2}, "conditions"),
+    ("int8-speed", {"at_16": 0.8, "at_768": 1.2}, "fails"),
+    ("acceptance-rate", ACCEPTED | by_kind(accepted=(0.7, 0.65, 0.62, 0.0)), "holds"),  # whatever the wrong draft does
+    ("acceptance-rate", ACCEPTED | by_kind(accepted=(0.8, 0.65, 0.4, 0.0)), "conditions"),
+    ("acceptance-rate", ACCEPTED | by_kind(accepted=(0.8, 0.8, 0.4, 0.0)), "conditions"),
+    ("acceptance-rate", ACCEPTED | by_kind(accepted=(0.4, 0.4, 0.4, 0.65)), "fails"),
+    ("acceptance-rate", ACCEPTED | by_kind(accepted=(0.8, 0.8, 0.8, 0.0)), "fails"),
+    ("speedup-formula", FORMULA | by_kind(faster=(2.9, 2.6, 1.9, 0.5)), "holds"),
+    ("speedup-formula", FORMULA | by_kind(faster=(2.9, 1.2, 0.8, 0.5)), "conditions"),
+    ("speedup-formula", FORMULA | by_kind(faster=(2.69, 2.25, 1.79, 1.0)), "fails"),
+    ("speedup-formula", FORMULA | by_kind(faster=(3.4, 2.8, 2.25, 1.0)), "fails"),
+    ("speedup-formula", FORMULA | by_kind(said=(3.0, 2.5, 2.0, 1.0), faster=(1.5, 1.2, 0.8, 0.5)), "fails"),
+    ("two-to-three", TWO | by_kind(faster=(2.5, 2.0, 1.0, 0.5), large=(2.5, 2.0, 1.2, 0.6)), "holds"),
+    ("two-to-three", TWO | by_kind(faster=(2.5, 1.9, 1.0, 0.5), large=(2.5, 1.9, 1.2, 0.6)), "conditions"),
+    ("two-to-three", TWO | by_kind(faster=(1.5, 1.2, 1.0, 0.5), large=(1.9, 1.5, 1.2, 0.6)), "fails"),
+    ("two-to-three", TWO | {"same": 3} | by_kind(faster=(3.0,) * 4, large=(3.0,) * 4), "fails"),
+    ("two-to-three", TWO | {"same": 3, "exact": False} | by_kind(faster=(3.0,) * 4, large=(3.0,) * 4), "holds"),
+    ("two-to-three", TWO | {"same": 3, "exact": False} | by_kind(faster=(1.0,) * 4, large=(3.0,) * 4), "conditions"),
+    ("three-to-ten", THREE | JUDGED | by_kind(faster=(3.1, 1.0, 1.0, 0.5)), "holds"),
+    (
+        "three-to-ten",
+        THREE | by_kind(accepted=(0.87, 0.6, 0.5, 0.0), faster=(1.9, 1.0, 1.0, 0.5)),
+        "conditions",
+    ),
+    ("three-to-ten", THREE | JUDGED | by_kind(faster=(1.9, 1.0, 1.0, 0.5)), "fails"),
+    ("seven-two", {"need": 0.64} | JUDGED, "holds"),
+    ("seven-two", {"need": 0.7} | JUDGED, "conditions"),
+    ("seven-two", {"need": 0.89} | JUDGED, "fails"),
+    ("larger-window", JUDGED | by_kind(best=(4, 2, 2, 0)), "holds"),
+    ("larger-window", JUDGED | by_kind(best=(2, 2, 2, 0)), "holds"),
+    ("larger-window", JUDGED | by_kind(best=(4, 1, 2, 0)), "conditions"),
+    ("larger-window", JUDGED | by_kind(best=(2, 1, 2, 0)), "conditions"),
+    ("larger-window", JUDGED | by_kind(best=(2, 2, 0, 1)), "conditions"),
+    ("larger-window", JUDGED | by_kind(best=(2, 4, 2, 2)), "fails"),
+    ("accept-by-p", BY_P | {"rate": 0.6}, "holds"),
+    ("accept-by-p", BY_P, "conditions"),
+    ("accept-by-p", BY_P | {"exact": 1e-7, "rate": 0.6}, "fails"),
+    ("redraw-p-minus-q", DIFFERENCE | {"raised": 0, "absolute": 0.1}, "holds"),
+    ("redraw-p-minus-q", DIFFERENCE, "conditions"),
+    ("redraw-p-minus-q", DIFFERENCE | {"raised": 0}, "conditions"),
+    ("redraw-p-minus-q", DIFFERENCE | {"clamped": 1e-9}, "fails"),
+    ("no-rollback", STALE | {"same": 6, "stays": 1.0}, "holds"),
+    ("no-rollback", STALE | {"same": 6, "stays": 1.0, "left": 0.0}, "conditions"),  # nothing rejected, so nothing shown
+    ("no-rollback", STALE | {"same": 4, "stays": 0.95}, "conditions"),
+    ("no-rollback", STALE | {"same": 0, "stays": 0.1}, "fails"),
+    ("paged-throughput", PAGING | {"fit": 2.3, "faster": 2.0}, "holds"),
+    ("paged-throughput", PAGING | {"fit": 2.3, "faster": 1.9}, "conditions"),
+    ("paged-throughput", PAGING | {"fit": 1.9, "faster": 1.9, "naive": 3.0}, "conditions"),
+    ("paged-throughput", PAGING | {"fit": 1.9, "faster": 1.9}, "fails"),
+    ("ladder", LADDER | by_rung(measured=(1.1, 2.0, 3.0, 4.0)), "holds"),
+    ("ladder", LADDER | by_rung(measured=(1.1, 2.0, 1.0, 2.0)), "conditions"),
+    ("ladder", LADDER | by_rung(measured=(1.1, 1.4, 1.0, 2.0)), "fails"),
+    ("both-ten", BOTH | {"at_16": 10.1, "at_128": 20.0}, "holds"),
+    ("both-ten", BOTH | {"at_16": 5.0, "at_128": 20.0}, "holds"),
+    ("both-ten", BOTH | {"at_16": 5.0, "at_128": 9.9}, "fails"),
+]
+
+
+def decide(name: str, values: dict[str, float]) -> ClaimResult:
+    return CLAIMS[name].decide(values)
+
+
+@pytest.mark.parametrize(("name", "values", "word"), CASES, ids=[f"{name}, {word}" for name, _, word in CASES])
+def test_the_numbers_decide_the_verdict(name, values, word) -> None:
+    verdict = decide(name, values)
+    assert verdict.word == CLAIMS[name].decide.word(values) == word
+    assert verdict.why
+    assert "{" not in verdict.why + verdict.needs
+    assert bool(verdict.needs) == (word != "holds")
+    # Numbers that could not occur together give a verdict, too, and no error.
+    spread = tuple(Number(key, key, value, low=0.5 * value, high=2 * value) for key, value in values.items())
+    assert CLAIMS[name].verdict(Findings(spread)).word in WORDS
+
+
+def test_every_rule_is_tried_on_more_than_one_side() -> None:
+    for name in CLAIMS:
+        words = {word for claim, _, word in CASES if claim == name}
+        assert "holds" in words, name
+        assert len(words) > 1, name
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "parts"),
+    [
+        ("short-speedup", {"at_16": 1.35, "at_128": 1.55}, ("×1.35 to ×1.55", "16 and 128")),
+        ("long-speedup", {"at_16": 1.2, "at_960": 2.9}, ("×2.9", "960")),
+        ("long-speedup", {"at_8": 1.0, "at_64": 3.05, "at_128": 2.9, "at_512": 9.0, "at_960": 20.0}, ("from 512 on",)),
+        ("long-speedup", {"at_8": 3.0, "at_960": 20.0}, ("from 8 on",)),
+        ("complexity", GROWTH | time_power(uncached=(0.8, 4.0), cached=(0.8, 1.2)), ("(0.80 to 4.00 or more)",)),
+        ("complexity", GROWTH | time_power(uncached=(0.8, 3.9), cached=(0.8, 1.2)), ("(0.80 to 3.90) without",)),
+        ("complexity", GROWTH | time_power(uncached=(1, 2), cached=(0.8, 1.2)), ("2,880", "1,440", "power 1.00")),
+        (
+            "complexity",
+            GROWTH | time_power(uncached=(1, 2), cached=(0.8, 1.2)) | {"uncached_grows": False},
+            ("does not surely grow without the cache, and grows",),
+        ),
+        ("acceptance-rate", ACCEPTED | by_kind(accepted=(0.8, 0.65, 0.4, 0.0)), ("40% to 80%", KINDS[1])),
+        (
+            "speedup-formula",
+            FORMULA | by_kind(said=(3.5, 3.5, 3.0, 1.0), faster=(1.5, 1.2, 0.8, 0.5)),
+            ("gives 3 where a pass gave 2", KINDS[2]),
+        ),
+        ("speedup-formula", FORMULA | by_kind(faster=(1.5, 1.2, 0.8, 0.1)), ("×0.8", "×2 ")),
+        (
+            "two-to-three",
+            TWO | by_kind(faster=(1.5, 1.2, 1.0, 0.5), large=(2.5, 1.9, 1.2, 0.6)),
+            ("All 4", "×0.5 to ×1.5", f"×2.5 for {KINDS[0]}", f"×1.9 for {KINDS[1]}"),
+        ),
+        ("three-to-ten", THREE | JUDGED | by_kind(faster=(1.9, 1.0, 1.0, 0.5)), ("×1.9", "80%", "86%", "93%")),
+        ("seven-two", {"need": 0.7} | JUDGED, (f"65% in {KINDS[1]}", f"80% in {KINDS[0]}")),
+        ("int8-halves", {"numbers": 2.0, "claimed": 2.0, "most": 1.94, "least": 1.8}, ("×1.8 to ×1.94",)),
+        ("int8-halves", {"numbers": 2.0, "claimed": 2.0, "most": 1.94, "least": 1.941}, ("×1.94 with",)),
+        ("redraw-p-minus-q", DIFFERENCE, ("below 1e-300",)),
+        ("redraw-p-minus-q", DIFFERENCE | {"absolute": 2e-9}, ("p-value 2e-09",)),
+        ("both-ten", BOTH | {"at_16": 10.1, "at_128": 20.0, "at_384": 30.0}, ("16, 128 and 384", "×0.9 to ×1.4")),
+        ("both-ten", BOTH | {"at_16": 5.0, "at_128": 20.0}, ("after 128 tokens",)),
+        ("paged-throughput", PAGING | {"fit": 1.9, "faster": 1.5, "naive": 3.0}, ("For the speed over", "×3 over")),
+        ("paged-throughput", PAGING | {"fit": 2.3, "faster": 1.5, "naive": 3.0}, ("how many fit and the speed",)),
+        ("ladder", LADDER | by_rung(measured=(1.1, 2.0, 1.0, 2.0)), ("For cache + INT8 and cache + paged.",)),
+        ("larger-window", JUDGED | by_kind(best=(4, 1, 2, 0)), ("is 0, 2, 1, 4, from",)),
+    ],
+)
+def test_a_verdict_gives_the_numbers_that_it_rests_on(name, values, parts) -> None:
+    for part in parts:
+        assert part in decide(name, values).why
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "part", "there"),
+    [
+        ("int8-lossless", {"rise": 0.001, "high": 0.009, "kl": 0.011}, "not sure", False),
+        ("int8-lossless", {"rise": 0.001, "high": 0.011, "kl": 0.02}, "not sure", True),
+        ("int8-lossless", {"rise": 0.001, "high": 0.011, "kl": 0.02}, "divergence is not", True),
+        ("speedup-formula", FORMULA | by_kind(faster=(3.0, 2.5, 2.0, 1.0)), "ignores", False),
+        (
+            "speedup-formula",
+            FORMULA | by_kind(said=(3.0, 2.5, 2.0, 1.0), faster=(1.5, 1.2, 0.8, 0.5)),
+            "judged",
+            False,
+        ),
+        ("two-to-three", TWO | {"same": 3, "exact": False} | by_kind(faster=(3,) * 4, large=(3,) * 4), "16 bits", True),
+        ("two-to-three", TWO | {"same": 3} | by_kind(faster=(3,) * 4, large=(3,) * 4), "16 bits", False),
+        ("complexity", GROWTH | time_power(uncached=(2.01, 3.0), cached=(0.1, 0.5)), "form does not fit", True),
+        ("complexity", GROWTH | time_power(uncached=(1.99, 3.0), cached=(0.1, 0.5)), "form does not fit", False),
+        ("complexity", GROWTH | time_power(uncached=(1.1, 1.3), cached=(1.01, 3.0)), "form does not fit", True),
+        ("complexity", GROWTH | time_power(uncached=(1.1, 1.3), cached=(0.99, 3.0)), "form does not fit", False),
+    ],
+)
+def test_a_reason_is_given_only_where_it_is_one(name, values, part, there) -> None:
+    assert (part in decide(name, values).why) == there
+
+
+@pytest.mark.parametrize(("fit", "part"), [(0.9, "3 such sequences at once."), (1.0, "or 1 of a model with 64")])
+def test_a_size_is_also_given_in_sequences_of_every_head_if_one_fits(fit, part) -> None:
+    values = {"claimed": 80, "own": 10, "every": 9, "sequences": 3, "every_sequences": fit}
+    assert part in decide("seventy-80gb", values).needs
+
+
+def test_quotes_keep_their_qualifications_and_the_table_is_the_one_described() -> None:
+    assert "than naive HuggingFace pipelines" in CLAIMS["paged-throughput"].quote
+    assert "higher batching" in CLAIMS["paged-throughput"].quote
+    assert CLAIMS["redraw-p-minus-q"].quote.endswith("# Simplified")
+    assert CLAIMS["acceptance-rate"].quote.startswith("With a well-matched draft model")
+    ladder = CLAIMS["ladder"]
+    for rate in ladder.experiment.keywords["claimed"].values():
+        assert f" {rate}" in ladder.tested
+    for name, claim in CLAIMS.items():
+        assert claim.id == name
+        assert "Holds if" in claim.rule
+        assert len(claim.quote.split()) <= 20  # a few words
+
+
+# -- intervals -------------------------------------------------------------------------------
+
+
+def median(key: str, *measured: float) -> Number:
+    sure = median_interval(measured)
+    return Number(key, f"median of {key}", sure.value, "×", low=sure.low, high=sure.high)
+
+
+def decided(name: str, *numbers: Number) -> ClaimResult:
+    return CLAIMS[name].verdict(Findings(numbers))
+
+
+@pytest.mark.parametrize(
+    ("repeats", "word"),
+    [
+        ((0.98, 1.0, 1.02), "holds"),
+        ((0.98, 1.0, 1.12), "noisy"),  # once on the other side
+        ((0.89, 0.88, 0.91), "noisy"),
+        ((0.7, 0.8, 0.85), "conditions"),
+        ((0.5, 0.98, 0.99, 1.0, 1.0, 1.01, 1.02, 1.03, 2.0), "holds"),  # enough repeats to leave out outliers
+        ((1.0,), "holds"),  # no interval
+    ],
+)
+def test_repeats_on_both_sides_of_a_limit_give_no_verdict(repeats, word) -> None:
+    """int8-speed holds from ×0.9 to ×1.1 after every text."""
+    assert decided("int8-speed", median("at_16", *repeats), median("at_768", 1.0, 1.02, 0.99)).word == word
+
+
+def test_an_interval_counts_in_its_middle_and_only_where_it_changes_the_verdict() -> None:
+    wide = [median(f"at_{length}", 0.37, 1.42, 3.3) for length in (16, 768)]
+    assert decided("int8-speed", *wide).word == "noisy"  # both ends are outside the limits, which lie between them
+    noisy = decided("int8-speed", median("at_16", 0.98, 1.0, 1.12))
+    for part in (WORDS["holds"], WORDS["fails"], "median of at_16", "×0.98 to ×1.12"):
+        assert part in noisy.why
+    long = median("at_960", 4.0, 9.0, 30.0)
+    assert decided("long-speedup", median("at_16", 1.0, 1.4), long).word == "holds"
+    assert decided("long-speedup", long._replace(low=2.9)).word == "noisy"
+    assert median("at_64", 1.0).spread == ""
+
+
+@pytest.mark.parametrize(("low", "high", "word"), [(0.61, 0.69, "holds"), (0.55, 0.75, "noisy")])
+def test_a_wide_interval_of_acceptance_meets_no_claim(low: float, high: float, word: str) -> None:
+    claimed = [Number(key, "", value) for key, value in ACCEPTED.items()]
+    shares = [Number(f"accepted: {kind}", kind, 0.65, "%", low=low, high=high) for kind in KINDS]
+    assert decided("acceptance-rate", *claimed, *shares).word == word
+
+
+def test_a_gain_that_is_at_its_limit_by_chance_gives_no_verdict() -> None:
+    fixed = TWO | by_kind(faster=(1.5, 1.2, 1.0, 0.5)) | by_kind(large=(2.02, 1.5, 1.2, 0.6))
+    numbers = {key: Number(key, key, value) for key, value in fixed.items()}
+    assert decided("two-to-three", *numbers.values()).word == "conditions"
+    large = f"large: {KINDS[0]}"
+    numbers[large] = numbers[large]._replace(low=1.6, high=2.63)
+    assert decided("two-to-three", *numbers.values()).word == "noisy"
+
+
+def test_the_fastest_window_is_given_with_those_not_surely_slower() -> None:
+    rates = {0: [100, 101, 99], 1: [150, 149, 152], 2: [151, 160, 140], 4: [120, 121, 119]}
+    found = fastest(rates)
+    assert (found.value, found.low, found.high) == (2, 1, 2)
+    assert fastest({0: [100, 101], 4: [50, 51]}).value == 0
+
+
+# -- the language of rules -------------------------------------------------------------------
+
+
+def test_numbers_are_formatted_for_people() -> None:
+    values = (0, 2, 1.239, 12.39, 123.9, 1_234_567, 0.01, 0.0012349, 0.00012349, 2.9e-297)
+    texts = ["0", "2", "1.24", "12.4", "124", "1,234,567", "0.01", "0.00123", "0.000123", "2.9e-297"]
+    assert [f"{Value(x)}" for x in values] == texts
+    numbers = ((0.123, "%"), (-0.0494, "%"), (2.5, "×"), (3, "ms"), (True, ""), (math.inf, "%"))
+    texts = ["12.3%", "−4.94%", "×2.5", "3 ms", "yes", "none"]
+    assert [Number("a", "a", value, unit).text for value, unit in numbers] == texts
+
+
+def test_a_group_describes_the_values_in_its_range() -> None:
+    group = Group({8: Value(1), 16: Value(2), 32: Value(5)})
+    group.least, group.most = 1.5, 4
+    assert (group.met, group.all, group.any, group.straddles) == ([16], False, True, True)
+    assert (group.low, group.high, group.best, group.start, group.end) == (1, 5, 32, 1, 5)
+    assert (group.shown, group.by_length) == ("1, 2, 5", "×1 after 8, ×2 after 16, ×5 after 32")
+    assert group.rises
+    assert group.settled is None
+    group.most = 9
+    assert group.settled == 16
+
+
+def test_a_rule_sees_numbers_and_groups_and_nothing_else() -> None:
+    for test in ("__import__('os')", "open('x')", "unknown > 1"):
+        with pytest.raises(NameError):
+            Rule(test, "", "")({"a": 1.0})
+    rule = Rule(
+        "double > 4",
+        "{word}: {double:×}",
+        "{a:%}",
+        let={"double": "2 * a"},
+        words={"word": [["a > 9", "large"], ["", "small"]]},
+    )
+    assert rule({"a": 3.0}) == ClaimResult("holds", "small: ×6")
+    assert rule({"a": 0.5}) == ClaimResult("fails", "small: ×1", "50%")
