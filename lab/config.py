@@ -1,4 +1,4 @@
-"""What a user chooses: the engine's toggles and the sampling of one request.
+"""A user's choices: the engine's toggles and the sampling of one request.
 
 Every error that a wrong choice can cause is raised here, or is of a type in ``lab.errors``, with a sentence that says
 what would be right.
@@ -22,7 +22,7 @@ HIGHEST_PRIORITY = 9
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """What a request asks of the engine.
+    """Settings of the engine for one request.
 
     The first eleven settings belong to a pool of cache blocks: requests that agree on
     them share one pool and are computed in one batch. The others are a request's own.
@@ -134,7 +134,7 @@ LONGEST_STOP = 200
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """How the next token is chosen, and when to stop.
+    """Rules for choosing the next token, and for stopping.
 
     Attributes:
         max_tokens: most tokens to generate.

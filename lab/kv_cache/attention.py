@@ -1,12 +1,13 @@
 """The one attention function of transformers' models: where torch or Triton computes, every toggle goes through it.
 
 A step is a packed forward pass with a plan (``lab.kv_cache.attention_metadata``). Decoding one token, verifying
-several proposals and
-reading a prompt differ only in how many new tokens a sequence has.
+several draft tokens and reading a prompt differ only in how many new tokens a sequence has.
 
 There are two ways to compute it here: the reference, in torch, which gathers the slots that it reads (``StepPlan``),
 and Triton kernels, which read a cache block by block (``BlockPlan``). A step in C, the default on a CPU, has attention
-of its own (``lab/backends/cpu/attention.h``).
+of its own.
+
+Lesson 2, the KV cache.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many cores this process may keep busy, often fewer than its machine has. Asked before torch is imported."""
+"""The cores that this process may keep busy, often fewer than its machine has. Counted before torch is imported."""
 
 from __future__ import annotations
 

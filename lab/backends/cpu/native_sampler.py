@@ -33,7 +33,7 @@ def sample(
 
 
 def described(sampling: Sequence[SamplingParams], u: torch.Tensor | None, each: int = 1) -> tuple[Choices, object]:
-    """How tokens are chosen, for C, and what must be kept alive until they are.
+    """The choice of tokens as C reads it, and what must be kept alive until they are.
 
     Args:
         sampling: one for the first ``each`` tokens, one for the next, and so on.

@@ -74,7 +74,7 @@ def refusal(model: LanguageModel) -> str | None:
 
 
 def packed_parameters(config: PreTrainedConfig, parameters: int) -> int:
-    """How many of a model's ``parameters`` the step in C copies into bfloat16 (``NativeModel``) if it is loaded in
+    """The number of a model's ``parameters`` that the step in C copies into bfloat16 (``NativeModel``) if loaded in
     float32: all but an embedding table that is not the head too. (Norms and biases are not copied either, but are few.)
     0: the configuration describes a model that it cannot compute, or weights stored in another dtype than bfloat16.
     """

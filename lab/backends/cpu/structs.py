@@ -120,7 +120,7 @@ def _in_large_pages(size: int) -> torch.Tensor:
 
 
 def describe(storage: KVStorage, repeated: int = 1) -> Storage:
-    """Where a cache's numbers and scales are, and how far apart; its layers ``repeated`` times over."""
+    """The addresses of a cache's numbers and scales, and their strides; its layers ``repeated`` times over."""
     slots = []
     for layer in storage.layers * repeated:
         form, tensors = parts(layer)

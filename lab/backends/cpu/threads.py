@@ -1,4 +1,4 @@
-"""How many threads a step in C has."""
+"""The number of threads of a step in C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""From logits to a distribution, and from a distribution to a token."""
+"""The sampler: from logits to a distribution, and from a distribution to a token.
+
+Lesson 1, decoding one token at a time.
+"""
 
 from __future__ import annotations
 
