@@ -349,7 +349,7 @@ class Engine:
                 raise RuntimeError("no engine works on this request: it belongs to another engine, or was dropped")
 
     def abandon(self, sequence: Sequence) -> None:
-        """End a sequence whose events nobody reads any more, at once if no other thread is stepping."""
+        """End a sequence whose events are not read any more, at once if no other thread is stepping."""
         sequence.prompt.cancelled.set()
         self._lock.reap_abandoned()
 

@@ -154,7 +154,7 @@ class LanguageModel:
             token_ids = token_ids.clamp_max(self.vocabulary - self.padding - 1)
         output = self.model(
             input_ids=token_ids[None],
-            # The kernels' steps pass int32: the layers would be recompiled for it while somebody waits.
+            # Some steps pass int32: the layers would be recompiled for it while a request waits.
             position_ids=positions[None].long() if self.compiled else positions[None],
             use_cache=False,
             logits_to_keep=keep,

@@ -51,7 +51,7 @@ def _truncated(p: torch.Tensor, rows: Sequence[SamplingParams]) -> torch.Tensor:
     if all(row.greedy or (row.top_k == 0 and row.top_p == 1) for row in rows):
         return p
     device, vocabulary = p.device, p.shape[-1]
-    # Stable: of equally likely tokens at the border the lowest ids stay, as in C.
+    # Stable: of equally likely tokens at the border the lowest ids stay, whatever computes.
     ordered, order = p.sort(dim=-1, descending=True, stable=True)
     top_k = _column([vocabulary if row.greedy or row.top_k == 0 else row.top_k for row in rows], device)
     ordered = ordered.masked_fill(torch.arange(vocabulary, device=device) >= top_k, 0.0)
