@@ -68,19 +68,19 @@ from visualize.page_list import PAGES
 from visualize.pages.claims import page as claims
 from visualize.pages.compare import page as compare
 from visualize.pages.deploy import page as deploy
-from visualize.pages.instructor import page as instructor
 from visualize.pages.lab import page as lab
+from visualize.pages.lessons import instructor as instructor
 from visualize.pages.lessons import page as lessons
 from visualize.pages.lessons.answer_key import Answers
 from visualize.pages.memory import page as memory
 from visualize.pages.pool import page as pool
 from visualize.pages.server import page as server
 from visualize.pages.workshop import page as room
-from visualize.pages.workshop.workshop import Workshop
 from visualize.prometheus import EngineMetrics
 from visualize.run_settings import DEFAULTS
 from visualize.server import refuse, serve
 from visualize.theme import style, theme
+from visualize.workshop import Workshop
 
 
 def build(

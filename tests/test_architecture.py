@@ -108,7 +108,6 @@ def test_the_engine_sees_only_the_interface_of_backends() -> None:
             assert seen <= {"lab.backends.interface"}, f"{module} imports {seen}"
 
 
-@pytest.mark.xfail(reason="the rooms are being rebuilt")
 def test_pages_import_nothing_of_each_other() -> None:
     pages = {module.split(".")[2] for module in MODULES if module.startswith("visualize.pages.")}
     for module in MODULES:

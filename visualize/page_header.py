@@ -12,10 +12,10 @@ from html import escape
 import gradio as gr
 
 from visualize import assets
+from visualize import memory_inputs as calculator
 from visualize import run_settings as settings
 from visualize.page_list import ABOUT, PAGES
 from visualize.pages.deploy import deployment
-from visualize.pages.memory import calculator
 
 SETTINGS = {"Lab": settings.LINK, "Memory": calculator.LINK, "Deploy": deployment.LINK}
 """Pages whose settings mean the same where they have the same name, and have the same defaults, which addresses leave

@@ -15,7 +15,7 @@ from playwright.sync_api import Page, Route, expect
 from tests.browser.pages import CUT, HOSTILE, LONG, OVERFLOW, STOPPED, Lab, appeared, as_on_a_phone, notices, unfold
 from tests.waiting import until
 from visualize.pages.compare.configurations import LINK, presets
-from visualize.pages.compare.report import COLUMNS
+from visualize.reduce.compare_report import COLUMNS
 
 Visit = Callable[..., Lab]
 OVER = ".contest[data-over=true] .lane"

@@ -15,9 +15,9 @@ from lab.util.messages import counted
 from tests.browser.pages import CUT, HOSTILE, OVERFLOW, STOPPED, Lab, asked, is_harmless, notices, unfold
 from tests.visualize.picture import Picture
 from visualize.charts import pool_charts as figures
-from visualize.pages.pool.inputs import PRESETS, address
 from visualize.pages.pool.pool_file import of
 from visualize.pages.pool.pool_frames import BatchReducer
+from visualize.pool_inputs import PRESETS, address
 
 Visit = Callable[..., Lab]
 FEW = {"sequences": 6, "every": 0, "lengths": "equal", "tokens": 40, "max_num_seqs": 5, "num_blocks": 18, "shared": 0}

@@ -9,7 +9,7 @@ import pytest
 from lab.claims import CLAIMS
 from lab.claims.claim import WORDS, Findings, Number
 from lab.claims.comparisons import kinds
-from lab.claims.rule import ClaimResult, Group, Rule, Value
+from lab.claims.rule import ClaimResult, Rule, Value, ValueGroup
 from lab.claims.speculation import fastest
 from lab.measure.interval import median_interval
 
@@ -354,7 +354,7 @@ def test_numbers_are_formatted_for_people() -> None:
 
 
 def test_a_group_describes_the_values_in_its_range() -> None:
-    group = Group({8: Value(1), 16: Value(2), 32: Value(5)})
+    group = ValueGroup({8: Value(1), 16: Value(2), 32: Value(5)})
     group.least, group.most = 1.5, 4
     assert (group.met, group.all, group.any, group.straddles) == ([16], False, True, True)
     assert (group.low, group.high, group.best, group.start, group.end) == (1, 5, 32, 1, 5)

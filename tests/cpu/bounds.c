@@ -55,7 +55,7 @@ static void check_verify(int n) {
         for (int how = 0; how < SAMPLINGS; how++) {
             enum { ROUNDS = 3 };
             const int drafts[ROUNDS] = {3, 0, 1}, total = 3 + 0 + 1 + ROUNDS;
-            const int logprobs = (kind + how) % 3 * n / 2, share = tokens_around(logprobs) * FIGURES + 1;
+            const int logprobs = (kind + how) % 3 * n / 2, share = listed_tokens(logprobs) * FIGURES + 1;
             float *logits = floats((size_t)total * n, 3), *p = floats(total, 1), *q = floats(total, 1);
             Verdict *verdicts = malloc(ROUNDS * sizeof(Verdict));
             Round *rounds = calloc(ROUNDS, sizeof(Round));
@@ -64,30 +64,30 @@ static void check_verify(int n) {
             for (int i = 0; i < ROUNDS; i++) {
                 const int g = drafts[i];
                 float *drafted = malloc((size_t)g * n * sizeof(float));
-                double *u = malloc((g + 1) * DRAWS * sizeof(double));
+                double *u = malloc((g + 1) * UNIFORMS * sizeof(double));
                 int64_t *tokens = malloc(g * sizeof(int64_t));
                 for (int j = 0; j < g; j++) {
                     fill(drafted + (size_t)j * n, n, (kind / 2 + j) % KINDS);
                     for (int t = 0; t < n; t++) drafted[(size_t)j * n + t] = fabsf(drafted[(size_t)j * n + t]) / n;
                     tokens[j] = j % 2 ? 0 : n - 1;
                 }
-                for (int j = 0; j < (g + 1) * DRAWS; j++) u[j] = ends[(j + kind) % 3];
+                for (int j = 0; j < (g + 1) * UNIFORMS; j++) u[j] = ends[(j + kind) % 3];
                 rounds[i] = (Round){g, samplings[how], tokens, i + kind / 2 % 2 ? drafted : NULL, u, logprobs, NULL};
                 if (!rounds[i].q) free(drafted);
-                if (logprobs && g) rounds[i].around = floats((size_t)g * share, 0);
+                if (logprobs && g) rounds[i].figures = floats((size_t)g * share, 0);
             }
-            judge(logits, n, rounds, ROUNDS, verdicts, p, q, n == LANES ? 2 : 1);
+            verify(logits, n, rounds, ROUNDS, verdicts, p, q, n == LANES ? 2 : 1);
             for (int i = 0; i < ROUNDS; i++) {
                 const Verdict its = verdicts[i];
                 REQUIRE(0 <= its.accepted && its.accepted <= drafts[i], "%d of %d", its.accepted, drafts[i]);
-                REQUIRE(0 <= its.next && its.next < n, "token %d of %d, kind %d", its.next, n, kind);
-                for (int j = 0; rounds[i].around && j < (its.accepted < drafts[i] ? its.accepted + 1 : drafts[i]); j++)
-                    for (int t = 0; t < tokens_around(logprobs); t++) {
-                        const float id = rounds[i].around[j * (share - 1) + t * FIGURES];
+                REQUIRE(0 <= its.next_token && its.next_token < n, "token %d of %d, kind %d", its.next_token, n, kind);
+                for (int j = 0; rounds[i].figures && j < (its.accepted < drafts[i] ? its.accepted + 1 : drafts[i]); j++)
+                    for (int t = 0; t < listed_tokens(logprobs); t++) {
+                        const float id = rounds[i].figures[j * (share - 1) + t * FIGURES];
                         REQUIRE(0 <= id && id < n, "id %f of %d, kind %d", id, n, kind);
                     }
-                free((void *)rounds[i].tokens), free((void *)rounds[i].q), free((void *)rounds[i].u);
-                free(rounds[i].around);
+                free((void *)rounds[i].draft_tokens), free((void *)rounds[i].q), free((void *)rounds[i].u);
+                free(rounds[i].figures);
             }
             free(logits), free(p), free(q), free(verdicts), free(rounds);
         }
@@ -119,7 +119,8 @@ static void check_forward(int d, int n, int format, int block_size, int rounded,
             linear(HEADS * d, HIDDEN, 0), linear(HIDDEN, INNER, 1), linear(HIDDEN, INNER, 0), linear(INNER, HIDDEN, 1)};
         uint8_t **parts[] = {&cache[l].keys, &cache[l].values, &cache[l].key_scales, &cache[l].value_scales};
         for (int i = 0; i < 4; i++)
-            if (i < 2 || format != PLAIN) *parts[i] = calloc((size_t)slots * KV_HEADS * (i < 2 ? bytes : groups * scale), 1);
+            if (i < 2 || format != PLAIN)
+                *parts[i] = calloc((size_t)slots * KV_HEADS * (i < 2 ? bytes : groups * scale), 1);
     }
     Model model = {HIDDEN, HEADS, KV_HEADS, d, 1e-5f, 0.25f, rounded, floats((size_t)n * HIDDEN, 1), floats(HIDDEN, 1),
                    floats((size_t)context * d, 1), floats((size_t)context * d, 1), layers, linear(HIDDEN, n, 0)};
@@ -161,8 +162,9 @@ int main(void) {
         for (int d = 16; d <= 64; d *= 2)
             for (int odd = 0; odd < 2; odd++, cases++) {
                 const int n = cases % 3 ? 37 : 2 * BLOCK, block_size = (int[]){1, 3, 16}[(cases + format) % 3];
-                for (int rounded = 0; rounded <= rounds; rounded++) check_forward(d, n, format, block_size, rounded, odd);
+                for (int rounded = 0; rounded <= has_bfloat16_products; rounded++)
+                    check_forward(d, n, format, block_size, rounded, odd);
             }
-    printf("%d lanes, bfloat16 %d\n", LANES, rounds);
+    printf("%d lanes, bfloat16 %d\n", LANES, has_bfloat16_products);
     return 0;
 }

@@ -22,7 +22,10 @@ from lab.backends.torch.sampler import draw
 from lab.util.machine_info import instructions
 from tests.cpu.in_c import sample, verify
 from tests.cpu.test_native import llama, logits_of_both
+from tests.pairwise import parametrize_pairwise
 
+NOT_FINITE = [0x7F800000, 0x7FC00000, 0x7FC000FF, 0x7FFFFFFF, 0xFFC00000 - 2**32, 0xFFFFFFFF - 2**32]
+"""The bits of infinity and of some NaNs."""
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 BUILDS = {
     "128 bits": ("-DVECTOR_BITS=128", *["-mno-avx"] * X86),
@@ -73,15 +76,21 @@ def test_every_index_is_inside_its_array(flags, sanitizers, tmp_path):
 
 
 @pytest.mark.usefixtures("flags")
-@pytest.mark.parametrize("vocabulary", [1, 16, 40, 4096])
-def test_tokens_of_rows_without_a_largest_number_are_in_the_vocabulary(vocabulary):
-    for odd in (math.nan, math.inf, -math.inf):
-        for where in (slice(None), vocabulary - 1):
-            logits = torch.zeros(1, vocabulary)
-            logits[:, where] = odd
-            for sampling in (SamplingParams(), SamplingParams(temperature=0.8, top_k=3)):
-                _, tokens = sample(logits, [sampling], torch.zeros(1, dtype=torch.float64), native=True)
-                assert 0 <= tokens.item() < vocabulary
+@parametrize_pairwise(vocabulary=[1, 16, 40, 4096], where=[0, 0.5, None], odd=[*NOT_FINITE, -math.inf])
+def test_non_finite_logits_show_in_their_row_of_p_and_give_a_token_of_the_vocabulary(vocabulary, where, odd):
+    """``where``: all of the row if None."""
+    logits = torch.zeros(2, vocabulary)
+    where = slice(None) if where is None else int(where * vocabulary)
+    if odd == -math.inf:
+        logits[0, where] = odd
+    else:
+        logits.view(torch.int32)[0, where] = odd
+    for sampling in ([SamplingParams()] * 2, [SamplingParams(), SamplingParams(temperature=0.8, top_k=3)]):
+        for broken in (0, 1):
+            p, tokens = sample(logits.roll(broken, 0), sampling, torch.zeros(2, dtype=torch.float64), native=True)
+            assert p[broken].isnan().any() or odd == -math.inf
+            assert p[1 - broken].isfinite().all()
+            assert 0 <= tokens.min() <= tokens.max() < vocabulary
 
 
 @pytest.mark.slow

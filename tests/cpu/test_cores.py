@@ -15,8 +15,6 @@ from lab.backends.cpu import native_sampler as sampling
 from lab.util import cgroup
 from tests.cpu.in_c import sample
 
-UNLIMITED = {"cpu.max": "max 100000", "cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}
-
 
 @pytest.fixture
 def system(monkeypatch, tmp_path):
@@ -60,16 +58,14 @@ def test_no_more_cores_count_than_the_control_groups_grant(system, own, files, e
     assert system(own, files) == expected
 
 
-def test_no_more_cores_count_than_the_cpu_affinity_allows(system, monkeypatch):
-    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {5})
-    assert system("0::/\n", {"cpu.max": "400000 100000"}) == 1
-
-
-@pytest.mark.parametrize(("there", "expected"), [(6, 6), (None, 1)])
-def test_without_cpu_affinity_or_control_groups_all_cores_count(system, monkeypatch, there, expected):
-    monkeypatch.delattr(module.os, "sched_getaffinity")
-    monkeypatch.setattr(module.os, "cpu_count", lambda: there)
-    assert system(None, {}) == expected
+@pytest.mark.parametrize(("affinity", "machine", "expected"), [({5}, 8, 1), (None, 6, 6), (None, None, 1)])
+def test_cores_are_limited_by_cpu_affinity_where_it_exists(system, monkeypatch, affinity, machine, expected):
+    monkeypatch.setattr(module.os, "cpu_count", lambda: machine)
+    if affinity:
+        monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: affinity)
+    else:
+        monkeypatch.delattr(module.os, "sched_getaffinity")
+    assert system("0::/\n", {}) == expected
 
 
 def test_c_is_given_no_more_threads_than_there_are_cores(monkeypatch):

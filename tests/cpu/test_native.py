@@ -58,7 +58,6 @@ FAMILIES = {
     "qwen2": Qwen2Config(**SHAPE, tie_word_embeddings=True),
     "qwen3": Qwen3Config(**SHAPE),
 }
-FORMATS = ("auto", "int8", "int4")
 LLAMA = FAMILIES["llama"]
 
 
@@ -129,11 +128,12 @@ def logits_of_both(
     return results
 
 
-@pytest.mark.parametrize("kv_format", FORMATS)
-@pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "kv_format"), [*((name, "auto") for name in FAMILIES), ("qwen3", "int8"), ("qwen2", "int4")]
+)
 @torch.inference_mode()
-def test_logits_and_cache_are_those_of_the_reference(config, kv_format):
-    model = LanguageModel(exact(config), "exact")
+def test_logits_and_cache_are_those_of_the_reference(family, kv_format):
+    model = LanguageModel(exact(FAMILIES[family]), "exact")
     assert refusal(model) is None
     (expected, theirs), (actual, ours) = logits_of_both(model, kv_format, [(37, 1), (0, 3), (20, 7), (8, 1)])
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
@@ -160,7 +160,7 @@ def test_vectors_that_have_no_scale_of_their_own_are_stored_as_by_the_reference(
     assert odd or not ours.any()
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     lengths=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 20)), min_size=1, max_size=4),
     block_size=st.sampled_from((1, 3, 16, 33)),
@@ -200,7 +200,7 @@ def _threads(monkeypatch):
 def test_any_number_of_threads_gives_the_same_bits():
     """More of them than cores, fewer again, more than there is work for, and after a pause."""
     alone = by_threads(1)
-    for threads in (2, 5, 1, 3, 200, 2):
+    for threads in (2, 5, 1, 12, 2):
         assert torch.equal(by_threads(threads), alone)
         time.sleep(0.01)
         assert torch.equal(by_threads(threads), alone)
@@ -212,14 +212,14 @@ def test_concurrent_steps_give_the_same_bits():
     alone, same = by_threads(1), []
 
     def steps() -> None:
-        same.extend(torch.equal(by_threads(2), alone) for _ in range(30))
+        same.extend(torch.equal(by_threads(2), alone) for _ in range(10))
 
     callers = [threading.Thread(target=steps) for _ in range(3)]
     for caller in callers:
         caller.start()
     for caller in callers:
         caller.join()
-    assert same == [True] * 90
+    assert same == [True] * 30
 
 
 @pytest.mark.usefixtures("_threads")
@@ -235,10 +235,9 @@ def test_a_forked_process_has_threads_of_its_own():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.mark.parametrize("head_dim", [32, 64, 128])
-@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize(("head_dim", "rounded"), [(32, False), (64, True), (128, False)])
 @torch.inference_mode()
-def test_a_token_gives_the_same_bits_alone_and_in_a_batch(rounded, head_dim):
+def test_a_token_gives_the_same_bits_alone_and_in_a_batch(head_dim, rounded):
     """So that verification agrees with decoding, and no text depends on the rest of the batch.
 
     Few new tokens and many (from 16 on, keys are transposed), within a tile of positions and over several.
@@ -259,16 +258,6 @@ def test_a_token_gives_the_same_bits_alone_and_in_a_batch(rounded, head_dim):
             batch = [NewTokens(text[:11], 0, other, 1), NewTokens(text[start:stop], start, its, stop - start)]
             together.append(native.step(batch, model.layers, storage)[1:])
         assert torch.equal(torch.cat(together), torch.cat(alone))
-
-
-@pytest.mark.parametrize("rounded", [False, True])
-@torch.inference_mode()
-def test_a_token_gives_the_same_bits_in_a_tile_of_any_size(rounded):
-    model = LanguageModel(exact(LLAMA), "exact")
-    native, text = NativeModel(model, rounded=rounded), torch.arange(40, 64)
-    rows = [native.step([NewTokens(text[:count], 0, None, count)], model.layers, None) for count in range(1, 25)]
-    for count, found in enumerate(rows, start=1):
-        assert torch.equal(found, rows[-1][:count])
 
 
 @torch.inference_mode()
@@ -316,10 +305,9 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_the_engine_gives_the_same_tokens_as_on_the_reference(monkeypatch, config, temperature):
-    reference, native = engines()
+@pytest.mark.parametrize(("name", "temperature"), [*((name, 0.0) for name in CONFIGS), ("paged", 0.8), ("draft", 0.8)])
+def test_the_engine_gives_the_same_tokens_as_on_the_reference(monkeypatch, name, temperature):
+    (reference, native), config = engines(), CONFIGS[name]
     steps = []
     step = NativeModel.step
     counted = lambda self, batch, *rest: steps.append(len(batch)) or step(self, batch, *rest)  # noqa: E731
@@ -332,11 +320,12 @@ def test_the_engine_gives_the_same_tokens_as_on_the_reference(monkeypatch, confi
     assert max(steps) == len(prompts)  # one call for the whole batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1], ids=["reference", "c"])
 def test_tokens_do_not_depend_on_torchs_default_dtype(which):
     """It is one for all threads, and transformers changes it while it loads a model: C would read half the numbers."""
     engine = engines()[which]
-    sampling = SamplingParams(max_tokens=40, ignore_eos=True, temperature=0.7, top_p=0.9, seed=5, logprobs=2)
+    sampling = SamplingParams(max_tokens=12, ignore_eos=True, temperature=0.7, top_p=0.9, seed=5, logprobs=2)
 
     def generate():
         runs = [engine.generate("The king", CONFIGS[name], sampling) for name in ("draft", "no cache, draft", "int8")]
@@ -363,9 +352,9 @@ def test_a_draft_with_another_vocabulary_size_runs_on_torch_beside_the_step_in_c
     engine = new_engine(LanguageModel(target, "target"), tiny_models.tokenizer(), draft)
     assert (native_step(engine.target).model is None, native_step(engine.draft).model is None) == (False, True)
     for temperature in (0.0, 0.8):
-        sampling = SamplingParams(max_tokens=40, ignore_eos=True, temperature=temperature, seed=5)
+        sampling = SamplingParams(max_tokens=20, ignore_eos=True, temperature=temperature, seed=5)
         run = engine.generate("The king", CONFIGS["draft"], sampling)
-        assert len(run.token_ids) == 40
+        assert len(run.token_ids) == 20
         assert run.metrics.draft_acceptance_rate > 0
         assert not [event for event in run.events if isinstance(event, FellBack)]
 
@@ -409,6 +398,7 @@ def test_non_finite_weights_end_the_run():
     assert "not finite" in run.finished.message
 
 
+@pytest.mark.slow
 def test_a_long_prompt_needs_no_deep_stack():
     """The softmax's state per query is on the heap: many query heads per KV head need a lot of it."""
     config = LlamaConfig(
@@ -418,10 +408,10 @@ def test_a_long_prompt_needs_no_deep_stack():
 
     @torch.inference_mode()
     def read() -> None:
-        [reference, _], [logits, _] = logits_of_both(model, "auto", [(0, 1500)])
+        [reference, _], [logits, _] = logits_of_both(model, "auto", [(0, 1000)])
         found.append((reference - logits).abs().max() < 1e-3 * reference.abs().max())
 
-    usual = threading.stack_size(512 * 1024)  # the state takes 68 bytes per query and head: 1.6 MB
+    usual = threading.stack_size(512 * 1024)  # the state takes 68 bytes per query and head: 1.1 MB
     try:
         thread = threading.Thread(target=read)
         thread.start()

@@ -19,15 +19,13 @@ from tests.cpu.test_native import llama, storage_of, table
 
 ROWS = st.lists(st.sampled_from((0.0, 0.01, 0.8, 1.0, 5.0)), min_size=1, max_size=5)
 SAMPLINGS = (SamplingParams(), SamplingParams(temperature=0.8), SamplingParams(temperature=0.8, top_k=5, top_p=0.9))
-NOT_FINITE = [0x7F800000, 0x7FC00000, 0x7FC000FF, 0x7FFFFFFF, 0xFFC00000 - 2**32, 0xFFFFFFFF - 2**32]
-"""The bits of infinity and of some NaNs."""
 
 
 def params(temperatures: list[float]) -> list[SamplingParams]:
     return [SamplingParams(temperature=temperature) for temperature in temperatures]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     temperatures=ROWS, vocabulary=st.integers(1, 70), spread=st.sampled_from((0.0, 1.0, 30.0)), seed=st.integers(0, 999)
 )
@@ -52,20 +50,6 @@ def test_draws_at_the_ends_of_the_distribution(u):
     assert not p[0, [0, 2, 4]].any()
 
 
-@pytest.mark.parametrize("where", [17, slice(None)], ids=["one", "all"])
-@pytest.mark.parametrize("odd", NOT_FINITE, ids=hex)
-def test_non_finite_logits_show_in_their_row_of_p_only(odd, where):
-    logits = torch.zeros(2, 40)
-    logits.view(torch.int32)[0, where] = odd
-    for top_k in (0, 3):
-        how = [SamplingParams(), SamplingParams(temperature=0.8, top_k=top_k)]
-        for broken in (0, 1):
-            p, tokens = sample(logits.roll(broken, 0), how, torch.zeros(2, dtype=torch.float64), native=True)
-            assert p[broken].isnan().any()
-            assert p[1 - broken].isfinite().all()
-            assert 0 <= tokens.min() <= tokens.max() < 40
-
-
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor always keeps them")
 def test_all_threads_treat_denormals_as_the_calling_thread_does(monkeypatch):
     """Whatever the setting of the thread that started them, and again after the setting has changed."""
@@ -88,7 +72,7 @@ def test_all_threads_treat_denormals_as_the_calling_thread_does(monkeypatch):
     assert found[False].all()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     vocabulary=st.sampled_from((1, 2, 30, 70, 600)),
     spread=st.sampled_from((0.0, 0.01, 1.0, 8.0, 60.0)),
@@ -136,7 +120,7 @@ def test_of_equally_likely_tokens_the_lowest_ids_are_kept(native, cut):
     assert [row.nonzero()[:, 0].tolist() for row in p] == [[1, 3, 5, 7, 9]] * 2
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     lengths=st.lists(
         st.tuples(st.integers(0, 40), st.integers(1, 20), st.integers(1, 6), st.sampled_from(SAMPLINGS)),

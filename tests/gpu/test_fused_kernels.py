@@ -11,13 +11,15 @@ pytest.importorskip("triton", reason="the package triton is not installed (requi
 from lab.backends.gpu.fused_kernels import rms_norm, rotate, swiglu
 from lab.backends.gpu.store_kv import store
 from lab.kv_cache.formats import KVStorage
+from tests.pairwise import parametrize_pairwise
 
 pytestmark = pytest.mark.usefixtures("new_inputs", "poisoned_outputs")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ERROR = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 """Largest difference from float64, relative to a number's size plus a thousandth: one step of the dtype (the
 interpreter truncates instead of rounding)."""
-DTYPES = pytest.mark.parametrize("dtype", ERROR)
+
+DTYPES = list(ERROR)
 
 
 def error(ours: torch.Tensor, exact: torch.Tensor, size: torch.Tensor | None = None) -> float:
@@ -26,8 +28,7 @@ def error(ours: torch.Tensor, exact: torch.Tensor, size: torch.Tensor | None = N
     return ((ours.double() - exact).abs() / (size + 1e-3)).max().item() / ERROR[ours.dtype]
 
 
-@DTYPES
-@pytest.mark.parametrize("size", [1, 48, 576, 4096])
+@parametrize_pairwise(size=[1, 48, 576, 4096], dtype=DTYPES)
 def test_an_rms_norm_is_close_to_float64(dtype, size):
     """Rows of very different sizes, one of them all zeros, where epsilon prevents a division by 0."""
     x = torch.randn(5, size, device=DEVICE) * torch.logspace(-2, 2, 5, device=DEVICE)[:, None]
@@ -37,8 +38,7 @@ def test_an_rms_norm_is_close_to_float64(dtype, size):
     assert error(rms_norm(x, weight, 1e-5), exact) < 1
 
 
-@DTYPES
-@pytest.mark.parametrize("size", [1, 96, 1024, 1536])
+@parametrize_pairwise(size=[1, 96, 1536], dtype=DTYPES)
 def test_a_swiglu_gate_is_close_to_float64(dtype, size):
     gate_up = (4 * torch.randn(3, 2 * size, device=DEVICE)).to(dtype)
     gate, up = gate_up.double().chunk(2, -1)
@@ -57,10 +57,9 @@ def angles(tokens: int, dim: int, dtype: torch.dtype) -> tuple[torch.Tensor, tor
     return turned.cos().to(dtype), turned.sin().to(dtype)
 
 
-@DTYPES
-@pytest.mark.parametrize("normed", [False, True])
-@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 12), (3, 1, 64), (2, 2, 128)])
-def test_queries_and_keys_are_rotated_and_values_are_not(dtype, normed, heads, kv_heads, dim):
+@parametrize_pairwise(shape=[(4, 2, 12), (3, 1, 64), (2, 2, 128)], dtype=DTYPES, normed=[False, True])
+def test_queries_and_keys_are_rotated_and_values_are_not(shape, dtype, normed):
+    heads, kv_heads, dim = shape
     tokens, epsilon = 5, 1e-6
     qkv = torch.randn(tokens, (heads + 2 * kv_heads) * dim, device=DEVICE).to(dtype)
     cosine, sine = angles(tokens, dim, dtype)
@@ -79,8 +78,7 @@ def test_queries_and_keys_are_rotated_and_values_are_not(dtype, normed, heads, k
     assert torch.equal(untouched, value)
 
 
-@DTYPES
-@pytest.mark.parametrize("normed", [False, True])
+@parametrize_pairwise(dtype=DTYPES, normed=[False, True])
 def test_rotated_keys_and_values_are_stored_in_the_same_launch(dtype, normed):
     """The same bits, in no slot but their own, and none of a row of padding."""
     tokens, heads, kv_heads, dim = 4, 3, 2, 12

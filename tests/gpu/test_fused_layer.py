@@ -15,12 +15,12 @@ from lab import EngineConfig, SamplingParams
 from lab.backends.gpu import fused_layer
 from lab.backends.gpu import fused_product as product
 from lab.backends.gpu.fused_layer import FusedLayer, fused, merge
+from lab.backends.gpu.launching import attend_by_kernels
 from lab.backends.interface import KernelError
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.formats import KVStorage
 from lab.load import new_engine
 from lab.models.language_model import LanguageModel
-from lab.models.llama_family import unlike_llama
 from lab.trace.events import FellBack
 from lab.util.device_memory import CAPTURING
 from tests import tiny_models
@@ -30,7 +30,8 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BLOCK, BLOCKS = 4, 12
 FAMILIES = {
     "llama": {},
-    "llama, one head dim for all": {"head_dim": 20, "num_key_value_heads": 1},
+    "llama, one head dim for all": {"head_dim": 20, "num_key_value_heads": 1, "num_hidden_layers": 1},
+    "llama, biases": {"num_hidden_layers": 1, "attention_bias": True, "mlp_bias": True},
     "qwen2": {"num_hidden_layers": 1},  # a second layer is to Llama's what a first is
     "qwen3": {"num_hidden_layers": 1},
     "mistral": {"num_hidden_layers": 1},
@@ -82,6 +83,7 @@ def step(model: LanguageModel, storage: KVStorage, sequences: list[tuple[list[in
         longest_new=max(counts),
         longest=max(lengths),
         storage=storage,
+        attend=attend_by_kernels,
     )
     positions = torch.cat([torch.arange(old, old + new) for _, old, new in sequences]).to(DEVICE)
     ids = torch.randint(256, positions.shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
@@ -198,11 +200,10 @@ def test_the_final_norm_takes_one_launch(monkeypatch):
     assert torch.equal(ours.model.model.norm(x), said)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-def test_in_bfloat16_fused_layers_are_as_exact_as_transformers_layers(family):
+def test_in_bfloat16_fused_layers_are_as_exact_as_transformers_layers():
     """A prompt, a decode after it and a small verification, all compared with float32. In the median of the rows: how
     far off a single one is depends on a few roundings (on an H100, 2.6 times as far in one, and less in the others)."""
-    exact, plain = model_of(family), model_of(family)
+    exact, plain = (model_of("qwen3") for _ in range(2))
     plain.model.load_state_dict(exact.model.state_dict())
     plain.model.bfloat16()
     exact.model.load_state_dict({name: weight.float() for name, weight in plain.model.state_dict().items()})
@@ -297,30 +298,14 @@ def test_an_adapter_is_not_bypassed():
     )
 
 
-# -- which models ------------------------------------------------------------------------------
-
-
 def test_models_with_other_layers_are_left_alone():
     gpt2 = LanguageModel(tiny_models.random_model("gpt2"), "gpt2")
-    assert "gpt2" in unlike_llama(gpt2)
     assert fused(gpt2) is gpt2
-    assert "gelu" in unlike_llama(model_of("llama", hidden_act="gelu"))
-    partial = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
-    assert "partial" in unlike_llama(model_of("llama", rope_parameters=partial))
-    assert unlike_llama(model_of("llama")) is None
-
-
-def test_biases_of_the_output_projections_are_added():
-    plain = model_of("llama", attention_bias=True, mlp_bias=True)
-    prompt = [([2], 0, 4)]
-    torch.testing.assert_close(
-        step(merged(plain), storage_for(plain), prompt), step(plain, storage_for(plain), prompt), rtol=1e-4, atol=1e-3
-    )
 
 
 # -- in the engine -----------------------------------------------------------------------------
 
-SAMPLING = SamplingParams(max_tokens=6, ignore_eos=True)
+SAMPLING = SamplingParams(max_tokens=4, ignore_eos=True)
 
 
 def engine(**settings: object):
@@ -340,6 +325,7 @@ def calls(monkeypatch) -> list[int]:
     return computed
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests of the kernels themselves do it there")
 @pytest.mark.parametrize("config", [EngineConfig(speculative="early_exit"), EngineConfig(speculative="draft")])
 def test_the_engine_gives_the_same_tokens_with_fused_layers(calls, config):
@@ -354,6 +340,7 @@ def test_the_engine_gives_the_same_tokens_with_fused_layers(calls, config):
     assert calls[0] == computed
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests of the kernels themselves do it there")
 def test_another_engine_of_the_same_models_shares_their_layers(calls):
     lab = engine()

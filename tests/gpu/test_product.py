@@ -12,6 +12,7 @@ pytest.importorskip("triton", reason="the package triton is not installed (requi
 
 from lab.backends.gpu import fused_product as product
 from lab.backends.gpu.fused_product import MOST_ROWS, add_product, gated_product, normed_product
+from tests.pairwise import parametrize_pairwise
 
 pytestmark = pytest.mark.usefixtures("new_inputs", "poisoned_outputs")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -49,43 +50,32 @@ def length(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return (x.double().square() @ weight.double().square().t()).sqrt()
 
 
-SHAPES = pytest.mark.parametrize(("inputs", "outputs"), [(512, 64), (48, 32), (56, 32), (64, 7)])
-"""Several tiles per row, of the largest and of the smallest size; and no whole number of tiles, which is left to torch.
-"""
-ROWS = pytest.mark.parametrize("rows", [1, 5, MOST_ROWS, MOST_ROWS + 1])
-"""The last is too many, and left to torch."""
-
-
-@ROWS
-@SHAPES
-@pytest.mark.parametrize("biased", [False, True])
-def test_a_normed_product_is_close_to_float64(rows, inputs, outputs, biased):
-    case = Case(rows, inputs, outputs)
-    bias = case.bias if biased else None
-    ours = normed_product(case.x, case.norm, EPSILON, case.weight, bias)
-    exact = F.linear(case.normed, case.weight.double(), bias if bias is None else bias.double())
-    case.assert_near(ours, exact, length(case.normed, case.weight))
-
-
-@ROWS
-@SHAPES
-def test_a_gated_product_is_close_to_float64(rows, inputs, outputs):
-    case = Case(rows, inputs, 2 * outputs)
-    case.weight /= 4
-    ours = gated_product(case.x, case.norm, EPSILON, case.weight)
-    gate, up = F.linear(case.normed, case.weight.double()).chunk(2, -1)
-    of_gate, of_up = length(case.normed, case.weight).chunk(2, -1)
-    case.assert_near(ours, F.silu(gate) * up, of_gate * up.abs() + of_up * F.silu(gate).abs() + of_gate * of_up / 100)
-
-
-@ROWS
-@SHAPES
-def test_a_product_is_added_in_place(rows, inputs, outputs):
-    case = Case(rows, inputs, outputs)
-    before = case.to.double()
-    ours = add_product(case.to, case.x, case.weight)
-    assert ours is case.to
-    case.assert_near(ours, before + F.linear(case.x.double(), case.weight.double()), length(case.x, case.weight))
+@parametrize_pairwise(
+    kind=["normed", "normed, biased", "gated", "added"],
+    rows=[1, 5, MOST_ROWS, MOST_ROWS + 1],  # the last is too many, and left to torch
+    # Several tiles per row, of the largest and of the smallest size; and no whole number of tiles, left to torch.
+    shape=[(512, 64), (48, 32), (56, 32), (64, 7)],
+)
+def test_a_product_is_close_to_float64(kind, rows, shape):
+    inputs, outputs = shape
+    case = Case(rows, inputs, outputs * (1 + (kind == "gated")))
+    if kind == "gated":
+        case.weight /= 4
+        ours = gated_product(case.x, case.norm, EPSILON, case.weight)
+        gate, up = F.linear(case.normed, case.weight.double()).chunk(2, -1)
+        of_gate, of_up = length(case.normed, case.weight).chunk(2, -1)
+        size = of_gate * up.abs() + of_up * F.silu(gate).abs() + of_gate * of_up / 100
+        case.assert_near(ours, F.silu(gate) * up, size)
+    elif kind == "added":
+        exact = case.to.double() + F.linear(case.x.double(), case.weight.double())
+        ours = add_product(case.to, case.x, case.weight)
+        assert ours is case.to
+        case.assert_near(ours, exact, length(case.x, case.weight))
+    else:
+        bias = case.bias if "biased" in kind else None
+        ours = normed_product(case.x, case.norm, EPSILON, case.weight, bias)
+        exact = F.linear(case.normed, case.weight.double(), bias if bias is None else bias.double())
+        case.assert_near(ours, exact, length(case.normed, case.weight))
 
 
 def everything(case: Case) -> list[torch.Tensor]:

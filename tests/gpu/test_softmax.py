@@ -16,27 +16,20 @@ from lab.backends.gpu.gpu_backend import GpuBackend
 from lab.backends.gpu.softmax import CHUNK, SHORTEST, softmax
 from lab.backends.torch.sampler import sample
 from lab.backends.torch.torch_backend import TorchBackend
+from tests.pairwise import parametrize_pairwise
 
 pytestmark = pytest.mark.usefixtures("new_inputs", "poisoned_outputs")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-@pytest.mark.parametrize("size", [1, CHUNK, 2 * CHUNK + 3, 5 * CHUNK])
-@pytest.mark.parametrize("scale", [1, 30])
-def test_it_is_torchs(size, scale):
-    logits = scale * torch.randn(3, size, device=DEVICE)
+@parametrize_pairwise(size=[1, CHUNK, 2 * CHUNK + 3, 5 * CHUNK], scale=[1, 30], low=[0, -120], masked=[False, True])
+def test_softmax_and_argmax_are_torchs(size, scale, low, masked):
+    """Also of logits far below zero, as after division by a low temperature, and of whole chunks that are masked."""
+    logits = scale * torch.randn(3, size, device=DEVICE) + low
+    if masked:
+        logits[2, CHUNK:] = -torch.inf
     p, largest = softmax(logits)
-    torch.testing.assert_close(p, logits.double().softmax(-1).float(), rtol=1e-5, atol=1e-30)
-    assert torch.equal(largest, logits.argmax(-1))
-
-
-@pytest.mark.parametrize("chunks", [1, 2, 3, 5])
-def test_logits_may_lie_far_below_zero(chunks):
-    """As where a low temperature has divided them, or a whole chunk is masked."""
-    logits = torch.randn(3, chunks * CHUNK, device=DEVICE) - 120
-    logits[2, CHUNK:] = -torch.inf
-    p, largest = softmax(logits)
-    torch.testing.assert_close(p, logits.double().softmax(-1).float(), rtol=1e-4, atol=1e-30)
+    torch.testing.assert_close(p, logits.double().softmax(-1).float(), rtol=1e-4 if low else 1e-5, atol=1e-30)
     assert torch.equal(largest, logits.argmax(-1))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -246,28 +248,41 @@ class PoolMachine(RuleBasedStateMachine):
                     assert self.slots[block * self.size + i] == tuple(chain[: len(chain) - self.size + i + 1])
 
 
-PoolMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
-TestPool = PoolMachine.TestCase
+PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+TestPool = pytest.mark.slow(PoolMachine.TestCase)
 
 
 def ignore(*_: object, **__: object) -> None:
     pass
 
 
-def leave_behind(pool: BlockPool, owner: int, tokens: list[int], priority: int = 0) -> list[int]:
-    """A sequence is started, stored and released. Returns its blocks."""
-    table = BlockTable(pool, owner, ignore, paged=True)
+def fill(table: BlockTable, tokens: list[int], priority: int = 0) -> BlockTable:
+    """Hold ``tokens``, and let others find the full blocks."""
     table.allocate_slots(len(tokens))
     table.roll_back(len(tokens))
     table.cache_full_blocks(tokens, len(tokens), ROOT, priority)
+    return table
+
+
+def tables_of(pool: BlockPool, count: int, copy: Callable = ignore) -> list[BlockTable]:
+    return [BlockTable(pool, owner, ignore, paged=True, copy=copy) for owner in range(count)]
+
+
+def leave_behind(pool: BlockPool, tokens: list[int], priority: int = 0) -> list[int]:
+    """A sequence is started, stored and released. Returns its blocks."""
+    table = fill(BlockTable(pool, 99, ignore, paged=True), tokens, priority)
     blocks = list(table.blocks)
     table.release()
     return blocks
 
 
+def found(pool: BlockPool, tokens: list[int]) -> list[int]:
+    return [block for block, _ in pool.find_cached_prefix(tokens, ROOT)]
+
+
 def test_a_prefix_of_other_weights_is_not_found():
     pool = BlockPool(num_blocks=4, block_size=2)
-    leave_behind(pool, 0, [1, 1, 2, 2])
+    leave_behind(pool, [1, 1, 2, 2])
     assert len(pool.find_cached_prefix([1, 1, 2, 2, 3], ROOT)) == 2
     assert len(pool.find_cached_prefix([1, 1, 2, 2], ROOT)) == 1  # one token is left to compute
     assert pool.find_cached_prefix([1, 1, 2, 2, 3], Prefix.root("other weights")) == []
@@ -275,15 +290,12 @@ def test_a_prefix_of_other_weights_is_not_found():
 
 def test_the_last_owner_writes_in_place():
     """Copy on write: as many copies as there are owners, less one."""
-    pool, copies = BlockPool(num_blocks=6, block_size=4), []
-    tables = [
-        BlockTable(pool, i, ignore, paged=True, copy=lambda source, to: copies.append((source, to))) for i in range(3)
-    ]
-    tables[0].reserve(6)
+    copies = []
+    tables = tables_of(BlockPool(num_blocks=6, block_size=4), 3, copy=lambda *pair: copies.append(pair))
+    tables[0].allocate_slots(6)
     tables[0].roll_back(6)
     for table in tables[1:]:
         table.fork_from(tables[0], 5)
-    assert pool.occupancy().live == 2
     for table in tables:
         table.allocate_slots(7)
     assert copies == [(1, 2), (1, 3)]
@@ -297,7 +309,7 @@ def test_a_copy_that_fails_changes_neither_table_nor_pool():
         raise MemoryError
 
     pool = BlockPool(num_blocks=6, block_size=4)
-    first, second = (BlockTable(pool, owner, ignore, paged=True, copy=fails) for owner in range(2))
+    first, second = tables_of(pool, 2, copy=fails)
     first.allocate_slots(6)
     first.roll_back(6)
     second.fork_from(first, 5)
@@ -311,60 +323,50 @@ def test_a_copy_that_fails_changes_neither_table_nor_pool():
     assert pool.occupancy().live == 0
 
 
-@pytest.mark.parametrize("found", [True, False])
-def test_shared_blocks_are_not_hashed_again(monkeypatch, found):
+@pytest.mark.parametrize("by_prefix", [True, False])
+def test_shared_blocks_are_not_hashed_again(monkeypatch, by_prefix):
     """Otherwise a long document would be hashed again for every request that begins with it."""
     pool, tokens = BlockPool(num_blocks=12, block_size=2), list(range(9))
-    first, second = (BlockTable(pool, owner, ignore, paged=True, copy=ignore) for owner in range(2))
-    first.allocate_slots(7)
-    first.roll_back(7)
-    first.cache_full_blocks(tokens, 7, ROOT, 0)
-    if found:
+    first, second = tables_of(pool, 2)
+    fill(first, tokens[:7])
+    if by_prefix:
         second.attach_cached_blocks(pool.find_cached_prefix(tokens[:7], ROOT), 0)
     else:
         second.fork_from(first, 6)
     hashed, digest = [], prefix_module.digest
     monkeypatch.setattr(prefix_module, "digest", lambda *link: hashed.append(link[1]) or digest(*link))
-    second.allocate_slots(9)
-    second.roll_back(9)
-    second.cache_full_blocks(tokens, 9, ROOT, 0)
+    fill(second, tokens)
     assert hashed == [(6, 7)]
-    assert [block for block, _ in pool.find_cached_prefix(tokens, ROOT)] == list(second.blocks[:4])
+    assert found(pool, tokens) == list(second.blocks[:4])
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_a_continuation_from_within_a_text_stores_blocks_of_its_own(length):
     """Even if the other text goes on for some blocks: those are not found for this one."""
     pool = BlockPool(num_blocks=8, block_size=2)
-    first, second = (BlockTable(pool, owner, ignore, paged=True, copy=ignore) for owner in range(2))
+    first, second = tables_of(pool, 2)
     tokens = [1, 1, 2, 2, 3, 3]
-    first.allocate_slots(6)
-    first.roll_back(6)
-    first.cache_full_blocks(tokens, 6, ROOT, 0)
+    fill(first, tokens)
     second.fork_from(first, length)
     other = [*tokens[:length], *[7] * (6 - length)]
-    second.allocate_slots(6)
-    second.roll_back(6)
-    second.cache_full_blocks(other, 6, ROOT, 0)
+    fill(second, other)
     for table, text in ((first, tokens), (second, other)):
-        assert [block for block, _ in pool.find_cached_prefix([*text, 9], ROOT)] == list(table.blocks)
+        assert found(pool, [*text, 9]) == list(table.blocks)
 
 
 def test_a_released_table_begins_anew():
     pool = BlockPool(num_blocks=4, block_size=2)
-    table = BlockTable(pool, 0, ignore, paged=True)
+    (table,) = tables_of(pool, 1)
     for tokens in ([1, 1, 2, 2], [5, 5, 6, 6]):
-        table.allocate_slots(4)
-        table.roll_back(4)
-        table.cache_full_blocks(tokens, 4, ROOT, 0)
-        assert [block for block, _ in pool.find_cached_prefix([*tokens, 9], ROOT)] == list(table.blocks)
+        fill(table, tokens)
+        assert found(pool, [*tokens, 9]) == list(table.blocks)
         table.release()
         assert (table.length, table.capacity) == (0, 0)
 
 
 def test_contiguous_tables_need_adjacent_blocks():
     pool = BlockPool(num_blocks=5, block_size=1)
-    assert leave_behind(pool, 8, [1]) == [0]  # a cached block is not among those that they can have
+    assert leave_behind(pool, [1]) == [0]  # a cached block is not among those that they can have
     tables = [BlockTable(pool, owner, ignore, paged=False) for owner in range(4)]
     for table in tables:
         table.allocate_slots(1)
@@ -414,3 +416,78 @@ def test_each_block_of_a_long_prefix_is_compared_once(monkeypatch):
     monkeypatch.setattr(Prefix, "parent", counted)
     assert len(pool.find_cached_prefix(tokens, root)) == 30
     assert len(walked) == 2 * 30  # once in each of the two chains
+
+
+# -- eviction: the machine has the order, by recency and by priority ----------------------------
+
+
+def evicted(pool: BlockPool, count: int) -> list[int]:
+    gone: list[int] = []
+    pool.allocate(count, lambda event, **fields: gone.append(fields["block"]) if event is BlockEvicted else None)
+    return gone
+
+
+def test_free_blocks_go_before_cached_ones_and_a_tail_before_its_prefix():
+    pool = BlockPool(num_blocks=6, block_size=2)
+    old = leave_behind(pool, [1, 1, 2, 2, 3])  # two full blocks and a partial one
+    new = leave_behind(pool, [5, 5, 6, 6])
+    assert pool.occupancy() == (2, 4, 0)
+    assert evicted(pool, 2) == []  # the free ones first
+    assert evicted(pool, 3) == [old[1], old[0], new[1]]
+
+
+@pytest.mark.parametrize(("eviction", "outlives"), [("lru", "passing"), ("priority", "pinned")])
+def test_priority_outranks_recency(eviction, outlives):
+    pool = BlockPool(num_blocks=4, block_size=2, eviction=eviction)
+    blocks = {"pinned": leave_behind(pool, [1, 1, 2, 2], priority=9), "passing": leave_behind(pool, [3, 3, 4, 4])}
+    assert evicted(pool, 2) not in (blocks[outlives], blocks[outlives][::-1])
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_adopting_a_block_raises_its_priority_and_finding_it_does_not(adopted):
+    """A found block may be one for a request that is not admitted."""
+    pool = BlockPool(num_blocks=4, block_size=2, eviction="priority")
+    first, second = leave_behind(pool, [1, 1]), leave_behind(pool, [3, 3])
+    for tokens, priority in (([1, 1, 9], 9), ([3, 3, 9], 0)):  # the second is then the more recent one
+        blocks = pool.find_cached_prefix(tokens, ROOT)
+        if adopted:
+            (table,) = tables_of(pool, 1)
+            table.attach_cached_blocks(blocks, priority)
+            table.release()
+    assert evicted(pool, 3)[0] == (second if adopted else first)[0]
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_storing_a_prefix_again_raises_the_priority_of_the_block_that_holds_it(live):
+    """Two sequences that computed the same text at once: only the first one's block can be found."""
+    pool = BlockPool(num_blocks=4, block_size=2, eviction="priority")
+    held, again = tables_of(pool, 2)
+    again.allocate_slots(4)
+    fill(held, [1, 1])
+    (block,) = found(pool, [1, 1, 9])
+    if not live:
+        held.release()
+    fill(again, [1, 1, 2, 2], priority=9).release()
+    if live:
+        held.release()
+    (passing,) = leave_behind(pool, [3, 3], priority=5)
+    assert evicted(pool, 2) == [passing]  # after the free one
+    assert len(kept := found(pool, [1, 1, 2, 2, 9])) == 2
+    assert kept[0] == block
+
+
+def test_eviction_does_not_scan_all_cached_blocks():
+    """With many blocks and few priorities, only the priorities are compared."""
+    compared = []
+
+    class Priority(int):
+        def __lt__(self, other):
+            compared.append(other)
+            return int(self) < int(other)
+
+    pool = BlockPool(num_blocks=300, block_size=2, eviction="priority")
+    for number in range(300):
+        leave_behind(pool, [number, number], Priority(number % 3))
+    compared.clear()
+    assert evicted(pool, 150) == [*range(0, 300, 3), *range(1, 150, 3)]
+    assert len(compared) <= 150 * 3

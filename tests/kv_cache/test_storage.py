@@ -22,11 +22,9 @@ def storage(kv_format, dtype=torch.float32, slots=20, shape=SHAPE):
 def test_plain_storage_reads_back_what_was_written(dtype):
     layer = storage("auto", dtype).layers[1]
     slots = torch.tensor([7, 2, 11])
-    key, value = torch.randn(2, 3, 3, 16, dtype=dtype)
-    layer.write(slots, key, value)
-    read_key, read_value = layer.read(slots)
-    assert torch.equal(read_key, key)
-    assert torch.equal(read_value, value)
+    written = torch.randn(2, 3, 3, 16, dtype=dtype)
+    layer.write(slots, *written)
+    assert torch.equal(torch.stack(layer.read(slots)), written)
 
 
 @pytest.mark.parametrize("kv_format", ["int8", "int4"])
@@ -38,32 +36,19 @@ def test_the_scales_of_a_head_lie_side_by_side(kv_format):
 
 
 @pytest.mark.parametrize("kv_format", FORMATS)
-def test_a_slice_of_slots_reads_like_the_slots_one_by_one(kv_format):
-    layer = storage(kv_format).layers[0]
-    layer.write(torch.arange(20), torch.randn(20, 3, 16), torch.randn(20, 3, 16))
-    for run, each in zip(layer.read(slice(5, 12)), layer.read(torch.arange(5, 12)), strict=True):
-        assert torch.equal(run, each)
-
-
-@pytest.mark.parametrize("kv_format", FORMATS)
-def test_keys_and_values_are_read_in_the_dtype_of_the_model(kv_format):
+def test_slots_are_read_in_the_dtype_of_the_model_one_by_one_or_as_a_slice(kv_format):
+    """A later write replaces an earlier one: rolling back erases nothing."""
     layer = storage(kv_format, torch.bfloat16).layers[0]
     layer.write(torch.arange(20), *torch.randn(2, 20, 3, 16, dtype=torch.bfloat16))
-    assert {kept.dtype for kept in layer.read(slice(0, 20))} == {torch.bfloat16}
+    ones = torch.ones(1, 3, 16, dtype=torch.bfloat16)
+    layer.write(torch.tensor([6]), ones, -ones)
+    for run, each, sign in zip(layer.read(slice(5, 12)), layer.read(torch.arange(5, 12)), (1, -1), strict=True):
+        assert run.dtype == torch.bfloat16
+        assert torch.equal(run, each)
+        torch.testing.assert_close(run[1], sign * ones[0], rtol=1e-2, atol=0)
 
 
-@pytest.mark.parametrize("kv_format", FORMATS)
-def test_the_newest_write_to_a_slot_wins(kv_format):
-    """Rolling back erases nothing: the next write has to replace what a rejected token left."""
-    layer = storage(kv_format).layers[0]
-    layer.write(torch.tensor([4]), 100 * torch.ones(1, 3, 16), -100 * torch.ones(1, 3, 16))
-    layer.write(torch.tensor([4]), torch.ones(1, 3, 16), -torch.ones(1, 3, 16))
-    key, value = layer.read(torch.tensor([4]))
-    assert torch.allclose(key, torch.ones(1, 3, 16))
-    assert torch.allclose(value, -torch.ones(1, 3, 16))
-
-
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.sampled_from(QUANTISED), st.lists(st.floats(-1e4, 1e4, width=32), min_size=4, max_size=4), st.floats(-30, 30))
 @example(Int4Layer, [-8.0, 7.5, 0.0, 0.0], 0)  # a number half-way between the last step and one too many
 def test_a_number_is_off_by_at_most_half_a_scale(form, numbers, power):
@@ -76,7 +61,7 @@ def test_a_number_is_off_by_at_most_half_a_scale(form, numbers, power):
     assert half <= 0.5 * x.abs().max() / steps * (1 + 2**-7) + torch.finfo(torch.float32).tiny
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.integers(0, 2**32), st.sampled_from([12, 32, 64, 80, 96, 128]), st.floats(-100, 100))
 def test_each_int4_group_keeps_its_own_error_bound(seed, head_dim, power):
     x = torch.randn(5, 2, head_dim, generator=torch.Generator().manual_seed(seed)) * 2.0**power
@@ -113,17 +98,13 @@ def test_non_finite_values_do_not_become_finite(form, odd):
     assert not torch.isfinite(form.dequantise(*form.quantise(x))).all()
 
 
-@pytest.mark.parametrize("form", QUANTISED)
-def test_an_outlier_in_one_head_affects_no_other(form):
-    x = torch.ones(1, 2, 8)
-    x[0, 0, 0] = 1e6
-    assert torch.allclose(form.dequantise(*form.quantise(x))[0, 1], torch.ones(8))
-
-
-def test_an_outlier_affects_no_other_int4_group():
-    x = torch.ones(1, 64)
+@pytest.mark.parametrize(("form", "shape"), [(Int8Layer, (2, 8)), (Int4Layer, (2, 8)), (Int4Layer, (2, 32))])
+def test_an_outlier_affects_no_other_head_or_group(form, shape):
+    """``shape``: heads and their numbers, or the groups of one head."""
+    x = torch.ones(shape)
     x[0, 0] = 1e6
-    assert torch.allclose(Int4Layer.dequantise(*Int4Layer.quantise(x))[0, 32:], torch.ones(32))
+    x = x.view(1, 64) if shape[1] == 32 else x[None]
+    assert torch.allclose(form.dequantise(*form.quantise(x)).view(shape)[1], torch.ones(shape[1]))
 
 
 def test_int4_refuses_an_odd_head_dimension():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lab.config import EngineConfig
 from lab.errors import ConfigError
-from visualize.pages.compare.compare_link import against
+from visualize.compare_link import against
 from visualize.pages.compare.configurations import Inputs, from_link
 from visualize.run_settings import BOUNDS, CHOICES, OTHER, Settings
 

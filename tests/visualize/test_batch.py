@@ -32,11 +32,11 @@ from tests.visualize.crowd import ENGINE, LETTERS, job, lengths, picture, ran, r
 from tests.visualize.picture import apply, draw
 from visualize.charts import pool_charts as figures
 from visualize.jobs.job_queue import JobQueue
-from visualize.pages.pool.inputs import Inputs
 from visualize.pages.pool.pool_frames import SMOOTH, BatchReducer
 from visualize.pages.pool.pool_job import BatchRun
-from visualize.pages.pool.sequence_table import TAIL, Sequences
+from visualize.pool_inputs import Inputs
 from visualize.reduce.ndjson import lines
+from visualize.reduce.sequence_table import TAIL, Sequences
 
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 

@@ -25,11 +25,11 @@ from lab.trace.events import (
 from lab.trace.recorder import BatchStep
 from tests.visualize.crowd import LETTERS, job, lengths, picture, ran, runs, table
 from tests.visualize.picture import apply
-from visualize.pages.pool.pool_blocks import FREE, Blocks
 from visualize.pages.pool.pool_frames import BatchReducer
+from visualize.reduce.block_map import FREE_ROW, PoolBlocks
 
 
-def remembered(blocks: Blocks) -> set[int]:
+def remembered(blocks: PoolBlocks) -> set[int]:
     """The sequences of which it still keeps something."""
     held = {owner for owners in blocks.owners.values() for owner in owners}
     return held.union(blocks.tables, blocks._kept, blocks._giving_up, blocks._elsewhere)
@@ -76,7 +76,7 @@ def test_the_squares_agree_with_the_pool_reported_at_each_admission(
     """Every admission lists the pool's live and cached blocks as they were just before."""
     _, steps, num_blocks = run
     started = next(entry.event for entry in steps[0].entries if isinstance(entry.event, RunStarted))
-    blocks = Blocks(num_blocks, started.config["block_size"])
+    blocks = PoolBlocks(num_blocks, started.config["block_size"])
     for entry in (entry for step in steps for entry in step.entries):
         if isinstance(entry.event, Admitted):
             assert blocks.owners.keys() == set(entry.event.live_blocks)
@@ -144,7 +144,7 @@ def test_what_happens_to_a_block_is_marked_for_one_frame() -> None:
 
 
 def test_a_block_that_others_still_hold_is_not_marked_as_preempted() -> None:
-    blocks = Blocks(4, 2)
+    blocks = PoolBlocks(4, 2)
     blocks.take(0, BlockAllocated(t_ms=0, block=1, owner=0, index=0, fill=2))
     blocks.take(1, BlockShared(t_ms=0, block=1, owner=1, index=0, fill=2, references=2))
     blocks.take(1, BlockAllocated(t_ms=0, block=2, owner=1, index=1, fill=1))
@@ -160,7 +160,7 @@ def test_a_block_that_others_still_hold_is_not_marked_as_preempted() -> None:
 
 
 def test_a_sequence_that_fell_back_to_another_format_leaves_this_pool() -> None:
-    blocks = Blocks(4, 2)
+    blocks = PoolBlocks(4, 2)
     taken = BlockAllocated(t_ms=0, block=1, owner=0, index=0, fill=0)
     freed = BlockFreed(t_ms=0, block=1, owner=0, index=0, fill=0, references=0, cached=False)
     for event in (taken, freed, FellBack(t_ms=0, part="kv_format", reason=""), taken):
@@ -170,7 +170,7 @@ def test_a_sequence_that_fell_back_to_another_format_leaves_this_pool() -> None:
 
 def test_of_a_sequence_that_is_over_nothing_is_kept() -> None:
     """A workshop's pool sees all runs of a day."""
-    blocks = Blocks(4, 2)
+    blocks = PoolBlocks(4, 2)
     taken = BlockAllocated(t_ms=0, block=1, owner=0, index=0, fill=0)
     freed = BlockFreed(t_ms=0, block=1, owner=0, index=0, fill=0, references=0, cached=False)
     over = Finished(t_ms=0, reason="cancelled", text="", message="")
@@ -188,7 +188,7 @@ def test_of_a_sequence_that_is_over_nothing_is_kept() -> None:
 
 
 def test_new_weights_empty_the_prefix_cache() -> None:
-    blocks = Blocks(4, 2)
+    blocks = PoolBlocks(4, 2)
     blocks.take(0, BlockAllocated(t_ms=0, block=1, owner=0, index=0, fill=0))
     blocks.take(0, BlockFreed(t_ms=0, block=1, owner=0, index=0, fill=2, references=0, cached=True))
     columns = blocks.columns()
@@ -196,4 +196,4 @@ def test_new_weights_empty_the_prefix_cache() -> None:
     assert columns[0]["state"] == ["free", "cached", "free", "free"]
     blocks.take(0, CacheDropped(t_ms=0, reason=""))
     apply(columns, blocks.patches())
-    assert {name: values[1] for name, values in columns[0].items()} == FREE
+    assert {name: values[1] for name, values in columns[0].items()} == FREE_ROW

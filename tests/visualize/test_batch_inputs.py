@@ -15,7 +15,7 @@ from lab.config import EngineConfig
 from lab.errors import ConfigError, PromptError
 from visualize import run_settings as lab_settings
 from visualize.page_list import PAGES
-from visualize.pages.pool.inputs import (
+from visualize.pool_inputs import (
     BOUNDS,
     CHOICES,
     DEFAULTS,

@@ -41,7 +41,7 @@ from visualize.pages.compare.configurations import (
     presets,
     to_inputs,
 )
-from visualize.pages.compare.report import COLUMNS, PARTINGS, REPEATS, faster, race, so_far, whole
+from visualize.reduce.compare_report import COLUMNS, PARTINGS, REPEATS, faster, race, so_far, whole
 
 
 def shifted(run: Run, place: int) -> Run:

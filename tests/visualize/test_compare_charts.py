@@ -23,8 +23,8 @@ from visualize.assets import read
 from visualize.charts import theory_charts as figures
 from visualize.charts.compare_charts import CHARTS, MARKS, shells
 from visualize.charts.length_charts import cache_columns, growth_columns
-from visualize.pages.compare.report import so_far
-from visualize.pages.compare.theory_report import GROWTH_TOKENS, _power, growth, theory
+from visualize.reduce.compare_report import so_far
+from visualize.reduce.theory_report import GROWTH_TOKENS, _power, growth, theory
 
 
 def test_charts_are_the_same_in_light_and_dark() -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from lab.memory.model_memory import known_models
+from visualize import memory_inputs as calculator
 from visualize import run_settings as settings
 from visualize.pages.deploy.deploy_report import _needed, answer
 from visualize.pages.deploy.deployment import CHOICES, DEFAULTS, LINK, NAMED, NAMES, OTHER, Inputs, from_link, to_inputs
 from visualize.pages.deploy.page import _answer
-from visualize.pages.memory import calculator
 
 
 def told(**changes: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from lessons.course import course
 from lessons.experiments.growth_experiments import figures as of_growth
 from lessons.marking import mark, right_answer
 from visualize.jobs.job_queue import JobQueue
-from visualize.pages.instructor import page as instructor
+from visualize.pages.lessons import instructor as instructor
 from visualize.pages.lessons.answer_key import BLANK, Answers, lesson_records, notes_on
 from visualize.pages.lessons.lesson_run import LessonRun
 

@@ -32,12 +32,13 @@ from tests.visualize import test_unmeasured
 from tests.visualize.conftest import script
 from tests.visualize.picture import draw
 from tests.visualize.test_unmeasured import FREE, VISITOR, handlers
+from visualize import pool_inputs as batch_inputs
 from visualize.charts import compare_charts as compared
 from visualize.charts import overlap_chart as overlap
 from visualize.charts.compare_charts import MARKS
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.visitor_sessions import OnePerSession
-from visualize.pages.instructor import page as instructor
+from visualize.pages.lessons import instructor as instructor
 from visualize.pages.lessons import lesson_view as sheet
 from visualize.pages.lessons import observation
 from visualize.pages.lessons import page as lessons
@@ -45,7 +46,6 @@ from visualize.pages.lessons.answer_key import Answers
 from visualize.pages.lessons.learner import Learner, restored
 from visualize.pages.lessons.lesson_run import LessonRun
 from visualize.pages.lessons.overlap_demo import pictures
-from visualize.pages.pool import inputs as batch_inputs
 from visualize.reduce.ndjson import recorded
 
 MORE = """  - view: race

@@ -27,8 +27,8 @@ from tests.waiting import until
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.live_run import LiveRun
 from visualize.pages.lab.page import LabRun
-from visualize.pages.pool.inputs import Inputs
 from visualize.pages.pool.pool_job import BatchRun
+from visualize.pool_inputs import Inputs
 from visualize.reduce.frames import Reducer
 from visualize.reduce.ndjson import lines
 from visualize.run_settings import Settings

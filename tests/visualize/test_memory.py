@@ -24,8 +24,8 @@ from lab.models.loader import ModelLoadError
 from tests.visualize.picture import draw
 from tests.waiting import until
 from visualize.charts import memory_charts as memory
+from visualize.memory_inputs import BOUNDS, CHOICES, DEFAULTS, NAMES, OTHER, Inputs, from_link, to_inputs
 from visualize.pages.memory import hub_models as hub
-from visualize.pages.memory.calculator import BOUNDS, CHOICES, DEFAULTS, NAMES, OTHER, Inputs, from_link, to_inputs
 from visualize.pages.memory.memory_report import about, formula, in_every_format, readouts, sheet, size
 from visualize.pages.memory.page import Found, begin_look_up, look_up_pending
 from visualize.pages.memory.page import answer as page_answer

@@ -26,7 +26,7 @@ from lab.trace.events import (
 from tests.visualize.conftest import script
 from tests.visualize.picture import Picture, apply
 from visualize.charts import block_charts as blocks
-from visualize.reduce.block_map import PoolView
+from visualize.reduce.block_map import RunBlocks
 from visualize.reduce.frames import Reducer
 
 SIZE, COUNT, ME = 4, 12, 3
@@ -127,7 +127,7 @@ class Model:
 @settings(max_examples=200)
 @given(st.data())
 def test_after_any_sequence_of_events_the_map_matches_the_model(data: st.DataObject) -> None:
-    model, view, columns = Model(), PoolView(COUNT, SIZE), blocks.columns(COUNT)
+    model, view, columns = Model(), RunBlocks(COUNT, SIZE), blocks.columns(COUNT)
     for _ in range(data.draw(st.integers(1, 25))):
         for _ in range(data.draw(st.integers(1, 3))):  # several events between two frames
             view.take(model.act(data))
@@ -140,7 +140,7 @@ def test_after_any_sequence_of_events_the_map_matches_the_model(data: st.DataObj
 
 
 def test_blocks_fill_up_in_the_order_of_the_block_table() -> None:
-    view, columns = PoolView(COUNT, SIZE), blocks.columns(COUNT)
+    view, columns = RunBlocks(COUNT, SIZE), blocks.columns(COUNT)
     for event in (ADMITTED, found(1, 0), taken(0, 1), taken(7, 2)):
         view.take(event)
     view.level(6)
@@ -154,7 +154,7 @@ def test_blocks_fill_up_in_the_order_of_the_block_table() -> None:
 
 
 def test_slots_written_for_rejected_guesses_show_until_the_next_pass() -> None:
-    view, columns = PoolView(COUNT, SIZE), blocks.columns(COUNT)
+    view, columns = RunBlocks(COUNT, SIZE), blocks.columns(COUNT)
     for event in (ADMITTED, found(1, 0), taken(0, 1), taken(7, 2)):
         view.take(event)
     view.level(SIZE + 1)
@@ -179,7 +179,7 @@ def test_slots_written_for_rejected_guesses_show_until_the_next_pass() -> None:
 
 
 def test_one_slot_written_in_vain_is_one_slot() -> None:
-    view, columns = PoolView(COUNT, SIZE), blocks.columns(COUNT)
+    view, columns = RunBlocks(COUNT, SIZE), blocks.columns(COUNT)
     for event in (ADMITTED, found(1, 0), taken(0, 1)):
         view.take(event)
     view.level(2 * SIZE - 1)
@@ -191,7 +191,7 @@ def test_one_slot_written_in_vain_is_one_slot() -> None:
 
 
 def test_a_block_used_only_by_rejected_guesses_shows_until_the_next_pass() -> None:
-    view, columns = PoolView(COUNT, SIZE), blocks.columns(COUNT)
+    view, columns = RunBlocks(COUNT, SIZE), blocks.columns(COUNT)
     for event in (ADMITTED, found(1, 0), taken(0, 1)):
         view.take(event)
     view.level(2 * SIZE - 1)
@@ -220,7 +220,7 @@ def test_a_block_used_only_by_rejected_guesses_shows_until_the_next_pass() -> No
 
 
 def test_blocks_shared_or_given_back_before_an_admission_show_no_rejected_guesses() -> None:
-    view, columns = PoolView(COUNT, SIZE), blocks.columns(COUNT)
+    view, columns = RunBlocks(COUNT, SIZE), blocks.columns(COUNT)
     for event in (ADMITTED, found(1, 0), taken(0, 1), taken(7, 2)):
         view.take(event)
     view.level(2 * SIZE)
@@ -280,6 +280,6 @@ def test_a_preempted_run_is_redrawn_when_it_is_admitted_again(freed_first: bool)
 
 
 def test_blocks_of_another_pool_are_not_drawn() -> None:
-    view = PoolView(COUNT, SIZE)
+    view = RunBlocks(COUNT, SIZE)
     view.take(replace(ADMITTED, live_blocks=(COUNT + 5,), cached_blocks=(1,)))
     assert {block for _, block, _ in view.patches()} == {1}

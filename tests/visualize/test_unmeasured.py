@@ -13,7 +13,7 @@ import pytest
 from lessons.experiments import runs
 from tests.visualize import scripted
 from visualize.jobs.job_queue import JobQueue
-from visualize.pages.instructor import page as instructor
+from visualize.pages.lessons import instructor as instructor
 from visualize.pages.lessons import page as lessons
 from visualize.pages.lessons.answer_key import BLANK, Answers
 from visualize.pages.lessons.learner import Learner

@@ -13,6 +13,7 @@ from lab.memory.capacity import POLICIES, Deployment, MemorySplit
 from lab.memory.catalogue import GiB
 from lab.util.messages import counted
 from visualize.charts.base import Columns, blank, look, looks
+from visualize.format_numbers import digits
 from visualize.states import KV_FORMATS, OWN
 
 DASHES = {"auto": "solid", "int8": "dash", "int4": "dot"}
@@ -35,6 +36,12 @@ Others = dict[str, Deployment]
 def unit(size: float) -> tuple[str, int]:
     """The largest unit in which ``size`` is at least 1, and its bytes."""
     return next(((name, scale) for name, scale in UNITS.items() if size >= scale), ("B", 1))
+
+
+def size(count: float) -> str:
+    """Bytes in their unit, to three digits: "128 KiB"."""
+    name, scale = unit(abs(count))
+    return f"{digits(count / scale)} {name}"
 
 
 # -- bytes against length --------------------------------------------------------------------

@@ -40,7 +40,7 @@ from lab.trace.roofline import achieved, limits_of
 from visualize.charts import block_charts as blocks
 from visualize.charts import rounds_chart as rounds
 from visualize.charts import timing_chart as timing
-from visualize.reduce.block_map import PoolEvent, PoolView
+from visualize.reduce.block_map import PoolEvent, RunBlocks
 from visualize.reduce.metric_cards import Before, rows
 from visualize.reduce.narration import Narrator, limit
 from visualize.reduce.pass_times import RecomputedView, TimingView
@@ -139,7 +139,7 @@ class Reducer:
     def _head(self, run: RunStarted) -> dict[str, Any]:
         self._started, self._config = run, run.config
         speculative = run.config["speculative"]
-        self._pool = PoolView(run.num_blocks, run.config["block_size"])
+        self._pool = RunBlocks(run.num_blocks, run.config["block_size"])
         self._narrator = Narrator(run.config, len(run.prompt_token_ids), run.sampling["max_tokens"])
         self._limits = limits_of(run)
         if self._recorded:

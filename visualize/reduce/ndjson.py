@@ -2,7 +2,7 @@
 
 The first line is ``{"run": its id}``. With ``"live": true`` the others arrive through the channel of
 that id (``visualize.jobs.sse_channel``); ``"against"`` is the address of another page with the run's
-settings (``visualize.pages.compare.compare_link``, ``visualize.pages.pool.inputs.in_lab``). Then come frames
+settings (``visualize.compare_link``, ``visualize.pool_inputs.in_lab``). Then come frames
 (``visualize.reduce.frames``), and ``{"status": ...}``, ``{"problem": ...}`` or, of a run that was stopped before
 it began,
 ``{"stopped": ...}``, a sentence each. In a channel, a file that was saved before its run's end ends with

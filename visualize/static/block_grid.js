@@ -1,5 +1,5 @@
 // The KV cache's blocks as squares: the owner by colour and number, how full each is, and what just happened to it.
-// Rows are those of visualize/pages/pool/pool_blocks.py. Only squares that differ from what is drawn are touched.
+// Rows are those of visualize/reduce/block_map.py. Only squares that differ from what is drawn are touched.
 
 import { calm, counted, labelAsImage, make, tone } from "./dom.js";
 

@@ -8,7 +8,7 @@
 
 enum {
     TILE_COLUMNS = 32, /* positions of a tile: their keys and values fit in the L1 cache */
-    MANY_QUERIES = 32, /* for this many or more, a tile's keys are transposed first */
+    TRANSPOSE_FROM = 32, /* for this many or more, a tile's keys are transposed first */
     LINE = 64          /* bytes of a cache line */
 };
 
@@ -35,19 +35,19 @@ static void rotate(float *x, const float *cosine, const float *sine, int n) {
 }
 
 /* Rotate the new queries and keys, and store the keys and values. */
-static void place(const Task *task, const Layer *layer) {
+static void rotate_and_store(const Task *task, const Layer *layer) {
     const Model *model = task->model;
     const Slots *slots = task->slots;
-    const int d = model->head_dim, shared = model->heads / model->kv_heads;
+    const int d = model->head_dim, group = model->heads / model->kv_heads;
     for (int t = 0; t < task->count; t++) {
         const int position = task->start + t;
         const float *cosine = model->cosine + (size_t)position * d, *sine = model->sine + (size_t)position * d;
         float *k = task->key + (size_t)t * model->kv_heads * d, *v = task->value + (size_t)t * model->kv_heads * d;
-        if (layer->key_norm) normalise(k, layer->key_norm, model->epsilon, 1, d, k);
+        if (layer->key_norm) rms_norm(k, layer->key_norm, model->epsilon, 1, d, k);
         rotate(k, cosine, sine, d);
-        for (int h = 0; h < shared; h++) {
+        for (int h = 0; h < group; h++) {
             float *q = task->query + ((size_t)t * model->heads + h) * d;
-            if (layer->query_norm) normalise(q, layer->query_norm, model->epsilon, 1, d, q);
+            if (layer->query_norm) rms_norm(q, layer->query_norm, model->epsilon, 1, d, q);
             rotate(q, cosine, sine, d);
         }
         const int64_t slot = slot_of(task, position);
@@ -57,7 +57,7 @@ static void place(const Task *task, const Layer *layer) {
 }
 
 /* Prefetch the keys and values of a tile: blocks lie anywhere, and no processor foresees where. */
-static void ask_for(const Task *task, int begin) {
+static void prefetch_tile(const Task *task, int begin) {
     const int end = task->start + task->count < begin + TILE_COLUMNS ? task->start + task->count : begin + TILE_COLUMNS;
     for (int position = begin; position < end; position++) {
         const int64_t slot = slot_of(task, position);
@@ -68,23 +68,24 @@ static void ask_for(const Task *task, int begin) {
     }
 }
 
-/* found = found x shrink + the first `seen` values, weighted: `width` numbers of them, all in registers. */
-static inline __attribute__((always_inline)) void mix_part(
-    float *found, float shrink, const float *weight, const float *const *value, int seen, int at, const int width) {
+/* output = output x shrink + the first `visible` values, weighted: `width` numbers of them, all in registers. */
+static inline __attribute__((always_inline)) void add_values_part(
+    float *output, float shrink, const float *weight, const float *const *value, int visible, int at, const int width) {
     lanes x[4];
 #pragma GCC unroll 4
-    for (int i = 0; i < width / LANES; i++) x[i] = load(found + at + i * LANES) * shrink;
-    for (int c = 0; c < seen; c++)
+    for (int i = 0; i < width / LANES; i++) x[i] = load(output + at + i * LANES) * shrink;
+    for (int c = 0; c < visible; c++)
 #pragma GCC unroll 4
         for (int i = 0; i < width / LANES; i++) x[i] += weight[c] * load(value[c] + at + i * LANES);
 #pragma GCC unroll 4
-    for (int i = 0; i < width / LANES; i++) store(found + at + i * LANES, x[i]);
+    for (int i = 0; i < width / LANES; i++) store(output + at + i * LANES, x[i]);
 }
 
-static void mix(float *found, float shrink, const float *weight, const float *const *value, int seen, int d) {
+static void add_values(
+    float *output, float shrink, const float *weight, const float *const *value, int visible, int d) {
     int at = 0;
-    for (; at + 4 * LANES <= d; at += 4 * LANES) mix_part(found, shrink, weight, value, seen, at, 4 * LANES);
-    for (; at < d; at += LANES) mix_part(found, shrink, weight, value, seen, at, LANES);
+    for (; at + 4 * LANES <= d; at += 4 * LANES) add_values_part(output, shrink, weight, value, visible, at, 4 * LANES);
+    for (; at < d; at += LANES) add_values_part(output, shrink, weight, value, visible, at, LANES);
 }
 
 /* One query's softmax so far; the total is still spread over lanes. */
@@ -93,78 +94,80 @@ typedef struct {
     lanes total;
 } Softmax;
 
-/* Turn a tile's scores into weights, of which the first `seen` count; returns the factor to shrink earlier ones by. */
-static inline float soften(Softmax *softmax, float *score, int seen, float scaling) {
-    for (int c = seen; c < TILE_COLUMNS; c++) score[c] = -INFINITY;
+/* Turn a tile's scores into weights, of which the first `visible` count. Returns the factor that earlier ones shrink
+   by. */
+static inline float update_softmax(Softmax *softmax, float *score, int visible, float scaling) {
+    for (int c = visible; c < TILE_COLUMNS; c++) score[c] = -INFINITY;
     lanes highest = (lanes){0} + softmax->maximum;
     for (int c = 0; c < TILE_COLUMNS; c += LANES) {
         store(score + c, load(score + c) * scaling);
-        highest = larger_of(load(score + c), highest);
+        highest = lanewise_max(load(score + c), highest);
     }
-    const float maximum = largest(highest);
+    const float maximum = max_of_lanes(highest);
     const float shrink = exponential((lanes){0} + (softmax->maximum - maximum))[0];
     for (int c = 0; c < TILE_COLUMNS; c += LANES) store(score + c, exponential(load(score + c) - maximum));
-    for (int c = seen; c < TILE_COLUMNS; c++) score[c] = 0; /* e^-87 is not quite 0 */
+    for (int c = visible; c < TILE_COLUMNS; c++) score[c] = 0; /* e^-87 is not quite 0 */
     softmax->maximum = maximum;
     softmax->total *= shrink;
     for (int c = 0; c < TILE_COLUMNS; c += LANES) softmax->total += load(score + c);
     return shrink;
 }
 
-/* Rotate, store, attend. The queries are overwritten with their results. found [queries, d] and softmax [queries] are
+/* Rotate, store, attend. The queries are overwritten with their results. output [queries, d] and softmax [queries] are
    scratch space. */
 static inline __attribute__((always_inline)) void attend_heads(
-    const Task *task, const Layer *layer, float *found, Softmax *softmax, const int d) {
+    const Task *task, const Layer *layer, float *output, Softmax *softmax, const int d) {
     const Model *model = task->model;
     const Storage *storage = task->storage;
     const Slots *slots = task->slots;
-    const int shared = model->heads / model->kv_heads;
-    const int queries = task->count * shared, stop = task->start + task->count;
-    ask_for(task, 0);
-    place(task, layer);
+    const int group = model->heads / model->kv_heads;
+    const int queries = task->count * group, stop = task->start + task->count;
+    prefetch_tile(task, 0);
+    rotate_and_store(task, layer);
 
     for (int j = 0; j < queries; j++) softmax[j] = (Softmax){-INFINITY, {0}};
-    memset(found, 0, (size_t)queries * d * sizeof(float));
-    float keys[TILE_COLUMNS * d], values[TILE_COLUMNS * d], across[d * TILE_COLUMNS];
+    memset(output, 0, (size_t)queries * d * sizeof(float));
+    float keys[TILE_COLUMNS * d], values[TILE_COLUMNS * d], transposed[d * TILE_COLUMNS];
     for (int begin = 0; begin < stop; begin += TILE_COLUMNS) {
         const int columns = stop - begin < TILE_COLUMNS ? stop - begin : TILE_COLUMNS;
         const float *key[TILE_COLUMNS], *value[TILE_COLUMNS];
-        ask_for(task, begin + TILE_COLUMNS);
+        prefetch_tile(task, begin + TILE_COLUMNS);
         for (int c = 0; c < columns; c++) {
             const int64_t slot = slot_of(task, begin + c);
             key[c] = read_slot(storage, slots->keys, slots->key_scales, slot, task->head, d, keys + c * d);
             value[c] = read_slot(storage, slots->values, slots->value_scales, slot, task->head, d, values + c * d);
         }
         for (int c = columns; c < TILE_COLUMNS; c++) key[c] = key[0]; /* any numbers: their scores do not count */
-        if (queries >= MANY_QUERIES)
+        if (queries >= TRANSPOSE_FROM)
             for (int c = 0; c < TILE_COLUMNS; c++)
-                for (int i = 0; i < d; i++) across[i * TILE_COLUMNS + c] = key[c][i];
+                for (int i = 0; i < d; i++) transposed[i * TILE_COLUMNS + c] = key[c][i];
 
         for (int j = 0; j < queries; j++) {
-            const float *query = task->query + ((size_t)(j / shared) * model->heads + j % shared) * d;
-            const int later = task->start + j / shared + 1 - begin, seen = later < columns ? later : columns;
-            if (seen <= 0) continue;
+            const float *query = task->query + ((size_t)(j / group) * model->heads + j % group) * d;
+            const int later = task->start + j / group + 1 - begin, visible = later < columns ? later : columns;
+            if (visible <= 0) continue;
             float score[TILE_COLUMNS];
-            if (queries >= MANY_QUERIES)
-                for (int c = 0; c < seen; c += BLOCK) block_of_dots(query, across + c, TILE_COLUMNS, d, score + c);
+            if (queries >= TRANSPOSE_FROM)
+                for (int c = 0; c < visible; c += BLOCK)
+                    block_of_dots(query, transposed + c, TILE_COLUMNS, d, score + c);
             else
-                for (int c = 0; c < seen; c += 4) four_dots(query, key + c, d, score + c);
-            const float shrink = soften(softmax + j, score, seen, model->scaling);
-            mix(found + (size_t)j * d, shrink, score, value, seen, d);
+                for (int c = 0; c < visible; c += 4) four_dots(query, key + c, d, score + c);
+            const float shrink = update_softmax(softmax + j, score, visible, model->scaling);
+            add_values(output + (size_t)j * d, shrink, score, value, visible, d);
         }
     }
     for (int j = 0; j < queries; j++) {
-        float *query = task->query + ((size_t)(j / shared) * model->heads + j % shared) * d;
+        float *query = task->query + ((size_t)(j / group) * model->heads + j % group) * d;
         const float total = sum(softmax[j].total);
-        for (int i = 0; i < d; i += LANES) store(query + i, load(found + (size_t)j * d + i) / total);
+        for (int i = 0; i < d; i += LANES) store(query + i, load(output + (size_t)j * d + i) / total);
     }
 }
 
 /* Where the compiler knows the head size, it unrolls the loops over it. */
-static void attend(const Task *task, const Layer *layer, float *found, Softmax *softmax) {
+static void attend(const Task *task, const Layer *layer, float *output, Softmax *softmax) {
     switch (task->model->head_dim) {
-    case 64: attend_heads(task, layer, found, softmax, 64); break;
-    case 128: attend_heads(task, layer, found, softmax, 128); break;
-    default: attend_heads(task, layer, found, softmax, task->model->head_dim);
+    case 64: attend_heads(task, layer, output, softmax, 64); break;
+    case 128: attend_heads(task, layer, output, softmax, 128); break;
+    default: attend_heads(task, layer, output, softmax, task->model->head_dim);
     }
 }

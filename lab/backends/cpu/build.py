@@ -1,4 +1,4 @@
-"""Makes ``step.c`` a library that Python can call: compiled once for this processor, then kept."""
+"""Compilation of ``step.c`` into a library for this processor, kept in the user's cache."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def library() -> ctypes.CDLL:
     compiler = _compiler()
     try:
         source = b"".join(file.read_bytes() for file in sorted(SOURCE.parent.glob("*.[ch]")))
-        made_for = "\0".join((*compiler, processor_name(), instructions(), *FLAGS)).encode()
-        name = f"step-{hashlib.sha256(source + made_for).hexdigest()[:20]}"
+        target = "\0".join((*compiler, processor_name(), instructions(), *FLAGS)).encode()
+        name = f"step-{hashlib.sha256(source + target).hexdigest()[:20]}"
         with _folder() as folder:
-            return _kept(folder, name) or ctypes.CDLL(str(_compile(compiler, folder, name)))
+            return _cached(folder, name) or ctypes.CDLL(str(_compile(compiler, folder, name)))
     except OSError as error:
         raise BuildError(f"the step in C cannot be compiled or loaded here ({error})") from error
 
@@ -62,8 +62,8 @@ def _compiler() -> list[str]:
     return compiler or [found]
 
 
-def _kept(folder: Path, name: str) -> ctypes.CDLL | None:
-    """What was compiled before. Loading a damaged file can crash the process, so its name has its contents' digest."""
+def _cached(folder: Path, name: str) -> ctypes.CDLL | None:
+    """Load what was compiled before. A damaged file could crash the process, so its name has its contents' digest."""
     for file in folder.glob(f"{name}-*.so"):
         with suppress(OSError):  # made with another C library, say, in a home that two systems share
             if file.stem == f"{name}-{_digest(file)}":
@@ -74,19 +74,19 @@ def _kept(folder: Path, name: str) -> ctypes.CDLL | None:
 
 def _compile(compiler: list[str], folder: Path, name: str) -> Path:
     """Compile elsewhere, then move the result into ``folder``: another process never sees half a file."""
-    said_by = shlex.join(compiler)
+    compiler_name = shlex.join(compiler)
     with tempfile.TemporaryDirectory(dir=folder) as room:
         made = Path(room) / "step.so"
         command = [*compiler, *FLAGS, "-o", str(made), str(SOURCE), "-lm"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise BuildError(f"{said_by} could not be run ({error})") from error
+            raise BuildError(f"{compiler_name} could not be run ({error})") from error
         if done.returncode:
             said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr)
-            raise BuildError(f"{said_by} refused step.c: {said[:300]}")
+            raise BuildError(f"{compiler_name} refused step.c: {said[:300]}")
         if not made.exists():
-            raise BuildError(f"{said_by} produced nothing from step.c")
+            raise BuildError(f"{compiler_name} produced nothing from step.c")
         file = folder / f"{name}-{_digest(made)}.so"
         os.replace(made, file)
     return file
@@ -98,8 +98,8 @@ def _digest(file: Path) -> str:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """Where compiled steps are kept: the user's cache, which nobody else can write to. If there is none, a temporary
-    folder, which is removed once the step is loaded.
+    """Folder of compiled steps: the user's cache, writable by its owner only. If there is none, a temporary folder,
+    which is removed once the step is loaded.
     """
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "decode-lab"

@@ -1,4 +1,4 @@
-"""The cores that this process may keep busy, often fewer than its machine has. Counted before torch is imported."""
+"""Cores that this process may keep busy, often fewer than its machine has. Needed before torch is imported."""
 
 from __future__ import annotations
 

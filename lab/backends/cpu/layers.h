@@ -11,20 +11,20 @@ typedef struct {
 
 /* Prefetch the next block's weights, `ahead` weights from here, into the L2 cache while this block's are multiplied, if
    there are enough products to hide the wait. For one row the processor's own prefetching does better. */
-static inline void fetch(const uint32_t *weight, size_t ahead, const int rows) {
+static inline void prefetch_next(const uint32_t *weight, size_t ahead, const int rows) {
     if (rows > 1) __builtin_prefetch(weight + ahead, 0, 2);
 }
 
 /* out[r, 0..BLOCK - 1] of one block of outputs for `rows` <= TILE_ROWS rows of `pairs` x 2 inputs. Weights are loaded
    once and stay in registers for all rows; four sums per row, since no product should wait for the previous one. */
-static inline __attribute__((always_inline)) void tile(
+static inline __attribute__((always_inline)) void float32_tile(
     const uint32_t *weight, size_t ahead, const float *x, int pairs, float *out, const int rows) {
     lanes total[TILE_ROWS][2][2] = {0};
     for (int i = 0; i < pairs; i++)
 #pragma GCC unroll 2
         for (int half = 0; half < 2; half++, weight += LANES) {
             const bits pair = *(const bits *)weight;
-            fetch(weight, ahead, rows);
+            prefetch_next(weight, ahead, rows);
             const lanes even = (lanes)(pair << 16), odd = (lanes)(pair & 0xffff0000u);
 #pragma GCC unroll 8
             for (int r = 0; r < rows; r++) {
@@ -39,19 +39,19 @@ static inline __attribute__((always_inline)) void tile(
 
 #if BFLOAT16_PRODUCTS
 #include <immintrin.h>
-const int32_t rounds = 1; /* this processor multiplies pairs of bfloat16, and sums in float32 */
+const int32_t has_bfloat16_products = 1; /* this processor multiplies pairs of bfloat16, and sums in float32 */
 
-enum { ROUNDED_ROWS = 10 }; /* like TILE_ROWS, but a row has half as many sums here */
+enum { BFLOAT16_ROWS = 10 }; /* like TILE_ROWS, but a row has half as many sums here */
 
-/* The same with rounded inputs, for up to ROUNDED_ROWS rows: one instruction for 32 products. */
-static inline __attribute__((always_inline)) void tile_rounded(
+/* The same with rounded inputs, for up to BFLOAT16_ROWS rows: one instruction for 32 products. */
+static inline __attribute__((always_inline)) void bfloat16_tile(
     const uint32_t *weight, size_t ahead, const uint32_t *x, int pairs, float *out, const int rows) {
-    __m512 total[ROUNDED_ROWS][2] = {0};
+    __m512 total[BFLOAT16_ROWS][2] = {0};
     for (int i = 0; i < pairs; i++)
 #pragma GCC unroll 2
         for (int half = 0; half < 2; half++, weight += LANES) {
             const __m512bh w = (__m512bh)_mm512_loadu_si512(weight);
-            fetch(weight, ahead, rows);
+            prefetch_next(weight, ahead, rows);
 #pragma GCC unroll 10
             for (int r = 0; r < rows; r++)
                 total[r][half] =
@@ -62,53 +62,44 @@ static inline __attribute__((always_inline)) void tile_rounded(
 }
 
 /* Round to nearest, ties to even. */
-static inline void round_all(const float *x, uint32_t *to, size_t count) {
+static inline void round_to_bfloat16(const float *x, uint32_t *to, size_t count) {
     for (size_t i = 0; i < count; i += LANES)
         _mm256_storeu_si256((__m256i *)(to + i / 2), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + i)));
 }
 #else
-enum { ROUNDED_ROWS = TILE_ROWS };
-const int32_t rounds = 0; /* so the two functions below are never called */
-static inline void tile_rounded(
-    const uint32_t *weight, size_t ahead, const uint32_t *x, int pairs, float *out, const int rows) {
-    (void)weight, (void)ahead, (void)x, (void)pairs, (void)out, (void)rows;
-}
-static inline void round_all(const float *x, uint32_t *to, size_t count) { (void)x, (void)to, (void)count; }
+enum { BFLOAT16_ROWS = TILE_ROWS };
+const int32_t has_bfloat16_products = 0; /* so the two functions are never called */
+#define bfloat16_tile(...) ((void)0)
+#define round_to_bfloat16(x, to, count) ((void)(count))
 #endif
 
-static inline __attribute__((always_inline)) void tile_of(
+static inline __attribute__((always_inline)) void any_tile(
     const uint32_t *weight, size_t ahead, const Input *input, int first, int pairs, float *out, const int rows) {
     if (rows > TILE_ROWS || input->rounded) /* only tiles of rounded rows are so large */
-        tile_rounded(weight, ahead, input->rounded + (size_t)first * pairs, pairs, out, rows);
+        bfloat16_tile(weight, ahead, input->rounded + (size_t)first * pairs, pairs, out, rows);
     else
-        tile(weight, ahead, input->numbers + (size_t)first * pairs * 2, pairs, out, rows);
+        float32_tile(weight, ahead, input->numbers + (size_t)first * pairs * 2, pairs, out, rows);
 }
 
 static int blocks_of(const Linear *linear) { return (linear->outputs + BLOCK - 1) / BLOCK; }
 
 /* One block of outputs for any number of rows: out [rows, BLOCK]. */
-static void block_of(const Linear *linear, int block, const Input *input, int rows, float *out) {
+static void block_product(const Linear *linear, int block, const Input *input, int rows, float *out) {
     const int pairs = linear->inputs / 2;
     const size_t size = (size_t)pairs * BLOCK, ahead = block + 1 < blocks_of(linear) ? size : 0;
     const uint32_t *weight = linear->weight + block * size;
-    const int most = input->rounded ? ROUNDED_ROWS : TILE_ROWS, tiles = (rows + most - 1) / most;
+    const int max_rows = input->rounded ? BFLOAT16_ROWS : TILE_ROWS, tiles = (rows + max_rows - 1) / max_rows;
     for (int t = 0, r = 0; t < tiles; t++) {
         const int count = (rows - r) / (tiles - t); /* equal shares */
         float *to = out + r * BLOCK;
-        switch (count) {
-        case 1: tile_of(weight, ahead, input, r, pairs, to, 1); break;
-        case 2: tile_of(weight, ahead, input, r, pairs, to, 2); break;
+#define TILE(n) case n: any_tile(weight, ahead, input, r, pairs, to, n); break;
+        switch (count) { /* so that the compiler knows the number of rows */
+            TILE(1) TILE(2) TILE(3)
 #if TILE_ROWS > 3
-        case 3: tile_of(weight, ahead, input, r, pairs, to, 3); break;
-        case 4: tile_of(weight, ahead, input, r, pairs, to, 4); break;
-        case 5: tile_of(weight, ahead, input, r, pairs, to, 5); break;
+            TILE(4) TILE(5) TILE(6)
 #endif
-        case TILE_ROWS: tile_of(weight, ahead, input, r, pairs, to, TILE_ROWS); break;
 #if BFLOAT16_PRODUCTS
-        case 7: tile_of(weight, ahead, input, r, pairs, to, 7); break;
-        case 8: tile_of(weight, ahead, input, r, pairs, to, 8); break;
-        case 9: tile_of(weight, ahead, input, r, pairs, to, 9); break;
-        case ROUNDED_ROWS: tile_of(weight, ahead, input, r, pairs, to, ROUNDED_ROWS); break;
+            TILE(7) TILE(8) TILE(9) TILE(10)
 #endif
         }
         r += count;
@@ -120,15 +111,15 @@ static void block_of(const Linear *linear, int block, const Input *input, int ro
 }
 
 /* Make `x`, `count` numbers, the input of the next layer. Every thread rounds for itself. */
-static void take(Input *input, const float *x, size_t count) {
+static void set_input(Input *input, const float *x, size_t count) {
     input->numbers = x;
-    if (input->rounded) round_all(x, input->rounded, count);
+    if (input->rounded) round_to_bfloat16(x, input->rounded, count);
 }
 
 /* y = x W^T + b, or y += with `add`. Threads share the blocks and go on without waiting for each other. */
-static void apply(const Linear *linear, const Input *input, int rows, float *y, int add, float *out) {
-    for (int block = first_of(blocks_of(linear)); block < end_of(blocks_of(linear)); block++) {
-        block_of(linear, block, input, rows, out);
+static void linear_layer(const Linear *linear, const Input *input, int rows, float *y, int add, float *out) {
+    for (int block = share_begin(blocks_of(linear)); block < share_end(blocks_of(linear)); block++) {
+        block_product(linear, block, input, rows, out);
         const int first = block * BLOCK;
         const int width = linear->outputs - first < BLOCK ? linear->outputs - first : BLOCK;
         for (int r = 0; r < rows; r++) {
@@ -142,22 +133,22 @@ static void apply(const Linear *linear, const Input *input, int rows, float *y, 
 }
 
 /* y = silu(gate(x)) * up(x): SwiGLU (Shazeer, 2002.05202). */
-static void gated(const Layer *layer, const Input *input, int rows, float *y, float *out) {
+static void swiglu(const Layer *layer, const Input *input, int rows, float *y, float *out) {
     const int outputs = layer->gate.outputs;
-    float *other = out + (size_t)rows * BLOCK;
-    for (int block = first_of(blocks_of(&layer->gate)); block < end_of(blocks_of(&layer->gate)); block++) {
-        block_of(&layer->gate, block, input, rows, out);
-        block_of(&layer->up, block, input, rows, other);
+    float *up = out + (size_t)rows * BLOCK;
+    for (int block = share_begin(blocks_of(&layer->gate)); block < share_end(blocks_of(&layer->gate)); block++) {
+        block_product(&layer->gate, block, input, rows, out);
+        block_product(&layer->up, block, input, rows, up);
         for (int r = 0; r < rows; r++)
             for (int i = 0; i < BLOCK && block * BLOCK + i < outputs; i += LANES) {
-                lanes g = load(out + r * BLOCK + i), u = load(other + r * BLOCK + i);
+                lanes g = load(out + r * BLOCK + i), u = load(up + r * BLOCK + i);
                 store(y + (size_t)r * outputs + block * BLOCK + i, g / (1.0f + exponential(-g)) * u);
             }
     }
 }
 
 /* RMSNorm (Zhang and Sennrich, 1910.07467) of `rows` vectors of n numbers. */
-static void normalise(const float *x, const float *weight, float epsilon, int rows, int n, float *y) {
+static void rms_norm(const float *x, const float *weight, float epsilon, int rows, int n, float *y) {
     for (int r = 0; r < rows; r++, x += n, y += n) {
         const float factor = 1.0f / sqrtf(dot(x, x, n) / n + epsilon);
         for (int i = 0; i < n; i += LANES) store(y + i, load(x + i) * factor * load(weight + i));

@@ -48,7 +48,7 @@ typedef struct {
     const int32_t *keep;            /* [kept] rows whose logits are wanted */
 } Plan;
 
-typedef struct { /* how a token is chosen: SamplingParams of lab/config.py */
+typedef struct { /* SamplingParams of lab/config.py */
     float temperature; /* 0: the most likely token; the distribution is that of temperature 1 */
     int32_t top_k;     /* 0: all */
     float top_p;       /* 1: all */
@@ -60,17 +60,17 @@ typedef struct { /* how each of several tokens is chosen */
     const double *u; /* in [0, 1), one to draw each token with; NULL: none is drawn */
 } Choices;
 
-typedef struct { /* proposals that were kept, the token after them, and its probability */
-    int32_t accepted, next;
+typedef struct { /* draft tokens accepted, the token after them, and its probability */
+    int32_t accepted, next_token;
     float p_next;
 } Verdict;
 
-typedef struct { /* what is to be judged of one sequence */
-    int32_t proposals;
+typedef struct { /* draft tokens of one sequence, to be verified */
+    int32_t num_draft_tokens;
     Sampling sampling;
-    const int64_t *tokens; /* [proposals] */
-    const float *q;        /* [proposals, vocabulary] or NULL: they were not drawn */
-    const double *u;       /* [proposals + 1, 3] */
-    int32_t logprobs;      /* most likely tokens around each verdict whose figures are wanted; 0: none */
-    float *around;         /* [proposals, tokens, 4], see token_distributions.h; then [proposals], each one's overlap of p and q */
+    const int64_t *draft_tokens; /* [num_draft_tokens] */
+    const float *q;              /* [num_draft_tokens, vocabulary], which they were drawn from, or NULL */
+    const double *u;             /* [num_draft_tokens + 1, 3] */
+    int32_t logprobs;            /* how many of the most likely tokens are reported for each draft token */
+    float *figures; /* [num_draft_tokens, tokens, 4] of token_distributions.h; then each draft token's overlap of p, q */
 } Round;

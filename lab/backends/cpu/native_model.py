@@ -51,8 +51,8 @@ class NativeModel:
 
     def __init__(self, model: LanguageModel, *, rounded: bool = False) -> None:
         compiled = library()
-        self.rounded = rounded and bool(c_int32.in_dll(compiled, "rounds").value)
-        self._library, self._lanes = compiled, c_int32.in_dll(compiled, "lanes_in_use").value
+        self.rounded = rounded and bool(c_int32.in_dll(compiled, "has_bfloat16_products").value)
+        self._library, self._lanes = compiled, c_int32.in_dll(compiled, "vector_lanes").value
         self._alive: list[object] = []  # what C points to
         self._storages: WeakKeyDictionary[KVStorage, Storage] = WeakKeyDictionary()
         body, config = model.model.model, model.model.config
@@ -133,7 +133,7 @@ class NativeModel:
         return tokens, q
 
     def _plan(self, batch: list[NewTokens], storage: KVStorage | None) -> tuple[PlanStruct, Storage, object]:
-        """The step as C reads it, the slots it writes to, and what must be kept alive until it is done."""
+        """The plan of a step, the slots it writes to, and the objects to keep alive until it is done."""
         counts = [len(new.token_ids) for new in batch]
         if storage is None:
             slots = self._scratch(len(batch) * max(counts))

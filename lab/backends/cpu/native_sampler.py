@@ -16,7 +16,7 @@ from lab.config import SamplingParams
 def sample(
     logits: torch.Tensor, sampling: Sequence[SamplingParams], u: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As ``lab.backends.torch.sampler.sample``, on a CPU. ``u`` is [rows].
+    """Sample as ``lab.backends.torch.sampler.sample``, on a CPU. ``u`` is [rows].
 
     Raises:
         MemoryError: not enough for a row's sums.
@@ -33,7 +33,7 @@ def sample(
 
 
 def described(sampling: Sequence[SamplingParams], u: torch.Tensor | None, each: int = 1) -> tuple[Choices, object]:
-    """The choice of tokens as C reads it, and what must be kept alive until they are.
+    """Sampling parameters for C, and the objects that must be kept alive until tokens are sampled.
 
     Args:
         sampling: one for the first ``each`` tokens, one for the next, and so on.

@@ -50,15 +50,15 @@ def verify(logits: torch.Tensor, rounds: Sequence[DraftRound]) -> list[NativeVer
         its.sampling, its.u = as_struct(round.sampling), _pointer(round.uniforms, alive)
         if not round.draft:
             continue
-        its.proposals, its.tokens = round.num_draft_tokens, _pointer(round.draft.token_ids, alive)
+        its.num_draft_tokens, its.draft_tokens = round.num_draft_tokens, _pointer(round.draft.token_ids, alive)
         its.q = None if round.draft.q is None else _pointer(round.draft.q, alive)
         if round.sampling.logprobs:
             its.logprobs = min(round.sampling.logprobs, logits.shape[1])
-            figures[i] = torch.zeros(its.proposals * ((2 + 3 * its.logprobs) * FIGURES + 1), dtype=torch.float32)
-            its.around = figures[i].data_ptr()
+            figures[i] = torch.zeros(its.num_draft_tokens * ((2 + 3 * its.logprobs) * FIGURES + 1), dtype=torch.float32)
+            its.figures = figures[i].data_ptr()
     verdicts = (VerdictStruct * len(rounds))()
     there = [c_void_p(part.data_ptr()) for part in (p, q)]
-    if library().judge(
+    if library().verify(
         c_void_p(logits.data_ptr()),
         logits.shape[1],
         byref(structs),
@@ -71,7 +71,7 @@ def verify(logits: torch.Tensor, rounds: Sequence[DraftRound]) -> list[NativeVer
     p, q, first, found = p.tolist(), q.tolist(), 0, []
     for round, verdict, some in zip(rounds, verdicts, figures, strict=True):
         last = first + round.num_draft_tokens
-        its = verdict.accepted, verdict.next, verdict.p_next, p[first:last], q[first:last]
+        its = verdict.accepted, verdict.next_token, verdict.p_next, p[first:last], q[first:last]
         found.append(NativeVerdict(*its, [] if some is None else some.tolist()))
         first = last + 1
     return found

@@ -4,10 +4,10 @@
 
 #include "model.h"
 
-static inline lanes load_some(const float *from, int count, float rest) { /* rest: for numbers past count */
+static inline lanes load_some(const float *from, int count, float padding) { /* padding: for numbers past count */
     if (count >= LANES) return load(from);
     float some[LANES];
-    for (int i = 0; i < LANES; i++) some[i] = i < count ? from[i] : rest;
+    for (int i = 0; i < LANES; i++) some[i] = i < count ? from[i] : padding;
     return load(some);
 }
 
@@ -19,7 +19,7 @@ static inline void store_some(float *to, lanes x, int count) {
 /* The index of the first number that equals x; n - 1 if none does. */
 static int index_of(float x, const float *numbers, int n) {
     int at = 0;
-    while (at + LANES < n && !any(load(numbers + at) == x)) at += LANES;
+    while (at + LANES < n && !any_lane(load(numbers + at) == x)) at += LANES;
     while (at < n - 1 && numbers[at] != x) at++;
     return at;
 }
@@ -32,28 +32,28 @@ static int bucket_of(float p) {
     return bits >> 19;
 }
 
-typedef union { /* scratch space, one for each token */
+typedef union { /* one for each token */
     struct {
         float p;
         int32_t token;
-    } likely;
+    } candidate;
     double cumulative;
-} Room;
+} Scratch;
 
 static int by_probability(const void *a, const void *b) { /* the largest first, then the lower token */
-    const Room *x = a, *y = b;
-    if (x->likely.p != y->likely.p) return x->likely.p < y->likely.p ? 1 : -1;
-    return x->likely.token - y->likely.token;
+    const Scratch *x = a, *y = b;
+    if (x->candidate.p != y->candidate.p) return x->candidate.p < y->candidate.p ? 1 : -1;
+    return x->candidate.token - y->candidate.token;
 }
 
 /* Keep only the largest of p [n] and set the others to 0: at most `most`, and no more than it takes to reach `mass`.
-   Only one bucket has to be sorted: the one with the last number kept. room [n]. Returns the sum of what is kept. */
-static double keep_largest(float *p, int n, int most, double mass, Room *room) {
+   Only one bucket has to be sorted: the one with the last number kept. scratch [n]. Returns the sum of what is kept. */
+static double keep_largest(float *p, int n, int most, double mass, Scratch *scratch) {
     double sums[BUCKETS] = {0}, total = 0;
     int counts[BUCKETS] = {0}, kept = 0, bucket = BUCKETS, found = 0;
     for (int i = 0; i < n; i++) {
-        const int its = bucket_of(p[i]);
-        sums[its] += p[i], counts[its]++;
+        const int b = bucket_of(p[i]);
+        sums[b] += p[i], counts[b]++;
     }
     while (bucket-- && kept + counts[bucket] <= most && total + sums[bucket] < mass)
         kept += counts[bucket], total += sums[bucket];
@@ -62,57 +62,58 @@ static double keep_largest(float *p, int n, int most, double mass, Room *room) {
     float least;
     memcpy(&least, &bits, sizeof least);
     for (int i = 0; i < n; i++) {
-        if (bucket_of(p[i]) == bucket) room[found++] = (Room){.likely = {p[i], i}};
+        if (bucket_of(p[i]) == bucket) scratch[found++] = (Scratch){.candidate = {p[i], i}};
         else if (p[i] < least) p[i] = 0;
     }
-    qsort(room, found, sizeof *room, by_probability);
+    qsort(scratch, found, sizeof *scratch, by_probability);
     for (int i = 0; i < found; i++) {
-        if (kept < most && total < mass) kept++, total += room[i].likely.p;
-        else p[room[i].likely.token] = 0;
+        if (kept < most && total < mass) kept++, total += scratch[i].candidate.p;
+        else p[scratch[i].candidate.token] = 0;
     }
     return total;
 }
 
-/* p = softmax(logits / temperature) of n tokens, then top-k, then top-p. room [n]. Returns the most likely token, the
-   first among equals. */
-static int distribution(const float *logits, int n, const Sampling *how, float *p, Room *room) {
-    const float temperature = how->temperature == 0 ? 1 : how->temperature;
+/* p = softmax(logits / temperature) of n tokens, then top-k, then top-p. scratch [n]. Returns the most likely token,
+   the first among equals. */
+static int distribution(const float *logits, int n, const Sampling *sampling, float *p, Scratch *scratch) {
+    const float temperature = sampling->temperature == 0 ? 1 : sampling->temperature;
     lanes highest = (lanes){0} - INFINITY, total = {0};
-    for (int i = 0; i < n; i += LANES) highest = larger_of(load_some(logits + i, n - i, -INFINITY), highest);
-    const float most = largest(highest);
+    for (int i = 0; i < n; i += LANES) highest = lanewise_max(load_some(logits + i, n - i, -INFINITY), highest);
+    const float most = max_of_lanes(highest);
     for (int i = 0; i < n; i += LANES) {
         const lanes below = load_some(logits + i, n - i, -INFINITY) / temperature - most / temperature;
-        const lanes x = choose(below < -87.0f, 0.0f, exponential(below)); /* where exponential() clamps */
+        const lanes x = blend(below < -87.0f, 0.0f, exponential(below)); /* where exponential() clamps */
         total += x;
         store_some(p + i, x, n - i);
     }
-    float whole = sum(total);
-    const int cuts = how->temperature != 0 && (how->top_k || how->top_p < 1);
-    if (cuts && whole == whole) {
-        if (how->top_k) whole = keep_largest(p, n, how->top_k, INFINITY, room);
-        if (how->top_p < 1) whole = keep_largest(p, n, n, (double)how->top_p * whole, room);
+    float norm = sum(total);
+    const int cuts = sampling->temperature != 0 && (sampling->top_k || sampling->top_p < 1);
+    if (cuts && norm == norm) {
+        if (sampling->top_k) norm = keep_largest(p, n, sampling->top_k, INFINITY, scratch);
+        if (sampling->top_p < 1) norm = keep_largest(p, n, n, (double)sampling->top_p * norm, scratch);
     }
-    for (int i = 0; i < n; i += LANES) store_some(p + i, load_some(p + i, n - i, 0) / whole, n - i);
+    for (int i = 0; i < n; i += LANES) store_some(p + i, load_some(p + i, n - i, 0) / norm, n - i);
     return index_of(most, logits, n);
 }
 
 /* Draw by inverting the cumulative sum, in float64: `draw` of lab/backends/torch/sampler.py, to the last bit. */
-static int draw(const float *p, int n, double u, Room *room) {
+static int draw(const float *p, int n, double u, Scratch *scratch) {
     double total = 0;
-    for (int i = 0; i < n; i++) room[i].cumulative = total += p[i];
+    for (int i = 0; i < n; i++) scratch[i].cumulative = total += p[i];
     const double point = u * total; /* below the total, as there */
     int low = 0, high = n - 1; /* the first token whose sum is above the point; with NaN, the last token */
     while (low < high) {
         const int middle = (low + high) / 2;
-        if (room[middle].cumulative > point) high = middle;
+        if (scratch[middle].cumulative > point) high = middle;
         else low = middle + 1;
     }
     return low;
 }
 
 /* A row's distribution and its token: the most likely one if the temperature is 0. u in [0, 1), to draw it with; NULL:
-   nothing is drawn. room [n]. */
-static int sample_row(const float *logits, int n, const Sampling *how, const double *u, float *p, Room *room) {
-    const int likeliest = distribution(logits, n, how, p, room);
-    return how->temperature == 0 || !u ? likeliest : draw(p, n, *u, room);
+   nothing is drawn. scratch [n]. */
+static int sample_row(const float *logits, int n, const Sampling *sampling, const double *u, float *p,
+                      Scratch *scratch) {
+    const int most_likely = distribution(logits, n, sampling, p, scratch);
+    return sampling->temperature == 0 || !u ? most_likely : draw(p, n, *u, scratch);
 }

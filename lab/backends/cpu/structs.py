@@ -63,14 +63,14 @@ class Choices(Structure):
 
 
 class VerdictStruct(Structure):
-    _fields_ = (("accepted", c_int32), ("next", c_int32), ("p_next", c_float))
+    _fields_ = (("accepted", c_int32), ("next_token", c_int32), ("p_next", c_float))
 
 
 class RoundStruct(Structure):
     _fields_ = (
-        *(("proposals", c_int32), ("sampling", Sampling)),
-        *((name, c_void_p) for name in ("tokens", "q", "u")),
-        *(("logprobs", c_int32), ("around", c_void_p)),
+        *(("num_draft_tokens", c_int32), ("sampling", Sampling)),
+        *((name, c_void_p) for name in ("draft_tokens", "q", "u")),
+        *(("logprobs", c_int32), ("figures", c_void_p)),
     )
 
 
@@ -120,7 +120,7 @@ def _in_large_pages(size: int) -> torch.Tensor:
 
 
 def describe(storage: KVStorage, repeated: int = 1) -> Storage:
-    """The addresses of a cache's numbers and scales, and their strides; its layers ``repeated`` times over."""
+    """Addresses and strides of a cache's numbers and scales; its layers ``repeated`` times over."""
     slots = []
     for layer in storage.layers * repeated:
         form, tensors = parts(layer)

@@ -1,4 +1,4 @@
-"""The number of threads of a step in C."""
+"""Number of threads of a step in C."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from lab.backends.cpu.cpu_count import cores
 
 
 def threads() -> int:
-    """As many as torch's operations have, but no more than there are ``cores``."""
+    """Return torch's number of threads, but no more than there are ``cores``."""
     return min(torch.get_num_threads(), cores())

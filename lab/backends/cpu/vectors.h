@@ -31,7 +31,7 @@
 #endif
 
 enum { LANES = VECTOR_BITS / 32, BLOCK = 2 * LANES }; /* float32 numbers in a vector; outputs of a block of weights */
-const int32_t lanes_in_use = LANES; /* for Python, which packs the weights */
+const int32_t vector_lanes = LANES; /* for Python, which packs the weights */
 
 /* A product and the sum it goes into become one instruction, rounded once, if they stand in one expression. GCC does so
    by default, Clang since version 14. -ffp-contract=fast would let Clang decide anew for every size of a tile, and a
@@ -42,31 +42,31 @@ const int32_t lanes_in_use = LANES; /* for Python, which packs the weights */
 
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef uint32_t bits __attribute__((vector_size(4 * LANES), aligned(4)));
-typedef int32_t whole __attribute__((vector_size(4 * LANES), aligned(4)));
-typedef float four __attribute__((vector_size(16)));
+typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef float quad __attribute__((vector_size(16)));
 
 static inline lanes load(const float *from) { return *(const lanes *)from; }
 static inline void store(float *to, lanes x) { *(lanes *)to = x; }
 
 #if defined(__clang__)
-#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
-#define PICK(a, b, ...) __builtin_shuffle(a, b, (int32_t __attribute__((vector_size(16)))){__VA_ARGS__})
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (int32_t __attribute__((vector_size(16)))){__VA_ARGS__})
 #endif
 
-static inline four folded(lanes x) {
-    union { lanes all; four part[LANES / 4]; } both = {x};
-    four total = both.part[0];
+static inline quad fold(lanes x) {
+    union { lanes all; quad part[LANES / 4]; } both = {x};
+    quad total = both.part[0];
     for (int i = 1; i < LANES / 4; i++) total += both.part[i];
     return total;
 }
 
 static inline float sum(lanes x) {
-    const four total = folded(x);
+    const quad total = fold(x);
     return (total[0] + total[2]) + (total[1] + total[3]);
 }
 
-static inline int any(whole where) {
+static inline int any_lane(ints where) {
     for (int i = LANES / 2; i; i /= 2)
         for (int j = 0; j < i; j++) where[j] |= where[j + i];
     return where[0];
@@ -84,10 +84,10 @@ static inline void four_dots(const float *a, const float *const *b, int n, float
     for (int i = 0; i < n; i += LANES)
 #pragma GCC unroll 4
         for (int c = 0; c < 4; c++) total[c] += load(a + i) * load(b[c] + i);
-    const four w = folded(total[0]), x = folded(total[1]), y = folded(total[2]), z = folded(total[3]);
-    const four wx = PICK(w, x, 0, 4, 1, 5) + PICK(w, x, 2, 6, 3, 7); /* w0 + w2, x0 + x2, w1 + w3, x1 + x3 */
-    const four yz = PICK(y, z, 0, 4, 1, 5) + PICK(y, z, 2, 6, 3, 7);
-    const four all = PICK(wx, yz, 0, 1, 4, 5) + PICK(wx, yz, 2, 3, 6, 7);
+    const quad w = fold(total[0]), x = fold(total[1]), y = fold(total[2]), z = fold(total[3]);
+    const quad wx = SHUFFLE(w, x, 0, 4, 1, 5) + SHUFFLE(w, x, 2, 6, 3, 7); /* w0 + w2, x0 + x2, w1 + w3, x1 + x3 */
+    const quad yz = SHUFFLE(y, z, 0, 4, 1, 5) + SHUFFLE(y, z, 2, 6, 3, 7);
+    const quad all = SHUFFLE(wx, yz, 0, 1, 4, 5) + SHUFFLE(wx, yz, 2, 3, 6, 7);
     memcpy(to, &all, sizeof all);
 }
 
@@ -110,31 +110,31 @@ static inline void block_of_dots(const float *a, const float *b, int stride, int
         store(to + half * LANES, (part[0][half] + part[2][half]) + (part[1][half] + part[3][half]));
 }
 
-static inline lanes larger_of(lanes a, lanes b) { /* b where one is NaN */
+static inline lanes lanewise_max(lanes a, lanes b) { /* b where one is NaN */
     const bits where = (bits)(a > b);
     return (lanes)(((bits)a & where) | ((bits)b & ~where));
 }
 
-static inline float largest(lanes x) { /* of numbers of which none is NaN */
-    union { lanes all; four part[LANES / 4]; } both = {x};
-    float most[4];
+static inline float max_of_lanes(lanes x) { /* of numbers of which none is NaN */
+    union { lanes all; quad part[LANES / 4]; } both = {x};
+    float maxima[4];
     for (int l = 0; l < 4; l++) {
-        most[l] = both.part[0][l];
-        for (int i = 1; i < LANES / 4; i++) most[l] = both.part[i][l] > most[l] ? both.part[i][l] : most[l];
+        maxima[l] = both.part[0][l];
+        for (int i = 1; i < LANES / 4; i++) maxima[l] = both.part[i][l] > maxima[l] ? both.part[i][l] : maxima[l];
     }
-    const float a = most[0] > most[1] ? most[0] : most[1], b = most[2] > most[3] ? most[2] : most[3];
+    const float a = maxima[0] > maxima[1] ? maxima[0] : maxima[1], b = maxima[2] > maxima[3] ? maxima[2] : maxima[3];
     return a > b ? a : b;
 }
 
-static inline lanes choose(whole where, float then, lanes otherwise) {
-    return (lanes)(((bits)((lanes){0} + then) & (bits)where) | ((bits)otherwise & ~(bits)where));
+static inline lanes blend(ints where, float value, lanes otherwise) { /* value where the condition holds */
+    return (lanes)(((bits)((lanes){0} + value) & (bits)where) | ((bits)otherwise & ~(bits)where));
 }
 
 /* e^x within three units in the last place: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2] (Cephes' expf).
    x is clamped to [-87, 88], where float32 ends, so n is in [-126, 127]; NaN stays NaN. */
 static inline lanes exponential(lanes x) {
-    x = choose(x < -87.0f, -87.0f, x);
-    x = choose(x > 88.0f, 88.0f, x);
+    x = blend(x < -87.0f, -87.0f, x);
+    x = blend(x > 88.0f, 88.0f, x);
     lanes n = x * 1.44269504088896341f + 12582912.0f; /* adding 1.5 x 2^23 rounds to a whole number */
     bits exponent = (bits)n;
     n -= 12582912.0f;

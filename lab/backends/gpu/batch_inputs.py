@@ -65,7 +65,7 @@ class Layout(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The numbers in each tensor."""
+        """Numbers in each tensor."""
         rows, kept, sequences, height = self
         return rows, rows, kept, sequences + 1, sequences, sequences * height
 

@@ -50,7 +50,7 @@ class Bucket(NamedTuple):
         return self.sequences * self.new
 
     def layout(self, block_size: int) -> Layout:
-        """The layout of such a step's index tensors."""
+        """Layout of such a step's index tensors."""
         return Layout(self.rows, self.rows, self.sequences, -(-self.context // block_size))
 
     @classmethod
@@ -111,7 +111,7 @@ class Graphs:
 
     @property
     def count(self) -> int:
-        """The number of captured steps."""
+        """Number of captured steps."""
         return len(self._captured)
 
     def give_up(self, reason: str) -> None:
@@ -138,7 +138,7 @@ class Graphs:
             self._stream = None
 
     def has(self, model: LanguageModel, bucket: Bucket) -> bool:
-        """True if a bucket has been captured."""
+        """Return whether a bucket has been captured."""
         return (model, bucket) in self._captured
 
     def capture(self, model: LanguageModel, bucket: Bucket, block_size: int, storage: KVStorage) -> Captured | None:
@@ -320,7 +320,7 @@ def _drop_workspaces() -> None:
 
 
 def can_be_captured(model: LanguageModel) -> bool:
-    """True if all of a model is on one GPU, and a step of it never waits for the GPU.
+    """Return whether all of a model is on one GPU, and a step of it never waits for the GPU.
 
     What another device computes would be missing from a replay. A capture cannot wait for a result, and bitsandbytes'
     INT8 looks for outliers in every product, "dynamic" rotary frequencies for the longest text.

@@ -163,7 +163,7 @@ class Merged:
         self._addresses = _addresses(linears)
 
     def holds(self, linears: tuple[nn.Linear, ...]) -> bool:
-        """True if their parameters are still views of it."""
+        """Return whether the parameters are still views of it."""
         return _addresses(linears) == self._addresses
 
 

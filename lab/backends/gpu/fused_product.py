@@ -35,8 +35,8 @@ MOST_ROWS = 16
 
 
 class Tile(NamedTuple):
-    """How a program goes over the matrix: in tiles of so many outputs (with a gate, twice as many rows) and at most so
-    many inputs; by how many warps; and how many tiles it has at once, on their way and being multiplied."""
+    """Tile of the matrix: outputs (with a gate, twice as many rows), at most so many inputs, warps of a program, and
+    stages: tiles on their way and being multiplied."""
 
     outputs: int
     inputs: int
@@ -96,8 +96,9 @@ def add_product(to: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torc
 
 
 def _is_ours(x: torch.Tensor, weight: torch.Tensor, outputs: int, tile: Tile) -> bool:
-    """Whether the kernel below takes a product: few rows, whole tiles, and bfloat16. float16 may not hold an input that
-    is not scaled down by its norm yet, since that scale is applied to the sums.
+    """Return whether the kernel computes a product: few rows, whole tiles, and bfloat16.
+
+    float16 may not hold an input that is not scaled down by its norm yet, since that scale is applied to the sums.
     """
     few = len(x) <= MOST_ROWS and x.dtype == torch.bfloat16
     return few and x.shape[1] % 16 == 0 and outputs % tile.outputs == 0 and weight.is_contiguous()
@@ -105,7 +106,7 @@ def _is_ours(x: torch.Tensor, weight: torch.Tensor, outputs: int, tile: Tile) ->
 
 @functools.cache
 def _each_has_a_multiprocessor(programs: int, device: torch.device) -> bool:
-    """Whether so many programs are few enough for that, and may have more than half of its shared memory."""
+    """Return whether each of so many programs has a multiprocessor, and may use more than half of its shared memory."""
     if device.type != "cuda":
         return False
     properties = torch.cuda.get_device_properties(device)

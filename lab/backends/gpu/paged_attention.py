@@ -72,7 +72,7 @@ COMBINED = 32
 
 
 class Tiling(NamedTuple):
-    """How attention is divided among programs, and what each of them has at once.
+    """Division of attention among programs.
 
     Attributes:
         rows, columns: of a tile: new tokens x the query heads of a KV head, and positions.
@@ -204,7 +204,7 @@ def _tiling(form: str, query: torch.Tensor, keys: torch.Tensor, plan: BlockPlan,
 
 
 def _splits(programs: int, resident: int, longest: int, columns: int, device: torch.device) -> int:
-    """How many splits, a power of two: as many programs as the device runs at once, each with at least a tile of
+    """Number of splits, a power of two: as many programs as the device runs at once, each with at least a tile of
     ``columns`` tokens.
 
     Captured or not, a short step is computed by the same kernels: with as many as the shortest captured one.
@@ -218,8 +218,10 @@ def _splits(programs: int, resident: int, longest: int, columns: int, device: to
 
 @functools.cache
 def _takes_few_columns(device: torch.device) -> bool:
-    """Whether products of few columns are worth it. AMD's matrix cores take no fewer than 16. For compute capability 10
-    and 11, whose tensor cores have a memory of their own, Triton 3.9 makes 2.2 times the instructions (INT8).
+    """Return whether products of few columns are worth it.
+
+    AMD's matrix cores take no fewer than 16. For compute capability 10 and 11,
+    whose tensor cores have a memory of their own, Triton 3.9 makes 2.2 times the instructions (INT8).
     """
     if device.type != "cuda":
         return True

@@ -80,5 +80,5 @@ def _softmax_kernel(
 
 @triton.jit
 def _finite(maximum):
-    """Where nothing is above minus infinity, 0: no inf - inf."""
+    """Replace minus infinity by 0, so that no inf - inf follows."""
     return tl.where(maximum == float("-inf"), 0.0, maximum)

@@ -1,4 +1,4 @@
-"""Whether Triton's kernels are compiled or run in its interpreter, and what they compute differently there."""
+"""Triton's interpreter: whether kernels run in it, and the dtypes that differ there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERPRETED = not isinstance(_kernel, triton.JITFunction)
 
 @functools.cache
 def multiplied_in(dtype: torch.dtype) -> tl.dtype:
-    """What a kernel multiplies matrices of ``dtype`` in: the same, but the interpreter multiplies bfloat16 matrices
+    """Dtype in which a kernel multiplies matrices of ``dtype``: the same, but the interpreter multiplies bfloat16
     wrongly (triton-lang/triton#11584)."""
     if INTERPRETED and dtype == torch.bfloat16:
         return tl.float32

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from visualize.jobs.job_queue import JobQueue
 from visualize.pages.workshop import routes as doors
-from visualize.pages.workshop.workshop import Workshop
+from visualize.workshop import Workshop
 
 KEY = "the presenter's"
 

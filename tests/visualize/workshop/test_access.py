@@ -14,7 +14,7 @@ from visualize.jobs.job_queue import JobQueue
 from visualize.options import known_hosts, read_options
 from visualize.pages.workshop import auth as access
 from visualize.pages.workshop.auth import LENGTH, LETTERS, WorkshopAuth, WorkshopAuthError, joining, qr_code
-from visualize.pages.workshop.workshop import Workshop
+from visualize.workshop import Workshop
 
 
 def test_the_code_is_accepted_as_people_type_it() -> None:

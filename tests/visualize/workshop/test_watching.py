@@ -22,8 +22,8 @@ from tests.waiting import until
 from visualize.jobs.job_queue import TICK
 from visualize.jobs.live_run import LiveRun
 from visualize.pages.workshop.shared_pools import SharedPools
-from visualize.pages.workshop.workshop import Workshop
 from visualize.run_settings import Settings
+from visualize.workshop import Workshop
 
 
 def test_the_room_is_updated_only_while_someone_is_watching(room: Room) -> None:

@@ -17,9 +17,9 @@ from lab.measure.scaling_fit import UNCACHED, measure_growth
 from lab.trace.run import Run
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.live_run import ProgressJob, Record
-from visualize.pages.compare import report as comparison
-from visualize.pages.compare import theory_report as prediction
 from visualize.pages.compare.configurations import Inputs
+from visualize.reduce import compare_report as comparison
+from visualize.reduce import theory_report as prediction
 from visualize.run_settings import bounded
 from visualize.states import KV_FORMATS
 

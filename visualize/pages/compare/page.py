@@ -11,12 +11,11 @@ from lab.measure.comparison import MAX_CONFIGS, MIN_CONFIGS
 from lab.registry import Pair
 from visualize import page_header as header
 from visualize.charts import compare_charts as figures
+from visualize.example_prompts import openings
 from visualize.forms import Widgets, answering, component
 from visualize.gradio_events import QUIET, REPEATED, begins, follow, keep_address, ready, stops, warn
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.visitor_sessions import OnePerSession
-from visualize.pages.compare import report as comparison
-from visualize.pages.compare import theory_report as prediction
 from visualize.pages.compare.compare_job import Comparison, GrowthMeasurement
 from visualize.pages.compare.configurations import (
     DEFAULTS,
@@ -28,7 +27,8 @@ from visualize.pages.compare.configurations import (
     presets,
     to_inputs,
 )
-from visualize.pages.lab.controls import openings
+from visualize.reduce import compare_report as comparison
+from visualize.reduce import theory_report as prediction
 from visualize.states import as_json
 from visualize.url_settings import Link
 

@@ -23,9 +23,9 @@ from lab.vllm.serve_command import (
     splits,
     unavoidable_differences,
 )
+from visualize import memory_inputs as calculator
+from visualize.charts.memory_charts import size
 from visualize.pages.deploy.deployment import NAMED, Inputs
-from visualize.pages.memory import calculator
-from visualize.pages.memory.memory_report import size
 
 NOTHING_LEFT = (
     "vLLM does not start with a GPU's whole memory: when it asks for its share, CUDA has already taken some. Leave "

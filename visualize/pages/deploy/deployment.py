@@ -12,9 +12,9 @@ from typing import Any
 from lab.config import EngineConfig
 from lab.memory.model_memory import known_models
 from lab.vllm.serve_command import TENSOR_PARALLEL
+from visualize import memory_inputs as calculator
 from visualize import run_settings as settings
-from visualize.pages.memory import calculator
-from visualize.pages.memory.calculator import OTHER
+from visualize.memory_inputs import OTHER
 from visualize.url_settings import Link
 
 NAMED = {key: model.name for key, model in known_models().items() if model.source.startswith("config.json of ")}

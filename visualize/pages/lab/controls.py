@@ -9,20 +9,13 @@ from typing import Any
 import gradio as gr
 from gradio.events import Dependency
 
+from visualize.example_prompts import listed, openings
 from visualize.forms import Widgets
 from visualize.gradio_events import LATEST, QUIET
 from visualize.recordings import runs
 from visualize.run_settings import DEFAULTS, LABELS, LINK, NAMES, Settings, senseless
 from visualize.setting_needs import DEPENDENT, SAYS, SWITCHES, state
 from visualize.url_settings import Link
-
-OPENINGS = (
-    DEFAULTS["prompt"],
-    "In the middle of a dark forest stood a little house, and in the house lived an old woman who",
-    "The king's youngest daughter went down to the well, and there she saw",
-    "“Who is there?” cried the giant, and he",
-    "A fox once met a wolf upon the road, and said to him,",
-)
 
 
 @dataclass(frozen=True)
@@ -101,19 +94,10 @@ def build(link: Link) -> Controls:
     return Controls(inputs, widgets, put_out, run, stop, reopen, replays)
 
 
-def openings(prompt: gr.Textbox) -> None:
-    """A list of prompts to try, for ``prompt``."""
-    some = _listed("Example openings", [(_shortened(opening), opening) for opening in OPENINGS], elem_id="openings")
-    # Not by ``input``, which Gradio also sends when a list is left: what was written since would be lost.
-    some.change(
-        fn=None, inputs=[some, prompt], outputs=[prompt, some], js="(opening, prompt) => [opening || prompt, '']"
-    )
-
-
 def recordings() -> gr.Dropdown:
     """A list of the runs that the repository keeps, each by its name in ``visualize.recordings.runs``."""
     names = [(name, name) for name in runs()]
-    return _listed("GPU recordings", names, elem_id="replays", visible=bool(names), filterable=False)
+    return listed("GPU recordings", names, elem_id="replays", visible=bool(names), filterable=False)
 
 
 def to_settings(values: Sequence[Any]) -> Settings:
@@ -139,13 +123,3 @@ def _follow(put_out: dict[str, Any], *values: Any) -> list[Any]:
     """Updates of the other controls after a switch."""
     follows, put_out = state(to_settings(values), put_out)
     return [put_out, *(follows[name] for name in DEPENDENT)]
-
-
-def _listed(caption: str, choices: list[tuple[str, str]], **settings: Any) -> gr.Dropdown:
-    """A list that says its ``caption`` where nothing, "", is chosen."""
-    choices = [(caption, ""), *choices]
-    return gr.Dropdown(choices, value="", label=caption, show_label=False, container=False, **settings)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 44 else text[:43].rsplit(" ", 1)[0] + " …"

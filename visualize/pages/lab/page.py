@@ -14,20 +14,20 @@ from lab.trace.events import Event
 from visualize import page_header as header
 from visualize import stage
 from visualize.assets import TITLE
+from visualize.compare_link import against
+from visualize.forms import component
 from visualize.gradio_events import LATEST, QUIET, REPEATED, begins, keep_address, ready, warn
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.live_run import LiveRun
 from visualize.jobs.run_store import RunStore
 from visualize.jobs.visitor_sessions import VisitorSessions
-from visualize.pages.compare.compare_link import against
 from visualize.pages.lab import controls
-from visualize.pages.workshop import page as room
-from visualize.pages.workshop.workshop import Workshop
 from visualize.recordings import runs
 from visualize.reduce.settings_from_run import again
 from visualize.run_settings import LINK, NAMES, OTHER, from_link, senseless, sensible
 from visualize.states import IN_CODE
 from visualize.text import told_in_page_words
+from visualize.workshop import Workshop
 
 
 class LabRun(LiveRun):
@@ -96,7 +96,7 @@ def build(
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
         header.build("Lab")
         if workshop:
-            room.strip()
+            component("pages/workshop/workshop_bar", {}, elem_id="workshop")
         with gr.Row(elem_id="lab", elem_classes="staged"):
             with gr.Column(elem_id="controls"):
                 panel = controls.build(link)

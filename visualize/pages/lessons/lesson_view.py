@@ -15,7 +15,7 @@ from lessons.marking import Mark, mark
 from lessons.questions import AnyQuestion, Choice, Curve, Slider
 from lessons.units import WRITE
 from visualize.pages.lessons.learner import Learner
-from visualize.pages.pool.inputs import PRESETS, address
+from visualize.pool_inputs import PRESETS, address
 
 PREDICT = {
     "title": "1 · Predict",

@@ -18,9 +18,9 @@ from visualize.charts import lesson_charts as lesson_figures
 from visualize.charts import looks
 from visualize.charts import overlap_chart as overlap_figures
 from visualize.charts import theory_charts as theory_figures
-from visualize.pages.compare import report as comparison
-from visualize.pages.compare import theory_report as prediction
 from visualize.pages.lessons import overlap_demo as overlap
+from visualize.reduce import compare_report as comparison
+from visualize.reduce import theory_report as prediction
 
 CHARTS = {
     "speed": compare_figures.bars_figure,

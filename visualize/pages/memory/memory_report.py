@@ -11,8 +11,9 @@ from lab.memory.catalogue import TABLE_BITS, WEIGHT_BITS, GiB
 from lab.memory.model_memory import ModelInfo, deployment_notices
 from lab.util.messages import counted
 from visualize.charts import memory_charts as memory
+from visualize.charts.memory_charts import size
 from visualize.format_numbers import digits
-from visualize.pages.memory.calculator import WEIGHTS
+from visualize.memory_inputs import WEIGHTS
 from visualize.states import KV_FORMATS
 
 
@@ -169,12 +170,6 @@ def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
     return [
         {"name": name, "words": words, "numbers": numbers, "result": result} for name, words, numbers, result in rows
     ]
-
-
-def size(count: float) -> str:
-    """Bytes in their unit, to three digits: "128 KiB"."""
-    name, scale = memory.unit(abs(count))
-    return f"{digits(count / scale)} {name}"
 
 
 def _overflow(chosen: Deployment, split: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from visualize import page_header as header
 from visualize.charts import memory_charts as memory
 from visualize.forms import Widgets, component
 from visualize.gradio_events import LATEST, QUIET, keep_address, ready, turned, warn
-from visualize.pages.memory.calculator import (
+from visualize.memory_inputs import (
     LABELS,
     LINK,
     NAMES,

@@ -18,7 +18,9 @@ from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.run_store import MAX_RUN_FILE, RunKind, RunStore
 from visualize.jobs.visitor_sessions import VisitorSessions
 from visualize.pages.pool import pool_file as file
-from visualize.pages.pool.inputs import (
+from visualize.pages.pool.pool_job import BatchRun
+from visualize.pages.pool.pool_metrics import labels
+from visualize.pool_inputs import (
     DEFAULTS,
     LABELS,
     LINK,
@@ -30,8 +32,6 @@ from visualize.pages.pool.inputs import (
     preset_of,
     to_inputs,
 )
-from visualize.pages.pool.pool_job import BatchRun
-from visualize.pages.pool.pool_metrics import labels
 
 POOL = RunKind(
     name="decode-lab-pool",

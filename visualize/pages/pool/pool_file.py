@@ -12,8 +12,8 @@ from lab.trace.events import RunStarted
 from lab.trace.json_codec import dump_json, from_dict, to_dict
 from lab.trace.recorder import BatchEvent, BatchStep
 from lab.trace.run import RunFileError
-from visualize.pages.pool.inputs import BOUNDS
 from visualize.pages.pool.pool_frames import BatchReducer
+from visualize.pool_inputs import BOUNDS
 from visualize.reduce.ndjson import reduced
 
 FORMAT, VERSION = "decode-lab-pool", 1

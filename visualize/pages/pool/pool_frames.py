@@ -23,10 +23,10 @@ from lab.trace.events import Committed, RunStarted, StepTimed
 from lab.trace.recorder import BatchStep
 from visualize.charts import pool_charts as figures
 from visualize.pages.pool import pool_narration as narrate
-from visualize.pages.pool.pool_blocks import Blocks
 from visualize.pages.pool.pool_metrics import Asked, Before, Tally, rows
-from visualize.pages.pool.sequence_table import Sequences
+from visualize.reduce.block_map import PoolBlocks
 from visualize.reduce.frames import Frame, about, news
+from visualize.reduce.sequence_table import Sequences
 from visualize.reduce.settings_text import small
 from visualize.text import visible
 
@@ -54,7 +54,7 @@ class BatchReducer:
         self._expected = expected
         self._tally = Tally(expected)
         self._sequences = Sequences()
-        self._blocks: Blocks | None = None
+        self._blocks: PoolBlocks | None = None
         self._seq = 0
         # Tokens, and the ms at which they were committed. Of the first only the time counts: it starts the interval.
         self._pace: deque[tuple[int, float]] = deque(maxlen=SMOOTH + 1)
@@ -119,7 +119,7 @@ class BatchReducer:
 
     def _head(self, step: BatchStep) -> dict[str, Any]:
         run = next(entry.event for entry in step.entries if isinstance(entry.event, RunStarted))
-        self._blocks = Blocks(run.num_blocks, run.config["block_size"])
+        self._blocks = PoolBlocks(run.num_blocks, run.config["block_size"])
         head = {
             **about(run),
             "expected": self._expected,

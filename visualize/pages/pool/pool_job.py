@@ -8,9 +8,9 @@ from lab.measure.arrivals import arrivals
 from lab.trace.recorder import BatchStep
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.live_run import LiveJob
-from visualize.pages.pool.inputs import IN_CODE, Inputs
 from visualize.pages.pool.pool_frames import BatchReducer
 from visualize.pages.pool.pool_metrics import Before
+from visualize.pool_inputs import IN_CODE, Inputs
 from visualize.text import told_in_page_words
 
 

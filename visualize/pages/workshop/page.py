@@ -1,4 +1,4 @@
-"""A workshop's part of the pages: the Room page, with the pool that all share, and the strip above the Lab."""
+"""The Room page of a workshop, with the pool that all share."""
 
 from __future__ import annotations
 
@@ -17,8 +17,3 @@ def build(pages: gr.Blocks) -> None:
     setup = {"shells": {name: looks(make) for name, make in CHARTS.items()}}
     component("pages/workshop/page", setup, elem_id="room")
     ready(pages.load(fn=None, **QUIET))
-
-
-def strip() -> gr.HTML:
-    """The strip above the Lab that says who follows whom."""
-    return component("pages/workshop/workshop_bar", {}, elem_id="workshop")

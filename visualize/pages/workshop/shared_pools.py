@@ -6,8 +6,8 @@ from typing import Any
 
 from lab.kv_cache.kv_cache import CacheConfig
 from lab.trace.events import Bonus, Distributions, Event, Finished, Judged, Proposed, Recovered, RunStarted
-from visualize.pages.pool.pool_blocks import Blocks
-from visualize.pages.pool.sequence_table import Progress
+from visualize.reduce.block_map import PoolBlocks
+from visualize.reduce.sequence_table import Progress
 from visualize.states import KV_FORMATS
 
 UNTOLD = (Proposed, Judged, Distributions, Recovered, Bonus)
@@ -27,7 +27,7 @@ class SharedPool:
 
     def __init__(self, name: str, num_blocks: int, block_size: int) -> None:
         self.name = name
-        self.blocks = Blocks(num_blocks, block_size)
+        self.blocks = PoolBlocks(num_blocks, block_size)
         self.guests: dict[int, Progress] = {}
 
     @property

@@ -17,7 +17,7 @@ from visualize.charts import length_charts as lengths
 from visualize.charts import theory_charts as figures
 from visualize.charts.compare_charts import MARKS, times
 from visualize.format_numbers import digits
-from visualize.pages.compare.report import faster
+from visualize.reduce.compare_report import faster
 
 GROWTH_TOKENS = 200
 """Without a cache the last of them takes a few dozen times what it takes with one."""

@@ -8,25 +8,29 @@ from __future__ import annotations
 import gc
 import weakref
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional as F
 
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
-from lab import SamplingParams
+from lab import Engine, SamplingParams
+from lab.backends.gpu import cuda_graphs as graphs
 from lab.backends.gpu import fused_product as product
 from lab.backends.gpu.batch_inputs import Layout
 from lab.backends.gpu.cuda_graphs import MOST_ROWS, Bucket
-from lab.measure import measuring
+from lab.measure import throughput
 from lab.measure.comparison import compare
 from lab.measure.workload import exactly
 from lab.trace.events import StepTimed
+from lab.util.device_memory import CAPTURING
 from tests import tiny_models
 from tests.captured import DRAFT, EARLY_EXIT, PAGED, SAMPLING, SMALL, Again, captured_engine, fell_back
 
@@ -95,6 +99,7 @@ def test_a_step_is_packed_and_padded():
 # -- in the engine ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @without_gpu
 @pytest.mark.parametrize("config", [DRAFT, EARLY_EXIT], ids=["a draft, int8", "an early exit"])
 def test_captured_steps_give_the_tokens_of_the_reference(engine, reference, poisoned_outputs, config):
@@ -111,6 +116,7 @@ def test_captured_steps_give_the_tokens_of_the_reference(engine, reference, pois
     assert lab.occupancy().live == 0
 
 
+@pytest.mark.slow
 @without_gpu
 def test_a_mixed_batch_gives_the_tokens_of_each_request_alone(engine, reference, poisoned_outputs):
     """Sequences join and leave, windows and lengths differ; every step is padded to some bucket."""
@@ -201,20 +207,6 @@ def test_a_step_that_finds_no_memory_for_its_graph_leaves_the_others_theirs(engi
 
 
 @without_gpu
-def test_graphs_are_freed_with_the_weights_they_were_captured_with(engine):
-    """After a change of the weights they are captured again."""
-    lab = engine()
-    lab.generate(PROMPT, PAGED, SAMPLING)
-    with torch.no_grad():
-        next(lab.target.model.parameters()).mul_(1.0)
-    gone = weakref.ref(Again.made.pop())
-    lab.generate(PROMPT, PAGED, SAMPLING)
-    gc.collect()
-    assert gone() is None
-    assert Again.made[0].recorded
-
-
-@without_gpu
 def test_warming_up_captures_the_shapes_needed_later(engine):
     """Each capture is reported before it starts."""
     lab, lines = engine(), []
@@ -250,7 +242,7 @@ def test_the_engine_tells_what_is_being_captured(engine, monkeypatch, failing):
 @without_gpu
 def test_no_step_is_captured_while_many_requests_are_timed(engine, monkeypatch):
     lab, timed = engine(), []
-    finish = measuring.finish
+    finish = throughput.finish
 
     def counted(*asked):
         before = sum(place.recorded for place in Again.made)
@@ -258,10 +250,10 @@ def test_no_step_is_captured_while_many_requests_are_timed(engine, monkeypatch):
         timed.append(sum(place.recorded for place in Again.made) - before)
         return found
 
-    monkeypatch.setattr(measuring, "finish", counted)
+    monkeypatch.setattr(throughput, "finish", counted)
     jobs = exactly(["Once", "The king", "A fox"], [5, 4, 6])
     for config in (PAGED, DRAFT):
-        measuring.serve(lab, jobs, config, max_num_seqs=2)
+        throughput.serve(lab, jobs, config, max_num_seqs=2)
     assert Again.made
     assert timed == [0, 0]
 
@@ -322,3 +314,116 @@ def test_a_request_can_switch_cuda_graphs_off(engine, reference):
     assert lab.generate(PROMPT, PAGED, SAMPLING).token_ids == expected
     assert Again.made == [place]
     assert place.recorded == recorded > 0
+
+
+# -- memory ----------------------------------------------------------------------------------
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, vocabulary: int = 12) -> tuple[Mock, graphs.Graphs]:
+    """A model whose logits are one-hot, and graphs of it."""
+    monkeypatch.setattr(Again, "made", [], raising=False)
+    monkeypatch.setattr(graphs, "CaptureStream", lambda device: Again(device, {}, RuntimeError("no")))
+
+    def forward(ids, positions, plan, keep, out):
+        return out.copy_(F.one_hot(ids[keep], vocabulary))
+
+    model = Mock(device=torch.device("cpu"), vocabulary=vocabulary, forward=forward)
+    model.name = "scripted"
+    return model, graphs.Graphs()
+
+
+def replayed(captured: graphs.Graphs, model: Mock, bucket: Bucket, token: int) -> torch.Tensor | None:
+    """The logits of a step of one token by the graph of a bucket."""
+    packed = bucket.layout(16).pack((1,), (0,), (1,), (array("i", [0]),), 16, model.device)
+    return captured.forward(model, torch.tensor([token]), packed, 1, bucket, 16, None)
+
+
+def test_graphs_share_the_memory_of_their_logits_and_results_do_not(monkeypatch):
+    """A graph always writes to the same place, even after a larger one has needed more memory: then at least twice
+    as much."""
+    model, captured = scripted(monkeypatch, vocabulary=15)
+    most = [1, 2, 3, 16, 64]
+    buckets = [Bucket(sequences, 1, context) for sequences in most for context in (512, 1024, 2048)]
+    first = [replayed(captured, model, bucket, token) for token, bucket in enumerate(buckets)]
+    again = [replayed(captured, model, bucket, token) for token, bucket in enumerate(reversed(buckets))]
+    for logits in (first, again):
+        assert [row.argmax().item() for row in logits] == list(range(15))
+    assert captured.count == 15
+    logits = [captured.capture(model, bucket, 16, None).logits for bucket in buckets]
+    assert [part.shape for part in logits] == [(bucket.rows, 15) for bucket in buckets]
+    memory = {storage.data_ptr(): storage.nbytes() for storage in map(torch.Tensor.untyped_storage, logits)}
+    assert list(memory.values()) == [rows * 15 * 4 for rows in (1, 2, 4, 16, 64)]
+
+
+def in_the_end(error: Exception, cause: Exception) -> Exception:
+    """``error``, raised while ``cause`` was: ending a capture may fail because of what failed within it."""
+    error.__context__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        in_the_end(RuntimeError("operation failed due to a previous error"), torch.OutOfMemoryError("CUDA")),
+    ],
+)
+def test_a_bucket_without_memory_is_tried_once_and_the_next_in_a_new_pool_if_there_are_no_others(monkeypatch, error):
+    """A pool of memory whose only graph is gone cannot be used again."""
+    model, captured = scripted(monkeypatch)
+    small, large, other = Bucket(1, 1, 512), Bucket(4, 1, 512), Bucket(2, 1, 512)
+    record, asked = Again.record, []
+
+    def short(place, run):
+        asked.append(Again.made.index(place))
+        if len(asked) in (1, 3):
+            raise error
+        return record(place, run)
+
+    monkeypatch.setattr(Again, "record", short)
+    tokens = [replayed(captured, model, bucket, 7) for bucket in (large, large, small, other, other, large, small)]
+    assert [logits is not None for logits in tokens] == [False, False, True, False, False, False, True]
+    assert asked == [0, 1, 1]
+    assert captured.on
+    assert captured.count == 1
+    assert "scripted, 2 x 1 tokens, context 512" in captured.failure
+
+
+ONE = SamplingParams(max_tokens=2, ignore_eos=True)
+
+
+def need_the_memory(lab: Engine) -> None:
+    lab._cores._budget.lower(lab._cores.bytes_in_use())
+    lab.generate("Once", replace(PAGED, kv_dtype="int8"), ONE)
+
+
+def change_the_weights(lab: Engine) -> None:
+    lab.target.model.double()
+    lab.generate("Once", PAGED, ONE)
+
+
+@without_gpu
+@pytest.mark.parametrize(
+    "drop",
+    [
+        need_the_memory,
+        change_the_weights,
+        lambda lab: lab._cores._drop_idle(),
+        lambda lab: lab._cores.abort_all(),
+        lambda lab: next(iter(lab._cores)).target.close(),
+    ],
+    ids=["need the memory", "change the weights", "memory ran out", "broken off", "give up"],
+)
+def test_graphs_are_destroyed_while_no_thread_captures(monkeypatch, drop: Callable[[Engine], None]):
+    """Whoever still refers to their cache, as the function that drops it does."""
+    lab, record, alone = captured_engine(monkeypatch), Again.record, []
+
+    def watched(place, run):
+        replay, output = record(place, run)
+        weakref.finalize(replay, lambda: alone.append(CAPTURING.locked()))
+        return replay, output
+
+    monkeypatch.setattr(Again, "record", watched)
+    lab.generate("Once", PAGED, ONE)
+    drop(lab)
+    assert alone == [True]

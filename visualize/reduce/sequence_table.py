@@ -12,7 +12,7 @@ from typing import Literal
 
 from lab.trace.events import Admitted, CacheDropped, Committed, Event, FellBack, Finished, Preempted, RunStarted
 from visualize.charts.base import Columns, Patch
-from visualize.pages.pool.table_patches import Rows
+from visualize.reduce.block_map import Rows
 from visualize.text import visible
 
 State = Literal["waiting", "running", "finished", "cancelled", "failed"]

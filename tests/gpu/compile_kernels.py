@@ -1,4 +1,4 @@
-"""Compiles the kernels for a GPU that need not be present: ``python -m tests.kv_cache.compile_kernels 90``.
+"""Compiles the kernels for a GPU that need not be present: ``python -m tests.gpu.compile_kernels 90``.
 
 Triton brings its own assembler, so everything up to the machine code is done; only the launch is left out.
 Prints a line for each kernel: its name, the rows of a tile (0: it has none), its warps, its bytes of shared memory, per
@@ -92,11 +92,7 @@ if target.arch >= 90:
     for module in attend_kernel, store_kernel, kernels, products:
         module.early = lambda device: {"EARLY": True, "launch_pdl": True}
 steps = (1, 8), (20, 1)  # new tokens and splits
-kinds = [
-    *product(FORMATS, [torch.bfloat16], steps),
-    ("auto", torch.float32, steps[1]),
-    ("int8", torch.float16, steps[0]),
-]
+kinds = [*product(FORMATS, [torch.bfloat16], steps), ("auto", torch.float32, steps[1])]
 for kv_format, dtype, (new, splits) in kinds:
     storage = KVStorage(kv_format, 32, layers=1, kv_heads=2, head_dim=128, dtype=dtype, device=torch.device("cpu"))
     layer = storage.layers[0]

@@ -68,7 +68,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
     header.build("Instructor")
     with gr.Row(elem_id="lab", elem_classes="lessons"):
         with gr.Column(elem_id="controls"):
-            contents = component("pages/instructor/page", {}, elem_id="instructor")
+            contents = component("pages/lessons/instructor", {}, elem_id="instructor")
         with gr.Column(elem_id="view"):
             gr.Markdown(guide(), latex_delimiters=LATEX, elem_id="guide", elem_classes="told")
             texts = [

@@ -17,15 +17,16 @@ import triton
 import triton.language as tl
 
 from lab.backends.gpu import paged_attention as attend_kernel
+from lab.backends.gpu import programmatic_launch
 from lab.backends.gpu.dequantize import halves
 from lab.backends.gpu.paged_attention import attend
 from lab.backends.gpu.store_kv import store
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.formats import FORMATS, KVStorage
+from tests.pairwise import parametrize_pairwise
 
 pytestmark = pytest.mark.usefixtures("new_inputs", "poisoned_outputs")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-QUANTISED = [kv_format for kv_format in FORMATS if kv_format != "auto"]
 ERROR = {torch.float32: 4e-6, torch.float16: 4e-3, torch.bfloat16: 4e-2}
 """Largest difference to float64, of values that are normally distributed: a few of the dtype's steps."""
 
@@ -100,11 +101,6 @@ class Case:
         return (out.double() - self.expected()).abs().max().item() / (self.size * ERROR[self.query.dtype])
 
 
-def usual(kv_format: str) -> torch.dtype:
-    """One in which few rows attend to a quantised cache as on a GPU; plain ones do so in any."""
-    return torch.float32 if kv_format == "auto" else torch.float16
-
-
 # -- storing ---------------------------------------------------------------------------------
 
 
@@ -147,7 +143,7 @@ def test_a_row_without_a_slot_is_not_written(kv_format):
         assert torch.equal(our.view(torch.uint8), their.view(torch.uint8))
 
 
-@pytest.mark.parametrize("kv_format", QUANTISED)
+@pytest.mark.parametrize("kv_format", ["int8", "int4"])
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_non_finite_values_do_not_become_finite(kv_format, odd):
@@ -173,12 +169,13 @@ INSTRUCTIONS_PER_KB = 4 * 1024 / (4.8e12 / 132 / 1.98e9)
 (NVIDIA, H200 data sheet) for 132 processors at 1.98 GHz, their highest clock."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="Triton compiles here: see the tests marked gpu")
 def test_the_kernels_compile_for_an_absent_gpu(tmp_path):
     """To machine code, by Triton's own assembler. Whether it runs, and how fast, only a GPU can say."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.kv_cache.compile_kernels", "90"],
+        [sys.executable, "-W", "ignore", "-m", "tests.gpu.compile_kernels", "90"],
         cwd=Path(__file__).parents[2],
         env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
         capture_output=True,
@@ -186,9 +183,9 @@ def test_the_kernels_compile_for_an_absent_gpu(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
-    # Eight kinds: store and attend, and four of them combine. Three kinds of product, for some rows and for one, and
+    # Seven kinds: store and attend, and three of them combine. Three kinds of product, for some rows and for one, and
     # six kernels between: four of them rotate. Two of softmax.
-    assert len(lines) == 8 * 2 + 4 + 3 * 2 + 6 + 2
+    assert len(lines) == 7 * 2 + 3 + 3 * 2 + 6 + 2
     waits = {"_attend_kernel", "_combine_kernel", "_product_kernel", "_rotate_kernel", "_store_kernel"}
     for name, rows, warps, shared, registers, in_memory, loads, stores, fetched, *kind in (
         (line[0], *map(int, line[1:9]), *line[9:]) for line in lines
@@ -223,39 +220,27 @@ def test_the_kernels_compile_for_an_absent_gpu(tmp_path):
 # -- attending -------------------------------------------------------------------------------
 
 
-# Every two of the values meet; every format meets all four of head_dim and splits.
-@pytest.mark.parametrize("kv_format", FORMATS)
-@pytest.mark.parametrize(
-    ("splits", "head_dim", "shared"),
-    [(1, 64, 1), (4, 64, 2), (1, 128, 2), (4, 128, 1), (1, 64, 4), (4, 128, 4)],
+LENGTHS = {
+    "a token, several and a prompt": ([1, 75, 150, 5], [1, 1, 3, 5]),
+    "at the ends of blocks": ([48, 49, 130], [1, 2, 1]),
+    "more new tokens than a tile": ([100, 90, 64], [70, 1, 64]),
+    "short": ([17, 90], [4, 1]),
+}
+
+
+@parametrize_pairwise(
+    form=["auto float32", "auto float16", "int8 float16", "int4 float16", "int8 bfloat16", "int4 float32"],
+    head_dim=[64, 128, 12, 80],
+    shared=[1, 4, 2, 7],
+    splits=[None, 4, 2],
+    block_size=[16, 1, 24, 128],
+    lengths=list(LENGTHS),
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_heads_and_splits(kv_format, head_dim, shared, splits, dtype):
-    """One new token, several, and a whole prompt in one batch; some splits of the short ones are empty."""
-    case = Case(kv_format, [1, 75, 150, 5], [1, 1, 3, 5], shared=shared, head_dim=head_dim, dtype=dtype)
-    assert case.error(splits=splits) < 1
-
-
-@pytest.mark.parametrize("kv_format", FORMATS)
-@pytest.mark.parametrize("block_size", [1, 8, 16, 24, 128])
-def test_block_sizes(kv_format, block_size):
-    """Lengths that fill their last block, begin a new one, and end inside one."""
-    case = Case(kv_format, [48, 49, 130], [1, 2, 1], block_size=block_size, shared=1, dtype=usual(kv_format))
-    assert case.error(splits=2) < 1
-
-
-@pytest.mark.parametrize("kv_format", FORMATS)
-@pytest.mark.parametrize(("head_dim", "shared"), [(12, 2), (80, 3), (32, 7), (96, 2)])
-def test_shapes_that_are_not_powers_of_two(kv_format, head_dim, shared):
-    case = Case(kv_format, [70, 33], [4, 1], head_dim=head_dim, shared=shared, dtype=usual(kv_format))
-    assert case.error(splits=2) < 1
-
-
-@pytest.mark.parametrize("kv_format", FORMATS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_a_prompt_in_chunks_of_several_tiles(kv_format, dtype):
-    """More new tokens than a tile holds, after tokens that are there already."""
-    assert Case(kv_format, [100, 90, 64], [70, 1, 64], shared=4, kv_heads=1, dtype=dtype).error() < 1
+def test_attention_is_close_to_float64(form, head_dim, shared, splits, block_size, lengths):
+    """Also where some splits of short sequences are empty, and where sizes are no powers of two."""
+    kv_format, dtype = form.split()
+    shape = {"head_dim": head_dim, "shared": shared, "block_size": block_size, "dtype": getattr(torch, dtype)}
+    assert Case(kv_format, *LENGTHS[lengths], kv_heads=1 if shared > 2 else 2, **shape).error(splits=splits) < 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -329,6 +314,23 @@ def test_which_gpus_take_few_columns(monkeypatch, capability, hip, few):
     attend_kernel._takes_few_columns.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("capability", "hip", "begins"),
+    [((8, 9), None, False), ((9, 0), None, True), ((12, 0), None, True), ((9, 4), "7", False)],
+)
+def test_kernels_begin_early_from_compute_capability_9_on(monkeypatch, capability, hip, begins):
+    """Not on an AMD GPU, which torch calls "cuda", too. A launch that a GPU would refuse is not asked for."""
+    monkeypatch.setattr(programmatic_launch, "INTERPRETED", False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    early = programmatic_launch.early
+    early.cache_clear()
+    options = early(torch.device("cuda", 0))
+    early.cache_clear()
+    assert options == ({"EARLY": True, "launch_pdl": True} if begins else {"EARLY": False})
+    assert early(torch.device("cpu")) == {"EARLY": False}
+
+
 def test_how_many_splits_a_sequence_gets(monkeypatch):
     """On a GPU of 132 processors, for 8 KV heads: as many as run at once, each with something to do."""
     monkeypatch.setattr(attend_kernel, "_processors", lambda device: 132)
@@ -340,17 +342,9 @@ def test_how_many_splits_a_sequence_gets(monkeypatch):
 
 
 @pytest.mark.parametrize("kv_format", FORMATS)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("splits", "head_dim"), [(1, 64), (2, 128)])
-def test_half_precision(kv_format, dtype, splits, head_dim):
-    assert Case(kv_format, [90, 17], [1, 4], head_dim=head_dim, dtype=dtype).error(splits=splits) < 1
-
-
-@pytest.mark.parametrize("kv_format", FORMATS)
-@pytest.mark.parametrize("head_dim", [64, 128])
-def test_small_values_keep_their_precision(kv_format, head_dim):
+def test_small_values_keep_their_precision(kv_format):
     """float16 has no exponent to spare."""
-    assert Case(kv_format, [90, 17], [1, 4], head_dim=head_dim, dtype=torch.float16, size=1e-3).error() < 1
+    assert Case(kv_format, [90, 17], [1, 4], dtype=torch.float16, size=1e-3).error() < 1
 
 
 def test_large_scores_neither_overflow_nor_vanish():
@@ -360,8 +354,7 @@ def test_large_scores_neither_overflow_nor_vanish():
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of the interpreter's
-@pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("kv_format", FORMATS)
+@parametrize_pairwise(odd=[torch.nan, torch.inf, -torch.inf], kv_format=FORMATS)
 def test_a_query_that_is_not_finite_is_noticed(kv_format, odd):
     """Also where it is multiplied as integers, which can be neither infinite nor NaN."""
     case = Case(kv_format, [40, 40], [1, 1], dtype=torch.float16)

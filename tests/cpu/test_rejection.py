@@ -1,4 +1,4 @@
-"""Verdicts in C are those of lab.backends.torch.rejection_sampler, to the last bit."""
+"""Rejection sampling in C gives the results of lab.backends.torch.rejection_sampler, to the last bit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.backends.cpu.rejection import NativeVerdict
 from lab.backends.torch.rejection_sampler import Acceptance, greedy_verify, rejection_sample, residual
 from lab.backends.torch.token_distributions import gather_distributions, read_distributions
 from tests.cpu.in_c import sample, verify
-from tests.cpu.test_sampling import NOT_FINITE
+from tests.cpu.test_builds import NOT_FINITE
 
 SAMPLINGS = (
     SamplingParams(),
@@ -30,7 +30,7 @@ ROUNDS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(rounds=ROUNDS, vocabulary=st.integers(2, 50), seed=st.integers(0, 9999))
 def test_verdicts_equal_those_of_torch_bit_for_bit(rounds, vocabulary, seed):
     """Rounds of any window, greedy and sampled, from a draft that is close to the target, far from it, has no
@@ -68,7 +68,7 @@ def test_verdicts_equal_those_of_torch_bit_for_bit(rounds, vocabulary, seed):
         assert bool(actual.figures) == bool(sampling.logprobs and actual.p)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     window=st.integers(1, 5),
     vocabulary=st.integers(2, 50),
