@@ -10,11 +10,11 @@ from lab.trace.events import Bonus, Distributions, Event, Finished, Judged, Prop
 from visualize.reduce.block_map import PoolBlocks
 from visualize.reduce.sequence_table import Progress
 
-UNTOLD = (Proposed, Judged, Distributions, Recovered, Bonus)
+IGNORED = (Proposed, Judged, Distributions, Recovered, Bonus)
 """The events that are ignored here: there are many of them, and ``Committed`` has their outcome."""
 
 
-MOST_TOLD = 4096
+MOST_BLOCKS = 4096
 """Most blocks that are sent one by one: more cannot be drawn as squares, and each message would take megabytes."""
 
 
@@ -51,7 +51,7 @@ class SharedPool:
         return {
             "name": self.name,
             "block_size": self.blocks.block_size,
-            "blocks": self.blocks.columns(MOST_TOLD)[0],
+            "blocks": self.blocks.columns(MOST_BLOCKS)[0],
             "occupancy": self.blocks.occupancy()._asdict(),
             "guests": [vars(guest) for guest in self.guests.values()],
         }
