@@ -58,6 +58,7 @@ import gradio as gr
 
 from lab import LabError
 from lab.registry import EMBEDDED, Engines, fitting_pairs, named_pair
+from lab.settings import SETTINGS
 from lab.util.stdio import print_utf8
 from lab.vllm.client import Server
 from visualize.api import endpoints as programs
@@ -77,7 +78,6 @@ from visualize.pages.pool import page as pool
 from visualize.pages.server import page as server
 from visualize.pages.workshop import page as room
 from visualize.prometheus import EngineMetrics
-from visualize.run_settings import DEFAULTS
 from visualize.server import refuse, serve
 from visualize.theme import style, theme
 from visualize.workshop import Workshop
@@ -147,7 +147,7 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = options.target or options.draft
     if borrowed and chosen:
         sys.exit("app.py: a ZeroGPU Space runs the embedded pair: leave DECODE_LAB_TARGET and DECODE_LAB_DRAFT unset.")
-    offered = {DEFAULTS["pair"]: named_pair(options.target, options.draft)} if chosen else EMBEDDED
+    offered = {SETTINGS["pair"].default: named_pair(options.target, options.draft)} if chosen else EMBEDDED
     with suppress(OSError):  # each run then tries again, and says in the log what it does without
         ReducerClient.start()
     queue = JobQueue(options.max_users, together=options.workshop)
@@ -161,7 +161,7 @@ def main(arguments: list[str] | None = None) -> None:
     embedded = Engines(monitors=monitors, **place) if chosen else engines
     if chosen:
         try:
-            engines(DEFAULTS["pair"])
+            engines(SETTINGS["pair"].default)
         except LabError as error:
             print(f"app.py: {error}", file=sys.stderr)
             sys.exit(2)

@@ -71,6 +71,14 @@ def quartiles(row: dict[str, Any], digits: int = 0) -> str:
     return f"{row['lower']:.{digits}f} to {row['upper']:.{digits}f}"
 
 
+@generated
+def settings() -> list[str]:
+    """The engine's settings (``lab/settings.py``)."""
+    from lab.settings import table as rows
+
+    return rows()
+
+
 # -- README --------------------------------------------------------------------------------------
 
 

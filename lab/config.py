@@ -1,4 +1,4 @@
-"""What a user chooses: the engine's toggles and the sampling of one request.
+"""A user's choices: the engine's toggles and the sampling of one request.
 
 Every error that a wrong choice can cause is raised here, or is of a type in ``lab.errors``, with a sentence that says
 what would be right.
@@ -22,46 +22,22 @@ HIGHEST_PRIORITY = 9
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """What a request asks of the engine.
+    """The engine's settings for one request; ``lab.settings`` has a line on each.
 
-    The first eleven settings belong to a pool of cache blocks: requests that agree on
-    them share one pool and are computed in one batch. The others are a request's own.
+    Requests that agree on the first eleven share one pool of cache blocks and are computed in one batch.
 
     Attributes:
-        kv_cache: keep the keys and values of past tokens. Off: every step
-            computes the whole sequence again.
-        kv_dtype: what a cache slot holds. "auto" is the model's own dtype,
-            "int8" one byte per number and a float32 scale per token and KV head,
-            "int4" half a byte per number and a bfloat16 scale per group of numbers.
-        paged: hand out cache blocks as they fill. Off: a sequence's whole run
-            of blocks is reserved, side by side, when it starts.
-        block_size: token positions in a block.
-        num_blocks: blocks in the pool. None: as free memory allows.
-        enable_prefix_caching: full blocks stay findable by their tokens; a prompt that
-            begins like an earlier one shares its blocks and computes only the rest.
-        eviction: which cached prefix is given up for a new block. "lru": the least
-            recently used one. "priority": the one with the lowest ``cache_priority``, then as "lru".
-        prefill_attention: what computes attention when several known tokens of a sequence are read at once, above
-            all the target's prompt. "auto": what computes all steps (``kernels``), or torch's own choice where that is
-            torch. "math", "efficient" and "flash" are torch's back ends (scaled_dot_product_attention); one that
-            does not run with this model on this device is refused.
-        kernels: what computes a step. "auto": the best that the engine has (``Engine``: Triton's kernels on a GPU, a
-            step in C on a CPU). "reference": torch, operation by operation.
-        cuda_graphs: launch a small step's kernels on a GPU all together (``lab.backends.gpu.cuda_graphs``). Off:
-            one by one, to see what launching costs. Where there is nothing to capture it changes nothing.
-        torch_compile: compile the layers that torch computes, which takes some seconds the first time. A step in C
-            has no use for it and refuses it.
-        cache_priority: priority of the prefixes this request leaves behind, 0 to 9.
-        speculative: who proposes tokens for the target to verify in one pass. "draft": a second,
-            smaller model. "ngram": the text itself, what followed its last few tokens earlier
-            (prompt lookup). "early_exit": the target's own first layers. "synthetic": the
-            target's own next token, right with a chosen probability; it costs nothing and is no
-            drafter, but shows how speed follows acceptance. "off": nobody.
-        num_speculative_tokens: gamma, the tokens proposed per round; with ``adaptive_window`` the most.
-        adaptive_window: let gamma follow recent acceptance and measured costs (``lab.engine.adaptive_window``).
-        prompt_lookup_min, prompt_lookup_max: tokens that must match for "ngram"; longer matches first.
-        early_exit_layer: layers that "early_exit" computes. None: a quarter of them.
-        synthetic_acceptance_rate: probability that a "synthetic" proposal is right.
+        kv_dtype: "int8": one byte per number and a float32 scale per token and KV head. "int4": half a byte per
+            number and a bfloat16 scale per group of numbers.
+        num_blocks: None: as free memory allows.
+        eviction: "priority" evicts the prefix with the lowest ``cache_priority``, then the least recently used.
+        prefill_attention: attention where several known tokens of a sequence are read at once. "auto": that of
+            ``kernels``. The others are back ends of torch's scaled_dot_product_attention.
+        kernels: "auto": Triton on a GPU, C on a CPU. "reference": torch, operation by operation.
+        speculative: "synthetic" proposes the target's own next token, right with ``synthetic_acceptance_rate``, at no
+            cost: it shows how speed follows acceptance.
+        num_speculative_tokens: gamma; with ``adaptive_window`` the most.
+        early_exit_layer: None: a quarter of the layers.
 
     Raises:
         ConfigError: a value out of range, or a setting of the cache without a cache.
@@ -134,19 +110,12 @@ LONGEST_STOP = 200
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """How the next token is chosen, and when to stop.
+    """How the next token is chosen, and when to stop; ``lab.settings`` has a line on each.
 
     Attributes:
-        max_tokens: most tokens to generate.
-        temperature: logits are divided by it; 0 takes the likeliest token (greedy).
-        top_k: keep the k likeliest tokens; 0 keeps all.
-        top_p: keep the likeliest tokens until their probabilities reach p; 1 keeps all.
-        seed: makes the random draws repeatable. None: the engine picks one and records it.
-        stop: the text ends before the first of these strings.
-        ignore_eos: go on past the end-of-text token.
-        logprobs: for each judged proposal, record this many of the likeliest tokens under target, draft and
-            residual (the ``Distributions`` event); 0 records none. The name is vLLM's and OpenAI's; what is
-            recorded are probabilities, p and q.
+        seed: None: the engine picks one and records it.
+        logprobs: so many of the likeliest tokens under target, draft and adjusted distribution are recorded for each
+            verified draft token (the ``Distributions`` event), as probabilities. The name is vLLM's and OpenAI's.
 
     Raises:
         ConfigError: a value out of range.

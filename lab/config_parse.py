@@ -1,19 +1,15 @@
-"""The engine's settings as text: read, written and described."""
+"""The engine's settings as text, read and written."""
 
 from __future__ import annotations
 
 import functools
-import inspect
-import re
-import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from lab.config import EngineConfig, SamplingParams
+from lab.config import EngineConfig
 from lab.errors import ConfigError
-from lab.util.messages import listed
 
 
 def parse_config(text: str) -> EngineConfig:
@@ -61,35 +57,6 @@ def parse_configs(texts: Sequence[str]) -> dict[str, EngineConfig]:
     return configs
 
 
-def idle(config: EngineConfig, sampling: SamplingParams) -> list[str]:
-    """Sentences, one per reason, on settings that are not at their defaults but do nothing given the others."""
-    guesses = config.speculative
-    rules = {
-        "where nobody guesses (speculative=off)": (
-            guesses == "off",
-            ("num_speculative_tokens", "adaptive_window", "logprobs"),
-        ),
-        "without speculative=ngram": (guesses != "ngram", ("prompt_lookup_min", "prompt_lookup_max")),
-        "without speculative=early_exit": (guesses != "early_exit", ("early_exit_layer",)),
-        "without speculative=synthetic": (guesses != "synthetic", ("synthetic_acceptance_rate",)),
-        "without kv_cache": (not config.kv_cache, ("block_size", "num_blocks")),
-        "without enable_prefix_caching": (not config.enable_prefix_caching, ("eviction", "cache_priority")),
-        "without eviction=priority": (
-            config.enable_prefix_caching and config.eviction != "priority",
-            ("cache_priority",),
-        ),
-        "at temperature 0, which takes the likeliest token": (sampling.greedy, ("top_k", "top_p")),
-    }
-    usual, given = ({**asdict(one), **asdict(other)} for one, other in (_USUAL, (config, sampling)))
-    sentences = []
-    for reason, (so, names) in rules.items():
-        if so and (changed := [name for name in names if given[name] != usual[name]]):
-            does = "does" if len(changed) == 1 else "do"
-            sentences.append(f"{listed(changed)} {does} nothing {reason}.")
-    return sentences
-
-
-_USUAL = EngineConfig(), SamplingParams()
 _hints = functools.cache(get_type_hints)
 """Cached: working them out takes longer than reading what was given."""
 
@@ -110,13 +77,3 @@ def field_value(name: str, text: str, hint: Any) -> Any:
     except ValueError:
         kind = "number" if float in allowed else "whole number"
         raise ConfigError(f"{name} must be a {kind}{' or none' * (NoneType in allowed)}, not {text!r}.") from None
-
-
-def described(settings: type) -> dict[str, str]:
-    """What each field of ``settings`` does: the "Attributes" of its docstring."""
-    section = inspect.getdoc(settings).partition("Attributes:\n")[2].partition("\n\n")[0]
-    about = {}
-    for entry in re.split(r"\n(?=\S)", textwrap.dedent(section)):  # continuations are indented
-        names, _, words = entry.partition(": ")
-        about |= dict.fromkeys(names.split(", "), " ".join(words.replace("``", "").split()))
-    return about

@@ -6,7 +6,8 @@ To add one: a field of ``EngineConfig`` or ``SamplingParams`` and its default, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -61,7 +62,7 @@ class Setting:
         about: a line for each option, in place of ``help``.
         default: that of the engine's class; of a page's own setting it is given.
         bounds, step: of the page's input, within what the engine accepts. No step: a number field, no slider.
-        most_characters, lines: of a text.
+        most_characters, lines, max_lines: of a text.
         vllm: vLLM's name where it is another.
         needs: without one of these the setting has no effect, and a form disables (or ``hide``s) it.
         off: the value that ``without_unusable`` sets where a need is not met.
@@ -78,6 +79,7 @@ class Setting:
     step: float | None = 1
     most_characters: int = 0
     lines: int = 1
+    max_lines: int = 0
     may_be_empty: bool = False
     listed: bool = False
     vllm: str = ""
@@ -110,6 +112,12 @@ class Setting:
         return self.label if self.label[1:2].isupper() else self.label[0].lower() + self.label[1:]
 
     @property
+    def title(self) -> str:
+        """The label, with the engine's name unless that says the same."""
+        same = re.sub(r"[ -]", "_", self.label.lower()) == self.name
+        return self.label if same or self.name not in ENGINE_DEFAULTS else f"{self.label} ({self.name})"
+
+    @property
     def doc(self) -> str:
         return f"{self.help} vLLM: {self.vllm}." if self.vllm else self.help
 
@@ -124,7 +132,7 @@ class Setting:
         return f"a {'whole ' if self.whole else ''}number from {low:,.10g} to {high:,.10g}"
 
 
-KV_DTYPES = {"auto": "Auto (model)", "int8": "INT8", "int4": "INT4"}
+KV_DTYPES = {"auto": "Auto", "int8": "INT8", "int4": "INT4"}
 DRAFTERS = {
     "off": "Off",
     "draft": "Draft model",
@@ -151,7 +159,6 @@ SETTINGS = {
             "paged",
             "Paged KV cache",
             "Off: memory for the maximum length is reserved up front.",
-            vllm="always (PagedAttention)",
             needs=(CACHE,),
             off=False,
         ),
@@ -381,11 +388,11 @@ SETTINGS = {
 """Every setting by name, in the order of forms. A setting comes after those that it needs."""
 
 
-def unmet(values: Mapping[str, Any]) -> dict[str, Need]:
+def unmet(values: Mapping[str, Any], settings: Mapping[str, Setting] = SETTINGS) -> dict[str, Need]:
     """The settings among ``values`` that have no effect, each with its first need that is not met. A need of something
     that is not among them counts as met."""
     values, found = dict(values), {}
-    for setting in SETTINGS.values():
+    for setting in settings.values():
         if setting.name not in values:
             continue
         for need in setting.needs:
@@ -443,32 +450,25 @@ def with_new_names(link: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
-def markdown(settings: Iterable[Setting] = tuple(SETTINGS.values())) -> str:
-    """The engine's settings as a document."""
+def table() -> list[str]:
+    """The engine's settings as lines of a Markdown table."""
     rows = []
-    for one in settings:
-        if one.name not in ENGINE_DEFAULTS:
-            continue
+    for one in (SETTINGS[name] for name in SETTINGS if name in ENGINE_DEFAULTS):
         values = "on, off" if one.kind == "switch" else one.range if one.bounds else ", ".join(map(str, one.options))
-        default = (
-            {True: "on", False: "off", None: "–", (): "–"}.get(one.default, one.default)
-            if one.kind != "number"
-            else one.default
-        )
+        default = one.options.get(one.default, "random") if one.default is None else one.default
+        default = one.value_in_words(default) if one.kind == "switch" or default == () else default
         needs = "; ".join(need.what for need in one.needs)
-        rows.append(f"| `{one.name}` | {one.label} | {values} | {default} | {one.help} | {needs} | {one.vllm} |")
-    return "\n".join(
-        (
-            "# Settings",
-            "",
-            "Written by `python -m lab.settings`. Numbers' ranges are the pages'; the engine may accept more.",
-            "",
-            "| Name | Label | Values | Default | | Needs | vLLM, where it is called otherwise |",
-            "| --- | --- | --- | --- | --- | --- | --- |",
-            *rows,
-            "",
-        )
-    )
+        cells = (f"`{one.name}`", one.label, values.replace("()", "any"), default, one.help, needs, one.vllm)
+        rows.append(f"| {' | '.join(map(str, cells))} |")
+    head = ("Name", "Label", "Values", "Default", "", "Needs", "vLLM, where it is called otherwise")
+    return [f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *rows]
+
+
+def markdown() -> str:
+    """docs/settings.md."""
+    about = "Numbers' ranges are those of the pages; the engine may accept more."
+    parts = ("# Settings", "", about, "", "<!-- generated: settings -->", *table(), "<!-- end -->", "")
+    return "\n".join(parts)
 
 
 if __name__ == "__main__":

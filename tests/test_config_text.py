@@ -6,8 +6,8 @@ from dataclasses import fields
 
 import pytest
 
-from lab import ConfigError, EngineConfig, SamplingParams
-from lab.config_parse import config_text, idle, parse_config, parse_configs
+from lab import ConfigError, EngineConfig
+from lab.config_parse import config_text, parse_config, parse_configs
 
 
 def test_every_type_of_field_can_be_parsed():
@@ -62,43 +62,3 @@ def test_invalid_settings_are_refused_with_the_reason(text, message):
 def test_the_invalid_one_of_several_settings_is_named(texts, message):
     with pytest.raises(ConfigError, match=message):
         parse_configs(texts)
-
-
-@pytest.mark.parametrize(
-    ("config", "sampling", "said"),
-    [
-        ({}, {}, []),
-        ({"speculative": "draft", "adaptive_window": True, "num_speculative_tokens": 2}, {"logprobs": 3}, []),
-        ({"speculative": "ngram", "prompt_lookup_max": 6}, {"top_k": 5, "temperature": 0.5}, []),
-        ({"paged": True, "enable_prefix_caching": True, "eviction": "priority", "cache_priority": 2}, {}, []),
-        (
-            {"paged": True, "enable_prefix_caching": True, "cache_priority": 2},
-            {},
-            ["cache_priority does nothing without eviction=priority."],
-        ),
-        (
-            {"adaptive_window": True},
-            {"logprobs": 3},
-            ["adaptive_window and logprobs do nothing where nobody guesses (speculative=off)."],
-        ),
-        (
-            {"speculative": "draft", "early_exit_layer": 3, "prompt_lookup_max": 6},
-            {},
-            [
-                "prompt_lookup_max does nothing without speculative=ngram.",
-                "early_exit_layer does nothing without speculative=early_exit.",
-            ],
-        ),
-        (
-            {"kv_cache": False, "block_size": 8, "cache_priority": 2},
-            {"top_k": 5, "top_p": 0.5},
-            [
-                "block_size does nothing without kv_cache.",
-                "cache_priority does nothing without enable_prefix_caching.",
-                "top_k and top_p do nothing at temperature 0, which takes the likeliest token.",
-            ],
-        ),
-    ],
-)
-def test_settings_without_effect_are_reported(config, sampling, said):
-    assert idle(EngineConfig(**config), SamplingParams(**sampling)) == said

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from urllib.parse import urlencode
 
 from lab.config import EngineConfig
 from lab.config_parse import config_text
 from lab.errors import LabError
-from visualize.pages.compare.configurations import BOUNDS, LANES
-from visualize.reduce.settings_text import NEEDS
+from lab.settings import without_unused
+from visualize.pages.compare.configurations import FORM, LANES
 from visualize.run_settings import OTHER, Settings, bounded
 
 USUAL = EngineConfig()
@@ -21,30 +21,24 @@ def against(settings: Settings) -> str:
     to say. Empty if the settings are just the cache, if they are invalid (their run says why), and for models that only
     the Lab accepts."""
     try:
-        config = _relevant(settings.engine_config(settings.num_blocks if settings.kv_cache else None))
+        config = without_unused(settings.engine_config(settings.num_blocks if settings.kv_cache else None))
         settings.sampling()
         bounded(settings.prompt).encode()  # it may contain a lone surrogate
     except (LabError, UnicodeEncodeError):
         return ""
-    plain = USUAL if config.speculative == "off" else _relevant(replace(config, speculative="off"))
+    plain = USUAL if config.speculative == "off" else without_unused(replace(config, speculative="off"))
     if settings.pair == OTHER or config == plain:
         return ""
     keys, lines = [], []
-    for name, one in (("No guesses", plain), ("Yours", config)):
+    for name, one in (("No speculation", plain), ("Yours", config)):
         key = next((key for key, (_, known) in LANES.items() if known == one), None)
         if key and not lines:  # the page runs named settings first, and compares all others with the first
             keys.append(key)
         else:
             lines.append(f"{name}: {config_text(one)}")
     query = {"prompt": settings.prompt, "pair": settings.pair, "lanes": ",".join(keys), "own": "\n".join(lines)}
-    for name, (least, _) in BOUNDS.items():
-        value = getattr(settings, name, None)
+    for one in FORM.settings.values():
+        value = getattr(settings, one.name, None) if one.bounds else None
         if value is not None:  # None: a seed that the engine picks, or repeats, which the Lab does not have
-            query[name] = max(value, least)
+            query[one.name] = max(value, one.bounds[0])
     return f"compare?{urlencode(query | {'run': 1})}"
-
-
-def _relevant(config: EngineConfig) -> EngineConfig:
-    """``config`` with the settings that matter only to other drafters at their defaults."""
-    others = [name for name, who in NEEDS.items() if config.speculative not in who]
-    return replace(config, **{field.name: field.default for field in fields(config) if field.name in others})

@@ -6,10 +6,10 @@ from typing import Any
 
 import gradio as gr
 
-from visualize.run_settings import DEFAULTS
+from visualize.run_settings import FORM
 
-OPENINGS = (
-    DEFAULTS["prompt"],
+EXAMPLES = (
+    FORM["prompt"].default,
     "In the middle of a dark forest stood a little house, and in the house lived an old woman who",
     "The king's youngest daughter went down to the well, and there she saw",
     "“Who is there?” cried the giant, and he",
@@ -17,9 +17,9 @@ OPENINGS = (
 )
 
 
-def openings(prompt: gr.Textbox) -> None:
+def examples(prompt: gr.Textbox) -> None:
     """A list of prompts to try, for ``prompt``."""
-    some = listed("Example prompts", [(_shortened(opening), opening) for opening in OPENINGS], elem_id="openings")
+    some = listed("Example prompts", [(_shortened(text), text) for text in EXAMPLES], elem_id="openings")
     # Not by ``input``, which Gradio also sends when a list is left: what was written since would be lost.
     some.change(
         fn=None, inputs=[some, prompt], outputs=[prompt, some], js="(opening, prompt) => [opening || prompt, '']"

@@ -1,38 +1,43 @@
-"""What pages are made of: inputs, made from their description in a page's link, and components that a script draws."""
+"""What pages are made of: inputs, made from the page's settings, and components that a script draws."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
 
 from visualize.assets import loader, read
-from visualize.url_settings import Link
+from visualize.url_settings import Form
 
 
-@dataclass(frozen=True)
 class Widgets:
-    """Makes the input for a setting of ``link`` by its name, with its label and the text below it from ``says``.
+    """Makes the inputs of ``form``. ``inputs``: those made so far by name; ``folds``: with the names of those in it."""
 
-    ``folds``: those made so far, each with the names of the inputs in it.
-    """
+    def __init__(self, form: Form) -> None:
+        self.form = form
+        self.inputs: dict[str, Any] = {}
+        self.folds: dict[gr.Accordion, list[str]] = {}
 
-    link: Link
-    labels: Mapping[str, str]
-    says: Mapping[str, str]
-    folds: dict[gr.Accordion, list[str]] = field(default_factory=dict, init=False)
+    @property
+    def values(self) -> list[Any]:
+        """The inputs in the order of the form."""
+        return [self.inputs[name] for name in self.form.names]
+
+    def add(self, *names: str, **more: Any) -> None:
+        """Lay out the inputs of these settings, each as its kind asks for."""
+        for name in names:
+            self.inputs[name] = self._make(name, **more)
 
     @contextmanager
-    def fold(self, title: str, elem_id: str, inputs: Mapping[str, Any]) -> Iterator[None]:
-        """A fold, closed at first, with what is added to ``inputs`` meanwhile."""
-        before = len(inputs)
+    def fold(self, title: str, elem_id: str) -> Iterator[None]:
+        """A fold, closed at first, with the inputs that are added meanwhile."""
+        before = len(self.inputs)
         with gr.Accordion(title, open=False, elem_id=elem_id) as fold:
             yield
-        self.folds[fold] = list(inputs)[before:]
+        self.folds[fold] = list(self.inputs)[before:]
 
     def unfolded(self, asked: Collection[str], values: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Updates of the folds: where an input is set to something else than its default, that can be seen. The others
@@ -42,49 +47,38 @@ class Widgets:
             asked: the inputs that were asked for. What follows from them for others is seen without a look at those.
             values: of all inputs, as they are set.
         """
-        changed = {name for name, value in values.items() if name in asked and value != self.link.defaults[name]}
+        changed = {name for name, value in values.items() if name in asked and value != self.form.defaults[name]}
         return [gr.skip() if changed.isdisjoint(names) else gr.update(open=True) for names in self.folds.values()]
 
-    def slider(self, name: str, step: float = 1, **settings: Any) -> gr.Slider:
-        low, high = self.link.bounds[name]
-        return gr.Slider(low, high, step=step, **self._of(name), **settings)
-
-    def number(self, name: str, **settings: Any) -> gr.Number:
-        return gr.Number(**self._of(name), **settings)  # a fraction is refused where it makes no sense, and not rounded
-
-    def text(self, name: str, lines: int, most_lines: int, **settings: Any) -> gr.Textbox:
-        most = self.link.most_characters[name]
-        box = gr.Textbox(lines=lines, max_lines=most_lines, max_length=most, **self._of(name), **settings)
-        if lines > 1:
-            _say_when_full(box, most)
+    def _make(self, name: str, **more: Any) -> gr.components.Component:
+        one = self.form[name]
+        info = one.about.get(one.default) or one.doc
+        of: dict[str, Any] = {
+            "value": one.default,
+            "label": one.label,
+            "info": info or None,
+            "elem_id": _id(name),
+        } | more
+        if one.hide:
+            of = {"visible": "hidden"} | of
+        options = [(text, value) for value, text in one.options.items()]
+        match one.kind:
+            case "switch":
+                return gr.Checkbox(elem_classes="toggle", **of | {"elem_id": f"toggle-{_id(name)}"})
+            case "choice" if one.listed:
+                return gr.Dropdown(options, elem_classes="listed", **of)
+            case "choice":
+                return gr.Radio(options, elem_classes="choice", **of)
+            case "choices":
+                return gr.CheckboxGroup(options, **of | {"value": [it for it in one.default if it in one.options]})
+            case "number" if one.step is None:
+                return gr.Number(**of)  # a fraction is refused where it makes no sense, and not rounded
+            case "number":
+                return gr.Slider(*one.bounds, step=one.step, **of)
+        box = gr.Textbox(lines=one.lines, max_lines=max(one.lines, one.max_lines), max_length=one.most_characters, **of)
+        if one.lines > 1:
+            _say_when_full(box, one.most_characters)
         return box
-
-    def choice(self, name: str) -> gr.Radio:
-        """One of a few, side by side."""
-        return gr.Radio(self._choices(name), elem_classes="choice", **self._of(name))
-
-    def choices(self, name: str) -> gr.CheckboxGroup:
-        """Several of a few."""
-        chosen = [value for value in self.link.defaults[name] if value in self.link.choices[name]]
-        return gr.CheckboxGroup(self._choices(name), **self._of(name) | {"value": chosen})
-
-    def listed(self, name: str) -> gr.Dropdown:
-        """One of many."""
-        return gr.Dropdown(self._choices(name), elem_classes="listed", **self._of(name))
-
-    def pair(self) -> gr.Radio | gr.Dropdown:
-        """One of the model pairs: two are side by side, more are in a list."""
-        return self.choice("pair") if len(self.link.choices["pair"]) == 2 else self.listed("pair")
-
-    def toggle(self, name: str) -> gr.Checkbox:
-        return gr.Checkbox(elem_classes="toggle", **self._of(name) | {"elem_id": f"toggle-{_id(name)}"})
-
-    def _of(self, name: str) -> dict[str, Any]:
-        label, info = self.labels[name], self.says.get(name)
-        return {"value": self.link.defaults[name], "label": label, "info": info, "elem_id": _id(name)}
-
-    def _choices(self, name: str) -> list[tuple[str, Any]]:
-        return [(text, value) for value, text in self.link.choices[name].items()]
 
 
 def component(name: str, setup: dict[str, Any], template: str = "", **settings: Any) -> gr.HTML:
@@ -121,7 +115,7 @@ def answering(answers: Iterable[tuple[Sequence[Any], Any]], otherwise: Any = Non
 
 def _say_when_full(box: gr.Textbox, most: int) -> None:
     """Say so when the text is full: a browser cuts off pasted text silently. ``most``: characters."""
-    infos = json.dumps([f"{most:,} of {most:,} characters: anything after that is cut off.", box.info or ""])
+    infos = json.dumps([f"{most:,}-character limit reached; the rest was cut.", box.info or ""])
     script = f"(text) => ({{ __type__: 'update', info: {infos}[text.length < {most} ? 1 : 0] }})"
     box.change(fn=None, inputs=box, outputs=box, js=script, show_progress="hidden", api_visibility="private")
 

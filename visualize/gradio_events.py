@@ -12,7 +12,7 @@ from gradio.events import Dependency
 
 from visualize.jobs.live_run import ProgressJob
 from visualize.text import as_line
-from visualize.url_settings import Link
+from visualize.url_settings import Form
 
 QUIET: dict[str, Any] = {
     "show_progress": "hidden",
@@ -88,8 +88,9 @@ def turned(controls: Iterable[Any]) -> list[Any]:
     return [control.change if isinstance(control, gr.Slider) else control.input for control in controls]
 
 
-def keep_address(controls: Sequence[Any], link: Link) -> None:
+def keep_address(controls: Sequence[Any], form: Form) -> None:
     """Keep the page's address equal to the controls: it is rewritten whenever one of them changes."""
-    named = [json.dumps(part) for part in (list(link.defaults), link.defaults, list(link.may_be_empty))]
+    may_be_empty = [name for name, one in form.settings.items() if one.may_be_empty]
+    named = [json.dumps(part) for part in (form.names, form.defaults, may_be_empty)]
     script = f"(...values) => window.decodeLab?.link({', '.join(named)}, values)"
     gr.on([control.change for control in controls], fn=None, inputs=list(controls), js=script)

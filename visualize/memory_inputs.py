@@ -3,61 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import replace
 from typing import Any
 
 from lab.memory.capacity import MAX_LENGTH, Deployment, Lengths
 from lab.memory.catalogue import GPU_KEYS, GPUS, device_bytes
 from lab.memory.model_memory import ModelInfo, known_models
-from visualize.states import KV_FORMATS
-from visualize.url_settings import Link
+from lab.settings import SETTINGS, Setting
+from visualize.url_settings import Form
 
 OTHER = "other"
 WEIGHTS = {"float32": "FP32", "bfloat16": "BF16", "int8": "INT8", "int4": "INT4"}
 """``Deployment.weights`` in words."""
 
+FORM = Form(
+    (
+        Setting(
+            "model",
+            "Model",
+            options={key: model.name for key, model in known_models().items()} | {OTHER: "Another, from the hub"},
+            default="llama-3.1-8b",
+            listed=True,
+        ),
+        Setting(
+            "hub", "Hub id", "Only its config.json is fetched. Press Enter.", default="", most_characters=200, hide=True
+        ),
+        Setting("weights", "Weights", options=WEIGHTS, default="bfloat16"),
+        replace(SETTINGS["kv_dtype"], help="", vllm=""),
+        Setting(
+            "gpu",
+            "GPU",
+            options={key: name if name.endswith("GB") else f"{name} {GPUS[name]} GB" for key, name in GPU_KEYS.items()}
+            | {OTHER: "Another"},
+            default="h100-80-gb",
+            listed=True,
+        ),
+        Setting("memory", "Memory, GiB", default=80.0, bounds=(0.1, 100_000), step=None, hide=True),
+        Setting("set_aside", "Reserved, %", "For activations, driver.", default=10, bounds=(0, 90)),
+        Setting("mean", "Mean length", "Tokens: prompt and output.", default=500, bounds=(1, MAX_LENGTH), step=None),
+        Setting("longest", "Longest", "Contiguous reserves it.", default=4096, bounds=(1, MAX_LENGTH), step=None),
+        Setting("batch", "Sequences in a batch", default=32, bounds=(1, 1_000_000), step=None),
+        replace(SETTINGS["block_size"], help="", options={size: str(size) for size in (1, 8, 16, 32, 128)}),
+    )
+)
 
-CHOICES: dict[str, dict[Any, str]] = {
-    "model": {key: model.name for key, model in known_models().items()} | {OTHER: "Another, from the hub"},
-    "weights": WEIGHTS,
-    "kv_dtype": KV_FORMATS,
-    "gpu": {key: name if name.endswith("GB") else f"{name} {GPUS[name]} GB" for key, name in GPU_KEYS.items()}
-    | {OTHER: "Another"},
-    "block_size": {size: str(size) for size in (1, 8, 16, 32, 128)},
-}
-"""For each input with a fixed choice of values, the values and what the page calls them."""
-BOUNDS: dict[str, tuple[float, float]] = {
-    "memory": (0.1, 100_000),
-    "set_aside": (0, 90),
-    "mean": (1, MAX_LENGTH),
-    "longest": (1, MAX_LENGTH),
-    "batch": (1, 1_000_000),
-}
 
-
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(FORM.values_class("MemoryValues")):
     """The page's controls, with their initial values.
 
     ``hub``: a hub id, if ``model`` is ``OTHER``. ``memory``: GiB, if ``gpu`` is ``OTHER``. ``set_aside``: percent.
     ``mean``, ``longest``: lengths in tokens. ``batch``: sequences whose cache is added up.
     """
 
-    model: str = "llama-3.1-8b"
-    hub: str = ""
-    weights: str = "bfloat16"
-    kv_dtype: str = "auto"
-    gpu: str = "h100-80-gb"
-    memory: float = 80.0
-    set_aside: int = 10
-    mean: int = 500
-    longest: int = 4096
-    batch: int = 32
-    block_size: int = 16
-
     def deployment(self, model: ModelInfo) -> Deployment:
         """Raises ConfigError if a number makes no sense."""
-        LINK.check(asked(self), LABELS)
+        FORM.check(asked(self))
         return Deployment(
             shape=model.shape,
             parameters=model.parameters,
@@ -75,35 +75,17 @@ def gpu_bytes(gpu: str, memory: float) -> int:
     return device_bytes(gpu, memory if gpu == OTHER else None)
 
 
-LABELS = {
-    "model": "Model",
-    "hub": "Hub id",
-    "weights": "Weights",
-    "kv_dtype": "KV format",
-    "gpu": "GPU",
-    "memory": "Memory, GiB",
-    "set_aside": "Set aside, %",
-    "mean": "Mean length",
-    "longest": "Longest",
-    "batch": "Sequences in a batch",
-    "block_size": "Block size",
-}
-NAMES = tuple(field.name for field in fields(Inputs))
-DEFAULTS = {field.name: field.default for field in fields(Inputs)}
-LINK = Link(DEFAULTS, CHOICES, BOUNDS, {"hub": 200})
-
-
 def asked(inputs: Any) -> dict[str, Any]:
     """A page's inputs by name, those that it hides at their defaults: nobody could correct them."""
-    return vars(inputs) | ({} if inputs.gpu == OTHER else {"memory": DEFAULTS["memory"]})
+    return vars(inputs) | ({} if inputs.gpu == OTHER else {"memory": FORM["memory"].default})
 
 
 def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
     """The inputs a link asks for, and a sentence for each value that was left out."""
-    settings, notices = LINK.read(query)
+    settings, notices = FORM.read(query)
     return Inputs(**settings), notices
 
 
 def to_inputs(values: Sequence[Any]) -> Inputs:
     """The inputs from the controls' values."""
-    return Inputs(**LINK.controls(values))
+    return Inputs(**FORM.from_controls(values))

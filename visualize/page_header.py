@@ -17,7 +17,7 @@ from visualize import run_settings as settings
 from visualize.page_list import ABOUT, PAGES
 from visualize.pages.deploy import deployment
 
-SETTINGS = {"Lab": settings.LINK, "Memory": calculator.LINK, "Deploy": deployment.LINK}
+SETTINGS = {"Lab": settings.FORM, "Memory": calculator.FORM, "Deploy": deployment.FORM}
 """Pages whose settings mean the same where they have the same name, and have the same defaults, which addresses leave
 out. A link from one of them to another carries these over, as far as the other offers the value."""
 
@@ -38,7 +38,7 @@ def _link(page: str, to: str) -> str:
     carried = ""
     if page != to and page in SETTINGS and to in SETTINGS:
         here, there = SETTINGS[page], SETTINGS[to]
-        values = {name: there.choices.get(name) for name in here.defaults if name in there.defaults}
-        accepted = {name: choices and [str(value) for value in choices] for name, choices in values.items()}
+        both = (there[name] for name in here.names if name in there.names)
+        accepted = {one.name: [*map(str, one.options)] if one.kind == "choice" else None for one in both}
         carried = f' data-carried="{escape(json.dumps(accepted))}"'
     return f'<a href="{PAGES[to]}"{carried}{" aria-current=page" if to == page else ""}>{to}</a>'

@@ -3,62 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
 
 from lab.config import EngineConfig
 from lab.errors import LabError
 from lab.measure.workload import PlannedRequest, user_requests
-from visualize import run_settings as settings
+from lab.settings import DRAFTERS, SETTINGS, Setting, unmet
 from visualize.pages.pool.pool_metrics import Asked
-from visualize.states import DRAFTERS, KV_FORMATS, SWITCH
-from visualize.url_settings import Link
+from visualize.run_settings import FORM as LAB
+from visualize.run_settings import bounded
+from visualize.url_settings import Form
 
-CHOICES: dict[str, dict[Any, str]] = {
-    "continuations": {count: str(count) for count in (1, 2, 4, 8)},
-    "shared": {0: "None", 1: "All", 4: "Every 4th"},
-    "lengths": {"equal": "Equal", "tailed": "Long-tailed", "paragraph": "A paragraph"},
-    "block_size": {size: str(size) for size in (4, 8, 16, 32)},
-    "eviction": settings.CHOICES["eviction"],
-    "kv_dtype": KV_FORMATS,
-    "speculative": {name: DRAFTERS[name].label for name in ("off", "draft", "ngram")},
-}
-"""For each input with a fixed choice of values, the values and what the page calls them."""
-WORDS = CHOICES | {"paged": SWITCH, "enable_prefix_caching": SWITCH}
-"""The same for all inputs whose values are not their own words."""
-COMING = ("sequences", "continuations", "every", "lengths", "tokens", "shared", "system", "temperature", "seed")
-"""The inputs that say which sequences arrive."""
-BOUNDS: dict[str, tuple[float, float]] = {
-    "sequences": (1, 32),
-    "every": (0, 32),
-    "tokens": (8, 256),
-    "num_blocks": (8, 1024),
-    "max_num_seqs": (1, 32),
-    "temperature": (0, 2),
-    "seed": (0, 2**31 - 1),
-}
-LABELS = {
-    "sequences": "Sequences",
-    "continuations": "Continuations",
-    "every": "Arrivals",
-    "lengths": "Output lengths",
-    "tokens": "Tokens",
-    "shared": "Shared system prompt",
-    "system": "System prompt",
-    "paged": "Paged blocks",
-    "enable_prefix_caching": "Prefix caching",
-    "block_size": "Block size",
-    "eviction": "Eviction",
-    "num_blocks": "Blocks in the pool",
-    "max_num_seqs": "Max at once",
-    "kv_dtype": "KV format",
-    "speculative": "Speculation",
-    "temperature": "Temperature",
-    "seed": "Seed",
-}
-IN_CODE = {"num_blocks": LABELS["num_blocks"], "max_tokens": LABELS["tokens"], "block_size": LABELS["block_size"]}
-"""What the page calls the settings that the engine's messages name."""
 SYSTEM = (
     "These are the tales the old nurse told by the fire on winter nights, when the snow lay before the door and the "
     "children would not go to bed. In each of them somebody poor and kind sets out into the world, is helped by those "
@@ -66,33 +22,75 @@ SYSTEM = (
     "the old days. She told them slowly, and always in the same words, and this is one of them."
 )
 
+FORM = Form(
+    (
+        Setting("sequences", "Sequences", default=30, bounds=(1, 32)),
+        Setting(
+            "continuations",
+            "Samples per prompt (n)",
+            "If paged, they share the prompt's blocks.",
+            {count: str(count) for count in (1, 2, 4, 8)},
+            default=1,
+        ),
+        Setting("every", "Arrivals", "Steps between arrivals; 0: all at once.", default=2, bounds=(0, 32)),
+        Setting(
+            "lengths",
+            "Output lengths",
+            "Paragraph: generation stops at the end of the paragraph.",
+            {"equal": "Equal", "tailed": "Long-tailed", "paragraph": "Paragraph"},
+            default="tailed",
+        ),
+        Setting("tokens", "Tokens", "Their median; some write four times as many.", default=32, bounds=(8, 256)),
+        Setting(
+            "shared",
+            "Shared system prompt",
+            "Which prompts begin with it.",
+            {0: "None", 1: "All", 4: "Every 4th"},
+            default=1,
+        ),
+        replace(SETTINGS["paged"], default=True),
+        replace(SETTINGS["enable_prefix_caching"], default=True),
+        SETTINGS["eviction"],
+        replace(SETTINGS["num_blocks"], help="", default=192, bounds=(8, 1024), step=1, may_be_empty=False, vllm=""),
+        replace(SETTINGS["block_size"], options={size: str(size) for size in (4, 8, 16, 32)}),
+        Setting(
+            "max_num_seqs",
+            "Max at once",
+            "Sequences in a step; the others wait. vLLM: max_num_seqs.",
+            default=16,
+            bounds=(1, 32),
+        ),
+        replace(SETTINGS["kv_dtype"], help="", vllm=""),
+        replace(
+            SETTINGS["speculative"],
+            options={name: DRAFTERS[name] for name in ("off", "draft", "ngram")},
+            help="",
+            about={},
+            vllm="",
+        ),
+        replace(SETTINGS["temperature"], default=0.8),
+        replace(SETTINGS["seed"], help="The first sequence's; the others count up.", default=7, may_be_empty=False),
+        replace(
+            SETTINGS["prompt"],
+            name="system",
+            label="System prompt",
+            help="The beginning of these prompts.",
+            default=SYSTEM,
+            max_lines=6,
+        ),
+    )
+)
+COMING = ("sequences", "continuations", "every", "lengths", "tokens", "shared", "system", "temperature", "seed")
+"""The inputs that say which sequences arrive."""
 
-@dataclass(frozen=True)
-class Inputs:
+
+class Inputs(FORM.values_class("PoolValues")):
     """The page's controls, with their initial values.
 
     ``every``: steps between two arrivals; 0: all at once. ``continuations`` of a prompt arrive together. ``lengths``,
     ``tokens``: see ``lab.measure.workload.user_requests``.
     ``shared``: one in so many prompts begins with ``system``; 0: none. The sequences' seeds count up from ``seed``.
     """
-
-    sequences: int = 30
-    continuations: int = 1
-    every: int = 2
-    lengths: str = "tailed"
-    tokens: int = 32
-    shared: int = 1
-    system: str = SYSTEM
-    paged: bool = True
-    enable_prefix_caching: bool = True
-    block_size: int = 16
-    eviction: str = settings.DEFAULTS["eviction"]
-    num_blocks: int = 192
-    max_num_seqs: int = 16
-    kv_dtype: str = "auto"
-    speculative: str = "off"
-    temperature: float = 0.8
-    seed: int = 7
 
     @property
     def beginning(self) -> str:
@@ -113,12 +111,12 @@ class Inputs:
             "max_num_seqs": "all" if self.max_num_seqs >= self.sequences else self.max_num_seqs,
         }
         coming = tuple(values.pop(name) for name in COMING)
-        words = {name: str(WORDS.get(name, {}).get(value, value)) for name, value in values.items()}
-        return Asked(coming, {LABELS[name]: word for name, word in words.items()})
+        words = {name: FORM[name].value_in_words(value) for name, value in values.items()}
+        return Asked(coming, {FORM[name].label: word for name, word in words.items()})
 
     def config(self) -> EngineConfig:
         """Raises ConfigError if an input makes no sense."""
-        LINK.check(vars(self), LABELS)
+        FORM.check(vars(self))
         return EngineConfig(
             kv_dtype=self.kv_dtype,
             paged=self.paged,
@@ -137,7 +135,7 @@ class Inputs:
             self.tokens,
             temperature=self.temperature,
             seed=self.seed,
-            beginning=settings.bounded(self.beginning),
+            beginning=bounded(self.beginning),
             of_every=max(1, self.shared),
             continuations=self.continuations,
         )
@@ -206,27 +204,23 @@ PRESETS = {
         ),
     ),
 }
-NAMES = tuple(field.name for field in fields(Inputs))
-DEFAULTS = {field.name: field.default for field in fields(Inputs)}
-LINK = Link(DEFAULTS, CHOICES, BOUNDS, {"system": settings.MAX_PROMPT})
 
 
 def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
     """The inputs a link asks for, and a sentence for each value that was left out."""
-    asked, notices = LINK.read(query)
+    asked, notices = FORM.read(query)
     inputs = Inputs(**asked)
-    if inputs.enable_prefix_caching and not inputs.paged:
-        if "enable_prefix_caching" in asked:
-            notices.append(
-                "The link's enable_prefix_caching was left out: it needs paged blocks, only those can be shared."
-            )
-        inputs = replace(inputs, enable_prefix_caching=False)
+    for name, missing in unmet(vars(inputs)).items():
+        if FORM[name].off is not None:
+            if name in asked and asked[name] != FORM[name].off:
+                notices.append(f"The link's {name} was left out: it needs {missing.what}.")
+            inputs = replace(inputs, **{name: FORM[name].off})
     return inputs, notices
 
 
 def address(inputs: Inputs) -> str:
     """The page's address with these inputs, relative to the other pages."""
-    query = _query(vars(inputs), DEFAULTS)
+    query = FORM.query(vars(inputs))
     return f"pool?{query}" if query else "pool"
 
 
@@ -238,20 +232,14 @@ def in_lab(inputs: Inputs) -> str:
         first = inputs.jobs()[0]
     except LabError:
         return ""
-    values = {name: value for name, value in vars(inputs).items() if name in settings.DEFAULTS.keys() - {"num_blocks"}}
-    most = min(first.sampling.max_tokens, int(settings.BOUNDS["max_tokens"][1]))
-    return f"./?{_query(values | {'prompt': first.prompt, 'max_tokens': most}, settings.DEFAULTS)}&run=1"
-
-
-def _query(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """A link's query, which leaves out defaults."""
-    said = {name: value for name, value in values.items() if value != defaults[name]}
-    return urlencode({name: int(value) if isinstance(value, bool) else value for name, value in said.items()})
+    values = {name: value for name, value in vars(inputs).items() if name in LAB.names and name != "num_blocks"}
+    most = min(first.sampling.max_tokens, int(LAB["max_tokens"].bounds[1]))
+    return f"./?{LAB.query(values | {'prompt': first.prompt, 'max_tokens': most})}&run=1"
 
 
 def to_inputs(values: Sequence[Any]) -> Inputs:
     """What the controls say."""
-    return Inputs(**LINK.controls(values))
+    return Inputs(**FORM.from_controls(values))
 
 
 def preset_of(inputs: Inputs) -> str | None:

@@ -1,117 +1,76 @@
-"""Everything that can be set on the Lab's page, and the link that restores it."""
+"""The settings of the Lab's page: what its form starts with, and what becomes of them in the engine."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
 from lab.config import EngineConfig, SamplingParams
 from lab.errors import ConfigError, PromptError
 from lab.models.devices import has_gpu, prefill_backends
 from lab.registry import EMBEDDED, Pair, named_pair
-from visualize.states import ATTENTIONS, DRAFTERS, KERNELS, KV_FORMATS
-from visualize.url_settings import Link
+from lab.settings import DRAFTERS, MAX_PROMPT, SETTINGS, Need, Setting, need, unmet
+from visualize.recorded_results import kv_error, logprobs_cost
+from visualize.url_settings import Form
 from visualize.zerogpu_space import borrows_a_gpu
 
-CHOICES: dict[str, dict[Any, str]] = {
-    "pair": {name: pair.label for name, pair in EMBEDDED.items()},
-    "kv_dtype": KV_FORMATS,
-    "speculative": {name: drafter.label for name, drafter in DRAFTERS.items()},
-    "block_size": {size: str(size) for size in (4, 8, 16, 32, 64)},
-    "logprobs": {0: "Off", 5: "Top 5"},
-    "eviction": {"lru": "Least recently used", "priority": "Lowest priority"},
-    "kernels": KERNELS,
-    "prefill_attention": {name: ATTENTIONS[name] for name in ("auto", *prefill_backends())},
-}
-"""For each setting with a fixed choice of values, the values and what the page calls them."""
-LABELS = {
-    "prompt": "Prompt",
-    "kv_cache": "KV cache",
-    "kv_dtype": "KV format",
-    "paged": "Paged blocks",
-    "enable_prefix_caching": "Prefix caching",
-    "speculative": "Speculation: who guesses?",
-    "pair": "Draft model",
-    "target": "Target",
-    "draft": "Draft",
-    "early_exit_layer": "Early-exit layers",
-    "synthetic_acceptance_rate": "Acceptance rate",
-    "num_speculative_tokens": "Guesses a round",
-    "adaptive_window": "Adaptive window",
-    "logprobs": "Record distributions",
-    "block_size": "Block size",
-    "num_blocks": "Blocks in the pool",
-    "eviction": "Eviction",
-    "cache_priority": "Cache priority",
-    "kernels": "Kernels",
-    "cuda_graphs": "CUDA graphs",
-    "torch_compile": "torch.compile",
-    "prefill_attention": "Prompt attention",
-    "temperature": "Temperature",
-    "top_k": "Top-k",
-    "top_p": "Top-p",
-    "seed": "Seed",
-    "max_tokens": "Max tokens",
-}
-"""What the page calls each setting."""
-BOUNDS: dict[str, tuple[float, float]] = {
-    "num_speculative_tokens": (1, 8),
-    "early_exit_layer": (1, 15),
-    "synthetic_acceptance_rate": (0, 1),
-    "num_blocks": (4, 512),
-    "cache_priority": (0, 9),
-    "temperature": (0, 2),
-    "top_k": (0, 1000),
-    "top_p": (0.05, 1),
-    "seed": (0, 2**31 - 1),
-    "max_tokens": (1, 1000),
-}
-POOL_TOKENS = 2048
-"""Tokens that the pool holds if its blocks are not set: two full contexts of the embedded pair."""
 OTHER = "other"
 """The pair whose models are named in fields on the page, where a server accepts any models."""
-LOGPROBS = 5
-"""How many of the likeliest tokens are kept of each distribution, when distributions are recorded."""
-MAX_MODEL = 200
-"""Most characters of a folder's path or a hub id."""
-MAX_PROMPT = 4000
-"""Most characters of a prompt: a link with that many still gets through browsers and proxies."""
+POOL_TOKENS = 2048
+"""Tokens that the pool holds if its blocks are not set: two full contexts of the embedded pair."""
+OWN_MODELS = need("models of your own", "pair", holds=lambda pair: pair == OTHER)
+DRAFT_MODEL = need(
+    "a draft model", "speculative", "pair", holds=lambda drafter, pair: drafter == "draft" or pair not in EMBEDDED
+)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The page's controls, with their initial values. ``seed`` None: the engine picks one. ``target`` and ``draft``:
-    folders or hub ids, for the ``OTHER`` pair."""
+def _of_lab() -> dict[str, dict[str, Any]]:
+    """What the Lab's settings have beside, or in place of, what ``lab.settings`` says."""
+    attention = SETTINGS["prefill_attention"]
+    here = {name: attention.options[name] for name in ("auto", *prefill_backends())}
+    missing = [label for name, label in attention.options.items() if name not in here]
+    slower = f" (about {cost.lstrip('+')} slower)" if (cost := logprobs_cost()) else ""
+    return {
+        "prompt": {
+            "default": "Once upon a time there was a poor miller who had three sons, and when he grew old he said,",
+            "help": "",
+        },
+        "kv_dtype": {"about": {name: kv_error(name) for name in SETTINGS["kv_dtype"].options}},
+        "paged": {"default": True},
+        "speculative": {"default": "draft"},
+        "pair": {
+            "options": {name: pair.label for name, pair in EMBEDDED.items()},
+            "needs": (DRAFT_MODEL,),
+            "hide": True,
+        },
+        "target": {"needs": (OWN_MODELS,)},
+        "draft": {"needs": (OWN_MODELS,)},
+        "early_exit_layer": {"default": 4},
+        "logprobs": {"help": f"{SETTINGS['logprobs'].help.rstrip('.')}{slower}."},
+        "temperature": {"default": 0.8},
+        "seed": {"default": 7},
+        "max_tokens": {"default": 160},
+        "cuda_graphs": {"default": has_gpu()},
+        "prefill_attention": {
+            "options": here,
+            "help": attention.help + (f" Not on this machine: {', '.join(missing)}." if missing else ""),
+        },
+    }
 
-    prompt: str = "Once upon a time there was a poor miller who had three sons, and when he grew old he said,"
-    pair: str = "matched"
-    target: str = ""
-    draft: str = ""
-    kv_cache: bool = True
-    kv_dtype: str = "auto"
-    paged: bool = True
-    enable_prefix_caching: bool = False
-    speculative: str = "draft"
-    early_exit_layer: int = 4
-    synthetic_acceptance_rate: float = 0.7
-    num_speculative_tokens: int = 4
-    adaptive_window: bool = False
-    block_size: int = 16
-    num_blocks: int | None = None
-    eviction: str = "lru"
-    cache_priority: int = 0
-    kernels: str = "auto"
-    cuda_graphs: bool = has_gpu()
-    torch_compile: bool = False
-    prefill_attention: str = "auto"
-    temperature: float = 0.8
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int | None = 7
-    max_tokens: int = 160
-    logprobs: int = 0
+
+def _form() -> Form:
+    changes = _of_lab()
+    return Form(replace(one, **changes.get(one.name, {})) for one in SETTINGS.values() if one.group is not None)
+
+
+FORM = _form()
+
+
+class Settings(FORM.values_class("LabValues")):
+    """The Lab's settings. ``seed`` None: the engine picks one. ``target`` and ``draft``: folders or hub ids, for the
+    ``OTHER`` pair."""
 
     @property
     def blocks(self) -> int | None:
@@ -120,48 +79,26 @@ class Settings:
 
     def engine_config(self, num_blocks: int | None = None) -> EngineConfig:
         """Raises ConfigError if a combination makes no sense."""
-        return EngineConfig(
-            kv_cache=self.kv_cache,
-            kv_dtype=self.kv_dtype,
-            paged=self.paged,
-            block_size=self.block_size,
-            num_blocks=num_blocks,
-            enable_prefix_caching=self.enable_prefix_caching,
-            eviction=self.eviction,
-            cache_priority=self.cache_priority,
-            kernels=self.kernels,
-            cuda_graphs=self.cuda_graphs or not has_gpu(),  # without one there is nothing to switch off
-            torch_compile=self.torch_compile,
-            prefill_attention=self.prefill_attention,
-            speculative=self.speculative,
-            num_speculative_tokens=self.num_speculative_tokens,
-            adaptive_window=self.adaptive_window,
-            early_exit_layer=self.early_exit_layer,
-            synthetic_acceptance_rate=self.synthetic_acceptance_rate,
-        )
+        graphs = self.cuda_graphs or not has_gpu()  # without one there is nothing to switch off
+        return EngineConfig(**_fields(EngineConfig, self) | {"num_blocks": num_blocks, "cuda_graphs": graphs})
+
+    def sampling(self) -> SamplingParams:
+        return SamplingParams(**_fields(SamplingParams, self))
 
     def models(self) -> str | Pair:
         """The models to load an engine for. Raises ConfigError if the page's fields name no target, or no draft
-        although a draft model is to guess: the engine would say so too, but only once it is loaded."""
+        although a draft model is to propose: the engine would say so too, but only once it is loaded."""
         if self.pair != OTHER:
             return self.pair
         pair = named_pair(self.target, self.draft)
         if self.speculative == "draft" and pair.target and not pair.draft:
-            draft, off, lookup = (DRAFTERS[name].label for name in ("draft", "off", "ngram"))
-            raise ConfigError(
-                f"Speculation: {draft} needs a draft model. Name one with the target, or choose {off} or {lookup}."
-            )
+            draft, off, ngram = (DRAFTERS[name] for name in ("draft", "off", "ngram"))
+            raise ConfigError(f"{draft} needs a draft model. Name one with the target, or choose {off} or {ngram}.")
         return pair
 
-    def sampling(self) -> SamplingParams:
-        return SamplingParams(
-            logprobs=self.logprobs,
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            seed=self.seed,
-        )
+
+def _fields(kind: type, settings: Settings) -> dict[str, Any]:
+    return {name: value for name, value in vars(settings).items() if name in kind.__dataclass_fields__}
 
 
 def bounded(prompt: str, most: int = MAX_PROMPT) -> str:
@@ -175,66 +112,40 @@ def bounded(prompt: str, most: int = MAX_PROMPT) -> str:
     return prompt
 
 
-NAMES = tuple(field.name for field in fields(Settings))
-DEFAULTS = {field.name: field.default for field in fields(Settings)}
-LINK = Link(
-    DEFAULTS,
-    CHOICES,
-    BOUNDS,
-    {"prompt": MAX_PROMPT, "target": MAX_MODEL, "draft": MAX_MODEL},
-    may_be_empty=("seed", "num_blocks"),
-)
-
-
 def from_link(
-    query: Mapping[str, str], link: Link = LINK, pairs: Mapping[str, Pair] = EMBEDDED, of: str = "link"
+    query: Mapping[str, str], form: Form = FORM, pairs: Mapping[str, Pair] = EMBEDDED, source: str = "link"
 ) -> tuple[Settings, list[str]]:
-    """The settings a link asks for, or what ``of`` says instead of one, and a sentence for each value that was left
-    out.
+    """The settings that a link, or the ``source`` named, asks for, and a sentence for each value that was left out.
 
-    ``pairs``: the model pairs that this server offers; ``link``: one with them. Where the link does not say who
-    guesses and its pair has no draft, prompt lookup does.
+    ``pairs``: the model pairs that this server offers; ``form``: one with them. Where the link does not say how to
+    draft and its pair has no draft model, n-gram lookup does.
     """
-    settings, notices = link.read(query, of)
-    pair = pairs.get(settings.get("pair", DEFAULTS["pair"]))
+    values, notices = form.read(query, source)
+    pair = pairs.get(values.get("pair", FORM["pair"].default))
     if pair and not pair.has_draft:
-        settings.setdefault("speculative", "ngram")
-    for name, reason in senseless(Settings(**settings)).items():
-        if name in settings and settings[name] != NEUTRAL[name]:
-            notices.append(f"The {of}'s {name} was left out: it {reason}.")
-    return sensible(Settings(**settings)), notices
+        values.setdefault("speculative", "ngram")
+    for name, missing in unusable(Settings(**values)).items():
+        if name in values and values[name] != SETTINGS[name].off:
+            notices.append(f"The {source}'s {name} was left out: it needs {missing.what}.")
+    return without_unusable(Settings(**values)), notices
 
 
-NEUTRAL = {
-    "kv_dtype": "auto",
-    "paged": False,
-    "enable_prefix_caching": False,
-    "cuda_graphs": False,
-    "torch_compile": False,
-}
-"""The settings that cannot always be used, and the value of each when it is not in use."""
+def unused(settings: Settings) -> dict[str, Need]:
+    """The settings that have no effect on this machine, each with what it needs."""
+    machine = {"gpu": has_gpu(), "zerogpu": borrows_a_gpu(os.environ)}
+    return unmet(vars(settings) | machine, FORM.settings)
 
 
-def sensible(settings: Settings) -> Settings:
-    """The settings without those that would have nothing to act on."""
-    return replace(settings, **{name: NEUTRAL[name] for name in senseless(settings)})
+def unusable(settings: Settings) -> dict[str, Need]:
+    """Those that the engine would refuse, or that would mislead if they were on."""
+    return {name: missing for name, missing in unused(settings).items() if SETTINGS[name].off is not None}
 
 
-def senseless(settings: Settings) -> dict[str, str]:
-    """The settings that would have nothing to act on, each with what it needs."""
-    found = {}
-    if not settings.kv_cache:
-        found = dict.fromkeys(
-            ("kv_dtype", "paged", "enable_prefix_caching"), "needs the KV cache: without it nothing is kept"
-        )
-    elif not settings.paged:
-        found["enable_prefix_caching"] = "needs paged blocks: only those can be shared"
-    if not has_gpu():
-        found["cuda_graphs"] = "needs a GPU that PyTorch can use, and this machine has none"
-        if settings.kernels == "auto":
-            found["torch_compile"] = "needs kernels by Torch: a step in C is compiled already"
-    elif not settings.kv_cache or settings.kernels != "auto":
-        found["cuda_graphs"] = "needs the KV cache and the lab's own kernels, whose steps it captures"
-    if borrows_a_gpu(os.environ):
-        found["torch_compile"] = "needs a GPU for longer than a run, for which this Space lends one"
-    return found
+def without_unusable(settings: Settings) -> Settings:
+    return replace(settings, **{name: SETTINGS[name].off for name in unusable(settings)})
+
+
+def with_pairs(form: Form, labels: Mapping[str, str]) -> Form:
+    """``form`` with these pairs to choose from: two side by side, more in a list."""
+    pair: Setting = replace(form["pair"], options=labels, listed=len(labels) != 2)
+    return Form(pair if name == "pair" else one for name, one in form.settings.items())

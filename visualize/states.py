@@ -58,51 +58,14 @@ DRAFT_TIME = "#9575CD"
 """The draft's share of a pass's time, a colour no state uses; the target's is grey (``Look.verify``)."""
 
 
-@dataclass(frozen=True)
-class Drafter:
-    """A drafter: its label on the control, its name within a sentence, and what it is."""
-
-    label: str
-    name: str
-    about: str
-
-
-DRAFTERS = {
-    "off": Drafter("Off", "no drafter", "No speculation: one token per forward pass."),
-    "draft": Drafter(
-        "Draft", "the draft model", "A small model proposes; the target verifies all its tokens in one pass."
-    ),
-    "ngram": Drafter(
-        "N-gram", "prompt lookup", "No model: proposes what followed the same few tokens earlier in the text."
-    ),
-    "early_exit": Drafter("Early exit", "early exit", "The target's own first layers propose; all its layers verify."),
-    "synthetic": Drafter(
-        "Simulated", "the simulated drafter", "Simulated drafter: you choose its acceptance rate; drafting is free."
-    ),
+DRAFTER_NAMES = {
+    "off": "no drafter",
+    "draft": "the draft model",
+    "ngram": "n-gram lookup",
+    "early_exit": "early exit",
+    "synthetic": "the simulated drafter",
 }
-"""``EngineConfig.speculative`` in words."""
-
-KERNELS = {"auto": "The lab's own", "reference": "Torch"}
-ATTENTIONS = {"auto": "Auto", "math": "Math", "efficient": "Efficient", "flash": "Flash"}
-"""Which kernels compute a step, and which attention reads several known tokens at once (``lab.config``)."""
-KV_FORMATS = {"auto": "Native", "int8": "INT8", "int4": "INT4"}
-"""``EngineConfig.kv_dtype`` in words."""
-
-
-SWITCH = {True: "on", False: "off"}
-"""A toggle in words."""
-IN_CODE = {
-    "kv_cache": "KV cache",
-    "kv_dtype": "KV format",
-    "enable_prefix_caching": "Prefix caching",
-    "num_blocks": "Blocks in the pool",
-    "block_size": "Block size",
-    "torch_compile": "torch.compile",
-    "prefill_attention": "Prompt attention",
-    "early_exit_layer": "Early-exit layers",
-    "max_tokens": "Max tokens",
-}
-"""What the page calls the settings that the engine's messages name, by their names in code."""
+"""``EngineConfig.speculative`` within a sentence."""
 
 
 def sentences(speculative: str, greedy: bool) -> dict[str, str]:
@@ -110,7 +73,7 @@ def sentences(speculative: str, greedy: bool) -> dict[str, str]:
 
     ``{p}``, ``{q}``, ``{u}`` and ``{chance}`` (of being kept: p / q, at most 1) are filled in where it is shown.
     """
-    who = DRAFTERS[speculative].name
+    who = DRAFTER_NAMES[speculative]
     who = who[0].upper() + who[1:]
     said = {
         "prompt": "Given in the prompt.",

@@ -8,13 +8,8 @@ from __future__ import annotations
 
 import html
 import json
-import re
 import unicodedata
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
-
-from lab.errors import LabError
 
 _NAMED = {
     "\n": "↵",
@@ -63,20 +58,6 @@ def label(text: str, limit: int = 40) -> str:
     return html.escape(_cut(visible(text), limit), quote=False)
 
 
-def in_page_words(message: str, names: Mapping[str, str]) -> str:
-    """``message`` with the page's names for settings. ``names``: these, by the settings' names in code."""
-    return re.sub(r"\b[a-z]+(?:_[a-z]+)+\b(?!=)", lambda word: _quoted(names.get(word[0])) or word[0], message)
-
-
-@contextmanager
-def told_in_page_words(names: Mapping[str, str]) -> Iterator[None]:
-    """Re-raise errors from inside the block in the page's words."""
-    try:
-        yield
-    except LabError as error:
-        raise LabError(in_page_words(str(error), names)) from error
-
-
 def as_line(record: Any) -> str:
     """One line of JSON with no tag in it: Gradio warns of values that look like markup."""
     return json.dumps(record, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
@@ -84,10 +65,6 @@ def as_line(record: Any) -> str:
 
 def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def _quoted(name: str | None) -> str:
-    return f"“{name}”" if name else ""
 
 
 def _shown(char: str) -> str:

@@ -1,14 +1,13 @@
-"""A page's settings, as its controls or its address give them. A link may come from anywhere, so it is checked.
+"""The settings of a page, as its controls or its address give them. A link may come from anywhere, so it is checked.
 
-Each value of a link has to be within the bounds of the page's own controls; one that is not
-stays at its default and is reported.
+A value of a link that is not within the bounds of the page's own controls stays at its default and is reported.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import make_dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -16,7 +15,10 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lab.errors import ConfigError
-from lab.settings import OLD_NAMES, with_new_names
+from lab.settings import OLD_NAMES, Setting, with_new_names
+
+SWITCHED = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+"""What a link or the server's environment may say for a switch. The page itself writes "1" and "0"."""
 
 
 class OldLinks:
@@ -34,103 +36,100 @@ class OldLinks:
         await app(scope, receive, send)
 
 
-SWITCHED = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-"""What a link or the server's environment may say for a toggle. The page itself writes "1" and "0"."""
+class Form:
+    """The settings of one page by name, in the order of its controls."""
 
+    def __init__(self, settings: Iterable[Setting]) -> None:
+        self.settings = {one.name: one for one in settings}
+        self.names = tuple(self.settings)
+        self.defaults = {name: one.default for name, one in self.settings.items()}
 
-@dataclass(frozen=True)
-class Link:
-    """What a page's address may say.
+    def __getitem__(self, name: str) -> Setting:
+        return self.settings[name]
 
-    Attributes:
-        defaults: every setting's name and the value it has when the link does not name it.
-        choices: for each setting with a fixed choice of values, the values and what the page calls them. Where the
-            default is a tuple, the setting is several of them, separated by commas in a link.
-        bounds: minimum and maximum of each numeric setting.
-        most_characters: maximum length of each text setting.
-        may_be_empty: numbers that may be left empty; they are then None.
-    """
+    def with_options(self, **options: Mapping[Any, str]) -> Form:
+        """A copy with other options for some settings."""
+        return Form(replace(self[name], options=options.get(name, self[name].options)) for name in self.names)
 
-    defaults: Mapping[str, Any]
-    choices: Mapping[str, Mapping[Any, str]]
-    bounds: Mapping[str, tuple[float, float]]
-    most_characters: Mapping[str, int]
-    may_be_empty: tuple[str, ...] = field(default=())
+    def values_class(self, name: str) -> type:
+        """A frozen dataclass with a field for each setting."""
+        return make_dataclass(name, [(one.name, Any, one.default) for one in self.settings.values()], frozen=True)
 
-    def choosing(self, **choices: Mapping[Any, str]) -> Link:
-        """A copy with other ``choices`` for some settings."""
-        return replace(self, choices={**self.choices, **choices})
-
-    def read(self, query: Mapping[str, str], of: str = "link") -> tuple[dict[str, Any], list[str]]:
-        """The settings a link names, or what ``of`` says instead of one, and a sentence for each value that was left
-        out."""
-        settings: dict[str, Any] = {}
+    def read(self, query: Mapping[str, str], source: str = "link") -> tuple[dict[str, Any], list[str]]:
+        """The settings that ``query`` names, and a sentence for each value that was left out."""
+        values: dict[str, Any] = {}
         notices = []
-        for name in self.defaults:
+        for name in self.names:
             if name in query:
                 try:
-                    settings[name] = self._value(name, str(query[name]))
+                    values[name] = _parse(self[name], str(query[name]))
                 except ValueError as error:
-                    notices.append(f"The {of}'s {name} was left out: {error}.")
-        return settings, notices
+                    notices.append(f"The {source}'s {name} was left out: {error}.")
+        return values, notices
 
-    def controls(self, values: Sequence[Any]) -> dict[str, Any]:
-        """The settings from the controls' values, which come in the order of ``defaults``. A browser sometimes sends a
-        whole number as a float; an empty number is the default, or None where it may be empty."""
-        settings = dict(zip(self.defaults, values, strict=True))
+    def query(self, values: Mapping[str, Any]) -> str:
+        """The query of a link that gives ``values``. It leaves out defaults."""
+        return urlencode({name: as_text(it) for name, it in values.items() if it != self.defaults[name]})
+
+    def from_controls(self, values: Sequence[Any]) -> dict[str, Any]:
+        """The settings from the controls' values. A browser may send a whole number as a float; an empty number is the
+        default, or None where it may be empty."""
+        settings = dict(zip(self.names, values, strict=True))
         for name, value in settings.items():
-            default = self.defaults[name]
-            if value is None and name not in self.may_be_empty:
-                settings[name] = default
-            elif isinstance(value, float) and not isinstance(default, float) and value.is_integer():
+            if value is None and not self[name].may_be_empty:
+                settings[name] = self[name].default
+            elif isinstance(value, float) and self[name].whole and value.is_integer():
                 settings[name] = int(value)
             elif isinstance(value, list):
                 settings[name] = tuple(value)
         return settings
 
-    def check(self, settings: Mapping[str, Any], labels: Mapping[str, str]) -> None:
-        """Raises ConfigError if a number is out of bounds. ``labels``: what the page calls each setting."""
-        for name in self.bounds:
-            empty = settings[name] is None and name in self.may_be_empty
-            if not empty and not self._fits(name, settings[name]):
-                raise ConfigError(f"{labels[name]} must be {self._range(name)}.")
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Raises ConfigError if a number is out of bounds."""
+        for name, one in self.settings.items():
+            if one.bounds and not (values[name] is None and one.may_be_empty) and not _fits(one, values[name]):
+                raise ConfigError(f"{one.title} must be {one.range}.")
 
-    def _value(self, name: str, text: str) -> Any:
-        if name in self.most_characters:
-            if len(text) > self.most_characters[name]:
-                raise ValueError(f"it has more than {self.most_characters[name]:,} characters")
+
+def as_text(value: Any) -> str:
+    """A value as links have it: a switch as 0 or 1, several with commas."""
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return "" if value is None else str(int(value) if isinstance(value, bool) else value)
+
+
+def _parse(setting: Setting, text: str) -> Any:
+    match setting.kind:
+        case "switch":
+            return SWITCHED[_one_of(text.lower(), SWITCHED)]
+        case "choice" | "choices":
+            values = {str(value): value for value in setting.options}
+            if setting.kind == "choices":
+                return tuple(values[_one_of(part, values)] for part in filter(None, text.split(",")))
+            return values[_one_of(text, values)]
+        case "number":
+            if setting.may_be_empty and not text:
+                return None
+            try:
+                value = int(text) if setting.whole else float(text)
+            except ValueError:
+                value = math.nan
+            if not _fits(setting, value):
+                raise ValueError(f"it must be {setting.range}")
+            return value
+        case _:
+            if len(text) > setting.most_characters:
+                raise ValueError(f"it has more than {setting.most_characters:,} characters")
             return text
-        if name in self.choices:
-            texts = {str(value): value for value in self.choices[name]}
-            if isinstance(self.defaults[name], tuple):
-                return tuple(texts[_one_of(part, tuple(texts))] for part in filter(None, text.split(",")))
-            return texts[_one_of(text, tuple(texts))]
-        if isinstance(self.defaults[name], bool):
-            return SWITCHED[_one_of(text.lower(), tuple(SWITCHED))]
-        if name in self.may_be_empty and not text:
-            return None
-        try:
-            value = int(text) if self._whole(name) else float(text)
-        except ValueError:
-            value = math.nan
-        if not self._fits(name, value):
-            raise ValueError(f"it must be {self._range(name)}")
-        return value
-
-    def _whole(self, name: str) -> bool:
-        return not isinstance(self.defaults[name], float)
-
-    def _fits(self, name: str, value: Any) -> bool:
-        low, high = self.bounds[name]
-        is_number = isinstance(value, int if self._whole(name) else (int, float)) and not isinstance(value, bool)
-        return is_number and low <= value <= high
-
-    def _range(self, name: str) -> str:
-        low, high = self.bounds[name]
-        return f"a {'whole ' if self._whole(name) else ''}number from {low:,.10g} to {high:,.10g}"
 
 
-def _one_of(text: str, allowed: tuple[str, ...]) -> str:
+def _fits(setting: Setting, value: Any) -> bool:
+    low, high = setting.bounds
+    is_number = isinstance(value, int if setting.whole else (int, float)) and not isinstance(value, bool)
+    return is_number and low <= value <= high
+
+
+def _one_of(text: str, allowed: Iterable[str]) -> str:
     if text not in allowed:
         raise ValueError(f"it must be one of {', '.join(filter(None, allowed))}")
     return text

@@ -37,10 +37,10 @@ class Workshop:
         self.room = RoomFeed(queue, self.lead)
         self._made_up = not key
         self._joining = partial(joining, code=self.access.code, host=host, names=names)
-        self._doors = WorkshopRoutes(self.access, self.lead, self.room, self._joining)
+        self._routes = WorkshopRoutes(self.access, self.lead, self.room, self._joining)
 
     def routes(self) -> list[Route]:
-        return self._doors.routes()
+        return self._routes.routes()
 
     def announcement(self, address: str) -> str:
         """The lines to print at the start. A key that was chosen is not repeated. A line ends with its address: a full

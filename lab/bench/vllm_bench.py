@@ -59,12 +59,7 @@ def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[
             }
         )
         report(f"  {rows[-1]['alike']} of {len(ours)} rounds alike: {prompt}")
-    return about(engine) | {
-        "model": models[0],
-        "gamma": gamma,
-        "max_tokens": max_tokens,
-        "rows": rows,
-    }
+    return about(engine) | {"model": models[0], "gamma": gamma, "max_tokens": max_tokens, "rows": rows}
 
 
 async def _answer(server: Server, model: str, prompt: str, sampling: SamplingParams) -> tuple[str, ReportedRounds]:

@@ -17,31 +17,10 @@ from lab.claims import comparisons, counting, exactness, quality, speculation
 from lab.claims.claim import Claim
 from lab.claims.rule import Rule
 
-EXPERIMENTS = {
-    experiment.__name__: experiment
-    for experiment in (
-        comparisons.by_length,
-        comparisons.ladder,
-        comparisons.paging,
-        counting.cache_size,
-        counting.complexity,
-        counting.format_saving,
-        counting.reduction,
-        counting.uncached_pass,
-        counting.weight_shares,
-        exactness.accept_by_target,
-        exactness.redraw_from_difference,
-        exactness.without_rollback,
-        quality.fewer_heads,
-        quality.int8_quality,
-        speculation.acceptance,
-        speculation.formula,
-        speculation.gains,
-        speculation.promised,
-        speculation.windows,
-    )
+MODULES = {
+    module.__name__.rpartition(".")[2]: module for module in (comparisons, counting, exactness, quality, speculation)
 }
-"""The kinds of experiments, by the name that the data has for them."""
+"""Where the experiments are: the data names each as "module.function"."""
 
 
 def read_claims(data: dict[str, Any]) -> dict[str, Claim]:
@@ -52,12 +31,13 @@ def read_claims(data: dict[str, Any]) -> dict[str, Claim]:
         how = dict(entry.get("with", {}))
         if sweep := how.pop("sweep", None):
             how |= data["sweeps"][sweep]
+        module, kind = entry["experiment"].split(".")
         numbers = entries[entry.get("numbers_of", name)]["numbers"]
         found[name] = Claim(
             **{field: entry[field] for field in ("id", "topic", "quote", "tested", "rule")},
             source=data["articles"][entry["source"]],
             numbers={key: (label, *rest, *("", "measured")[len(rest) :]) for key, (label, *rest) in numbers.items()},
-            experiment=partial(EXPERIMENTS[entry["experiment"]], **how),
+            experiment=partial(getattr(MODULES[module], kind), **how),
             decide=Rule(**entries[entry.get("verdict_of", name)]["verdict"]),
             arithmetic=entry.get("arithmetic", False),
         )

@@ -1,7 +1,7 @@
 """Rules as data: expressions over a claim's numbers that decide its verdict, and templates that put it into words.
 
 The expressions are Python's, from ``claims.toml``, a file of this package. They see the numbers by their keys, the
-numbers whose keys begin alike as a ``Group``, the rule's own groups and names, and ``FUNCTIONS``.
+numbers whose keys begin alike as a ``ValueGroup``, the rule's own groups and names, and ``FUNCTIONS``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Value(float):
         return float.__format__(self, spec or (",.0f" if abs(self) >= 100 else ".3g"))
 
 
-class Group(dict[Any, Value]):
+class ValueGroup(dict[Any, Value]):
     """Values by name: a kind of text, a rung, or a number of tokens; and the range that they are asked to be in."""
 
     least, most = -math.inf, math.inf
@@ -141,9 +141,9 @@ class Rule:
             names[key] = Value(value)
             start, colon, rest = key.partition(": ")
             if colon:
-                names.setdefault(start, Group())[rest] = Value(value)
+                names.setdefault(start, ValueGroup())[rest] = Value(value)
             elif key.startswith("at_"):
-                names.setdefault("at", Group())[int(key.removeprefix("at_"))] = Value(value)
+                names.setdefault("at", ValueGroup())[int(key.removeprefix("at_"))] = Value(value)
         for name, options in self._groups.items():
             names[name] = self._group(names, **options)
         for name, expression in self._let.items():
@@ -160,12 +160,12 @@ class Rule:
         by: str = "",
         least: str | float = -math.inf,
         most: str | float = math.inf,
-    ) -> Group:
+    ) -> ValueGroup:
         found = {name: value for name, value in names[of].items() if name != without}
         if upto is not None:
             found = {name: value for name, value in found.items() if name <= upto}
         if over:
             found = {name: Value(value / names[over][name]) for name, value in found.items()}
-        group = Group((name, found[name]) for name in (sorted(found, key=names[by].get) if by else found))
+        group = ValueGroup((name, found[name]) for name in (sorted(found, key=names[by].get) if by else found))
         group.least, group.most = _value(least, names), _value(most, names)
         return group

@@ -12,8 +12,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-from lab.config_parse import described, field_value
+from lab.config_parse import field_value
 from lab.errors import ConfigError
+from lab.settings import SETTINGS
 
 Settings = TypeVar("Settings")
 DEFAULT = "Default: %(default)s."
@@ -49,10 +50,10 @@ def typed(argument: str) -> str:
 def add_settings(parser: argparse.ArgumentParser, settings: type, *, without: Collection[str] = ()) -> None:
     """Add an option for every field not in ``without``: ``--kv-dtype`` for ``kv_dtype``, ``--paged`` or ``--no-paged``
     for a toggle."""
-    hints, about = get_type_hints(settings), described(settings)
+    hints = get_type_hints(settings)
     group = parser.add_argument_group(settings.__name__)
     for field in (field for field in fields(settings) if field.name not in without):
-        option, words = f"--{field.name.replace('_', '-')}", about[field.name].replace("%", "%%")
+        option, words = f"--{field.name.replace('_', '-')}", SETTINGS[field.name].doc.replace("%", "%%")
         hint = hints[field.name]
         if hint is bool:
             kind: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": field.default}

@@ -10,11 +10,12 @@ from lab.cli.arguments import INTERRUPTED, read_settings
 from lab.cli.common import context_full, idle_draft, interruptible, is_cut, load, read_prompt
 from lab.cli.json_results import compare_result, fell_back
 from lab.config import SamplingParams
-from lab.config_parse import idle, parse_configs
+from lab.config_parse import parse_configs
 from lab.engine.error_messages import explain
 from lab.errors import ConfigError, LabError, PromptError
 from lab.measure.comparison import Summary, compare, refuse, summarise
 from lab.measure.difference import OTHER_DRAWS, draws, first_differences
+from lab.settings import unused_settings
 from lab.trace.run import Run
 from lab.util.messages import format_rate
 from lab.util.stdio import print_notes
@@ -24,7 +25,7 @@ def do(options: Namespace) -> int:
     configs = parse_configs(options.settings)
     sampling = read_settings(SamplingParams, options)
     refuse(configs, sampling, options.repeats)  # before models are loaded
-    print_notes(f"{name}: {note}" for name, config in configs.items() for note in idle(config, sampling))
+    print_notes(f"{name}: {note}" for name, config in configs.items() for note in unused_settings(config, sampling))
     print_notes(idle_draft(options, configs.values()))
     prompt, engine = read_prompt(options), load(options, configs.values())
     runs: dict[str, list[Run]] = {name: [] for name in configs}

@@ -10,7 +10,7 @@ from lab.cli.arguments import INTERRUPTED, read_settings
 from lab.cli.common import context_full, idle_draft, interruptible, is_cut, load, read_prompt
 from lab.cli.json_results import fell_back
 from lab.config import EngineConfig, SamplingParams
-from lab.config_parse import idle
+from lab.settings import unused_settings
 from lab.trace.events import Committed, Finished
 from lab.trace.run import Run
 from lab.util.messages import format_rate
@@ -19,7 +19,7 @@ from lab.util.stdio import print_notes
 
 def do(options: Namespace) -> int:
     config, sampling = read_settings(EngineConfig, options), read_settings(SamplingParams, options)
-    print_notes([*idle(config, sampling), *idle_draft(options, [config])])
+    print_notes([*unused_settings(config, sampling), *idle_draft(options, [config])])
     prompt, engine = read_prompt(options), load(options, [config])
     events = []
     with interruptible() as cancelled:

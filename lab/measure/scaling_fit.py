@@ -91,7 +91,7 @@ def fit_power(
     flat = ((ys - ys.mean()) ** 2).sum()
 
     def above(freedom: float) -> bool:
-        """Whether an F test of the two more parameters rejects the flat line."""
+        """True if an F test of the two more parameters rejects the flat line."""
         return bool(flat > squares[best] * (1 - LEVEL) ** (-2 / freedom))
 
     exponent = float(exponents[best])
@@ -107,11 +107,11 @@ def fit_power(
 
 
 def worth(residuals: np.ndarray) -> float:
-    """How many independent residuals each of a fit's consecutive residuals is worth, from 1 down to a nineteenth.
+    """The independent residuals that each of a fit's consecutive residuals is worth, from 1 down to a nineteenth.
 
     (1 - r) / (1 + r), with r the correlation of neighbours, as for a first-order autoregressive process (Bayley and
     Hammersley, 1946). After a mean and a curve have been fitted, r comes out too low by some 4 (1 + r) / n: with
-    that added, simulated intervals hold the truth as often as ``tests/bench/test_power.py`` says.
+    that added, simulated intervals hold the truth as often as ``tests/bench/test_statistics.py`` says.
     """
     squares = float(residuals @ residuals)
     if not squares:

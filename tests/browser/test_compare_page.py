@@ -14,7 +14,7 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.browser.pages import CUT, HOSTILE, LONG, OVERFLOW, STOPPED, Lab, appeared, as_on_a_phone, notices, unfold
 from tests.waiting import until
-from visualize.pages.compare.configurations import LINK, presets
+from visualize.pages.compare.configurations import FORM, presets
 from visualize.reduce.compare_report import COLUMNS
 
 Visit = Callable[..., Lab]
@@ -258,7 +258,7 @@ def test_links_carry_the_settings_and_presets_choose_lanes(visit: Visit) -> None
     page.reload()
     page.wait_for_selector("body[data-ready]")
     unfold(page, "pool")
-    assert page.input_value("#seed input") == str(LINK.defaults["seed"])
+    assert page.input_value("#seed input") == str(FORM["seed"].default)
 
     lab.slow()  # a preset and lanes turned at once agree, however late the answers are: the later of the two decides
     gamma = set(presets()["gamma"][1])
@@ -313,7 +313,7 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
         (lambda: page.get_by_role("region").last.press("Home"), False),
     ):
         scrubbed(page, 0.5)
-        lab.until_asked(at=50)
+        lab.until_asked(at="50.0")
         keys()  # of which a checkbox makes no use, and which scrolls a table
         if moves:
             page.wait_for_function("document.querySelector('.clock').value === '0'")
@@ -324,7 +324,7 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
     page.keyboard.press("End")
     expect(page.locator(".play")).to_have_text(again)
     scrubbed(page, 0.5)
-    lab.until_asked(at=50)
+    lab.until_asked(at="50.0")
     lab.choose("preset", "ladder")  # an instant belongs to its settings
     lab.until_asked(at=None)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from playwright.sync_api import expect
 
 from lab import Run
+from lab.settings import SETTINGS
 from tests.browser.pages import HOSTILE, Lab, id_of, notices, unfold
-from visualize.states import DRAFTERS
 
 Visit = Callable[..., Lab]
 
@@ -167,7 +167,7 @@ def test_each_drafter_shows_only_its_own_setting_and_a_group_is_one_tab_stop(vis
     own = {"pair": "draft", "early_exit_layer": "early_exit", "synthetic_acceptance_rate": "synthetic"}
     for drafter in ("off", "draft", "ngram", "early_exit", "synthetic", "off", "early_exit", "draft"):
         lab.choose("speculative", drafter)
-        expect(lab.control("speculative")).to_contain_text(DRAFTERS[drafter].about)
+        expect(lab.control("speculative")).to_contain_text(SETTINGS["speculative"].about[drafter])
         for name, whose in own.items():
             expect(lab.control(name)).to_be_visible(visible=whose == drafter)
         for setting in (lab.number("num_speculative_tokens"), lab.switch("adaptive_window")):

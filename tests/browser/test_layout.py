@@ -9,9 +9,9 @@ import pytest
 from playwright.sync_api import expect
 
 from lab import EngineConfig, Run
+from lab.settings import SETTINGS
 from tests.browser.pages import OVERFLOW, Lab
 from tests.visualize.conftest import script
-from visualize.states import DRAFTERS
 
 Visit = Callable[..., Lab]
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
@@ -41,7 +41,7 @@ CUT = """(longest) => [...document.querySelectorAll(".readout:not([hidden])")].f
 
 
 def test_on_a_projector_everything_is_in_view_nothing_jumps_and_no_readout_is_cut_off(visit: Visit) -> None:
-    lab = visit().open(max_tokens=300)
+    lab = visit().open()
     before = lab.page.evaluate(BOXES)
     lab.run()
     lab.wait_for_tokens(30)
@@ -72,9 +72,9 @@ def test_on_a_projector_everything_is_in_view_nothing_jumps_and_no_readout_is_cu
 
 def test_on_a_projector_no_control_needs_scrolling(visit: Visit) -> None:
     lab = visit().open(speculative="off", enable_prefix_caching=1, adaptive_window=1)
-    for name, who in DRAFTERS.items():
+    for name, about in SETTINGS["speculative"].about.items():
         lab.choose("speculative", name)
-        expect(lab.control("speculative")).to_contain_text(who.about)
+        expect(lab.control("speculative")).to_contain_text(about)
         assert [lab.page.evaluate(ROOM) >= 0, lab.page.evaluate(OVERFLOW)] == [True, [0, 0]], name
     # What was measured is said in one line.
     lines = """part => {

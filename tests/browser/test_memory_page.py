@@ -12,12 +12,12 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from lab.memory.capacity import POLICIES
+from lab.settings import KV_DTYPES
 from tests import hub, tiny_models
 from tests.browser.conftest import serving
 from tests.browser.pages import CUT, HOSTILE, OVERFLOW, Lab, appeared, as_on_a_phone, is_harmless, link_to, notices
 from tests.waiting import until
 from visualize.page_list import ABOUT
-from visualize.states import KV_FORMATS
 
 Visit = Callable[..., Lab]
 SHEET = ".sheet-say"
@@ -44,7 +44,7 @@ def test_a_link_opens_its_numbers_and_a_change_updates_them(visit: Visit) -> Non
     drawn = page.evaluate("document.querySelector('[data-chart=fit] .plot').data.map((trace) => trace.text)")
     told = fit.evaluate("one => one.ariaDescription")
     for policy, counts in zip(POLICIES, drawn, strict=True):
-        for name, count in zip(KV_FORMATS.values(), counts, strict=True):
+        for name, count in zip(KV_DTYPES.values(), counts, strict=True):
             assert f"{name}, {policy}: {count}" in told
 
     lab.pick("model", "Falcon 7B")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Route, expect
 
+from lab.settings import DRAFTERS
 from tests.browser.pages import ENDLESS, LONG, STOPPED, Lab
 from tests.waiting import until
-from visualize.states import DRAFTERS
 
 Visit = Callable[..., Lab]
 PLAIN = {"speculative": "off", "paged": 0}

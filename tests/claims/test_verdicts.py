@@ -9,7 +9,7 @@ import pytest
 from lab.claims import CLAIMS
 from lab.claims.claim import WORDS, Findings, Number
 from lab.claims.comparisons import kinds
-from lab.claims.rule import ClaimResult, Group, Rule, Value
+from lab.claims.rule import ClaimResult, Rule, Value, ValueGroup
 from lab.claims.speculation import fastest
 from lab.measure.interval import median_interval
 
@@ -125,11 +125,7 @@ CASES = [
     ("two-to-three", TWO | {"same": 3, "exact": False} | by_kind(faster=(3.0,) * 4, large=(3.0,) * 4), "holds"),
     ("two-to-three", TWO | {"same": 3, "exact": False} | by_kind(faster=(1.0,) * 4, large=(3.0,) * 4), "conditions"),
     ("three-to-ten", THREE | JUDGED | by_kind(faster=(3.1, 1.0, 1.0, 0.5)), "holds"),
-    (
-        "three-to-ten",
-        THREE | by_kind(accepted=(0.87, 0.6, 0.5, 0.0), faster=(1.9, 1.0, 1.0, 0.5)),
-        "conditions",
-    ),
+    ("three-to-ten", THREE | by_kind(accepted=(0.87, 0.6, 0.5, 0.0), faster=(1.9, 1.0, 1.0, 0.5)), "conditions"),
     ("three-to-ten", THREE | JUDGED | by_kind(faster=(1.9, 1.0, 1.0, 0.5)), "fails"),
     ("seven-two", {"need": 0.64} | JUDGED, "holds"),
     ("seven-two", {"need": 0.7} | JUDGED, "conditions"),
@@ -240,12 +236,7 @@ def test_a_verdict_gives_the_numbers_that_it_rests_on(name, values, parts) -> No
         ("int8-lossless", {"rise": 0.001, "high": 0.011, "kl": 0.02}, "not sure", True),
         ("int8-lossless", {"rise": 0.001, "high": 0.011, "kl": 0.02}, "divergence is not", True),
         ("speedup-formula", FORMULA | by_kind(faster=(3.0, 2.5, 2.0, 1.0)), "ignores", False),
-        (
-            "speedup-formula",
-            FORMULA | by_kind(said=(3.0, 2.5, 2.0, 1.0), faster=(1.5, 1.2, 0.8, 0.5)),
-            "judged",
-            False,
-        ),
+        ("speedup-formula", FORMULA | by_kind(said=(3.0, 2.5, 2.0, 1.0), faster=(1.5, 1.2, 0.8, 0.5)), "judged", False),
         ("two-to-three", TWO | {"same": 3, "exact": False} | by_kind(faster=(3,) * 4, large=(3,) * 4), "16 bits", True),
         ("two-to-three", TWO | {"same": 3} | by_kind(faster=(3,) * 4, large=(3,) * 4), "16 bits", False),
         ("complexity", GROWTH | time_power(uncached=(2.01, 3.0), cached=(0.1, 0.5)), "form does not fit", True),
@@ -354,7 +345,7 @@ def test_numbers_are_formatted_for_people() -> None:
 
 
 def test_a_group_describes_the_values_in_its_range() -> None:
-    group = Group({8: Value(1), 16: Value(2), 32: Value(5)})
+    group = ValueGroup({8: Value(1), 16: Value(2), 32: Value(5)})
     group.least, group.most = 1.5, 4
     assert (group.met, group.all, group.any, group.straddles) == ([16], False, True, True)
     assert (group.low, group.high, group.best, group.start, group.end) == (1, 5, 32, 1, 5)

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import fields
 
 import pytest
 
@@ -18,10 +17,10 @@ from lab import EngineConfig, Run, SamplingParams
 from lab.bench import __main__ as benches
 from lab.cli import common
 from lab.cli.arguments import Parser
-from lab.config_parse import described
 from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import GiB
 from lab.memory.model_memory import known_models
+from lab.settings import ENGINE_DEFAULTS, SETTINGS
 from tests.cli.conftest import PROMPT, ROOT, Shell
 
 
@@ -36,13 +35,12 @@ def test_arguments_are_read_as_utf_8_whatever_the_locale() -> None:
     assert ast.literal_eval(done.stdout.decode()) == ["Café", "é"]
 
 
-@pytest.mark.parametrize("settings", [EngineConfig, SamplingParams])
-def test_help_describes_every_setting(shell: Shell, settings: type) -> None:
-    about = described(settings)
-    assert set(about) == {field.name for field in fields(settings)}
-    assert all(about.values())
+def test_help_describes_every_setting(shell: Shell) -> None:
     _, out, _ = shell("run", "--help")
-    assert all(f"--{name.replace('_', '-')} " in out for name in about)
+    words = " ".join(out.split())
+    for name in ENGINE_DEFAULTS:
+        assert f"--{name.replace('_', '-')} " in words
+        assert SETTINGS[name].help in words
 
 
 @pytest.mark.parametrize("made", [command_line.commands, benches.commands], ids=["lab", "lab.bench"])

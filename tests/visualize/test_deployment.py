@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from lab.memory.model_memory import known_models
-from visualize import memory_inputs as calculator
-from visualize import run_settings as settings
+from visualize.memory_inputs import FORM as MEMORY
 from visualize.pages.deploy.deploy_report import _needed, answer
-from visualize.pages.deploy.deployment import CHOICES, DEFAULTS, LINK, NAMED, NAMES, OTHER, Inputs, from_link, to_inputs
+from visualize.pages.deploy.deployment import FORM, NAMED, OTHER, Inputs, from_link, to_inputs
 from visualize.pages.deploy.page import _answer
+from visualize.run_settings import FORM as LAB
 
 
 def told(**changes: Any) -> dict[str, Any]:
     """The page's answer for these inputs."""
-    line = _answer(*(getattr(Inputs(**changes), name) for name in NAMES))
+    line = _answer(*(getattr(Inputs(**changes), name) for name in FORM.names))
     assert "<" not in line
     return json.loads(line)
 
@@ -33,24 +33,23 @@ def test_the_page_opens_with_a_command_for_one_gpu() -> None:
 
 
 def test_every_choice_has_an_answer() -> None:
-    for model, weights in itertools.product(NAMED, CHOICES["weights"]):
+    for model, weights in itertools.product(NAMED, FORM["weights"].options):
         command = told(model=model, draft_model=model, weights=weights)["command"]
         assert ("--dtype float32" in command) == (weights == "float32")
     others = {"speculative", "kv_dtype", "eviction", "block_size", "tensor_parallel", "gpu"}
     for name in others:
-        for value in CHOICES[name]:
+        for value in FORM[name].options:
             assert told(**{name: value})["command"]
 
 
 def test_shared_settings_have_the_defaults_and_choices_of_other_pages() -> None:
     """Links of other pages omit defaults and are carried over unchanged."""
     shared = set()
-    for other in (settings, calculator):
-        for name in set(NAMES) & set(other.DEFAULTS):
+    for other in (LAB, MEMORY):
+        for name in set(FORM.names) & set(other.names):
             shared.add(name)
-            assert DEFAULTS[name] == other.DEFAULTS[name], name
-            if name in CHOICES:
-                assert set(CHOICES[name]) >= set(other.CHOICES[name]) - set(calculator.CHOICES["model"]), name
+            assert FORM[name].default == other[name].default, name
+            assert FORM[name].options.keys() >= other[name].options.keys() - MEMORY["model"].options.keys(), name
     assert shared >= {
         "speculative",
         "num_speculative_tokens",
@@ -65,7 +64,6 @@ def test_shared_settings_have_the_defaults_and_choices_of_other_pages() -> None:
         {"speculative": "ngram", "num_speculative_tokens": "7", "gpu": "t4", "prompt": "not this page's"}
     )
     assert (inputs.speculative, inputs.num_speculative_tokens, inputs.gpu, notices) == ("ngram", 7, "t4", [])
-    assert set(LINK.defaults) == set(NAMES)
 
 
 def test_a_large_model_is_split_over_gpus_and_too_few_are_reported() -> None:
@@ -235,6 +233,6 @@ def test_a_mistake_is_explained(inputs: dict[str, Any], says: str) -> None:
 
 
 def test_controls_and_links_are_read_alike() -> None:
-    values = [getattr(Inputs(num_speculative_tokens=3), name) for name in NAMES]
+    values = [getattr(Inputs(num_speculative_tokens=3), name) for name in FORM.names]
     assert to_inputs(values) == from_link({"num_speculative_tokens": "3"})[0]
     assert answer(to_inputs(values))["command"] == told(num_speculative_tokens=3)["command"]

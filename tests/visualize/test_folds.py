@@ -11,7 +11,7 @@ from gradio.block_function import BlockFunction
 
 from lab.registry import EMBEDDED
 from tests.visualize.scripted import ScriptedEngine
-from tests.visualize.test_again import started
+from tests.visualize.test_settings_from_run import started
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.run_store import RunStore
 from visualize.pages.compare import page as compare
@@ -79,7 +79,7 @@ def test_a_link_opens_the_folds_in_which_it_changes_something(
 def test_the_settings_of_a_run_open_the_folds_in_which_they_differ(settings: Settings, open_folds: list[str]) -> None:
     store = RunStore()
     store.put("visitor", "run", [started(settings)])
-    workshop = SimpleNamespace(store=store)  # else the page has a shelf that nobody else reaches
+    workshop = SimpleNamespace(store=store)  # else the page has a store that nobody else reaches
     page = lab.build(load, JobQueue(), EMBEDDED, any_pair=False, workshop=workshop)
     assert opened_by(event_of(page, "use"), SimpleNamespace(run="run")) == open_folds
 

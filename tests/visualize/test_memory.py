@@ -13,8 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lab.errors import ConfigError
 from lab.memory.capacity import POLICIES, Lengths
@@ -24,7 +22,7 @@ from lab.models.loader import ModelLoadError
 from tests.visualize.picture import draw
 from tests.waiting import until
 from visualize.charts import memory_charts as memory
-from visualize.memory_inputs import BOUNDS, CHOICES, DEFAULTS, NAMES, OTHER, Inputs, from_link, to_inputs
+from visualize.memory_inputs import FORM, OTHER, Inputs
 from visualize.pages.memory import hub_models as hub
 from visualize.pages.memory.memory_report import about, formula, in_every_format, readouts, sheet, size
 from visualize.pages.memory.page import Found, begin_look_up, look_up_pending
@@ -39,7 +37,7 @@ def answer(**changes: object) -> dict:
     inputs = Inputs(**changes)
     begin_look_up(found, inputs.model, inputs.hub)
     look_up_pending(found)
-    line = page_answer(found, *(getattr(inputs, name) for name in NAMES))
+    line = page_answer(found, *(getattr(inputs, name) for name in FORM.names))
     assert "<" not in line
     return json.loads(line)
 
@@ -60,12 +58,12 @@ def test_paging_fits_hundreds_of_times_as_many_short_sequences() -> None:
 
 
 def test_every_choice_has_an_answer() -> None:
-    models = [model for model in CHOICES["model"] if model != OTHER]
+    models = [model for model in FORM["model"].options if model != OTHER]
     for model, (weights, kv_dtype) in itertools.product(
-        models, zip(CHOICES["weights"], [*CHOICES["kv_dtype"], "int4"], strict=True)
+        models, zip(FORM["weights"].options, [*FORM["kv_dtype"].options, "int4"], strict=True)
     ):
         assert answer(model=model, weights=weights, kv_dtype=kv_dtype)["charts"]
-    for gpu in CHOICES["gpu"]:
+    for gpu in FORM["gpu"].options:
         assert answer(gpu=gpu)["charts"]
 
 
@@ -78,7 +76,7 @@ def test_every_choice_has_an_answer() -> None:
         ({"longest": 4096.5}, "Longest must be a whole number"),
         ({"batch": float("nan")}, "Sequences in a batch must be a whole number from 1 to 1,000,000"),
         ({"gpu": OTHER, "memory": -1}, "Memory, GiB must be a number from 0.1 to 100,000"),
-        ({"set_aside": 99}, "Set aside, % must be a whole number from 0 to 90"),
+        ({"set_aside": 99}, "Reserved, % must be a whole number from 0 to 90"),
         ({"model": OTHER}, "Write the hub id"),
         ({"model": OTHER, "hub": "../../etc/passwd"}, "'../../etc/passwd' cannot be used as a hub id"),
         ({"model": OTHER, "hub": "<img src=x onerror=alert(1)>\u202e"}, "cannot be used as a hub id"),
@@ -99,7 +97,7 @@ def test_the_hub_is_asked_only_once_for_the_same_id(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("visualize.pages.memory.hub_models.find_model", find)
     found: Found = {}
-    values = [getattr(Inputs(model=OTHER, hub="some/model"), name) for name in NAMES]
+    values = [getattr(Inputs(model=OTHER, hub="some/model"), name) for name in FORM.names]
     assert "press Enter" in json.loads(page_answer(found, *values))["problem"]
     begin_look_up(found, OTHER, "some/model")
     assert json.loads(page_answer(found, *values)) == {"status": "Asking the hub for some/model …"}
@@ -348,7 +346,7 @@ def test_the_bars_are_the_sequences_that_fit() -> None:
         assert column["x"] == [other.sequences(policy) for other in others.values()]
         assert column["text"] == [f"{count:,}" for count in column["x"]]
         assert column["customdata"] == [f"{count:,} sequences" for count in column["x"]]
-    assert columns[0]["y"] == ["<b>Native</b>", "INT8", "INT4"]
+    assert columns[0]["y"] == ["<b>Auto</b>", "INT8", "INT4"]
 
 
 def test_one_sequence_that_fits_is_singular_on_hover() -> None:
@@ -366,49 +364,3 @@ def test_the_parts_of_a_device_add_up_to_it() -> None:
     assert columns[0]["y"] == ["paged", "contiguous"]  # the first is drawn lowest
     paged, contiguous = columns[list(memory.PARTS).index("vain")]["x"]
     assert contiguous > 10 * paged
-
-
-# -- the link --------------------------------------------------------------------------------
-
-
-@given(st.data())
-def test_a_link_round_trips(data: st.DataObject) -> None:
-    given = {name: data.draw(st.sampled_from(list(values))) for name, values in CHOICES.items()}
-    for name, (low, high) in BOUNDS.items():
-        given[name] = data.draw(st.integers(int(max(1, low)), int(high)))
-    given["hub"] = data.draw(st.text(max_size=200))
-    inputs, notices = from_link({name: str(value) for name, value in given.items()})
-    assert (inputs, notices) == (Inputs(**given), [])
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("model", "../../etc/passwd"),
-        ("hub", "x" * 201),
-        ("weights", "fp4"),
-        ("gpu", "<script>"),
-        ("memory", "nan"),
-        ("set_aside", "91"),
-        ("mean", "0"),
-        ("longest", "1e9"),
-        ("batch", ""),
-        ("block_size", "17"),
-    ],
-)
-def test_invalid_values_are_left_out_and_named(name: str, value: str) -> None:
-    inputs, notices = from_link({name: value, "utm_source": "x"})
-    assert inputs == Inputs()
-    assert len(notices) == 1
-    assert f"The link's {name} was left out: it" in notices[0]
-
-
-def test_floats_and_emptied_numbers_are_read_as_controls_send_them() -> None:
-    values = [{"mean": 700.0, "longest": None, "memory": 24.5}.get(name, DEFAULTS[name]) for name in NAMES]
-    assert to_inputs(tuple(values)) == Inputs(mean=700, memory=24.5)
-
-
-def test_limits_in_notices_are_written_out() -> None:
-    assert from_link({"batch": "0"})[1] == [
-        "The link's batch was left out: it must be a whole number from 1 to 1,000,000."
-    ]

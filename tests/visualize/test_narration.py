@@ -39,7 +39,7 @@ from visualize.pages.pool.pool_metrics import Tally
 from visualize.pages.pool.pool_narration import LOST, over, said
 from visualize.reduce.frames import Reducer
 from visualize.reduce.narration import Narrator, limit
-from visualize.states import DRAFTERS, STATES, sentences
+from visualize.states import DRAFTER_NAMES, STATES, sentences
 
 SNAPSHOT = Path(__file__).with_name("narration.txt")
 
@@ -132,7 +132,7 @@ def steps() -> list[str]:
     found += [
         narrator(kv_cache=False).step(timed("decode", tokens, 1), [], [], None, [" x"], []) for tokens in (1200, 2)
     ]
-    found += [a_round(narrator(speculative=name)) for name in DRAFTERS if name != "off"]
+    found += [a_round(narrator(speculative=name)) for name in DRAFTER_NAMES if name != "off"]
     told = narrator(speculative="draft")
     found += [a_round(told, kept=kept, of=4, u=0.4409) for kept in (0, 2, 4)]
     found += [a_round(told, kept=3, of=4, pieces=pieces) for pieces in (1, 2, 3)]
@@ -323,7 +323,7 @@ def test_a_window_of_0_is_left_when_the_narration_says(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("speculative", DRAFTERS)
+@pytest.mark.parametrize("speculative", DRAFTER_NAMES)
 def test_every_number_a_hover_sentence_needs_is_recorded(speculative: str, temperature: float) -> None:
     frames = Reducer().feed(script(EngineConfig(speculative=speculative), temperature=temperature))
     hovers = frames[0]["head"]["sentences"]

@@ -273,7 +273,7 @@ def test_settings_become_parameters_with_their_types_and_descriptions() -> None:
     assert parameters[3].default == 64
     assert "    prompt: the text\n" in called.__doc__
     assert "    often: how many times. Default: 2.\n" in called.__doc__
-    assert "    seed: makes the random draws repeatable." in called.__doc__
+    assert "    seed: Fix for reproducible text" in called.__doc__
     assert complete(called(caller("a"), "x", 3, 64, 0.0, 0, 1.0, 8)) == (
         '{"prompt": "x", "often": 3, "seed": 8, "who": "a"}'
     )

@@ -1,9 +1,11 @@
-"""The page's link: what it may set and what it may not."""
+"""Every page's settings: what links may set, what they may not, and what follows for the Lab's other controls."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+import math
+from dataclasses import replace
+from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
@@ -18,213 +20,128 @@ from lab.errors import ConfigError
 from lab.kv_cache.attention import refuse_sdpa
 from lab.models.devices import has_gpu
 from lab.registry import Pair, named_pair
-from lab.settings import OLD_NAMES
-from visualize import run_settings as page_settings
-from visualize.recorded_results import KV_ERROR, kv_error, logprobs_cost
-from visualize.recorded_results import LOGPROBS as LOGPROBS_COST
-from visualize.run_settings import (
-    BOUNDS,
-    CHOICES,
-    DEFAULTS,
-    LABELS,
-    LINK,
-    LOGPROBS,
-    NAMES,
-    NEUTRAL,
-    OTHER,
-    Settings,
-    from_link,
-    senseless,
-)
-from visualize.setting_needs import SAYS, state
-from visualize.states import IN_CODE
-from visualize.url_settings import OldLinks
+from lab.settings import ENGINE_DEFAULTS, OLD_NAMES, SETTINGS, Setting
+from tests.visualize.any_settings import LAB, values
+from visualize import memory_inputs as memory
+from visualize import pool_inputs as pool
+from visualize import run_settings as lab
+from visualize.pages.claims import checks
+from visualize.pages.compare import configurations as compare
+from visualize.pages.deploy import deployment as deploy
+from visualize.pages.lab.controls import UNSURE_SEED, follow
+from visualize.pages.server import page as server
+from visualize.recorded_results import KV_ERROR, LOGPROBS, kv_error, logprobs_cost
+from visualize.run_settings import FORM, OTHER, Settings, from_link, unusable, with_pairs, without_unusable
+from visualize.url_settings import Form, OldLinks, as_text
+
+FORMS = {page.__name__: page.FORM for page in (lab, pool, compare, memory, deploy, server, checks)}
+INPUTS = {lab: Settings, pool: pool.Inputs, compare: compare.Inputs, memory: memory.Inputs, deploy: deploy.Inputs}
 
 
-def test_an_empty_link_gives_the_defaults() -> None:
-    assert from_link({}) == (Settings(), [])
-    Settings().engine_config()
-    Settings().sampling()
+def test_every_setting_of_the_engine_has_one_entry() -> None:
+    assert ENGINE_DEFAULTS.keys() <= SETTINGS.keys()
+    for one in SETTINGS.values():
+        assert one.label
+        assert one.group is None or one.name in FORM.names
+        for need in one.needs:
+            names = list(SETTINGS)
+            machine = {"gpu", "zerogpu"}
+            assert all(of in machine or names.index(of) < names.index(one.name) for of in need.of), "needed ones first"
 
 
-def test_without_a_draft_prompt_lookup_guesses_unless_the_link_says_who() -> None:
-    alone, family = Pair("alone", "a/target"), Pair("family", "a/target", "a/draft")
-    pairs = {"matched": alone, "family": family}
-    link = LINK.choosing(pair={name: pair.label for name, pair in pairs.items()} | {OTHER: "Other"})
-    assert from_link({}, link, pairs) == (Settings(speculative="ngram"), [])
-    assert from_link({"speculative": "off"}, link, pairs)[0].speculative == "off"
-    for pair in ("family", OTHER):
-        assert from_link({"pair": pair}, link, pairs)[0].speculative == "draft"
-
-
-def test_a_link_sets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_settings, "has_gpu", lambda: True)
-    link = {
-        "prompt": "A <b>fox</b> & a wolf",
-        "pair": "mismatched",
-        "target": "somebody/large",
-        "draft": "../small",
-        "kv_cache": "1",
-        "kv_dtype": "int4",
-        "paged": "1",
-        "enable_prefix_caching": "1",
-        "speculative": "early_exit",
-        "early_exit_layer": "6",
-        "synthetic_acceptance_rate": "0.25",
-        "num_speculative_tokens": "7",
-        "adaptive_window": "1",
-        "block_size": "8",
-        "num_blocks": "32",
-        "eviction": "priority",
-        "cache_priority": "9",
-        "kernels": "auto",
-        "cuda_graphs": "0",
-        "torch_compile": "1",
-        "prefill_attention": "math",
-        "temperature": "0.35",
-        "top_k": "40",
-        "top_p": "0.9",
-        "seed": "123",
-        "max_tokens": "64",
-        "logprobs": "5",
-    }
-    assert link.keys() == set(NAMES)
-    settings, notices = from_link(link)
-    assert notices == []
-    said = {name: getattr(settings, name) for name in NAMES}
-    assert said == {
-        **link,
-        "kv_cache": True,
-        "paged": True,
-        "enable_prefix_caching": True,
-        "early_exit_layer": 6,
-        "synthetic_acceptance_rate": 0.25,
-        "num_speculative_tokens": 7,
-        "adaptive_window": True,
-        "block_size": 8,
-        "num_blocks": 32,
-        "cache_priority": 9,
-        "cuda_graphs": False,
-        "torch_compile": True,
-        "temperature": 0.35,
-        "top_k": 40,
-        "top_p": 0.9,
-        "seed": 123,
-        "max_tokens": 64,
-        "logprobs": 5,
-    }
-    assert settings.engine_config() == EngineConfig(
-        kv_dtype="int4",
-        paged=True,
-        block_size=8,
-        enable_prefix_caching=True,
-        eviction="priority",
-        cache_priority=9,
-        cuda_graphs=False,
-        torch_compile=True,
-        prefill_attention="math",
-        speculative="early_exit",
-        num_speculative_tokens=7,
-        adaptive_window=True,
-        early_exit_layer=6,
-        synthetic_acceptance_rate=0.25,
-    )
-    assert settings.sampling().top_p == 0.9
-    assert settings.sampling().logprobs == LOGPROBS
-    assert replace(settings, logprobs=0).sampling().logprobs == 0
-
-
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @given(st.data())
-def test_a_link_round_trips_but_for_combinations_without_effect(data: st.DataObject) -> None:
-    """As the page writes it: numbers as text, switches as 0 and 1."""
-    given = {name: data.draw(st.sampled_from(list(values))) for name, values in CHOICES.items()}
-    given |= {name: data.draw(st.booleans()) for name in NAMES if isinstance(DEFAULTS[name], bool)}
-    link = {name: str(int(value) if isinstance(value, bool) else value) for name, value in given.items()}
-    settings, notices = from_link(link)
-    settings.engine_config()  # valid, whatever the link said
-    meant = Settings(**given)
-    out = senseless(meant)
-    assert settings == replace(meant, **{name: NEUTRAL[name] for name in out})
-    assert len(notices) == sum(given[name] != NEUTRAL[name] for name in out)
+def test_a_link_round_trips(form: Form, data: st.DataObject) -> None:
+    given = {name: data.draw(values(one), label=name) for name, one in form.settings.items()}
+    link = dict(parse_qsl(form.query(given), keep_blank_values=True))
+    found, notices = form.read(link)
+    assert (form.defaults | found, notices) == (given, [])
+    form.check(given)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("prompt", "x" * 4001),
-        ("pair", "../../etc/passwd"),
-        ("kv_cache", "perhaps"),
-        ("kv_dtype", "int2"),
-        ("speculative", "1"),
-        ("eviction", "fifo"),
-        ("early_exit_layer", "0"),
-        ("synthetic_acceptance_rate", "1.01"),
-        ("cache_priority", "10"),
-        ("adaptive_window", "2"),
-        ("num_speculative_tokens", "0"),
-        ("num_speculative_tokens", "9"),
-        ("num_speculative_tokens", "4.5"),
-        ("num_speculative_tokens", "1" * 5000),
-        ("block_size", "17"),
-        ("temperature", "nan"),
-        ("temperature", "inf"),
-        ("temperature", "-1"),
-        ("top_p", "0"),
-        ("seed", "-1"),
-        ("seed", "<script>"),
-        ("max_tokens", "1e9"),
-    ],
-)
-def test_a_bad_value_is_left_out_and_named(name: str, value: str) -> None:
-    settings, notices = from_link({name: value, "top_k": "3", "utm_source": "x"})
-    assert getattr(settings, name) == DEFAULTS[name]
-    assert settings.top_k == 3
-    assert len(notices) == 1
-    assert name in notices[0]
+def bad(one: Setting) -> tuple[str, ...]:
+    """Values that a link may not give a setting."""
+    if one.kind == "number":
+        low, high = one.bounds
+        return (str(low - 1), str(high + 1), "nan", "inf", "1e999", "<script>", "1" * 5000, "4.5" if one.whole else "x")
+    if one.kind == "text":
+        return ("x" * (one.most_characters + 1),)
+    return ("perhaps", "<script>", "../../etc/passwd", "2.5")
 
 
-def test_a_toggle_may_be_written_as_a_number_or_a_word() -> None:
-    assert from_link({"kv_cache": "false", "paged": "false"}) == from_link({"kv_cache": "0", "paged": "0"})
-    for word in ("true", "True", "yes", "on"):
-        assert from_link({"adaptive_window": word}) == from_link({"adaptive_window": "1"})
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_bad_value_is_left_out_and_named(form: Form) -> None:
+    for name, one in form.settings.items():
+        for value in bad(one):
+            found, notices = form.read({name: value, "utm_source": "x"})
+            assert found == {}, (name, value)
+            assert len(notices) == 1
+            assert name in notices[0]
+            assert "x" * 100 not in notices[0]
 
 
-def test_messages_name_settings_by_the_labels_of_their_controls() -> None:
-    assert set(IN_CODE.values()) <= set(LABELS.values())
-    assert IN_CODE.keys() <= {field.name for kind in (EngineConfig, SamplingParams) for field in fields(kind)}
+@pytest.mark.parametrize("page", INPUTS, ids=lambda page: page.__name__)
+def test_numbers_are_read_as_a_browser_sends_them_and_checked(page: Any) -> None:
+    """A whole number may come as a float, and an emptied one as None."""
+    form, inputs = page.FORM, INPUTS[page]
+    as_floats = [float(v) if type(v) is int else list(v) if isinstance(v, tuple) else v for v in form.defaults.values()]
+    assert inputs(**form.from_controls(as_floats)) == inputs()
+    for name, one in form.settings.items():
+        emptied = form.from_controls([None if it == name else value for it, value in form.defaults.items()])
+        assert emptied[name] == (None if one.may_be_empty else one.default)
+        for value in (math.nan, math.inf, "many", [], True, 2.5e9 + 0.5) if one.bounds else ():
+            with pytest.raises(ConfigError) as refused:
+                form.check(form.defaults | {name: value})
+            assert one.label in str(refused.value)
 
 
-def test_a_nonsensical_combination_is_corrected_and_named() -> None:
-    settings, notices = from_link({"kv_cache": "0", "kv_dtype": "int8", "paged": "1", "enable_prefix_caching": "1"})
-    assert (settings.kv_dtype, settings.paged, settings.enable_prefix_caching) == ("auto", False, False)
-    assert notices == [
-        f"The link's {name} was left out: it needs the KV cache: without it nothing is kept."
-        for name in ("kv_dtype", "paged", "enable_prefix_caching")
-    ]
-    settings, notices = from_link({"paged": "0", "enable_prefix_caching": "1"})
-    assert settings.enable_prefix_caching is False
-    assert notices == [
-        "The link's enable_prefix_caching was left out: it needs paged blocks: only those can be shared."
-    ]
-    assert from_link({"kv_cache": "0"})[0].engine_config().kv_cache is False
-    with pytest.raises(ConfigError, match="nothing is stored"):
-        Settings(kv_cache=False, kv_dtype="int8", paged=False).engine_config()
+def test_bounds_are_within_the_engines() -> None:
+    for name, one in FORM.settings.items():
+        for value in one.bounds or one.options:
+            settings = without_unusable(Settings(**{name: value}))
+            settings.engine_config()
+            settings.sampling()
+    assert (Settings().engine_config(), Settings().sampling()) == (
+        EngineConfig(paged=True, speculative="draft", early_exit_layer=4),
+        SamplingParams(temperature=0.8, seed=7, max_tokens=160),
+    )
+
+
+@given(st.fixed_dictionaries(LAB))
+def test_combinations_without_effect_are_corrected_and_named(given: dict[str, Any]) -> None:
+    settings, notices = from_link({name: as_text(value) for name, value in given.items()})
+    config = settings.engine_config(settings.num_blocks)  # valid, whatever the link said
+    out = unusable(Settings(**given))
+    assert vars(settings) == given | {name: SETTINGS[name].off for name in out}
+    assert len(notices) == sum(given[name] != SETTINGS[name].off for name in out)
+    assert all(
+        f"The link's {name} was left out: it needs " in "".join(notices)
+        for name in out
+        if given[name] != SETTINGS[name].off
+    )
+    for name, value in vars(config).items():
+        if name in FORM.names and name != "cuda_graphs":
+            assert value == getattr(settings, name)
+    assert config.cuda_graphs == (settings.cuda_graphs or not has_gpu())
+    assert (
+        vars(settings.sampling()).items() >= {name: getattr(settings, name) for name in ("top_p", "logprobs")}.items()
+    )
 
 
 @pytest.mark.parametrize(
     ("gpu", "link", "left"),
     [
         (False, {"cuda_graphs": "1"}, {"cuda_graphs": "needs a GPU"}),
-        (False, {"torch_compile": "1"}, {"torch_compile": "needs kernels by Torch"}),
+        (False, {"torch_compile": "1"}, {"torch_compile": "needs PyTorch kernels"}),
         (False, {"torch_compile": "1", "kernels": "reference"}, {}),
         (True, {"torch_compile": "1", "cuda_graphs": "1"}, {}),
-        (True, {"cuda_graphs": "1", "kernels": "reference"}, {"cuda_graphs": "needs the KV cache and the lab's own"}),
+        (True, {"cuda_graphs": "1", "kernels": "reference"}, {"cuda_graphs": "needs the KV cache and custom kernels"}),
     ],
 )
 def test_what_this_machine_cannot_do_is_left_out(
     monkeypatch: pytest.MonkeyPatch, gpu: bool, link: dict[str, str], left: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(page_settings, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(lab, "has_gpu", lambda: gpu)
     settings, notices = from_link({"cuda_graphs": "0"} | link)
     assert len(notices) == len(left)
     for (name, reason), notice in zip(left.items(), notices, strict=True):
@@ -237,83 +154,90 @@ def test_what_this_machine_cannot_do_is_left_out(
         assert config.cuda_graphs  # the engine's default was not switched off
 
 
+def test_a_toggle_may_be_written_as_a_number_or_a_word() -> None:
+    assert from_link({"kv_cache": "false", "paged": "false"}) == from_link({"kv_cache": "0", "paged": "0"})
+    for word in ("true", "True", "yes", "on"):
+        assert from_link({"adaptive_window": word}) == from_link({"adaptive_window": "1"})
+
+
 def test_only_attention_kernels_that_run_here_are_offered() -> None:
-    for choice in CHOICES["prefill_attention"]:
+    offered = FORM["prefill_attention"].options
+    for choice in offered:
         if not has_gpu():
             refuse_sdpa(choice, torch.device("cpu"), torch.float32, 64)
-    assert {"auto", "math"} <= CHOICES["prefill_attention"].keys()
+    assert {"auto", "math"} <= offered.keys()
 
 
-def test_an_empty_seed_lets_the_engine_pick_one() -> None:
-    assert from_link({"seed": ""})[0].sampling().seed is None
-
-
-def test_bounds_are_within_the_engines() -> None:
-    for name, bounds in BOUNDS.items():
-        for value in bounds:
-            settings = Settings(**{name: value})
-            settings.engine_config()
-            settings.sampling()
-
-
-def test_with_an_adaptive_window_no_seed_is_said_to_give_the_same_text() -> None:
-    for adaptive, speculation, same in ((False, "draft", True), (True, "draft", False), (True, "off", True)):
-        updates, _ = state(Settings(adaptive_window=adaptive, speculative=speculation), {})
-        assert (updates["seed"]["info"] == SAYS["seed"]) == same, (adaptive, speculation)
-
-
-def test_a_format_is_shown_with_its_recorded_error() -> None:
-    recorded = json.loads(KV_ERROR.read_text("utf-8"))["formats"]
-    assert kv_error("auto") == ""
-    for row in recorded[1:]:
-        said = kv_error(row["kv_dtype"])
-        fewer = 1 - recorded[0]["perplexity"] / row["perplexity"]  # perplexity is 1 / the tokens' mean probability
-        assert said == f"Right tokens {fewer:.2%} less likely (on a CPU)."
-        updates, _ = state(Settings(kv_dtype=row["kv_dtype"]), {})
-        assert updates["kv_dtype"]["info"] == said
-        updates, _ = state(Settings(kv_dtype=row["kv_dtype"], pair=OTHER), {})
-        assert updates["kv_dtype"]["info"] == SAYS["kv_dtype"], "another model's error is not known"
-
-
-def test_recording_distributions_states_its_measured_cost() -> None:
-    recorded = json.loads(LOGPROBS_COST.read_text("utf-8"))
-    assert recorded["logprobs"] == LOGPROBS
-    cost = f"{recorded['added_ms']['median'] / recorded['plain_ms']:+.0%}"
-    assert logprobs_cost() == cost
-    assert SAYS["logprobs"] == f"Shows p and q. Slower: {cost} (on a CPU)."
-    for pair, said in (("matched", SAYS["logprobs"]), (OTHER, "Shows p and q. Slower.")):
-        updates, _ = state(Settings(speculative="draft", pair=pair), {})
-        assert updates["logprobs"]["info"] == said
+def test_without_a_draft_ngram_lookup_drafts_unless_the_link_says_how() -> None:
+    alone, family = Pair("alone", "a/target"), Pair("family", "a/target", "a/draft")
+    pairs = {"matched": alone, "family": family}
+    form = with_pairs(FORM, {name: pair.label for name, pair in pairs.items()} | {OTHER: "Custom"})
+    assert from_link({}, form, pairs) == (Settings(speculative="ngram"), [])
+    assert from_link({"speculative": "off"}, form, pairs)[0].speculative == "off"
+    for pair in ("family", OTHER):
+        assert from_link({"pair": pair}, form, pairs)[0].speculative == "draft"
 
 
 def test_a_link_may_name_only_pairs_that_the_server_has() -> None:
-    link = LINK.choosing(pair={"matched": "Matched", OTHER: "Other"})
-    assert from_link({"pair": OTHER, "target": "a/b"}, link) == (Settings(pair=OTHER, target="a/b"), [])
+    form = with_pairs(FORM, {"matched": "Matched", OTHER: "Custom"})
+    assert from_link({"pair": OTHER, "target": "a/b"}, form) == (Settings(pair=OTHER, target="a/b"), [])
     for name in ("mismatched", OTHER):
-        settings, [notice] = from_link({"pair": name}, LINK.choosing(pair={"matched": "Matched"}))
+        settings, [notice] = from_link({"pair": name}, with_pairs(FORM, {"matched": "Matched"}))
         assert settings == Settings()
         assert notice == "The link's pair was left out: it must be one of matched."
 
 
-def test_named_models_are_used_only_if_other_is_chosen() -> None:
+def test_named_models_are_used_only_if_own_ones_are_chosen() -> None:
     assert Settings(target="ignored/model").models() == "matched"
     assert Settings(pair=OTHER, target=" a/b ", draft="c/d").models() == named_pair("a/b", "c/d")
     with pytest.raises(ConfigError, match="Name a target model"):
         Settings(pair=OTHER).models()
-
-
-def test_a_missing_draft_model_is_refused_before_the_target_loads() -> None:
     alone = Settings(pair=OTHER, target="a/b")
-    with pytest.raises(ConfigError, match=r"Speculation: Draft needs a draft model.* or choose Off or Lookup"):
+    with pytest.raises(ConfigError, match="draft"):  # before the target loads
         alone.models()
     assert replace(alone, speculative="ngram").models() == named_pair("a/b", "")
     assert Settings(pair=OTHER, draft="c/d").models() == named_pair("", "c/d"), "a draft for the embedded target"
 
 
+@given(st.fixed_dictionaries(LAB), st.booleans())
+def test_a_switch_disables_what_has_no_effect_and_gives_chosen_values_back(given: dict[str, Any], cache: bool) -> None:
+    wanted = Settings(**given)
+    updates, put_out = follow(replace(wanted, kv_cache=cache), {})
+    shown = replace(wanted, kv_cache=cache, **{name: it["value"] for name, it in updates.items() if "value" in it})
+    assert shown == without_unusable(replace(wanted, kv_cache=cache))
+    assert put_out == {name: getattr(wanted, name) for name in unusable(replace(wanted, kv_cache=cache))}
+    assert all(not updates[name]["interactive"] and updates[name]["info"].startswith("Needs ") for name in put_out)
+    assert updates["num_speculative_tokens"]["interactive"] == (wanted.speculative != "off")
+    assert (updates["early_exit_layer"]["visible"] is True) == (wanted.speculative == "early_exit")
+    assert (updates["target"]["visible"] is True) == (wanted.pair == OTHER)
+    updates, still = follow(replace(shown, kv_cache=wanted.kv_cache), put_out)
+    back = replace(shown, **{name: it["value"] for name, it in updates.items() if "value" in it})
+    assert replace(back, **still, kv_cache=wanted.kv_cache) == wanted, "nothing that was chosen is lost"
+    unsure = wanted.adaptive_window and wanted.speculative != "off"
+    assert (updates["seed"]["info"] == UNSURE_SEED) == unsure, "measured times decide how many draws a round uses"
+
+
+def test_recorded_costs_are_shown_for_the_models_they_were_measured_with() -> None:
+    recorded = json.loads(KV_ERROR.read_text("utf-8"))["formats"]
+    assert kv_error("auto") == ""
+    for row in recorded[1:]:
+        fewer = 1 - recorded[0]["perplexity"] / row["perplexity"]  # perplexity is 1 / the tokens' mean probability
+        assert f"{fewer:.2%}" in kv_error(row["kv_dtype"])
+        for pair, said in (("matched", kv_error(row["kv_dtype"])), (OTHER, SETTINGS["kv_dtype"].doc)):
+            updates, _ = follow(Settings(kv_dtype=row["kv_dtype"], pair=pair), {})
+            assert updates["kv_dtype"]["info"] == said
+    cost = json.loads(LOGPROBS.read_text("utf-8"))
+    assert cost["logprobs"] in FORM["logprobs"].options
+    assert logprobs_cost() == f"{cost['added_ms']['median'] / cost['plain_ms']:+.0%}"
+    for pair, known in (("matched", True), (OTHER, False)):
+        updates, _ = follow(Settings(pair=pair), {})
+        assert (logprobs_cost().lstrip("+") in updates["logprobs"]["info"]) == known
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("gamma=6&kv_format=int8&run=1&at=30", {"num_speculative_tokens": "6", "kv_dtype": "int8"}),
+        ("gamma=6&kv_format=int8&run=1&at=30", {"num_speculative_tokens": "6", "kv_dtype": "int8", "run": "1"}),
         ("cache=0&speculation=off&prefix_caching=1", {"kv_cache": "0", "speculative": "off"}),
         ("synthetic_rate=.5&distributions=1", {"synthetic_acceptance_rate": ".5", "logprobs": "5"}),
         ("pool_size=512&block_size=8", {"num_blocks": "64", "block_size": "8"}),

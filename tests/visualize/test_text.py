@@ -15,7 +15,7 @@ from tests.visualize.conftest import script
 from tests.visualize.picture import Picture
 from visualize.charts import CHARTS
 from visualize.reduce.frames import Reducer
-from visualize.text import escaped, in_page_words, visible
+from visualize.text import escaped, visible
 
 HOSTILE = [
     "<img src=x onerror=window.pwned=1>",
@@ -47,13 +47,6 @@ HOSTILE = [
 )
 def test_invisible_characters_are_spelled_out(text: str, shown: str) -> None:
     assert visible(text) == shown
-
-
-def test_messages_use_the_pages_names_for_settings() -> None:
-    said = "Use a larger pool (num_blocks), or fewer tokens (max_tokens); kv_dtype='int3' and my_num_blocks stay."
-    assert in_page_words(said, {"num_blocks": "Pool size", "max_tokens": "Max tokens", "kv_dtype": "KV format"}) == (
-        "Use a larger pool (“Pool size”), or fewer tokens (“Max tokens”); kv_dtype='int3' and my_num_blocks stay."
-    )
 
 
 @given(st.text())

@@ -24,26 +24,27 @@ from lab.measure.difference import first_differences
 from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import GPU_KEYS, WeightFormat, device_bytes
 from lab.memory.model_memory import known_models
+from lab.settings import SETTINGS
 from lab.trace.run import Run
 from lab.util.background import in_background
 from visualize.api.flat_results import flat
 from visualize.api_clients import client_of
 from visualize.jobs.job_queue import TICK, JobQueue, Load, QueuedJob
-from visualize.pages.compare.configurations import BOUNDS as COMPARE_BOUNDS
+from visualize.pages.compare.configurations import FORM as COMPARE
 from visualize.pages.compare.configurations import MAX_OWN
 from visualize.pages.memory.hub_models import look_up
-from visualize.run_settings import BOUNDS, DEFAULTS, bounded
+from visualize.run_settings import bounded
 
 BOUNDED: dict[str, dict[str, tuple[float, float]]] = {
-    "run": {"max_tokens": BOUNDS["max_tokens"]},
-    "compare": {name: COMPARE_BOUNDS[name] for name in ("repeats", "max_tokens")},
+    "run": {"max_tokens": SETTINGS["max_tokens"].bounds},
+    "compare": {name: COMPARE[name].bounds for name in ("repeats", "max_tokens")},
     "calculator": {},
 }
 """What programs may call, and the numbers that are bounded as on the pages."""
 NAMES = tuple(BOUNDED)
 OF_ITS_OWN = {"compare": ("seed", "stop", "ignore_eos", "logprobs")}
 """Settings that are not the caller's: all runs of a comparison have one seed and one length."""
-PAIR = DEFAULTS["pair"]
+PAIR = SETTINGS["pair"].default
 MAX_PROMPT = 100_000
 """Characters. What the model holds is counted in tokens, and refused by the engine."""
 UNDER_WAY = "Under way"

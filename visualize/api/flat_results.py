@@ -14,8 +14,8 @@ import gradio as gr
 from pydantic import BeforeValidator, ValidationError, create_model
 from pydantic_core import PydanticCustomError
 
-from lab.config_parse import described
 from lab.errors import ConfigError, LabError
+from lab.settings import SETTINGS
 from visualize.text import visible
 
 
@@ -54,12 +54,14 @@ def flat(
             told = re.sub(rf"\n    {it.name}: .*", lambda line, usual=usual: f"{line[0]}.{usual}", told)
     taken: dict[str, list[Field]] = {}
     for name, settings in groups.items():
-        types, words = get_type_hints(settings), described(settings)
+        types = get_type_hints(settings)
         taken[name] = [field for field in fields(settings) if field.name not in without]
         for field in taken[name]:
             how = {"default": field.default, "annotation": types[field.name]}
             own.append(inspect.Parameter(field.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, **how))
-            about.append(f"    {field.name}: {words[field.name]}{_usual(field.name, field.default, bounds or {})}")
+            about.append(
+                f"    {field.name}: {SETTINGS[field.name].doc}{_usual(field.name, field.default, bounds or {})}"
+            )
     own.sort(key=lambda parameter: parameter.default is not parameter.empty)  # those that are needed first
     arguments = create_model(
         function.__name__,

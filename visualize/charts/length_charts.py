@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import plotly.graph_objects as go
 
 from lab.measure.scaling_fit import CACHED, UNCACHED, StepTimes
+from lab.settings import KV_DTYPES
 from visualize.charts.base import axis_title, blank, look, nice_ceiling
 from visualize.charts.curves import Drawn, add_curve, curve_trace, mark_trace, name_trace, no_points
 from visualize.format_numbers import byte_unit, digits
-from visualize.states import KV_FORMATS, OWN
+from visualize.states import OWN
 
 POINTS = 50
 """Points per curve, less one."""
@@ -70,7 +71,7 @@ def cache_columns(token_bytes: Mapping[str, int], used: Mapping[str, tuple[int, 
     scale, unit = byte_unit(most)
     curves = no_points(), no_points()
     for name, each in token_bytes.items():
-        add_curve(curves, [0, longest], [0, longest * each / scale], KV_FORMATS[name])
+        add_curve(curves, [0, longest], [0, longest * each / scale], KV_DTYPES[name])
     marks = {
         "x": [tokens for tokens, _ in used.values()],
         "y": [size / scale for _, size in used.values()],

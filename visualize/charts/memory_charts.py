@@ -11,10 +11,11 @@ import plotly.graph_objects as go
 
 from lab.memory.capacity import POLICIES, Deployment, MemorySplit
 from lab.memory.catalogue import GiB
+from lab.settings import KV_DTYPES
 from lab.util.messages import counted
 from visualize.charts.base import Columns, blank, look, looks
 from visualize.format_numbers import digits
-from visualize.states import KV_FORMATS, OWN
+from visualize.states import OWN
 
 DASHES = {"auto": "solid", "int8": "dash", "int4": "dot"}
 PARTS = {
@@ -53,7 +54,7 @@ def length_figure(dark: bool = False) -> go.Figure:
     hover = "length %{x:,}: %{y:,.3r} %{fullData.meta}<extra>%{fullData.name}</extra>"
     lines = [
         go.Scatter(
-            name=KV_FORMATS[name],
+            name=KV_DTYPES[name],
             mode="lines+text",
             line={"color": colours.muted, "dash": dash, "width": 1.5},
             textposition="middle right",
@@ -92,7 +93,7 @@ def length_columns(chosen: Deployment, others: Others) -> tuple[Columns, dict[st
         y = [tokens * deployment.token_bytes / scale for tokens in x]
         return {"x": x, "y": y, "text": [""] * POINTS + [f"\u2002{text}"]}  # beside the mark of the longest
 
-    lines = [line(others[key], KV_FORMATS[key]) if key in others else {"x": [], "y": []} for key in DASHES]
+    lines = [line(others[key], KV_DTYPES[key]) if key in others else {"x": [], "y": []} for key in DASHES]
     marks = {
         "x": [mean, longest],
         "y": [tokens * chosen.token_bytes / scale for tokens in (mean, longest)],
@@ -149,7 +150,7 @@ def fit_figure(dark: bool = False) -> go.Figure:
 
 def fit_columns(chosen: Deployment, others: Others) -> tuple[Columns, dict[str, Any]]:
     """Sequences by policy and format; the chosen format's name is bold."""
-    names = [f"<b>{KV_FORMATS[key]}</b>" if key == chosen.kv_dtype else KV_FORMATS[key] for key in others]
+    names = [f"<b>{KV_DTYPES[key]}</b>" if key == chosen.kv_dtype else KV_DTYPES[key] for key in others]
     counts = {policy: [other.sequences(policy) for other in others.values()] for policy in POLICIES}
     columns = [
         {

@@ -18,7 +18,7 @@ from visualize.assets import read
 from visualize.export.pages import CHARTS, Page
 from visualize.reduce.ndjson import recorded
 from visualize.reduce.settings_text import described
-from visualize.run_settings import LOGPROBS, Settings
+from visualize.run_settings import Settings
 from visualize.static_page import stage
 from visualize.text import visible
 
@@ -52,7 +52,7 @@ class Recording:
 
 
 def _preset(title: str, about: str, temperature: float = 0.0, **changes: object) -> SiteRun:
-    usual = {"speculative": "off", "paged": False, "max_tokens": 120, "logprobs": LOGPROBS, "num_blocks": POOL}
+    usual = {"speculative": "off", "paged": False, "max_tokens": 120, "logprobs": 5, "num_blocks": POOL}
     return SiteRun(title, about, Settings(**usual | {"temperature": temperature} | changes))
 
 

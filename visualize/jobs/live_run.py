@@ -21,7 +21,7 @@ from visualize.jobs.sse_channel import Channel
 from visualize.reduce.frames import Reducer
 from visualize.reduce.metric_cards import Before
 from visualize.reduce.ndjson import line
-from visualize.run_settings import LABELS, LINK, Settings, bounded
+from visualize.run_settings import FORM, Settings, bounded
 from visualize.text import as_line
 
 log = logging.getLogger(__name__)
@@ -195,7 +195,7 @@ class LiveRun(LiveJob):
 
     def _decode(self) -> Iterator[Event]:
         settings = self._settings
-        LINK.check(vars(settings), LABELS)  # what the page accepts, a link to it must be able to say
+        FORM.check(vars(settings))  # what the page accepts, a link to it must be able to say
         settings.engine_config()  # refuses a combination that makes no sense before any model is loaded
         prompt = bounded(settings.prompt)
         sampling = settings.sampling()

@@ -7,9 +7,9 @@ from typing import Any
 
 from lab.cli.json_results import fell_back
 from lab.config import EngineConfig, SamplingParams
-from lab.config_parse import idle
 from lab.measure.comparison import Summary, summarise, typical
 from lab.measure.difference import DRAWING, OTHER_DRAWS, Difference, DivergentToken, draws, first_difference
+from lab.settings import unused_settings
 from lab.trace.events import Committed
 from lab.trace.run import Run
 from lab.util.messages import counted, listed
@@ -32,7 +32,7 @@ COLUMNS = (
         "Inter-token latency: median; small: 99th percentile; both medians of the runs. Tokens of one "
         "round share its time.",
     ),
-    ("acceptance rate", "Accepted / proposed draft tokens, all runs together."),
+    ("acceptance\nrate", "Accepted / proposed draft tokens, all runs together."),
     ("KV cache", "Peak bytes: tokens stored; small: memory allocated."),
     ("memory", "Peak memory. CPU: the whole process, with all else that it holds; GPU: memory allocated in the run."),
     ("output", "Compared with the first setting's."),
@@ -171,7 +171,9 @@ def _unsteady(runs: Runs) -> list[str]:
 
 def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> list[str]:
     """What readers must know before they trust the numbers."""
-    notes = [f"{name}: {said}" for name, config in configs.items() for said in idle(config, SamplingParams())]
+    notes = [
+        f"{name}: {text}" for name, config in configs.items() for text in unused_settings(config, SamplingParams())
+    ]
     guessing = any(config.speculative in DRAWING for config in configs.values())
     if not first.sampling.greedy and guessing:
         notes.append(OTHER_DRAWS)

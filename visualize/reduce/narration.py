@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.engine.adaptive_window import PROBE_EVERY
+from lab.settings import KV_DTYPES
 from lab.trace.events import (
     Admitted,
     BlockEvicted,
@@ -32,8 +33,8 @@ from lab.trace.verdict_rounding import round_verdict, written
 from lab.util.messages import counted
 from visualize.format_numbers import three
 from visualize.reduce.metric_cards import FASTER, shown_ms
-from visualize.states import DRAFTERS, IN_CODE, KV_FORMATS
-from visualize.text import in_page_words, named, visible
+from visualize.states import DRAFTER_NAMES
+from visualize.text import named, visible
 
 LONGEST = 60
 """Most characters of a round's draft tokens, so that an audience can still read the sentence."""
@@ -56,7 +57,7 @@ class Narrator:
     def __init__(self, config: dict[str, Any], prompt_tokens: int, max_tokens: int) -> None:
         self._config = config
         self._asked = max_tokens
-        self._who = DRAFTERS[config["speculative"]].name
+        self._who = DRAFTER_NAMES[config["speculative"]]
         self._text = TextRead(config, prompt_tokens)
         self._window = Window(config["num_speculative_tokens"])
         self._counts = Counts()
@@ -123,7 +124,7 @@ class Narrator:
         """The end of the run. ``metrics``: the whole run's."""
         tokens = counted(generated, "token")
         if finished.reason == "error":
-            message = in_page_words(finished.message, IN_CODE)
+            message = finished.message
             return f"The run failed after {tokens}. {visible(message)}"
         full = finished.reason == "length" and generated < self._asked
         opening = {
@@ -183,7 +184,7 @@ class Narrator:
                 lost, instead = {
                     "drafter": (self._who, "the target goes on alone"),
                     "kv_format": (
-                        f"{KV_FORMATS[self._config['kv_dtype']]} storage",
+                        f"{KV_DTYPES[self._config['kv_dtype']]} storage",
                         "the model's own dtype takes over",
                     ),
                     "kernel": ("the fast kernel", "the reference takes over"),

@@ -10,28 +10,29 @@ from typing import Any
 from lab.models.devices import has_gpu
 from lab.models.loader import EMBEDDED_DRAFTS, EMBEDDED_TARGET
 from lab.registry import Pair
+from lab.settings import ENGINE_DEFAULTS, SETTINGS, unmet
 from lab.trace.events import RunStarted
-from visualize.reduce.settings_text import USUAL, WORDS, every_setting, matters, value_in_words
-from visualize.run_settings import LINK, NAMES, POOL_TOKENS, Settings, from_link
+from visualize.reduce.settings_text import every_setting, value_in_words
+from visualize.run_settings import FORM, POOL_TOKENS, Settings, from_link
 from visualize.text import visible
-from visualize.url_settings import Link
+from visualize.url_settings import Form
 
 
-def again(run: RunStarted, pairs: Mapping[str, Pair], link: Link = LINK) -> tuple[Settings, list[str]]:
+def settings_from_run(run: RunStarted, pairs: Mapping[str, Pair], form: Form = FORM) -> tuple[Settings, list[str]]:
     """The settings of a run, and a sentence for each that the page cannot have, if it did anything.
 
-    ``pairs``: the model pairs that this server offers; ``link``: one with them.
+    ``pairs``: the model pairs that this server offers; ``form``: one with them.
     """
     had = every_setting(run.config, run.sampling)
-    wanted = {name: had[name] for name in NAMES if had.get(name) is not None} | {"prompt": run.prompt}
+    wanted = {name: had[name] for name in FORM.names if had.get(name) is not None} | {"prompt": run.prompt}
     if not had["kv_cache"] or had["num_blocks"] == POOL_TOKENS // had["block_size"]:
         wanted.pop("num_blocks", None)
     if not has_gpu():  # there is nothing to switch off
         del wanted["cuda_graphs"]
     pair = next((name for name, pair in pairs.items() if _made(pair, run)), None)
-    settings, notices = from_link(
-        {name: str(value) for name, value in wanted.items()} | ({"pair": pair} if pair else {}), link, pairs, of="run"
-    )
+    if pair:
+        wanted["pair"] = pair
+    settings, notices = from_link({name: str(value) for name, value in wanted.items()}, form, pairs, source="run")
     if not pair:
         models = " and ".join(visible(name) for name in (run.target, run.draft) if name)
         notices.append(f"The run's models cannot be chosen here: {models}.")
@@ -40,15 +41,16 @@ def again(run: RunStarted, pairs: Mapping[str, Pair], link: Link = LINK) -> tupl
 
 def _missing(had: Mapping[str, Any]) -> list[str]:
     """A sentence for each setting that did something in the run and has no control on the page."""
+    unused = unmet(had)
     return [
-        f"The run's {label} cannot be set here: {value_in_words(key, had[key])}."
-        for key, (label, _) in WORDS.items()
-        if key not in NAMES and had[key] != USUAL[key] and matters(key, had)
+        f"The run's {SETTINGS[name].words} cannot be set here: {value_in_words(name, had[name])}."
+        for name, usual in ENGINE_DEFAULTS.items()
+        if name not in FORM.names and had[name] != usual and name not in unused
     ]
 
 
 def _made(pair: Pair, run: RunStarted) -> bool:
-    """Whether a run is one of this pair's; one without a draft may be that of several."""
+    """True for a run of this pair's; one without a draft may be that of several."""
     target = EMBEDDED_TARGET if pair.target is None else _called(pair.target)
     draft = f"{EMBEDDED_TARGET}-{pair.draft}" if pair.draft in EMBEDDED_DRAFTS else _called(pair.draft)
     return run.target == target and run.draft in (None, draft)

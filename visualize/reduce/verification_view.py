@@ -8,7 +8,7 @@ from lab.trace.events import Bonus, Distributions, Judged, Proposed, Recovered
 from lab.trace.verdict_rounding import round_verdict, written
 from visualize.charts import verdict_chart as chart
 from visualize.charts.base import short
-from visualize.states import DRAFTERS, STATES, sentences
+from visualize.states import DRAFTER_NAMES, STATES, sentences
 from visualize.text import named
 
 
@@ -65,7 +65,7 @@ def _say(verdict: Judged, overlap: float | None, replaced: Recovered | None, spe
         f"{'below' if kept else 'not below'} p = {p}, so it was {'accepted' if kept else 'rejected'}."
     )
     drawn = f"{place}, drawn from the resample distribution norm(max(0, p − q))." if replaced else ""
-    certain = f" {DRAFTERS[speculative].name.capitalize()} draws nothing: its q is 1." if speculative == "ngram" else ""
+    certain = f" {DRAFTER_NAMES[speculative].capitalize()} draws nothing: its q is 1." if speculative == "ngram" else ""
     here = (
         ""
         if overlap is None or certain

@@ -133,7 +133,7 @@ class NativeModel:
         return tokens, q
 
     def _plan(self, batch: list[NewTokens], storage: KVStorage | None) -> tuple[PlanStruct, Storage, object]:
-        """What a step computes, into which slots, and what must be kept alive until it is done."""
+        """The plan of a step, the slots it writes to, and the objects to keep alive until it is done."""
         counts = [len(new.token_ids) for new in batch]
         if storage is None:
             slots = self._scratch(len(batch) * max(counts))

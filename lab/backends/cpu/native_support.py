@@ -57,7 +57,7 @@ def native_step(model: LanguageModel) -> NativeStep:
 
 
 def refusal(model: LanguageModel) -> str | None:
-    """Why ``step.c`` cannot compute this model, in a sentence; None if it can."""
+    """The reason why ``step.c`` cannot compute this model, in a sentence; None if it can."""
     inner = model.model
     if model.device.type != "cpu" or model.dtype != torch.float32:
         return f"it computes float32 on a CPU, and this model is {model.dtype} on {model.device.type}"
@@ -74,7 +74,7 @@ def refusal(model: LanguageModel) -> str | None:
 
 
 def packed_parameters(config: PreTrainedConfig, parameters: int) -> int:
-    """How many of a model's ``parameters`` the step in C copies into bfloat16 (``NativeModel``) if it is loaded in
+    """Number of a model's ``parameters`` that the step in C copies into bfloat16 (``NativeModel``) if it is loaded in
     float32: all but an embedding table that is not the head too. (Norms and biases are not copied either, but are few.)
     0: the configuration describes a model that it cannot compute, or weights stored in another dtype than bfloat16.
     """
@@ -86,7 +86,7 @@ def packed_parameters(config: PreTrainedConfig, parameters: int) -> int:
 
 
 def _unlike_config(config: PreTrainedConfig) -> str | None:
-    """Why a configuration of Llama's layers describes a model that ``step.c`` cannot compute."""
+    """The reason why a configuration of Llama's layers describes a model that ``step.c`` cannot compute."""
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type", "default") not in ("default", "linear", "llama3", "yarn"):
         return f"its rotary embedding changes with the length ({rope['rope_type']})"

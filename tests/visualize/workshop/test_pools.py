@@ -19,7 +19,7 @@ from tests.tiny_models import tokenizer
 from tests.visualize.conftest import script
 from tests.visualize.crowd import LETTERS, WORDS
 from visualize.pages.workshop import shared_pools as pools
-from visualize.pages.workshop.shared_pools import UNTOLD, SharedPool, SharedPools
+from visualize.pages.workshop.shared_pools import IGNORED, SharedPool, SharedPools
 
 SETTINGS = [
     EngineConfig(paged=True, block_size=2, num_blocks=12),
@@ -31,7 +31,7 @@ SETTINGS = [
 
 
 def hearing(shared: SharedPools, model: str) -> EventListener:
-    return lambda owner, seconds, event: None if isinstance(event, UNTOLD) else shared.take(model, owner, event)
+    return lambda owner, seconds, event: None if isinstance(event, IGNORED) else shared.take(model, owner, event)
 
 
 WHO = st.tuples(
@@ -51,7 +51,7 @@ def test_the_squares_show_what_the_engine_holds(visits: list) -> None:
 
     def listen() -> None:
         for owner, event in heard:
-            if not isinstance(event, UNTOLD):
+            if not isinstance(event, IGNORED):
                 shared.take("tiny", owner, event)
         heard.clear()
 
@@ -150,7 +150,7 @@ def test_a_run_that_failed_is_over_and_not_done() -> None:
 
 
 def test_of_a_huge_pool_only_a_limited_number_of_blocks_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "MOST_TOLD", 3)
+    monkeypatch.setattr(pools, "MOST_BLOCKS", 3)
     pool = SharedPool("huge", 50, 2)
     told = pool.record()
     assert {len(rows) for rows in told["blocks"].values()} == {3}
@@ -159,7 +159,7 @@ def test_of_a_huge_pool_only_a_limited_number_of_blocks_is_sent(monkeypatch: pyt
 
 def test_a_huge_pool_costs_no_more_than_what_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is sent ten times a second, and anyone who may call the engine chooses its size."""
-    monkeypatch.setattr(pools, "MOST_TOLD", 3)
+    monkeypatch.setattr(pools, "MOST_BLOCKS", 3)
     tracemalloc.start()
     told = SharedPool("huge", 10_000_000, 1).record()
     most = tracemalloc.get_traced_memory()[1]

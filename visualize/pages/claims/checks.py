@@ -11,14 +11,16 @@ from lab.claims.claim import NOISE, Checked, Claim
 from lab.claims.trial import Stopped, Trial
 from lab.engine.engine import Engine
 from lab.errors import LabError
+from lab.settings import Setting
 from visualize.charts.claim_charts import columns, shells
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.live_run import ProgressJob, Record
 from visualize.states import VERDICTS
 from visualize.text import visible
-from visualize.url_settings import Link
+from visualize.url_settings import Form
 
-LINK = Link({"claim": ""}, {"claim": {"": "none"} | {name: claim.quote for name, claim in CLAIMS.items()}}, {}, {})
+_QUOTES = {name: claim.quote for name, claim in CLAIMS.items()}
+FORM = Form([Setting("claim", "Claim", options={"": "none"} | _QUOTES, default="")])
 
 
 def claim_records() -> list[Record]:
@@ -119,5 +121,5 @@ class Checks(ProgressJob):
 
 def opened(query: Any) -> tuple[Record, list[str]]:
     """The page's first state, and a sentence for each value of its link that was left out."""
-    settings, notices = LINK.read(query)
+    settings, notices = FORM.read(query)
     return {"running": False, "checked": calculated(), "open": settings.get("claim", "")}, notices

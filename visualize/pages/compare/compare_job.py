@@ -14,6 +14,7 @@ from lab.errors import ConfigError
 from lab.measure.comparison import RunTurn, compare
 from lab.measure.difference import first_differences
 from lab.measure.scaling_fit import UNCACHED, measure_growth
+from lab.settings import KV_DTYPES
 from lab.trace.run import Run
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.live_run import ProgressJob, Record
@@ -21,7 +22,6 @@ from visualize.pages.compare.configurations import Inputs
 from visualize.reduce import compare_report as comparison
 from visualize.reduce import theory_report as prediction
 from visualize.run_settings import bounded
-from visualize.states import KV_FORMATS
 
 
 class Comparison(ProgressJob):
@@ -105,7 +105,7 @@ class Comparison(ProgressJob):
 def _token_bytes(engine: Engine) -> dict[str, int]:
     """Bytes per token in the target's cache, by format; formats that its heads do not support are left out."""
     found = {}
-    for name in KV_FORMATS:
+    for name in KV_DTYPES:
         with suppress(ConfigError):
             found[name] = engine.token_bytes(EngineConfig(kv_dtype=name))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import replace
 from typing import Any
 
 from lab.config import EngineConfig, SamplingParams
@@ -13,12 +13,10 @@ from lab.errors import ConfigError
 from lab.measure.comparison import MAX_CONFIGS, MIN_CONFIGS
 from lab.models.devices import has_gpu
 from lab.registry import EMBEDDED, Pair
-from visualize.run_settings import BOUNDS as LAB_BOUNDS
-from visualize.run_settings import CHOICES as LAB_CHOICES
-from visualize.run_settings import LINK as LAB_LINK
-from visualize.run_settings import MAX_PROMPT
+from lab.settings import SETTINGS, Setting
+from visualize.run_settings import FORM as LAB
 from visualize.text import visible
-from visualize.url_settings import Link
+from visualize.url_settings import Form
 from visualize.zerogpu_space import borrows_a_gpu
 
 HAS_GPU = has_gpu() and not borrows_a_gpu(os.environ)
@@ -37,12 +35,12 @@ LANES: dict[str, tuple[str, EngineConfig]] = {
     "int4": ("INT4", EngineConfig(kv_dtype="int4")),
     "paged": ("Paged", EngineConfig(paged=True)),
     **{f"draft-{gamma}": (f"Draft γ{gamma}", _draft(gamma)) for gamma in GAMMAS},
-    "adaptive": ("Draft, adaptive", _draft(8, adaptive_window=True)),
-    "lookup": ("Lookup γ4", EngineConfig(speculative="ngram")),
+    "adaptive": ("Draft, adaptive γ", _draft(8, adaptive_window=True)),
+    "lookup": ("N-gram γ4", EngineConfig(speculative="ngram")),
     "early-exit": ("Early exit γ4", EngineConfig(speculative="early_exit")),
     "all": ("INT8 paged γ4", _draft(4, kv_dtype="int8", paged=True)),
-    "torch": ("By torch", EngineConfig(kernels="reference")),
-    "compiled": ("Compiled", EngineConfig(kernels="auto" if HAS_GPU else "reference", torch_compile=True)),
+    "torch": ("PyTorch", EngineConfig(kernels="reference")),
+    "compiled": ("torch.compile", EngineConfig(kernels="auto" if HAS_GPU else "reference", torch_compile=True)),
 }
 """Settings to choose from, in the order of a comparison: each one's label and engine configuration. The cache alone
 comes first, so that a speed-up means what it means in the field."""
@@ -55,45 +53,53 @@ NEED_A_DRAFT = frozenset(key for key, (_, config) in LANES.items() if config.spe
 def presets(*, draft: bool = True) -> dict[str, tuple[str, tuple[str, ...]]]:
     """The comparisons to choose from: each one's label and lanes. ``draft``: whether there is a draft model."""
     found = {
-        "ladder": ("Ladder", ("cache", "no-cache", "int8", "paged", "draft-4" if draft else "lookup")),
+        "ladder": ("Step by step", ("cache", "no-cache", "int8", "paged", "draft-4" if draft else "lookup")),
         "gamma": ("Gamma", ("cache", *(f"draft-{gamma}" for gamma in GAMMAS))),
         "formats": ("Formats", ("cache", "int8", "int4")),
-        "blocks": ("Blocks", ("cache", "paged")),
+        "blocks": ("Paged", ("cache", "paged")),
         "kernels": ("Kernels", tuple(lane for lane in ("cache", "no-graphs", "torch", "compiled") if lane in LANES)),
     }
     return {key: preset for key, preset in found.items() if draft or NEED_A_DRAFT.isdisjoint(preset[1])}
 
 
-CHOICES: dict[str, dict[Any, str]] = {
-    "lanes": {key: label for key, (label, _) in LANES.items()},
-    "pair": LAB_CHOICES["pair"],
-}
-BOUNDS = {name: LAB_BOUNDS[name] for name in ("temperature", "top_k", "top_p", "seed")} | {
-    "max_tokens": (2, 500),
-    "repeats": (1, 9),
-}
 MAX_OWN = 600
 """Most characters of the settings written by hand."""
+FORM = Form(
+    (
+        replace(LAB["prompt"], default="The king's youngest daughter went down to the well, and there she saw"),
+        Setting(
+            "lanes",
+            f"Settings, {MIN_CONFIGS} to {MAX_CONFIGS}",
+            "γ: draft tokens per round. The others are compared with the first.",
+            {key: label for key, (label, _) in LANES.items()},
+            default=presets()["ladder"][1],
+        ),
+        Setting(
+            "own",
+            "One setting per line",
+            "Like kv_dtype=int8, speculative=ngram; with a name: Mine: paged=true",
+            default="",
+            most_characters=MAX_OWN,
+            lines=2,
+            max_lines=4,
+        ),
+        replace(LAB["pair"], needs=(), hide=False),
+        Setting("repeats", "Repeats", "Runs of each setting, in changing order.", default=3, bounds=(1, 9)),
+        replace(SETTINGS["max_tokens"], label="Tokens", help="Each run writes this many.", default=96, bounds=(2, 500)),
+        SETTINGS["temperature"],
+        SETTINGS["top_k"],
+        SETTINGS["top_p"],
+        replace(SETTINGS["seed"], help="", default=7, may_be_empty=False),
+    )
+)
 
 
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(FORM.values_class("CompareValues")):
     """The page's controls, with their initial values.
 
     ``lanes``: keys of ``LANES``. ``own``: other settings, one per line (``lab.config_parse``), perhaps after a name
     and a colon.
     """
-
-    prompt: str = "The king's youngest daughter went down to the well, and there she saw"
-    lanes: tuple[str, ...] = presets()["ladder"][1]
-    own: str = ""
-    pair: str = "matched"
-    repeats: int = 3
-    max_tokens: int = 96
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 7
 
     def configs(self) -> dict[str, EngineConfig]:
         """The settings by name, in the order of ``LANES`` and then of the lines.
@@ -121,7 +127,7 @@ class Inputs:
 
     def sampling(self) -> SamplingParams:
         """Raises ConfigError if a number makes no sense."""
-        LINK.check(vars(self), {name: name.replace("_", " ").capitalize() for name in BOUNDS})
+        FORM.check(vars(self))
         return SamplingParams(
             max_tokens=self.max_tokens,
             temperature=self.temperature,
@@ -131,32 +137,27 @@ class Inputs:
         )
 
 
-NAMES = tuple(field.name for field in fields(Inputs))
-DEFAULTS = {field.name: field.default for field in fields(Inputs)}
-LINK = Link(DEFAULTS, CHOICES, BOUNDS, {"prompt": MAX_PROMPT, "own": MAX_OWN})
-
-
 def from_link(
-    query: Mapping[str, str], link: Link = LINK, pairs: Mapping[str, Pair] = EMBEDDED
+    query: Mapping[str, str], form: Form = FORM, pairs: Mapping[str, Pair] = EMBEDDED
 ) -> tuple[Inputs, list[str]]:
     """The inputs a link asks for, and a sentence for each value that was left out or changed.
 
-    ``pairs``: the model pairs that this server offers; ``link``: one with them. A link that names no lanes gets those
+    ``pairs``: the model pairs that this server offers; ``form``: one with them. A link that names no lanes gets those
     of the ladder that its pair can run. One from the Lab may ask for as many tokens as a run there has.
     """
-    most = BOUNDS["max_tokens"][1]
-    asked = LAB_LINK.read({name: query[name] for name in query if name == "max_tokens"})[0].get("max_tokens", most)
-    settings, notices = link.read({**query, "max_tokens": most} if asked > most else query)
+    most = FORM["max_tokens"].bounds[1]
+    asked = LAB.read({name: query[name] for name in query if name == "max_tokens"})[0].get("max_tokens", most)
+    settings, notices = form.read({**query, "max_tokens": most} if asked > most else query)
     if asked > most:
         notices.append(f"A comparison's runs have at most {most} tokens: {most}, not {asked:,}.")
-    pair = pairs[settings.get("pair", DEFAULTS["pair"])]
+    pair = pairs[settings.get("pair", FORM["pair"].default)]
     settings.setdefault("lanes", presets(draft=pair.has_draft)["ladder"][1])
     return Inputs(**settings), notices
 
 
 def to_inputs(values: Sequence[Any]) -> Inputs:
     """The inputs from the controls' values."""
-    return Inputs(**LINK.controls(values))
+    return Inputs(**FORM.from_controls(values))
 
 
 def preset_of(lanes: tuple[str, ...], draft: bool = True) -> str | None:

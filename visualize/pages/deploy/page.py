@@ -11,23 +11,8 @@ from visualize import page_header as header
 from visualize.forms import Widgets, component
 from visualize.gradio_events import LATEST, QUIET, keep_address, ready, turned, warn
 from visualize.pages.deploy.deploy_report import answer
-from visualize.pages.deploy.deployment import LABELS, LINK, NAMES, OTHER, from_link, to_inputs
+from visualize.pages.deploy.deployment import FOLDED, FORM, OTHER, from_link, to_inputs
 from visualize.text import as_line, visible
-
-SAYS = {
-    "hub": "A hub id, or a folder on the server.",
-    "draft_hub": "With the target's own tokenizer.",
-    "num_speculative_tokens": "Tokens guessed a round.",
-    "enable_prefix_caching": "Prompts that begin alike share blocks.",
-    "set_aside": "For activations, driver.",
-    "longest": "Prompt and output.",
-    "mean": "Tokens: prompt and output.",
-    "tensor_parallel": "Every layer is split over them.",
-    "at_once": "That the GPUs have to hold.",
-    "max_num_batched_tokens": "Empty: vLLM's choice.",
-    "kv_cache": "vLLM always has one.",
-    "paged": "vLLM always pages.",
-}
 
 
 def build(pages: gr.Blocks) -> None:
@@ -44,49 +29,28 @@ def build(pages: gr.Blocks) -> None:
     header.build("Deploy")
     with gr.Row(elem_id="lab"):
         with gr.Column(elem_id="controls"):
-            widgets, controls = _controls()
+            widgets = _controls()
         with gr.Column(elem_id="view"):
             view = component("pages/deploy/page", {}, elem_id="sheet")
-    values = [controls[name] for name in NAMES]
+    values, controls = widgets.values, widgets.inputs
     shown = [controls[name] for name in HIDDEN]
     pasted = [controls[name].change for name in ("hub", "draft_hub")]  # pasting into a text box fires no input event
     gr.on(turned(values) + pasted, _answer, values, view, **LATEST)
     hiding = [controls[name].input for name in ("model", "draft_model", "gpu", "speculative")]
     gr.on(hiding, _show, values, shown, **LATEST)
-    keep_address(values, LINK)
+    keep_address(values, FORM)
     ready(pages.load(opened, outputs=[*widgets.folds, *values], **QUIET).then(_answer, values, view, **QUIET))
 
 
-def _controls() -> tuple[Widgets, dict[str, Any]]:
-    """What made the controls and their fold, and the controls by name."""
-    widgets = Widgets(LINK, LABELS, SAYS)
+def _controls() -> Widgets:
+    widgets = Widgets(FORM)
     with gr.Column(elem_id="settings", elem_classes="asked"):
-        controls = {
-            "model": widgets.listed("model"),
-            "hub": widgets.text("hub", 1, 1, placeholder="owner/name", visible="hidden"),
-            "weights": widgets.choice("weights"),
-            "speculative": widgets.choice("speculative"),
-            "draft_model": widgets.listed("draft_model"),
-            "draft_hub": widgets.text("draft_hub", 1, 1, placeholder="owner/name", visible="hidden"),
-            "num_speculative_tokens": widgets.slider("num_speculative_tokens"),
-            "kv_dtype": widgets.choice("kv_dtype"),
-            "enable_prefix_caching": widgets.toggle("enable_prefix_caching"),
-            "block_size": widgets.choice("block_size"),
-            "gpu": widgets.listed("gpu"),
-            "memory": widgets.number("memory", visible="hidden"),
-            "set_aside": widgets.slider("set_aside"),
-            "tensor_parallel": widgets.choice("tensor_parallel"),
-            "at_once": widgets.number("at_once"),
-            "mean": widgets.number("mean"),
-            "longest": widgets.number("longest"),
-            "max_num_batched_tokens": widgets.number("max_num_batched_tokens"),
-        }
-        with widgets.fold("What vLLM has no flag for", "sampling", controls):
-            controls["kv_cache"] = widgets.toggle("kv_cache")
-            controls["paged"] = widgets.toggle("paged")
-            controls["adaptive_window"] = widgets.toggle("adaptive_window")
-            controls["eviction"] = widgets.listed("eviction")
-    return widgets, controls
+        for name in FORM.names:
+            if name not in FOLDED:
+                widgets.add(name, **{"placeholder": "owner/name"} if name in ("hub", "draft_hub") else {})
+        with widgets.fold("What vLLM has no flag for", "sampling"):
+            widgets.add(*FOLDED)
+    return widgets
 
 
 HIDDEN = {

@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gradio as gr
 from gradio.events import Dependency
 
-from visualize.example_prompts import listed, openings
+from lab.registry import EMBEDDED
+from lab.settings import SETTINGS
+from visualize.example_prompts import examples, listed
 from visualize.forms import Widgets
 from visualize.gradio_events import LATEST, QUIET
 from visualize.recordings import runs
-from visualize.run_settings import DEFAULTS, LABELS, LINK, NAMES, Settings, senseless
-from visualize.setting_needs import DEPENDENT, SAYS, SWITCHES, state
-from visualize.url_settings import Link
+from visualize.run_settings import FORM, Settings, unusable, unused, without_unusable
+from visualize.url_settings import Form
+
+FOLDS = {"Pool": "pool", "Sampling": "sampling", "Device": "computing"}
+"""Titles of the folds, which are the settings' groups, and their elements' ids."""
+UNSURE_SEED = "Adaptive γ follows measured times: the same seed may give another text; leave empty for random."
+"""Of the seed, where measured times decide how many draws a round uses."""
+SAYING_MORE = ("kv_dtype", "speculative", "seed", "num_speculative_tokens", "logprobs")
+"""Controls whose text depends on others' values."""
+DEPENDENT = tuple(name for name, one in FORM.settings.items() if one.needs or name in SAYING_MORE)
+"""Controls that depend on others."""
+SWITCHES = tuple(
+    name
+    for name in FORM.names
+    if any(name in need.of for one in FORM.settings.values() for need in one.needs)
+    or name in ("kv_dtype", "pair", "adaptive_window")
+)
+"""Controls that others depend on."""
 
 
 @dataclass(frozen=True)
 class Controls:
-    """The inputs in the order of ``Settings``' fields, what made them and their folds, the values chosen for those now
-    out of use, and the buttons."""
+    """The inputs, the values chosen for those now out of use, and the buttons."""
 
-    inputs: dict[str, Any]
     widgets: Widgets
     put_out: gr.State
     run: gr.Button
@@ -31,67 +46,41 @@ class Controls:
     open: gr.UploadButton
     replays: gr.Dropdown
 
-    @property
-    def values(self) -> list[Any]:
-        return [self.inputs[name] for name in NAMES]
-
     def settle(self, shown: Dependency) -> None:
         """Repeat what ``shown`` put on the dependent controls: the answer to a switch turned before may come later."""
-        dependent = [self.put_out, *(self.inputs[name] for name in DEPENDENT)]
-        shown.success(_settled, self.values, dependent, queue=False, **QUIET)
+        dependent = [self.put_out, *(self.widgets.inputs[name] for name in DEPENDENT)]
+        shown.success(_settled, self.widgets.values, dependent, queue=False, **QUIET)
 
 
-def build(link: Link) -> Controls:
-    """Lay the controls out. Their values, limits and choices are those of ``link``."""
-    widgets, inputs = Widgets(link, LABELS, SAYS), {}
+def build(form: Form) -> Controls:
+    """Lay the controls out. Their values, limits and choices are those of ``form``."""
+    widgets = Widgets(form)
+    groups = {title: [one.name for one in form.settings.values() if one.group == title] for title in ("", *FOLDS)}
     with gr.Column(elem_id="settings"):
-        inputs["prompt"] = widgets.text("prompt", 3, 3)
+        first, *main = groups[""]
+        widgets.add(first)
         with gr.Row(elem_id="lists"):
-            openings(inputs["prompt"])
+            examples(widgets.inputs["prompt"])
             replays = recordings()
-        inputs["kv_cache"] = widgets.toggle("kv_cache")
-        inputs["kv_dtype"] = widgets.choice("kv_dtype")
-        inputs["paged"] = widgets.toggle("paged")
-        inputs["enable_prefix_caching"] = widgets.toggle("enable_prefix_caching")
-        inputs["speculative"] = widgets.choice("speculative")
-        inputs["pair"] = widgets.pair()
-        for name in ("target", "draft"):
-            inputs[name] = widgets.text(name, 1, 1, visible="hidden")
-        inputs["early_exit_layer"] = widgets.slider("early_exit_layer")
-        inputs["synthetic_acceptance_rate"] = widgets.slider("synthetic_acceptance_rate", 0.05)
-        inputs["num_speculative_tokens"] = widgets.slider("num_speculative_tokens")
-        inputs["adaptive_window"] = widgets.toggle("adaptive_window")
-        inputs["logprobs"] = widgets.choice("logprobs")
+        widgets.add(*main)
         with gr.Row(elem_id="folds"):
-            with widgets.fold("Pool", "pool", inputs):
-                inputs["block_size"] = widgets.choice("block_size")
-                inputs["num_blocks"] = widgets.number("num_blocks")
-                inputs["eviction"] = widgets.choice("eviction")
-                inputs["cache_priority"] = widgets.slider("cache_priority")
-            with widgets.fold("Sampling", "sampling", inputs):
-                for name, step in (("temperature", 0.05), ("top_k", 1), ("top_p", 0.05)):
-                    inputs[name] = widgets.slider(name, step)
-                inputs["seed"] = widgets.number("seed")
-                inputs["max_tokens"] = widgets.slider("max_tokens")
-            with widgets.fold("Device", "computing", inputs):
-                inputs["kernels"] = widgets.choice("kernels")
-                inputs["cuda_graphs"] = widgets.toggle("cuda_graphs")
-                inputs["torch_compile"] = widgets.toggle("torch_compile")
-                inputs["prefill_attention"] = widgets.choice("prefill_attention")
+            for title, elem_id in FOLDS.items():
+                with widgets.fold(title, elem_id):
+                    widgets.add(*groups[title])
     with gr.Row(elem_id="actions"):
         run = gr.Button("Run", variant="primary", elem_id="run")
         stop = gr.Button("Stop", elem_id="stop")
         reopen = gr.UploadButton("Open", file_types=[".json"], elem_id="open")
     put_out = gr.State({})
     gr.on(
-        [inputs[name].input for name in SWITCHES],
+        [widgets.inputs[name].input for name in SWITCHES],
         _follow,
-        [put_out, *(inputs[name] for name in NAMES)],
-        [put_out, *(inputs[name] for name in DEPENDENT)],
+        [put_out, *widgets.values],
+        [put_out, *(widgets.inputs[name] for name in DEPENDENT)],
         queue=False,
         **LATEST,
     )
-    return Controls(inputs, widgets, put_out, run, stop, reopen, replays)
+    return Controls(widgets, put_out, run, stop, reopen, replays)
 
 
 def recordings() -> gr.Dropdown:
@@ -102,24 +91,61 @@ def recordings() -> gr.Dropdown:
 
 def to_settings(values: Sequence[Any]) -> Settings:
     """The settings from the controls' values; the seed is None if it was emptied."""
-    return Settings(**LINK.controls(values))
+    return Settings(**FORM.from_controls(values))
+
+
+def follow(settings: Settings, put_out: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """How a switch affects the other controls.
+
+    Args:
+        settings: the controls' values.
+        put_out: the settings that could not be used until now, each with the value last chosen for it.
+
+    Returns:
+        Updates by control: one that has no effect is disabled or hidden and says what it needs; where it would be
+        refused it is off, and gets back the chosen value when it can be used again. And the new ``put_out``.
+    """
+    wanted = replace(settings, **put_out)
+    needs, out = unused(wanted), unusable(wanted)
+    settings = without_unusable(wanted)
+    updates = {}
+    for name in DEPENDENT:
+        missing, hides = needs.get(name), FORM[name].hide
+        info = f"Needs {missing.what}." if missing and not hides else _info(name, settings)
+        updates[name] = gr.update(interactive=hides or not missing, info=info)
+        if hides:
+            updates[name]["visible"] = "hidden" if missing else True
+    for name in out.keys() | put_out.keys():
+        updates[name]["value"] = getattr(settings, name)
+    label = FORM["num_speculative_tokens"].label
+    most = settings.adaptive_window and settings.speculative != "off"
+    updates["num_speculative_tokens"]["label"] = f"Max {label[0].lower()}{label[1:]}" if most else label
+    return updates, {name: getattr(wanted, name) for name in out}
+
+
+def _info(name: str, settings: Settings) -> str:
+    measured = settings.pair in EMBEDDED  # what recordings cost and formats lose was measured with these models
+    if name == "seed" and settings.adaptive_window and settings.speculative != "off":
+        return UNSURE_SEED
+    one = FORM[name] if measured or name not in ("kv_dtype", "logprobs") else SETTINGS[name]
+    return one.about.get(getattr(settings, name)) or one.doc
 
 
 def show(settings: Settings) -> list[Any]:
     """The controls that ``settings`` put out of use, and updates that put ``settings`` on the controls. A link cannot
     say what was chosen for a control that is out of use: it comes back with its default."""
-    follows, put_out = state(settings, {name: DEFAULTS[name] for name in senseless(settings)})
-    return [put_out, *(gr.update(value=getattr(settings, name)) | follows.get(name, {}) for name in NAMES)]
+    updates, put_out = follow(settings, {name: FORM[name].default for name in unusable(settings)})
+    return [put_out, *(gr.update(value=getattr(settings, name)) | updates.get(name, {}) for name in FORM.names)]
 
 
 def _settled(*values: Any) -> list[Any]:
     """As ``show``, of the dependent controls only: the others may have been changed since."""
     put_out, *updates = show(to_settings(values))
-    shown = dict(zip(NAMES, updates, strict=True))
+    shown = dict(zip(FORM.names, updates, strict=True))
     return [put_out, *(shown[name] for name in DEPENDENT)]
 
 
 def _follow(put_out: dict[str, Any], *values: Any) -> list[Any]:
     """Updates of the other controls after a switch."""
-    follows, put_out = state(to_settings(values), put_out)
-    return [put_out, *(follows[name] for name in DEPENDENT)]
+    updates, put_out = follow(to_settings(values), put_out)
+    return [put_out, *(updates[name] for name in DEPENDENT)]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from lab.registry import Pair
-from lab.trace.events import Event
 from visualize import page_header as header
 from visualize import stage
 from visualize.assets import TITLE
@@ -23,19 +22,9 @@ from visualize.jobs.run_store import RunStore
 from visualize.jobs.visitor_sessions import VisitorSessions
 from visualize.pages.lab import controls
 from visualize.recordings import runs
-from visualize.reduce.settings_from_run import again
-from visualize.run_settings import LINK, NAMES, OTHER, from_link, senseless, sensible
-from visualize.states import IN_CODE
-from visualize.text import told_in_page_words
+from visualize.reduce.settings_from_run import settings_from_run
+from visualize.run_settings import FORM, OTHER, from_link, unusable, with_pairs, without_unusable
 from visualize.workshop import Workshop
-
-
-class LabRun(LiveRun):
-    """A run of this page, whose errors call settings by the page's names."""
-
-    def _decode(self) -> Iterator[Event]:
-        with told_in_page_words(IN_CODE):
-            yield from super()._decode()
 
 
 def build(
@@ -46,12 +35,12 @@ def build(
     """
     labels = {name: pair.label for name, pair in pairs.items()}
     store = workshop.store if workshop else RunStore()
-    link = LINK.choosing(pair=labels | ({OTHER: "Other"} if any_pair else {}))
+    form = with_pairs(FORM, labels | ({OTHER: "Custom…"} if any_pair else {}))
     visitors = VisitorSessions(store)
 
     def run(request: gr.Request, *values: Any) -> str:
-        settings = sensible(controls.to_settings(values))  # what follows from a switch may be under way
-        begin = functools.partial(LabRun, queue, load, settings)
+        settings = without_unusable(controls.to_settings(values))  # what follows from a switch may be under way
+        begin = functools.partial(LiveRun, queue, load, settings)
         return visitors.begin(request.session_hash, begin, against=against(settings)) or gr.skip()
 
     def stop(request: gr.Request) -> None:
@@ -76,9 +65,9 @@ def build(
         started = next(iter(store.events(str(getattr(given, "run", "")))), None)
         if started is None:
             raise gr.Error("The server no longer has this run. If you have its file, open it.", print_exception=False)
-        settings, notices = again(started, pairs, link)
+        settings, notices = settings_from_run(started, pairs, form)
         warn(notices, "run")
-        asked = set(NAMES) - senseless(settings).keys()
+        asked = set(FORM.names) - unusable(settings).keys()
         return [*panel.widgets.unfolded(asked, vars(settings)), *controls.show(settings)]
 
     def leave(request: gr.Request) -> None:
@@ -87,7 +76,7 @@ def build(
             workshop.lead.left(request.session_hash)
 
     def opened(request: gr.Request) -> list[Any]:
-        settings, notices = from_link(request.query_params, link, pairs)
+        settings, notices = from_link(request.query_params, form, pairs)
         if settings.pair == OTHER and request.query_params.get("run") == "1":  # static/header.js does not press Run
             notices = [*notices, "This link names models of its own: press Run to load them."]
         warn(notices)
@@ -99,17 +88,17 @@ def build(
             component("pages/workshop/workshop_bar", {}, elem_id="workshop")
         with gr.Row(elem_id="lab", elem_classes="staged"):
             with gr.Column(elem_id="controls"):
-                panel = controls.build(link)
+                panel = controls.build(form)
             with gr.Column(elem_id="view"):
                 view = stage.build(take_away)
-        begins(panel.run.click(run, panel.values, view, **QUIET))
+        begins(panel.run.click(run, panel.widgets.values, view, **QUIET))
         panel.stop.click(stop, queue=False, **REPEATED)
         panel.open.upload(reopened, panel.open, view, **LATEST)
         # Not by ``input``: Gradio sends two for a click, and the second may come when the first has been answered.
         panel.replays.change(replayed, panel.replays, [view, panel.replays], **REPEATED)
-        everything = [*panel.widgets.folds, panel.put_out, *panel.values]
+        everything = [*panel.widgets.folds, panel.put_out, *panel.widgets.values]
         panel.settle(view.submit(use, None, everything, **QUIET))
-        keep_address(panel.values, link)
+        keep_address(panel.widgets.values, form)
         ready(page.load(opened, outputs=everything, **QUIET))
         page.unload(leave)
     return page

@@ -9,12 +9,12 @@ from lab.errors import ConfigError
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import TABLE_BITS, WEIGHT_BITS, GiB
 from lab.memory.model_memory import ModelInfo, deployment_notices
+from lab.settings import KV_DTYPES
 from lab.util.messages import counted
 from visualize.charts import memory_charts as memory
 from visualize.charts.memory_charts import size
 from visualize.format_numbers import digits
 from visualize.memory_inputs import WEIGHTS
-from visualize.states import KV_FORMATS
 
 
 def sheet(model: ModelInfo, chosen: Deployment, batch: int) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def sheet(model: ModelInfo, chosen: Deployment, batch: int) -> dict[str, Any]:
 def in_every_format(chosen: Deployment) -> dict[str, Deployment]:
     """The deployment in each KV format that the model's heads allow (INT4 needs an even number)."""
     found = {}
-    for kv_dtype in KV_FORMATS:
+    for kv_dtype in KV_DTYPES:
         other = replace(chosen, kv_dtype=kv_dtype)
         try:
             _ = other.vector_bytes
@@ -108,7 +108,7 @@ def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
     shape, lengths, block_size = chosen.shape, chosen.lengths, chosen.block_size
     vector, token = chosen.vector_bytes, chosen.token_bytes
     bits = WEIGHT_BITS[chosen.weights]
-    kv = KV_FORMATS[chosen.kv_dtype] if chosen.kv_dtype != "auto" else WEIGHTS[str(chosen.dtype).split(".")[1]]
+    kv = KV_DTYPES[chosen.kv_dtype] if chosen.kv_dtype != "auto" else WEIGHTS[str(chosen.dtype).split(".")[1]]
     weights = "parameters × bits / 8", f"{chosen.parameters:,} × {bits} / 8"
     if bits < TABLE_BITS:
         tables, rest = shape.tables, chosen.parameters - shape.tables

@@ -13,15 +13,7 @@ from visualize import page_header as header
 from visualize.charts import memory_charts as memory
 from visualize.forms import Widgets, component
 from visualize.gradio_events import LATEST, QUIET, keep_address, ready, turned, warn
-from visualize.memory_inputs import (
-    LABELS,
-    LINK,
-    NAMES,
-    OTHER,
-    Inputs,
-    from_link,
-    to_inputs,
-)
+from visualize.memory_inputs import FORM, OTHER, Inputs, from_link, to_inputs
 from visualize.pages.memory.hub_models import look_up
 from visualize.pages.memory.memory_report import sheet
 from visualize.text import as_line, visible
@@ -32,12 +24,6 @@ ASSUMED = (
     "fragments. INT8 and INT4 keys and values have the scales that this lab stores; INT8 and INT4 weights are counted "
     "without theirs."
 )
-SAYS = {
-    "hub": "Only its config.json is fetched. Press Enter.",
-    "set_aside": "For activations, driver.",
-    "longest": "Contiguous reserves it.",
-    "mean": "Tokens: prompt and output.",
-}
 
 Found = dict[str, ModelInfo | str | None]
 """The last hub id that was asked for, and its model, or a sentence that says why there is none; None: not known yet."""
@@ -53,7 +39,7 @@ def build(pages: gr.Blocks) -> None:
             setup = {"shells": memory.shells(), "assumed": ASSUMED}
             view = component("pages/memory/page", setup, elem_id="sheet")
     found, latest = gr.State({}), gr.State(0)
-    values = [controls[name] for name in NAMES]
+    values = [controls[name] for name in FORM.names]
     begin = {"fn": begin_look_up, "inputs": [found, controls["model"], controls["hub"]], "outputs": latest}
     end = {"fn": look_up_pending, "inputs": found, "outputs": latest}
     # One event alone writes the sheet, one answer at a time: no older answer replaces a newer one.
@@ -67,28 +53,18 @@ def build(pages: gr.Blocks) -> None:
             controls[number],
             **LATEST,
         )
-    keep_address(values, LINK)
+    keep_address(values, FORM)
     opened = pages.load(_opened, outputs=values, **QUIET).then(answer, [found, *values], view, **QUIET)
     ready(opened)
     opened.then(**begin, **QUIET).then(**end, **QUIET)
 
 
 def _controls() -> dict[str, Any]:
-    widgets = Widgets(LINK, LABELS, SAYS)
+    widgets = Widgets(FORM)
     with gr.Column(elem_id="settings", elem_classes="asked"):
-        return {
-            "model": widgets.listed("model"),
-            "hub": widgets.text("hub", 1, 1, placeholder="owner/name", visible="hidden"),
-            "weights": widgets.choice("weights"),
-            "kv_dtype": widgets.choice("kv_dtype"),
-            "gpu": widgets.listed("gpu"),
-            "memory": widgets.number("memory", visible="hidden"),
-            "set_aside": widgets.slider("set_aside"),
-            "mean": widgets.number("mean"),
-            "longest": widgets.number("longest"),
-            "batch": widgets.number("batch"),
-            "block_size": widgets.choice("block_size"),
-        }
+        for name in FORM.names:
+            widgets.add(name, **{"placeholder": "owner/name"} if name == "hub" else {})
+    return widgets.inputs
 
 
 def _opened(request: gr.Request) -> list[Any]:
@@ -96,7 +72,7 @@ def _opened(request: gr.Request) -> list[Any]:
     warn(notices)
     shown = {"hub": inputs.model == OTHER, "memory": inputs.gpu == OTHER}
     updates = {name: {"visible": True if visible else "hidden"} for name, visible in shown.items()}
-    return [gr.update(value=getattr(inputs, name), **updates.get(name, {})) for name in NAMES]
+    return [gr.update(value=getattr(inputs, name), **updates.get(name, {})) for name in FORM.names]
 
 
 def begin_look_up(found: Found, model: str, hub: str) -> Any:

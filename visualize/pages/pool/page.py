@@ -10,6 +10,7 @@ from typing import Any
 
 import gradio as gr
 
+from lab.settings import unmet
 from visualize import page_header as header
 from visualize.charts import pool_charts as figures
 from visualize.forms import Widgets, answering, component
@@ -20,18 +21,7 @@ from visualize.jobs.visitor_sessions import VisitorSessions
 from visualize.pages.pool import pool_file as file
 from visualize.pages.pool.pool_job import BatchRun
 from visualize.pages.pool.pool_metrics import labels
-from visualize.pool_inputs import (
-    DEFAULTS,
-    LABELS,
-    LINK,
-    NAMES,
-    PRESETS,
-    Inputs,
-    from_link,
-    in_lab,
-    preset_of,
-    to_inputs,
-)
+from visualize.pool_inputs import FORM, PRESETS, Inputs, from_link, in_lab, preset_of, to_inputs
 
 POOL = RunKind(
     name="decode-lab-pool",
@@ -43,28 +33,11 @@ POOL = RunKind(
     told=file.told,
     count=lambda steps: sum(len(step.entries) for step in steps),
 )
-SAYS = {
-    "continuations": "Per prompt; if paged, they share its blocks.",
-    "every": "Steps between arrivals; 0: all at once.",
-    "lengths": "A paragraph: nobody knows when it ends.",
-    "tokens": "Their median; some write four times as many.",
-    "shared": "Which prompts begin with it.",
-    "system": "The beginning of these prompts.",
-    "paged": "Off: room for the longest is reserved.",
-    "enable_prefix_caching": "Prompts that begin alike share blocks.",
-    "block_size": "Token slots in a block.",
-    "eviction": "Which cached prefix makes room for a new block.",
-    "max_num_seqs": "Sequences in a step; the others wait.",
-    "temperature": "0 always takes the likeliest token (greedy).",
-    "seed": "The first sequence's; the others count up.",
-}
 TOKENS = {
     "equal": "Each writes this many.",
-    "tailed": SAYS["tokens"],
+    "tailed": FORM["tokens"].help,
     "paragraph": "At most: it ends with the paragraph.",
 }
-NEEDS_PAGED = "Needs paged blocks: only those can be shared."
-NEEDS_PREFIXES = "Needs prefix caching: else no prefix is kept."
 PRIORITIES = "Those with the system prompt have priority."
 ALIKE = "All prompts have the same priority."
 
@@ -95,7 +68,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
     header.build("Pool")
     with gr.Row(elem_id="lab", elem_classes="staged"):
         with gr.Column(elem_id="controls"):
-            widgets, preset, controls = _controls()
+            widgets, preset = _controls()
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Run", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
@@ -103,7 +76,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
         with gr.Column(elem_id="view"):
             setup = {"shells": figures.shells(), "rolling": [], "readouts": labels()}
             view = component("pages/pool/page", setup, server_functions=[take_away], elem_id="crowd")
-    values = [controls[name] for name in NAMES]
+    values, controls = widgets.values, widgets.inputs
     begins(press.click(run, values, view, **QUIET))
     stops(pages, halt.click, visitors)
     reopen.upload(reopened, reopen, view, **LATEST)
@@ -116,13 +89,14 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
     chosen = f"() => ({answering(_presets())})(window.decodeLab.scenario)"
     preset.input(None, preset, [preset, *values], js=chosen, **QUIET).then(**named)
     gr.on(turned(values), **named)
-    keep_address(values, LINK)
+    keep_address(values, FORM)
     ready(pages.load(opened, outputs=[*widgets.folds, preset, *values], **QUIET))
 
 
-def _controls() -> tuple[Widgets, gr.Radio, dict[str, Any]]:
-    """What made the controls and their fold, the presets, and the controls by name."""
-    widgets, controls = Widgets(LINK, LABELS, SAYS), {}
+def _controls() -> tuple[Widgets, gr.Radio]:
+    """What made the controls and their fold, and the presets."""
+    widgets = Widgets(FORM)
+    folded = ("kv_dtype", "speculative", "temperature", "seed", "system")
     with gr.Column(elem_id="settings", elem_classes="asked"):
         preset = gr.Radio(
             [(preset.label, key) for key, preset in PRESETS.items()],
@@ -132,25 +106,10 @@ def _controls() -> tuple[Widgets, gr.Radio, dict[str, Any]]:
             elem_id="preset",
             elem_classes="choice listed",
         )
-        controls["sequences"] = widgets.slider("sequences")
-        controls["continuations"] = widgets.choice("continuations")
-        controls["every"] = widgets.slider("every")
-        controls["lengths"] = widgets.choice("lengths")
-        controls["tokens"] = widgets.slider("tokens")
-        controls["shared"] = widgets.choice("shared")
-        controls["paged"] = widgets.toggle("paged")
-        controls["enable_prefix_caching"] = widgets.toggle("enable_prefix_caching")
-        controls["eviction"] = widgets.choice("eviction")
-        controls["num_blocks"] = widgets.slider("num_blocks")
-        controls["block_size"] = widgets.choice("block_size")
-        controls["max_num_seqs"] = widgets.slider("max_num_seqs")
-        with widgets.fold("More", "sampling", controls):
-            controls["kv_dtype"] = widgets.choice("kv_dtype")
-            controls["speculative"] = widgets.choice("speculative")
-            controls["temperature"] = widgets.slider("temperature", 0.05)
-            controls["seed"] = widgets.number("seed")
-            controls["system"] = widgets.text("system", 3, 6)
-    return widgets, preset, controls
+        widgets.add(*(name for name in FORM.names if name not in folded))
+        with widgets.fold("More", "sampling"):
+            widgets.add(*folded)
+    return widgets, preset
 
 
 def _of_lengths(lengths: str) -> list[dict[str, Any]]:
@@ -164,13 +123,17 @@ def _of_shared(shared: int) -> list[dict[str, Any]]:
 
 def _of_prefixes(paged: bool, enable_prefix_caching: bool, eviction: str, shared: int) -> list[dict[str, Any]]:
     """What cannot be used and why, and what the priorities are."""
-    prefixes = gr.update(interactive=True, info=SAYS["enable_prefix_caching"])
-    if not paged:
-        prefixes = gr.update(interactive=False, value=False, info=NEEDS_PAGED)
-    if not (paged and enable_prefix_caching):
-        return [prefixes, gr.update(interactive=False, info=NEEDS_PREFIXES)]
-    says = SAYS["eviction"] if eviction == "lru" else PRIORITIES if shared > 1 else ALIKE
-    return [prefixes, gr.update(interactive=True, info=says)]
+    values = {"paged": paged, "enable_prefix_caching": enable_prefix_caching, "eviction": eviction}
+    missing = unmet(values)
+    updates = {}
+    for name in ("enable_prefix_caching", "eviction"):
+        info = f"Needs {missing[name].what}." if name in missing else FORM[name].help
+        updates[name] = gr.update(interactive=name not in missing, info=info)
+    if "enable_prefix_caching" in missing:
+        updates["enable_prefix_caching"]["value"] = False
+    if "eviction" not in missing and eviction == "priority":
+        updates["eviction"]["info"] = PRIORITIES if shared > 1 else ALIKE
+    return list(updates.values())
 
 
 FOLLOWS: tuple[tuple[tuple[str, ...], tuple[str, ...], Callable[..., list[dict[str, Any]]]], ...] = (
@@ -183,7 +146,7 @@ FOLLOWS: tuple[tuple[tuple[str, ...], tuple[str, ...], Callable[..., list[dict[s
 
 def _values(name: str) -> tuple[Any, ...]:
     """All that a switch can be."""
-    return tuple(LINK.choices.get(name, (True, False)))
+    return tuple(FORM[name].options) or (True, False)
 
 
 def _show(inputs: Inputs) -> list[Any]:
@@ -191,7 +154,7 @@ def _show(inputs: Inputs) -> list[Any]:
     follows: dict[str, dict[str, Any]] = {}
     for names, dependent, state in FOLLOWS:
         follows |= zip(dependent, state(*(getattr(inputs, name) for name in names)), strict=True)
-    updates = [gr.update(value=getattr(inputs, name)) | follows.get(name, {}) for name in NAMES]
+    updates = [gr.update(value=getattr(inputs, name)) | follows.get(name, {}) for name in FORM.names]
     return [_chosen(preset_of(inputs)), *updates]
 
 
@@ -207,6 +170,7 @@ def _presets() -> Iterator[tuple[Sequence[Any], Any]]:
 
 def _named() -> str:
     """A script that finds the preset with the controls' values. An empty number is its default, as for the server."""
-    known = [([getattr(preset.inputs, name) for name in NAMES], _chosen(key)) for key, preset in PRESETS.items()]
+    known = [([getattr(preset.inputs, name) for name in FORM.names], _chosen(key)) for key, preset in PRESETS.items()]
     find = answering(known, otherwise=_chosen(None))
-    return f"(...values) => ({find})(...values.map((value, i) => value ?? {json.dumps(list(DEFAULTS.values()))}[i]))"
+    usual = json.dumps(list(FORM.defaults.values()))
+    return f"(...values) => ({find})(...values.map((value, i) => value ?? {usual}[i]))"

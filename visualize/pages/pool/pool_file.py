@@ -13,7 +13,7 @@ from lab.trace.json_codec import dump_json, from_dict, to_dict
 from lab.trace.recorder import BatchEvent, BatchStep
 from lab.trace.run import RunFileError
 from visualize.pages.pool.pool_frames import BatchReducer
-from visualize.pool_inputs import BOUNDS
+from visualize.pool_inputs import FORM
 from visualize.reduce.ndjson import reduced
 
 FORMAT, VERSION = "decode-lab-pool", 1
@@ -71,6 +71,6 @@ def _refuse_impossible(entries: Sequence[BatchEvent]) -> None:
     begun = [entry for entry in entries if isinstance(entry.event, RunStarted)]
     if not entries or owners != list(range(len(owners))) or [entry.owner for entry in begun] != owners:
         raise ValueError("its sequences are not numbered in the order in which they began")
-    most, blocks = int(BOUNDS["sequences"][1]), int(BOUNDS["num_blocks"][1])
+    most, blocks = (int(FORM[name].bounds[1]) for name in ("sequences", "num_blocks"))
     if len(owners) > most or not all(0 < entry.event.num_blocks <= blocks for entry in begun):
         raise ValueError(f"it has more than {most} sequences or {blocks} blocks")

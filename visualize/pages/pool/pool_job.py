@@ -10,8 +10,7 @@ from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.live_run import LiveJob
 from visualize.pages.pool.pool_frames import BatchReducer
 from visualize.pages.pool.pool_metrics import Before
-from visualize.pool_inputs import IN_CODE, Inputs
-from visualize.text import told_in_page_words
+from visualize.pool_inputs import Inputs
 
 
 class BatchRun(LiveJob):
@@ -24,12 +23,11 @@ class BatchRun(LiveJob):
     def _decode(self) -> Iterator[BatchStep]:
         inputs = self._inputs
         config, jobs = inputs.config(), inputs.jobs()  # what makes no sense is refused before any model is loaded
-        with told_in_page_words(IN_CODE):
-            yield from arrivals(
-                self.engine("matched"),
-                jobs,
-                config,
-                every=inputs.every,
-                max_num_seqs=inputs.max_num_seqs,
-                cancelled=self.cancelled,
-            )
+        yield from arrivals(
+            self.engine("matched"),
+            jobs,
+            config,
+            every=inputs.every,
+            max_num_seqs=inputs.max_num_seqs,
+            cancelled=self.cancelled,
+        )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import gradio as gr
 
 from lab.config import SamplingParams
 from lab.errors import LabError, PromptError
+from lab.settings import SETTINGS
 from lab.vllm.client import Server
 from visualize import page_header as header
 from visualize.charts import server_charts as figures
@@ -18,22 +20,24 @@ from visualize.gradio_events import QUIET, begins, keep_address, ready, stops, w
 from visualize.jobs.job_queue import JobQueue
 from visualize.pages.server.remote_run import Prompts, Watch
 from visualize.pages.server.watched import labels
+from visualize.run_settings import bounded
 from visualize.text import as_line, visible, visible_lines
-from visualize.url_settings import Link
+from visualize.url_settings import Form
 
-LABELS = {"prompt": "Prompt", "max_tokens": "Max tokens", "temperature": "Temperature", "seed": "Seed"}
-SAYS = {
-    "prompt": "Sent to the server unchanged.",
-    "max_tokens": "The answer ends after this many at most.",
-    "temperature": "0 always takes the likeliest token (greedy).",
-    "seed": "Empty: no seed is sent.",
-}
-LINK = Link(
-    {"prompt": "Once upon a time", "max_tokens": 64, "temperature": 0.0, "seed": None},
-    {},
-    {"max_tokens": (1, 512), "temperature": (0.0, 2.0), "seed": (0, 2**31 - 1)},
-    {"prompt": 8000},
-    ("seed",),
+FORM = Form(
+    (
+        replace(
+            SETTINGS["prompt"],
+            help="Sent to the server unchanged.",
+            default="Once upon a time",
+            most_characters=8000,
+            lines=8,
+            max_lines=14,
+        ),
+        replace(SETTINGS["max_tokens"], help="The answer ends after this many at most.", bounds=(1, 512)),
+        SETTINGS["temperature"],
+        replace(SETTINGS["seed"], help="Empty: no seed is sent."),
+    )
 )
 
 
@@ -46,7 +50,7 @@ def build(pages: gr.Blocks, server: Server, queue: JobQueue) -> None:
     def send(request: gr.Request, *values: Any) -> str:
         record = {"watch": watch.channel.id, "id": uuid.uuid4().hex}
         try:
-            asked = prompts.begin(request.session_hash, *_asked(LINK.controls(values)))
+            asked = prompts.begin(request.session_hash, *_asked(FORM.from_controls(values)))
         except LabError as error:
             return as_line(record | {"problem": visible(str(error))})
         if asked is None:
@@ -54,9 +58,9 @@ def build(pages: gr.Blocks, server: Server, queue: JobQueue) -> None:
         return as_line(record | {"answer": asked.channel.id, "prompt": visible_lines(str(values[0]))})
 
     def opened(request: gr.Request) -> list[Any]:
-        asked, notices = LINK.read(request.query_params)
+        asked, notices = FORM.read(request.query_params)
         warn(notices)
-        return [as_line({"watch": watch.channel.id}), *({**LINK.defaults} | asked).values()]
+        return [as_line({"watch": watch.channel.id}), *(FORM.defaults | asked).values()]
 
     header.build("Server")
     with gr.Row(elem_id="lab", elem_classes="attached"):
@@ -70,19 +74,15 @@ def build(pages: gr.Blocks, server: Server, queue: JobQueue) -> None:
             view = component("pages/server/page", setup, elem_id="sheet")
     begins(press.click(send, controls, view, **QUIET))
     stops(pages, halt.click, prompts)
-    keep_address(controls, LINK)
+    keep_address(controls, FORM)
     ready(pages.load(opened, outputs=[view, *controls], **QUIET))
 
 
 def _controls() -> list[Any]:
-    widgets = Widgets(LINK, LABELS, SAYS)
+    widgets = Widgets(FORM)
     with gr.Column(elem_id="settings", elem_classes="asked"):
-        return [
-            widgets.text("prompt", 8, 14),
-            widgets.slider("max_tokens"),
-            widgets.slider("temperature", 0.05),
-            widgets.number("seed"),
-        ]
+        widgets.add(*FORM.names)
+    return widgets.values
 
 
 def _asked(controls: Mapping[str, Any]) -> tuple[str, SamplingParams]:
@@ -94,8 +94,7 @@ def _asked(controls: Mapping[str, Any]) -> tuple[str, SamplingParams]:
     prompt = str(controls["prompt"])
     if not prompt.strip():
         raise PromptError("The prompt is empty: write how the text begins.")
-    if len(prompt) > LINK.most_characters["prompt"]:
-        raise PromptError(f"The prompt has {len(prompt):,} characters; the most is {LINK.most_characters['prompt']:,}.")
-    LINK.check(controls, LABELS)
+    bounded(prompt, FORM["prompt"].most_characters)
+    FORM.check(controls)
     sampling = {name: controls[name] for name in ("max_tokens", "temperature", "seed")}
     return prompt, SamplingParams(**sampling)

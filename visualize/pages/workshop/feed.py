@@ -15,7 +15,7 @@ from visualize.charts import workshop_charts as figures
 from visualize.jobs.job_queue import TICK, JobQueue
 from visualize.jobs.sse_channel import Channel
 from visualize.pages.workshop.presenter import Presenter
-from visualize.pages.workshop.shared_pools import UNTOLD, SharedPools
+from visualize.pages.workshop.shared_pools import IGNORED, SharedPools
 from visualize.text import as_line
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class RoomFeed:
         self._points: deque[tuple[int, int, int]] = deque(maxlen=figures.SECONDS + 1)  # running, waiting, tokens
         self._tokens = 0
         self._second = time.monotonic()
-        threading.Thread(target=self._tell, name="decode-lab-room", daemon=True).start()
+        threading.Thread(target=self._report, name="decode-lab-room", daemon=True).start()
 
     # -- a monitor of engines (``lab.registry.EngineMonitor``) ------------------------------------------
 
@@ -47,7 +47,7 @@ class RoomFeed:
         heard = self._heard
 
         def take(owner: int, seconds: float, event: Event) -> None:
-            if not isinstance(event, UNTOLD):
+            if not isinstance(event, IGNORED):
                 heard.append((model, owner, event))
 
         return take
@@ -57,19 +57,19 @@ class RoomFeed:
 
     # -- telling -------------------------------------------------------------------------------
 
-    def _tell(self) -> None:
-        told: int | None = None  # followers; None: nobody watches, so whoever comes next is told at once
+    def _report(self) -> None:
+        reported: int | None = None  # followers; None: nobody watches, so whoever comes next is reported at once
         while not self._queue.closed:
             time.sleep(TICK)
             try:
                 changed, followers = self._listen(), self._lead.followers
                 if not self.channel.readers:
-                    told = None
-                elif changed or followers != told:
-                    told = followers
+                    reported = None
+                elif changed or followers != reported:
+                    reported = followers
                     self.channel.put(as_line(self._record() | {"followers": followers}))
             except Exception:
-                log.exception("the room could not be told")
+                log.exception("the room could not be reported")
                 self._pools = SharedPools()  # starts over with the next sequence
         for channel in (self.channel, self._lead.channel):  # else a server that shuts down would wait for followers
             channel.close()

@@ -57,7 +57,7 @@ class Presenter:
         if channel is not self._shown and (events := self._store.events(run)):
             self._store.put(self._place, run, events)
         self._shown = channel
-        self._tell(run, at, guess)
+        self._announce(run, at, guess)
         return True
 
     def leads(self, page: str, session: str | None, *, take: bool) -> bool:
@@ -75,7 +75,7 @@ class Presenter:
     def stop(self, query: str | None) -> None:
         """Show nothing but settings. Whoever leads still does: a page may lead before it has a run to show."""
         self._shown, self.query = None, query
-        self._tell(None, None, None)
+        self._announce(None, None, None)
 
     def opened(self, visitor: str | None, transcript: str) -> None:
         """Keep a run that a visitor opened from a file: it can be shown like one decoded here, until too much has been
@@ -105,8 +105,8 @@ class Presenter:
             self._opened.pop(visitor, None)
         if visitor is not None and visitor == self._session:
             self.leader = self._session = None
-            self.channel.put(as_line(self._told | {"left": True}))
+            self.channel.put(as_line(self._message | {"left": True}))
 
-    def _tell(self, run: str | None, at: int | None, guess: list[int] | None) -> None:
-        self._told = {"run": run, "at": at, "guess": guess}
-        self.channel.put(as_line(self._told))
+    def _announce(self, run: str | None, at: int | None, guess: list[int] | None) -> None:
+        self._message = {"run": run, "at": at, "guess": guess}
+        self.channel.put(as_line(self._message))

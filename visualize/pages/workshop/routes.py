@@ -40,11 +40,11 @@ class WorkshopRoutes:
         self._access, self._lead, self._room, self._joining = access, lead, room, joining
 
     def routes(self) -> list[Route]:
-        doors = {"join": self._join, "presenter": self._presenter, "lead": self._show}
-        return [Route(f"/workshop/{name}", self._door(answer), methods=["POST"]) for name, answer in doors.items()]
+        answers = {"join": self._join, "presenter": self._presenter, "lead": self._show}
+        return [Route(f"/workshop/{name}", self._route(answer), methods=["POST"]) for name, answer in answers.items()]
 
-    def _door(self, answer: Callable[[Body], Body]) -> Callable[[Request], Awaitable[Response]]:
-        async def door(request: Request) -> Response:
+    def _route(self, answer: Callable[[Body], Body]) -> Callable[[Request], Awaitable[Response]]:
+        async def respond(request: Request) -> Response:
             body = await _read(request)
             if body is None:
                 return JSONResponse({"problem": NONSENSE}, 400)
@@ -54,7 +54,7 @@ class WorkshopRoutes:
                 await asyncio.sleep(PAUSE)
                 return JSONResponse({"problem": str(error)}, 403)
 
-        return door
+        return respond
 
     def _join(self, body: Body) -> Body:
         """{code}. Answers with the channels of the presenter and of the room, and with the presenter's settings: null
@@ -81,7 +81,7 @@ class WorkshopRoutes:
         and was not to be replaced."""
         self._access.lead(body.get("key"))
         run, at, guess = (body.get(name) for name in ("run", "at", "guess"))
-        if not (at is None or _is_number(at)) or not (guess is None or _is_guess(guess)):
+        if not (at is None or _is_number(at)) or not (guess is None or _is_token_place(guess)):
             return {"followers": self._lead.followers, "problem": NO_FRAME}
         who, session, query = str(body.get("who")), str(body.get("session") or "") or None, str(body.get("query") or "")
         if not self._lead.leads(who, session, take=body.get("take") is True):
@@ -99,7 +99,7 @@ def _is_number(frame: object) -> bool:
     return type(frame) is int and 0 <= frame < MOST_FRAMES
 
 
-def _is_guess(guess: object) -> bool:
+def _is_token_place(guess: object) -> bool:
     return isinstance(guess, list) and len(guess) == 2 and all(map(_is_number, guess))
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from lab.kv_cache.kv_cache import CacheConfig
+from lab.settings import KV_DTYPES
 from lab.trace.events import Bonus, Distributions, Event, Finished, Judged, Proposed, Recovered, RunStarted
 from visualize.reduce.block_map import PoolBlocks
 from visualize.reduce.sequence_table import Progress
-from visualize.states import KV_FORMATS
 
-UNTOLD = (Proposed, Judged, Distributions, Recovered, Bonus)
+IGNORED = (Proposed, Judged, Distributions, Recovered, Bonus)
 """The events that are ignored here: there are many of them, and ``Committed`` has their outcome."""
 
 
-MOST_TOLD = 4096
+MOST_BLOCKS = 4096
 """Most blocks that are sent one by one: more cannot be drawn as squares, and each message would take megabytes."""
 
 
@@ -51,7 +51,7 @@ class SharedPool:
         return {
             "name": self.name,
             "block_size": self.blocks.block_size,
-            "blocks": self.blocks.columns(MOST_TOLD)[0],
+            "blocks": self.blocks.columns(MOST_BLOCKS)[0],
             "occupancy": self.blocks.occupancy()._asdict(),
             "guests": [vars(guest) for guest in self.guests.values()],
         }
@@ -112,7 +112,7 @@ class SharedPools:
 def _named(model: str, setting: CacheConfig) -> str:
     if not setting.num_blocks:
         return f"{model}, no cache"
-    parts = [KV_FORMATS[setting.kv_dtype], f"blocks of {setting.block_size}"]
+    parts = [KV_DTYPES[setting.kv_dtype], f"blocks of {setting.block_size}"]
     parts += [] if setting.paged else ["contiguous"]
     parts += ["prefix caching"] * setting.enable_prefix_caching
     return f"{model}, {', '.join(parts)}"

@@ -1,0 +1,373 @@
+"""Each bench measures what it reports, on tiny models: the right rows, of the same work, and their ratios."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lab import Engine, EngineConfig, LabError, Run, SamplingParams, UnsupportedModelError
+from lab.bench import __main__ as command
+from lab.bench import ladder, llama, logprobs_cost, vllm_bench, window_sweep
+from lab.bench import roofline_bench as roofline
+from lab.bench.ladder import LadderRow, format_rows, ladder_configs, time_rows
+from lab.bench.vllm_bench import accepted_by_round, format_vllm, run_vllm
+from lab.engine.request import Request
+from lab.measure.prompts import PROMPTS
+from lab.trace.events import Committed, Distributions, FellBack, Finished, RunStarted, StepTimed
+from lab.trace.recorder import Recorder
+from lab.vllm.completion import CompletionEnd, ReportedRounds
+from tests import tiny_models
+
+TWO = ("The king", "A fox")
+
+
+@pytest.fixture(scope="module")
+def lab():
+    return tiny_models.engine("llama", "good")
+
+
+@pytest.fixture
+def bench(lab, monkeypatch, tmp_path, capsys):
+    """Runs a bench's command in this process; returns its record and what it printed."""
+
+    def run(*arguments: str, engine: Engine = lab) -> tuple[dict, str]:
+        monkeypatch.setattr(command, "load_engine", lambda *_, **__: engine)
+        monkeypatch.setattr(sys, "argv", ["bench", *arguments, "--json", str(tmp_path / "out.json")])
+        assert command.main() == 0
+        return json.loads((tmp_path / "out.json").read_text()), capsys.readouterr().out
+
+    return run
+
+
+def silent(line: str) -> None:
+    pass
+
+
+# -- ladder ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_ladder_times_every_rung_and_both_baselines(bench, monkeypatch) -> None:
+    monkeypatch.setattr(ladder, "PROMPTS", TWO)
+    monkeypatch.setattr(ladder, "GAMMAS", (2, 3))
+    monkeypatch.setattr(ladder, "held_out_prompts", lambda: ["Long ago", "In the forest"])
+    result, table = bench("ladder", "--max-tokens", "8", "--repeats", "2")
+    stock = ["cache, nothing recorded", "transformers generate", "transformers assisted generation"]
+    assert [row["name"] for row in result["ladder"]] == [*ladder_configs(result["best_gamma"]), *stock]
+    assert result["best_gamma"] in (2, 3)
+    greedy, _, drawn, drafted = result["unseen"]
+    assert (greedy["name"], drafted["name"]) == ("greedy, cache", "temperature 0.8, speculation (gamma 4)")
+    ratios, medians = result["ratios"], {row["name"]: row["median"] for row in result["ladder"]}
+    unseen = "speculation / cache, unseen texts, temperature 0.8"
+    assert ratios[unseen] == drafted["median"] / drawn["median"]
+    assert ratios["cache / transformers generate"] == medians["cache"] / medians["transformers generate"]
+    for row in result["ladder"] + result["gammas"] + result["unseen"]:
+        assert row["samples"] == 4
+        assert 0 < row["lower"] <= row["median"] <= row["upper"]
+    for name in (*medians, *ratios):
+        assert name in table
+
+
+def test_rows_of_the_ladder_are_of_the_same_work(lab) -> None:
+    for name, gamma in (("transformers generate", None), ("transformers assisted", 3)):
+        assert ladder.timed(lab, name, ladder.stock_generate(lab, 9, gamma=gamma), "The king")[0] == 9
+    rows = [{"name": "cache", "median": 0.4249, "lower": 0.3619, "upper": 0.4871}]  # a large model on a CPU
+    assert format_rows(rows, "cache").splitlines()[1].split() == ["cache", "0.425", "0.362", "to", "0.487", "1.00"]
+    for captured in (False, True):  # a last, shorter window has its own graph, and the prompt decides which
+        asked, engine = [], SimpleNamespace(device="cpu", cuda_graphs=captured)
+        (row,) = time_rows(engine, {"cache": lambda prompt, asked=asked: asked.append(prompt) or 1}, "AB", 1, silent)
+        assert row.samples == 2
+        assert asked == [*("AB" if captured else "A"), "A", "B"]
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_run_that_failed_or_fell_back_is_not_timed(monkeypatch, recorded) -> None:
+    lab = tiny_models.engine("llama", "good")
+
+    def timed(config: EngineConfig) -> int:
+        generate = ladder.lab_generate(lab, config, SamplingParams(max_tokens=5, ignore_eos=True))
+        return (generate if recorded else ladder._unrecorded(generate))("The king")
+
+    assert timed(EngineConfig(speculative="draft")) == 5
+    monkeypatch.setattr(lab.draft, "forward", None)
+    with pytest.raises(LabError, match="went on without its drafter"):
+        timed(EngineConfig(speculative="draft"))
+    monkeypatch.setattr(lab.target, "forward", None)
+    with pytest.raises(LabError, match="failed"):
+        timed(EngineConfig())
+
+
+def test_the_unrecorded_row_emits_no_step_events(lab, monkeypatch) -> None:
+    seen, emit, sampling = [], Recorder.emit, SamplingParams(max_tokens=5, ignore_eos=True)
+    monkeypatch.setattr(Recorder, "emit", lambda self, kind, **fields: seen.append(kind) or emit(self, kind, **fields))
+    generate = ladder._unrecorded(lambda prompt: len(lab.generate(prompt, EngineConfig(), sampling).token_ids))
+    assert generate("The king") == 5
+    assert set(seen) == {RunStarted, Committed, Finished}
+    lab.generate("The king", EngineConfig(), sampling)
+    assert StepTimed in seen
+
+
+# -- llama.cpp -------------------------------------------------------------------------------
+
+
+def test_without_llama_cpp_the_command_says_what_to_install(bench, monkeypatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    with pytest.raises(SystemExit):
+        bench("llama")
+    assert "pip install -r requirements-optional.txt" in capsys.readouterr().err
+
+
+def test_the_gguf_file_holds_the_weights(lab, tmp_path) -> None:
+    gguf = pytest.importorskip("gguf", reason="the package gguf is not installed (requirements-optional.txt)")
+    from lab.bench.gguf_file import write_gguf
+
+    model, config = lab.target.model, lab.target.model.config
+    write_gguf(model, tmp_path / "model.gguf", "bf16")
+    file = gguf.GGUFReader(tmp_path / "model.gguf")
+    assert file.fields["llama.attention.head_count_kv"].contents() == config.num_key_value_heads
+    found = {tensor.name: torch.tensor(gguf.dequantize(tensor.data, tensor.tensor_type)) for tensor in file.tensors}
+    assert len(found) == len(list(model.parameters()))
+    layer = model.model.layers[1]
+    for name, weight in (("attn_v", layer.self_attn.v_proj), ("ffn_down", layer.mlp.down_proj)):
+        torch.testing.assert_close(found[f"blk.1.{name}.weight"], weight.weight.data.bfloat16().float())
+    torch.testing.assert_close(found["blk.1.attn_norm.weight"], layer.input_layernorm.weight.data)
+    turned, half = layer.self_attn.q_proj.weight.data.bfloat16().float(), config.head_dim // 2
+    torch.testing.assert_close(found["blk.1.attn_q.weight"][:4], turned[[0, half, 1, half + 1]])
+    with pytest.raises(UnsupportedModelError, match="only plain Llama models"):
+        write_gguf(tiny_models.engine("gpt2").target.model, tmp_path / "other.gguf", "f32")
+
+
+def test_llama_cpp_gives_the_same_tokens_and_every_row_is_timed(lab, bench, monkeypatch) -> None:
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (requirements-optional.txt)")
+    monkeypatch.setattr(llama, "PROMPTS", TWO)
+    result, table = bench("llama", "--max-tokens", "8", "--repeats", "1")
+    names = ["cache", "cache + speculation (gamma 6)", *(f"llama.cpp, {dtype}" for dtype in llama.DTYPES)]
+    assert [row["name"] for row in result["rows"]] == names
+    assert result["alike"]["f32"] == [8, 8]
+    assert len(result["ratios"]) == 2 * len(llama.DTYPES)
+    assert "llama.cpp, f16" in table
+
+
+def test_llama_rows_name_their_models_and_ratios_are_in_their_order(lab, monkeypatch) -> None:
+    @contextmanager
+    def decoder(*_):
+        yield lambda prompt, tokens: [0] * tokens
+
+    monkeypatch.setattr(llama, "PROMPTS", TWO)
+    monkeypatch.setattr(llama, "_imported", lambda: (lambda *_: None, "0"))
+    monkeypatch.setattr(llama, "llama_cpp", decoder)
+    result = llama.run_llama(lab, 4, 1, silent)
+    assert (result["target"], result["draft"]) == (lab.target.name, lab.draft.name)
+    theirs = [f"llama.cpp, {letter}" for letter in "qwertyuiop"]  # the order of a set would differ between processes
+    rows = [LadderRow(name, rate, rate, rate, 1) for rate, name in enumerate(["cache", *theirs], 1)]
+    found = llama._ratios(rows, ["cache"])
+    assert list(found) == [f"cache / {name}" for name in theirs]
+    assert found["cache / llama.cpp, w"] == 1 / 3
+    monkeypatch.setattr(type(lab), "device", "cuda:0")
+    with pytest.raises(LabError, match="Add --device cpu"):
+        llama.run_llama(lab, 8, 1, silent)
+
+
+# -- roofline and logprobs -------------------------------------------------------------------
+
+
+def test_the_roofline_has_every_kind_of_step(bench) -> None:
+    lab = tiny_models.engine("llama", "identical")
+    result, table = bench("roofline", "--max-tokens", "8", "--repeats", "2", engine=lab)
+    rows = {row["name"]: row for row in result["rows"]}
+    many = f"decode, {roofline.TOGETHER} at once"
+    speculative = ["draft, 4 passes", "verify, 4 proposals"]
+    assert list(rows) == ["prefill", "decode", "decode, INT8", "decode, no cache", many, *speculative]
+    for row in rows.values():
+        assert row["steps"] >= 2
+        assert min(row["least_ms"], row["ms"], row["share"]) > 0
+        assert row["bound"] in ("memory", "compute")
+    decode, verify = rows["decode"], rows["verify, 4 proposals"]
+    assert decode["steps"] == 2 * 7
+    assert verify["steps"] == 2  # a second round has room for only one proposal
+    assert rows["prefill"]["flops"] > rows[many]["flops"] > verify["flops"] > decode["flops"]
+    assert rows["decode, INT8"]["bytes"] < decode["bytes"] < rows[many]["bytes"]
+    assert rows["draft, 4 passes"]["bytes"] > 3.9 * lab.draft.weight_bytes
+    assert result["prefill_tokens"] >= tiny_models.CONTEXT // 2
+    assert result["machine"]["torch_threads"]
+    assert "FLOPs a byte" in table
+    alone = roofline.run_roofline(tiny_models.engine("llama"), 6, 1, silent)["rows"]
+    assert [row["name"] for row in alone] == list(rows)[:5]
+
+
+def test_a_roofline_that_cannot_be_measured_is_refused(lab, monkeypatch) -> None:
+    with pytest.raises(LabError, match=r"--max-tokens 5 leaves no room for a whole round: .* Ask for 6 or more"):
+        roofline.run_roofline(lab, 5, 1, silent)
+    result, results = Request.result, count()
+
+    def fallen(request: Request) -> Run:  # only the first of several requests is asked for its steps
+        run = result(request)
+        return Run([*run.events, FellBack(t_ms=0, part="kernel", reason="Too slow.")]) if next(results) else run
+
+    monkeypatch.setattr(Request, "result", fallen)
+    with pytest.raises(LabError, match="went on without its kernel"):
+        roofline._steps(lab, TWO, EngineConfig(), 4, "decode")
+    monkeypatch.setattr(roofline, "device_limits", lambda device, dtype: None)
+    with pytest.raises(LabError, match="a copy or a float32 matrix product failed on cpu"):
+        roofline.run_roofline(lab, 6, 1, silent)
+
+
+def test_every_round_is_repeated_with_recording_as_the_only_difference(bench, monkeypatch) -> None:
+    monkeypatch.setattr(logprobs_cost, "PROMPTS", TWO)
+    asked: list[tuple[int, tuple[int, ...]]] = []
+    real = logprobs_cost.finish
+
+    def watched(engine, requests, config):
+        runs, seconds = real(engine, requests, config)
+        wanted = requests[0].sampling.logprobs
+        assert any(isinstance(event, Distributions) for event in runs[0].events) == bool(wanted)
+        asked.append((wanted, tuple(runs[0].token_ids)))
+        return runs, seconds
+
+    monkeypatch.setattr(logprobs_cost, "finish", watched)
+    result, table = bench("logprobs", "--logprobs", "3", "--max-tokens", "12", "--repeats", "2")
+    for wanted in (0, 3):
+        assert {tokens for own, tokens in asked if own == wanted} == {tokens for _, tokens in asked}
+    assert result["steps"] > 4
+    assert min(result["plain_ms"], result["recorded_ms"]) > 0
+    added = result["added_ms"]
+    assert added["lower"] <= added["median"] <= added["upper"]
+    assert f"added {added['median']:.3f} ms" in table
+    assert bench("logprobs", "--max-tokens", "3", "--repeats", "1", "--logprobs", "1")[0]["steps"] > 0
+
+
+# -- adaptive window -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(monkeypatch):
+    monkeypatch.setattr(window_sweep, "GAMMAS", (1, 3))
+    for name in ("STORIES", "PROGRAMS"):
+        monkeypatch.setattr(window_sweep, name, getattr(window_sweep, name)[:2])
+    return tuple(tiny_models.engine("llama", draft) for draft in ("good", "bad"))
+
+
+def test_every_window_is_timed_on_every_kind_of_prompt_by_engines_that_fit_together(pair) -> None:
+    """On a GPU, an engine's cache may otherwise take most of what the engines before it have left."""
+    made = []
+
+    class Counted(Engine):
+        def clone(self, **how) -> Engine:
+            made.append(super().clone(**how))
+            return made[-1]
+
+    for engine in pair:
+        engine.__class__ = Counted
+    result = json.loads(json.dumps(window_sweep.run_window(*pair, max_tokens=6, repeats=1, report=silent)))
+    assert list(result["rows"]) == ["off", "gamma 1", "gamma 3", "adaptive"]
+    assert [kind["draft"] for kind in result["mix"].values()] == ["good", "good", "bad"]
+    for row in result["rows"].values():
+        assert 0 < row["lower"] <= row["mix"] <= row["upper"]
+        assert min(row[kind] for kind in result["mix"]) > 0
+    text = window_sweep.format_window(result)
+    for name in (*result["rows"], *result["ratios"], "easy", "hard"):
+        assert name in text
+    assert len(made) == 4 * 3
+    assert max(sum(engine.occupancy()) for engine in made) < pair[0].default_num_blocks(EngineConfig()) / 8
+    adaptive = [name for name, config in window_sweep.window_configs(100).items() if config.adaptive_window]
+    assert adaptive == ["adaptive"]
+
+
+def test_a_rate_is_all_tokens_over_all_time_of_a_repeat(pair, monkeypatch) -> None:
+    calls = Counter()
+
+    def timed(engine, request, config) -> tuple[int, float]:
+        """Ten tokens, in as many seconds as the setting has draft tokens and one more, doubled for code; repeat after
+        repeat takes longer."""
+        proposed = config.num_speculative_tokens if config.speculative == "draft" else 0
+        sampling = request.sampling
+        what = engine.draft.name, request.prompt, sampling.temperature, sampling.seed
+        assert (sampling.max_tokens, sampling.ignore_eos) == (6, True)
+        calls[what, config] += 1
+        again = calls[what, config] - 1 or 100  # the first is not counted
+        return 10, again * (proposed + 1) * (2 if request.prompt in window_sweep.PROGRAMS else 1)
+
+    monkeypatch.setattr(window_sweep, "timed", timed)
+    rows = window_sweep.run_window(*pair, max_tokens=6, repeats=3, report=silent)["rows"]
+    for name, seconds in {"off": 1, "gamma 1": 2, "gamma 3": 4, "adaptive": 4}.items():
+        rates = {kind: rate * seconds for kind, rate in rows[name].items()}
+        assert rates == {"mix": 3.75, "lower": 3.125, "upper": 5.625, "easy": 5, "middling": 2.5, "hard": 5}
+    kinds = (
+        ("good", window_sweep.STORIES, 0.0),
+        ("good", window_sweep.PROGRAMS, 1.5),
+        ("bad", window_sweep.STORIES, 0.0),
+    )
+    assert {what for what, _ in calls} == {
+        (draft, prompt, temperature, seed)
+        for draft, prompts, temperature in kinds
+        for seed, prompt in enumerate(prompts)
+    }
+    rows = {"off": {"mix": 100.0}, "gamma 1": {"mix": 80.0}, "gamma 3": {"mix": 120.0}, "adaptive": {"mix": 150.0}}
+    found = window_sweep.against_fixed(rows, "mix")
+    assert found == {"worst": "gamma 1", "to_worst": 1.875, "best": "gamma 3", "to_best": 1.25}
+
+
+# -- vLLM ------------------------------------------------------------------------------------
+
+GAMMA = 3
+
+
+@dataclass
+class Standin:
+    """Gives a fixed answer to each prompt."""
+
+    answers: dict[str, tuple[str, ReportedRounds | None]]
+    address: str = "http://127.0.0.1:8000"
+    serves: tuple[str, ...] = ("tiny",)
+
+    async def models(self) -> tuple[str, ...]:
+        return self.serves
+
+    async def complete(self, model: str, prompt: str, sampling: SamplingParams) -> AsyncIterator[str | CompletionEnd]:
+        text, reported = self.answers[prompt]
+        yield text[:5]
+        yield text[5:]
+        yield CompletionEnd("length", 4, sampling.max_tokens, reported)
+
+
+def test_rounds_of_vllm_are_compared_and_a_server_without_any_is_refused(monkeypatch) -> None:
+    """The stand-in drafts whole windows to the end, as vLLM does: its last round has more draft tokens."""
+    monkeypatch.setattr(vllm_bench, "PROMPTS", prompts := PROMPTS[:2])
+    engine, answers = tiny_models.engine("llama", "good", shape={"num_hidden_layers": 3}), {}
+    for prompt in prompts:
+        config = EngineConfig(speculative="draft", num_speculative_tokens=GAMMA)
+        run = engine.generate(prompt, config, SamplingParams(max_tokens=24))
+        accepted = (*accepted_by_round(run, GAMMA), 1)
+        answers[prompt] = run.text, ReportedRounds((GAMMA,) * len(accepted), accepted)
+    standin = Standin(answers)
+    result = run_vllm(engine, standin, 24, silent)
+    assert (result["gamma"], [row["prompt"] for row in result["rows"]]) == (GAMMA, list(prompts))
+    for row in result["rows"]:
+        assert row["same_text"]
+        assert row["alike"] == len(row["ours"]) > 4
+        assert 0 < sum(row["ours"]) < GAMMA * len(row["ours"])
+    assert format_vllm(result).count("yes") == len(prompts)
+
+    text, rounds = answers[prompts[0]]
+    other = list(rounds.accepted)
+    other[3] = (other[3] + 1) % (GAMMA + 1)
+    answers[prompts[0]] = text + "!", replace(rounds, accepted=tuple(other))
+    first, *others = run_vllm(engine, standin, 24, silent)["rows"]
+    assert (first["same_text"], first["alike"]) == (False, 3)
+    assert all(row["same_text"] for row in others)
+
+    for reported in (None, ReportedRounds((), ())):
+        answers[prompts[0]] = "a text", reported
+        with pytest.raises(LabError, match="per-request-spec-decode-metrics detailed"):
+            run_vllm(engine, standin, 24, silent)
+    with pytest.raises(LabError, match="8000 serves no model"):
+        run_vllm(engine, Standin({}, serves=()), 24, silent)
