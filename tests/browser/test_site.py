@@ -104,7 +104,7 @@ def test_a_recorded_run_plays(page: Page, site: Path) -> None:
     page.keyboard.press("End")
     page.wait_for_selector(".place:has-text('end')")
     page.locator(".token.accepted").first.click()
-    expect(page.locator(".verdict h2")).to_contain_text("guess")
+    expect(page.locator(".verdict h2")).to_contain_text("draft token")
     expect(page.locator(".verdict .main-svg").first).to_be_visible()  # its distributions were recorded
     assert page.locator("#stage .verdict").bounding_box()["width"] > 800  # as wide as two charts
     assert page.evaluate("getComputedStyle(document.querySelector('[data-do=play]')).borderTopWidth") == "1px"

@@ -32,7 +32,7 @@ COLUMNS = (
         "Inter-token latency: median; small: 99th percentile; both medians of the runs. Tokens of one "
         "round share its time.",
     ),
-    ("acceptance rate", "Accepted / proposed draft tokens, all runs together."),
+    ("acceptance\nrate", "Accepted / proposed draft tokens, all runs together."),
     ("KV cache", "Peak bytes: tokens stored; small: memory allocated."),
     ("memory", "Peak memory. CPU: the whole process, with all else that it holds; GPU: memory allocated in the run."),
     ("output", "Compared with the first setting's."),

@@ -32,7 +32,7 @@ ABOUT = {
     "waiting": ("waiting", "Requests that wait for room."),
     "speed": ("Decode speed", "Tokens per second, all requests together, since the previous reading."),
     "hits": ("Prefix cache hits", "Tokens found, of those looked up in the prefix cache: last minute."),
-    "length": ("Tokens per round", "Mean acceptance length: 1 + accepted draft tokens / rounds, last minute."),
+    "length": ("Tokens / round", "Mean acceptance length: 1 + accepted draft tokens / rounds, last minute."),
     "kept": ("Acceptance rate", "Accepted / proposed draft tokens, last minute."),
     "preempted": ("preemptions", "How often a request lost its blocks, since the server was started."),
 }
