@@ -132,7 +132,7 @@ class Setting:
         return f"a {'whole ' if self.whole else ''}number from {low:,.10g} to {high:,.10g}"
 
 
-KV_DTYPES = {"auto": "Auto (model)", "int8": "INT8", "int4": "INT4"}
+KV_DTYPES = {"auto": "Auto", "int8": "INT8", "int4": "INT4"}
 DRAFTERS = {
     "off": "Off",
     "draft": "Draft model",
@@ -159,7 +159,6 @@ SETTINGS = {
             "paged",
             "Paged KV cache",
             "Off: memory for the maximum length is reserved up front.",
-            vllm="always (PagedAttention)",
             needs=(CACHE,),
             off=False,
         ),

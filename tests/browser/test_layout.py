@@ -41,7 +41,7 @@ CUT = """(longest) => [...document.querySelectorAll(".readout:not([hidden])")].f
 
 
 def test_on_a_projector_everything_is_in_view_nothing_jumps_and_no_readout_is_cut_off(visit: Visit) -> None:
-    lab = visit().open(max_tokens=300)
+    lab = visit().open()
     before = lab.page.evaluate(BOXES)
     lab.run()
     lab.wait_for_tokens(30)

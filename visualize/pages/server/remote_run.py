@@ -13,8 +13,8 @@ from lab.config import SamplingParams
 from lab.errors import LabError
 from lab.util.messages import counted
 from lab.vllm.client import Server, ServerError
-from lab.vllm.completion import DETAILED, CompletionEnd
-from lab.vllm.server_metrics import MOST_POSITIONS
+from lab.vllm.completion import ROUND_METRICS_FLAG, CompletionEnd
+from lab.vllm.server_metrics import MAX_POSITIONS
 from visualize.charts import server_charts as figures
 from visualize.jobs.job_queue import CLOSED, TICK, JobQueue
 from visualize.jobs.sse_channel import Channel
@@ -31,11 +31,11 @@ AT_ONCE = 16
 """Most prompts in progress from here. The server has others to serve."""
 NOT_TOLD = (
     "The server reports nothing about your prompt's rounds: for that it has to be started with --speculative-config "
-    f"and {DETAILED}."
+    f"and {ROUND_METRICS_FLAG}."
 )
 TOO_MANY = (
     "What the server reports about your prompt's rounds cannot be drawn: more rounds than tokens you allow, or more "
-    f"than {MOST_POSITIONS} guesses in one."
+    f"than {MAX_POSITIONS} guesses in one."
 )
 CUT_SHORT = "The server reports an answer's rounds at its end, which this one did not reach."
 NO_ROUND = "The answer ended before a round with guesses."
@@ -175,7 +175,7 @@ def _final_message(end: CompletionEnd, most: int) -> dict[str, Any]:
         return {"say": say, "rounds": NOT_TOLD}
     if not end.rounds.drafted:
         return {"say": say, "rounds": NO_ROUND}
-    if len(end.rounds.drafted) > most or max(end.rounds.drafted, default=0) > MOST_POSITIONS:
+    if len(end.rounds.drafted) > most or max(end.rounds.drafted, default=0) > MAX_POSITIONS:
         return {"say": say, "rounds": TOO_MANY}
     counts = {
         "rounds": counted(len(end.rounds.drafted), "round"),
