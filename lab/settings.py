@@ -159,7 +159,6 @@ SETTINGS = {
             "paged",
             "Paged KV cache",
             "Off: room for the longest is reserved.",
-            vllm="always (PagedAttention)",
             needs=(CACHE,),
             off=False,
         ),
