@@ -177,9 +177,9 @@ SETTINGS = {
             {
                 "off": "No speculation: one token per forward pass.",
                 "draft": "A small model proposes draft tokens; the target verifies all in one pass.",
-                "ngram": "No model: proposes what followed the same tokens earlier in the text (prompt lookup).",
-                "early_exit": "The target's first layers propose draft tokens; all layers verify.",
-                "synthetic": "Simulated drafter: you choose its acceptance rate; drafting is free.",
+                "ngram": "No model: proposes what followed the same tokens earlier in the text.",
+                "early_exit": "The first layers draft, all layers verify.",
+                "synthetic": "A free drafter, accepted as often as set.",
             },
             vllm="speculative_config.method",
         ),
@@ -198,7 +198,7 @@ SETTINGS = {
         Setting(
             "early_exit_layer",
             "Early-exit layers",
-            "Layers of the target that draft; none: a quarter of them.",
+            "Layers that draft.",
             {None: "a quarter"},
             bounds=(1, 15),
             needs=(drafter("early_exit", "early exit"),),
@@ -207,7 +207,7 @@ SETTINGS = {
         Setting(
             "synthetic_acceptance_rate",
             "Acceptance rate",
-            "Share of the simulated draft tokens that are right.",
+            "Share accepted.",
             bounds=(0, 1),
             step=0.05,
             needs=(drafter("synthetic", "simulated drafting"),),
