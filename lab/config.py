@@ -1,4 +1,4 @@
-"""What a user chooses: the engine's toggles and the sampling of one request.
+"""A user's choices: the engine's toggles and the sampling of one request.
 
 Every error that a wrong choice can cause is raised here, or is of a type in ``lab.errors``, with a sentence that says
 what would be right.

@@ -155,7 +155,7 @@ def new_engine(
 
 
 def _embedded_draft(choice: str) -> tuple[str | Path, str]:
-    """Where a draft for the embedded target is, and its name."""
+    """The place of a draft for the embedded target, and its name."""
     if choice in EMBEDDED_DRAFTS:
         return WEIGHTS / EMBEDDED_DRAFTS[choice], f"{EMBEDDED_TARGET}-{choice}"
     if "/" not in choice and not os.path.isdir(choice):

@@ -122,10 +122,7 @@ def formula(trial: Trial) -> Figures:
     series = (
         Series("1 + γ × accepted of all", tuple(found), tuple(one.rounds.tokens for one in found.values()), "claimed"),
         Series(
-            "(1 − aᵞ⁺¹) / (1 − a)",
-            tuple(found),
-            tuple(one.rounds.expected_tokens for one in found.values()),
-            "formula",
+            "(1 − aᵞ⁺¹) / (1 − a)", tuple(found), tuple(one.rounds.expected_tokens for one in found.values()), "formula"
         ),
         Series("speed-up", tuple(found), tuple(one.value for one in faster.values())),
     )

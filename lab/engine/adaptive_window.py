@@ -1,4 +1,4 @@
-"""How many tokens to propose: a fixed number, or the one that promises the most tokens a second.
+"""The number of tokens to draft: fixed, or the one that promises the most tokens a second.
 
 With acceptance rate a, a round of g proposals gives (1 - a^(g + 1)) / (1 - a) tokens on
 average (Leviathan et al., 2211.17192, equation 1). It takes the time of g proposals, of one
@@ -56,12 +56,12 @@ class TheilSen:
 
     @property
     def known(self) -> bool:
-        """Whether anything has been measured."""
+        """True once anything has been measured."""
         return self._seen > 0
 
     @property
     def compared(self) -> bool:
-        """Whether a second size is known, without which constant and slope cannot be told apart."""
+        """True once a second size is known, without which constant and slope cannot be told apart."""
         return len(self._times) > 1
 
     def observe(self, size: int, ms: float) -> None:
@@ -98,13 +98,13 @@ class StepCosts:
 
     @property
     def compared(self) -> bool:
-        """Whether passes of two sizes have been timed. Until then the estimate for any other size only invites a try,
+        """True once passes of two sizes have been timed. Until then the estimate for any other size only invites a try,
         and is not worth reporting."""
         return self._passes.compared
 
     @property
     def known(self) -> bool:
-        """Whether a step has been timed; not yet, if a request has just moved here in the middle of its output."""
+        """True once a step has been timed; not yet, if a request has just moved here in the middle of its output."""
         return self._passes.known
 
     def pass_ms(self, tokens: int) -> float:

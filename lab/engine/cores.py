@@ -258,7 +258,7 @@ class EngineCores:
             core.target.close()
 
     def _root(self, sequence: Sequence) -> Prefix:
-        """Where the sequence's prefixes begin. Requests with a draft model have a root of their own: the blocks that
+        """The root of the sequence's prefixes. Requests with a draft model have a root of their own: the blocks that
         they find hold the draft's keys and values too."""
         return Prefix.root((self._known_identity, sequence.config.speculative == "draft"))
 

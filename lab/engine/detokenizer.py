@@ -106,7 +106,7 @@ class TextStream:
         return text[:cut]
 
     def _end(self, text: str) -> int:
-        """Where the first stop string in ``text`` begins; the length of ``text`` if there is none."""
+        """The index at which the first stop string in ``text`` begins; the length of ``text`` if there is none."""
         return min((at for stop in self._stop if (at := text.find(stop)) >= 0), default=len(text))
 
 

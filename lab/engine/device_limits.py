@@ -1,4 +1,4 @@
-"""What this device does at best, measured with a large copy and a large matrix product.
+"""The best that this device does, measured with a large copy and a large matrix product.
 
 Measured once per process for a device, a dtype and a number of threads; in about a third of a second on a CPU. The best
 of several runs counts, since it is a limit.

@@ -254,7 +254,7 @@ class Drafters:
         return None if "drafter" in sequence.report.disabled else self._assigned.get(sequence)
 
     def window(self, sequence: Sequence) -> int:
-        """How many tokens to draft: gamma, but none during the prompt, and never past the sequence's end or the
+        """The number of tokens to draft: gamma, but none during the prompt, and never past the sequence's end or the
         draft's context. A round of g draft tokens yields up to g + 1 tokens.
         """
         if not sequence.generated or self.of(sequence) is None:
@@ -299,7 +299,7 @@ class Drafters:
         return self.of(sequence) is not None and self._room(sequence, len(sequence.tokens) + 1) > 0
 
     def _room(self, sequence: Sequence, known: int) -> int:
-        """How many tokens can be drafted after ``known`` tokens."""
+        """The most tokens that can be drafted after ``known`` tokens."""
         room = sequence.end - known - 1
         if sequence.config.speculative == "draft":
             room = min(room, self._draft.model.context_length - known)

@@ -197,19 +197,19 @@ class Engine:
         return self._budget.token_bytes(config)
 
     def occupancy(self) -> Occupancy:
-        """How many blocks of all pools are in each state."""
+        """The blocks of all caches by state."""
         caches = [core.cache.blocks.occupancy() for core in self._cores if core.cache]
         return Occupancy(*(sum(state) for state in zip(*caches, strict=True))) if caches else Occupancy(0, 0, 0)
 
     def counts(self) -> tuple[int, int]:
-        """How many sequences are running, and how many wait for room."""
+        """The number of sequences that run, and of those that wait for room."""
         cores = list(self._cores)
         unplaced = sum(sequence.ready for sequence in (*self._cores.unplaced, *self._cores.inbox))
         waiting = sum(len(core.scheduler.waiting) for core in cores) + unplaced
         return sum(len(core.scheduler.running) for core in cores), waiting
 
     def place_in_queue(self, cancelled: threading.Event) -> int | None:
-        """How many sequences get room before the one that ``cancelled`` ends; None: it has room, or is not here."""
+        """Sequences that get room before the one that ``cancelled`` ends; None: it has room, or is not here."""
         unplaced = [one for one in self._cores.unplaced if one.ready]  # with no core yet
         for queue in (unplaced, *([*core.scheduler.waiting] for core in self._cores)):
             for place, sequence in enumerate(queue):
@@ -349,7 +349,7 @@ class Engine:
                 raise RuntimeError("no engine works on this request: it belongs to another engine, or was dropped")
 
     def abandon(self, sequence: Sequence) -> None:
-        """End a sequence whose events nobody reads any more, at once if no other thread is stepping."""
+        """End a sequence whose events are not read any more, at once if no other thread is stepping."""
         sequence.prompt.cancelled.set()
         self._lock.reap_abandoned()
 

@@ -1,4 +1,4 @@
-"""How much memory an engine's caches take, and how much they may take."""
+"""The memory that an engine's caches take and may take."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Budget:
 
     @property
     def leaves_enough(self) -> bool:
-        """Whether what is free now is enough for a step."""
+        """True if what is free now is enough for a step."""
         devices = {device for model in self._models for device in model.layer_devices if device.type in LEFT_BYTES}
         return all(free_bytes(device) >= LEFT_BYTES[device.type] for device in devices)
 
@@ -82,7 +82,7 @@ class Budget:
         )
 
     def allows(self, config: EngineConfig) -> bool:
-        """Whether the blocks that are asked for fit in the budget."""
+        """True if the blocks that are asked for fit in the budget."""
         try:
             self.cache_config(config)
         except ConfigError:

@@ -145,7 +145,7 @@ class Scheduler:
         """Allocate the slots to write; while the pool has too little, preempt the newest sequence, perhaps this one.
 
         Returns:
-            Whether any was preempted.
+            True if any was preempted.
         """
         preempted = False
         while scheduled.sequence in self.running:
@@ -211,7 +211,7 @@ class Scheduler:
         return scheduled
 
     def _shared(self, sequence: Sequence, parent: Sequence | None) -> tuple[int, list[tuple[int, Prefix]]]:
-        """How many tokens need not be computed, and the blocks that were found by prefix.
+        """The number of tokens that need not be computed, and the blocks found by prefix.
 
         A running ``parent`` shares all of the prompt but its last token; otherwise the blocks found count.
         """
@@ -223,7 +223,7 @@ class Scheduler:
         return len(found) * self._blocks.block_size, found
 
     def _fits(self, scheduled: ScheduledSequence, cached: int, found: list[tuple[int, Prefix]]) -> bool:
-        """Whether the pool has the blocks that an admission needs."""
+        """True if the pool has the blocks that an admission needs."""
         pool, sequence = self._blocks, scheduled.sequence
         if pool is None:
             return True

@@ -1,12 +1,12 @@
-"""The one attention function of transformers' models: where torch or Triton computes, every toggle goes through it.
+"""The attention function that models call: it stores new keys and values, then lets new tokens attend.
 
-A step is a packed forward pass with a plan (``lab.kv_cache.attention_metadata``). Decoding one token, verifying
-several proposals and
-reading a prompt differ only in how many new tokens a sequence has.
+A step is a packed forward pass with metadata (``lab.kv_cache.attention_metadata``). Decoding one token, verifying
+several draft tokens and reading a prompt differ only in how many new tokens a sequence has.
 
-There are two ways to compute it here: the reference, in torch, which gathers the slots that it reads (``StepPlan``),
-and Triton kernels, which read a cache block by block (``BlockPlan``). A step in C, the default on a CPU, has attention
-of its own (``lab/backends/cpu/attention.h``).
+With a ``StepPlan`` torch computes it here, and gathers the slots that it reads. A ``BlockPlan`` brings a function of
+its own, which reads the cache block by block.
+
+Lesson 2, the KV cache.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ SdpaChoice = Literal["auto", "math", "efficient", "flash"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What goes with a step through the layers, on whichever devices they are."""
+    """Metadata that goes with a step through the layers, on whichever devices they are."""
 
     copies: dict[torch.device, Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -60,7 +60,7 @@ class Group(Plan):
 
 @dataclass(frozen=True, slots=True)
 class StepPlan(Plan):
-    """What the reference needs besides the N tokens of a packed forward pass.
+    """The reference's metadata of a step, besides the N tokens of a packed forward pass.
 
     Attributes:
         groups: in the order of their rows.
@@ -77,7 +77,7 @@ class StepPlan(Plan):
 
 @dataclass(frozen=True, slots=True)
 class BlockPlan(Plan):
-    """What the kernels need besides the N tokens of a packed forward pass, S sequences one after another.
+    """The kernels' metadata of a step, besides its N tokens of S sequences one after another.
 
     Attributes:
         write: [N] int32 or int64, as are the other tensors; a slot for each new token.

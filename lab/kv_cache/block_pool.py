@@ -1,4 +1,4 @@
-"""Which blocks of the cache are free, and how the others are shared.
+"""The block pool: free, cached and live blocks of a cache.
 
 A block is ``block_size`` slots; a slot holds the keys and values of one token
 position, in every layer (PagedAttention: Kwon et al., 2309.06180, section 4.1).
@@ -6,6 +6,8 @@ position, in every layer (PagedAttention: Kwon et al., 2309.06180, section 4.1).
 A block is **live** while it is in a sequence's table, **cached** when it is in none but its
 prefix can still be found, and **free** otherwise. Several tables may share a block; each
 of them counts as a reference.
+
+Lesson 5, paged blocks.
 """
 
 from __future__ import annotations
@@ -64,15 +66,15 @@ class BlockPool:
         return len(self._free) + self._count_cached()
 
     def has_contiguous(self, count: int) -> bool:
-        """Whether ``count`` free blocks lie side by side."""
+        """True if ``count`` free blocks lie side by side."""
         return _first_contiguous(self._free, count) is not None
 
     def references(self, block: int) -> int:
-        """How many tables share the block."""
+        """The number of tables that share the block."""
         return self._references[block]
 
     def holds_prefix(self, block: int) -> bool:
-        """Whether its prefix can be found: then it must not be written to."""
+        """True if its prefix can be found: then it must not be written to."""
         return block in self._prefixes
 
     def prefix(self, block: int) -> Prefix:
@@ -87,10 +89,10 @@ class BlockPool:
         """In the order in which they would be evicted, the next one first."""
         return [block for blocks in self._cached for block in blocks]
 
-    # -- taking and giving back --------------------------------------------------------------
+    # -- allocating and freeing --------------------------------------------------------------
 
     def allocate(self, count: int, emit: Emit, *, contiguous: bool = False) -> list[int]:
-        """Take ``count`` blocks, each with one reference: the lowest free ones, then cached ones by eviction policy.
+        """Allocate ``count`` blocks with one reference each: the lowest free ones, then cached ones by eviction policy.
 
         ``contiguous``: take free ones only, side by side.
 
@@ -131,7 +133,7 @@ class BlockPool:
     def free(self, block: int) -> int:
         """Drop a reference; returns how many are left. With none left the block is cached or free."""
         if not self._references[block]:
-            raise AssertionError(f"block {block} is given back and nobody has it")
+            raise AssertionError(f"block {block} is freed, and no table has it")
         self._references[block] -= 1
         if not self._references[block]:
             if block in self._prefixes:
@@ -193,7 +195,7 @@ class BlockPool:
 
 
 def _first_contiguous(free: list[int], count: int) -> int | None:
-    """Where ``count`` consecutive numbers begin in the ascending list ``free``."""
+    """The index of ``count`` consecutive numbers in the ascending list ``free``."""
     start = 0
     for end in range(len(free)):
         if free[end] - free[start] != end - start:

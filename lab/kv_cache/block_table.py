@@ -4,12 +4,14 @@ A table maps position to slot:
 ``slot = table[position // block_size] * block_size + position % block_size``.
 
 Two policies share this addressing, so they can be compared fairly: *contiguous*
-reserves a run of neighbouring blocks, when a sequence starts, for all the tokens
-it may ever have; *paged* takes any block when one is needed and gives blocks back
+allocates a run of contiguous blocks, when a sequence starts, for all the tokens
+it may ever have; *paged* takes any block when one is needed and frees blocks
 as soon as they hold nothing that is needed.
 
 A paged table may begin with blocks that other tables share. Before it writes into one
 of those it makes a copy of its own (copy on write: Kwon et al., 2309.06180, section 4.4).
+
+Lesson 5, paged blocks.
 """
 
 from __future__ import annotations
@@ -45,16 +47,16 @@ class BlockTable:
 
     @property
     def capacity(self) -> int:
-        """How many positions its blocks have slots for."""
+        """The number of positions that its blocks have slots for."""
         return len(self.blocks) * self.pool.block_size
 
     def missing(self, tokens: int) -> int:
-        """How many blocks to take before ``tokens`` positions can be written, a copy of the tail included."""
+        """The number of blocks to allocate before ``tokens`` positions can be written, a copy of the tail included."""
         more = max(0, -(-tokens // self.pool.block_size) - len(self.blocks))
         return more + (tokens > self.length and self._tail_is_shared())
 
     def allocate_slots(self, tokens: int) -> None:
-        """Take enough blocks for ``tokens`` positions, writable from ``length`` on.
+        """Allocate enough blocks for ``tokens`` positions, writable from ``length`` on.
 
         Raises:
             PoolExhaustedError: the pool has too few. The table is unchanged.
@@ -77,7 +79,7 @@ class BlockTable:
             self._append(BlockAllocated, block, fill=0)
 
     def _tail_is_shared(self) -> bool:
-        """Whether the block that ``length`` points into is shared or stored, so that it must not be written to."""
+        """True if the block that ``length`` points into is shared or findable, so that it must not be written to."""
         index = self.length // self.pool.block_size
         if index >= len(self.blocks):
             return False
@@ -122,10 +124,10 @@ class BlockTable:
             if self.pool.cache_full_block(self.blocks[index], prefix, priority):
                 self._emit(BlockStored, block=self.blocks[index], owner=self.owner, index=index)
 
-    # -- giving back -------------------------------------------------------------------------
+    # -- freeing ----------------------------------------------------------------------------
 
     def roll_back(self, length: int) -> None:
-        """Set how many positions are in use. Paged: give back the blocks after them.
+        """Set how many positions are in use. Paged: free the blocks after them.
 
         Nothing is erased: the next write overwrites what the stale slots hold.
         """
@@ -135,7 +137,7 @@ class BlockTable:
             self._free_from(-(-length // self.pool.block_size))
 
     def release(self) -> None:
-        """Give every block back, the last one first: it is then evicted first, and a beginning is of more use."""
+        """Free every block, the last one first: it is then evicted first, and a beginning is of more use."""
         self._free_from(0)
         self._prefixes.clear()
         self.length = 0

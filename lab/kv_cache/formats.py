@@ -1,8 +1,10 @@
-"""What a cache slot holds: the keys and values of one token, in every layer of one model.
+"""Formats of a cache slot: the keys and values of one token, in every layer of one model.
 
 A format is two operations, ``write(slots, k, v)`` and ``read(where)``; every
 format works with every block policy. Slots are rows of a tensor, so a block is
 ``block_size`` consecutive rows.
+
+Lessons 3, what the cache costs, and 4, INT8 and INT4 keys and values.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ class QuantisedLayer:
 
     @staticmethod
     def dequantise(numbers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        """What ``quantise`` returned -> [..., head_dim] float32."""
+        """Inverse of ``quantise``: -> [..., head_dim] float32."""
         raise NotImplementedError
 
     def __init__(self, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:

@@ -14,7 +14,7 @@ from lab.kv_cache.formats import KVStorage
 
 
 class CacheConfig(NamedTuple):
-    """What requests must agree on to share a cache, with ``num_blocks`` settled. 0 blocks: no cache."""
+    """Settings that requests must agree on to share a cache, with ``num_blocks`` settled. 0 blocks: no cache."""
 
     kv_dtype: KVFormat
     paged: bool

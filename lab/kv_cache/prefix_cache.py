@@ -6,6 +6,8 @@ identity of the models that computed it. A hash of the chain finds a candidate; 
 the tokens themselves are compared, so that a collision costs a miss and never a wrong
 text (hash chains over blocks: vLLM's automatic prefix caching; Zheng et al.,
 2312.07104, keep the same prefixes in a radix tree).
+
+Lesson 6, sharing prefixes.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class Prefix:
 
     @classmethod
     def root(cls, identity: Hashable) -> Prefix:
-        """Where the chains of one set of models begin; ``identity`` takes the place of tokens."""
+        """The beginning of one set of models' chains; ``identity`` takes the place of tokens."""
         return cls((identity,), None)
 
     def then(self, tokens: Sequence[int]) -> Prefix:
@@ -33,7 +35,7 @@ class Prefix:
         return Prefix(tuple(tokens), self)
 
     def same(self, other: Prefix) -> bool:
-        """Whether the two are equal, token by token. Chains that share a link are compared only back to it."""
+        """True if the two are equal, token by token. Chains that share a link are compared only back to it."""
         one, two = self, other
         while one is not two:
             if one.tokens != two.tokens:  # as at a root, whose identity is no block's tokens
@@ -48,7 +50,7 @@ def digest(parent: int, tokens: tuple[Hashable, ...]) -> int:
 
 
 class PrefixIndex:
-    """Which block holds which prefix, and vice versa: at most one block per digest."""
+    """Index from prefix to block and back: at most one block per digest."""
 
     def __init__(self) -> None:
         self._block: dict[int, int] = {}  # digest -> block

@@ -60,10 +60,9 @@ def draws(config: EngineConfig) -> tuple[Any, ...]:
     """The settings that determine which random draws a round uses; empty if no draft token is judged by one."""
     if config.speculative not in DRAWING:
         return ()
-    own = {
-        "early_exit": (config.early_exit_layer,),
-        "ngram": (config.prompt_lookup_min, config.prompt_lookup_max),
-    }.get(config.speculative)
+    own = {"early_exit": (config.early_exit_layer,), "ngram": (config.prompt_lookup_min, config.prompt_lookup_max)}.get(
+        config.speculative
+    )
     return config.speculative, config.num_speculative_tokens, config.adaptive_window, own
 
 

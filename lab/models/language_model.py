@@ -87,7 +87,7 @@ class LanguageModel:
 
     @property
     def layer_devices(self) -> list[torch.device]:
-        """Where each layer's attention is computed, and so where its keys and values are kept."""
+        """The device of each layer's attention, where its keys and values are kept."""
         if not is_dispatched(self.model):
             return [self.device] * self.layers
         attention = {module.layer_idx: module for module in self.model.modules() if hasattr(module, "layer_idx")}
@@ -125,7 +125,7 @@ class LanguageModel:
 
     @property
     def routed(self) -> bool:
-        """Whether each token is routed to a few of many experts, stacked in three-dimensional tensors: the number of
+        """True if each token is routed to a few of many experts, stacked in three-dimensional tensors: the number of
         tokens then does not say which weights a pass reads.
         """
         return any(weight.ndim > 2 for weight in self.model.parameters())
@@ -154,7 +154,7 @@ class LanguageModel:
             token_ids = token_ids.clamp_max(self.vocabulary - self.padding - 1)
         output = self.model(
             input_ids=token_ids[None],
-            # The kernels' steps pass int32: the layers would be recompiled for it while somebody waits.
+            # Some steps pass int32: the layers would be recompiled for it while a request waits.
             position_ids=positions[None].long() if self.compiled else positions[None],
             use_cache=False,
             logits_to_keep=keep,
@@ -210,7 +210,7 @@ class LanguageModel:
         return other
 
     def early_layers(self, wanted: int | None) -> int:
-        """How many layers an early exit computes: ``wanted``, or a quarter of all."""
+        """The number of layers that an early exit computes: ``wanted``, or a quarter of all."""
         return max(1, self.layers // 4) if wanted is None else wanted
 
     def first(self, layers: int) -> LanguageModel:

@@ -18,20 +18,19 @@ from lab import EngineConfig, Run, SamplingParams
 from lab.backends.gpu import fused_product as product
 from lab.backends.gpu import paged_attention as attend_kernel
 from lab.backends.gpu.fused_layer import FusedLayer
+from lab.backends.gpu.gpu_backend import GpuBackend
 from lab.bench import __main__ as main
 from lab.bench.gpu import attention_bench as attention
-from lab.bench.gpu import pair, part, prefill, products, session
+from lab.bench.gpu import large, pair, part, products, session
 from lab.bench.gpu.attention_bench import format_attention
-from lab.bench.gpu.large import PROMPT_TOKENS
+from lab.bench.gpu.large import PROMPT_TOKENS, format_prefill, time_prefill
 from lab.bench.gpu.long_tail import run_capacity
 from lab.bench.gpu.part import run_part
-from lab.bench.gpu.prefill import format_prefill, time_prefill
 from lab.bench.gpu.products import time_products
 from lab.bench.gpu.random_models import TINY_TARGET, Scripted, prompt, random_script, tokenizer
 from lab.bench.gpu.session import RECORDING, SECONDS, format_gpu, run_gpu
 from lab.bench.gpu.sheet import Sheet, format_gaps, spread
 from lab.bench.gpu.speculation_bench import Speculation
-from lab.engine import core as pool
 from lab.engine.adaptive_window import tokens_per_round
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.formats import bytes_per_token
@@ -141,6 +140,7 @@ WRITES = "import json, os, sys, time; open(sys.argv[1], 'w').write(json.dumps({}
 ROWS = {"result": {"rows": {"cache": {"median": 123.0}}}, "machine": {"accelerator": "a GPU"}}
 
 
+@pytest.mark.slow
 def test_a_part_that_dies_or_hangs_loses_no_figures(tmp_path, monkeypatch):
     faults = {
         "1": WRITES.format(ROWS) + "os.abort()",
@@ -242,8 +242,8 @@ def test_where_steps_are_captured_the_pair_has_rows_without_graphs_and_without_s
     sheet = Sheet()
     pair.run_pair(sheet, device=lab.target.device, dtype="float32", small=True)
     assert "failures" not in sheet.result
-    launched, launch = [], pool.launch_ahead
-    monkeypatch.setattr(pool, "launch_ahead", lambda *args: launched.append(args) or launch(*args))
+    launched, launch = [], GpuBackend.launch_ahead
+    monkeypatch.setattr(GpuBackend, "launch_ahead", lambda *args: launched.append(args) or launch(*args))
     ahead = {}
     for name in ("cache", "cache, no graphs", "cache, no async scheduling"):
         launched.clear()
@@ -315,6 +315,7 @@ def test_a_wrong_product_is_reported_and_not_timed(monkeypatch):
 
 
 @interpreted
+@pytest.mark.slow
 def test_attention_back_ends_read_a_prompt_within_the_same_layers(monkeypatch):
     """Otherwise the difference between two rows would be that between layers, too."""
     target = Scripted(TINY_TARGET, random_script(TINY_TARGET, CPU), "target", **OPTIONS)
@@ -330,7 +331,7 @@ def test_attention_back_ends_read_a_prompt_within_the_same_layers(monkeypatch):
 
     forward = Scripted.forward
     monkeypatch.setattr(Scripted, "forward", spied)
-    monkeypatch.setattr(prefill, "RUNS", 1)
+    monkeypatch.setattr(large, "PREFILL_RUNS", 1)
     sheet = Sheet()
     time_prefill(sheet, fused, unfused, 5)
     assert not sheet.result.keys() - {"prefill"}
@@ -342,6 +343,7 @@ def test_attention_back_ends_read_a_prompt_within_the_same_layers(monkeypatch):
     assert "attention by auto, fused layers, " in "\n".join(format_prefill(sheet.result))
 
 
+@pytest.mark.slow
 def test_measured_runs_of_speculation_meet_only_warmed_up_shapes(monkeypatch):
     """Every step shape has occurred, and so been captured, before. (With a draft that is always right and a window of
     one, the draft would never read a single token.)

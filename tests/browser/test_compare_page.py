@@ -313,7 +313,7 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
         (lambda: page.get_by_role("region").last.press("Home"), False),
     ):
         scrubbed(page, 0.5)
-        lab.until_asked(at=50)
+        lab.until_asked(at="50.0")
         keys()  # of which a checkbox makes no use, and which scrolls a table
         if moves:
             page.wait_for_function("document.querySelector('.clock').value === '0'")
@@ -324,7 +324,7 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
     page.keyboard.press("End")
     expect(page.locator(".play")).to_have_text(again)
     scrubbed(page, 0.5)
-    lab.until_asked(at=50)
+    lab.until_asked(at="50.0")
     lab.choose("preset", "ladder")  # an instant belongs to its settings
     lab.until_asked(at=None)
 

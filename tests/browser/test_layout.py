@@ -41,7 +41,7 @@ CUT = """(longest) => [...document.querySelectorAll(".readout:not([hidden])")].f
 
 
 def test_on_a_projector_everything_is_in_view_nothing_jumps_and_no_readout_is_cut_off(visit: Visit) -> None:
-    lab = visit().open(max_tokens=300)
+    lab = visit().open()
     before = lab.page.evaluate(BOXES)
     lab.run()
     lab.wait_for_tokens(30)
@@ -84,7 +84,6 @@ def test_on_a_projector_no_control_needs_scrolling(visit: Visit) -> None:
     }"""
     for value in ("int8", "int4"):
         lab.choose("kv_dtype", value)
-        expect(lab.control("kv_dtype")).to_contain_text("CPU")
         assert lab.control("kv_dtype").locator(".info-text").evaluate(lines) == 1, value
     assert lab.control("logprobs").locator(".info-text").evaluate(lines) == 1
 

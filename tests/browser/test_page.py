@@ -173,8 +173,9 @@ def test_keyboard_focus_is_visible_a_token_explains_itself_and_the_save_menu_clo
 
     lab.ran()
     lab.tokens("recovered").first.hover()
-    said, number = lab.tip.inner_text(), r" = (\d+(?:\.\d+)?(?:e-\d+)?)"
-    q, p, chance = (float(re.search(rf"\b{name}{number}", said)[1]) for name in ("q", "p", "p / q"))
+    number = r" = (\d+(?:\.\d+)?(?:e-\d+)?)"
+    told = re.search(rf"(?<!/ )q{number}.*?(?<!/ )p{number}.*?p / q{number}", lab.tip.inner_text(), re.DOTALL)
+    q, p, chance = map(float, told.groups())
     assert p / q == pytest.approx(chance, rel=0.01), "the quotient matches the numbers beside it"
     page.focus(".text")
     lab.press("End", "ArrowLeft")

@@ -145,6 +145,7 @@ def test_preemption_in_a_small_pool_is_shown_step_by_step(visit: Visit, tmp_path
     assert_shows(lab, frames, preempted)
     lab.press("Home")
     assert_shows(lab, frames, 0)
+    lab.scrub(last - 6)
     lab.pace(1)
     lab.press("Space")
     assert_shows(lab, frames, last)

@@ -143,7 +143,7 @@ def test_a_part_of_a_run_and_names_of_models_as_markup_are_shown_and_of_two_file
     started = replace(started, target="<b>mine</b>", sampling=started.sampling | {"stop": ["<i>end</i>"]})
     Run([started, *rest]).save(part)
     lab.reopen(part)
-    lab.page.wait_for_function("document.querySelector('.bar').max > 20")
+    lab.written.first.wait_for()
     lab.page.click(".use")
     for quoted in ("<b>mine</b>", "<i>end</i>"):
         expect(notices(lab.page)).to_contain_text(quoted)

@@ -6,14 +6,12 @@ the first two tokens a round gives with what the target alone would give.
 
 from __future__ import annotations
 
-import inspect
 import itertools
 
 import pytest
 import torch
 
 from lab import SamplingParams
-from lab.backends.torch import rejection_sampler as acceptance
 from lab.backends.torch.rejection_sampler import Acceptance, greedy_verify, rejection_sample
 from lab.backends.torch.sampler import distribution, draw
 from lab.measure.goodness_of_fit import g_test
@@ -217,22 +215,3 @@ def test_top_k_and_top_p_keep_the_likeliest():
         assert distribution(logits, SamplingParams(temperature=2.0, top_k=k, top_p=top_p)).sum().item() == (
             pytest.approx(1, abs=1e-5)
         )
-
-
-def test_module_is_pure():
-    """The maths depends on no model, sequence or cache."""
-    imports = [line for line in inspect.getsource(acceptance).splitlines() if "import " in line]
-    assert imports == [
-        "from __future__ import annotations",
-        "from typing import NamedTuple",
-        "import torch",
-        "from lab.backends.torch.sampler import draw",
-    ]
-
-
-def test_row_picks_one_row_per_position():
-    x = torch.arange(2 * 3 * 4 * 5.0).view(2, 3, 4, 5)
-    index = torch.tensor([[0, 3, 1], [2, 2, 0]])
-    picked = acceptance.row(x, index)
-    assert picked.shape == (2, 3, 5)
-    assert all(torch.equal(picked[i, j], x[i, j, index[i, j]]) for i in range(2) for j in range(3))

@@ -281,11 +281,6 @@ def test_the_rest_of_a_step_is_in_the_time_of_the_next_if_that_was_launched_befo
     assert all(step.verify_ms > 0.2 for step in steps)
 
 
-def test_another_engine_is_scheduled_alike():
-    lab = tiny_models.engine("llama", shape=SMALL, kernels="reference", async_scheduling=False)
-    assert lab.clone()._options["async_scheduling"] is False
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: nothing to launch ahead on")
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -135,8 +136,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.engine.occupancy().live == 0
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
-TestScheduler = SchedulerMachine.TestCase
+SchedulerMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
+TestScheduler = pytest.mark.slow(SchedulerMachine.TestCase)
 
 
 @given(st.lists(st.integers(), unique=True))

@@ -74,6 +74,7 @@ def test_tokens_are_the_same_alone_and_in_a_batch(architecture, name):
     assert lab.occupancy().live == 0
 
 
+@pytest.mark.slow
 def test_sampled_tokens_do_not_depend_on_the_batch():
     lab = tiny_models.engine("llama", "good")
     configs = [replace(CONFIGS["cached"], speculative=drafter) for drafter in DRAFTERS]

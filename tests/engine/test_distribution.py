@@ -65,6 +65,7 @@ def test_engine_follows_the_target(name):
     assert p_value(SAMPLINGS[name]) > REJECT_BELOW
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drafter", ["ngram", "synthetic"])
 def test_engine_follows_the_target_whatever_the_drafter(drafter):
     assert p_value(SAMPLINGS["plain"], drafter) > REJECT_BELOW

@@ -200,6 +200,7 @@ def test_an_early_exit_layer_out_of_range_is_refused(layers):
 # -- synthetic -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("rate", [0.0, 0.6, 1.0])
 def test_synthetic_acceptance_is_the_rate_asked_for(rate, temperature):

@@ -71,6 +71,7 @@ def test_kernels_give_the_tokens_of_the_reference(reference, monkeypatch, config
     assert (attended[0] > 0) == config.kv_cache
 
 
+@pytest.mark.slow
 @without_gpu
 def test_a_mixed_batch_gives_the_tokens_of_each_request_alone(reference):
     """Chunked prefill, decoding, verification and shared blocks in the same steps."""
@@ -158,6 +159,7 @@ def test_on_a_cpu_c_is_the_default_and_triton_can_be_chosen():
     assert tiny_models.engine(kernels="triton").kernels == "triton"
 
 
+@pytest.mark.slow
 @without_gpu
 def test_without_triton_or_a_gpu_the_lab_works_and_triton_is_refused():
     code = """

@@ -166,6 +166,7 @@ SPANS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(SPANS, SPANS)
 def test_sharing_a_pass_saves_the_weights_and_nothing_else(llama, some, more):
     passes = costs(llama, storage(llama))

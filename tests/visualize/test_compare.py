@@ -380,7 +380,7 @@ def test_the_table_has_a_figure_for_every_column() -> None:
     *_, fast = so_far(runs)["rows"]
     guesses = acceptance_stats(runs["Draft γ4"])
     cells = dict(zip((name for name, _ in COLUMNS), fast["cells"], strict=True))
-    assert cells["acceptance rate"][0] == f"{guesses.accepted / guesses.proposed:.0%}"
+    assert cells["acceptance\nrate"][0] == f"{guesses.accepted / guesses.proposed:.0%}"
     assert cells["KV cache"] == ["43 kB", "of 48 kB"]  # at 1,000 bytes a token
     assert cells["memory"] == ["500 MB", "process"]
     assert cells["speed-up"][1] != "reference"

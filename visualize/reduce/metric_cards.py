@@ -195,7 +195,7 @@ def beside(now: Reading, was: Reading, *, over: bool) -> str:
     if over and now.size and was.size and now.unit != "%":
         ratio = now.size / was.size
         times = f"{ratio:.1g}×" if ratio < 0.1 else f"{ratio:.2g}×" if ratio < 99.5 else f"{ratio:.0f}×"
-        return f"{now.of} {times} (was {value})".lstrip()
+        return f"{now.of} {times}" if now.of else f"{times} (was {value})"
     return f"was {value}"
 
 

@@ -1,12 +1,13 @@
-"""Judging a draft's proposals: which are kept, and which token comes after them.
+"""The rejection sampler: which draft tokens are accepted, and which token comes after them.
 
 Speculative sampling (Leviathan et al., 2211.17192, algorithm 1; Chen et al.,
-2302.01318, algorithm 2). A token x proposed from q is accepted with probability
-min(1, p(x) / q(x)). The first rejected one is replaced by a draw from the residual,
+2302.01318, algorithm 2). A draft token x drawn from q is accepted with probability
+min(1, p(x) / q(x)). The first rejected one is replaced by a recovered token, drawn from the residual,
 max(p - q, 0) renormalised; if all are accepted, one bonus token is drawn from
-p. The tokens kept are then distributed exactly as if drawn from p one by one.
+p. The tokens are then distributed exactly as if drawn from p one by one.
 
 Pure functions of tensors: no model, no sequence, and nothing that waits for the device.
+Lesson 9, why it is lossless. (vLLM: RejectionSampler.)
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from lab.backends.torch.sampler import draw
 
 
 class Acceptance(NamedTuple):
-    """The outcome of one round or several, as tensors on the device that verified.
+    """Accepted draft tokens of one round or several, as tensors on their device.
 
     Attributes:
-        accepted: [...] int64, number of proposals kept, 0 to g.
+        accepted: [...] int64, number of draft tokens accepted, 0 to g.
         next_token: [...] int64, the token after them, recovered or bonus.
     """
 
@@ -30,42 +31,42 @@ class Acceptance(NamedTuple):
     next_token: torch.Tensor
 
 
-def greedy_verify(own: torch.Tensor, proposals: torch.Tensor) -> Acceptance:
-    """Keep the proposals that match the target's own tokens, up to the first that does not.
+def greedy_verify(target_tokens: torch.Tensor, draft: torch.Tensor) -> Acceptance:
+    """Accept the draft tokens that match the target's own, up to the first that does not.
 
     Under greedy decoding the target's own token is the most likely one. A token drawn from p without
-    regard to the proposal works as well: whatever is proposed, the tokens kept are those drawn from p.
+    regard to the draft works as well: whatever was drafted, the tokens are those drawn from p.
 
     Args:
-        own: [..., g + 1] int64, the target's tokens after the last known token and after each proposal.
-        proposals: [..., g] int64.
+        target_tokens: [..., g + 1] int64, after the last known token and after each draft token.
+        draft: [..., g] int64.
     """
-    accepted = _leading(proposals == own[..., :-1])
-    return Acceptance(accepted, own.gather(-1, accepted[..., None])[..., 0])
+    accepted = _leading(draft == target_tokens[..., :-1])
+    return Acceptance(accepted, target_tokens.gather(-1, accepted[..., None])[..., 0])
 
 
 def rejection_sample(
-    p: torch.Tensor, q: torch.Tensor, proposals: torch.Tensor, u: torch.Tensor, u_next: torch.Tensor
+    p: torch.Tensor, q: torch.Tensor, draft: torch.Tensor, u: torch.Tensor, u_next: torch.Tensor
 ) -> Acceptance:
-    """Keep each proposal x with probability min(1, p(x) / q(x)) until one is rejected.
+    """Accept each draft token x with probability min(1, p(x) / q(x)) until one is rejected.
 
-    A proposal from a q that is not finite is rejected and replaced by a draw from p: only time is lost.
+    A draft token from a q that is not finite is rejected and replaced by a draw from p: only time is lost.
 
     Args:
         p: [..., g + 1, vocabulary] float32, the target's distributions.
-        q: [..., g, vocabulary] float32, the draft's distributions, which the proposals were drawn from.
-        proposals: [..., g] int64.
-        u: [..., g] float64 in [0, 1), one for each verdict.
+        q: [..., g, vocabulary] float32, the draft's distributions, which the tokens were drawn from.
+        draft: [..., g] int64.
+        u: [..., g] float64 in [0, 1), one for each draft token.
         u_next: [..., g + 1] float64 in [0, 1), for the token after them, one for each position it may take.
     """
-    p_proposed = p[..., :-1, :].gather(-1, proposals[..., None])[..., 0]
-    q_proposed = q.gather(-1, proposals[..., None])[..., 0]
-    accepted = _leading(u * q_proposed < p_proposed)
+    p_drafted = p[..., :-1, :].gather(-1, draft[..., None])[..., 0]
+    q_drafted = q.gather(-1, draft[..., None])[..., 0]
+    accepted = _leading(u * q_drafted < p_drafted)
 
     weights = row(p, accepted)
     if count := q.shape[-2]:
         q_row = row(q, accepted.clamp_max(count - 1))
-        # After the last proposal there is nothing to subtract: with q = 0 the residual is p, and the
+        # After the last draft token there is nothing to subtract: with q = 0 the residual is p, and the
         # bonus token needs no case of its own.
         known = q_row.isfinite().all(-1, keepdim=True) & (accepted < count)[..., None]
         weights = residual(weights, torch.where(known, q_row, 0.0))
@@ -85,6 +86,6 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return torch.where(left.sum(-1, keepdim=True) == 0, p, left)
 
 
-def _leading(kept: torch.Tensor) -> torch.Tensor:
-    """How many are kept before the first that is not: [..., g] bool -> [...] int64."""
-    return kept.long().cumprod(-1).sum(-1)
+def _leading(accepted: torch.Tensor) -> torch.Tensor:
+    """The number of True before the first False: [..., g] bool -> [...] int64."""
+    return accepted.long().cumprod(-1).sum(-1)

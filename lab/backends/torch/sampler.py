@@ -1,4 +1,7 @@
-"""From logits to a distribution, and from a distribution to a token."""
+"""The sampler: from logits to a distribution, and from a distribution to a token.
+
+Lesson 1, decoding one token at a time.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def _truncated(p: torch.Tensor, rows: Sequence[SamplingParams]) -> torch.Tensor:
     if all(row.greedy or (row.top_k == 0 and row.top_p == 1) for row in rows):
         return p
     device, vocabulary = p.device, p.shape[-1]
-    # Stable: of equally likely tokens at the border the lowest ids stay, as in C.
+    # Stable: of equally likely tokens at the border the lowest ids stay, whatever computes.
     ordered, order = p.sort(dim=-1, descending=True, stable=True)
     top_k = _column([vocabulary if row.greedy or row.top_k == 0 else row.top_k for row in rows], device)
     ordered = ordered.masked_fill(torch.arange(vocabulary, device=device) >= top_k, 0.0)

@@ -52,7 +52,7 @@ def gather_distributions(
 def read_distributions(
     numbers: list[float], count: int, accepted: int, *, has_q: bool, is_sampled: bool
 ) -> list[TokenDistributions]:
-    """What ``gather_distributions`` gave for a round of ``count`` draft tokens, for each up to the first rejected one.
+    """Read what ``gather_distributions`` gave for ``count`` draft tokens, for each up to the first rejected one.
 
     Args:
         numbers: for each draft token equally many rows of ``FIGURES`` (id, p, q, residual), one after another: of the

@@ -55,17 +55,17 @@ def run_attention(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, sma
     for kinds in (COLUMNS, OTHERS):
         for context in contexts:
             for batch in batches:
-                told = f"{context:,} tokens x {batch}"
+                case = f"{context:,} tokens x {batch}"
                 for kv_format, blocks in kinds:
-                    if not sheet.has_time(2 * took, f"{told}, and what comes after it"):
+                    if not sheet.has_time(2 * took, f"{case}, and what comes after it"):
                         return
                     began = time.perf_counter()
-                    with sheet.attempt(f"{told}, {kv_format} {blocks}"):
+                    with sheet.attempt(f"{case}, {kv_format} {blocks}"):
                         cases += time_case(shape, device, dtype, context, batch, kv_format, blocks, repeats)
                         sheet.result["ratios"] = ratios(cases)
                     clean_up(device)
                     took = time.perf_counter() - began
-                sheet.say(f"  {told} done")
+                sheet.say(f"  {case} done")
 
 
 def time_splits(
@@ -73,11 +73,11 @@ def time_splits(
 ) -> None:
     """Fill ``splits``, for one new token of one sequence in a paged cache."""
     rows = sheet.result["splits"] = []
-    kept = {"kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "dtype": dtype}
+    sizes = {"kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "dtype": dtype}
     query = torch.randn(1, shape.heads, shape.head_dim, dtype=dtype, device=device)
     for context in contexts:
-        layers = layers_to_rotate(context * bytes_per_token("auto", layers=1, **kept), device)
-        storage = KVStorage("auto", context, layers=layers, device=device, **kept)
+        layers = layers_to_rotate(context * bytes_per_token("auto", layers=1, **sizes), device)
+        storage = KVStorage("auto", context, layers=layers, device=device, **sizes)
         for splits in SPLITS:
             over, _ = _by_kernel(query, context, 1, storage, paged=True, splits=splits)
             seconds = layer_seconds(over, layers, device, repeats)
@@ -96,8 +96,8 @@ def time_case(
     repeats: int,
 ) -> list[dict]:
     """``blocks``: the cache's layout; "sdpa" is torch's own attention over a contiguous one. Empty: it does not fit."""
-    kept = {"kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "dtype": dtype}
-    read = context * batch * bytes_per_token(kv_format, layers=1, **kept)
+    sizes = {"kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "dtype": dtype}
+    read = context * batch * bytes_per_token(kv_format, layers=1, **sizes)
     if device.type == "cuda" and read > free_bytes(device) / 2:
         return []
     layers = layers_to_rotate(read, device)
@@ -105,7 +105,7 @@ def time_case(
     if blocks == "sdpa":
         over = _by_sdpa(query, shape.kv_heads, context, batch, layers)
     else:
-        storage = KVStorage(kv_format, context * batch, layers=layers, device=device, **kept)
+        storage = KVStorage(kv_format, context * batch, layers=layers, device=device, **sizes)
         over, tables = _by_kernel(query, context, batch, storage, paged=blocks == "paged")
         key, value = storage.layers[0].read(_slots(tables[0])[:context])
         _check(over(0)[0].float(), query[0].float(), key.float(), value.float())
@@ -174,11 +174,11 @@ def _fill(tensor: torch.Tensor, head_dim: int) -> None:
 def _by_sdpa(
     query: torch.Tensor, kv_heads: int, context: int, batch: int, layers: int
 ) -> Callable[[int], torch.Tensor]:
-    kept = [
+    stored = [
         torch.randn(2, batch, kv_heads, context, query.shape[-1], dtype=query.dtype, device=query.device)
         for _ in range(layers)
     ]
-    return lambda layer: F.scaled_dot_product_attention(query[:, :, None], *kept[layer], enable_gqa=True)
+    return lambda layer: F.scaled_dot_product_attention(query[:, :, None], *stored[layer], enable_gqa=True)
 
 
 def ratios(cases: list[dict]) -> list[dict]:
@@ -200,8 +200,8 @@ def format_attention(result: dict) -> list[str]:
         cells = ""
         for column in COLUMNS:
             case, ratio = found.get((context, batch, *column)), of_native.get((context, batch, *column))
-            told = f"({ratio:.2f})" if ratio else ""
-            cells += f"{case['gb_per_second']:8.0f} {told:7}" if case else f"{'-':>8}{'':8}"
+            relative = f"({ratio:.2f})" if ratio else ""
+            cells += f"{case['gb_per_second']:8.0f} {relative:7}" if case else f"{'-':>8}{'':8}"
         lines.append(f"{context:>10,} x {batch:<27}{cells}".rstrip())
     for context in dict.fromkeys(row["context"] for row in result.get("splits", ())):
         cells = (f"{r['splits']}: {r['microseconds']:.1f}" for r in result["splits"] if r["context"] == context)

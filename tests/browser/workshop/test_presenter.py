@@ -152,7 +152,7 @@ def test_the_presenter_is_told_of_an_unreachable_server_and_it_is_retried(
     leading.page.wait_for_selector(PROBLEM)
     room.bring_to_front()
     room.goto(f"{server}/room")
-    room.wait_for_selector(PROBLEM)
+    room.wait_for_selector(".sheet-say.problem")
     assert room.is_hidden(".room-join")
     presenter.unroute("**/workshop/*")
     room.wait_for_selector(f".room-code:has-text('{code}')")
