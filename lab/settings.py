@@ -135,8 +135,8 @@ class Setting:
 KV_DTYPES = {"auto": "Auto", "int8": "INT8", "int4": "INT4"}
 DRAFTERS = {
     "off": "Off",
-    "draft": "Draft model",
-    "ngram": "N-gram lookup",
+    "draft": "Draft",
+    "ngram": "N-gram",
     "early_exit": "Early exit",
     "synthetic": "Simulated",
 }
@@ -145,10 +145,10 @@ SETTINGS = {
     one.name: one
     for one in (
         Setting("prompt", "Prompt", "The text to continue.", default="", most_characters=MAX_PROMPT, lines=3),
-        Setting("kv_cache", "KV cache", "Off: each step recomputes the whole sequence."),
+        Setting("kv_cache", "KV cache", "Off: each step recomputes all tokens."),
         Setting(
             "kv_dtype",
-            "KV cache dtype",
+            "KV dtype",
             "Fewer bits: less memory, more rounding.",
             KV_DTYPES,
             vllm="kv_cache_dtype",
@@ -158,14 +158,14 @@ SETTINGS = {
         Setting(
             "paged",
             "Paged KV cache",
-            "Off: memory for the maximum length is reserved up front.",
+            "Off: room for the longest is reserved.",
             needs=(CACHE,),
             off=False,
         ),
         Setting(
             "enable_prefix_caching",
             "Prefix caching",
-            "Prompts with the same beginning share KV blocks.",
+            "Same beginnings share KV blocks.",
             needs=(CACHE, PAGED),
             off=False,
         ),
@@ -215,15 +215,15 @@ SETTINGS = {
         ),
         Setting(
             "num_speculative_tokens",
-            "Draft tokens per round (γ)",
-            "Draft tokens proposed per round.",
+            "Draft tokens (γ)",
+            "Proposed per round.",
             bounds=(1, 8),
             needs=(SPECULATION,),
         ),
         Setting(
             "adaptive_window",
             "Adaptive γ",
-            "Adjusts γ automatically from recent acceptance and cost.",
+            "γ follows acceptance and cost.",
             needs=(SPECULATION,),
         ),
         Setting(
@@ -245,7 +245,7 @@ SETTINGS = {
         Setting(
             "logprobs",
             "Record distributions",
-            "Record p and q for every draft token.",
+            "p and q of draft tokens.",
             {0: "Off", 5: "Top 5"},
             needs=(SPECULATION,),
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,7 +32,9 @@ def chosen(room: Page) -> set[str]:
 
 def number(lab: Lab) -> str:
     """The number by which the room knows this page's run."""
-    return lab.page.inner_text(".strip-own").split()[-1]
+    own = lab.page.locator(".strip-own")
+    expect(own).to_have_text(re.compile(r"\d"))
+    return own.inner_text().split()[-1]
 
 
 def value(room: Page, key: str) -> int:

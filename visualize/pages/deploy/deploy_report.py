@@ -100,7 +100,7 @@ def _needed(inputs: Inputs, target: ModelInfo, draft: ModelInfo | None) -> Deplo
 
 
 def _holds(needed: Deployment, gpus: int, sequences: int) -> bool:
-    """Whether the model can be split over that many GPUs, and they hold that many sequences."""
+    """True if the model can be split over that many GPUs, and they hold that many sequences."""
     shard = splits(needed).get(gpus)
     return shard is not None and holds(shard, sequences)
 
@@ -140,7 +140,7 @@ def _mismatched(target: ModelInfo | None, draft: ModelInfo | None) -> str:
 def _fits(
     inputs: Inputs, target: ModelInfo | None, draft: ModelInfo | None, needed: Deployment | None, gpus: int
 ) -> str:
-    """Whether the command will work."""
+    """A sentence on whether the command will work."""
     if needed is None:
         return "Whether it fits is calculated for known models only; here the GPUs are as you set, or one."
     if gpus not in splits(needed):

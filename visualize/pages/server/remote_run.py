@@ -94,13 +94,13 @@ class Asked:
         self.cancelled = threading.Event()
         self._queue, self._most = queue, sampling.max_tokens
         self._answer = server.complete(model, prompt, sampling)
-        threading.Thread(target=self._tell, name="decode-lab-asked", daemon=True).start()
+        threading.Thread(target=self._report, name="decode-lab-asked", daemon=True).start()
 
     @property
     def goes_on(self) -> bool:
         return not self.channel.closed and not self.cancelled.is_set()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         try:
             asyncio.run(self._read())
         except LabError as error:
@@ -124,7 +124,7 @@ class Asked:
                 await asyncio.wait({reading})
                 self._put(say=CLOSED if self._queue.closed else STOPPED, rounds=CUT_SHORT)
                 return
-        self._put(**_told(reading.result(), self._most))
+        self._put(**_final_message(reading.result(), self._most))
 
     async def _collect(self, pieces: list[str]) -> CompletionEnd:
         """The answer's end; its text goes into ``pieces``, from which ``_read`` removes and reports it."""
@@ -164,8 +164,8 @@ class Prompts:
         return self._asked.begin(visitor, ask)
 
 
-def _told(end: CompletionEnd, most: int) -> dict[str, Any]:
-    """What is said and drawn of a finished answer. ``most``: the tokens that were allowed."""
+def _final_message(end: CompletionEnd, most: int) -> dict[str, Any]:
+    """The message about a finished answer. ``most``: the tokens that were allowed."""
     tokens = "" if end.completion_tokens is None else f": {counted(end.completion_tokens, 'token')}"
     prompt = "" if end.prompt_tokens is None else f", prompt {end.prompt_tokens:,}"
     reason = end.finish_reason
@@ -182,4 +182,4 @@ def _told(end: CompletionEnd, most: int) -> dict[str, Any]:
         "drafted": counted(sum(end.rounds.drafted), "draft token"),
     }
     told = ROUNDS.format(**counts, accepted=sum(end.rounds.accepted))
-    return {"say": say, "rounds": told, "charts": {"rounds": figures.rounds_told(end.rounds)}}
+    return {"say": say, "rounds": told, "charts": {"rounds": figures.reported_rounds(end.rounds)}}
