@@ -116,7 +116,7 @@ def test_computed_sizes_equal_what_the_engine_allocates(pair, kv_dtype: str) -> 
         assert held == 7 * 16 * deployment.token_bytes
         weights = {parameter.data_ptr(): parameter.nbytes for parameter in model.model.parameters()}
         assert sum(weights.values()) == deployment.weight_bytes
-    assert Budget(target, draft).pool_bytes(setting) == 7 * 16 * sum(each.token_bytes for each in both)
+    assert Budget(target, draft).cache_bytes(setting) == 7 * 16 * sum(each.token_bytes for each in both)
     room = 40 * 16 * both[0].token_bytes + 5  # forty blocks of the target alone, and a little more
     alone = replace(both[0], memory=both[0].weight_bytes + room, set_aside=0.0)
     granted = Budget(target, None, limit=room).cache_config(EngineConfig(kv_dtype=kv_dtype)).num_blocks
