@@ -40,9 +40,9 @@ LISTED = {
     "llama-3.1-70b": "llama-3.2-1b",
 }
 """Targets and drafts of one family, which share a tokenizer; for sizes and hub ids see ``lab.memory.model_memory``."""
-SHORT = 2048
+CACHE_TOKENS = 2048
 """Tokens whose keys and values must fit besides the weights, or there would be nothing to see."""
-USABLE = 0.9
+USABLE_SHARE = 0.9
 """Usable share of a device's memory; the rest is for activations, the device's own context and fragmentation."""
 
 
@@ -111,8 +111,8 @@ def needed_bytes(models: Iterable[ModelInfo], dtype: torch.dtype, *, in_c: bool 
         shape = model.shape
         sizes = {"layers": shape.layers, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
         total += weight_bytes(model.parameters, dtype, model.packed if in_c else 0)
-        total += SHORT * bytes_per_token("auto", **sizes, dtype=dtype)
-    return int(total / USABLE)
+        total += CACHE_TOKENS * bytes_per_token("auto", **sizes, dtype=dtype)
+    return int(total / USABLE_SHARE)
 
 
 def _unless_stopped(future: Future[T]) -> T:

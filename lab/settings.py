@@ -132,11 +132,11 @@ class Setting:
         return f"a {'whole ' if self.whole else ''}number from {low:,.10g} to {high:,.10g}"
 
 
-KV_DTYPES = {"auto": "Auto (model)", "int8": "INT8", "int4": "INT4"}
+KV_DTYPES = {"auto": "Auto", "int8": "INT8", "int4": "INT4"}
 DRAFTERS = {
     "off": "Off",
-    "draft": "Draft model",
-    "ngram": "N-gram lookup",
+    "draft": "Draft",
+    "ngram": "N-gram",
     "early_exit": "Early exit",
     "synthetic": "Simulated",
 }
@@ -145,10 +145,10 @@ SETTINGS = {
     one.name: one
     for one in (
         Setting("prompt", "Prompt", "The text to continue.", default="", most_characters=MAX_PROMPT, lines=3),
-        Setting("kv_cache", "KV cache", "Off: each step recomputes the whole sequence."),
+        Setting("kv_cache", "KV cache", "Off: each step recomputes all tokens."),
         Setting(
             "kv_dtype",
-            "KV cache dtype",
+            "KV dtype",
             "Fewer bits: less memory, more rounding.",
             KV_DTYPES,
             vllm="kv_cache_dtype",
@@ -158,15 +158,14 @@ SETTINGS = {
         Setting(
             "paged",
             "Paged KV cache",
-            "Off: memory for the maximum length is reserved up front.",
-            vllm="always (PagedAttention)",
+            "Off: room for the longest is reserved.",
             needs=(CACHE,),
             off=False,
         ),
         Setting(
             "enable_prefix_caching",
             "Prefix caching",
-            "Prompts with the same beginning share KV blocks.",
+            "Same beginnings share KV blocks.",
             needs=(CACHE, PAGED),
             off=False,
         ),
@@ -178,9 +177,9 @@ SETTINGS = {
             {
                 "off": "No speculation: one token per forward pass.",
                 "draft": "A small model proposes draft tokens; the target verifies all in one pass.",
-                "ngram": "No model: proposes what followed the same tokens earlier in the text (prompt lookup).",
-                "early_exit": "The target's first layers propose draft tokens; all layers verify.",
-                "synthetic": "Simulated drafter: you choose its acceptance rate; drafting is free.",
+                "ngram": "No model: proposes what followed the same tokens earlier in the text.",
+                "early_exit": "The first layers draft, all layers verify.",
+                "synthetic": "A free drafter, accepted as often as set.",
             },
             vllm="speculative_config.method",
         ),
@@ -199,7 +198,7 @@ SETTINGS = {
         Setting(
             "early_exit_layer",
             "Early-exit layers",
-            "Layers of the target that draft; none: a quarter of them.",
+            "Layers that draft.",
             {None: "a quarter"},
             bounds=(1, 15),
             needs=(drafter("early_exit", "early exit"),),
@@ -208,7 +207,7 @@ SETTINGS = {
         Setting(
             "synthetic_acceptance_rate",
             "Acceptance rate",
-            "Share of the simulated draft tokens that are right.",
+            "Share accepted.",
             bounds=(0, 1),
             step=0.05,
             needs=(drafter("synthetic", "simulated drafting"),),
@@ -216,15 +215,15 @@ SETTINGS = {
         ),
         Setting(
             "num_speculative_tokens",
-            "Draft tokens per round (γ)",
-            "Draft tokens proposed per round.",
+            "Draft tokens (γ)",
+            "Proposed per round.",
             bounds=(1, 8),
             needs=(SPECULATION,),
         ),
         Setting(
             "adaptive_window",
             "Adaptive γ",
-            "Adjusts γ automatically from recent acceptance and cost.",
+            "γ follows acceptance and cost.",
             needs=(SPECULATION,),
         ),
         Setting(
@@ -246,7 +245,7 @@ SETTINGS = {
         Setting(
             "logprobs",
             "Record distributions",
-            "Record p and q for every draft token.",
+            "p and q of draft tokens.",
             {0: "Off", 5: "Top 5"},
             needs=(SPECULATION,),
         ),

@@ -19,7 +19,7 @@ from lab.engine.engine import Engine
 from lab.memory.model_memory import find_model, known_models
 from lab.models import loader as loading
 from lab.models.load_progress import Loading, LoadingCancelled, track_loading
-from lab.registry import EMBEDDED, LISTED, USABLE, Engines, Pair, fitting_pairs, named_pair, needed_bytes
+from lab.registry import EMBEDDED, LISTED, USABLE_SHARE, Engines, Pair, fitting_pairs, named_pair, needed_bytes
 from lab.trace.events import RunStarted
 from lab.util.device_memory import CAPTURING
 from tests import tiny_models
@@ -235,12 +235,12 @@ def test_memory_for_weights_cache_and_the_copy_of_the_step_in_c() -> None:
     assert 4 * model.parameters < whole
     assert half < needed_bytes([model, model], torch.bfloat16)
     cache = 2048 * 32 * 8 * 2 * 128 * 2  # of 2,048 tokens, 32 layers with 8 heads, a key and a value of 128 numbers
-    assert needed_bytes([large], torch.bfloat16) == pytest.approx((2 * large.parameters + cache) / USABLE, rel=1e-6)
+    assert needed_bytes([large], torch.bfloat16) * USABLE_SHARE == pytest.approx(2 * large.parameters + cache, rel=1e-6)
     # The embedded target's embedding table is its head, so all of it is copied.
     copied = needed_bytes([model], torch.float32, in_c=True)
-    assert copied - whole == pytest.approx(2 * model.parameters / USABLE, rel=0.01)
+    assert copied - whole == pytest.approx(2 * model.parameters / USABLE_SHARE, rel=0.01)
     assert needed_bytes([model], torch.bfloat16, in_c=True) == half
-    assert 46e9 < needed_bytes([large], torch.float32, in_c=True) * USABLE < 48e9
+    assert 46e9 < needed_bytes([large], torch.float32, in_c=True) * USABLE_SHARE < 48e9
 
 
 @pytest.mark.parametrize("room", [0.0, 1.2], ids=["none", "none for the copy"])

@@ -97,12 +97,13 @@ class ClientsMiddleware:
 
         async def passed_on(message: Message) -> None:
             parts.append(message.get("body", b""))
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                with suppress(ValueError, TypeError, KeyError):  # it was refused
+                    event = json.loads(b"".join(parts))["event_id"]
+                    self._calls[event] = asyncio.create_task(self._drop(event, scope))  # before the client knows of it
             await send(message)
 
         await self._app(scope, receive, passed_on)
-        with suppress(ValueError, TypeError, KeyError):  # it was refused
-            event = json.loads(b"".join(parts))["event_id"]
-            self._calls[event] = asyncio.create_task(self._drop(event, scope))
 
     async def _drop(self, event: str, scope: Scope) -> None:
         """Fetch an answer that nobody else does, so that Gradio does not keep it."""

@@ -71,7 +71,7 @@ def modules() -> Mapping[str, str]:
 
 @functools.cache
 def module_folder() -> str:
-    """Where the server has the modules, relative to every page. It changes with each of them."""
+    """The address of the modules, relative to every page. It changes with each of them."""
     return f"modules/{hashlib.sha256(json.dumps(modules()).encode()).hexdigest()[:12]}"
 
 

@@ -52,7 +52,7 @@ class Widgets:
 
     def _make(self, name: str, **more: Any) -> gr.components.Component:
         one = self.form[name]
-        info = one.about.get(one.default) or one.doc
+        info = one.about.get(one.default) or one.help
         of: dict[str, Any] = {
             "value": one.default,
             "label": one.label,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lab.memory.capacity import LONGEST, Deployment, Lengths
+from lab.memory.capacity import MAX_LENGTH, Deployment, Lengths
 from lab.memory.catalogue import GPU_KEYS, GPUS, device_bytes
 from lab.memory.model_memory import ModelInfo, known_models
 from lab.settings import SETTINGS, Setting
@@ -40,8 +40,8 @@ FORM = Form(
         ),
         Setting("memory", "Memory, GiB", default=80.0, bounds=(0.1, 100_000), step=None, hide=True),
         Setting("set_aside", "Reserved, %", "For activations, driver.", default=10, bounds=(0, 90)),
-        Setting("mean", "Mean length", "Tokens: prompt and output.", default=500, bounds=(1, LONGEST), step=None),
-        Setting("longest", "Longest", "Contiguous reserves it.", default=4096, bounds=(1, LONGEST), step=None),
+        Setting("mean", "Mean length", "Tokens: prompt and output.", default=500, bounds=(1, MAX_LENGTH), step=None),
+        Setting("longest", "Longest", "Contiguous reserves it.", default=4096, bounds=(1, MAX_LENGTH), step=None),
         Setting("batch", "Sequences in a batch", default=32, bounds=(1, 1_000_000), step=None),
         replace(SETTINGS["block_size"], help="", options={size: str(size) for size in (1, 8, 16, 32, 128)}),
     )

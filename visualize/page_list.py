@@ -1,4 +1,4 @@
-"""Which pages there are, where, and what there is to see on each."""
+"""The pages: names, addresses, and what there is to see on each."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Inputs(FORM.values_class("PoolValues")):
 
     @property
     def beginning(self) -> str:
-        """What the prompts begin with that begin alike."""
+        """The beginning of the prompts that begin alike."""
         return self.system.strip() if self.shared else ""
 
     def asked(self) -> Asked:
@@ -238,7 +238,7 @@ def in_lab(inputs: Inputs) -> str:
 
 
 def to_inputs(values: Sequence[Any]) -> Inputs:
-    """What the controls say."""
+    """The inputs that the controls say."""
     return Inputs(**FORM.from_controls(values))
 
 

@@ -24,7 +24,7 @@ def run_files() -> list[Path]:
 
 @functools.cache
 def logprobs_cost() -> str:
-    """What recording distributions adds to a step, where it was measured; empty where there is no record."""
+    """The cost that recording distributions adds to a step, where it was measured; empty where there is no record."""
     if not LOGPROBS.exists():
         return ""
     record = json.loads(LOGPROBS.read_text("utf-8"))
@@ -33,7 +33,7 @@ def logprobs_cost() -> str:
 
 @functools.cache
 def kv_error(kv_dtype: str) -> str:
-    """What a KV format costs, in a sentence; empty for the model's own, and where there is no record."""
+    """The error of a KV format, in a sentence; empty for the model's own, and where there is no record."""
     if kv_dtype == "auto" or not KV_ERROR.exists():
         return ""
     row = next(row for row in json.loads(KV_ERROR.read_text("utf-8"))["formats"] if row["kv_dtype"] == kv_dtype)

@@ -31,7 +31,7 @@ def _of_lab() -> dict[str, dict[str, Any]]:
     attention = SETTINGS["prefill_attention"]
     here = {name: attention.options[name] for name in ("auto", *prefill_backends())}
     missing = [label for name, label in attention.options.items() if name not in here]
-    slower = f" (about {cost} slower)" if (cost := logprobs_cost()) else ""
+    slower = f" (about {cost.lstrip('+')} slower)" if (cost := logprobs_cost()) else ""
     return {
         "prompt": {
             "default": "Once upon a time there was a poor miller who had three sons, and when he grew old he said,",

@@ -122,6 +122,8 @@ class SecurityMiddleware:
             _, name, event = call.groups()
             if name not in self._names:
                 raise Refusal(404, f"There is no such function here; there are {', '.join(self._names)}.")
+            if event and scope["method"] != "GET":
+                raise Refusal(404, "There is no such event here: an answer is fetched with GET.")
             if not event and scope["method"] == "GET":  # which Gradio would take for the event "run" of a function "v2"
                 raise Refusal(
                     405, "Call with POST. The answer is then fetched with GET, with the event's id at the end."

@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class State:
-    """How one kind of token, or one verdict on a claim, looks in light and dark."""
+    """The looks of one kind of token, or one verdict on a claim, in light and dark."""
 
     key: str
     glyph: str

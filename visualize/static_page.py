@@ -77,7 +77,7 @@ def stage() -> str:
 
 
 def stage_setup() -> dict[str, Any]:
-    """What the stage of a run starts with. Colours and empty figures are not a prop, because Gradio copies and compares
+    """The setup of the stage of a run. Colours and empty figures are not a prop, because Gradio copies and compares
     every prop at every update."""
     return {
         "vocabulary": as_json(),

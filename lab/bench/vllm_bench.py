@@ -22,7 +22,7 @@ from lab.measure.theory import whole_rounds
 from lab.trace.events import Judged
 from lab.trace.run import Run
 from lab.vllm.client import Server
-from lab.vllm.completion import DETAILED, CompletionEnd, ReportedRounds
+from lab.vllm.completion import ROUND_METRICS_FLAG, CompletionEnd, ReportedRounds
 
 
 def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[str], None]) -> dict[str, object]:
@@ -67,7 +67,7 @@ async def _answer(server: Server, model: str, prompt: str, sampling: SamplingPar
     end = pieces.pop()
     assert isinstance(end, CompletionEnd)
     if end.rounds is None or not any(end.rounds.drafted):
-        raise LabError(f"{server.address} reported no rounds: start it with {DETAILED} and with a draft model.")
+        raise LabError(f"{server.address} reported no rounds: start it with {ROUND_METRICS_FLAG} and a draft model.")
     return "".join(pieces), end.rounds
 
 

@@ -15,10 +15,10 @@ import torch
 from lab.config import KVFormat, require_whole
 from lab.errors import ConfigError
 from lab.kv_cache.formats import FORMATS, VectorBytes, bytes_per_token
-from lab.memory.catalogue import MOST_GIB, TABLE_BITS, WEIGHT_BITS, GiB, WeightFormat
+from lab.memory.catalogue import MAX_GIB, TABLE_BITS, WEIGHT_BITS, GiB, WeightFormat
 from lab.models.model_shape import ModelShape
 
-MOST_PARAMETERS = 10**15
+MAX_PARAMETERS = 10**15
 Policy = Literal["contiguous", "paged"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
@@ -68,12 +68,12 @@ class Deployment:
             raise ConfigError(f"weights must be one of {', '.join(map(repr, WEIGHT_BITS))}, not {self.weights!r}.")
         if self.kv_dtype not in FORMATS:
             raise ConfigError(f"kv_dtype must be one of {', '.join(map(repr, FORMATS))}, not {self.kv_dtype!r}.")
-        if not 1 <= self.memory <= MOST_GIB * GiB:
-            raise ConfigError(f"A device's memory must be above 0 and at most {MOST_GIB:,} GiB.")
+        if not 1 <= self.memory <= MAX_GIB * GiB:
+            raise ConfigError(f"A device's memory must be above 0 and at most {MAX_GIB:,} GiB.")
         if not 0 <= self.set_aside < 1:
             raise ConfigError(f"The share set aside must be from 0 to below 1, not {self.set_aside!r}.")
         require_whole("block_size", self.block_size, 1, 1024)
-        require_whole("parameters", self.parameters, 1, MOST_PARAMETERS)
+        require_whole("parameters", self.parameters, 1, MAX_PARAMETERS)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -137,7 +137,7 @@ class Deployment:
         return MemorySplit(weights, set_aside, tokens, held - tokens, self.memory - set_aside - weights - held)
 
 
-LONGEST = 10_000_000
+MAX_LENGTH = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,8 @@ class Lengths:
     longest: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.longest, int) or not 1 <= self.longest <= LONGEST:
-            raise ConfigError(f"The longest sequence must be a whole number of tokens from 1 to {LONGEST:,}.")
+        if not isinstance(self.longest, int) or not 1 <= self.longest <= MAX_LENGTH:
+            raise ConfigError(f"The longest sequence must be a whole number of tokens from 1 to {MAX_LENGTH:,}.")
         if not 1 <= self.mean <= self.longest:
             raise ConfigError(
                 f"The mean length must be between 1 token and the longest, {self.longest:,}, not {self.mean:,.10g}."

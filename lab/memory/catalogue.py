@@ -10,7 +10,7 @@ from typing import Literal
 from lab.errors import ConfigError
 
 GiB = 2**30
-MOST_GIB = 2**20
+MAX_GIB = 2**20
 
 WeightFormat = Literal["float32", "bfloat16", "int8", "int4"]
 WEIGHT_BITS: dict[WeightFormat, int] = {"float32": 32, "bfloat16": 16, "int8": 8, "int4": 4}
@@ -58,6 +58,6 @@ def device_bytes(gpu: str, memory: float | None = None) -> int:
                 f"gpu must be one of {', '.join(GPU_KEYS)}, not {gpu!r}; for another, give its GiB as memory."
             )
         return GPUS[GPU_KEYS[gpu]] * GiB
-    if not isinstance(memory, int | float) or isinstance(memory, bool) or not 0 < memory <= MOST_GIB:
-        raise ConfigError(f"memory must be a device's GiB, above 0 and at most {MOST_GIB:,}, not {memory!r}.")
+    if not isinstance(memory, int | float) or isinstance(memory, bool) or not 0 < memory <= MAX_GIB:
+        raise ConfigError(f"memory must be a device's GiB, above 0 and at most {MAX_GIB:,}, not {memory!r}.")
     return math.ceil(memory * GiB)

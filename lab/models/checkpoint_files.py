@@ -24,7 +24,7 @@ from lab.models.quantization import quantization_method
 from lab.util.device_memory import is_out_of_memory
 from lab.util.messages import error_summary
 
-HOLDS = "A model's folder holds config.json, its weights as safetensors, and tokenizer.json."
+FOLDER_CONTENTS = "A model's folder holds config.json, its weights as safetensors, and tokenizer.json."
 TOKENIZERS = ("tokenizer.*", "vocab.*", "merges.txt", "*.model", "*.tiktoken", "tekken.json")
 """Files that transformers can build a tokenizer from; tokenizer_config.json alone is not enough."""
 POINTER = b"version https://git-lfs"
@@ -84,9 +84,9 @@ def _files(where: str | Path, pattern: str) -> list[Path]:
     return sorted(path for path in Path(where).glob(pattern) if os.path.isfile(path))
 
 
-PATIENCE = 4.0
+HUB_TIMEOUT_SECONDS = 4.0
 """Seconds to wait for the hub's answer. It is asked once."""
-MOST_BYTES = 1 << 20
+MAX_CONFIG_BYTES = 1 << 20
 """Of a config.json: visitors name models, and theirs is fetched, kept and read whole. Most have a few thousand."""
 LOG_IN = "log in here with `hf auth login`, or set HF_TOKEN"
 
@@ -99,16 +99,17 @@ def hub_refusal(hub: str, token: bool | None = None, file: str = "config.json") 
         ModelLoadError: it is a configuration, and too large for one.
     """
     try:
-        found = get_hf_file_metadata(hf_hub_url(hub, file), token=token, timeout=PATIENCE)
+        found = get_hf_file_metadata(hf_hub_url(hub, file), token=token, timeout=HUB_TIMEOUT_SECONDS)
     except HfHubHTTPError as error:
         if token is False:  # refused: the copy that this machine's owner has cached is not for everybody
             raise
         return error
     except Exception as error:  # from any library underneath: there was no answer
         return error
-    if file == "config.json" and (found.size or 0) > MOST_BYTES:
+    if file == "config.json" and (found.size or 0) > MAX_CONFIG_BYTES:
         raise ModelLoadError(
-            f"The config.json of {hub} has {found.size:,} bytes; at most {MOST_BYTES:,} are read. Choose another model."
+            f"The config.json of {hub} has {found.size:,} bytes; at most {MAX_CONFIG_BYTES:,} are read. Choose another "
+            "model."
         )
     return None
 
@@ -179,7 +180,7 @@ def unavailable(hub: str, reason: Exception | None = None) -> ModelLoadError:
             f"private model {LOG_IN}."
         )
     if isinstance(reason, EntryNotFoundError):
-        return ModelLoadError(f"There is no config.json in {hub}. {HOLDS}")
+        return ModelLoadError(f"There is no config.json in {hub}. {FOLDER_CONTENTS}")
     return ModelLoadError(
         f"The configuration of {hub} could not be fetched. A hub id is owner/name, like Qwen/Qwen3-8B; it needs a "
         "network, or the model in the local cache, and a model that is open to all and brings no code of its own. A "

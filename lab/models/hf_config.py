@@ -11,7 +11,7 @@ import transformers
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
 from lab.errors import UnsupportedModelError
-from lab.models.checkpoint_files import HOLDS, ModelLoadError
+from lab.models.checkpoint_files import FOLDER_CONTENTS, ModelLoadError
 from lab.models.model_shape import refuse_odd_numbers, refuse_too_many
 from lab.util.messages import error_summary
 
@@ -29,7 +29,7 @@ def read_config(where: str | Path, name: str, **how: Any) -> PreTrainedConfig:
     """
     folder = os.path.isdir(where)
     if folder and not os.path.isfile(os.path.join(where, "config.json")):
-        raise ModelLoadError(f"There is no config.json in {name}. {HOLDS}")
+        raise ModelLoadError(f"There is no config.json in {name}. {FOLDER_CONTENTS}")
     try:
         given, _ = PreTrainedConfig.get_config_dict(where, **how)
         refuse_too_many(given)  # transformers makes lists of that length
@@ -41,7 +41,7 @@ def read_config(where: str | Path, name: str, **how: Any) -> PreTrainedConfig:
         with suppress(Exception):  # if it was not fetched, there is nothing to inspect
             given, _ = PreTrainedConfig.get_config_dict(where, **how | {"local_files_only": True})
         if given == {} and not folder:  # what transformers returns for a missing file
-            raise ModelLoadError(f"There is no config.json in {name}. {HOLDS}") from error
+            raise ModelLoadError(f"There is no config.json in {name}. {FOLDER_CONTENTS}") from error
         if isinstance(given, dict):
             _refuse_foreign(given, name)
             refuse_odd_numbers(given)

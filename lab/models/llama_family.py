@@ -13,7 +13,7 @@ from lab.models.quantization import stored_tensors
 if TYPE_CHECKING:
     from lab.models.language_model import LanguageModel
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3")
 """Model types whose layers consist of RMSNorm, attention with rotary embedding, RMSNorm and SwiGLU."""
 
 
@@ -32,8 +32,8 @@ def unlike_llama(model: LanguageModel) -> str | None:
 
 def unlike_llama_config(config: PreTrainedConfig) -> str | None:
     """As ``unlike_llama``, as far as a configuration says it."""
-    if config.model_type not in FAMILIES:
-        return f"it knows the layers of {', '.join(FAMILIES)}, not of {config.model_type}"
+    if config.model_type not in LLAMA_LIKE:
+        return f"it knows the layers of {', '.join(LLAMA_LIKE)}, not of {config.model_type}"
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("partial_rotary_factor", 1.0) != 1.0:
         return "its rotary embedding is partial"

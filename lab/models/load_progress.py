@@ -20,7 +20,7 @@ from transformers.utils import logging as transformers_logging
 from lab.errors import LabError
 from lab.models.checkpoint_files import abandon_downloads
 
-LEAST = 1e5
+MIN_REPORTED_BYTES = 1e5
 """Smallest download that is reported, in bytes: the index, fetched before the files of weights, is smaller."""
 
 
@@ -74,7 +74,7 @@ class Loading:
             return ""
         fetched = self._fetched  # another thread may begin the next model meanwhile
         whole = max((bar.total or 0 for bar in fetched if not bar.received), default=0)
-        if not self._bytes and whole >= LEAST:
+        if not self._bytes and whole >= MIN_REPORTED_BYTES:
             return f"Fetching {self._name}: {_of(min(max(bar.n for bar in fetched), whole), whole)}."
         if self._bytes >= self._total:
             return f"Loaded {self._name}; getting ready …"

@@ -24,7 +24,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from lab.errors import ConfigError, LabError, UnsupportedModelError
 from lab.models.checkpoint_files import (
-    HOLDS,
+    FOLDER_CONTENTS,
     ModelLoadError,
     explain_load_error,
     hub_refusal,
@@ -246,7 +246,7 @@ def load_tokenizer(where: str | Path, *, name: str) -> PreTrainedTokenizerBase:
     """
     files = tokenizer_files(where)
     if os.path.isdir(where) and not files:  # without files transformers may build one with a single token
-        raise ModelLoadError(f"{name} has no tokenizer: neither tokenizer.json nor tokenizer.model is there. {HOLDS}")
+        raise ModelLoadError(f"{name} has no tokenizer: neither tokenizer.json nor tokenizer.model. {FOLDER_CONTENTS}")
     try:
         local = not os.path.isdir(where) and hub_refusal(str(where)) is not None
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, local_files_only=local)

@@ -18,7 +18,7 @@ from lab.models.quantization import quantization_method
 from lab.util.device_memory import free_bytes
 from lab.util.messages import error_summary
 
-MOST_CALLS = 30_000
+MAX_TORCH_CALLS = 30_000
 """Most calls of torch to build a model: a configuration may come from anybody. Those of 126 layers, or of 61 with 256
 experts each, need some 3,000."""
 
@@ -34,10 +34,10 @@ class _Bounded(TorchFunctionMode):
         self, function: Callable[..., Any], types: Any, arguments: tuple = (), named: dict[str, Any] | None = None
     ) -> Any:
         self._calls += 1
-        if self._calls > MOST_CALLS:
+        if self._calls > MAX_TORCH_CALLS:
             raise UnsupportedModelError(
-                f"The configuration describes a model that takes more than {MOST_CALLS:,} steps to build: no model has "
-                "that many parts."
+                f"The configuration describes a model that takes more than {MAX_TORCH_CALLS:,} steps to build: no "
+                "model has that many parts."
             )
         return function(*arguments, **named or {})
 

@@ -11,10 +11,10 @@ from transformers import PreTrainedConfig
 
 from lab.errors import UnsupportedModelError
 
-MOST = {"layers": 1000, "heads": 10_000, "kv_heads": 10_000, "head_dim": 10_000}
-MOST_ELSE = 10**8
+MAX_SIZES = {"layers": 1000, "heads": 10_000, "kv_heads": 10_000, "head_dim": 10_000}
+MAX_SIZE = 10**8
 """More than any model has: a configuration may come from anybody."""
-NUMBERS = (
+SIZE_NAMES = (
     "hidden_size",
     "intermediate_size",
     "num_hidden_layers",
@@ -25,7 +25,7 @@ NUMBERS = (
     "max_position_embeddings",
 )
 """Their names in most configurations."""
-MOST_OF = {re.compile("layer|block|stage|depths?$"): 1000, re.compile("expert"): 100_000}
+MAX_COUNTS = {re.compile("layer|block|stage|depths?$"): 1000, re.compile("expert"): 100_000}
 """Of what a model has several of, by what such a number's name contains."""
 
 
@@ -78,7 +78,7 @@ class ModelShape:
             "context_length": _read(text, "max_position_embeddings"),
         }
         for name, size in sizes.items():
-            _plausible(name, size, MOST.get(name, MOST_ELSE))
+            _plausible(name, size, MAX_SIZES.get(name, MAX_SIZE))
         if sizes["heads"] % sizes["kv_heads"]:
             raise UnsupportedModelError(
                 f"The configuration gives {sizes['heads']} query heads and {sizes['kv_heads']} KV heads, and as many "
@@ -122,9 +122,9 @@ def refuse_odd_numbers(given: Mapping[str, Any]) -> None:
     Raises:
         UnsupportedModelError: names the first number that no model can have.
     """
-    for name in NUMBERS:
+    for name in SIZE_NAMES:
         if given.get(name) is not None:
-            _plausible(name, given[name], MOST_ELSE)
+            _plausible(name, given[name], MAX_SIZE)
 
 
 def refuse_too_many(given: Any) -> None:
@@ -136,7 +136,7 @@ def refuse_too_many(given: Any) -> None:
     for name, found in given.items() if isinstance(given, dict) else ():
         for each in found if isinstance(found, list) else [found]:
             refuse_too_many(each)
-            most = next((most for what, most in MOST_OF.items() if what.search(name)), None)
+            most = next((most for what, most in MAX_COUNTS.items() if what.search(name)), None)
             if most and isinstance(each, int) and each > most and "size" not in name:
                 raise UnsupportedModelError(f"The configuration gives {each:,} as {name}: no model has that many.")
 
@@ -154,7 +154,7 @@ def _first(text: PreTrainedConfig, *names: str) -> Any:
 
 def _read(text: PreTrainedConfig, name: str) -> int:
     found = getattr(text, name, None)
-    _plausible(name, found, MOST_ELSE)
+    _plausible(name, found, MAX_SIZE)
     return found
 
 

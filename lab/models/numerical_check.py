@@ -14,7 +14,7 @@ from lab.util.messages import error_summary
 LAYERS = 2
 TOKENS, CACHED = 9, 4
 """Tokens of each of two texts, and how many of them a first step puts into the cache."""
-LIMITS = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.05}
+TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.05}
 """How far logits may be off, relative to the model's own. Rounding is far below, a different attention far above."""
 
 
@@ -43,7 +43,7 @@ def refuse_disagreement(model: LanguageModel) -> None:
     wanted = wanted.float()
     off = (found - wanted).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
     # The median, because in a mixture a token near a tie may go to another expert.
-    if not off.median() <= LIMITS[model.dtype]:
+    if not off.median() <= TOLERANCES[model.dtype]:
         _refuse(model, f"what they say is {off.median():.1%} off")
 
 

@@ -1,6 +1,6 @@
 """The roofline: the least time that a device needs for a step, and how near the step came to it.
 
-A device moves so many bytes a second and does so many floating-point operations a second. Work that moves B
+A device moves so many bytes and does so many floating-point operations per second. Work that moves B
 bytes and does F operations takes at least max(B / bandwidth, F / rate): the roofline of Williams, Waterman and
 Patterson ("Roofline: An Insightful Visual Performance Model for Multicore Architectures", CACM 2009), where
 it is drawn as a rate, min(peak rate, bandwidth x operational intensity).

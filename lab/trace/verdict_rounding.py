@@ -6,8 +6,8 @@ import functools
 import math
 from typing import NamedTuple
 
-FEWEST, MOST = 3, 15
-"""Significant digits. More than ``MOST`` a float does not have."""
+MIN_DIGITS, MAX_DIGITS = 3, 15
+"""Significant digits. More than ``MAX_DIGITS`` a float does not have."""
 
 
 class RoundedVerdict(NamedTuple):
@@ -35,10 +35,10 @@ class RoundedVerdict(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def round_verdict(p: float, q: float, u: float, *, accepted: bool, fewest: int = FEWEST) -> RoundedVerdict:
+def round_verdict(p: float, q: float, u: float, *, accepted: bool, fewest: int = MIN_DIGITS) -> RoundedVerdict:
     """A verdict's numbers with as few digits as show what was decided. With the ``fewest`` if none do: the two sides
     are equal, and the token was rejected. Cached: a verdict is shown in several places while its run goes on."""
-    for digits in range(fewest, MOST + 1):
+    for digits in range(fewest, MAX_DIGITS + 1):
         if (numbers := _to(digits, p, q, u)).show(accepted):
             return numbers
     return _to(fewest, p, q, u)
@@ -46,10 +46,10 @@ def round_verdict(p: float, q: float, u: float, *, accepted: bool, fewest: int =
 
 def written(number: float) -> str:
     """A rounded number with all its digits."""
-    return f"{number:.{MOST}g}"
+    return f"{number:.{MAX_DIGITS}g}"
 
 
-def significant(value: float, digits: int = FEWEST) -> float:
+def significant(value: float, digits: int = MIN_DIGITS) -> float:
     """``value`` rounded to so many significant digits."""
     return float(f"{value:.{digits}g}")
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-OWN = Path("/proc/self/cgroup")
-GROUPS = Path("/sys/fs/cgroup")
+PROCESS_GROUPS = Path("/proc/self/cgroup")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 def cpu_quota() -> float:
@@ -28,14 +28,14 @@ def _least(controller: str, left: Callable[[Path], float]) -> float:
     A group's limit holds for all groups in it. A container often sees its own group as the outermost one.
     """
     try:
-        lines = OWN.read_text(errors="replace").splitlines()
+        lines = PROCESS_GROUPS.read_text(errors="replace").splitlines()
     except OSError:  # no Linux
         return math.inf
     least = math.inf
     for line in lines:
         controllers, _, path = line.partition(":")[2].partition(":")
         if not controllers or controller in controllers.split(","):
-            outermost = GROUPS / controller if controllers else GROUPS  # version 1 has a tree for each controller
+            outermost = CGROUP_ROOT / (controller if controllers else "")  # version 1 has a tree for each controller
             group = outermost / path.lstrip("/")
             while group.is_relative_to(outermost):
                 least = min(least, left(group))

@@ -18,7 +18,7 @@ graph, wait for the whole device or empty its allocator: CUDA permits none of it
 OUT_OF_MEMORY = ("DefaultCPUAllocator: ", "out of memory", "_STATUS_ALLOC_FAILED")
 """Texts of errors that no type distinguishes: torch's for a CPU (what follows depends on the system), the CUDA
 driver's ("CUDA error: out of memory", "Triton Error [CUDA]: out of memory"), and those of cuBLAS and its like."""
-LOOKS_A_SECOND = 20
+SAMPLES_PER_SECOND = 20
 """How often, at most, the process's memory is measured."""
 
 
@@ -51,7 +51,7 @@ def memory_in_use(devices: set[torch.device]) -> int:
         # The figure behind max_memory_allocated, which spends most of its time laying out others it does not return.
         stats = [torch.cuda.memory_stats_as_nested_dict(device) for device in cuda]
         return sum(stat["allocated_bytes"]["all"]["peak"] for stat in stats)
-    return _resident(os.getpid(), int(time.monotonic() * LOOKS_A_SECOND))
+    return _resident(os.getpid(), int(time.monotonic() * SAMPLES_PER_SECOND))
 
 
 @functools.lru_cache(maxsize=1)

@@ -26,5 +26,5 @@ def counted(number: int, thing: str) -> str:
 
 
 def format_rate(rate: float) -> str:
-    """Tokens a second, as a whole number or to three digits: "1376", "12.3", "0.42"."""
+    """Tokens per second, as a whole number or to three digits: "1376", "12.3", "0.42"."""
     return f"{rate:.0f}" if rate >= 99.95 else f"{rate:.3g}"

@@ -24,14 +24,14 @@ from lab.errors import ConfigError, LabError
 from lab.vllm.completion import CompletionEnd, CompletionReader, error_message
 from lab.vllm.server_metrics import MetricsError, ServerMetrics, parse
 
-CONNECT_S, READ_S, WHOLE_S, ANSWER_S = 2.0, 5.0, 10.0, 120.0
+CONNECT_SECONDS, READ_SECONDS, PAGE_SECONDS, ANSWER_SECONDS = 2.0, 5.0, 10.0, 120.0
 """Seconds to connect, between parts of a page, for a whole page, and between parts of an answer: a busy server lets a
 prompt wait."""
-MOST_LINE = 2**18
+MAX_LINE_BYTES = 2**18
 """Bytes of one message of an answer."""
-MOST_BYTES = 8 * 2**20
+MAX_BYTES = 8 * 2**20
 """Bytes of one answer. A server's metrics are 50 KB."""
-MOST_MODELS, MOST_NAME = 16, 4096
+MAX_MODELS, MAX_NAME = 16, 4096
 """Models that are listed, and characters of a name: vLLM calls a model from a folder by its path."""
 UNKNOWN_SIGNER, OTHER_NAME = (18, 19, 20, 21), (62, 64)
 """OpenSSL's codes for certificates that no authority trusted here has signed, and for those of another host."""
@@ -85,7 +85,7 @@ class Server:
         """
         try:
             listed = json.loads(await self._get("/v1/models"))["data"]
-            names = tuple(str(model["id"])[:MOST_NAME] for model in listed[:MOST_MODELS])
+            names = tuple(str(model["id"])[:MAX_NAME] for model in listed[:MAX_MODELS])
             "".join(names).encode()  # a lone surrogate, which JSON can express, could not be sent back with a prompt
             return names
         except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -117,7 +117,7 @@ class Server:
         }
         asked |= {name: value for name, value in others.items() if value is not None}
         answer, pieces = CompletionReader(), 0
-        async with self._asked("POST", "/v1/completions", ANSWER_S, json=asked) as response:
+        async with self._asked("POST", "/v1/completions", ANSWER_SECONDS, json=asked) as response:
             async for message in self._messages(response):
                 if text := answer.take(message):
                     yield text
@@ -133,15 +133,15 @@ class Server:
 
     async def _get(self, path: str) -> bytes:
         try:
-            async with asyncio.timeout(WHOLE_S), self._asked("GET", path, READ_S) as response:
+            async with asyncio.timeout(PAGE_SECONDS), self._asked("GET", path, READ_SECONDS) as response:
                 return b"".join([part async for part in self._limited(response)])
         except TimeoutError as error:  # it keeps sending, but never finishes
-            raise ServerError(f"{self.address}{path} has not answered in full after {WHOLE_S:g} s.") from error
+            raise ServerError(f"{self.address}{path} has not answered in full after {PAGE_SECONDS:g} s.") from error
 
     @asynccontextmanager
     async def _asked(self, method: str, path: str, patience: float, **body: Any) -> AsyncIterator[httpx.Response]:
         """A response that is not an error, its content still to be read."""
-        timeout = httpx.Timeout(patience, connect=CONNECT_S)
+        timeout = httpx.Timeout(patience, connect=CONNECT_SECONDS)
         answered = False
         try:
             async with (
@@ -164,7 +164,8 @@ class Server:
                     )
                 yield response
         except httpx.ConnectTimeout as error:
-            raise ServerError(f"{self.address} did not answer within {CONNECT_S:g} s: is the address right?") from error
+            late = f"{self.address} did not answer within {CONNECT_SECONDS:g} s: is the address right?"
+            raise ServerError(late) from error
         except httpx.ConnectError as error:
             raise ServerError(f"There is no connection to {self.address}: {_trouble(error)}") from error
         except httpx.TimeoutException as error:
@@ -191,8 +192,8 @@ class Server:
         size = 0
         async for part in response.aiter_raw():
             size += len(part)
-            if size > MOST_BYTES:
-                raise ServerError(f"{response.url} sent more than {MOST_BYTES >> 20} MiB: that is not a vLLM answer.")
+            if size > MAX_BYTES:
+                raise ServerError(f"{response.url} sent more than {MAX_BYTES >> 20} MiB: that is not a vLLM answer.")
             yield part
 
     async def _messages(self, response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
@@ -219,7 +220,7 @@ class Server:
         async for part in self._limited(response):
             lines = (rest + part).splitlines(keepends=True)
             rest = lines.pop() if lines and not lines[-1].endswith((b"\n", b"\r")) else b""
-            if len(rest) > MOST_LINE:  # otherwise every part would be appended to all before it
+            if len(rest) > MAX_LINE_BYTES:  # otherwise every part would be appended to all before it
                 raise ServerError(f"{response.url} sends a line without an end: is this a vLLM server?")
             for line in lines:
                 yield line

@@ -9,9 +9,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-MOST_REASON = 200
-MOST_ROUNDS = 100_000
-DETAILED = "--per-request-spec-decode-metrics detailed"
+MAX_REASON = 200
+MAX_ROUNDS = 100_000
+ROUND_METRICS_FLAG = "--per-request-spec-decode-metrics detailed"
 """What a server must be started with to report each round."""
 
 
@@ -46,7 +46,7 @@ class CompletionReader:
         choices = message.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
         if isinstance(reason := choice.get("finish_reason"), str):
-            self._reason = reason[:MOST_REASON]
+            self._reason = reason[:MAX_REASON]
         self._last |= {name: message[name] for name in ("usage", "metrics") if isinstance(message.get(name), dict)}
         text = choice.get("text")
         # A lone surrogate, which JSON can express, could not be sent on.
@@ -81,7 +81,7 @@ def reported_rounds(metrics: Any) -> ReportedRounds | None:
         return ReportedRounds((), ())
     if not isinstance(drafted, list) or not isinstance(accepted, list) or len(drafted) != len(accepted):
         return None
-    pairs = [(_count(d), _count(a)) for d, a in zip(drafted[:MOST_ROUNDS], accepted, strict=False)]
+    pairs = [(_count(d), _count(a)) for d, a in zip(drafted[:MAX_ROUNDS], accepted, strict=False)]
     if any(d is None or a is None or a > d for d, a in pairs):
         return None
     return ReportedRounds(tuple(d for d, _ in pairs), tuple(a for _, a in pairs))

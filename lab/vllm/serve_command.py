@@ -15,22 +15,22 @@ from lab.errors import ConfigError
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import GiB
 from lab.util.messages import counted
-from lab.vllm.completion import DETAILED
+from lab.vllm.completion import ROUND_METRICS_FLAG
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 """Numbers of GPUs in one machine over which every layer may be split."""
-MOST_GPUS = 1024
-MOST_TOKENS = 2**31 - 1
-FEWEST_TOKENS = 2048
+MAX_GPUS = 1024
+MAX_TOKENS = 2**31 - 1
+MIN_OWN_LIMIT = 2048
 """The least that ``own_limit`` can be."""
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 KV_CACHE_DTYPES = {"auto": "auto", "int8": "int8_per_token_head", "int4": "int4_per_token_head"}
 """``EngineConfig.kv_dtype`` as ``--kv-cache-dtype``."""
-BLOCK = 16
+DEFAULT_BLOCK_SIZE = 16
 """Tokens of a block if no size is asked for. Most of vLLM's attention back ends take multiples of this."""
 HOME = "~/"
 """How the name of a folder below the user's home folder begins."""
-WITHOUT = ("early_exit", "synthetic")
+DRAFTERS_WITHOUT_COUNTERPART = ("early_exit", "synthetic")
 """Drafters of this lab that vLLM does not have."""
 
 
@@ -45,7 +45,7 @@ def serve_command(
     gpu_memory_utilization: float | None = None,
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
-    limit: int = FEWEST_TOKENS,
+    limit: int = MIN_OWN_LIMIT,
 ) -> str:
     """The ``vllm serve`` command for a POSIX shell, one flag per line.
 
@@ -59,14 +59,14 @@ def serve_command(
     Raises:
         ConfigError: a model's name, a number or a step that vLLM refuses, or no draft where one is needed.
     """
-    require_whole("tensor_parallel", tensor_parallel, 1, MOST_GPUS)
+    require_whole("tensor_parallel", tensor_parallel, 1, MAX_GPUS)
     for name, number in (
         ("max_model_len", max_model_len),
         ("max_num_seqs", max_num_seqs),
         ("max_num_batched_tokens", max_num_batched_tokens),
     ):
         if number is not None:
-            require_whole(name, number, 1, MOST_TOKENS)
+            require_whole(name, number, 1, MAX_TOKENS)
     if gpu_memory_utilization is not None and not 0 < gpu_memory_utilization <= 1:
         raise ConfigError(f"gpu_memory_utilization must be a share above 0, at most 1, not {gpu_memory_utilization!r}.")
     if dtype not in DTYPES:
@@ -101,19 +101,19 @@ def serve_command(
         flags.append(("--block-size", str(config.block_size)))
     flags.append(("--enable-prefix-caching" if config.enable_prefix_caching else "--no-enable-prefix-caching",))
     if speculative := _speculative(config, draft):
-        flags += [("--speculative-config", json.dumps(speculative)), tuple(DETAILED.split())]
+        flags += [("--speculative-config", json.dumps(speculative)), tuple(ROUND_METRICS_FLAG.split())]
     return " \\\n    ".join(" ".join(map(_quoted, flag)) for flag in flags)
 
 
 def keeps_block_size(config: EngineConfig) -> bool:
-    """True if the command asks for this block size; otherwise vLLM takes ``BLOCK``."""
-    return config.kv_cache and config.block_size % BLOCK == 0
+    """True if the command asks for this block size; otherwise vLLM takes ``DEFAULT_BLOCK_SIZE``."""
+    return config.kv_cache and config.block_size % DEFAULT_BLOCK_SIZE == 0
 
 
 def tokens_of_each(config: EngineConfig) -> int:
     """Tokens of a step that each sequence takes for a whole round of vLLM 0.33 (``Scheduler.schedule``): its last
     and its draft tokens, which are verified, and one more place if a draft model proposes them."""
-    if config.speculative in ("off", *WITHOUT):
+    if config.speculative in ("off", *DRAFTERS_WITHOUT_COUNTERPART):
         return 1
     return config.num_speculative_tokens + 1 + (config.speculative == "draft")
 
@@ -123,7 +123,7 @@ def own_limit(memory: int, a100: bool = False) -> int:
     (``EngineArgs.get_batch_defaults``). A GB10 is not told apart: it gets the fewest."""
     if memory >= 160 * GiB:
         return 16384
-    return 8192 if memory >= 70 * GiB and not a100 else FEWEST_TOKENS
+    return 8192 if memory >= 70 * GiB and not a100 else MIN_OWN_LIMIT
 
 
 def left_behind(config: EngineConfig, sequences: int, max_num_batched_tokens: int | None, limit: int) -> Iterator[str]:
@@ -156,7 +156,8 @@ def differences(config: EngineConfig) -> Iterator[str]:
             "another power of two of numbers: it does not start with heads of another size, such as 80 or 96."
         )
     if config.kv_cache and not keeps_block_size(config):
-        yield f"Blocks of {config.block_size} are left out: most of vLLM's attention takes multiples of {BLOCK}."
+        multiples = f"most of vLLM's attention takes multiples of {DEFAULT_BLOCK_SIZE}."
+        yield f"Blocks of {config.block_size} are left out: {multiples}"
     if config.num_blocks is not None:
         yield "The number of blocks is left out: vLLM takes as many as the memory it is given holds."
     if config.eviction == "priority":
@@ -183,7 +184,7 @@ def differences(config: EngineConfig) -> Iterator[str]:
             "Where vLLM's lookup finds nothing, it verifies the last token in place of draft tokens: every pass is "
             "as wide as the window, and these count in its acceptance rate."
         )
-    if config.adaptive_window and config.speculative not in ("off", *WITHOUT):
+    if config.adaptive_window and config.speculative not in ("off", *DRAFTERS_WITHOUT_COUNTERPART):
         left_out = (
             "The adaptive window is left out: every round drafts the most it may here. vLLM can vary the number by "
         )
@@ -232,7 +233,7 @@ def sharded(deployment: Deployment, tensor_parallel: int) -> Deployment:
     Raises:
         ConfigError: vLLM cannot split a model's heads like that.
     """
-    require_whole("tensor_parallel", tensor_parallel, 1, MOST_GPUS)
+    require_whole("tensor_parallel", tensor_parallel, 1, MAX_GPUS)
     shape = deployment.shape
     fewer, more = sorted((shape.kv_heads, tensor_parallel))
     if shape.heads % tensor_parallel or more % fewer:
@@ -272,7 +273,7 @@ def holds(deployment: Deployment, sequences: int) -> bool:
 
 
 def _speculative(config: EngineConfig, draft: str | None) -> dict[str, str | int]:
-    if config.speculative in ("off", *WITHOUT):
+    if config.speculative in ("off", *DRAFTERS_WITHOUT_COUNTERPART):
         return {}
     gamma = config.num_speculative_tokens
     if config.speculative == "ngram":

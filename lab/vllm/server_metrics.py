@@ -32,22 +32,22 @@ STARTED = "process_start_time_seconds"
 
 GAUGES = (KV_USAGE, RUNNING, WAITING)
 COUNTERS = (PREEMPTIONS, GENERATED, QUERIED, HITS, DRAFTS, DRAFTED, ACCEPTED)
-MOST = 2.0**63
+MAX_VALUE = 2.0**63
 """No such counter is ever larger: a larger number does not come from vLLM, and sums of such would not be finite."""
-MOST_POSITIONS = 32
+MAX_POSITIONS = 32
 """A round's later positions are left out: the lab's own gamma ends there."""
-READ = re.compile(
+METRIC_LINE = re.compile(
     rf"^[ \t]*(?:{'|'.join((*GAUGES, *COUNTERS, ACCEPTED_AT, CACHE, STARTED))})(?=[\s{{]).*", re.MULTILINE
 )
 """A line that matters here. The parser, whose time is quadratic in a line's length, is given no others."""
-MOST_LINE, MOST_READ = 8 * 2**10, 2**19
+MAX_LINE, MAX_PAGE = 8 * 2**10, 2**19
 """Characters of such a line, and of all of them together: those of one engine have some 3,000."""
-OTHER = (
+NOT_VLLM = (
     "What came is not Prometheus text with vLLM's metrics (whose names begin with vllm:). Give the address of a vLLM "
     "server that was not started with --disable-log-stats."
 )
 
-NOTHING_YET = (
+NO_VALUES_YET = (
     "It has vLLM's metrics (whose names begin with vllm:), and no value of any so far: a lab's come with its first run."
 )
 
@@ -108,15 +108,15 @@ class Rates:
 def parse(page: str, at: float) -> ServerMetrics:
     """Read a page of Prometheus text that was fetched at ``at`` seconds.
 
-    Numbers that no such metric can have (negative, not finite, beyond ``MOST``) are left out.
+    Numbers that no such metric can have (negative, not finite, beyond ``MAX_VALUE``) are left out.
 
     Raises:
         MetricsError: not such text, or it has none of vLLM's metrics or no value of any, or more than any vLLM.
     """
-    lines = READ.findall(page)
-    if max(map(len, lines), default=0) > MOST_LINE or sum(map(len, lines)) > MOST_READ:
+    lines = METRIC_LINE.findall(page)
+    if max(map(len, lines), default=0) > MAX_LINE or sum(map(len, lines)) > MAX_PAGE:
         raise MetricsError(
-            f"These metrics have lines of over {MOST_LINE:,} characters, or {MOST_READ:,} in all: no vLLM's have."
+            f"These metrics have lines of over {MAX_LINE:,} characters, or {MAX_PAGE:,} in all: no vLLM's have."
         )
     found: dict[str, list[float]] = {}
     accepted: dict[int, float] = {}
@@ -126,13 +126,13 @@ def parse(page: str, at: float) -> ServerMetrics:
     try:
         for family in text_string_to_metric_families("\n".join(lines)):
             for sample in family.samples:
-                if not 0 <= sample.value <= MOST:
+                if not 0 <= sample.value <= MAX_VALUE:
                     continue
                 if sample.name in GAUGES or sample.name in COUNTERS:
                     found.setdefault(sample.name, []).append(sample.value)
                 elif sample.name == ACCEPTED_AT:
                     position = _whole(sample.labels.get("position", ""))
-                    if position is not None and position < MOST_POSITIONS:
+                    if position is not None and position < MAX_POSITIONS:
                         accepted[position] = accepted.get(position, 0.0) + sample.value
                 elif sample.name == STARTED:
                     started = sample.value
@@ -140,9 +140,9 @@ def parse(page: str, at: float) -> ServerMetrics:
                     size, blocks = (_whole(sample.labels.get(name, "")) for name in ("block_size", "num_gpu_blocks"))
                     block_size, num_blocks = size or block_size, num_blocks + (blocks or 0)
     except Exception as error:  # on a malformed page the parser may raise anything
-        raise MetricsError(OTHER) from error
+        raise MetricsError(NOT_VLLM) from error
     if not found:
-        raise MetricsError(NOTHING_YET if "\n# TYPE vllm:" in f"\n{page}" else OTHER)
+        raise MetricsError(NO_VALUES_YET if "\n# TYPE vllm:" in f"\n{page}" else NOT_VLLM)
     values = {name: math.fsum(some) for name, some in found.items()}
     if KV_USAGE in found:
         values[KV_USAGE] = min(1.0, values[KV_USAGE] / len(found[KV_USAGE]))

@@ -58,6 +58,7 @@ def test_a_setting_does_not_differ_from_itself(compare, config) -> None:
         assert row in table
 
 
+@pytest.mark.slow
 def test_lossless_settings_change_rounding_at_most_and_coarser_caches_diverge_more(compare) -> None:
     for lossless in (PAGED, EngineConfig(kv_cache=False), SPECULATIVE):
         result = compare(PLAIN, lossless)
@@ -67,6 +68,7 @@ def test_lossless_settings_change_rounding_at_most_and_coarser_caches_diverge_mo
     assert 1e-6 < int8["kl"]["low"] <= int8["kl"]["value"] < int4["kl"]["value"]
 
 
+@pytest.mark.slow
 def test_swapping_a_and_b_inverts_the_result(compare) -> None:
     """Each setting finds its own text likelier than the other's: on one text alone, the one that wrote it would win."""
     one, other = (compare(*sides, temperature=0.9)["metrics"]["perplexity"] for sides in ((PLAIN, INT4), (INT4, PLAIN)))
@@ -76,6 +78,7 @@ def test_swapping_a_and_b_inverts_the_result(compare) -> None:
         assert list(one[a].values()) == pytest.approx(list(other[b].values()))
 
 
+@pytest.mark.slow
 def test_outputs_are_compared_greedily_and_drawn_as_asked(compare) -> None:
     """Sampled outputs differ by chance alone. What top-p leaves is likelier than what the whole distribution gives."""
     greedy, whole = compare(PLAIN, SPECULATIVE), compare(PLAIN, SPECULATIVE, temperature=0.9)

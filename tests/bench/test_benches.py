@@ -221,6 +221,7 @@ def test_a_roofline_that_cannot_be_measured_is_refused(lab, monkeypatch) -> None
         roofline.run_roofline(lab, 6, 1, silent)
 
 
+@pytest.mark.slow
 def test_every_round_is_repeated_with_recording_as_the_only_difference(bench, monkeypatch) -> None:
     monkeypatch.setattr(logprobs_cost, "PROMPTS", TWO)
     asked: list[tuple[int, tuple[int, ...]]] = []
@@ -256,6 +257,7 @@ def pair(monkeypatch):
     return tuple(tiny_models.engine("llama", draft) for draft in ("good", "bad"))
 
 
+@pytest.mark.slow
 def test_every_window_is_timed_on_every_kind_of_prompt_by_engines_that_fit_together(pair) -> None:
     """On a GPU, an engine's cache may otherwise take most of what the engines before it have left."""
     made = []
@@ -339,6 +341,7 @@ class Standin:
         yield CompletionEnd("length", 4, sampling.max_tokens, reported)
 
 
+@pytest.mark.slow
 def test_rounds_of_vllm_are_compared_and_a_server_without_any_is_refused(monkeypatch) -> None:
     """The stand-in drafts whole windows to the end, as vLLM does: its last round has more draft tokens."""
     monkeypatch.setattr(vllm_bench, "PROMPTS", prompts := PROMPTS[:2])

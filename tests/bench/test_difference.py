@@ -68,6 +68,7 @@ def test_places_far_apart_are_read_in_one_go(engine, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_margins_of_the_embedded_pair_in_int4_are_those_of_its_runs():
     """By the step in C, where a token gives the same bits alone and among many."""
     engine = load_engine()

@@ -140,6 +140,7 @@ WRITES = "import json, os, sys, time; open(sys.argv[1], 'w').write(json.dumps({}
 ROWS = {"result": {"rows": {"cache": {"median": 123.0}}}, "machine": {"accelerator": "a GPU"}}
 
 
+@pytest.mark.slow
 def test_a_part_that_dies_or_hangs_loses_no_figures(tmp_path, monkeypatch):
     faults = {
         "1": WRITES.format(ROWS) + "os.abort()",
@@ -314,6 +315,7 @@ def test_a_wrong_product_is_reported_and_not_timed(monkeypatch):
 
 
 @interpreted
+@pytest.mark.slow
 def test_attention_back_ends_read_a_prompt_within_the_same_layers(monkeypatch):
     """Otherwise the difference between two rows would be that between layers, too."""
     target = Scripted(TINY_TARGET, random_script(TINY_TARGET, CPU), "target", **OPTIONS)
@@ -341,6 +343,7 @@ def test_attention_back_ends_read_a_prompt_within_the_same_layers(monkeypatch):
     assert "attention by auto, fused layers, " in "\n".join(format_prefill(sheet.result))
 
 
+@pytest.mark.slow
 def test_measured_runs_of_speculation_meet_only_warmed_up_shapes(monkeypatch):
     """Every step shape has occurred, and so been captured, before. (With a draft that is always right and a window of
     one, the draft would never read a single token.)

@@ -29,6 +29,7 @@ from tests.scripted_pair import CPU, OPTIONS, scripted_pair
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here, and for no CPU")
 
 
+@pytest.mark.slow
 def test_a_scripted_pair_follows_its_script_at_the_acceptance_asked_for():
     """Both models really compute, but acceptance is set by the script, whatever the weights give."""
     lab, rate, tokens = scripted_pair(0.7), 0.7, 400
@@ -44,6 +45,7 @@ def test_a_scripted_pair_follows_its_script_at_the_acceptance_asked_for():
 
 
 @interpreted
+@pytest.mark.slow
 def test_captured_steps_of_a_scripted_model_say_its_script(monkeypatch):
     """What is written into the script later, too."""
     pretend_to_capture(monkeypatch)

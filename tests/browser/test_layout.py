@@ -34,10 +34,9 @@ CUT = """(longest) => [...document.querySelectorAll(".readout:not([hidden])")].f
   card.querySelector(".value").textContent = longest[card.dataset.key];
   const number = document.createRange();
   number.selectNodeContents(card.querySelector(".number"));
-  const { scrollWidth, clientWidth } = card.querySelector(".was");
-  return number.getBoundingClientRect().right > card.getBoundingClientRect().right - 4 || scrollWidth > clientWidth;
+  return number.getBoundingClientRect().right > card.getBoundingClientRect().right - 4;
 }).map((card) => card.dataset.key)"""
-"""The readouts in which such numbers, or the small print of the run before, are cut off."""
+"""The readouts in which such numbers are cut off."""
 
 
 def test_on_a_projector_everything_is_in_view_nothing_jumps_and_no_readout_is_cut_off(visit: Visit) -> None:
@@ -84,7 +83,6 @@ def test_on_a_projector_no_control_needs_scrolling(visit: Visit) -> None:
     }"""
     for value in ("int8", "int4"):
         lab.choose("kv_dtype", value)
-        expect(lab.control("kv_dtype")).to_contain_text("CPU")
         assert lab.control("kv_dtype").locator(".info-text").evaluate(lines) == 1, value
     assert lab.control("logprobs").locator(".info-text").evaluate(lines) == 1
 

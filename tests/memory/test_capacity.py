@@ -14,8 +14,8 @@ from lab.config import EngineConfig
 from lab.engine.memory_budget import Budget
 from lab.errors import ConfigError
 from lab.kv_cache.kv_cache import KVCache
-from lab.memory.capacity import MOST_PARAMETERS, POLICIES, Deployment, Lengths
-from lab.memory.catalogue import GPU_KEYS, GPUS, MOST_GIB, WEIGHT_BITS, GiB, device_bytes
+from lab.memory.capacity import MAX_PARAMETERS, POLICIES, Deployment, Lengths
+from lab.memory.catalogue import GPU_KEYS, GPUS, MAX_GIB, WEIGHT_BITS, GiB, device_bytes
 from lab.memory.model_memory import known_models
 from lab.models.loader import WEIGHTS, load_model
 
@@ -116,7 +116,7 @@ def test_computed_sizes_equal_what_the_engine_allocates(pair, kv_dtype: str) -> 
         assert held == 7 * 16 * deployment.token_bytes
         weights = {parameter.data_ptr(): parameter.nbytes for parameter in model.model.parameters()}
         assert sum(weights.values()) == deployment.weight_bytes
-    assert Budget(target, draft).pool_bytes(setting) == 7 * 16 * sum(each.token_bytes for each in both)
+    assert Budget(target, draft).cache_bytes(setting) == 7 * 16 * sum(each.token_bytes for each in both)
     room = 40 * 16 * both[0].token_bytes + 5  # forty blocks of the target alone, and a little more
     alone = replace(both[0], memory=both[0].weight_bytes + room, set_aside=0.0)
     granted = Budget(target, None, limit=room).cache_config(EngineConfig(kv_dtype=kv_dtype)).num_blocks
@@ -158,7 +158,7 @@ def test_a_device_is_named_or_has_as_many_bytes_as_are_given() -> None:
         assert device_bytes(gpu, 24) == 24 * GiB
         assert device_bytes(gpu, 0.5) == GiB // 2
         assert device_bytes(gpu, 1e-12) == 1  # never none
-        assert device_bytes(gpu, MOST_GIB) == MOST_GIB * GiB
+        assert device_bytes(gpu, MAX_GIB) == MAX_GIB * GiB
 
 
 NAN = float("nan")
@@ -168,16 +168,16 @@ NAN = float("nan")
     ("make", "word"),
     [
         *((lambda it=it: llama(block_size=it), "block_size") for it in (16.5, 0)),
-        *((lambda it=it: llama(parameters=it), "parameters") for it in (-5, 1e9, MOST_PARAMETERS + 1)),
+        *((lambda it=it: llama(parameters=it), "parameters") for it in (-5, 1e9, MAX_PARAMETERS + 1)),
         (lambda: llama(weights="int2"), "weights"),
         (lambda: llama(kv_dtype="fp8"), "kv_dtype"),
-        *((lambda it=it: llama(memory=it), "memory") for it in (0, MOST_GIB * GiB + 1)),
+        *((lambda it=it: llama(memory=it), "memory") for it in (0, MAX_GIB * GiB + 1)),
         *((lambda it=it: llama(set_aside=it), "set aside") for it in (1.0, -0.1)),
         (lambda: llama().sequences("nope"), "policy"),
         *((lambda it=it: Lengths(*it), "mean length") for it in ((0, 10), (11, 10), (NAN, 10))),
         *((lambda it=it: Lengths(*it), "longest sequence") for it in ((1, 0), (1, 1.5), (5, 10**9))),
         (lambda: device_bytes("no-such-gpu"), "no-such-gpu"),
-        *((lambda it=it: device_bytes("t4", it), "memory") for it in (0, -1, MOST_GIB + 1, NAN, True, "24")),
+        *((lambda it=it: device_bytes("t4", it), "memory") for it in (0, -1, MAX_GIB + 1, NAN, True, "24")),
     ],
 )
 def test_impossible_values_are_refused(make: Callable[[], object], word: str) -> None:
@@ -186,7 +186,7 @@ def test_impossible_values_are_refused(make: Callable[[], object], word: str) ->
 
 
 def test_values_at_the_border_are_accepted() -> None:
-    borders = {"memory": (1, MOST_GIB * GiB), "block_size": (1, 1024), "parameters": (1,)}
+    borders = {"memory": (1, MAX_GIB * GiB), "block_size": (1, 1024), "parameters": (1,)}
     for name, values in borders.items():
         for value in values:
             assert all(llama(**{name: value}).sequences(policy) >= 0 for policy in POLICIES)

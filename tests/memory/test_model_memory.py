@@ -61,6 +61,7 @@ def agrees(config: PreTrainedConfig) -> tuple[ModelShape, int]:
     return shape, parameters(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", PUBLISHED)
 def test_a_listed_model_agrees_with_its_configuration(key: str) -> None:
     config, model = published_config(PUBLISHED[key]["config"]), known_models()[key]
@@ -200,6 +201,7 @@ def test_sizes_are_not_taken_for_numbers_of_layers_or_experts(tmp_path) -> None:
     assert find_model(tmp_path).parameters == count_parameters(config) > 2 * 3 * 16 * 5632
 
 
+@pytest.mark.slow
 def test_a_model_that_has_no_end_is_not_built_to_the_end() -> None:
     """Whatever its parts are, and whatever their number is called."""
     config = GitConfig(num_hidden_layers=1, vision_config={"num_hidden_layers": 10**9})

@@ -160,6 +160,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_model_that_the_hub_does_not_give_is_reported_with_what_to_do(refused, name: str) -> None:
     messages, asked, errors = refused
@@ -170,6 +171,7 @@ def test_a_model_that_the_hub_does_not_give_is_reported_with_what_to_do(refused,
     assert errors == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plain", [False, True], ids=["from Xet", "as plain files"])
 def test_a_pair_is_fetched_and_is_there_afterwards(models, tmp_path, plain: bool) -> None:
     pairs = ("some/target", "some/draft"), ("some/large",), ("some/large",), (str(models / "some/target"),)
@@ -186,6 +188,7 @@ def test_a_pair_is_fetched_and_is_there_afterwards(models, tmp_path, plain: bool
     assert not any(line.startswith("Fetching") for line in told), "it was there"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("xet", [False, True], ids=["plain files", "Xet"])
 def test_a_download_can_be_stopped_and_goes_on_later(models, tmp_path, xet: bool) -> None:
     names = "some/large", "some/whole"  # several files, and one
@@ -202,12 +205,14 @@ def test_a_download_can_be_stopped_and_goes_on_later(models, tmp_path, xet: bool
     assert errors == ""
 
 
+@pytest.mark.slow
 def test_a_download_that_stalls_can_be_stopped_and_nobody_waits_for_it(models, tmp_path) -> None:
     with serving(models, xet=True, stalls=True) as hub:
         done = forked.run(STALL, **hub.variables, HF_HOME=str(tmp_path))
     assert done.stdout.startswith("stopped\nThere is no folder"), (done.stdout, done.stderr)
 
 
+@pytest.mark.slow
 def test_weights_that_do_not_arrive_are_not_called_damaged(models, tmp_path) -> None:
     """As behind a firewall that lets only the hub itself through."""
     with serving(models, xet=True, refusals={"xet": 403}) as hub:
@@ -294,9 +299,10 @@ def test_a_hub_is_waited_for_a_few_seconds_and_asked_anonymously_for_others(monk
     found = SimpleNamespace(size=None)
     monkeypatch.setattr(checkpoint_files, "get_hf_file_metadata", lambda url, **how: asked.append(how) or found)
     assert [checkpoint_files.hub_refusal("a/b", token) for token in (False, None)] == [None, None]
-    assert asked == [{"token": token, "timeout": checkpoint_files.PATIENCE} for token in (False, None)]
+    assert asked == [{"token": token, "timeout": checkpoint_files.HUB_TIMEOUT_SECONDS} for token in (False, None)]
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_a_model_in_the_cache_is_said_without_a_network(models, tmp_path) -> None:
     """That no hub answers is not to blame."""
     with serving(models) as hub:
@@ -313,6 +319,7 @@ def test_what_is_wrong_with_a_model_in_the_cache_is_said_without_a_network(model
     assert absent.startswith("The configuration of some/draft could not be fetched.")
 
 
+@pytest.mark.slow
 def test_the_app_says_what_a_hub_withholds_before_it_starts(models, tmp_path) -> None:
     with serving(models, gated=("some/kept",)) as hub:
         done = forked.run(START, "some/none", "some/kept", **hub.variables, HF_HOME=str(tmp_path))

@@ -341,6 +341,7 @@ def test_prompts_begin_held_out_paragraphs_of_both_kinds(corpus, monkeypatch):
         assert all(any(line.startswith(prompt) for line in lines) for prompt in some)
 
 
+@pytest.mark.slow
 def test_the_card_reports_what_was_measured(corpus, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluation, "NEW_TOKENS", 6)
     monkeypatch.setattr(report, "SAMPLE_TOKENS", 6)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lab.util import cgroup, device_memory
-from lab.util.device_memory import CAPTURING, LOOKS_A_SECOND, free_bytes, memory_in_use
+from lab.util.device_memory import CAPTURING, SAMPLES_PER_SECOND, free_bytes, memory_in_use
 
 FILES = "anon 500\nactive_file 20\ninactive_file 3\n"
 """A group's memory.stat: 23 bytes can be given up."""
@@ -44,12 +44,12 @@ FILES = "anon 500\nactive_file 20\ninactive_file 3\n"
 def test_no_more_memory_is_free_than_the_control_groups_allow(monkeypatch, tmp_path, own, files, expected):
     """On a machine where 10,000 bytes are available."""
     monkeypatch.setattr(device_memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=10_000))
-    monkeypatch.setattr(cgroup, "OWN", tmp_path / "own")
-    monkeypatch.setattr(cgroup, "GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(cgroup, "PROCESS_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(cgroup, "CGROUP_ROOT", tmp_path / "groups")
     if own is not None:
-        cgroup.OWN.write_text(own)
+        cgroup.PROCESS_GROUPS.write_text(own)
     for name, contents in files.items():
-        file = cgroup.GROUPS / name
+        file = cgroup.CGROUP_ROOT / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(contents)
     assert free_bytes(torch.device("cpu")) == expected
@@ -94,4 +94,4 @@ def test_process_memory_is_read_only_a_few_times_a_second(monkeypatch):
     for step in range(100):  # one second of steps
         now[0] = 1000 + step / 100
         assert memory_in_use({torch.device("cpu")}) > 0
-    assert len(looks) == LOOKS_A_SECOND
+    assert len(looks) == SAMPLES_PER_SECOND

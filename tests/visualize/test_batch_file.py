@@ -15,7 +15,7 @@ from lab.measure.workload import PlannedRequest
 from lab.trace.recorder import BatchStep
 from lab.trace.run import RunFileError, read_json
 from tests.visualize.crowd import job, ran, runs
-from visualize.pages.pool.pool_file import as_json, of, told
+from visualize.pages.pool.pool_file import as_json, of, transcript
 from visualize.pages.pool.pool_frames import BatchReducer
 
 
@@ -33,7 +33,7 @@ def test_the_file_holds_every_event_with_its_step_owner_and_clock(
     path.write_text(as_json(steps), "utf-8")
     again = opened(path)
     assert [step.entries for step in again] == [step.entries for step in steps if step.entries]
-    head, *frames = map(json.loads, told(again, "x").splitlines())
+    head, *frames = map(json.loads, transcript(again, "x").splitlines())
     assert head == {"run": "x"}
     assert frames[0]["head"].pop("recorded") is True
     assert frames[0]["head"]["accelerator"] == "cpu"
@@ -89,7 +89,7 @@ def test_events_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     entries = [entry for entry in DOCUMENT["entries"] if entry["event"]["kind"] != "block_allocated"]
     path.write_text(json.dumps(DOCUMENT | {"entries": entries}), "utf-8")
     with pytest.raises(RunFileError, match="contradict each other"):
-        told(opened(path), "x")
+        transcript(opened(path), "x")
 
 
 KINDS = {entry["event"]["kind"]: index for index, entry in reversed(list(enumerate(DOCUMENT["entries"])))}
@@ -107,4 +107,4 @@ def test_any_number_in_any_field_is_shown_or_refused(tmp_path: Path, kind: str, 
         document["entries"][KINDS[kind]]["event"][field] = value
         path.write_text(json.dumps(document), "utf-8")
         with suppress(RunFileError):  # refused with an explanation
-            assert told(opened(path), "x")
+            assert transcript(opened(path), "x")

@@ -346,7 +346,7 @@ def test_the_bars_are_the_sequences_that_fit() -> None:
         assert column["x"] == [other.sequences(policy) for other in others.values()]
         assert column["text"] == [f"{count:,}" for count in column["x"]]
         assert column["customdata"] == [f"{count:,} sequences" for count in column["x"]]
-    assert columns[0]["y"] == ["<b>Auto (model)</b>", "INT8", "INT4"]
+    assert columns[0]["y"] == ["<b>Auto</b>", "INT8", "INT4"]
 
 
 def test_one_sequence_that_fits_is_singular_on_hover() -> None:

@@ -36,7 +36,7 @@ from lab.trace.roofline import Achieved
 from tests import tiny_models
 from tests.visualize.conftest import script
 from visualize.pages.pool.pool_metrics import Tally
-from visualize.pages.pool.pool_narration import LOST, over, said
+from visualize.pages.pool.pool_narration import LOST, narrated, over
 from visualize.reduce.frames import Reducer
 from visualize.reduce.narration import Narrator, limit
 from visualize.states import DRAFTER_NAMES, STATES, sentences
@@ -192,7 +192,7 @@ def pool() -> list[str]:
     """Steps of many requests: the rarest first."""
 
     def sentence(*events: tuple[int, Any], tokens: dict[int, int] | None = None) -> str:
-        return said([BatchEvent(0.0, owner, event) for owner, event in events], tokens or {})[0]
+        return narrated([BatchEvent(0.0, owner, event) for owner, event in events], tokens or {})[0]
 
     def freed(owner: int, block: int, references: int = 0, cached: bool = False) -> tuple[int, BlockFreed]:
         return owner, BlockFreed(

@@ -143,7 +143,7 @@ def test_every_message_is_finite_and_fits_its_charts(steps: list[int | None]) ->
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=20))
 def test_rounds_are_drawn_like_the_labs_own(pairs: list[tuple[int, int]]) -> None:
     drafted, accepted = [max(pair) for pair in pairs], [min(pair) for pair in pairs]
-    chart = figures.rounds_told(ReportedRounds(tuple(drafted), tuple(accepted)))
+    chart = figures.reported_rounds(ReportedRounds(tuple(drafted), tuple(accepted)))
     count = dict(zip(figures.rounds.TRACES, [len(trace["x"]) for trace in chart["columns"]], strict=True))
     assert count["accepted"] == sum(accepted)
     assert count["rejected"] == count["recovered"] == sum(a < d for d, a in zip(drafted, accepted, strict=True))
@@ -153,7 +153,7 @@ def test_rounds_are_drawn_like_the_labs_own(pairs: list[tuple[int, int]]) -> Non
 
 
 def test_a_guess_of_a_server_is_named_by_its_number_too() -> None:
-    for trace in figures.rounds_told(ReportedRounds((3, 2), (1, 2)))["columns"]:
+    for trace in figures.reported_rounds(ReportedRounds((3, 2), (1, 2)))["columns"]:
         assert [row[2] for row in trace["customdata"]] == trace["y"]
 
 
@@ -172,7 +172,7 @@ def test_a_guess_of_a_server_is_named_by_its_number_too() -> None:
     ],
 )
 def test_how_an_answer_ended_is_told(end: CompletionEnd, say: str, rounds: str) -> None:
-    told = remote._told(end, most=4)
+    told = remote._final_message(end, most=4)
     assert say in told["say"]
     assert "\u202e" not in told["say"]
     assert rounds in told["rounds"]

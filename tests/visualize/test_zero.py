@@ -341,9 +341,8 @@ def test_what_such_a_space_cannot_compile_is_left_out(monkeypatch: pytest.Monkey
     monkeypatch.setenv("SPACES_ZERO_GPU", "true")
     settings, notices = from_link(asked)
     assert not settings.torch_compile
-    assert notices == [
-        "The link's torch_compile was left out: it needs a GPU for longer than a run, for which this Space lends one."
-    ]
+    [notice] = notices
+    assert "torch_compile was left out: it needs a GPU for longer" in notice
 
 
 def test_the_time_estimate_grows_with_the_tokens_and_with_kernels_that_are_still_to_be_compiled(

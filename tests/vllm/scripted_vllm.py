@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,21 @@ MODEL = "tiny-qwen3"
 WORDS = ("once", "there", "was", "a", "miller", "who", "had", "three", "sons")
 DRAFTED = (4, 4, 4, 2)
 ACCEPTED = (4, 0, 2, 2)
+
+
+LONG = {"message": "This model's maximum context length is 1024 tokens.", "code": 400}
+UNNAMED = {"message": "The model `tiny` does not exist.", "code": 404}
+WRONG: dict[str, Callable[[], Response]] = {
+    "redirect": lambda: RedirectResponse("http://example.com/metrics"),
+    "html": lambda: PlainTextResponse("<html>\n<script>window.pwned=1</script>\n", media_type="text/html"),
+    "large": lambda: PlainTextResponse(b"#" * (9 * 2**20)),
+    "endless": lambda: StreamingResponse(_drops()),
+    "key": lambda: JSONResponse({"error": "Unauthorized"}, status_code=401),
+    "long": lambda: JSONResponse({"error": LONG}, status_code=400),
+    "unnamed": lambda: JSONResponse({"error": UNNAMED}, status_code=404),
+    "gone": lambda: JSONResponse({"detail": "Not Found"}, status_code=404),
+}
+"""How it can misbehave, by name. "silent" sends nothing for half a minute."""
 
 
 class ScriptedVLLM:
@@ -76,28 +91,10 @@ class ScriptedVLLM:
         )
 
     async def _misbehave(self, path: str) -> Response | None:
-        match self.wrong.get(path, ""):
-            case "redirect":
-                return RedirectResponse("http://example.com/metrics")
-            case "html":
-                return PlainTextResponse("<html>\n<script>window.pwned=1</script>\n", media_type="text/html")
-            case "large":
-                return PlainTextResponse(b"#" * (9 * 2**20))
-            case "endless":
-                return StreamingResponse(_drops())
-            case "silent":
-                await asyncio.sleep(30)
-            case "key":
-                return JSONResponse({"error": "Unauthorized"}, status_code=401)
-            case "long":
-                error = {"message": "This model's maximum context length is 1024 tokens.", "code": 400}
-                return JSONResponse({"error": error}, status_code=400)
-            case "unnamed":
-                error = {"message": "The model `tiny` does not exist.", "code": 404}
-                return JSONResponse({"error": error}, status_code=404)
-            case "gone":
-                return JSONResponse({"detail": "Not Found"}, status_code=404)
-        return None
+        wrong = self.wrong.get(path)
+        if wrong == "silent":
+            await asyncio.sleep(30)
+        return WRONG[wrong]() if wrong in WRONG else None
 
     async def _metrics(self, request: Request) -> Response:
         self.asked.append("/metrics")

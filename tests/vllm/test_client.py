@@ -90,7 +90,7 @@ def test_an_answer_streams_in_pieces_and_ends_with_its_rounds(server: Server, vl
     ],
 )
 def test_rounds_are_kept_if_they_make_sense(monkeypatch, given: object, rounds: ReportedRounds | None) -> None:
-    monkeypatch.setattr(completion, "MOST_ROUNDS", 2)
+    monkeypatch.setattr(completion, "MAX_ROUNDS", 2)
     assert reported_rounds(given) == rounds
 
 
@@ -117,7 +117,7 @@ def test_rounds_are_kept_if_they_make_sense(monkeypatch, given: object, rounds: 
 )
 def test_a_failure_is_reported_with_its_reason(server: Server, vllm, monkeypatch, path, wrong, word) -> None:
     if wrong in ("silent", "endless"):
-        monkeypatch.setattr(remote, "READ_S" if wrong == "silent" else "WHOLE_S", 0.1)
+        monkeypatch.setattr(remote, "READ_SECONDS" if wrong == "silent" else "PAGE_SECONDS", 0.1)
     vllm.wrong[path] = wrong
     ask = {"/metrics": Server.read, "/v1/models": Server.models}.get(path, answer)
     with pytest.raises(ServerError) as refused:

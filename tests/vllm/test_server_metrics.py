@@ -163,7 +163,7 @@ COSTLY = {
     "alike": "vllm:num_requests_running_too{" + ",".join(f'a{i}="x"' for i in range(HUGE // 8)) + "} 1",
 }
 BEYOND = {
-    "line": 'vllm:num_requests_running{a="' + "x" * metrics.MOST_LINE + '"} 1',
+    "line": 'vllm:num_requests_running{a="' + "x" * metrics.MAX_LINE + '"} 1',
     "lines": "vllm:num_requests_running 1\n" * (HUGE // 28),
 }
 

@@ -1,4 +1,4 @@
-"""What the figures share: a look for light and dark, and columns that patches fill.
+"""The figures' common parts: a look for light and dark, and columns that patches fill.
 
 A figure comes from Python without data: traces, layout and colours. Its data are
 *columns*, one dict of lists per trace, changed by *patches*. The page's script applies

@@ -32,7 +32,7 @@ _WORDS: dict[Came, str] = {"own": "", "found": "found, not computed again", "cop
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What is known of a block. ``owner`` None: it belongs to another run's sequence, or to none. A free block with an
+    """Known state of a block. ``owner`` None: it belongs to another run's sequence, or to none. A free block with an
     owner was given back: either the run is over, and the block is shown as full as it was, or the last pass took it
     for guesses that were rejected.
 

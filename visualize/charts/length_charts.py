@@ -1,4 +1,4 @@
-"""What grows with a text's length: milliseconds a token, and bytes of cache."""
+"""Charts of what grows with a text's length: milliseconds a token, and bytes of cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rule does with each word, as two bar charts: what is proposed, and what is written.
+"""Two bar charts of a rule's effect on each word: what is proposed, and what is written.
 
 On the left, q is divided into its accepted part and, above that, its rejected part; on top is the residual, where p
 exceeds q. On the right is the same accepted part, topped by what is drawn in place of rejected words. p is an outline
@@ -25,7 +25,7 @@ def proposed_figure(dark: bool = False) -> go.Figure:
 
 
 def written_figure(dark: bool = False) -> go.Figure:
-    """What is written, by word, accepted or drawn in place of a rejected guess, and p."""
+    """The tokens written, by word, accepted or drawn in place of a rejected guess, and p."""
     return _figure({"accepted": "", "recovered": ""}, dark)
 
 

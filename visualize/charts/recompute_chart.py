@@ -1,4 +1,4 @@
-"""What the target computes without a KV cache: in every pass the whole text again, and a little more.
+"""Chart of what the target computes without a KV cache: in every pass the whole text again, and a little more.
 
 The x axis counts passes, with the whole run in view: without a cache the area is a triangle; with one, only its lower
 edge would be left.

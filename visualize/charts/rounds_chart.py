@@ -77,7 +77,7 @@ def layout(step: int) -> dict[str, Any]:
 
 
 def caption(sequences: int) -> str:
-    """What a column is, given how many requests share a forward pass."""
+    """The meaning of a column, given how many requests share a forward pass."""
     return "one column per target forward pass" if sequences == 1 else f"a forward pass, shared by {sequences} requests"
 
 

@@ -114,7 +114,7 @@ def acceptance(by_position: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def rounds_told(reported: ReportedRounds) -> dict[str, Any]:
+def reported_rounds(reported: ReportedRounds) -> dict[str, Any]:
     """An answer's rounds as the Lab draws its own, but without tokens: a server reports only how many were kept."""
     columns: Columns = [{"x": [], "y": [], "customdata": []} for _ in rounds.TRACES]
 

@@ -1,4 +1,4 @@
-"""Where each pass spent its time, the prefill first, and the resulting speed."""
+"""The time of each pass by part, the prefill first, and the resulting speed."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def prefill(step: int, ms: float, top: float, *, first: bool, seen: bool) -> Pat
 
 
 def caption(timed: StepTimed, limit: str) -> str:
-    """How near the latest step came to its ``limit``; why it may be above, only the bar's hover text says."""
+    """The latest step's share of its ``limit``; why it may be above, only the bar's hover text says."""
     step = "Prefill" if timed.step_kind == "prefill" else f"Step {timed.step}"
     return f"{step}: {limit.partition(' (')[0]}" if limit else ""
 

@@ -141,11 +141,11 @@ class RunBlocks:
         self._freed.clear()
 
     def _reached(self, block: Block, tokens: int) -> int:
-        """How many of the block's slots hold one of the first ``tokens`` of its sequence."""
+        """The number of the block's slots hold one of the first ``tokens`` of its sequence."""
         return min(self.block_size, max(0, tokens - block.index * self.block_size))
 
     def patches(self) -> list[Patch]:
-        """What changed since the last call. A block past the pool's end belongs to another pool: the plain
+        """The changes since the last call. A block past the pool's end belongs to another pool: the plain
         one, after a quantised one failed."""
         patches = []
         for number in self._drawn | self.blocks:
@@ -246,7 +246,7 @@ class PoolBlocks:
         return sum(self._fill.values()) / (len(self._fill) * self.block_size) if self._fill else None
 
     def patches(self) -> list[Patch]:
-        """What changed since the last call. Marks last until the next call."""
+        """The changes since the last call. Marks last until the next call."""
         patches = []
         for block in sorted(self._changed | self._marks.keys()):
             patches += self._rows.patches(block, self._row(block))

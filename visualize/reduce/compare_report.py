@@ -76,7 +76,7 @@ def whole(
     places = {name: first_difference(first, some[0]) for name, some in runs.items()}
     for row, name in zip(record["rows"], names, strict=True):
         row["cells"][-1] = _output(places[name], name == names[0])
-    said = [_verdict(names, places, len(first.token_ids), not first.sampling.greedy and _only_guesses(configs, places))]
+    said = [_verdict(names, places, len(first.token_ids), not first.sampling.greedy and _other_draws(configs, places))]
     said += _unsteady(runs)
     said += fell_back(some[0] for some in runs.values())
     said += _notes(configs, first, any(place is not None for place in places.values()))
@@ -132,7 +132,7 @@ def _p(value: float) -> str:
 
 
 def _verdict(names: list[str], places: Mapping[str, int | None], tokens: int, redrawn: bool) -> str:
-    """Which settings wrote the same. ``redrawn``: where another differs, it is only because it used the random
+    """Settings that wrote the same. ``redrawn``: where another differs, it is only because it used the random
     draws differently."""
     same = [name for name in names if places[name] is None]
     why = ": at this temperature speculation changes the draws, not the distribution" if redrawn else ""
@@ -145,8 +145,8 @@ def _verdict(names: list[str], places: Mapping[str, int | None], tokens: int, re
     return f"No other setting wrote what {names[0]} wrote{why}."
 
 
-def _only_guesses(configs: Mapping[str, EngineConfig], places: Mapping[str, int | None]) -> bool:
-    """Whether the settings whose outputs differ from the first's have the same KV format, but other draws for guesses
+def _other_draws(configs: Mapping[str, EngineConfig], places: Mapping[str, int | None]) -> bool:
+    """True if the settings whose outputs differ from the first's have the same KV format, but other draws for guesses
     or none."""
     first, *others = [
         configs[name] for name, place in places.items() if place is not None or name == next(iter(places))
@@ -170,7 +170,7 @@ def _unsteady(runs: Runs) -> list[str]:
 
 
 def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> list[str]:
-    """What readers must know before they trust the numbers."""
+    """Notes that readers must know before they trust the numbers."""
     notes = [
         f"{name}: {text}" for name, config in configs.items() for text in unused_settings(config, SamplingParams())
     ]

@@ -79,7 +79,7 @@ def news(told: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def about(run: RunStarted) -> dict[str, Any]:
-    """What a head says of a run's settings, models and device."""
+    """The part of a head about a run's settings, models and device."""
     names = {name: visible(getattr(run, name)) for name in ("target", "accelerator", "dtype")}
     return {**names, "draft": run.draft and visible(run.draft), "config": run.config, "sampling": run.sampling}
 
@@ -130,7 +130,7 @@ class Reducer:
         return frames
 
     def after(self) -> Before | None:
-        """What the next run is compared with: this run, if it started."""
+        """The run that the next one is compared with: this run, if it started."""
         return Before(self._started, self._meter.metrics()) if self._seq else self._before
 
     def _frame(self, event: Event, changes: dict[str, Any]) -> Frame:

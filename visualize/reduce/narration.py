@@ -1,4 +1,4 @@
-"""What happened, in one sentence per step: the conclusion first.
+"""Narration of a run, one sentence per step: the conclusion first.
 
 Where something rare happened (a fallback, a new window, an eviction), the sentence tells that
 and keeps the rest to a few words: one sentence is as much as an audience can read.
@@ -45,7 +45,7 @@ def quoted(text: str) -> str:
 
 
 def limit(found: Achieved) -> str:
-    """How near a step came to the device's roofline."""
+    """A step's share of the device's roofline."""
     roofline = "memory-bandwidth" if found.bound == "memory" else "compute"
     faster = f" ({FASTER[found.bound]})" if found.share > 1 else ""
     return f"{found.share:.0%} of the {roofline} roofline{faster}"
@@ -169,16 +169,16 @@ class Narrator:
         return f"without a KV cache the target computed all {tokens:,} tokens, {tokens - 1:,} of them again,"
 
     def _rare(self, events: Sequence[Event]) -> str:
-        """The sentence for the rarest event. All events pass through ``_tell``, which updates the window and the
+        """The sentence for the rarest event. All events pass through ``_narrate``, which updates the window and the
         notice."""
-        told = {type(event): self._tell(event) for event in events}
+        told = {type(event): self._narrate(event) for event in events}
         for kind in (FellBack, CacheDropped, WindowChanged):
             if told.get(kind):
                 return told[kind]
         evicted = sum(isinstance(event, BlockEvicted) for event in events)
         return f"Evicted {counted(evicted, 'cached block')} to make room." if evicted else ""
 
-    def _tell(self, event: Event) -> str:
+    def _narrate(self, event: Event) -> str:
         match event:
             case FellBack():
                 lost, instead = {
@@ -230,7 +230,7 @@ class Counts:
         self.cut, self.beyond = cut, accepted - committed if cut else 0
 
     def sentence(self, generated: int) -> str:
-        """What speculation gave, after ``generated`` tokens: it adds up to them. Empty without a round."""
+        """The gain of speculation after ``generated`` tokens: it adds up to them. Empty without a round."""
         if not self.rounds or generated < 2:
             return ""
         passes = counted(self.passes, "target pass")
@@ -282,7 +282,7 @@ class Window:
 
 
 class TextRead:
-    """How much of a run's text the target has read, through every admission. ``tokens``: of the whole text."""
+    """The part of a run's text that the target has read, through every admission. ``tokens``: of the whole text."""
 
     def __init__(self, config: dict[str, Any], prompt_tokens: int) -> None:
         self._config = config
@@ -292,7 +292,7 @@ class TextRead:
 
     @property
     def grown(self) -> bool:
-        """Whether the text has more than the prompt."""
+        """True once the text has more than the prompt."""
         return self.tokens > self._prompt
 
     def asked(self) -> str:
@@ -335,7 +335,7 @@ class TextRead:
         return f"Preempted: a step ran out of memory, so fewer requests run at once and this one waits{again}."
 
     def prefill(self, tokens: int) -> str:
-        """What a pass over so many tokens of it read."""
+        """The tokens that a prefill pass read."""
         first, self._read = self._read == self._found, self._read + tokens
         if not first or self._read < self.tokens:
             return f"{counted(tokens, 'token')} more, {self._read} of {self._whole()} {_are(self._read)} known"
@@ -344,7 +344,7 @@ class TextRead:
         return f"{self._whole()} in one forward pass"
 
     def _whole(self) -> str:
-        """What a prefill has to cover: the prompt and, after a preemption, also the text written so far."""
+        """The text that a prefill has to cover: the prompt and, after a preemption, also the text written so far."""
         return f"the {'text' if self.grown else 'prompt'}'s {counted(self.tokens, 'token')}"
 
 

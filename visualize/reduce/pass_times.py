@@ -1,4 +1,4 @@
-"""What the charts of passes show of a run as it grows: how long each took, and how many tokens it computed again."""
+"""Columns of the charts of passes as a run grows: how long each took, and how many tokens it computed again."""
 
 from __future__ import annotations
 

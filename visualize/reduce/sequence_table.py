@@ -22,7 +22,7 @@ TAIL = 60
 
 @dataclass
 class Progress:
-    """How far a sequence has come.
+    """Progress of one sequence.
 
     ``number`` identifies it as the owner of blocks. ``tokens`` of at most ``wanted`` have been written. ``blocks`` are
     in its block table. ``found`` tokens were in the cache when it was last admitted. ``preempted``: how often.
@@ -87,7 +87,7 @@ class Sequences:
         return list(self._changed)
 
     def patches(self) -> list[Patch]:
-        """What changed since the last call."""
+        """The changes since the last call."""
         patches = [
             patch
             for owner in self._changed

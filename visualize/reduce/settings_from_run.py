@@ -57,5 +57,5 @@ def _made(pair: Pair, run: RunStarted) -> bool:
 
 
 def _called(where: str | Path | None) -> str | None:
-    """What runs call a model: a folder's own name, or the hub id."""
+    """The name of a model in runs: a folder's own name, or the hub id."""
     return Path(os.path.abspath(where)).name if isinstance(where, Path) else where

@@ -38,7 +38,7 @@ def value_in_words(name: str, value: Any) -> str:
 
 
 def difference(before: RunStarted, now: RunStarted) -> str:
-    """Which settings changed since the previous run, in words."""
+    """The settings that changed since the previous run, in words."""
     was, had = (every_setting(run.config, run.sampling) for run in (before, now))
     unused = unmet(had)
     changed = [
@@ -56,7 +56,7 @@ def difference(before: RunStarted, now: RunStarted) -> str:
 
 
 def small(changed: Sequence[str]) -> str:
-    """What the small figures are, and which settings were ``changed``."""
+    """A sentence on what the small figures are, and which settings were ``changed``."""
     if changed:
         return f"Small figures: previous run. Changed since then: {', '.join(changed)}."
     return "Small figures: previous run, same settings."

@@ -1,4 +1,4 @@
-"""What theory says about a comparison, and how times grow with the text, as JSON for the page."""
+"""Theory beside a comparison, and the growth of times with the text, as JSON for the page."""
 
 from __future__ import annotations
 

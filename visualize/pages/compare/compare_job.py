@@ -1,4 +1,4 @@
-"""What the Compare page measures: settings side by side, and how the time per token grows.
+"""Jobs of the Compare page: settings side by side, and how the time per token grows.
 
 A comparison is many runs. Each waits for its own turn, so that other visitors' runs come in between, not after
 all of them.

@@ -74,7 +74,7 @@ def _form(pairs: Mapping[str, Pair]) -> Form:
 
 
 def _controls(form: Form, draft: bool) -> tuple[Widgets, gr.Radio]:
-    """What made the controls and their folds, and the presets."""
+    """The maker of the controls and their folds, and the presets."""
     widgets = Widgets(form)
     with gr.Column(elem_id="settings", elem_classes="asked"):
         widgets.add("prompt")

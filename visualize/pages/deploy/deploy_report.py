@@ -10,7 +10,7 @@ from lab.memory.capacity import Deployment
 from lab.memory.model_memory import ModelInfo, known_models
 from lab.util.messages import counted
 from lab.vllm.serve_command import (
-    BLOCK,
+    DEFAULT_BLOCK_SIZE,
     WithDraft,
     differences,
     fewest_gpus,
@@ -90,7 +90,8 @@ def _needed(inputs: Inputs, target: ModelInfo, draft: ModelInfo | None) -> Deplo
     """
     machine = {name: getattr(inputs, name) for name in ("weights", "gpu", "memory", "set_aside", "mean", "longest")}
     config = inputs.engine_config()
-    blocks = {"kv_dtype": config.kv_dtype, "block_size": config.block_size if keeps_block_size(config) else BLOCK}
+    block_size = config.block_size if keeps_block_size(config) else DEFAULT_BLOCK_SIZE
+    blocks = {"kv_dtype": config.kv_dtype, "block_size": block_size}
     asked = calculator.Inputs(**machine, **blocks)
     if draft is None:
         return asked.deployment(target)
@@ -99,7 +100,7 @@ def _needed(inputs: Inputs, target: ModelInfo, draft: ModelInfo | None) -> Deplo
 
 
 def _holds(needed: Deployment, gpus: int, sequences: int) -> bool:
-    """Whether the model can be split over that many GPUs, and they hold that many sequences."""
+    """True if the model can be split over that many GPUs, and they hold that many sequences."""
     shard = splits(needed).get(gpus)
     return shard is not None and holds(shard, sequences)
 
@@ -139,7 +140,7 @@ def _mismatched(target: ModelInfo | None, draft: ModelInfo | None) -> str:
 def _fits(
     inputs: Inputs, target: ModelInfo | None, draft: ModelInfo | None, needed: Deployment | None, gpus: int
 ) -> str:
-    """Whether the command will work."""
+    """A sentence on whether the command will work."""
     if needed is None:
         return "Whether it fits is calculated for known models only; here the GPUs are as you set, or one."
     if gpus not in splits(needed):

@@ -128,7 +128,7 @@ def _info(name: str, settings: Settings) -> str:
     if name == "seed" and settings.adaptive_window and settings.speculative != "off":
         return UNSURE_SEED
     one = FORM[name] if measured or name not in ("kv_dtype", "logprobs") else SETTINGS[name]
-    return one.about.get(getattr(settings, name)) or one.doc
+    return one.about.get(getattr(settings, name)) or one.help
 
 
 def show(settings: Settings) -> list[Any]:

@@ -1,1 +1,1 @@
-"""What fits: the Memory page's inputs and its answer."""
+"""The Memory page's inputs and its answer."""

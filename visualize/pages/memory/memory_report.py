@@ -50,7 +50,7 @@ def in_every_format(chosen: Deployment) -> dict[str, Deployment]:
 
 
 def about(model: ModelInfo) -> str:
-    """What the model is, and how its heads share keys and values."""
+    """A sentence on the model and how its heads share keys and values."""
     shape = model.shape
     queries = counted(shape.heads, "query head")
     heads = f"{queries}, each with a KV head of {shape.head_dim} numbers (MHA)"

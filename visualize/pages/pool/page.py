@@ -30,7 +30,7 @@ POOL = RunKind(
     most_bytes=MAX_RUN_FILE,
     most_values=1_000_000,  # 32 sequences of 256 tokens, long-tailed, have 750,000
     load=file.of,
-    told=file.told,
+    told=file.transcript,
     count=lambda steps: sum(len(step.entries) for step in steps),
 )
 TOKENS = {
@@ -94,7 +94,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
 
 
 def _controls() -> tuple[Widgets, gr.Radio]:
-    """What made the controls and their fold, and the presets."""
+    """The maker of the controls and their fold, and the presets."""
     widgets = Widgets(FORM)
     folded = ("kv_dtype", "speculative", "temperature", "seed", "system")
     with gr.Column(elem_id="settings", elem_classes="asked"):
@@ -113,7 +113,7 @@ def _controls() -> tuple[Widgets, gr.Radio]:
 
 
 def _of_lengths(lengths: str) -> list[dict[str, Any]]:
-    """What "tokens" means."""
+    """The meaning of "tokens"."""
     return [gr.update(info=TOKENS[lengths])]
 
 
@@ -122,7 +122,7 @@ def _of_shared(shared: int) -> list[dict[str, Any]]:
 
 
 def _of_prefixes(paged: bool, enable_prefix_caching: bool, eviction: str, shared: int) -> list[dict[str, Any]]:
-    """What cannot be used and why, and what the priorities are."""
+    """The controls that cannot be used and why, and the priorities."""
     values = {"paged": paged, "enable_prefix_caching": enable_prefix_caching, "eviction": eviction}
     missing = unmet(values)
     updates = {}
@@ -164,7 +164,7 @@ def _chosen(key: str | None) -> dict[str, Any]:
 
 
 def _presets() -> Iterator[tuple[Sequence[Any], Any]]:
-    """What to show when a preset is chosen."""
+    """Updates for each preset that can be chosen."""
     return (([key], _show(preset.inputs)) for key, preset in PRESETS.items())
 
 

@@ -50,7 +50,7 @@ def of(document: Any, name: str) -> list[BatchStep]:
     return [*steps[:-1], BatchStep(steps[-1].entries, last=True)]
 
 
-def told(steps: Sequence[BatchStep], id: str) -> str:
+def transcript(steps: Sequence[BatchStep], id: str) -> str:
     """The transcript of a run from a file. Raises RunFileError if its events contradict each other."""
     owners = {entry.owner for step in steps for entry in step.entries}
     return reduced(BatchReducer(len(owners), recorded=True), steps, id)

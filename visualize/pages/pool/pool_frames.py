@@ -72,7 +72,7 @@ class BatchReducer:
         return frames
 
     def after(self) -> Before | None:
-        """What the next run is compared with: this run, if it started and its inputs are known."""
+        """The run that the next one is compared with: this run, if it started and its inputs are known."""
         return Before(self._asked, self._tally.readings()) if self._seq and self._asked else self._before
 
     def _step(self, step: BatchStep) -> Frame:
@@ -93,7 +93,7 @@ class BatchReducer:
         computed = computed or self._states()
         self._tally.step(self._blocks.used(), computed[1])
         made = sum(len(entry.event.token_ids) for entry in step.entries if isinstance(entry.event, Committed))
-        sentence, rare = narrate.said(step.entries, self._tally.tokens)
+        sentence, rare = narrate.narrated(step.entries, self._tally.tokens)
         charts, layout = self._drawn(made, computed)
         return self._frame(
             {**head, "tokens": tokens, "charts": charts, "say": sentence, "linger": rare}, layout, self._seq

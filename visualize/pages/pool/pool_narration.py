@@ -1,4 +1,4 @@
-"""What a step of many sequences did, in one or two sentences: the rarest first."""
+"""Narration of a step of many requests, in one or two sentences: the rarest first."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ LOST: dict[Part, str] = {
 """What a sequence goes on without that fell back."""
 
 
-def said(entries: Sequence[BatchEvent], tokens: dict[int, int]) -> Said:
-    """What a step's entries did. ``tokens``: how many each sequence has written so far."""
+def narrated(entries: Sequence[BatchEvent], tokens: dict[int, int]) -> Said:
+    """Narrate a step's events. ``tokens``: how many each sequence has written so far."""
     told = [sentence for tell in (_failed, _fell_back, _preempted, _evicted) if (sentence := tell(entries))]
     rare = bool(told)
     told += [sentence for sentence in (_ended(entries, tokens), _admitted(entries), _copied(entries)) if sentence]

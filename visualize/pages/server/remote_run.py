@@ -13,8 +13,8 @@ from lab.config import SamplingParams
 from lab.errors import LabError
 from lab.util.messages import counted
 from lab.vllm.client import Server, ServerError
-from lab.vllm.completion import DETAILED, CompletionEnd
-from lab.vllm.server_metrics import MOST_POSITIONS
+from lab.vllm.completion import ROUND_METRICS_FLAG, CompletionEnd
+from lab.vllm.server_metrics import MAX_POSITIONS
 from visualize.charts import server_charts as figures
 from visualize.jobs.job_queue import CLOSED, TICK, JobQueue
 from visualize.jobs.sse_channel import Channel
@@ -31,11 +31,11 @@ AT_ONCE = 16
 """Most prompts in progress from here. The server has others to serve."""
 NOT_TOLD = (
     "The server reports nothing about your prompt's rounds: for that it has to be started with --speculative-config "
-    f"and {DETAILED}."
+    f"and {ROUND_METRICS_FLAG}."
 )
 TOO_MANY = (
     "What the server reports about your prompt's rounds cannot be drawn: more rounds than tokens you allow, or more "
-    f"than {MOST_POSITIONS} guesses in one."
+    f"than {MAX_POSITIONS} guesses in one."
 )
 CUT_SHORT = "The server reports an answer's rounds at its end, which this one did not reach."
 NO_ROUND = "The answer ended before a round with guesses."
@@ -94,13 +94,13 @@ class Asked:
         self.cancelled = threading.Event()
         self._queue, self._most = queue, sampling.max_tokens
         self._answer = server.complete(model, prompt, sampling)
-        threading.Thread(target=self._tell, name="decode-lab-asked", daemon=True).start()
+        threading.Thread(target=self._report, name="decode-lab-asked", daemon=True).start()
 
     @property
     def goes_on(self) -> bool:
         return not self.channel.closed and not self.cancelled.is_set()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         try:
             asyncio.run(self._read())
         except LabError as error:
@@ -124,7 +124,7 @@ class Asked:
                 await asyncio.wait({reading})
                 self._put(say=CLOSED if self._queue.closed else STOPPED, rounds=CUT_SHORT)
                 return
-        self._put(**_told(reading.result(), self._most))
+        self._put(**_final_message(reading.result(), self._most))
 
     async def _collect(self, pieces: list[str]) -> CompletionEnd:
         """The answer's end; its text goes into ``pieces``, from which ``_read`` removes and reports it."""
@@ -164,8 +164,8 @@ class Prompts:
         return self._asked.begin(visitor, ask)
 
 
-def _told(end: CompletionEnd, most: int) -> dict[str, Any]:
-    """What is said and drawn of a finished answer. ``most``: the tokens that were allowed."""
+def _final_message(end: CompletionEnd, most: int) -> dict[str, Any]:
+    """The message about a finished answer. ``most``: the tokens that were allowed."""
     tokens = "" if end.completion_tokens is None else f": {counted(end.completion_tokens, 'token')}"
     prompt = "" if end.prompt_tokens is None else f", prompt {end.prompt_tokens:,}"
     reason = end.finish_reason
@@ -175,11 +175,11 @@ def _told(end: CompletionEnd, most: int) -> dict[str, Any]:
         return {"say": say, "rounds": NOT_TOLD}
     if not end.rounds.drafted:
         return {"say": say, "rounds": NO_ROUND}
-    if len(end.rounds.drafted) > most or max(end.rounds.drafted, default=0) > MOST_POSITIONS:
+    if len(end.rounds.drafted) > most or max(end.rounds.drafted, default=0) > MAX_POSITIONS:
         return {"say": say, "rounds": TOO_MANY}
     counts = {
         "rounds": counted(len(end.rounds.drafted), "round"),
         "drafted": counted(sum(end.rounds.drafted), "draft token"),
     }
     told = ROUNDS.format(**counts, accepted=sum(end.rounds.accepted))
-    return {"say": say, "rounds": told, "charts": {"rounds": figures.rounds_told(end.rounds)}}
+    return {"say": say, "rounds": told, "charts": {"rounds": figures.reported_rounds(end.rounds)}}

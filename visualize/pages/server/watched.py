@@ -60,7 +60,7 @@ class Reducer:
         self._anew = -math.inf  # when the counters last did not go on
 
     def take(self, reading: ServerMetrics, models: Sequence[str]) -> Message:
-        """What a reading says, and what has happened since the previous one."""
+        """The message of a reading, and what has happened since the previous one."""
         step = rates(self._readings[-1], reading) if self._readings else None
         if step and step.restarted:
             self._readings.clear()
@@ -98,7 +98,7 @@ class Reducer:
 
 
 def about(address: str, reading: ServerMetrics, models: Sequence[str]) -> str:
-    """What is watched, and what it does not report."""
+    """A sentence on what is watched, and what it does not report."""
     served = f" serves {visible(models[0])}{' and others' * (len(models) > 1)}" if models else ""
     pool = (
         f", {reading.num_blocks:,} blocks of {reading.block_size}" if reading.num_blocks and reading.block_size else ""
