@@ -289,7 +289,8 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
     compared(page)
     lab.until_asked(run=1)
     expect(page.locator(".lane.over")).to_have_count(2)
-    again = page.inner_text(".play")
+    again = "Again"
+    expect(page.locator(".play")).to_have_text(again)
     assert "at" not in lab.link
     scrubbed(page, 0.437)
     lab.until_asked(at=43.7)
