@@ -119,7 +119,7 @@ def test_a_lesson_takes_a_prediction_shows_the_run_and_marks_the_answer(page: Pa
         expect(page.locator(later)).to_be_hidden()
     page.click("#predict .main")
     expect(page.locator("#predict .verdict.problem")).to_be_visible()
-    page.click("#predict label >> nth=1")
+    page.click("#predict label >> nth=0")
     page.click("#predict .main")
     page.keyboard.press("Control+Enter")
     expect(page.locator(".observe .outcome")).to_contain_text("The small one.")

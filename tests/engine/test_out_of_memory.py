@@ -224,7 +224,7 @@ def test_chunks_grow_again_where_memory_has_come_back(lab, monkeypatch):
         assert largest(LONG) == 60
     other = lab.submit(PROMPTS[2], CONFIGS["paged"], replace(SAMPLING, max_tokens=60))
     lab.step()
-    now[0] += pool.TRY_AGAIN_SECONDS - 1
+    now[0] += step_limits.TRY_AGAIN_SECONDS - 1
     assert [largest(LONG[i:]) for i in range(2)] == [119, 119]  # and the other's token
     now[0] += 1
     assert [largest(LONG[i:]) for i in range(2)] == [239, 239]
