@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _imported(command: str) -> ModuleType:
     """The module that carries out a command. It needs torch and transformers, which take seconds: what can be said
     without it has been said before. Ctrl-C raises only when it is there."""
-    module = import_module(f"lab.cli.{command}")
+    module = import_module(f"lab.cli.{command}_command")
     from transformers.utils import logging
 
     logging.set_verbosity_error()

@@ -110,7 +110,7 @@ LONGEST_STOP = 200
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """How the next token is chosen, and when to stop; ``lab.settings`` has a line on each.
+    """Choice of the next token, and when to stop; ``lab.settings`` has a line on each setting.
 
     Attributes:
         seed: None: the engine picks one and records it.

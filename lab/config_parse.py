@@ -33,7 +33,7 @@ def parse_config(text: str) -> EngineConfig:
 
 
 def config_text(config: EngineConfig) -> str:
-    """What ``parse_config`` reads as ``config``: the fields that are not at their defaults, ``speculative`` first."""
+    """Text that ``parse_config`` reads as ``config``: fields that are not at their defaults, ``speculative`` first."""
     given = {field.name: getattr(config, field.name) for field in fields(config)}
     changed = [field.name for field in fields(config) if given[field.name] != field.default]
     changed.sort(key=lambda name: name != "speculative")

@@ -1,4 +1,4 @@
-"""What pages are made of: inputs, made from the page's settings, and components that a script draws."""
+"""Parts of pages: inputs, made from the page's settings, and components that a script draws."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ FORM = Form(
 )
 
 
-class Inputs(FORM.values_class("MemoryValues")):
+class MemoryInputs(FORM.values_class("MemoryValues")):
     """The page's controls, with their initial values.
 
     ``hub``: a hub id, if ``model`` is ``OTHER``. ``memory``: GiB, if ``gpu`` is ``OTHER``. ``set_aside``: percent.
@@ -80,12 +80,12 @@ def asked(inputs: Any) -> dict[str, Any]:
     return vars(inputs) | ({} if inputs.gpu == OTHER else {"memory": FORM["memory"].default})
 
 
-def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
+def from_link(query: Mapping[str, str]) -> tuple[MemoryInputs, list[str]]:
     """The inputs a link asks for, and a sentence for each value that was left out."""
     settings, notices = FORM.read(query)
-    return Inputs(**settings), notices
+    return MemoryInputs(**settings), notices
 
 
-def to_inputs(values: Sequence[Any]) -> Inputs:
+def to_inputs(values: Sequence[Any]) -> MemoryInputs:
     """The inputs from the controls' values."""
-    return Inputs(**FORM.from_controls(values))
+    return MemoryInputs(**FORM.from_controls(values))

@@ -10,7 +10,7 @@ from lab.config import EngineConfig
 from lab.errors import LabError
 from lab.measure.workload import PlannedRequest, user_requests
 from lab.settings import DRAFTERS, SETTINGS, Setting, unmet
-from visualize.pages.pool.pool_metrics import Asked
+from visualize.pages.pool.pool_metrics import PoolWorkload
 from visualize.run_settings import FORM as LAB
 from visualize.run_settings import bounded
 from visualize.url_settings import Form
@@ -84,7 +84,7 @@ COMING = ("sequences", "continuations", "every", "lengths", "tokens", "shared", 
 """The inputs that say which sequences arrive."""
 
 
-class Inputs(FORM.values_class("PoolValues")):
+class PoolInputs(FORM.values_class("PoolValues")):
     """The page's controls, with their initial values.
 
     ``every``: steps between two arrivals; 0: all at once. ``continuations`` of a prompt arrive together. ``lengths``,
@@ -97,7 +97,7 @@ class Inputs(FORM.values_class("PoolValues")):
         """The beginning of the prompts that begin alike."""
         return self.system.strip() if self.shared else ""
 
-    def asked(self) -> Asked:
+    def asked(self) -> PoolWorkload:
         """The inputs by which runs are compared: one that has no effect beside the others is what it comes to."""
         drawn = self.temperature > 0 or self.lengths == "tailed"
         shared = self.shared if self.beginning else 0
@@ -112,7 +112,7 @@ class Inputs(FORM.values_class("PoolValues")):
         }
         coming = tuple(values.pop(name) for name in COMING)
         words = {name: FORM[name].value_in_words(value) for name, value in values.items()}
-        return Asked(coming, {FORM[name].label: word for name, word in words.items()})
+        return PoolWorkload(coming, {FORM[name].label: word for name, word in words.items()})
 
     def config(self) -> EngineConfig:
         """Raises ConfigError if an input makes no sense."""
@@ -141,24 +141,24 @@ class Inputs(FORM.values_class("PoolValues")):
         )
 
 
-class Preset(NamedTuple):
+class PoolPreset(NamedTuple):
     """Something to watch: its label, what to look for, and the inputs that show it."""
 
     label: str
     about: str
-    inputs: Inputs
+    inputs: PoolInputs
 
 
 PRESETS = {
-    "users": Preset(
+    "users": PoolPreset(
         "Thirty users, one system prompt",
         "The first computes it, the others find its blocks. Then switch prefix caching off.",
-        Inputs(),
+        PoolInputs(),
     ),
-    "fits": Preset(
+    "fits": PoolPreset(
         "Contiguous or paged: what fits?",
         "Contiguous reserves the longest length for each. Then switch paged blocks on.",
-        Inputs(
+        PoolInputs(
             sequences=24,
             every=0,
             lengths="paragraph",
@@ -170,10 +170,10 @@ PRESETS = {
             max_num_seqs=24,
         ),
     ),
-    "dry": Preset(
+    "dry": PoolPreset(
         "Too small a pool: preemption",
         "All begin, then the blocks run out: the newest gives its own back and is computed again.",
-        Inputs(
+        PoolInputs(
             sequences=12,
             every=0,
             lengths="equal",
@@ -184,15 +184,15 @@ PRESETS = {
             max_num_seqs=12,
         ),
     ),
-    "forgets": Preset(
+    "forgets": PoolPreset(
         "Evicted: a cache that forgets",
         "Others push the system prompt out before it is used again. Then evict the lowest priority.",
-        Inputs(sequences=13, every=8, lengths="equal", tokens=64, shared=4, num_blocks=21, max_num_seqs=2),
+        PoolInputs(sequences=13, every=8, lengths="equal", tokens=64, shared=4, num_blocks=21, max_num_seqs=2),
     ),
-    "part": Preset(
+    "part": PoolPreset(
         "Eight endings: copy on write",
         "The prompt's blocks are shared, and the last is copied where they part. Then switch paged blocks off.",
-        Inputs(
+        PoolInputs(
             sequences=16,
             continuations=8,
             every=24,
@@ -206,10 +206,10 @@ PRESETS = {
 }
 
 
-def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
+def from_link(query: Mapping[str, str]) -> tuple[PoolInputs, list[str]]:
     """The inputs a link asks for, and a sentence for each value that was left out."""
     asked, notices = FORM.read(query)
-    inputs = Inputs(**asked)
+    inputs = PoolInputs(**asked)
     for name, missing in unmet(vars(inputs)).items():
         if FORM[name].off is not None:
             if name in asked and asked[name] != FORM[name].off:
@@ -218,13 +218,13 @@ def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
     return inputs, notices
 
 
-def address(inputs: Inputs) -> str:
+def address(inputs: PoolInputs) -> str:
     """The page's address with these inputs, relative to the other pages."""
     query = FORM.query(vars(inputs))
     return f"pool?{query}" if query else "pool"
 
 
-def in_lab(inputs: Inputs) -> str:
+def in_lab(inputs: PoolInputs) -> str:
     """The Lab's address, relative to the other pages, where the first of these sequences runs alone with these
     settings. Empty if an input makes no sense: its run says why."""
     try:
@@ -237,11 +237,11 @@ def in_lab(inputs: Inputs) -> str:
     return f"./?{LAB.query(values | {'prompt': first.prompt, 'max_tokens': most})}&run=1"
 
 
-def to_inputs(values: Sequence[Any]) -> Inputs:
+def to_inputs(values: Sequence[Any]) -> PoolInputs:
     """The inputs that the controls say."""
-    return Inputs(**FORM.from_controls(values))
+    return PoolInputs(**FORM.from_controls(values))
 
 
-def preset_of(inputs: Inputs) -> str | None:
+def preset_of(inputs: PoolInputs) -> str | None:
     """The preset with exactly these inputs."""
     return next((key for key, preset in PRESETS.items() if preset.inputs == inputs), None)

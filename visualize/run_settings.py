@@ -27,7 +27,7 @@ DRAFT_MODEL = need(
 
 
 def _of_lab() -> dict[str, dict[str, Any]]:
-    """What the Lab's settings have beside, or in place of, what ``lab.settings`` says."""
+    """The Lab's additions to ``lab.settings``, and what it has in place of it."""
     attention = SETTINGS["prefill_attention"]
     here = {name: attention.options[name] for name in ("auto", *prefill_backends())}
     missing = [label for name, label in attention.options.items() if name not in here]

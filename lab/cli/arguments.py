@@ -64,7 +64,7 @@ def add_settings(parser: argparse.ArgumentParser, settings: type, *, without: Co
             kind = {"type": _reader(field.name, hint), "default": field.default}
             choices = get_args(hint) if get_origin(hint) is Literal else None
             kind |= {"choices": choices} if choices else {"metavar": "N"}
-        group.add_argument(option, help=f"{words} Default: {_said(field.default)}.", **kind)
+        group.add_argument(option, help=f"{words} Default: {_default_text(field.default)}.", **kind)
 
 
 def read_settings(settings: type[Settings], options: argparse.Namespace) -> Settings:
@@ -100,7 +100,7 @@ def _reader(name: str, hint: Any) -> Any:
     return read
 
 
-def _said(default: Any) -> Any:
+def _default_text(default: Any) -> Any:
     if isinstance(default, bool):
         return "on" if default else "off"
     return "none" if default in (None, ()) else default

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lab import Run
-from lab.cli import compare
+from lab.cli import compare_command as compare
 from lab.cli.arguments import INTERRUPTED
 from lab.measure.comparison import Spread
 from lab.trace.events import Finished

@@ -34,7 +34,7 @@ from visualize.charts import pool_charts as figures
 from visualize.jobs.job_queue import JobQueue
 from visualize.pages.pool.pool_frames import SMOOTH, BatchReducer
 from visualize.pages.pool.pool_job import BatchRun
-from visualize.pool_inputs import Inputs
+from visualize.pool_inputs import PoolInputs
 from visualize.reduce.ndjson import lines
 from visualize.reduce.sequence_table import TAIL, Sequences
 
@@ -169,7 +169,7 @@ def test_of_a_long_prompt_the_end_is_shown(longer: int) -> None:
 
 def test_numbers_come_from_the_events_and_are_compared_with_the_previous_run() -> None:
     steps = ran([job("ab", 8, i) for i in range(3)], every=2)
-    asked = Inputs(sequences=3)
+    asked = PoolInputs(sequences=3)
     reducer = BatchReducer(3, asked.asked())
     shown = picture()
     for frame in reducer.feed(steps):
@@ -202,7 +202,7 @@ def test_long_waits_are_shown_in_seconds() -> None:
 
 
 def test_a_run_that_ends_before_anything_came_has_no_frames_and_nothing_to_compare() -> None:
-    steps, asked = ran([job("ab", 8, i) for i in range(3)]), Inputs(sequences=3).asked()
+    steps, asked = ran([job("ab", 8, i) for i in range(3)]), PoolInputs(sequences=3).asked()
     first = BatchReducer(3, asked)
     assert first.feed([BatchStep([], True)]) == []
     assert first.after() is None
@@ -358,7 +358,7 @@ def records(text: str) -> list[dict[str, Any]]:
 def run(**inputs: Any) -> BatchRun:
     lab = tiny_models.engine("llama", "good")
     asked = {"sequences": 3, "every": 1, "lengths": "equal", "shared": False, "max_num_seqs": 2}
-    return BatchRun(JobQueue(), lambda pair: lab, Inputs(**asked | inputs))
+    return BatchRun(JobQueue(), lambda pair: lab, PoolInputs(**asked | inputs))
 
 
 def test_a_batch_run_is_streamed_to_its_end() -> None:

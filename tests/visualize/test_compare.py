@@ -26,7 +26,7 @@ from tests.waiting import until
 from visualize.charts.compare_charts import MARKS, bars, times
 from visualize.jobs.job_queue import JobQueue
 from visualize.pages.compare.compare_job import Comparison, GrowthMeasurement
-from visualize.pages.compare.configurations import FORM, LANES, Inputs, from_link, preset_of, presets
+from visualize.pages.compare.configurations import FORM, LANES, CompareInputs, from_link, preset_of, presets
 from visualize.reduce.compare_report import COLUMNS, PARTINGS, REPEATS, faster, race, so_far, whole
 from visualize.run_settings import with_pairs
 
@@ -49,10 +49,10 @@ def shifted(run: Run, place: int) -> Run:
 @pytest.mark.parametrize("draft", [True, False])
 def test_every_preset_is_valid_and_recognised(draft: bool) -> None:
     for key, (_, lanes) in presets(draft=draft).items():
-        assert len(Inputs(lanes=lanes).configs()) == len(lanes)
+        assert len(CompareInputs(lanes=lanes).configs()) == len(lanes)
         assert preset_of(tuple(reversed(lanes)), draft) == key
     assert preset_of(("cache", "int4"), draft) is None
-    assert Inputs().configs()["Cache"] == EngineConfig()
+    assert CompareInputs().configs()["Cache"] == EngineConfig()
 
 
 def test_without_a_draft_no_preset_needs_one() -> None:
@@ -61,20 +61,20 @@ def test_without_a_draft_no_preset_needs_one() -> None:
     inputs, notices = from_link({}, form, pairs)
     assert notices == []
     for lanes in (inputs.lanes, *(lanes for _, lanes in presets(draft=False).values())):
-        assert all(config.speculative != "draft" for config in Inputs(lanes=lanes).configs().values())
+        assert all(config.speculative != "draft" for config in CompareInputs(lanes=lanes).configs().values())
     assert preset_of(inputs.lanes, draft=False) == "ladder"
-    assert from_link({"pair": "family"}, form, pairs)[0].lanes == Inputs().lanes
+    assert from_link({"pair": "family"}, form, pairs)[0].lanes == CompareInputs().lanes
     assert from_link({"lanes": "cache,draft-2"}, form, pairs)[0].lanes == ("cache", "draft-2")
 
 
 def test_custom_settings_come_after_those_chosen() -> None:
-    found = Inputs(lanes=("paged", "cache"), own="kv_dtype=int8, paged=true\n\nspeculative=ngram").configs()
+    found = CompareInputs(lanes=("paged", "cache"), own="kv_dtype=int8, paged=true\n\nspeculative=ngram").configs()
     assert list(found) == ["Cache", "Paged", "kv_dtype=int8, paged=true", "speculative=ngram"]
     assert found["kv_dtype=int8, paged=true"] == EngineConfig(kv_dtype="int8", paged=True)
 
 
 def test_custom_settings_may_have_a_name() -> None:
-    found = Inputs(lanes=("cache",), own="Mine\u202e : kv_dtype=int8\n:paged=true\nNothing:\n:").configs()
+    found = CompareInputs(lanes=("cache",), own="Mine\u202e : kv_dtype=int8\n:paged=true\nNothing:\n:").configs()
     assert list(found) == ["Cache", "Mine⟨RLO⟩", "paged=true", "Nothing", ":"]
     assert found["Mine⟨RLO⟩"] == EngineConfig(kv_dtype="int8")
 
@@ -97,13 +97,13 @@ def test_custom_settings_may_have_a_name() -> None:
     ],
 )
 def test_a_mistake_is_explained(changes: dict[str, Any], says: str) -> None:
-    inputs = Inputs(**changes)
+    inputs = CompareInputs(**changes)
     with pytest.raises(ConfigError, match=says):
         inputs.configs(), inputs.sampling()
 
 
 def test_inputs_become_the_engines_sampling() -> None:
-    sampling = Inputs(seed=9, top_k=3, max_tokens=50, temperature=0.5).sampling()
+    sampling = CompareInputs(seed=9, top_k=3, max_tokens=50, temperature=0.5).sampling()
     shown = {name: asdict(sampling)[name] for name in ("seed", "top_k", "max_tokens", "temperature")}
     assert shown == {"seed": 9, "top_k": 3, "max_tokens": 50, "temperature": 0.5}
 
@@ -112,7 +112,9 @@ def test_inputs_become_the_engines_sampling() -> None:
 
 
 def test_a_comparison_shows_progress_and_its_results_at_the_end() -> None:
-    task = Comparison(JobQueue(), lambda pair: ScriptedEngine(0.004), Inputs(lanes=("cache", "draft-4"), max_tokens=20))
+    task = Comparison(
+        JobQueue(), lambda pair: ScriptedEngine(0.004), CompareInputs(lanes=("cache", "draft-4"), max_tokens=20)
+    )
     records = list(task.records())
     progress = [record["progress"] for record in records]
     assert any(text.startswith("Run ") and " of 6: " in text for text in progress)
@@ -135,7 +137,9 @@ def test_a_finished_comparison_keeps_no_runs() -> None:
         return sum(isinstance(it, Run) for it in gc.get_objects())
 
     before = kept()
-    task = Comparison(JobQueue(), lambda pair: ScriptedEngine(), Inputs(lanes=("cache", "draft-4"), max_tokens=20))
+    task = Comparison(
+        JobQueue(), lambda pair: ScriptedEngine(), CompareInputs(lanes=("cache", "draft-4"), max_tokens=20)
+    )
     assert list(task.records())[-1]["race"]
     assert kept() == before
 
@@ -143,7 +147,7 @@ def test_a_finished_comparison_keeps_no_runs() -> None:
 def test_other_visitors_get_their_turn_between_runs() -> None:
     """A visitor who asks for one run does not wait for all the runs of a comparison."""
     queue, engine = JobQueue(), ScriptedEngine(0.01)
-    task = Comparison(queue, lambda pair: engine, Inputs(lanes=("cache", "paged"), max_tokens=20))
+    task = Comparison(queue, lambda pair: engine, CompareInputs(lanes=("cache", "paged"), max_tokens=20))
     until(lambda: task.count)
     who = object()
     with queue.turn(who, threading.Event()):
@@ -155,7 +159,9 @@ def test_other_visitors_get_their_turn_between_runs() -> None:
 
 
 def test_a_comparison_can_be_stopped() -> None:
-    task = Comparison(JobQueue(), lambda pair: ScriptedEngine(0.01), Inputs(lanes=("cache", "paged"), max_tokens=100))
+    task = Comparison(
+        JobQueue(), lambda pair: ScriptedEngine(0.01), CompareInputs(lanes=("cache", "paged"), max_tokens=100)
+    )
     until(lambda: task.record()["progress"] == "Warm-up 1 of 2: Cache")
     until(lambda: task.record()["progress"].startswith("Run 2 of 6: "))
     task.cancelled.set()
@@ -168,7 +174,9 @@ def test_a_comparison_can_be_stopped() -> None:
 
 def test_a_comparison_stopped_when_every_setting_has_run_says_whether_they_wrote_the_same() -> None:
     """The page shows the progress in the place of the verdict."""
-    task = Comparison(JobQueue(), lambda pair: ScriptedEngine(0.01), Inputs(lanes=("cache", "paged"), max_tokens=30))
+    task = Comparison(
+        JobQueue(), lambda pair: ScriptedEngine(0.01), CompareInputs(lanes=("cache", "paged"), max_tokens=30)
+    )
     until(lambda: task.count >= 2)
     task.cancelled.set()
     assert task.done.wait(10)
@@ -188,7 +196,7 @@ def test_a_comparison_stopped_while_waiting_never_runs() -> None:
 
     who = object()
     with queue.turn(who, threading.Event()):
-        task = Comparison(queue, lambda pair: Watched(), Inputs(lanes=("cache", "paged")))
+        task = Comparison(queue, lambda pair: Watched(), CompareInputs(lanes=("cache", "paged")))
         until(lambda: queue.ahead(task) == 1)
         task.cancelled.set()
         assert task.done.wait(10)
@@ -201,17 +209,17 @@ def test_failures_are_explained() -> None:
         raise RuntimeError("no such thing")
 
     for load, inputs, says in (
-        (lambda pair: ScriptedEngine(), Inputs(prompt=""), "The prompt is empty"),
-        (lambda pair: ScriptedEngine(), Inputs(prompt="x" * 4001), "The prompt has 4,001 characters"),
-        (lambda pair: ScriptedEngine(), Inputs(lanes=("cache",)), "Choose 2 to 5"),
-        (fail, Inputs(), "This failed (RuntimeError: no such thing)"),
+        (lambda pair: ScriptedEngine(), CompareInputs(prompt=""), "The prompt is empty"),
+        (lambda pair: ScriptedEngine(), CompareInputs(prompt="x" * 4001), "The prompt has 4,001 characters"),
+        (lambda pair: ScriptedEngine(), CompareInputs(lanes=("cache",)), "Choose 2 to 5"),
+        (fail, CompareInputs(), "This failed (RuntimeError: no such thing)"),
     ):
         *_, last = Comparison(JobQueue(), load, inputs).records()
         assert says in last["problem"]
         assert not last["running"]
     for load, inputs, says in (
-        (fail, Inputs(), "failed"),
-        (lambda pair: ScriptedEngine(), Inputs(prompt="x" * 4001), "The prompt has 4,001 characters"),
+        (fail, CompareInputs(), "failed"),
+        (lambda pair: ScriptedEngine(), CompareInputs(prompt="x" * 4001), "The prompt has 4,001 characters"),
     ):
         *_, last = GrowthMeasurement(JobQueue(), load, inputs).records()
         assert says in last["growth"]["problem"]

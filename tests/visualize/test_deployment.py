@@ -12,14 +12,14 @@ import pytest
 from lab.memory.model_memory import known_models
 from visualize.memory_inputs import FORM as MEMORY
 from visualize.pages.deploy.deploy_report import _needed, answer
-from visualize.pages.deploy.deployment import FORM, NAMED, OTHER, Inputs, from_link, to_inputs
+from visualize.pages.deploy.deployment import FORM, NAMED, OTHER, DeployInputs, from_link, to_inputs
 from visualize.pages.deploy.page import _answer
 from visualize.run_settings import FORM as LAB
 
 
 def told(**changes: Any) -> dict[str, Any]:
     """The page's answer for these inputs."""
-    line = _answer(*(getattr(Inputs(**changes), name) for name in FORM.names))
+    line = _answer(*(getattr(DeployInputs(**changes), name) for name in FORM.names))
     assert "<" not in line
     return json.loads(line)
 
@@ -109,7 +109,8 @@ def test_a_known_draft_takes_its_memory_from_the_same_gpus() -> None:
     draft = known_models()["llama-3.2-1b"]
     for weights, bits in (("float32", 32), ("int8", 16), ("int4", 16)):
         with_draft, without = (
-            _needed(Inputs(weights=weights), known_models()["llama-3.1-8b"], one).weight_bytes for one in (draft, None)
+            _needed(DeployInputs(weights=weights), known_models()["llama-3.1-8b"], one).weight_bytes
+            for one in (draft, None)
         )
         assert with_draft - without == draft.parameters * bits // 8, weights
 
@@ -233,6 +234,6 @@ def test_a_mistake_is_explained(inputs: dict[str, Any], says: str) -> None:
 
 
 def test_controls_and_links_are_read_alike() -> None:
-    values = [getattr(Inputs(num_speculative_tokens=3), name) for name in FORM.names]
+    values = [getattr(DeployInputs(num_speculative_tokens=3), name) for name in FORM.names]
     assert to_inputs(values) == from_link({"num_speculative_tokens": "3"})[0]
     assert answer(to_inputs(values))["command"] == told(num_speculative_tokens=3)["command"]

@@ -33,7 +33,7 @@ from tests.visualize.conftest import CONFIGS, script
 from tests.visualize.picture import Picture, picture
 from visualize.charts import rounds_chart as rounds
 from visualize.reduce.frames import Reducer
-from visualize.reduce.metric_cards import Before, rows
+from visualize.reduce.metric_cards import PreviousRun, rows
 from visualize.reduce.settings_text import described
 from visualize.states import GIVEN_BACK, sentences
 from visualize.text import visible
@@ -195,16 +195,16 @@ def test_a_frame_says_only_what_changed(events: list[Event]) -> None:
 
 def test_a_run_that_has_not_begun_leaves_the_one_before_to_compare_with() -> None:
     events = script(CONFIGS["plain"])
-    before = Before(events[0], measure(events))
+    before = PreviousRun(events[0], measure(events))
     reducer = Reducer(before)
     assert reducer.after() is before
     reducer.feed(events[:1])
-    assert reducer.after() == Before(events[0], measure(events[:1]))
+    assert reducer.after() == PreviousRun(events[0], measure(events[:1]))
 
 
 def test_a_run_from_a_file_says_where_it_was_made_and_what_was_set() -> None:
     events = script(CONFIGS["speculative"], temperature=0.0)
-    before = Before(events[0], measure(events))
+    before = PreviousRun(events[0], measure(events))
     for hardware, named in (("a fast\u202e GPU", "a fast⟨RLO⟩ GPU"), ("", "cpu")):
         events[0] = replace(events[0], hardware=hardware, prompt_pieces=("Once", "\u202e"))
         (frame,) = Reducer(before, recorded=True).feed(events[:1])
@@ -264,7 +264,7 @@ def test_readouts_match_the_events_so_far(events: list[Event]) -> None:
 
 def test_the_previous_run_is_compared_and_changes_are_told_once() -> None:
     before = script(CONFIGS["plain"])
-    frames = Reducer(Before(before[0], measure(before))).feed(script(CONFIGS["speculative"]))
+    frames = Reducer(PreviousRun(before[0], measure(before))).feed(script(CONFIGS["speculative"]))
     assert frames[0]["compared"]
     assert not any("compared" in frame for frame in frames[1:])
     shown = picture(frames)

@@ -15,7 +15,7 @@ from tests.waiting import until
 from visualize.jobs.job_queue import FullError, JobQueue
 from visualize.jobs.live_run import LiveRun
 from visualize.pages.compare.compare_job import Comparison
-from visualize.pages.compare.configurations import Inputs
+from visualize.pages.compare.configurations import CompareInputs
 from visualize.reduce.frames import Reducer
 from visualize.reduce.ndjson import lines
 from visualize.run_settings import Settings
@@ -37,13 +37,13 @@ def test_one_visitor_too_many_is_refused_without_affecting_the_others() -> None:
     until(lambda: queue.inside == 2)
     refused = "".join(LiveRun(queue, load, Settings()).transcript(partial(lines, Reducer())))
     assert "The lab is full: 2 visitors have a run under way" in json.loads(refused.splitlines()[-1])["problem"]
-    *_, record = Comparison(queue, load, Inputs()).records()
+    *_, record = Comparison(queue, load, CompareInputs()).records()
     assert record["problem"].startswith("The lab is full")
     assert not any(run.done.is_set() for run in runs)
     for run in runs:
         run.cancelled.set()
     assert all(run.done.wait(10) for run in runs)
-    *_, record = Comparison(queue, load, Inputs(lanes=("cache", "paged"), max_tokens=3, repeats=1)).records()
+    *_, record = Comparison(queue, load, CompareInputs(lanes=("cache", "paged"), max_tokens=3, repeats=1)).records()
     assert "problem" not in record
 
 

@@ -27,7 +27,7 @@ from tests.waiting import until
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.live_run import LiveRun
 from visualize.pages.pool.pool_job import BatchRun
-from visualize.pool_inputs import Inputs
+from visualize.pool_inputs import PoolInputs
 from visualize.reduce.frames import Reducer
 from visualize.reduce.ndjson import lines
 from visualize.run_settings import Settings
@@ -40,7 +40,7 @@ def start(engine: ScriptedEngine, queue: JobQueue | None = None, **settings: Any
 def test_a_refusal_names_the_setting() -> None:
     engine = tiny_models.engine("llama", "good")
     lab = Settings(prompt="a b", speculative="off", block_size=64, num_blocks=4, max_tokens=280)
-    pool = Inputs(sequences=1, tokens=200, shared=0, num_blocks=8, block_size=4)
+    pool = PoolInputs(sequences=1, tokens=200, shared=0, num_blocks=8, block_size=4)
     for kind, settings in ((LiveRun, lab), (BatchRun, pool)):
         assert "num_blocks" in records(whole(kind(JobQueue(), lambda pair: engine, settings)))[-1]["problem"]
 

@@ -22,7 +22,7 @@ from lab.models.loader import ModelLoadError
 from tests.visualize.picture import draw
 from tests.waiting import until
 from visualize.charts import memory_charts as memory
-from visualize.memory_inputs import FORM, OTHER, Inputs
+from visualize.memory_inputs import FORM, OTHER, MemoryInputs
 from visualize.pages.memory import hub_models as hub
 from visualize.pages.memory.memory_report import about, formula, in_every_format, readouts, sheet, size
 from visualize.pages.memory.page import Found, begin_look_up, look_up_pending
@@ -34,7 +34,7 @@ LLAMA = known_models()["llama-3.1-8b"]
 def answer(**changes: object) -> dict:
     """The page's final answer for these inputs, once the hub was asked."""
     found: Found = {}
-    inputs = Inputs(**changes)
+    inputs = MemoryInputs(**changes)
     begin_look_up(found, inputs.model, inputs.hub)
     look_up_pending(found)
     line = page_answer(found, *(getattr(inputs, name) for name in FORM.names))
@@ -97,7 +97,7 @@ def test_the_hub_is_asked_only_once_for_the_same_id(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("visualize.pages.memory.hub_models.find_model", find)
     found: Found = {}
-    values = [getattr(Inputs(model=OTHER, hub="some/model"), name) for name in FORM.names]
+    values = [getattr(MemoryInputs(model=OTHER, hub="some/model"), name) for name in FORM.names]
     assert "press Enter" in json.loads(page_answer(found, *values))["problem"]
     begin_look_up(found, OTHER, "some/model")
     assert json.loads(page_answer(found, *values)) == {"status": "Asking the hub for some/model …"}
@@ -185,14 +185,14 @@ def test_an_invalid_hub_id_is_never_asked_for(asked: list[str], id: str) -> None
 
 
 def test_formula_and_readouts_show_the_same_numbers() -> None:
-    chosen = Inputs(kv_dtype="int4").deployment(LLAMA)
+    chosen = MemoryInputs(kv_dtype="int4").deployment(LLAMA)
     rows = {row["name"]: row for row in formula(chosen, 32)}
     shown = {row["label"]: row["value"] for row in readouts(chosen, 32)}
     assert (rows["vector"]["words"], rows["vector"]["numbers"]) == (
         "bytes of 128 numbers in INT4 + of their scales",
         "64 + 8",
     )
-    assert "numbers in BF16 +" in formula(Inputs().deployment(LLAMA), 32)[0]["words"]
+    assert "numbers in BF16 +" in formula(MemoryInputs().deployment(LLAMA), 32)[0]["words"]
     assert rows["token"]["numbers"] == "32 × 8 × 2 × 72"
     assert math.prod(map(int, rows["token"]["numbers"].split(" × "))) == chosen.token_bytes
     assert rows["token"]["result"] == f"{chosen.token_bytes:,} B = {shown['KV a token']}"
@@ -216,7 +216,7 @@ def test_formula_and_readouts_show_the_same_numbers() -> None:
     ],
 )
 def test_the_formula_of_the_weights_comes_to_their_bytes(model: str, weights: str, words: str) -> None:
-    chosen = Inputs(weights=weights).deployment(known_models()[model])
+    chosen = MemoryInputs(weights=weights).deployment(known_models()[model])
     row = next(row for row in formula(chosen, 32) if row["name"] == "weights")
     assert row["words"] == words
     assert eval(row["numbers"].replace("×", "*").replace(",", "")) == chosen.weight_bytes
@@ -240,7 +240,7 @@ def test_the_sharing_of_kv_heads_is_described() -> None:
 
 def test_weights_that_do_not_fit_are_reported() -> None:
     large = known_models()["llama-3.1-70b"]
-    nothing = Inputs().deployment(large)
+    nothing = MemoryInputs().deployment(large)
     why = "The weights take 131 GiB, 59.4 GiB more than the 72 GiB that are not set aside: they do not fit."
     [said] = deployment_notices(large, nothing, size)
     assert said.startswith(why)
@@ -253,37 +253,37 @@ def test_weights_that_do_not_fit_are_reported() -> None:
 
 def test_weights_that_do_not_fit_are_drawn_past_the_end_of_the_device() -> None:
     large = known_models()["llama-3.1-70b"]
-    split = sheet(large, Inputs().deployment(large), 32)["charts"]["split"]
+    split = sheet(large, MemoryInputs().deployment(large), 32)["charts"]["split"]
     weights, aside, *_ = split["columns"]
     assert weights["x"] == [pytest.approx(131.4, abs=0.1)] * 2
     assert split["layout"]["xaxis.range"] == [0, pytest.approx(1.25 * (131.4 + 8), abs=0.1)]
     assert split["layout"]["xaxis.tickvals"] == [80]
     assert aside["x"][0] == pytest.approx(8)
-    fits = sheet(LLAMA, Inputs().deployment(LLAMA), 32)["charts"]["split"]["layout"]
+    fits = sheet(LLAMA, MemoryInputs().deployment(LLAMA), 32)["charts"]["split"]["layout"]
     assert fits == {"xaxis.range": [0, 80]}
 
 
 def test_lengths_beyond_the_model_or_the_memory_are_reported() -> None:
     gpt2, large = known_models()["gpt-2"], known_models()["llama-3.1-70b"]
-    small = Inputs(longest=100_000, mean=100, gpu="l4").deployment(LLAMA)
-    [said] = deployment_notices(gpt2, Inputs().deployment(gpt2), size)
+    small = MemoryInputs(longest=100_000, mean=100, gpu="l4").deployment(LLAMA)
+    [said] = deployment_notices(gpt2, MemoryInputs().deployment(gpt2), size)
     assert said == "GPT-2 was made for 1,024 positions; the longest sequence here has 4,096."
     [said] = deployment_notices(LLAMA, small, size)
     assert "Not one sequence of 100,000 tokens fits" in said
-    both = Inputs(model="gpt-2", longest=1_000_000, gpu="l4")
+    both = MemoryInputs(model="gpt-2", longest=1_000_000, gpu="l4")
     beyond, scarce = deployment_notices(gpt2, both.deployment(gpt2), size)
     assert answer(**vars(both))["notice"] == f"{beyond} {scarce}"
-    weights, beyond = deployment_notices(large, Inputs(longest=200_000).deployment(large), size)
+    weights, beyond = deployment_notices(large, MemoryInputs(longest=200_000).deployment(large), size)
     assert "they do not fit" in weights
     assert "made for 131,072 positions" in beyond
 
 
 def test_an_odd_head_size_has_no_int4() -> None:
     odd = replace(LLAMA, shape=replace(LLAMA.shape, head_dim=33))
-    assert list(in_every_format(Inputs().deployment(odd))) == ["auto", "int8"]
-    assert sheet(odd, Inputs().deployment(odd), 1)["charts"]["length"]["columns"][3] == {"x": [], "y": []}
+    assert list(in_every_format(MemoryInputs().deployment(odd))) == ["auto", "int8"]
+    assert sheet(odd, MemoryInputs().deployment(odd), 1)["charts"]["length"]["columns"][3] == {"x": [], "y": []}
     with pytest.raises(ConfigError, match="an odd number"):
-        sheet(odd, Inputs(kv_dtype="int4").deployment(odd), 1)
+        sheet(odd, MemoryInputs(kv_dtype="int4").deployment(odd), 1)
 
 
 def test_sizes_have_few_digits_and_a_fitting_unit() -> None:
@@ -308,15 +308,17 @@ def test_charts_are_the_same_in_light_and_dark() -> None:
 @pytest.mark.parametrize("name", memory.CHARTS)
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_chart_takes_its_columns(name: str, dark: bool) -> None:
-    chosen = Inputs(kv_dtype="int8").deployment(LLAMA)
+    chosen = MemoryInputs(kv_dtype="int8").deployment(LLAMA)
     columns, layout = memory.columns(chosen, in_every_format(chosen))[name]
     drawn = draw(memory.CHARTS[name](dark), columns, layout)
     for trace, values in zip(drawn.data, columns, strict=True):
         assert list(trace.y) == list(values["y"])
 
 
-@pytest.mark.parametrize("inputs", [Inputs(), Inputs(mean=1, longest=1, block_size=1), Inputs(gpu="t4")])
-def test_axes_hold_what_is_drawn(inputs: Inputs) -> None:
+@pytest.mark.parametrize(
+    "inputs", [MemoryInputs(), MemoryInputs(mean=1, longest=1, block_size=1), MemoryInputs(gpu="t4")]
+)
+def test_axes_hold_what_is_drawn(inputs: MemoryInputs) -> None:
     """Also of a model that does not fit."""
     for name, chart in sheet(LLAMA, inputs.deployment(LLAMA), 32)["charts"].items():
         for axis in {"length": "xy", "fit": "x", "split": "x"}[name]:
@@ -328,7 +330,7 @@ def test_axes_hold_what_is_drawn(inputs: Inputs) -> None:
 
 
 def test_the_lines_are_bytes_by_length() -> None:
-    chosen = Inputs(kv_dtype="int8", longest=8192, mean=1000).deployment(LLAMA)
+    chosen = MemoryInputs(kv_dtype="int8", longest=8192, mean=1000).deployment(LLAMA)
     (line, native, int8, int4, marks), layout = memory.length_columns(chosen, in_every_format(chosen))
     assert layout["yaxis.ticksuffix"] == " GiB"
     assert native["x"][-1] == 8192
@@ -339,7 +341,7 @@ def test_the_lines_are_bytes_by_length() -> None:
 
 
 def test_the_bars_are_the_sequences_that_fit() -> None:
-    chosen = Inputs().deployment(LLAMA)
+    chosen = MemoryInputs().deployment(LLAMA)
     others = in_every_format(chosen)
     columns, _ = memory.fit_columns(chosen, others)
     for policy, column in zip(POLICIES, columns, strict=True):
@@ -350,13 +352,13 @@ def test_the_bars_are_the_sequences_that_fit() -> None:
 
 
 def test_one_sequence_that_fits_is_singular_on_hover() -> None:
-    one = replace(Inputs().deployment(LLAMA), lengths=Lengths(20, 300_000))
+    one = replace(MemoryInputs().deployment(LLAMA), lengths=Lengths(20, 300_000))
     columns, _ = memory.fit_columns(one, {"auto": one})
     assert columns[0]["customdata"] == ["1 sequence"]
 
 
 def test_the_parts_of_a_device_add_up_to_it() -> None:
-    chosen = Inputs(weights="int8").deployment(LLAMA)
+    chosen = MemoryInputs(weights="int8").deployment(LLAMA)
     columns, layout = memory.split_columns(chosen)
     assert layout["xaxis.range"] == [0, 80]
     for row in (0, 1):

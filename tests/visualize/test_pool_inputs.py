@@ -12,7 +12,7 @@ from lab.config import EngineConfig
 from lab.errors import ConfigError, PromptError
 from visualize import run_settings as lab_settings
 from visualize.page_list import PAGES
-from visualize.pool_inputs import PRESETS, SYSTEM, Inputs, address, from_link, in_lab, preset_of
+from visualize.pool_inputs import PRESETS, SYSTEM, PoolInputs, address, from_link, in_lab, preset_of
 
 
 @pytest.mark.parametrize("key", PRESETS)
@@ -27,11 +27,11 @@ def test_every_preset_is_valid_and_recognised() -> None:
         assert preset_of(preset.inputs) == key
         preset.inputs.config()
         assert sum(job.continuations for job in preset.inputs.jobs()) == preset.inputs.sequences
-    assert preset_of(Inputs(sequences=3)) is None
+    assert preset_of(PoolInputs(sequences=3)) is None
 
 
 def test_inputs_become_the_engines_settings_and_jobs() -> None:
-    inputs = Inputs(
+    inputs = PoolInputs(
         paged=False,
         enable_prefix_caching=False,
         kv_dtype="int8",
@@ -80,12 +80,12 @@ GREEDY = {"temperature": 0.0, "lengths": "equal"}
 def test_runs_are_alike_whose_inputs_differ_only_where_they_have_no_effect(
     had: dict[str, Any], changes: dict[str, Any], alike: bool
 ) -> None:
-    before = Inputs(**had)
+    before = PoolInputs(**had)
     assert (replace(before, **changes).asked() == before.asked()) == alike
 
 
 def test_without_paged_blocks_prefix_caching_is_off_without_a_notice() -> None:
-    assert from_link({"paged": "0"}) == (Inputs(paged=False, enable_prefix_caching=False), [])
+    assert from_link({"paged": "0"}) == (PoolInputs(paged=False, enable_prefix_caching=False), [])
 
 
 @pytest.mark.parametrize("key", PRESETS)
@@ -104,12 +104,12 @@ def test_the_first_sequence_can_be_run_alone_in_the_lab(key: str) -> None:
 
 
 def test_no_link_leads_from_inputs_that_make_no_sense_to_the_lab() -> None:
-    assert in_lab(Inputs(sequences=0)) == ""
-    assert in_lab(Inputs(system="x" * 4001)) == ""
+    assert in_lab(PoolInputs(sequences=0)) == ""
+    assert in_lab(PoolInputs(system="x" * 4001)) == ""
 
 
 def test_a_system_prompt_that_is_too_long_is_explained() -> None:
-    inputs = Inputs(system="x" * 4001)
+    inputs = PoolInputs(system="x" * 4001)
     with pytest.raises(PromptError, match="4,001 characters; the most is 4,000"):
         inputs.jobs()
     replace(inputs, shared=0).jobs()  # it is not used then
@@ -124,4 +124,4 @@ def test_prefix_caching_is_left_out_of_a_link_without_a_paged_cache() -> None:
 @pytest.mark.parametrize("changes", [{"max_num_seqs": 2.5}, {"sequences": 33}, {"paged": False}])
 def test_inputs_that_make_no_sense_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        Inputs(**changes).config()
+        PoolInputs(**changes).config()

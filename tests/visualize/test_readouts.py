@@ -12,7 +12,7 @@ from lab.trace.metrics import measure
 from tests import tiny_models
 from tests.visualize.conftest import CONFIGS, script
 from visualize.format_numbers import three
-from visualize.reduce.metric_cards import DASH, Before, Reading, beside, labels, rows
+from visualize.reduce.metric_cards import DASH, PreviousRun, Reading, beside, labels, rows
 
 CONFIG = asdict(EngineConfig())
 STARTED = script(CONFIGS["plain"], max_tokens=1)[0]
@@ -95,13 +95,13 @@ def test_a_pass_without_guesses_counts() -> None:
 
 def test_the_previous_run_is_shown_beside() -> None:
     plain, fast = (measure(script(CONFIGS[name])) for name in ("plain", "speculative"))
-    before = Before(STARTED, plain)
+    before = PreviousRun(STARTED, plain)
     shown = rows(fast, CONFIG, before)
     ratio = fast.tokens_per_second / plain.tokens_per_second
     assert shown["speed"][2] == f"{ratio:.2g}× (was {plain.tokens_per_second:.0f})"
     assert rows(fast, CONFIG, before, over=False)["speed"][2] == f"was {plain.tokens_per_second:.0f}"
     assert shown["accepted"][2] == ""
-    assert rows(plain, CONFIG, Before(STARTED, fast))["accepted"][2].startswith("was ")
+    assert rows(plain, CONFIG, PreviousRun(STARTED, fast))["accepted"][2].startswith("was ")
 
 
 def test_of_two_numbers_in_a_readout_one_is_compared_and_named() -> None:
@@ -109,7 +109,7 @@ def test_of_two_numbers_in_a_readout_one_is_compared_and_named() -> None:
     metrics = measure(script(CONFIGS["plain"]))
     was = replace(metrics, kv_used_bytes=10_000, kv_reserved_bytes=20_000, itl_p50_ms=10.0, itl_p99_ms=20.0)
     now = replace(metrics, kv_used_bytes=10_000, kv_reserved_bytes=60_000, itl_p50_ms=10.0, itl_p99_ms=80.0)
-    shown = rows(now, CONFIG, Before(STARTED, was))
+    shown = rows(now, CONFIG, PreviousRun(STARTED, was))
     assert shown["kv"][2] == "allocated 3×"
     assert shown["gaps"][2] == "p50 1×"
 
@@ -119,7 +119,7 @@ def test_a_share_of_more_than_the_limit_is_explained_beside_it(bound: str, said:
     metrics = replace(measure(script(CONFIGS["plain"])), limit_share=1.294, limit_bound=bound)
     assert rows(metrics, CONFIG)["limit"] == ["129", "%", said]
     assert rows(replace(metrics, limit_share=0.97), CONFIG)["limit"][2] == ""
-    assert rows(metrics, CONFIG, Before(STARTED, replace(metrics, limit_share=0.6)))["limit"][2] == "was 60"
+    assert rows(metrics, CONFIG, PreviousRun(STARTED, replace(metrics, limit_share=0.6)))["limit"][2] == "was 60"
 
 
 def test_shares_are_shown_side_by_side_and_equal_numbers_as_the_same() -> None:
@@ -158,7 +158,7 @@ def test_large_numbers_change_units_in_comparisons_too() -> None:
     edges = replace(metrics, ttft_ms=999.7, itl_p50_ms=9.96, itl_p99_ms=99.96)
     shown = {name: row[:2] for name, row in rows(edges, CONFIG).items()}
     assert (shown["first"], shown["gaps"]) == (["1", "s"], ["10.0 / 100", "ms"])
-    assert rows(metrics, CONFIG, Before(STARTED, slow), over=False)["first"][2] == "was 1.23 s"
+    assert rows(metrics, CONFIG, PreviousRun(STARTED, slow), over=False)["first"][2] == "was 1.23 s"
 
 
 def test_cached_tokens_found_are_shown_if_any_could_be() -> None:

@@ -35,8 +35,8 @@ from visualize.charts import server_charts as figures
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.sse_channel import Channel
 from visualize.pages.server import remote_run as remote
-from visualize.pages.server.remote_run import CUT_SHORT, NO_ROUND, NOT_TOLD, Asked, Prompts, Watch
-from visualize.pages.server.watched import ABOUT, Reducer
+from visualize.pages.server.remote_run import CUT_SHORT, NO_ROUND, NOT_TOLD, Prompts, RemotePrompt, Watch
+from visualize.pages.server.watched import ABOUT, ServerReducer
 
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 GAUGES = {KV_USAGE: 0.25, RUNNING: 3.0, WAITING: 2.0}
@@ -50,7 +50,7 @@ def reading(at: float, times: int, **more: Any) -> ServerMetrics:
 
 
 def test_readings_become_numbers_lines_and_bars() -> None:
-    reducer = Reducer("http://host", began=100.0)
+    reducer = ServerReducer("http://host", began=100.0)
     first = reducer.take(reading(101.0, 1), ["tiny"])
     assert first["readouts"]["speed"] == ["–", "", ""]
     second = reducer.take(reading(103.0, 2), ["tiny"])
@@ -77,7 +77,7 @@ def test_readings_become_numbers_lines_and_bars() -> None:
 
 
 def test_a_restart_and_a_lost_connection_are_reported_and_leave_a_gap() -> None:
-    reducer = Reducer("http://host", began=0.0)
+    reducer = ServerReducer("http://host", began=0.0)
     reducer.take(reading(1.0, 5, started=1.0), ["tiny"])
     again = reducer.take(reading(2.0, 1, started=2.0), ["tiny"])
     assert again["say"].startswith("The counters did not go on: the server was restarted, or several servers answer")
@@ -95,7 +95,7 @@ def test_a_restart_and_a_lost_connection_are_reported_and_leave_a_gap() -> None:
 
 
 def test_a_restart_is_said_for_long_enough_to_read() -> None:
-    reducer = Reducer("http://host", began=0.0)
+    reducer = ServerReducer("http://host", began=0.0)
     reducer.take(reading(1.0, 5, started=1.0), ["tiny"])
     says = [reducer.take(reading(second, 1, started=2.0), ["tiny"])["say"] for second in range(2, 20)]
     assert ["restarted" in said for said in says] == [True] * 10 + [False] * 8
@@ -103,7 +103,7 @@ def test_a_restart_is_said_for_long_enough_to_read() -> None:
 
 def test_servers_that_answer_in_turn_at_one_address_have_no_speed() -> None:
     """As behind a load balancer: what one has generated since its start is not what happened in a second."""
-    reducer = Reducer("http://host", began=0.0)
+    reducer = ServerReducer("http://host", began=0.0)
     for second in range(1, 9):
         of_one = second % 2
         said = reducer.take(reading(second, 1_000_000 + 100_000 * of_one + second, started=float(of_one)), ["tiny"])
@@ -112,10 +112,10 @@ def test_servers_that_answer_in_turn_at_one_address_have_no_speed() -> None:
 
 
 def test_metrics_missing_from_the_server_are_reported() -> None:
-    said = Reducer("http://host", 0.0).take(ServerMetrics(1.0, {RUNNING: 1.0, DRAFTS: 0.0}), [])["say"]
+    said = ServerReducer("http://host", 0.0).take(ServerMetrics(1.0, {RUNNING: 1.0, DRAFTS: 0.0}), [])["say"]
     assert "lack vllm:kv_cache_usage_perc" in said
     whole = {name: 0.0 for name in (*GAUGES, *COUNTERS) if name not in (DRAFTS, DRAFTED, ACCEPTED)}
-    said = Reducer("http://host", 0.0).take(ServerMetrics(1.0, whole), [HOSTILE, "tiny"])["say"]
+    said = ServerReducer("http://host", 0.0).take(ServerMetrics(1.0, whole), [HOSTILE, "tiny"])["say"]
     assert said.startswith("http://host serves <img src=x onerror=window.pwned=1>⟨RLO⟩ and others.")
     assert said.endswith("It does not speculate, so there are no draft tokens to report.")
 
@@ -126,7 +126,7 @@ def test_every_line_has_its_trace() -> None:
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 2**62)), min_size=1, max_size=20))
 def test_every_message_is_finite_and_fits_its_charts(steps: list[int | None]) -> None:
-    reducer = Reducer("http://host", began=0.0)
+    reducer = ServerReducer("http://host", began=0.0)
     columns = {name: [{"x": [], "y": []} for _ in range(lines)] for name, lines in figures.LINES.items()}
     for second, times in enumerate(steps):
         at = 30.0 * second + 1
@@ -233,7 +233,7 @@ def test_metrics_are_read_even_if_models_cannot_be(
 
 def test_an_answer_is_streamed_with_its_rounds(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.words = (*WORDS, "a\n\nline")
-    asked = Asked(server, JobQueue(), vllm.model, "Once", SamplingParams(max_tokens=9))
+    asked = RemotePrompt(server, JobQueue(), vllm.model, "Once", SamplingParams(max_tokens=9))
     *pieces, end = heard(asked.channel)
     assert "".join(piece["text"] for piece in pieces) == "".join(f" {word}" for word in vllm.words)
     assert end["rounds"].startswith("4 rounds with draft tokens, 8 of 14 draft tokens accepted")
@@ -243,7 +243,7 @@ def test_an_answer_is_streamed_with_its_rounds(server: Server, vllm: ScriptedVLL
 
 def test_invisible_characters_in_an_answer_are_spelled_out(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.words = (HOSTILE, "\x07two\nlines")
-    *pieces, _ = heard(Asked(server, JobQueue(), vllm.model, "Once", SamplingParams()).channel)
+    *pieces, _ = heard(RemotePrompt(server, JobQueue(), vllm.model, "Once", SamplingParams()).channel)
     told = "".join(piece["text"] for piece in pieces)
     assert told == " <img src=x onerror=window.pwned=1>⟨RLO⟩ ⟨0007⟩two\nlines"
 
@@ -254,14 +254,14 @@ def test_implausibly_many_rounds_or_guesses_are_not_drawn(
 ) -> None:
     """A page that drew them would hang."""
     vllm.drafted, vllm.accepted = (guesses,) * rounds, (0,) * rounds
-    end = heard(Asked(server, JobQueue(), vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
+    end = heard(RemotePrompt(server, JobQueue(), vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
     assert end["rounds"] == remote.TOO_MANY
     assert "charts" not in end
 
 
 def test_without_rounds_the_page_says_how_to_enable_them(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.spec = False
-    end = heard(Asked(server, JobQueue(), vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
+    end = heard(RemotePrompt(server, JobQueue(), vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
     assert "--per-request-spec-decode-metrics detailed" in end["rounds"]
     assert "charts" not in end
 
@@ -283,7 +283,7 @@ def test_a_stopped_answer_ends_here_and_on_the_server(server: Server, vllm: Scri
 
 def test_prompts_end_when_the_lab_shuts_down(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.endless, vllm.pause, queue = True, 0.01, JobQueue()
-    asked = Asked(server, queue, vllm.model, "Once", SamplingParams())
+    asked = RemotePrompt(server, queue, vllm.model, "Once", SamplingParams())
     until(lambda: vllm.asked)
     queue.close(0)
     assert "shutting down" in heard(asked.channel)[-1]["say"]
@@ -307,7 +307,7 @@ def test_too_many_prompts_and_a_silent_server_are_explained(
 
 def test_an_answer_that_breaks_off_is_explained(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.wrong["stream"] = "error"
-    *_, end = heard(Asked(server, JobQueue(), vllm.model, "Once", SamplingParams()).channel)
+    *_, end = heard(RemotePrompt(server, JobQueue(), vllm.model, "Once", SamplingParams()).channel)
     assert end["problem"]
     assert "the engine died" in end["say"]
     assert end["rounds"] == CUT_SHORT

@@ -20,7 +20,7 @@ from lab.trace.events import RunStarted
 from tests.visualize.any_settings import LAB
 from tests.visualize.conftest import script
 from visualize.compare_link import against
-from visualize.pages.compare.configurations import Inputs, from_link
+from visualize.pages.compare.configurations import CompareInputs, from_link
 from visualize.reduce.settings_from_run import settings_from_run
 from visualize.run_settings import FORM, OTHER, POOL_TOKENS, Settings, with_pairs, without_unusable
 
@@ -115,7 +115,7 @@ def test_models_are_found_by_the_names_that_runs_call_them() -> None:
 # -- the link to a comparison --------------------------------------------------------------------
 
 
-def asked(address: str) -> Inputs:
+def asked(address: str) -> CompareInputs:
     """The inputs that the Compare page reads from the address, which must be valid in full, but for too many tokens."""
     parts = urlsplit(address)
     query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True))

@@ -108,7 +108,7 @@ class Programs:
             mine = self._jobs.setdefault(who := client_of(request), set())
             mine.add(job)
         try:
-            return await job.finished(lambda status: self._tell(who, status))
+            return await job.finished(lambda status: self._report(who, status))
         finally:
             job.cancelled.set()
             with self._lock:
@@ -117,7 +117,7 @@ class Programs:
                     del self._jobs[who]
                     self._told.pop(who, None)
 
-    def _tell(self, who: str | None, status: str) -> None:
+    def _report(self, who: str | None, status: str) -> None:
         """To those who listen to progress, as Gradio's own client and MCP do (which hears of steps only), and to those
         who wait by plain HTTP (``leaving``)."""
         gr.Progress()((0, None), desc=status)

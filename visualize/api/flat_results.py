@@ -100,15 +100,14 @@ def flat(
 
 
 def _usual(name: str, default: Any, bounds: Mapping[str, tuple[float, float]]) -> str:
-    """What a tool's schema leaves out: where a number is limited here, and what it is if it is not given: Gradio omits
-    0, false and null."""
+    """Words for what a tool's schema leaves out: a number's bounds, and defaults (Gradio omits 0, false and null)."""
     low, high = bounds.get(name, (None, None))
     limits = f" From {low:,} to {high:,} here." if low is not None else ""
     return f"{limits} Default: {json.dumps(default)}."
 
 
 def _as_given(hint: Any) -> Any:
-    """Where several strings are taken, one is too, as ``SamplingParams`` has it. A number may come as text, as language
+    """Accept one string where several are taken, as ``SamplingParams`` has it. A number may come as text, as language
     models like to write it, but true is none."""
     if hint == tuple[str, ...]:
         return Annotated[hint, BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]

@@ -19,7 +19,7 @@ from visualize.jobs.job_queue import TICK, JobQueue, QueuedJob, before_yours
 from visualize.jobs.reducer_process import ComparingReducer, ReducerClient
 from visualize.jobs.sse_channel import Channel
 from visualize.reduce.frames import Reducer
-from visualize.reduce.metric_cards import Before
+from visualize.reduce.metric_cards import PreviousRun
 from visualize.reduce.ndjson import line
 from visualize.run_settings import FORM, Settings, bounded
 from visualize.text import as_line
@@ -181,7 +181,7 @@ class LiveRun(LiveJob):
     _alone = False
 
     def __init__(
-        self, queue: JobQueue, load: Callable[[str], Streams], settings: Settings, before: Before | None = None
+        self, queue: JobQueue, load: Callable[[str], Streams], settings: Settings, before: PreviousRun | None = None
     ) -> None:
         self._settings = settings
         super().__init__(queue, load, Reducer(before))

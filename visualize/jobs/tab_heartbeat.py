@@ -122,7 +122,7 @@ class HeartbeatMiddleware:
         return tab
 
     def _absent(self, path: str, tab: _Tab, seconds: float) -> None:
-        """It is gone unless it returns within ``seconds``."""
+        """Count it as gone unless it returns within ``seconds``."""
         tab.stay()
         tab.expiry = asyncio.get_running_loop().call_later(seconds, self._gone, path, tab)
         self._tabs[path] = self._tabs.pop(path)

@@ -60,7 +60,7 @@ from visualize.charts import block_charts as blocks
 from visualize.charts import rounds_chart as rounds
 from visualize.charts import timing_chart as timing
 from visualize.reduce.block_map import PoolEvent, RunBlocks
-from visualize.reduce.metric_cards import Before, rows
+from visualize.reduce.metric_cards import PreviousRun, rows
 from visualize.reduce.narration import Narrator, limit
 from visualize.reduce.pass_times import RecomputedView, TimingView
 from visualize.reduce.settings_text import described, difference
@@ -90,7 +90,7 @@ class Reducer:
     Its numbers are shown beside those of the run ``before``. A ``recorded`` run is labelled as such.
     """
 
-    def __init__(self, before: Before | None = None, *, recorded: bool = False) -> None:
+    def __init__(self, before: PreviousRun | None = None, *, recorded: bool = False) -> None:
         self._before, self._recorded = before, recorded
         self._meter = Meter()
         self._readouts: dict[str, list[str]] = {}
@@ -129,9 +129,9 @@ class Reducer:
                     self._step.add(event)
         return frames
 
-    def after(self) -> Before | None:
+    def after(self) -> PreviousRun | None:
         """The run that the next one is compared with: this run, if it started."""
-        return Before(self._started, self._meter.metrics()) if self._seq else self._before
+        return PreviousRun(self._started, self._meter.metrics()) if self._seq else self._before
 
     def _frame(self, event: Event, changes: dict[str, Any]) -> Frame:
         """A frame of ``changes`` and of what changed in the pool, the layout, the captions and the readouts."""

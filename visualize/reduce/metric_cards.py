@@ -43,7 +43,7 @@ class Readout:
 
 
 @dataclass(frozen=True)
-class Before:
+class PreviousRun:
     """The run that the current one is compared with: its start event and its metrics."""
 
     started: RunStarted
@@ -164,7 +164,7 @@ def labels() -> list[dict[str, str]]:
 
 
 def rows(
-    metrics: Metrics, config: dict[str, Any], before: Before | None = None, *, over: bool = True
+    metrics: Metrics, config: dict[str, Any], before: PreviousRun | None = None, *, over: bool = True
 ) -> dict[str, list[str]]:
     """Per readout: value, unit, and the previous run's value, with the ratio to it once the run is over, or a note;
     and what is added to what the readout is, if anything.

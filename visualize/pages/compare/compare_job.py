@@ -18,7 +18,7 @@ from lab.settings import KV_DTYPES
 from lab.trace.run import Run
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.live_run import ProgressJob, Record
-from visualize.pages.compare.configurations import Inputs
+from visualize.pages.compare.configurations import CompareInputs
 from visualize.reduce import compare_report as comparison
 from visualize.reduce import theory_report as prediction
 from visualize.run_settings import bounded
@@ -27,7 +27,7 @@ from visualize.run_settings import bounded
 class Comparison(ProgressJob):
     """Settings compared on a prompt; ``count``: the finished runs, of which only what the page shows is kept."""
 
-    def __init__(self, queue: JobQueue, load: Load, inputs: Inputs) -> None:
+    def __init__(self, queue: JobQueue, load: Load, inputs: CompareInputs) -> None:
         self.inputs = inputs
         self.count = 0
         self._now: tuple[RunTurn, int] | None = None
@@ -114,7 +114,7 @@ def _token_bytes(engine: Engine) -> dict[str, int]:
 class GrowthMeasurement(ProgressJob):
     """Milliseconds per token by length, with and without a cache."""
 
-    def __init__(self, queue: JobQueue, load: Load, inputs: Inputs) -> None:
+    def __init__(self, queue: JobQueue, load: Load, inputs: CompareInputs) -> None:
         self.inputs = inputs
         self._now = ""
         self._whole: Record = {}

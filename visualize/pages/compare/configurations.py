@@ -94,7 +94,7 @@ FORM = Form(
 )
 
 
-class Inputs(FORM.values_class("CompareValues")):
+class CompareInputs(FORM.values_class("CompareValues")):
     """The page's controls, with their initial values.
 
     ``lanes``: keys of ``LANES``. ``own``: other settings, one per line (``lab.config_parse``), perhaps after a name
@@ -139,7 +139,7 @@ class Inputs(FORM.values_class("CompareValues")):
 
 def from_link(
     query: Mapping[str, str], form: Form = FORM, pairs: Mapping[str, Pair] = EMBEDDED
-) -> tuple[Inputs, list[str]]:
+) -> tuple[CompareInputs, list[str]]:
     """The inputs a link asks for, and a sentence for each value that was left out or changed.
 
     ``pairs``: the model pairs that this server offers; ``form``: one with them. A link that names no lanes gets those
@@ -152,12 +152,12 @@ def from_link(
         notices.append(f"A comparison's runs have at most {most} tokens: {most}, not {asked:,}.")
     pair = pairs[settings.get("pair", FORM["pair"].default)]
     settings.setdefault("lanes", presets(draft=pair.has_draft)["ladder"][1])
-    return Inputs(**settings), notices
+    return CompareInputs(**settings), notices
 
 
-def to_inputs(values: Sequence[Any]) -> Inputs:
+def to_inputs(values: Sequence[Any]) -> CompareInputs:
     """The inputs from the controls' values."""
-    return Inputs(**FORM.from_controls(values))
+    return CompareInputs(**FORM.from_controls(values))
 
 
 def preset_of(lanes: tuple[str, ...], draft: bool = True) -> str | None:

@@ -25,7 +25,7 @@ from lab.vllm.serve_command import (
 )
 from visualize import memory_inputs as calculator
 from visualize.charts.memory_charts import size
-from visualize.pages.deploy.deployment import NAMED, Inputs
+from visualize.pages.deploy.deployment import NAMED, DeployInputs
 
 NOTHING_LEFT = (
     "vLLM does not start with a GPU's whole memory: when it asks for its share, CUDA has already taken some. Leave "
@@ -34,7 +34,7 @@ NOTHING_LEFT = (
 """Why vLLM would not start if nothing is set aside."""
 
 
-def answer(inputs: Inputs) -> dict[str, Any]:
+def answer(inputs: DeployInputs) -> dict[str, Any]:
     """Everything that the page shows. Texts are plain: the page sets them as text.
 
     Raises:
@@ -84,7 +84,7 @@ def _name(other: str, model: ModelInfo | None) -> str:
     return model.source.removeprefix("config.json of ") if model else other.strip()
 
 
-def _needed(inputs: Inputs, target: ModelInfo, draft: ModelInfo | None) -> Deployment:
+def _needed(inputs: DeployInputs, target: ModelInfo, draft: ModelInfo | None) -> Deployment:
     """The model on one GPU of the chosen kind, with the command's block size, and a known draft beside it. The draft is
     the one that the command names: vLLM quantises its cache like the target's, but not its weights.
     """
@@ -92,7 +92,7 @@ def _needed(inputs: Inputs, target: ModelInfo, draft: ModelInfo | None) -> Deplo
     config = inputs.engine_config()
     block_size = config.block_size if keeps_block_size(config) else DEFAULT_BLOCK_SIZE
     blocks = {"kv_dtype": config.kv_dtype, "block_size": block_size}
-    asked = calculator.Inputs(**machine, **blocks)
+    asked = calculator.MemoryInputs(**machine, **blocks)
     if draft is None:
         return asked.deployment(target)
     whole = replace(asked, weights="float32" if inputs.weights == "float32" else "bfloat16")
@@ -110,7 +110,7 @@ def _fewest(needed: Deployment, sequences: int) -> int:
     return fewest_gpus(needed, sequences) or max(splits(needed))
 
 
-def _too_long(inputs: Inputs, target: ModelInfo | None) -> str:
+def _too_long(inputs: DeployInputs, target: ModelInfo | None) -> str:
     """Why vLLM would not start with sequences of this length; empty if it would."""
     if target is None or inputs.longest <= (most := target.shape.context_length):
         return ""
@@ -138,7 +138,7 @@ def _mismatched(target: ModelInfo | None, draft: ModelInfo | None) -> str:
 
 
 def _fits(
-    inputs: Inputs, target: ModelInfo | None, draft: ModelInfo | None, needed: Deployment | None, gpus: int
+    inputs: DeployInputs, target: ModelInfo | None, draft: ModelInfo | None, needed: Deployment | None, gpus: int
 ) -> str:
     """A sentence on whether the command will work."""
     if needed is None:
@@ -178,7 +178,7 @@ def _rows(needed: Deployment, at_once: int, gpus: int) -> list[dict[str, Any]]:
     ]
 
 
-def _of_weights(inputs: Inputs, draft: ModelInfo | None) -> Iterator[str]:
+def _of_weights(inputs: DeployInputs, draft: ModelInfo | None) -> Iterator[str]:
     if inputs.weights in ("int8", "int4"):
         yield (
             f"{calculator.WEIGHTS[inputs.weights]} weights come with the model: name one that was quantised that "
@@ -195,8 +195,8 @@ def _of_models(target: ModelInfo | None, draft: ModelInfo | None, drafts: bool, 
         if target:
             yield "The draft's weights, keys and values come on top of what is counted here."
         return
-    over = splits(calculator.Inputs().deployment(target)) if target else (gpus,)
-    if without := [count for count in over if count not in splits(calculator.Inputs().deployment(draft))]:
+    over = splits(calculator.MemoryInputs().deployment(target)) if target else (gpus,)
+    if without := [count for count in over if count not in splits(calculator.MemoryInputs().deployment(draft))]:
         yield (
             f"{draft.name} cannot be split over {_listed(without)} GPUs, and vLLM splits a draft as it does the "
             "target: choose another draft, or a number of GPUs that both can be split over."
@@ -205,7 +205,7 @@ def _of_models(target: ModelInfo | None, draft: ModelInfo | None, drafts: bool, 
         yield "What each GPU holds is the target's and the draft's together, weights as well as keys and values."
 
 
-def _of_memory(inputs: Inputs) -> Iterator[str]:
+def _of_memory(inputs: DeployInputs) -> Iterator[str]:
     yield (
         f"vLLM's activations, CUDA graphs and whatever else it holds come out of its {100 - inputs.set_aside}% of the "
         f"memory (--gpu-memory-utilization {1 - inputs.set_aside / 100:.3g}), not out of what is set aside: less is "

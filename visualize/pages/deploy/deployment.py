@@ -75,7 +75,7 @@ FOLDED = ("kv_cache", "paged", "adaptive_window", "eviction")
 """What vLLM has no flag for."""
 
 
-class Inputs(FORM.values_class("DeployValues")):
+class DeployInputs(FORM.values_class("DeployValues")):
     """The page's controls, with their initial values.
 
     ``hub``, ``draft_hub``: names of models other than the known ones. ``tensor_parallel`` 0: the fewest GPUs that hold
@@ -100,12 +100,12 @@ class Inputs(FORM.values_class("DeployValues")):
         FORM.check(asked(self))
 
 
-def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
+def from_link(query: Mapping[str, str]) -> tuple[DeployInputs, list[str]]:
     """The inputs a link asks for, and a sentence for each value that was left out."""
     found, notices = FORM.read(query)
-    return Inputs(**found), notices
+    return DeployInputs(**found), notices
 
 
-def to_inputs(values: Sequence[Any]) -> Inputs:
+def to_inputs(values: Sequence[Any]) -> DeployInputs:
     """The inputs from the controls' values."""
-    return Inputs(**FORM.from_controls(values))
+    return DeployInputs(**FORM.from_controls(values))

@@ -95,7 +95,7 @@ def to_settings(values: Sequence[Any]) -> Settings:
 
 
 def follow(settings: Settings, put_out: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """How a switch affects the other controls.
+    """Effect of a switch on the other controls.
 
     Args:
         settings: the controls' values.

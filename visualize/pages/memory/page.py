@@ -13,7 +13,7 @@ from visualize import page_header as header
 from visualize.charts import memory_charts as memory
 from visualize.forms import Widgets, component
 from visualize.gradio_events import LATEST, QUIET, keep_address, ready, turned, warn
-from visualize.memory_inputs import FORM, OTHER, Inputs, from_link, to_inputs
+from visualize.memory_inputs import FORM, OTHER, MemoryInputs, from_link, to_inputs
 from visualize.pages.memory.hub_models import look_up
 from visualize.pages.memory.memory_report import sheet
 from visualize.text import as_line, visible
@@ -104,7 +104,7 @@ def answer(found: Found, *values: Any) -> str:
     return as_line(_sheet(to_inputs(values), found))
 
 
-def _sheet(inputs: Inputs, found: Found) -> dict[str, Any]:
+def _sheet(inputs: MemoryInputs, found: Found) -> dict[str, Any]:
     hub = inputs.hub.strip()
     if inputs.model != OTHER:
         model = known_models()[inputs.model]

@@ -21,7 +21,7 @@ from visualize.jobs.visitor_sessions import VisitorSessions
 from visualize.pages.pool import pool_file as file
 from visualize.pages.pool.pool_job import BatchRun
 from visualize.pages.pool.pool_metrics import labels
-from visualize.pool_inputs import FORM, PRESETS, Inputs, from_link, in_lab, preset_of, to_inputs
+from visualize.pool_inputs import FORM, PRESETS, PoolInputs, from_link, in_lab, preset_of, to_inputs
 
 POOL = RunKind(
     name="decode-lab-pool",
@@ -100,7 +100,7 @@ def _controls() -> tuple[Widgets, gr.Radio]:
     with gr.Column(elem_id="settings", elem_classes="asked"):
         preset = gr.Radio(
             [(preset.label, key) for key, preset in PRESETS.items()],
-            value=preset_of(Inputs()),
+            value=preset_of(PoolInputs()),
             label="Scenario",
             info=PRESETS["users"].about,
             elem_id="preset",
@@ -149,7 +149,7 @@ def _values(name: str) -> tuple[Any, ...]:
     return tuple(FORM[name].options) or (True, False)
 
 
-def _show(inputs: Inputs) -> list[Any]:
+def _show(inputs: PoolInputs) -> list[Any]:
     """Updates that put ``inputs`` on the controls, first of all on the preset."""
     follows: dict[str, dict[str, Any]] = {}
     for names, dependent, state in FOLLOWS:

@@ -23,7 +23,7 @@ from lab.trace.events import Committed, RunStarted, StepTimed
 from lab.trace.recorder import BatchStep
 from visualize.charts import pool_charts as figures
 from visualize.pages.pool import pool_narration as narrate
-from visualize.pages.pool.pool_metrics import Asked, Before, Tally, rows
+from visualize.pages.pool.pool_metrics import PoolWorkload, PreviousPoolRun, Tally, rows
 from visualize.reduce.block_map import PoolBlocks
 from visualize.reduce.frames import Frame, about, news
 from visualize.reduce.sequence_table import Sequences
@@ -47,7 +47,12 @@ class BatchReducer:
     """
 
     def __init__(
-        self, expected: int, asked: Asked | None = None, before: Before | None = None, *, recorded: bool = False
+        self,
+        expected: int,
+        asked: PoolWorkload | None = None,
+        before: PreviousPoolRun | None = None,
+        *,
+        recorded: bool = False,
     ) -> None:
         self._asked, self._before, self._recorded = asked, before, recorded
         self._alike = bool(asked and before) and asked.coming == before.asked.coming
@@ -71,9 +76,9 @@ class BatchReducer:
                 frames.append(self._end())
         return frames
 
-    def after(self) -> Before | None:
+    def after(self) -> PreviousPoolRun | None:
         """The run that the next one is compared with: this run, if it started and its inputs are known."""
-        return Before(self._asked, self._tally.readings()) if self._seq and self._asked else self._before
+        return PreviousPoolRun(self._asked, self._tally.readings()) if self._seq and self._asked else self._before
 
     def _step(self, step: BatchStep) -> Frame:
         head = {} if self._blocks else self._head(step)

@@ -9,14 +9,14 @@ from lab.trace.recorder import BatchStep
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.live_run import LiveJob
 from visualize.pages.pool.pool_frames import BatchReducer
-from visualize.pages.pool.pool_metrics import Before
-from visualize.pool_inputs import Inputs
+from visualize.pages.pool.pool_metrics import PreviousPoolRun
+from visualize.pool_inputs import PoolInputs
 
 
 class BatchRun(LiveJob):
     """One such run; its ``events`` are steps."""
 
-    def __init__(self, queue: JobQueue, load: Load, inputs: Inputs, before: Before | None = None) -> None:
+    def __init__(self, queue: JobQueue, load: Load, inputs: PoolInputs, before: PreviousPoolRun | None = None) -> None:
         self._inputs = inputs
         super().__init__(queue, load, BatchReducer(inputs.sequences, inputs.asked(), before))
 

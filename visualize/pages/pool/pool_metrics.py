@@ -43,7 +43,7 @@ def labels() -> list[dict[str, object]]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PoolWorkload:
     """A run's inputs: which sequences come, and the settings by their labels, in words."""
 
     coming: tuple[Any, ...]
@@ -51,10 +51,10 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Before:
+class PreviousPoolRun:
     """The run that the current one is compared with: its inputs and its readings."""
 
-    asked: Asked
+    asked: PoolWorkload
     readings: Readings
 
 

@@ -19,7 +19,7 @@ from visualize.charts import server_charts as figures
 from visualize.jobs.job_queue import CLOSED, TICK, JobQueue
 from visualize.jobs.sse_channel import Channel
 from visualize.jobs.visitor_sessions import OnePerSession
-from visualize.pages.server.watched import Reducer
+from visualize.pages.server.watched import ServerReducer
 from visualize.text import as_line, visible, visible_lines
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Watch:
         self.channel.close()
 
     async def _read(self) -> None:
-        reducer = Reducer(self._server.address, time.monotonic())
+        reducer = ServerReducer(self._server.address, time.monotonic())
         while not self._queue.closed:
             try:
                 reading = await self._server.read()
@@ -85,7 +85,7 @@ class Watch:
             return f" No prompt can be sent: {visible(str(error))}"
 
 
-class Asked:
+class RemotePrompt:
     """One prompt in progress at the server, reported in ``channel``. It ends within a tenth of a second once
     ``cancelled`` is set or ``queue`` is closed."""
 
@@ -143,23 +143,23 @@ class Prompts:
 
     def __init__(self, server: Server, queue: JobQueue, models: Callable[[], tuple[str, ...]]) -> None:
         self._server, self._queue, self._models = server, queue, models
-        self._asked: OnePerSession[Asked] = OnePerSession()
+        self._asked: OnePerSession[RemotePrompt] = OnePerSession()
         self.stop, self.leave = self._asked.stop, self._asked.leave
 
-    def begin(self, visitor: str | None, prompt: str, sampling: SamplingParams) -> Asked | None:
+    def begin(self, visitor: str | None, prompt: str, sampling: SamplingParams) -> RemotePrompt | None:
         """Send a prompt. None: see ``OnePerSession``.
 
         Raises:
             ServerError: the server currently names no model, or too many prompts are in progress.
         """
 
-        def ask() -> Asked:
+        def ask() -> RemotePrompt:
             if self._asked.under_way >= AT_ONCE:
                 raise ServerError(f"{AT_ONCE} prompts from here are under way at the server. Try again in a moment.")
             models = self._models()
             if not models:
                 raise ServerError("The server names no model now, so no prompt was sent. Try again when it does.")
-            return Asked(self._server, self._queue, models[0], prompt, sampling)
+            return RemotePrompt(self._server, self._queue, models[0], prompt, sampling)
 
         return self._asked.begin(visitor, ask)
 

@@ -50,7 +50,7 @@ def labels() -> list[dict[str, str]]:
     return [{"key": key, "label": label, "about": about} for key, (label, about) in ABOUT.items()]
 
 
-class Reducer:
+class ServerReducer:
     """Turns readings into messages, each with what is new. The page's time is in seconds since ``began``."""
 
     def __init__(self, address: str, began: float) -> None:
