@@ -35,7 +35,13 @@ from visualize.run_settings import FORM, OTHER, Settings, from_link, unusable, w
 from visualize.url_settings import Form, OldLinks, as_text
 
 FORMS = {page.__name__: page.FORM for page in (lab, pool, compare, memory, deploy, server, checks)}
-INPUTS = {lab: Settings, pool: pool.Inputs, compare: compare.Inputs, memory: memory.Inputs, deploy: deploy.Inputs}
+INPUTS = {
+    lab: Settings,
+    pool: pool.PoolInputs,
+    compare: compare.CompareInputs,
+    memory: memory.MemoryInputs,
+    deploy: deploy.DeployInputs,
+}
 
 
 def test_every_setting_of_the_engine_has_one_entry() -> None:
