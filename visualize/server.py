@@ -61,12 +61,15 @@ def refuse(options: argparse.Namespace) -> NoReturn:
 def private_uploads() -> Iterator[Path]:
     """A folder for uploads, private to this user; one of this server's own is deleted at the end."""
     folder = Path(os.environ.get("GRADIO_TEMP_DIR", ""))
+    own = folder.name.startswith(UPLOADS)
     with suppress(OSError):
-        folder.mkdir(mode=0o700)  # before Gradio does
+        folder.mkdir(mode=0o700, exist_ok=own)
+        if own:
+            folder.chmod(0o700)  # Gradio may have made it for the pages, before any upload
     try:
         yield folder
     finally:
-        if folder.name.startswith(UPLOADS):
+        if own:
             rmtree(folder, ignore_errors=True)
 
 
