@@ -164,7 +164,7 @@ def stretched(run: Run, times: float) -> Run:
 @pytest.mark.parametrize(
     ("factors", "figure", "sure"),
     [
-        ((1.333,), "×1.33", "of one repeat"),
+        ((1.333,), "×1.33", "one repeat"),
         ((1.3, 1.5), "1.35 to 1.45", "too few repeats"),
         ((0.8, 0.97, 1.2), "0.59 to 1.62", "≈ same (n.s.)"),
         ((1.5, 1.74, 2.0), "×1.74", "1.62 to 1.87"),
@@ -187,7 +187,7 @@ def test_a_measured_speed_up_names_its_reference_and_its_uncertainty(
 def test_cache_bytes_lie_on_the_line_of_their_format() -> None:
     runs = made("cache", "no-cache", "draft-2")
     line, names, marks = theory(configs(runs), runs, BYTES)["charts"]["cache"]["columns"]
-    assert names["text"] == ["Native", "INT8", "INT4"]
+    assert names["text"] == ["Auto", "INT8", "INT4"]
     assert marks["text"] == [MARKS[0], MARKS[2]]
     tokens, held = marks["x"][0], marks["y"][0]
     assert tokens == max(step.kv_tokens for step in timed(runs["Cache"][0]))

@@ -32,7 +32,7 @@ COLUMNS = (
         "Inter-token latency: median; small: 99th percentile; both medians of the runs. Tokens of one "
         "round share its time.",
     ),
-    ("acceptance\nrate", "Accepted / proposed draft tokens, all runs together."),
+    ("accepted", "Acceptance rate: accepted / proposed draft tokens, all runs together."),
     ("KV cache", "Peak bytes: tokens stored; small: memory allocated."),
     ("memory", "Peak memory. CPU: the whole process, with all else that it holds; GPU: memory allocated in the run."),
     ("output", "Compared with the first setting's."),
@@ -196,7 +196,7 @@ def faster(summary: Summary) -> list[str]:
     if found is None:
         return [DASH, ""]
     if repeats == 1:
-        return [times(found.median), "of one repeat"]
+        return [times(found.median), "one repeat"]
     quartiles = f"{digits(found.lower)} to {digits(found.upper)}"
     if summary.clear:
         return [times(found.median), quartiles]
