@@ -15,6 +15,7 @@ from tests.browser.pages import ENDLESS, STOPPED, Lab
 from tests.visualize.conftest import script
 from tests.visualize.picture import Picture
 from visualize.reduce.frames import Frame, Reducer
+from visualize.states import STATES
 
 Visit = Callable[..., Lab]
 LINK = {"seed": 3, "max_tokens": 40}
@@ -313,7 +314,7 @@ def test_a_link_opens_the_run_at_its_step_and_speed_until_settings_are_changed(v
     lab.wait_for_instant(1)
     seen = lab.seen()
     assert seen["pass"] == 0
-    assert seen["timing"]["target"] == seen["timing"]["prefill"] == seen["rounds"]["plain"] == 1
+    assert seen["timing"]["target"] == seen["timing"]["prefill"] == seen["rounds"][STATES["plain"].label] == 1
     lab.press("End")
     lab.until_asked(step=None)
     lab.scrub(9)

@@ -398,7 +398,7 @@ def test_only_a_held_block_can_be_given_back_or_shared():
     pool = BlockPool(num_blocks=1, block_size=1)
     (block,) = pool.allocate(1, ignore)
     pool.free(block)
-    with pytest.raises(AssertionError, match="nobody has it"):
+    with pytest.raises(AssertionError, match="no table has it"):
         pool.free(block)
     with pytest.raises(AssertionError, match="nothing in it to share"):
         pool.share(block)
