@@ -13,7 +13,7 @@ from tests.vllm.scripted_vllm import ACCEPTED, WORDS, ScriptedVLLM
 
 Visit = Callable[..., Lab]
 POINTS = (
-    "name => document.querySelector(`[data-chart=${name}] .plot`).data?.[0].y?.filter((y) => y !== null).length ?? 0"
+    "name => document.querySelector(`[data-chart=${name}] .plot`)?.data?.[0].y?.filter((y) => y !== null).length ?? 0"
 )
 
 
