@@ -144,7 +144,7 @@ def test_a_lesson_takes_a_prediction_shows_the_run_and_marks_the_answer(page: Pa
 
     page.reload()
     expect(page.locator(".course summary")).to_contain_text("1 of 2")
-    expect(page.locator("#predict input").nth(1)).to_be_checked()
+    expect(page.locator("#predict input").nth(0)).to_be_checked()
     page.click("#run")
     expect(page.locator("#check .verdict.near")).to_contain_text("16")
     page.click("#check .onwards a")

@@ -48,5 +48,5 @@ def test_runs_of_the_same_settings_and_prompt_are_told_apart_by_their_files(else
     elsewhere.mkdir()
     for name in ("a", "b"):
         (elsewhere / f"{name}.json").write_bytes(file.read_bytes())
-    first = "H100: paged KV cache on, speculative decoding Draft model, prompt 1"
+    first = "H100: paged KV cache on, speculative decoding Draft, prompt 1"
     assert {name: file.stem for name, file in replays.runs().items()} == {first: "a", f"{first} (b)": "b"}

@@ -83,7 +83,7 @@ def test_main_settings_and_those_that_are_not_the_default_are_described() -> Non
     sampling = {"temperature": 0.8, "seed": 7}
     now = asdict(EngineConfig(paged=True, speculative="draft", num_speculative_tokens=6, early_exit_layer=4))
     told = described(now, sampling)
-    assert [part.rpartition(" ")[2] for part in told.split(", ")] == ["Auto", "on", "model", "6", "0.8", "7"]
+    assert [part.rpartition(" ")[2] for part in told.split(", ")] == ["Auto", "on", "Draft", "6", "0.8", "7"]
     assert "early-exit layers 4" in described(now | {"speculative": "early_exit"}, sampling)
     assert "γ" not in described(now | {"speculative": "off"}, sampling)
     assert "KV cache off" in described(asdict(EngineConfig(kv_cache=False)), sampling)

@@ -111,7 +111,7 @@ def test_without_a_draw_the_rule_that_applies_is_stated() -> None:
     told = opened(GUESS, greedy, replace(bare, q=None), OWN, "synthetic")
     assert told["say"].endswith("on purpose, so it was rejected: p = 0.1. In its place: “ castle”. It has no q.")
     assert told["columns"][1]["y"] == []
-    assert "Prompt lookup draws nothing: its q is 1." in opened(GUESS, REJECTED, AROUND, OWN, "ngram")["say"]
+    assert "N-gram lookup draws nothing: its q is 1." in opened(GUESS, REJECTED, AROUND, OWN, "ngram")["say"]
 
 
 def test_of_many_tokens_the_marked_and_the_likeliest_are_shown() -> None:

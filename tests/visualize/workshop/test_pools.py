@@ -45,7 +45,7 @@ def test_the_squares_show_what_the_engine_holds(visits: list) -> None:
     heard: list[tuple[int, Event]] = []
     target, draft = (RememberingModel(257, WORDS, salt=salt, context_length=40) for salt in (0, 1))
     engine = new_engine(
-        target, tokenizer(), draft, max_num_seqs=3, watch=lambda owner, seconds, event: heard.append((owner, event))
+        target, tokenizer(), draft, max_num_seqs=3, on_event=lambda owner, seconds, event: heard.append((owner, event))
     )
     shared, under_way = SharedPools(), []
 
@@ -98,19 +98,19 @@ def test_the_pool_with_most_sequences_is_shown_and_the_others_are_listed() -> No
         return new_engine(
             RememberingModel(257, WORDS, context_length=40),
             tokenizer(),
-            watch=hearing(shared, model),
+            on_event=hearing(shared, model),
         )
 
     one, other = engine_of("one"), engine_of("other")
     sampling = SamplingParams(max_tokens=4, seed=1, ignore_eos=True)
     first = [one.submit("ab", SETTINGS[0], sampling)]
-    assert shared.shown().name == "one, Native, blocks of 2"
+    assert shared.shown().name == "one, KV dtype Auto, blocks of 2"
     later = [other.submit("ab", SETTINGS[0], sampling)]
-    assert shared.shown().name == "one, Native, blocks of 2", "on a tie, the pool shown stays"
-    assert shared.others() == ["other, Native, blocks of 2: 0 running, 1 waiting"]
+    assert shared.shown().name == "one, KV dtype Auto, blocks of 2", "on a tie, the pool shown stays"
+    assert shared.others() == ["other, KV dtype Auto, blocks of 2: 0 running, 1 waiting"]
     later.append(other.submit("ab", SETTINGS[0], sampling))
     other.step()
-    assert shared.shown().name == "other, Native, blocks of 2"
+    assert shared.shown().name == "other, KV dtype Auto, blocks of 2"
     assert {guest["state"] for guest in shared.shown().record()["guests"]} == {"running"}
     assert shared.counts() == (2, 1)
     for request in [*first, *later]:
@@ -119,7 +119,7 @@ def test_the_pool_with_most_sequences_is_shown_and_the_others_are_listed() -> No
     stopped.set()
     assert list(one.stream("ab", SETTINGS[0], sampling, cancelled=stopped))[-1].reason == "cancelled"
     assert shared.done == 3, "one that was stopped is not done"
-    assert shared.shown().name == "other, Native, blocks of 2", "with no sequences, the pool shown stays"
+    assert shared.shown().name == "other, KV dtype Auto, blocks of 2", "with no sequences, the pool shown stays"
     for count in range(13, 33):
         config = EngineConfig(paged=True, block_size=2, num_blocks=count)
         one.submit("ab", config, sampling).result()
@@ -130,14 +130,14 @@ def test_a_pool_is_named_after_what_tells_it_from_others() -> None:
     names = []
     for config in SETTINGS:
         shared = SharedPools()
-        engine = new_engine(RememberingModel(257, WORDS, context_length=40), tokenizer(), watch=hearing(shared, "m"))
+        engine = new_engine(RememberingModel(257, WORDS, context_length=40), tokenizer(), on_event=hearing(shared, "m"))
         engine.submit("ab", replace(config, speculative="off"), SamplingParams(max_tokens=2))
         names.append(shared.shown().name)
     assert names == [
-        "m, Native, blocks of 2",
-        "m, Native, blocks of 2",
-        "m, Native, blocks of 2, prefix caching",
-        "m, Native, blocks of 4, contiguous",
+        "m, KV dtype Auto, blocks of 2",
+        "m, KV dtype Auto, blocks of 2",
+        "m, KV dtype Auto, blocks of 2, prefix caching",
+        "m, KV dtype Auto, blocks of 4, contiguous",
         "m, no cache",
     ]
 
@@ -173,7 +173,7 @@ def test_nobodys_text_is_in_the_record() -> None:
     engine = new_engine(
         RememberingModel(257, WORDS, context_length=40),
         tokenizer(),
-        watch=hearing(shared, "m"),
+        on_event=hearing(shared, "m"),
     )
     engine.submit("abba", SETTINGS[0], SamplingParams(max_tokens=4, seed=1))
     engine.step()

@@ -27,7 +27,7 @@ from visualize.workshop import Workshop
 
 
 def test_the_room_is_updated_only_while_someone_is_watching(room: Room) -> None:
-    engine = tiny_engine(watch=room.workshop.room.watch("tiny"))
+    engine = tiny_engine(on_event=room.workshop.room.watch("tiny"))
     channel = room.workshop.room.channel
     settings_of_run = Settings(max_tokens=8, speculative="off", prompt="A fox", temperature=0.0)
     first = LiveRun(room.queue, lambda pair: engine, settings_of_run)
@@ -49,7 +49,7 @@ def test_the_room_is_updated_only_while_someone_is_watching(room: Room) -> None:
 
     messages = complete(asyncio.wait_for(look(), 30))
     assert messages[0]["done"] == 1, "a newcomer gets the state at once"
-    assert messages[0]["pool"]["name"].startswith("tiny, Native")
+    assert messages[0]["pool"]["name"].startswith("tiny, KV dtype Auto")
     last = messages[-1]
     assert (last["running"], last["waiting"], last["done"]) == (0, 0, 4)
     assert set(last["pool"]["blocks"]) == {"state", "owners", "fill", "mark"}
@@ -110,7 +110,7 @@ def test_the_room_starts_over_after_what_it_cannot_take(room: Room, monkeypatch:
         take(pools, model, owner, event)
 
     monkeypatch.setattr(SharedPools, "take", once)
-    engine = tiny_engine(watch=room.workshop.room.watch("tiny"))
+    engine = tiny_engine(on_event=room.workshop.room.watch("tiny"))
     how = Settings(max_tokens=3, speculative="off", prompt="A fox")
     assert LiveRun(room.queue, lambda pair: engine, how).done.wait(20)
     until(lambda: not sound)

@@ -112,7 +112,7 @@ class SharedPools:
 def _named(model: str, setting: CacheConfig) -> str:
     if not setting.num_blocks:
         return f"{model}, no cache"
-    parts = [KV_DTYPES[setting.kv_dtype], f"blocks of {setting.block_size}"]
+    parts = [f"KV dtype {KV_DTYPES[setting.kv_dtype]}", f"blocks of {setting.block_size}"]
     parts += [] if setting.paged else ["contiguous"]
     parts += ["prefix caching"] * setting.enable_prefix_caching
     return f"{model}, {', '.join(parts)}"
