@@ -9,15 +9,12 @@ BIN    := $(VENV)/bin
 run: $(VENV)/.installed
 	$(BIN)/python app.py $(ARGS)
 
-# All tests run in two processes that take about as long: those in a browser, and the others, with those of apps or
-# sites that only one test uses. With ARGS, those that it names, in one.
-OWN_APPS := $(patsubst %,tests/browser/test_%.py,models proxy shutdown site space)
+# All tests run in two processes: those in a browser, and the others. With ARGS, those that it names, in one.
 test: $(VENV)/.installed-test lint
 	@CHROMIUM="$$($(BIN)/python tests/ensure_chromium.py)" || exit 1; export CHROMIUM; \
 	if [ -n "$(ARGS)" ]; then exec $(BIN)/python -m pytest $(ARGS); fi; \
-	( $(BIN)/python -m pytest --ignore tests/browser; others=$$?; \
-	$(BIN)/python -m pytest $(OWN_APPS) && exit $$others ) & others=$$!; \
-	$(BIN)/python -m pytest tests/browser $(OWN_APPS:%=--ignore %); browser=$$?; \
+	$(BIN)/python -m pytest --ignore tests/browser & others=$$!; \
+	$(BIN)/python -m pytest tests/browser; browser=$$?; \
 	wait $$others && exit $$browser
 
 # The inner loop: no browser, nothing slow.
