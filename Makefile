@@ -9,13 +9,16 @@ BIN    := $(VENV)/bin
 run: $(VENV)/.installed
 	$(BIN)/python app.py $(ARGS)
 
-# All tests run in two processes: those in a browser, and the others. With ARGS, those that it names, in one.
+# All tests run in three processes, which mostly wait for different things: browser tests of the pages, browser tests
+# that need apps or sites of their own, and the others. With ARGS, those that it names, in one.
+OWN_APPS := tests/browser/workshop $(patsubst %,tests/browser/test_%.py,lost models proxy shutdown site space)
 test: $(VENV)/.installed-test lint
 	@CHROMIUM="$$($(BIN)/python tests/ensure_chromium.py)" || exit 1; export CHROMIUM; \
 	if [ -n "$(ARGS)" ]; then exec $(BIN)/python -m pytest $(ARGS); fi; \
 	$(BIN)/python -m pytest --ignore tests/browser & others=$$!; \
-	$(BIN)/python -m pytest tests/browser; browser=$$?; \
-	wait $$others && exit $$browser
+	$(BIN)/python -m pytest $(OWN_APPS) & apps=$$!; \
+	$(BIN)/python -m pytest tests/browser $(OWN_APPS:%=--ignore %); pages=$$?; \
+	wait $$others; others=$$?; wait $$apps && [ $$others = 0 ] && exit $$pages
 
 # The inner loop: no browser, nothing slow.
 test-fast: $(VENV)/.installed-test

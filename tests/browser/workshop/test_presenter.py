@@ -154,7 +154,7 @@ def test_the_presenter_is_told_of_an_unreachable_server_and_it_is_retried(
     sees(lab.page, 0)  # the instant that could not be sent arrives
 
     lost: list[Route] = []
-    leading.page.route("**/workshop/lead", lost.append)  # never answered
+    leading.page.route("**/workshop/lead", lambda route: lost.append(route))  # never answered
     leading.press("End")
     leading.page.wait_for_selector(PROBLEM)
     leading.page.unroute("**/workshop/lead")
