@@ -81,7 +81,9 @@ class Form:
             elif isinstance(value, float) and self[name].whole and value.is_integer():
                 settings[name] = int(value)
             elif isinstance(value, list):
-                settings[name] = tuple(value)
+                settings[name] = tuple(map(str, value))
+            elif isinstance(value, dict):  # sent by no page of ours; it can be looked up, and is then refused
+                settings[name] = str(value)
         return settings
 
     def check(self, values: Mapping[str, Any]) -> None:

@@ -112,7 +112,7 @@ READOUTS = (
     Readout("speed", "Decode speed", "Output tokens per second after the first (1 / mean TPOT).", _speed),
     Readout(
         "pass",
-        "Tokens per target pass",
+        "Tokens per pass",
         "Tokens / target passes, both after the prefill: 1 without speculation. vLLM's mean acceptance length, "
         "1 + accepted / rounds, counts only passes with draft tokens.",
         _pass,
