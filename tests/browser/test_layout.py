@@ -30,13 +30,25 @@ LONGEST = {
     "limit": "1000",
     "memory": "9999",
 }
-CUT = """(longest) => [...document.querySelectorAll(".readout:not([hidden])")].filter((card) => {
+SMALL = {
+    "speed": "0.93× (was 1234)",
+    "accepted": "was 100",
+    "kv": "allocated 0.51×",
+    "first": "0.21× (was 46.3)",
+    "gaps": "p50 0.21×",
+    "limit": "a cache helps",
+    "memory": "the same",
+}
+CUT = """([longest, small]) => [...document.querySelectorAll(".readout:not([hidden])")].filter((card) => {
   card.querySelector(".value").textContent = longest[card.dataset.key];
+  card.querySelector(".was").textContent = small[card.dataset.key] ?? "";
   const number = document.createRange();
   number.selectNodeContents(card.querySelector(".number"));
-  return number.getBoundingClientRect().right > card.getBoundingClientRect().right - 4;
+  const texts = [...card.querySelectorAll(".label, .was")];
+  return number.getBoundingClientRect().right > card.getBoundingClientRect().right - 4
+    || texts.some(({ scrollWidth, clientWidth }) => scrollWidth > clientWidth);
 }).map((card) => card.dataset.key)"""
-"""The readouts in which such numbers are cut off."""
+"""The readouts in which such numbers, small texts or their labels are cut off."""
 
 
 def test_on_a_projector_everything_is_in_view_nothing_jumps_and_no_readout_is_cut_off(visit: Visit) -> None:
@@ -62,11 +74,15 @@ def test_on_a_projector_everything_is_in_view_nothing_jumps_and_no_readout_is_cu
         where: box for where, box in before.items() if where != ".say"
     }
     assert lab.page.evaluate(OVERFLOW) == [0, 0]
-    lab.toggle("enable_prefix_caching")  # with which there is one more
-    lab.ran()
-    for wide, high in ((1280, 720), (1600, 900), (1000, 720), (390, 844)):
-        lab.page.set_viewport_size({"width": wide, "height": high})
-        assert lab.page.evaluate(CUT, LONGEST) == [], wide
+    for prefix_caching in (False, True):  # with which there is one more
+        lab.page.set_viewport_size({"width": 1280, "height": 720})
+        if prefix_caching:
+            lab.toggle("enable_prefix_caching")
+        lab.ran()
+        assert lab.page.is_visible("[data-key=found]") == prefix_caching
+        for wide, high in ((1280, 720), (1600, 900), (1000, 720), (390, 844)):
+            lab.page.set_viewport_size({"width": wide, "height": high})
+            assert lab.page.evaluate(CUT, [LONGEST, SMALL]) == [], (prefix_caching, wide)
 
 
 def test_on_a_projector_no_control_needs_scrolling(visit: Visit) -> None:

@@ -127,7 +127,7 @@ READOUTS = (
     Readout("first", "TTFT", "Time to first token, from the request on.", _first),
     Readout(
         "found",
-        "Prefix cache hits",
+        "Prefix hits",
         "Tokens of the prompt that were found in the cache, so not computed again.",
         _found,
         always=False,

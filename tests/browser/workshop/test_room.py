@@ -167,6 +167,15 @@ def test_followers_and_the_room_say_that_the_server_does_not_answer(troubled: Vi
     expect(follower.locator(".say.problem")).to_contain_text("server")  # not that one should press Run
 
 
+CUT = """() => [...document.querySelectorAll('.readout .label')]
+  .filter((label) => label.scrollWidth > label.clientWidth).map((label) => label.textContent)"""
+UNDER_ARROWS = """() => [...document.querySelectorAll('#lists input')].filter((input) => {
+  const text = Object.assign(document.createElement('canvas').getContext('2d'), { font: getComputedStyle(input).font });
+  const arrow = input.parentElement.querySelector('path').getBoundingClientRect();
+  return input.getBoundingClientRect().left + text.measureText(input.value || input.placeholder).width > arrow.left;
+}).map((input) => input.ariaLabel)"""
+
+
 def test_the_pages_fit_the_screen_and_are_accessible(troubled: Visit, server: str, code: str) -> None:
     page = troubled().page
     for address in (f"{server}/?join={code}", f"{server}/room"):
@@ -175,9 +184,11 @@ def test_the_pages_fit_the_screen_and_are_accessible(troubled: Visit, server: st
         page.wait_for_selector("body[data-ready]")
         page.wait_for_selector(".strip[data-state=following], .room .squares")
         assert max(page.evaluate(OVERFLOW)) <= 0, address
+        assert page.evaluate(UNDER_ARROWS) == [], "what the Lab's lists are called"
         page.set_viewport_size({"width": 1366, "height": 625})
         page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
         page.wait_for_function("document.querySelector('.say').getBoundingClientRect().bottom <= innerHeight")
         page.set_viewport_size({"width": 390, "height": 844})
         page.wait_for_function(f"{OVERFLOW}[0] <= 0")
+        assert page.evaluate(CUT) == [], address
         assert violations(page) == [], address
