@@ -20,9 +20,9 @@ test: $(VENV)/.installed-test lint
 	$(BIN)/python -m pytest tests/browser $(OWN_APPS:%=--ignore %); pages=$$?; \
 	wait $$others; others=$$?; wait $$apps && [ $$others = 0 ] && exit $$pages
 
-# The inner loop: no browser, nothing slow.
+# The inner loop: no browser, nothing slow, a file at a time on each of two cores.
 test-fast: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m "not slow and not browser" --ignore tests/browser $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not browser" --ignore tests/browser $(ARGS)
 
 # Tables and figures of the documentation, from the records in docs/bench.
 docs: $(VENV)/.installed

@@ -25,6 +25,8 @@ from lab.util.device_memory import CAPTURING
 from tests import tiny_models
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 GREEDY = SamplingParams(max_tokens=8, ignore_eos=True)
 DRAFT = EngineConfig(speculative="draft")
 

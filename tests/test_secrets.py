@@ -18,6 +18,8 @@ from tests import forked
 from tests.browser.conftest import started
 from tests.coroutines import complete
 
+pytestmark = pytest.mark.slow
+
 TOKEN, KEY = "hf_" + "RecognisableToken" * 2, "sk-RecognisableKey"
 PAGES = ("", "compare", "lessons", "pool", "memory", "claims", "deploy", "server", "instructor", "config", "health")
 PAGES += ("metrics", "gradio_api/info", "gradio_api/mcp/schema", "gradio_api/nothing", "environ", "%2e%2e/app.py")

@@ -24,6 +24,8 @@ from visualize.assets import STATIC
 from visualize.compression import CHARTS, FOR_EVER
 from visualize.page_list import ABOUT, PAGES
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_api_has_three_functions_with_typed_parameters(server: str) -> None:
     with urllib.request.urlopen(f"{server}/gradio_api/info") as answer:

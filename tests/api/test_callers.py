@@ -18,6 +18,8 @@ from tests.api.calls import FOREVER, PROMPT, get, hung_on, inside, post
 from tests.coroutines import complete
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 SLOW = [f"kv_cache=false,block_size={size}" for size in range(1, 6)]
 LONG = {"prompt": PROMPT, "settings": SLOW, "repeats": 9, "max_tokens": 256}  # half a minute
 NOTICED = 10

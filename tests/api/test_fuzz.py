@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from tests.api.calls import FILE, PROMPT, call, post
 from visualize.api.endpoints import NAMES
 
+pytestmark = pytest.mark.slow
+
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda some: st.lists(some, max_size=3) | st.dictionaries(st.text(max_size=5), some, max_size=3),

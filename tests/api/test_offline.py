@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.api.calls import call, get
+
+pytestmark = pytest.mark.slow
 
 PAGES = ("", "compare", "lessons", "pool", "memory", "claims", "deploy", "instructor")
 

@@ -24,6 +24,8 @@ from tests.api.calls import FILE, PROMPT, ask, call, get, post
 from tests.waiting import until
 from visualize.api_clients import MOST_UNREAD
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("name", "arguments", "says"),

@@ -8,8 +8,12 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from tests.api.calls import FOREVER, hung_on, inside
 from tests.waiting import until
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_shutdown_is_reported_to_callers_and_uploads_are_deleted(

@@ -9,6 +9,8 @@ import pytest
 from tests import forked
 from tests.browser.conftest import free_port
 
+pytestmark = pytest.mark.slow
+
 APP = "import runpy\nrunpy.run_path('app.py', run_name='__main__')"
 
 

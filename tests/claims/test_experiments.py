@@ -28,6 +28,8 @@ from lab.measure.interval import ratio_interval
 from lab.trace.events import StepTimed
 from lab.trace.run import Run
 
+pytestmark = pytest.mark.slow
+
 load = functools.cache(lambda pair: load_engine(draft=pair))
 SPEEDS = {"kv_cache": 5.0, "kv_dtype": 1.2, "paged": 0.8, "draft": 0.125}
 """How many times as fast a setting makes a run; each draft token of a round adds its own."""

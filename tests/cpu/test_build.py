@@ -21,6 +21,8 @@ from lab.util import machine_info as machine
 from tests import tiny_models
 from tests.cpu.test_native import LLAMA, engines, exact
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _in_a_hurry():

@@ -15,6 +15,8 @@ from tests.engine.test_acceptance import REJECT_BELOW, redraws_from_p
 from tests.scripted_model import ScriptedModel
 from tests.tiny_models import tokenizer
 
+pytestmark = pytest.mark.slow
+
 RUNS = 1000
 """Enough for a p-value of 1e-14 if the residual is replaced by p: see ``test_a_wrong_residual_would_be_noticed``."""
 WORDS = 6

@@ -18,6 +18,8 @@ from lab.trace.events import FellBack, StepTimed
 from tests import tiny_models
 from tests.captured import SMALL, compute_in_torch
 
+pytestmark = pytest.mark.slow
+
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here: see the tests marked gpu")
 PROMPT = "A king"
 PAGED = EngineConfig(paged=True, block_size=4)

@@ -26,6 +26,8 @@ from lab.util.device_memory import CAPTURING
 from tests import tiny_models
 from tests.captured import SMALL
 
+pytestmark = pytest.mark.slow
+
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BLOCK, BLOCKS = 4, 12
 FAMILIES = {

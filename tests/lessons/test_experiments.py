@@ -30,6 +30,8 @@ from lessons.marking import right_answer
 from tests import tiny_models
 from tests.visualize.conftest import script
 
+pytestmark = pytest.mark.slow
+
 
 def finished(work: Work) -> Measured:
     while True:

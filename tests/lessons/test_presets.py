@@ -16,6 +16,8 @@ from lessons.experiments import Batches, Experiment, Formats, Growth, Measured, 
 from lessons.marking import mark
 from lessons.questions import AnyQuestion, Choice, Curve
 
+pytestmark = pytest.mark.slow
+
 FEW = 12
 
 

@@ -27,6 +27,8 @@ from lab.trace.events import CacheDropped, FellBack, Proposed
 from tests import tiny_models
 from tests.simulated_devices import SimulatedDevices
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "There was once a fisherman"
 SAMPLING = SamplingParams(max_tokens=8, ignore_eos=True)
 FIRST, SECOND = torch.device("meta:0"), torch.device("meta:1")

@@ -20,6 +20,8 @@ from visualize.pages.pool.page import POOL
 from visualize.pages.pool.pool_file import as_json
 from visualize.text import visible
 
+pytestmark = pytest.mark.slow
+
 DOCUMENT = json.loads(Run(script(CONFIGS["all"], max_tokens=6, logprobs=2)).to_json())
 FIRST = {event["kind"]: index for index, event in reversed(list(enumerate(DOCUMENT["events"])))}
 HTML = "<img src=x onerror=alert(1)></script><script>alert(1)</script>"

@@ -39,6 +39,8 @@ from visualize.reduce.frames import Reducer
 from visualize.reduce.ndjson import lines
 from visualize.run_settings import Settings, from_link
 
+pytestmark = pytest.mark.slow
+
 CONFIG = EngineConfig(speculative="draft", paged=True)
 INT8 = EngineConfig(kv_dtype="int8")
 
