@@ -12,6 +12,9 @@ catch up. A frame is a JSON-able dict:
                            file, so perhaps another machine's
     tokens                 [{text, origin, p, q?, u?, rejected?, note?}], to append
     columns                first frame only: {chart: initial columns}
+    round                  a step's events: {drafts: [[text, q?]], verdicts: [{accepted, p, q?, u?, chance?}], own: {kind,
+                           text, p} or null, written: tokens whose slots were written, kept: those of them that stay}
+    table                  the sequence's cache blocks in order, if they changed
     verdicts               [{title, say, columns, layout}], by position, if the run recorded distributions
     charts                 {chart: patches}, see ``figures.base.Patch``
     layout                 {chart: {axis path: range}}
@@ -99,6 +102,7 @@ class Reducer:
         self._admitted: dict[str, int] = {}
         self._axes: dict[str, dict[str, Any]] = {}
         self._captions: dict[str, str] = {}
+        self._table: dict[str, list[int]] = {"table": []}
         self._notice = ""
         self._generated = 0
         self._step = Step()
@@ -142,6 +146,7 @@ class Reducer:
         changes["layout"] = self._moved(changes.get("layout", {}))
         captions = changes.get("captions", {}) | {"blocks": self._pool.caption()}
         changes["captions"] = news(self._captions, captions)
+        changes |= news(self._table, {"table": self._pool.table()})
         over = isinstance(event, Finished)
         changes["readouts"] = news(self._readouts, rows(self._meter.metrics(), self._config, self._before, over=over))
         frame |= {name: value for name, value in changes.items() if value} | self._admitted
@@ -196,6 +201,7 @@ class Reducer:
         pieces = [token["text"] for token in tokens]
         return {
             "tokens": tokens,
+            "round": step.round(self._pool.written, timed.kv_tokens, self._config["speculative"]),
             "verdicts": step.opened(self._config["speculative"]),
             "charts": charts,
             "layout": layout,
@@ -278,6 +284,26 @@ class Step:
             p = {"p": significant(self.committed.probabilities[0])}
             points.append(rounds.point(step, 0, "plain", self.committed.pieces[0], p))
         return points
+
+    def round(self, written: int, kept: int, speculative: str) -> dict[str, Any]:
+        """The step's draft tokens, verdicts and the target's own token, and the cache's length before a rollback and after."""
+        known = ("p", "u", "chance") if speculative == "synthetic" else OF_A_VERDICT  # it has no q
+        own, commit = self.own, self.committed
+        if own is not None:
+            chosen = {"kind": own.kind, "text": visible(own.text), "p": significant(own.p)}
+        elif commit is not None and commit.pieces and not self.proposals:
+            chosen = {"kind": "plain", "text": visible(commit.pieces[0]), "p": significant(commit.probabilities[0])}
+        else:
+            chosen = None
+        return {
+            "drafts": [[visible(draft.text), significant(draft.q)] for draft in self.proposals],
+            "verdicts": [
+                {"accepted": verdict.accepted} | _numbers(verdict, *known) for _, verdict in sorted(self.verdicts.items())
+            ],
+            "own": chosen,
+            "written": max(written, kept),
+            "kept": kept,
+        }
 
     def opened(self, speculative: str) -> list[dict[str, Any]]:
         """The step's verdicts by position, with their distributions; none if those were not recorded."""

@@ -1,0 +1,134 @@
+// One round, phase by phase: the draft tokens, the target's one pass over them, the verdicts, the target's own token, and
+// the cache's slots meanwhile. All of it is in the frames (visualize/reduce/frames.py): ``round`` and ``table``.
+
+import { make, within, write } from "./dom.js";
+import { STAGES, phasesOf, reached } from "./round_phases.js";
+import { digits, quoted, sentenceOf, tallyOf } from "./round_words.js";
+
+const CONTEXT = 80; // characters of the text that are shown before the round
+const BLOCK = 262; // pixels of a cache block in the lane
+
+/** ``root``: film.html. ``states``: glyph and word of each state (visualize/states.py). ``pointed(position)``: the token of
+    a slot is pointed at, or none (null). */
+export class RoundFilm {
+  constructor(root, states, pointed) {
+    this.root = root;
+    this.states = states;
+    this.$ = within(root);
+    this.$(".stages").replaceChildren(...STAGES.map(([name]) => make("li", "", name)));
+    this.lane = this.$(".kv-lane");
+    this.lane.addEventListener("pointerover", ({ target }) => pointed(target.dataset.position ? Number(target.dataset.position) : null));
+    this.lane.addEventListener("pointerleave", () => pointed(null));
+    this.laid = null; // the frame whose cards are there
+  }
+
+  /** Show ``picture`` (run_state.js) or, with ``part`` {frame, place}, the next round up to one of its phases. */
+  draw(picture, part) {
+    const frame = part?.frame ?? picture.frames.slice(0, picture.at + 1).findLast(({ round }) => round);
+    if (!frame) return this.#empty();
+    const place = part?.place ?? phasesOf(frame).length - 1;
+    const seen = reached(frame, place);
+    const words = [...picture.head.prompt.map((text) => ({ text, origin: "prompt" })), ...picture.tokens];
+    const before = part ? words.length : words.length - picture.frames.slice(frame.seq, picture.at + 1).reduce((sum, { tokens = [] }) => sum + tokens.length, 0);
+    if (this.laid !== frame) this.#lay(frame, words.slice(0, before));
+    this.#drawRound(frame, seen);
+    this.#drawLane(frame, part ? picture.table : (picture.table.length ? picture.table : picture.lastTable), picture.head.config, words, before, seen);
+    write(this.$(".phase-caption"), part || picture.frame === frame ? sentenceOf(frame.round, seen) : picture.say);
+  }
+
+  #empty() {
+    this.laid = null;
+    this.$(".cards").replaceChildren();
+    this.lane.replaceChildren();
+    for (const name of [".context", ".tally", ".phase-caption", "h2"]) write(this.$(name), "");
+  }
+
+  #lay(frame, words) {
+    const { round, step } = frame;
+    const { drafts, verdicts, own } = round;
+    this.laid = frame;
+    write(this.$("h2"), step ? `Round ${step}` : "Prefill");
+    write(this.$(".context span"), words.map(({ text }) => text).join("").slice(-CONTEXT));
+    this.cards = drafts.map(([text, q], i) => this.#card(text, q, verdicts[i]?.p));
+    this.own = own ? this.#card(own.text, undefined, own.p) : null;
+    if (own) {
+      this.own.className = `card own ${own.kind}`;
+      write(this.own.querySelector(".glyph"), this.states[own.kind].glyph);
+      this.own.style.gridColumn = own.kind === "recovered" ? verdicts.length : drafts.length + 1;
+    }
+    this.cards.forEach((card, i) => (card.style.gridColumn = i + 1));
+    this.$(".cards").replaceChildren(...this.cards, ...(own ? [this.own] : []));
+  }
+
+  #card(text, q, p) {
+    const card = make("div", "card");
+    const word = make("span", "word", text.trim() ? text.trim() : text.replaceAll("\n", "↵").replaceAll(" ", "␣"));
+    word.translate = false;
+    card.append(word, make("span", "glyph"));
+    for (const [name, value] of [["q", q], ["p", p]]) {
+      const bar = make("span", `bar-of ${name}`, value === undefined ? "" : `${name} ${digits(value)}`);
+      bar.style.setProperty("--share", value ?? 0);
+      bar.classList.toggle("unknown", value === undefined);
+      card.append(bar);
+    }
+    return card;
+  }
+
+  #drawRound({ round }, seen) {
+    const { drafts, verdicts } = round;
+    const stopped = verdicts.findIndex(({ accepted }) => !accepted);
+    for (const [i, stage] of [...this.$(".stages").children].entries()) stage.classList.toggle("now", STAGES[i][1].includes(seen.now));
+    this.cards.forEach((card, i) => {
+      const verdict = i < seen.verdicts ? verdicts[i] : null;
+      const discarded = !verdict && stopped >= 0 && seen.verdicts > stopped;
+      const state = verdict ? (verdict.accepted ? "accepted" : "rejected") : discarded ? "unjudged" : "proposed";
+      const kind = `card ${state} ${i >= seen.drafts ? "to-come" : ""} ${seen.read ? "read" : ""}`;
+      if (card.className !== kind) card.className = kind;
+      write(card.querySelector(".glyph"), this.states[state]?.glyph ?? "");
+    });
+    this.$(".cards").classList.toggle("sweeps", seen.now === "verify" && drafts.length > 0);
+    this.own?.classList.toggle("to-come", !seen.own);
+    write(this.$(".tally"), seen.over ? tallyOf(round) : "");
+  }
+
+  /** The last blocks of the sequence's table that there is room for, each with its slots. */
+  #drawLane({ round }, table, { block_size: size }, words, before, seen) {
+    const room = Math.max(1, Math.floor(this.lane.parentElement.clientWidth / BLOCK));
+    const first = Math.max(0, table.length - room);
+    const shown = table.slice(first);
+    while (this.lane.children.length > shown.length) this.lane.lastChild.remove();
+    while (this.lane.children.length < shown.length) this.lane.append(block(size));
+    write(this.$(".earlier"), first ? `${first} more before` : "");
+    [...this.lane.children].forEach((node, i) => {
+      const start = (first + i) * size;
+      write(node.firstChild, `Block ${shown[i]}: tokens ${start}–${start + size - 1}`);
+      [...node.lastChild.children].forEach((slot, at) => {
+        const [state, text] = slotOf(start + at, round, words, before, seen);
+        if (slot.className !== state) slot.className = state;
+        if (slot.title !== text) slot.title = text;
+        slot.dataset.position = start + at;
+      });
+    });
+  }
+}
+
+function block(size) {
+  const node = make("div", "kv-block");
+  const slots = make("div", "slots");
+  slots.append(...Array.from({ length: size }, () => make("i")));
+  node.append(make("span"), slots);
+  return node;
+}
+
+/** What a slot holds at an instant of a round: its class, and the token in words. ``before``: tokens of the text before
+    the round, the last of which is written in the round's own pass, like the draft tokens after it. */
+function slotOf(position, { drafts, verdicts, written, kept }, words, before, seen) {
+  const settled = (state) => [state, `Token ${position}: ${quoted(words[position]?.text ?? "")}`];
+  if (position < before - 1 || (position < before && seen.read)) return position < kept ? settled(words[position].origin) : ["empty", ""];
+  const draft = position - before;
+  if (!seen.read || position >= written || draft < 0) return ["empty", ""];
+  const name = `Draft token ${draft + 1}: ${quoted(drafts[draft]?.[0] ?? "")}`;
+  if (position >= kept && seen.rolledBack) return seen.over ? ["empty", ""] : ["drained", name];
+  if (draft < seen.verdicts) return [verdicts[draft].accepted ? "accepted" : "rejected", name];
+  return ["written", name];
+}
