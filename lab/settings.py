@@ -133,13 +133,7 @@ class Setting:
 
 
 KV_DTYPES = {"auto": "Auto", "int8": "INT8", "int4": "INT4"}
-DRAFTERS = {
-    "off": "Off",
-    "draft": "Draft",
-    "ngram": "N-gram",
-    "early_exit": "Early exit",
-    "synthetic": "Simulated",
-}
+DRAFTERS = {"off": "Off", "draft": "Draft", "ngram": "N-gram", "early_exit": "Early exit", "synthetic": "Simulated"}
 
 SETTINGS = {
     one.name: one
@@ -155,13 +149,7 @@ SETTINGS = {
             needs=(CACHE,),
             off="auto",
         ),
-        Setting(
-            "paged",
-            "Paged KV cache",
-            "Off: room for the longest is reserved.",
-            needs=(CACHE,),
-            off=False,
-        ),
+        Setting("paged", "Paged KV cache", "Off: room for the longest is reserved.", needs=(CACHE,), off=False),
         Setting(
             "enable_prefix_caching",
             "Prefix caching",
@@ -214,18 +202,9 @@ SETTINGS = {
             hide=True,
         ),
         Setting(
-            "num_speculative_tokens",
-            "Draft tokens (γ)",
-            "Proposed per round.",
-            bounds=(1, 8),
-            needs=(SPECULATION,),
+            "num_speculative_tokens", "Draft tokens (γ)", "Proposed per round.", bounds=(1, 8), needs=(SPECULATION,)
         ),
-        Setting(
-            "adaptive_window",
-            "Adaptive γ",
-            "γ follows acceptance and cost.",
-            needs=(SPECULATION,),
-        ),
+        Setting("adaptive_window", "Adaptive γ", "γ follows acceptance and cost.", needs=(SPECULATION,)),
         Setting(
             "prompt_lookup_min",
             "Shortest n-gram",
@@ -243,11 +222,7 @@ SETTINGS = {
             group=None,
         ),
         Setting(
-            "logprobs",
-            "Record distributions",
-            "p and q of draft tokens.",
-            {0: "Off", 5: "Top 5"},
-            needs=(SPECULATION,),
+            "logprobs", "Record distributions", "p and q of draft tokens.", {0: "Off", 5: "Top 5"}, needs=(SPECULATION,)
         ),
         Setting(
             "block_size",

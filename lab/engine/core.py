@@ -1,9 +1,8 @@
 """An engine core: requests that share a cache, and the step that computes them as one batch.
 
-A step takes every sequence's tokens that are not computed yet (a whole prompt at
-first, one token afterwards), lets drafters add draft tokens, computes them all in
-one pass, verifies, commits, and rolls the cache back to what was accepted. Prefill,
-plain decoding and verification are the same step with different numbers of tokens.
+A step takes every sequence's tokens that are not computed yet (a whole prompt at first, one token afterwards), lets
+drafters add draft tokens, computes them all in one pass, verifies, commits, and rolls the cache back to what was
+accepted. Prefill, plain decoding and verification are the same step with different numbers of tokens.
 
 Lesson 12, all together. (vLLM: EngineCore.)
 """

@@ -1,8 +1,7 @@
 """The engine: requests come in, cores take turns, events go out.
 
-``stream`` and ``submit`` hand a request over; the thread that waits for an event steps
-the engine, for all requests at once. A step belongs to one core and is shared
-by all of that core's sequences.
+``stream`` and ``submit`` hand a request over; the thread that waits for an event steps the engine, for all requests at
+once. A step belongs to one core and is shared by all of that core's sequences.
 """
 
 from __future__ import annotations
@@ -250,10 +249,7 @@ class Engine:
         return events()
 
     def submit(
-        self,
-        prompt: str,
-        config: EngineConfig | None = None,
-        sampling: SamplingParams | None = None,
+        self, prompt: str, config: EngineConfig | None = None, sampling: SamplingParams | None = None
     ) -> Request:
         """Hand a request over; it joins the batch of those with the same cache settings.
 

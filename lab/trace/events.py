@@ -250,10 +250,9 @@ class Bonus(Event):
 class Committed(Event):
     """Tokens that are now part of the output, oldest first, and the text they add.
 
-    ``pieces`` has one string per token; joined they are ``text``. A character whose bytes span
-    several tokens is in the piece of the last of them. Text that may yet turn out to
-    be the beginning of a stop string is held back and comes with a later commit.
-    ``probabilities`` are p.
+    ``pieces`` has one string per token; joined they are ``text``. A character whose bytes span several tokens is in the
+    piece of the last of them. Text that may yet turn out to be the beginning of a stop string is held back and comes
+    with a later commit. ``probabilities`` are p.
     """
 
     kind: ClassVar[str] = "committed"
@@ -343,17 +342,15 @@ class BlockFreed(Event):
 class StepTimed(Event):
     """Closes a step. Times in milliseconds; they add up to ``total_ms``.
 
-    ``draft_ms``: the draft's passes (its prefill too), or a lookup's search. ``verify_ms``: the target's pass.
-    Both include packing and launching on the host, for which a GPU that has nothing else queued waits.
-    ``sample_ms``: probabilities, draws and verdicts. ``rest_ms``: everything else. They are the
-    batch's: ``batch_sequences`` shared the pass, with ``batch_tokens`` between them. So are ``draft_bytes``,
-    ``draft_flops``, ``verify_bytes`` and ``verify_flops``: what those passes had to move and to compute
-    (``lab.engine.pass_cost``).
-    ``target_tokens``: those of this sequence. ``kv_tokens``: tokens whose keys and
-    values are kept. The ``kv_`` bytes are those of the cache: reserved while the step was computed, proposals
-    included, and used by the tokens that are kept. ``memory_bytes`` are those of
-    the device while it computes the target's pass (CUDA: peak since the engine was last idle; CPU: resident size of
-    the process).
+    ``draft_ms``: the draft's passes (its prefill too), or a lookup's search. ``verify_ms``: the target's pass. Both
+    include packing and launching on the host, for which a GPU that has nothing else queued waits. ``sample_ms``:
+    probabilities, draws and verdicts. ``rest_ms``: everything else. They are the batch's: ``batch_sequences`` shared
+    the pass, with ``batch_tokens`` between them. So are ``draft_bytes``, ``draft_flops``, ``verify_bytes`` and
+    ``verify_flops``: what those passes had to move and to compute (``lab.engine.pass_cost``). ``target_tokens``: those
+    of this sequence. ``kv_tokens``: tokens whose keys and values are kept. The ``kv_`` bytes are those of the cache:
+    reserved while the step was computed, proposals included, and used by the tokens that are kept. ``memory_bytes`` are
+    those of the device while it computes the target's pass (CUDA: peak since the engine was last idle; CPU: resident
+    size of the process).
     """
 
     kind: ClassVar[str] = "step_timed"
@@ -381,9 +378,8 @@ class StepTimed(Event):
 class Finished(Event):
     """The run is over.
 
-    ``text`` is what had been held back until now (half a stop string, or a character
-    whose last bytes never came) and belongs to the output. ``message`` says what
-    went wrong if ``reason`` is "error"; otherwise it is empty.
+    ``text`` is what had been held back until now (half a stop string, or a character whose last bytes never came) and
+    belongs to the output. ``message`` says what went wrong if ``reason`` is "error"; otherwise it is empty.
     """
 
     kind: ClassVar[str] = "finished"
