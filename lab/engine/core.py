@@ -19,8 +19,7 @@ from lab.backends.interface import Backend, DraftRound, NewTokens, PendingVerifi
 from lab.engine.async_scheduling import AsyncScheduling
 from lab.engine.detokenizer import token_text
 from lab.engine.drafters import Drafters, DraftOutput
-from lab.engine.error_messages import NOT_FINITE, explain
-from lab.engine.fallbacks import disable_drafter
+from lab.engine.failures import NOT_FINITE, disable_drafter, explain
 from lab.engine.memory_budget import Budget
 from lab.engine.scheduler import ScheduledSequence, Scheduler
 from lab.engine.sequence import Sequence
