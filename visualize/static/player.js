@@ -2,10 +2,18 @@
 
 import { initialQuery, linkSelect, updateAddress } from "./address.js";
 import { isForTarget, modified, within } from "./dom.js";
-import { view } from "./shared_view.js";
+import { Timeline } from "./pace.js";
+import { explained, phaseAt, phasesOf } from "./round_phases.js";
 
-/** Decide which instant of the run is shown. The run itself advances it as long as it is followed; otherwise time does,
-    slowed down, or a person. No frame needs a request to the server. */
+/** What the stage shows, and what a workshop's presenter shows: between the stage and the workshop's bar. ``shown``: {run,
+    at, number} of this page; ``guess``: [frame, place] of the draft token that is open, or null; ``led``: what a presenter
+    shows, {run, at, guess}, or null where nobody is followed. */
+export const view = { shown: {}, guess: null, led: null };
+
+/** Decide which instant of the run is shown. Time advances it, at so many rounds per second; or the run itself, as long as
+    it is followed; or a person, phase by phase. No frame needs a request to the server.
+    ``stage.part``: the round that is under way on the stage, as {frame, place of its phase}; the picture is as before it.
+    null: the picture's frame is shown whole. */
 export function addPlayer(stage) {
   const { element, charts, dirty } = stage;
   const $ = within(element);
@@ -13,15 +21,18 @@ export function addPlayer(stage) {
   const bar = $(".bar");
   const speed = $(".speed");
   const buttons = Object.fromEntries([...element.querySelectorAll("[data-do]")].map((button) => [button.dataset.do, button]));
-  const HALF = 700; // least milliseconds for which a looped round shows its before and its after, against flicker
+  const PAUSE = 800; // milliseconds between two showings of a looped round
+  const SEEN = 240; // milliseconds of a round from which on its phases can be seen
 
-  /** following: the newest frame as it comes · playing: frame after frame, in the run's own time times the speed ·
-      looping: one frame, before and after · still · led: what a presenter shows */
+  /** following: the newest frame as it comes · playing: frame after frame, at the speed that is chosen · looping: one
+      round, over and over · still · led: what a presenter shows */
   stage.mode = "following";
   stage.held = false; // a person moved it last
   stage.unasked = false; // it moved by itself: screen readers are not told of every frame
+  stage.part = null;
   let looped = 0;
-  let clock = 0; // playing: milliseconds of the run; looping: milliseconds that have passed
+  let timeline;
+  let clock = 0; // milliseconds of the film
   let ticked = 0;
   let ticking = 0;
 
@@ -30,8 +41,9 @@ export function addPlayer(stage) {
 
   /** A new run is followed from its beginning. */
   function rewind() {
+    stage.part = null;
     stage.moved();
-    enter(stage.led ? "led" : "following");
+    enter(stage.led ? "led" : stage.run.running && speed.value !== "real" && wanted === null ? "playing" : "following");
     stage.held = false;
     stage.pans += 1;
   }
@@ -53,12 +65,15 @@ export function addPlayer(stage) {
   /** Sentences of what has been shown since the last picture: said with the next. */
   stage.words = [];
 
-  /** Show a frame. ``byHand``: a person asked for it, so its sentence is said at once. */
-  function move(seq, byHand = false) {
+  /** Show a frame, or a round up to one of its phases (``place``). ``byHand``: a person asked for it, so its sentence is
+      said at once. */
+  function move(seq, byHand = false, place = Infinity) {
     const from = stage.picture.at;
     stage.held = byHand;
     stage.unasked = false;
-    for (const name of stage.picture.go(seq)) dirty.add(name);
+    const frame = stage.picture.frames[seq];
+    stage.part = frame && place < phasesOf(frame).length - 1 ? { frame, place } : null;
+    for (const name of stage.picture.go(stage.part ? seq - 1 : seq)) dirty.add(name);
     $(".stage").dataset.at = stage.picture.at; // data-seq follows when it is drawn
     stage.moved();
     const end = stage.picture.frame?.finished;
@@ -74,18 +89,31 @@ export function addPlayer(stage) {
 
   /** The sentence at the run's end, with a hint to play it: it was over before anybody could watch. */
   function atTheEnd() {
-    const slow = speed.value < 1 ? "slowly" : "at true speed";
-    return stage.picture.last > 1 ? `${stage.picture.say} ▶ Replay ${slow}.` : stage.picture.say;
+    return stage.picture.last > 1 ? `${stage.picture.say} ▶ Replay.` : stage.picture.say;
   }
 
-  /** A person moves to a frame. */
-  function go(seq) {
+  /** A person moves to a frame, or to a phase of its round. */
+  function go(seq, place = Infinity) {
     const to = Math.min(Math.max(seq, 0), stage.picture.last);
-    if (stage.mode === "looping") [looped, clock] = [Math.max(to, 1), HALF];
-    else enter("still");
+    enter("still");
     stage.pans += 1;
-    move(to, true);
+    move(to, true, place);
     remember();
+  }
+
+  /** The frame that is shown, whole or in part. */
+  const shown = () => stage.part?.frame.seq ?? stage.picture.at;
+
+  function nextPhase() {
+    if (stage.part) return go(stage.part.frame.seq, stage.part.place + 1);
+    if (stage.picture.at < stage.picture.last) go(stage.picture.at + 1, 0);
+  }
+
+  function lastPhase() {
+    const { part, picture } = stage;
+    if (part) return part.place ? go(part.frame.seq, part.place - 1) : go(part.frame.seq - 1);
+    const phases = phasesOf(picture.frame);
+    return phases.length > 1 ? go(picture.at, phases.length - 2) : go(picture.at - 1);
   }
 
   function enter(next) {
@@ -97,7 +125,7 @@ export function addPlayer(stage) {
     charts.forEach((name) => dirty.add(name)); // at rest every row is drawn
     if (stage.mode === "playing" || stage.mode === "looping") {
       ticked = performance.now();
-      clock = stage.mode === "playing" ? stage.picture.frame.t_ms : 0;
+      restart();
       ticking = requestAnimationFrame(tick);
     }
     remember();
@@ -105,38 +133,53 @@ export function addPlayer(stage) {
     stage.schedule();
   }
 
+  /** Begin the clock at what is shown. */
+  function restart() {
+    const { frames } = stage.picture;
+    timeline = new Timeline(frames, speed.value, !stage.run.running);
+    clock = stage.mode === "looping" ? 0 : timeline.end(shown() - (stage.part ? 1 : 0));
+  }
+
   function tick(now) {
     const passed = Math.max(0, now - ticked);
     ticked = now;
     ticking = requestAnimationFrame(tick);
-    const { frames } = stage.picture;
-    if (stage.mode === "looping") {
-      clock += passed;
-      const half = Math.max(HALF, (frames[looped].t_ms - frames[looped - 1].t_ms) / speed.value);
-      const to = clock % (2 * half) < half ? looped - 1 : looped;
-      if (to === stage.picture.at) return;
-      move(to, true);
-      stage.unasked = true;
-      return;
-    }
-    clock += passed * speed.value;
-    let to = stage.picture.at;
-    while (to < stage.picture.last && frames[to + 1].t_ms <= clock) to += 1;
-    const moves = to !== stage.picture.at;
+    if (stage.mode === "looping") return loop(passed);
+    const { last } = stage.picture;
+    clock += passed;
+    const { seq, share } = timeline.at(clock, last);
+    const frame = stage.picture.frames[seq];
+    const phased = timeline.end(seq) - timeline.end(seq - 1) >= SEEN;
+    const place = share < 1 && phased ? phaseAt(frame, share) : share < 1 ? -1 : Infinity;
+    const moves = place < 0 ? seq - 1 > stage.picture.at : seq !== shown() || place !== (stage.part?.place ?? Infinity);
     if (moves) {
-      move(to);
-      stage.unasked = !stage.picture.frame.finished;
+      if (place < 0) move(seq - 1);
+      else move(seq, false, place);
+      stage.unasked = !stage.picture.frame?.finished;
     }
     if (moves || (dirty.size && now >= stage.chartsDue)) stage.draw();
-    if (to < stage.picture.last) return;
-    clock = Math.min(clock, frames[to].t_ms); // it waits for the run
+    if (seq < last || share < 1) return;
+    clock = timeline.end(last); // it waits for the run
     if (!stage.run.running) enter("still");
+  }
+
+  /** Show one round over and over, as if it were explained, and a moment of its end. */
+  function loop(passed) {
+    const frame = stage.picture.frames[looped];
+    const lasts = explained(frame) || 1000;
+    clock = (clock + passed) % (lasts + PAUSE);
+    const place = clock < lasts && phasesOf(frame).length ? phaseAt(frame, clock / lasts) : Infinity;
+    if (shown() === looped && (stage.part?.place ?? Infinity) === place) return;
+    move(looped, true, place);
+    stage.unasked = true;
   }
 
   const actions = {
     first: () => go(0),
-    back: () => go((stage.mode === "looping" ? looped : stage.picture.at) - 1),
-    on: () => go((stage.mode === "looping" ? looped : stage.picture.at) + 1),
+    back: lastPhase,
+    on: nextPhase,
+    roundBack: () => go(stage.part ? stage.part.frame.seq - 1 : stage.picture.at - 1),
+    roundOn: () => go(stage.part ? stage.part.frame.seq : stage.picture.at + 1),
     last: () => (stage.run.running ? actions.live() : go(stage.picture.last)),
     live() {
       enter("following");
@@ -150,7 +193,7 @@ export function addPlayer(stage) {
     },
     loop() {
       if (stage.mode === "looping") return go(looped), enter("still");
-      looped = Math.max(1, stage.picture.at);
+      looped = Math.max(1, shown());
       enter("looping");
     },
   };
@@ -159,18 +202,20 @@ export function addPlayer(stage) {
   bar.addEventListener("input", () => (go(Number(bar.value)), leave()));
 
   linkSelect("speed", speed);
-  speed.addEventListener("change", () => stage.mode !== "playing" && stage.picture.frame?.finished && stage.sayNow(atTheEnd()));
+  speed.addEventListener("change", () => stage.mode === "playing" && restart());
 
   const KEYS = { " ": "play", arrowleft: "back", arrowright: "on", home: "first", end: "last", l: "loop" };
   document.addEventListener("keydown", (event) => {
     const { target } = event;
     const key = event.key?.toLowerCase(); // autofill sends events without a key
     const action = KEYS[key];
-    if (!action || !element.offsetParent || buttons.play.disabled || modified(event)) return;
+    const byRound = event.shiftKey && (action === "back" || action === "on");
+    if (!action || !element.offsetParent || buttons.play.disabled || (modified(event) && !byRound)) return;
     if (target !== bar && isForTarget(event, key)) return;
     if (action !== "loop" && target.closest(".rule")) return; // it scrolls
     event.preventDefault();
-    if (!event.repeat || action === "back" || action === "on") actions[action]();
+    if (byRound) actions[action === "on" ? "roundOn" : "roundBack"]();
+    else if (!event.repeat || action === "back" || action === "on") actions[action]();
     leave();
   });
 
@@ -189,7 +234,7 @@ export function addPlayer(stage) {
     $(".place").textContent = `${here} / ${steps} · ${time(frame.t_ms)}`;
     const plays = moving() || stage.mode === "looping";
     buttons.play.classList.toggle("plays", plays);
-    buttons.play.setAttribute("aria-label", plays ? "Pause" : "Play");
+    buttons.play.ariaLabel = plays ? "Pause" : "Play";
     buttons.loop.setAttribute("aria-pressed", stage.mode === "looping");
     buttons.live.classList.toggle("offered", stage.run.running && stage.mode !== "following");
     buttons.live.hidden = stage.picture.head.recorded;
@@ -215,7 +260,7 @@ export function addPlayer(stage) {
     clearTimeout(remembering);
     if (stage.mode === "playing" || stage.mode === "led" || wanted !== null) return;
     remembering = setTimeout(() => {
-      const at = stage.mode === "looping" ? looped : stage.picture.at;
+      const at = stage.mode === "looping" ? looped : shown();
       updateAddress({ step: stage.mode === "following" || !stage.linked() ? null : placeOf(stage.picture.frames[at]) });
     }, 250);
   }
