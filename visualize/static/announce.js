@@ -1,6 +1,6 @@
 // Progress and refusals in words, on the screen and for screen readers.
 
-import { within, write } from "./dom.js";
+import { body, say, within, write } from "./dom.js";
 
 /** ``text`` while the last request has no answer yet; ``shown``: whether an earlier answer is still on the page. */
 export const markStale = (text, shown) => (shown ? `${text} What is shown is from before.` : text);
@@ -21,12 +21,16 @@ export function announcer(node) {
   };
 }
 
-/** Writes a progress, and tells screen readers of it without its count of tokens, which is on the screen only. */
-export function progressAnnouncer(element) {
+/** Show a job's progress in words and as a bar, and tell screen readers of it without its count of tokens. */
+export function progressOf(element) {
   const $ = within(element);
   const announce = announcer($(".heard"));
-  return (text, underWay) => {
-    write($(".progress"), text);
-    announce(text.replace(/: [\d,]+%? (of .*)?tokens$/, ""), underWay);
+  return ({ running = false, progress = "", share, problem }) => {
+    const text = problem ?? progress;
+    body.classList.toggle("running", running);
+    say($(".progress"), text, problem);
+    announce(text.replace(/: [\d,]+%? (of .*)?tokens$/, ""), running);
+    $(".bar").hidden = !running;
+    $(".bar i").style.width = `${100 * (share ?? 0)}%`;
   };
 }

@@ -3,7 +3,7 @@
 
 import { initialQuery } from "./address.js";
 import { look } from "./chart_panel.js";
-import { make, within } from "./dom.js";
+import { make, part, within } from "./dom.js";
 import { createStage } from "./stage.js";
 import { addText } from "./token_text.js";
 import { addVerification } from "./verification.js";
@@ -60,10 +60,9 @@ export function mount(element, gradio, setup) {
 
   /** Before there is a run: how to get one. An exported page comes with its own. */
   function invite() {
-    const hint = make("p", "hint");
-    hint.append(make("span", "to-run", "Press Run."), make("span", "to-follow", "What the presenter shows appears here."));
-    hint.append(" Colours show which tokens the draft model guessed right.");
-    stage.story.append(hint);
+    const [mine, led] = ["Press Run.", "What the presenter shows appears here."];
+    const colours = " Colours show which tokens the draft model guessed right.";
+    stage.story.append(make("p", "hint", make("span", "to-run", mine), make("span", "to-follow", led), colours));
     $(".say").textContent = "Ready.";
   }
 
@@ -79,13 +78,7 @@ export function mount(element, gradio, setup) {
   }
 
   function drawParts() {
-    const colours = setup.parts[look()];
-    $(".parts").replaceChildren(
-      ...Object.entries(colours).map(([part, colour]) => {
-        const item = make("span", `part ${part === "speed" ? "line" : part}`, part === "speed" ? "tok/s" : part);
-        item.style.setProperty("--part", colour);
-        return item;
-      }),
-    );
+    const key = ([name, colour]) => (name === "speed" ? part("tok/s", colour, "line") : part(name, colour, name));
+    $(".parts").replaceChildren(...Object.entries(setup.parts[look()]).map(key));
   }
 }

@@ -1,13 +1,12 @@
 // The stage: reads a run's transcript (visualize/reduce/ndjson.py) and shows the picture of one instant of it.
-// What anything means was decided in Python. Its parts are added by stage_charts.js, player.js and save_menu.js and, in
-// the Lab, by token_text.js and verdict.js (run_page.js).
+// What anything means was decided in Python. Its parts are added by stage_charts.js and player.js and, in the Lab,
+// by token_text.js and verification.js (run_page.js).
 
 import { query, recordRun, updateAddress } from "./address.js";
 import { onLook } from "./chart_panel.js";
-import { body, fillReadout, gently, narrow, readout, within, write } from "./dom.js";
+import { body, download, fillReadout, gently, narrow, readout, within, write } from "./dom.js";
 import { addPlayer } from "./player.js";
 import { RunState } from "./run_state.js";
-import { addSaveMenu } from "./save_menu.js";
 import { UNREACHED, openChannel } from "./sse.js";
 import { addCharts } from "./stage_charts.js";
 
@@ -15,6 +14,7 @@ import { addCharts } from "./stage_charts.js";
     server, watch}. The page adds
       drawOwn(picture)  draws what is neither a chart nor a number
       moved()           another instant is shown
+    and may replace
       covered(name)     whether something covers this chart
       relook()          the look has changed between light and dark. */
 export function createStage(element, { props, server, watch }, setup) {
@@ -33,6 +33,8 @@ export function createStage(element, { props, server, watch }, setup) {
     opened: null, // {seq, position}: a frame, and the draft token in its round whose verification is shown
     dirty: new Set(), // charts to be drawn
     pans: 0, // what a person panned and zoomed is kept until this changes
+    covered: () => false,
+    relook() {},
   };
   for (const { always, ...named } of readouts) $(".readouts").append(Object.assign(readout(named), { hidden: !always }));
 
@@ -265,4 +267,30 @@ export function createStage(element, { props, server, watch }, setup) {
     schedule();
   });
   return stage;
+}
+
+/** Offer the run that is shown for downloading, where there is a server. */
+function addSaveMenu(stage) {
+  const { element } = stage;
+  const $ = within(element);
+  const save = $(".save");
+  save.hidden = !stage.server;
+  const shut = () => (save.open = false);
+  document.addEventListener("click", ({ target }) => save.contains(target) || shut());
+  save.addEventListener("keydown", (event) => {
+    if (event.key === "Tab") setTimeout(() => save.contains(document.activeElement) || shut()); // the focus moves later
+    if (event.key !== "Escape" || !save.open) return;
+    event.stopPropagation(); // the key is meant for the menu, not for the run
+    shut();
+    $(".save summary").focus();
+  });
+  for (const button of element.querySelectorAll("[data-save]")) {
+    button.onclick = async () => {
+      shut();
+      const answer = await stage.server.take_away([stage.picture.id, button.dataset.save]).catch(() => undefined);
+      const { problem, name, type, text } = answer ?? { problem: "The server does not answer. Is it still running? The run stays here: try again." };
+      if (problem) return stage.sayNow(problem, true);
+      download(name, type, text);
+    };
+  }
 }

@@ -2,13 +2,13 @@
 // chosen sequence writes.
 
 import { BlockGrid } from "../../static/block_grid.js";
-import { counted, make, tone, within } from "../../static/dom.js";
+import { button, counted, make, tone, within } from "../../static/dom.js";
 import { createStage } from "../../static/stage.js";
 
 export function mount(element, gradio, setup) {
   const $ = within(element);
   const stage = createStage(element, gradio, setup);
-  Object.assign(stage, { drawOwn, moved, covered, relook });
+  Object.assign(stage, { drawOwn, moved });
 
   const squares = new BlockGrid($(".squares"), stage.schedule);
   const lists = Object.fromEntries([...element.querySelectorAll(".chips")].map((list) => [list.dataset.state, list]));
@@ -32,12 +32,6 @@ export function mount(element, gradio, setup) {
     shownRun = stage.picture.id;
     seen = Math.min(seen, stage.picture.at); // for a new run, or one that is played again, everything is news
   }
-
-  function covered() {
-    return false;
-  }
-
-  function relook() {} // its colours are all in pool.css
 
   /** What happened to blocks since the frame drawn last; nothing when going back. */
   function happened() {
@@ -76,15 +70,13 @@ export function mount(element, gradio, setup) {
   }
 
   function chip({ number }) {
-    const item = make("li");
-    const button = make("button", `chip ${tone(number)}${number === chosen ? " chosen" : ""}`);
-    button.type = "button";
-    button.setAttribute("aria-pressed", number === pinned);
-    button.dataset.sequence = number;
-    const parts = { number: make("b", "", number), count: make("span", "count"), done: make("i", "done"), notes: make("span", "notes") };
-    button.append(parts.number, parts.count, parts.done, parts.notes);
-    item.append(button);
-    return { item, button, ...parts, told: "" };
+    const parts = { count: make("span", "count"), done: make("i", "done"), notes: make("span", "notes") };
+    const chip = button({
+      className: `chip ${tone(number)}${number === chosen ? " chosen" : ""}`,
+      ariaPressed: number === pinned,
+      dataset: { sequence: number },
+    }, make("b", "", number), ...Object.values(parts));
+    return { item: make("li", "", chip), button: chip, ...parts, told: "" };
   }
 
   function fill(chip, row) {
@@ -115,7 +107,7 @@ export function mount(element, gradio, setup) {
     $(".stage").classList.toggle("choosing", number !== null);
     for (const [of, { button }] of chips) {
       button.classList.toggle("chosen", of === number);
-      button.setAttribute("aria-pressed", of === pinned);
+      button.ariaPressed = of === pinned;
     }
     stage.schedule();
   }
@@ -124,10 +116,8 @@ export function mount(element, gradio, setup) {
     const row = chosen === null ? null : rows(stage.picture.columns.sequences[0]).find(({ number }) => number === chosen);
     if (!row) return $(".wrote").replaceChildren(make("p", "hint", HINT));
     const text = stage.picture.tokens.filter(({ owner }) => owner === chosen).map(({ text }) => text).join("");
-    const line = make("p", "", "");
-    Object.assign(line, { dir: "auto", translate: false });
-    line.append(make("b", "", `${chosen} `), make("span", "prompt", row.prompt), text);
-    $(".wrote").replaceChildren(line);
+    const parts = [make("b", "", `${chosen} `), make("span", "prompt", row.prompt), text];
+    $(".wrote").replaceChildren(make("p", { dir: "auto", translate: false }, ...parts));
     $(".wrote").scrollTop = $(".wrote").scrollHeight;
   }
   const HINT = $(".wrote .hint").textContent;
