@@ -34,3 +34,58 @@ export function progressOf(element) {
     $(".bar i").style.width = `${100 * (share ?? 0)}%`;
   };
 }
+
+const HEARD = 2000; // milliseconds between sentences for screen readers, of a live run and of one that is led
+
+/** Give the stage its sentence: ``say`` for a step's, ``sayNow``, and ``hush`` for what is said next. */
+export function addSentences(stage, line) {
+  let heardAt = 0;
+  let quietUntil = 0;
+  let pending; // a timer
+  let pendingLingers = false;
+
+  /** Say the step's sentence, at most three times a second: nobody reads faster. A rare one waits its turn and
+      lingers, or an audience would never see it. */
+  function say(text, lingers = false, failed = false) {
+    if (pendingLingers && !lingers) return;
+    clearTimeout(pending);
+    const wait = quietUntil - performance.now();
+    if (wait <= 0) return speak(text, lingers, failed);
+    pendingLingers = lingers;
+    pending = setTimeout(speak, wait, text, lingers, failed);
+  }
+
+  function speak(text, lingers, failed) {
+    hush(lingers ? 1500 : 330);
+    pendingLingers = false;
+    const plays = stage.mode === "playing" || stage.mode === "looping";
+    const aloud = !stage.unasked || (!plays && performance.now() > heardAt + HEARD);
+    if (aloud) heardAt = performance.now();
+    line.ariaLive = aloud ? "polite" : "off";
+    line.textContent = text;
+    line.classList.toggle("problem", failed);
+    fit();
+  }
+
+  /** Make a sentence smaller that would be cut off. */
+  function fit() {
+    line.classList.remove("long");
+    line.classList.toggle("long", line.scrollHeight > line.clientHeight);
+  }
+  window.addEventListener("resize", fit);
+
+  /** Say at once what belongs to the beginning, the end, or a step at which a person stopped. */
+  function sayNow(text, failed = false) {
+    stage.words = [];
+    hush(0);
+    pendingLingers = false;
+    say(text, false, failed);
+  }
+
+  /** Say nothing for so many milliseconds. */
+  function hush(milliseconds) {
+    quietUntil = performance.now() + milliseconds;
+  }
+
+  Object.assign(stage, { say, sayNow, hush });
+}

@@ -8,6 +8,8 @@ import { createStage } from "./stage.js";
 import { addText } from "./token_text.js";
 import { addVerification } from "./verification.js";
 
+const AT_REST = 128; // blocks drawn before the first run has said how many there are
+
 export function mount(element, gradio, setup) {
   const $ = within(element);
   const stage = createStage(element, gradio, setup);
@@ -21,6 +23,8 @@ export function mount(element, gradio, setup) {
   drawParts();
   $(".use").onclick = () => gradio.trigger("submit", { run: stage.picture.id });
   $(".stage").classList.toggle("cacheless", initialQuery.get("chart") === "recomputed");
+  stage.squares.alone = true;
+  stage.squares.lay(AT_REST);
   stage.choose(charts[0]);
   stage.plotOf("rounds").addEventListener("drawn", ({ target }) => {
     target.on("plotly_click", ({ points: [square] }) => stage.veiled(target, square) || stage.openSquare(square));
