@@ -90,11 +90,10 @@ def component(name: str, setup: dict[str, Any], template: str = "", **settings: 
         template: the path of the template, if it has another name.
     """
     return gr.HTML(
-        value="",
         html_template=read(f"{template or name}.html"),
         js_on_load=loader(f"{name}.js", setup),
         apply_default_css=False,
-        **settings,
+        **{"value": ""} | settings,
     )
 
 

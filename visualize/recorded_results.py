@@ -17,6 +17,10 @@ RUNS = DOCS / "runs"
 """Written by ``python -m lab.bench gpu``, for the embedded pair."""
 
 
+OPENING = RUNS / "cpu-draft-1.json"
+"""The run with which the Lab opens, recorded by ``make opening`` for the embedded pair."""
+
+
 def run_files() -> list[Path]:
     """The recorded runs that the repository keeps, if it has any."""
     return sorted(RUNS.glob("*.json"))

@@ -6,8 +6,12 @@ import functools
 from pathlib import Path
 
 from lab.trace.run import Run, RunFileError
-from visualize.recorded_results import run_files
+from visualize.compare_link import against
+from visualize.recorded_results import OPENING, run_files
+from visualize.reduce.frames import Reducer
+from visualize.reduce.ndjson import line, lines
 from visualize.reduce.settings_text import in_short
+from visualize.run_settings import Settings
 from visualize.text import visible
 
 
@@ -26,6 +30,17 @@ def runs() -> dict[str, Path]:
         name = visible(f"{_model(started.accelerator)}: {in_short(started.config)}, prompt {number}")
         found[f"{name} ({visible(file.stem)})" if name in found else name] = file
     return found
+
+
+@functools.cache
+def opening() -> str:
+    """The transcript with which the Lab opens: a recorded run of the default settings. Empty without its file."""
+    try:
+        run = Run.load(OPENING)
+    except RunFileError:
+        return ""
+    head = {"run": "opening", "opening": True, "against": against(Settings())}
+    return line(head) + "".join(lines(Reducer(recorded=True), run.events))
 
 
 def _model(hardware: str) -> str:

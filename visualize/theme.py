@@ -10,7 +10,7 @@ SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans
 MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
 
 STYLED = ("memory", "compare", "lessons", "pool", "claims", "server", "deploy", "workshop")
-SHEETS = ("static/stage", "static/page", *(f"pages/{page}/page" for page in STYLED), "static/contrast")
+SHEETS = ("static/stage", "static/film", "static/page", *(f"pages/{page}/page" for page in STYLED), "static/contrast")
 """The pages' style sheets, in their order."""
 
 

@@ -15,6 +15,7 @@ NAV = {"Runs": "index.html", "Lessons": "index.html#lessons", "Claims": "claims.
 """The header's links, relative to the site's folder."""
 LOOK = (
     "static/stage",
+    "static/film",
     "static/page",
     *(f"pages/{page}/page" for page in ("memory", "compare", "lessons", "claims")),
     "export/site",

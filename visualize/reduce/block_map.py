@@ -356,11 +356,6 @@ class RunBlocks:
     def _own(self) -> list[Block]:
         return [block for block in self.blocks.values() if block.owner is not None and block.state == "live"]
 
-    def table(self) -> list[int]:
-        """The numbers of the run's own blocks, in the order of its block table."""
-        own = [(block.index, number) for number, block in self.blocks.items() if block.owner is not None]
-        return [number for _, number in sorted(own)]
-
     def ended(self) -> None:
         """End the run: the blocks it gave back stay visible where no other sequence has them."""
         for number, block in self._freed.items():
@@ -371,7 +366,7 @@ class RunBlocks:
         """End a step after which the run keeps ``kv_tokens``: its blocks are filled that far, in block table order.
         The step wrote the token before the ``guesses`` and the guesses themselves; rejected ones lie beyond what is
         kept, some of them in blocks that were given back at once."""
-        self.written = written = max(kv_tokens, self._kept + 1 + guesses) if guesses else kv_tokens
+        written = max(kv_tokens, self._kept + 1 + guesses) if guesses else kv_tokens
         self._kept = kv_tokens
         self.blocks = {number: block for number, block in self.blocks.items() if block.state != "free"}
         for number, block in self.blocks.items():

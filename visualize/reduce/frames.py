@@ -106,6 +106,7 @@ class Reducer:
         self._table: dict[str, list[int]] = {"table": []}
         self._notice = ""
         self._generated = 0
+        self._kept = 0  # tokens in the cache after the last step
         self._owner = -1
         self._step = Step()
 
@@ -124,6 +125,7 @@ class Reducer:
                     frames.append(self._frame(event, self._head(event)))
                 case Admitted():
                     self._admitted = {"owner": event.owner}
+                    self._kept = event.cached_tokens
                     if said := self._narrator.admitted(event):
                         frames.append(self._frame(event, {"say": said, "linger": True}))
                 case Preempted():
@@ -151,7 +153,7 @@ class Reducer:
         changes["layout"] = self._moved(changes.get("layout", {}))
         captions = changes.get("captions", {}) | {"blocks": self._pool.caption(), "pool": self._map.caption()}
         changes["captions"] = news(self._captions, captions)
-        changes |= news(self._table, {"table": self._pool.table()})
+        changes |= news(self._table, {"table": self._held()})
         over = isinstance(event, Finished)
         changes["readouts"] = news(self._readouts, rows(self._meter.metrics(), self._config, self._before, over=over))
         frame |= {name: value for name, value in changes.items() if value} | self._admitted
@@ -159,6 +161,11 @@ class Reducer:
         if self._notice != self._narrator.notice:
             self._notice = frame["notice"] = self._narrator.notice
         return frame
+
+    def _held(self) -> list[int]:
+        """The numbers of the sequence's cache blocks, in the order of its block table; after its end, those it had."""
+        tables = self._map.tables.values()
+        return [block for table in tables for _, block in sorted(table.items())] or self._table["table"]
 
     def _moved(self, layout: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """The axes whose range changed."""
@@ -190,6 +197,8 @@ class Reducer:
 
     def _closed(self, timed: StepTimed) -> dict[str, Any]:
         step, self._step = self._step, Step()
+        before, self._kept = self._kept, timed.kv_tokens
+        written = max(self._kept, before + 1 + len(step.proposals)) if step.proposals else self._kept
         tokens = step.tokens()
         self._generated += len(tokens)
         self._pool.level(timed.kv_tokens, len(step.proposals))
@@ -210,7 +219,7 @@ class Reducer:
         pieces = [token["text"] for token in tokens]
         return {
             "tokens": tokens,
-            "round": step.round(self._pool.written, timed.kv_tokens, self._config["speculative"]),
+            "round": step.round(written, timed.kv_tokens, self._config["speculative"]),
             "verdicts": step.opened(self._config["speculative"]),
             "charts": charts,
             "layout": layout,
@@ -307,10 +316,11 @@ class Step:
         return {
             "drafts": [[visible(draft.text), significant(draft.q)] for draft in self.proposals],
             "verdicts": [
-                {"accepted": verdict.accepted} | _numbers(verdict, *known) for _, verdict in sorted(self.verdicts.items())
+                {"accepted": verdict.accepted} | _numbers(verdict, *known)
+                for _, verdict in sorted(self.verdicts.items())
             ],
             "own": chosen,
-            "written": max(written, kept),
+            "written": written,
             "kept": kept,
         }
 

@@ -1,9 +1,10 @@
 // The player of the stage.
 
 import { initialQuery, linkSelect, updateAddress } from "./address.js";
-import { isForTarget, modified, within } from "./dom.js";
+import { calm, isForTarget, modified, within } from "./dom.js";
 import { Timeline } from "./pace.js";
-import { explained, phaseAt, phasesOf } from "./round_phases.js";
+import { explained, phaseAt, phasesOf, reached } from "./round_phases.js";
+import { sentenceOf } from "./round_words.js";
 
 /** What the stage shows, and what a workshop's presenter shows: between the stage and the workshop's bar. ``shown``: {run,
     at, number} of this page; ``guess``: [frame, place] of the draft token that is open, or null; ``led``: what a presenter
@@ -77,7 +78,8 @@ export function addPlayer(stage) {
     $(".stage").dataset.at = stage.picture.at; // data-seq follows when it is drawn
     stage.moved();
     const end = stage.picture.frame?.finished;
-    if (byHand || stage.picture.at < from || end) {
+    if (stage.part) stage.words = [[sentenceOf(frame.round, reached(frame, place)), false, stage.sayNow]];
+    else if (byHand || stage.picture.at < from || end) {
       if (stage.picture.at !== from || byHand) stage.words = [[end ? atTheEnd() : stage.picture.say, end?.reason === "error", stage.sayNow]];
     } else {
       const news = stage.picture.frames.slice(from + 1, stage.picture.at + 1);
@@ -172,6 +174,14 @@ export function addPlayer(stage) {
     if (shown() === looped && (stage.part?.place ?? Infinity) === place) return;
     move(looped, true, place);
     stage.unasked = true;
+  }
+
+  /** The page has just been opened: play its recording, or show a finished round to whoever wants no motion. */
+  function playOpening() {
+    const round = stage.picture.frames.findIndex((frame) => frame.round?.drafts.length);
+    if (calm.matches) return move(round);
+    move(0);
+    enter("playing");
   }
 
   const actions = {
@@ -317,5 +327,5 @@ export function addPlayer(stage) {
 
   document.addEventListener("decode-lab-led", beLed);
 
-  Object.assign(stage, { bar, speed, live, moving, rewind, follow, move, enter, leave, drawControls, beLed, report });
+  Object.assign(stage, { bar, speed, live, moving, rewind, follow, move, enter, go, playOpening, leave, drawControls, beLed, report });
 }

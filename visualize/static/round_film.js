@@ -3,7 +3,7 @@
 
 import { make, within, write } from "./dom.js";
 import { STAGES, phasesOf, reached } from "./round_phases.js";
-import { digits, quoted, sentenceOf, tallyOf } from "./round_words.js";
+import { digits, quoted, tallyOf } from "./round_words.js";
 
 const CONTEXT = 80; // characters of the text that are shown before the round
 const BLOCK = 262; // pixels of a cache block in the lane
@@ -32,15 +32,15 @@ export class RoundFilm {
     const before = part ? words.length : words.length - picture.frames.slice(frame.seq, picture.at + 1).reduce((sum, { tokens = [] }) => sum + tokens.length, 0);
     if (this.laid !== frame) this.#lay(frame, words.slice(0, before));
     this.#drawRound(frame, seen);
-    this.#drawLane(frame, part ? picture.table : (picture.table.length ? picture.table : picture.lastTable), picture.head.config, words, before, seen);
-    write(this.$(".phase-caption"), part || picture.frame === frame ? sentenceOf(frame.round, seen) : picture.say);
+    this.root.classList.toggle("uncached", !picture.head.config.kv_cache);
+    this.#drawLane(frame, frame.table ?? picture.table, picture.head.config, words, before, seen);
   }
 
   #empty() {
     this.laid = null;
     this.$(".cards").replaceChildren();
     this.lane.replaceChildren();
-    for (const name of [".context", ".tally", ".phase-caption", "h2"]) write(this.$(name), "");
+    for (const name of [".context span", ".tally", "h2"]) write(this.$(name), "");
   }
 
   #lay(frame, words) {

@@ -4,6 +4,7 @@
 import { initialQuery } from "./address.js";
 import { look } from "./chart_panel.js";
 import { make, part, within } from "./dom.js";
+import { RoundFilm } from "./round_film.js";
 import { createStage } from "./stage.js";
 import { addText } from "./token_text.js";
 import { addVerification } from "./verification.js";
@@ -17,8 +18,16 @@ export function mount(element, gradio, setup) {
   const covered = (name) => (stage.opened !== null && name !== "rounds") || name === absent();
   Object.assign(stage, { drawOwn, moved, covered, relook });
   addText(stage);
+  const film = new RoundFilm($(".film"), setup.vocabulary.states, (token) => light($(".flow"), token, stage.shown[token]?.mark));
   addVerification(stage);
 
+  stage.story.addEventListener("pointerover", ({ target }) => {
+    const token = stage.markOf(target)?.dataset.index ?? null;
+    light($(".kv-lane"), token, $(`.kv-lane [data-position="${token}"]`));
+  });
+
+  const starts = $(".opening");
+  starts.querySelector("[data-start=round]").onclick = () => stage.go(stage.picture.frames.findIndex((frame) => frame.round?.drafts.length), 0);
   if (stage.server) invite();
   drawParts();
   $(".use").onclick = () => gradio.trigger("submit", { run: stage.picture.id });
@@ -36,9 +45,12 @@ export function mount(element, gradio, setup) {
   function drawOwn(picture) {
     $(".parts").classList.toggle("alone", picture.head.config.speculative === "off"); // nobody drafts
     drawAgainst(picture.head.config.speculative !== "off");
-    $(".use").hidden = picture.own || !stage.server || stage.inLesson(); // one's own settings are on the controls
+    $(".opening").hidden = !stage.opening;
+    $(".opening [data-start=compare]").href = stage.run.against;
+    $(".use").hidden = stage.opening || picture.own || !stage.server || stage.inLesson(); // one's own settings are on the controls
     drawPlace(picture.head.config.kv_cache);
     const follows = stage.held || stage.atEnd();
+    film.draw(picture, stage.part);
     stage.drawText(picture);
     if (follows) stage.toEnd();
   }
@@ -74,6 +86,12 @@ export function mount(element, gradio, setup) {
     if (stage.opened?.seq > stage.picture.at) stage.closeVerdict(stage.bar); // it has not happened yet; the player's keys go on
     if (stage.mode === "led") stage.openAsLed();
     if (stage.wantedGuess && (stage.mode === "still" || (stage.picture.at === stage.picture.last && !stage.run.running))) stage.openWanted();
+  }
+
+  /** Light up what stands for a token: its place in the text, or its slot. */
+  function light(within, token, node) {
+    within.querySelector(".pointed")?.classList.remove("pointed");
+    if (token !== null) node?.classList.add("pointed");
   }
 
   function relook() {

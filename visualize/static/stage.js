@@ -69,8 +69,9 @@ export function createStage(element, { props, server, watch }, setup) {
     if (!first || stage.run.id === first) return;
     const { problem } = JSON.parse(second || "{}");
     if (problem) return refuse(problem);
+    if (JSON.parse(first).opening && (stage.run.id || asksForRun())) return; // something else is, or will be, shown
     begin(first);
-    const { run: id, live, against } = JSON.parse(first);
+    const { run: id, live, against, opening } = JSON.parse(first);
     stage.run.against = against;
     if (!stage.led && live) recordRun();
     else if (!stage.led) updateAddress({ run: null }); // no link restores a run from a file
@@ -78,7 +79,13 @@ export function createStage(element, { props, server, watch }, setup) {
     if (live) return listen(id);
     hear(transcript.slice(first.length));
     if (stage.run.running) endEarly();
+    stage.opening = Boolean(opening);
+    $(".stage").classList.toggle("opens", stage.opening);
+    if (opening) stage.playOpening();
   }
+
+  /** Whether the address asks for a run, or a presenter's is followed. */
+  const asksForRun = () => query.get("run") === "1" || query.has("step") || Boolean(stage.led);
 
   /** Offer a link to another page with the settings of the run that is shown, once that run is over. */
   function offer(href, title) {
@@ -270,6 +277,7 @@ class RunState {
     this.layouts = Object.fromEntries(Object.keys(start).map((name) => [name, {}]));
     this.captions = {};
     this.readouts = {};
+    this.table = [];
     this.say = this.notice = this.compared = "";
     this.undo = [];
   }
@@ -309,8 +317,8 @@ class RunState {
   }
 
   #forward(frame) {
-    const { head, columns, layouts, captions, readouts, say, notice, compared } = this;
-    const undo = { state: { head, columns, layouts, captions, readouts, say, notice, compared }, tokens: this.tokens.length, rows: [] };
+    const { head, columns, layouts, captions, readouts, table, say, notice, compared } = this;
+    const undo = { state: { head, columns, layouts, captions, readouts, table, say, notice, compared }, tokens: this.tokens.length, rows: [] };
     this.at += 1;
     this.undo[this.at] = undo;
     this.head = frame.head ?? head;
@@ -326,6 +334,7 @@ class RunState {
     }
     if (frame.captions) this.captions = { ...captions, ...frame.captions };
     if (frame.readouts) this.readouts = { ...readouts, ...frame.readouts };
+    this.table = frame.table ?? table;
     this.say = frame.say ?? say;
     this.notice = frame.notice ?? notice;
     this.compared = frame.compared ?? compared;
