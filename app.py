@@ -42,12 +42,12 @@ from visualize.options import (
     KEY,
     SHARED,
     ask_directly,
+    borrows_a_gpu,
     can_listen,
     is_private,
     known_hosts,
     read_options,
 )
-from visualize.zerogpu_space import borrows_a_gpu
 
 if borrows_a_gpu(os.environ):  # before anything asks torch for a GPU: afterwards no forked process could use one
     import spaces  # noqa: F401
@@ -64,7 +64,6 @@ from lab.vllm.client import Server
 from visualize.api import endpoints as programs
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.reducer_process import ReducerClient
-from visualize.malloc_trim import limit_arenas
 from visualize.page_list import PAGES
 from visualize.pages.claims import page as claims
 from visualize.pages.compare import page as compare
@@ -136,7 +135,6 @@ def build(
 
 def main(arguments: list[str] | None = None) -> None:
     """Serve the pages until interrupted."""
-    limit_arenas()
     options = read_options(arguments, os.environ)
     print_utf8()
     if not can_listen(options.host, options.port):  # asked before models are loaded, which may take minutes

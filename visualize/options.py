@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import re
 import socket
-import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
@@ -18,7 +17,6 @@ from lab.cli.arguments import Parser, add_pair
 from lab.errors import ConfigError
 from lab.vllm.client import Server, trusted
 from visualize.url_settings import SWITCHED
-from visualize.zerogpu_space import borrows_a_gpu
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """This machine's names for itself."""
@@ -103,11 +101,14 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
             trusted()  # Gradio reads them when it is imported
     except ConfigError as error:
         parser.error(str(error))
-    if any("\ud800" <= character <= "\udfff" for character in environment.get(KEY, "")):  # bytes that are not UTF-8
-        parser.error(f"{KEY} must be text in UTF-8: no page could send this one.")
     if options.workshop and borrows_a_gpu(environment):
         parser.error("a ZeroGPU Space lends its GPU to one run at a time: there is nothing for a workshop to share.")
     return options
+
+
+def borrows_a_gpu(environment: Mapping[str, str]) -> bool:
+    """True on the server of a ZeroGPU Space, a kind of Hugging Face Space."""
+    return SWITCHED.get(environment.get("SPACES_ZERO_GPU", "").lower(), False)
 
 
 def is_private(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
@@ -130,16 +131,10 @@ def in_address(host: str) -> str:
 def can_listen(host: str, port: int) -> bool:
     """True if this machine has such an address, and no other program listens there. Of several addresses that a name
     has, one is enough."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError:
-        return False
-    for family, kind, _, _, address in found:
-        with suppress(OSError), socket.socket(family, kind) as probe:
-            if sys.platform != "win32":  # where it would take a port from another program
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just given up is free
-            probe.bind(address)
-            return True
+    with suppress(OSError):
+        for family, *_ in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with suppress(OSError), socket.create_server((host, port), family=family):
+                return True
     return False
 
 

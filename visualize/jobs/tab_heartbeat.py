@@ -66,23 +66,20 @@ class HeartbeatMiddleware:
             await self._app(scope, receive, send)
             return
         path, news = found.groups()
-        method = "POST" if news else "GET"
+        tab, method = self._tabs.get(path), "POST" if news else "GET"
         if scope["method"] != method:
             await Response(status_code=405, headers={"Allow": method})(scope, receive, send)
-        elif news is None:
-            await self._connect(path, scope, receive, send)
-        elif tab := self._tabs.get(path):
-            if news == "away":
-                self._absent(path, tab, AWAY_S)
-            else:
-                self._gone(path, tab)
-            await Response(status_code=204)(scope, receive, send)
+        elif not news:
+            await self._connect(path, tab or self._begin(path, scope), scope, receive, send)
         else:
-            await Response(status_code=404)(scope, receive, send)
+            if tab and news == "away":
+                self._absent(path, tab, AWAY_S)
+            elif tab:
+                self._gone(path, tab)
+            await Response(status_code=204 if tab else 404)(scope, receive, send)
 
-    async def _connect(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _connect(self, path: str, tab: _Tab, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a tab's request until either side ends it."""
-        tab = self._tabs.get(path) or self._begin(path, scope)
         tab.connections += 1
         tab.stay()
 
@@ -112,13 +109,8 @@ class HeartbeatMiddleware:
         async def send(message: Message) -> None:
             pass
 
-        async def beat() -> None:
-            try:
-                await self._app(scope, receive, send)
-            finally:  # also when the server shuts down
-                self._gone(path, tab)
-
-        tab.heartbeat = asyncio.create_task(beat())
+        tab.heartbeat = asyncio.ensure_future(self._app(scope, receive, send))
+        tab.heartbeat.add_done_callback(lambda _: self._gone(path, tab))  # also when the server shuts down
         return tab
 
     def _absent(self, path: str, tab: _Tab, seconds: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -81,7 +81,8 @@ class WorkshopRoutes:
         and was not to be replaced."""
         self._access.lead(body.get("key"))
         run, at, guess = (body.get(name) for name in ("run", "at", "guess"))
-        if not (at is None or _is_number(at)) or not (guess is None or _is_token_place(guess)):
+        one = guess is None or (isinstance(guess, list) and len(guess) == 2 and _are_frames(guess))
+        if not one or not (at is None or _are_frames([at])):
             return {"followers": self._lead.followers, "problem": NO_FRAME}
         who, session, query = str(body.get("who")), str(body.get("session") or "") or None, str(body.get("query") or "")
         if not self._lead.leads(who, session, take=body.get("take") is True):
@@ -95,12 +96,8 @@ class WorkshopRoutes:
         return {"followers": self._lead.followers}
 
 
-def _is_number(frame: object) -> bool:
-    return type(frame) is int and 0 <= frame < MOST_FRAMES
-
-
-def _is_token_place(guess: object) -> bool:
-    return isinstance(guess, list) and len(guess) == 2 and all(map(_is_number, guess))
+def _are_frames(numbers: Sequence[object]) -> bool:
+    return all(type(number) is int and 0 <= number < MOST_FRAMES for number in numbers)
 
 
 async def _read(request: Request) -> Body | None:
