@@ -42,8 +42,16 @@ def client_of(request: gr.Request) -> str | None:
     return request.headers.get(CLIENT) or request.session_hash
 
 
+def leave(pages: gr.Blocks, client: str) -> None:
+    """Notify the listeners to ``unload`` of a client who has left, as ``session_hash`` of their request."""
+    function: Any
+    for function in pages.fns.values():
+        if any(event == "unload" for _, event in function.targets):
+            function.fn(gr.Request(session_hash=client, headers={}))
+
+
 class ClientsMiddleware:
-    """Notifies the listeners to ``unload`` of a client who has left, as ``session_hash`` of their request.
+    """Notices a client who leaves (``leave``).
 
     A program that fetches an answer by HTTP gets, between Gradio's heartbeats, events called "progress" that say what
     it waits for. (Other clients get this from Gradio.)
@@ -143,7 +151,7 @@ class ClientsMiddleware:
         async def heard() -> Message:
             message = await receive()
             if message["type"] == "http.disconnect" and not answered:
-                self._leave(client)
+                leave(self._pages, client)
             return message
 
         self._waiting.add(client)
@@ -153,12 +161,6 @@ class ClientsMiddleware:
         finally:
             reporting.cancel()
             self._waiting.discard(client)
-
-    def _leave(self, client: str) -> None:
-        function: Any
-        for function in self._pages.fns.values():
-            if any(event == "unload" for _, event in function.targets):
-                function.fn(gr.Request(session_hash=client, headers={}))
 
     async def _join(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A page's event, whose answer is read from the session's stream."""

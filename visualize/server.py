@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
@@ -24,7 +25,7 @@ from starlette.routing import Route
 
 from lab.util.stdio import Output
 from visualize import assets
-from visualize.api_clients import ClientsMiddleware
+from visualize.api_clients import ClientsMiddleware, leave
 from visualize.jobs import sse_channel
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.run_store import MAX_RUN_FILE
@@ -104,7 +105,7 @@ def serve(
             Middleware(PagesMiddleware, names={"/": "Lab"} | {f"/{name.lower()}": name for name in ABOUT}),
             Middleware(SecurityMiddleware, pages=pages, names=names, hosts=hosts, uploads=uploads),
             Middleware(ClientsMiddleware, pages=pages, waiting=waiting, status=status),
-            Middleware(HeartbeatMiddleware),
+            Middleware(HeartbeatMiddleware, leave=partial(leave, pages), closed=lambda: queue.closed),
         ]
         _launch(pages, options, middleware, [sse_channel.ROUTE, *assets.ROUTES, *routes], look)
         # Not earlier: Ctrl-C has to end a long wait for a public link.

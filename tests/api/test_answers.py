@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from gradio_client import Client
-from visualize.compression import CHARTS, FOR_EVER
 
 from lab import EngineConfig, Run, SamplingParams, load_engine
 from lab.memory.capacity import Deployment, Lengths
@@ -21,7 +20,7 @@ from lab.memory.model_memory import known_models
 from tests.api.calls import PROMPT, ask
 from tests.coroutines import complete
 from visualize.api.endpoints import NAMES
-from visualize.assets import STATIC
+from visualize.assets import CHARTS, FOR_EVER, STATIC
 from visualize.page_list import ABOUT, PAGES
 
 pytestmark = pytest.mark.slow

@@ -72,33 +72,24 @@ class BorrowedGPU:
         Raises:
             LabError: see ``Engine.submit``; or no GPU was lent, or not for long enough.
         """
-        owner = next(self._owners)
+        owner, last = next(self._owners), None
         self.wait_reason = "a GPU"
-        try:
-            for event in self._events(prompt, config, sampling, cancelled):
-                self._watch(owner, time.perf_counter(), event)
-                yield event
-        finally:
-            self.wait_reason = ""
-
-    def _events(
-        self, prompt: str, config: EngineConfig, sampling: SamplingParams, cancelled: threading.Event
-    ) -> Iterator[Event]:
-        last: Event | None = None
         try:
             with contextlib.closing(_until(cancelled, decode(self._pair, prompt, config, sampling))) as steps:
                 for step in steps:
-                    if isinstance(step, str):
-                        self.wait_reason = step
-                        continue
-                    self.wait_reason = ""
-                    yield from step
-                    last = step[-1]
+                    self.wait_reason = step if isinstance(step, str) else ""
+                    for last in () if isinstance(step, str) else step:
+                        self._watch(owner, time.perf_counter(), last)
+                        yield last
         except gr.Error as error:  # as ``spaces`` says why there is no GPU, or none any more
             told = f"{error.title}: {error.message}"
             raise LabError(f"{told}. {ABORTED}" if "aborted" in told else told) from error
+        finally:
+            self.wait_reason = ""
         if last is not None and not isinstance(last, Finished):
-            yield Finished(t_ms=last.t_ms, reason="cancelled", text="", message="")
+            ended = Finished(t_ms=last.t_ms, reason="cancelled", text="", message="")
+            self._watch(owner, time.perf_counter(), ended)
+            yield ended
 
 
 def _until(cancelled: threading.Event, steps: Generator[Step, None, None]) -> Iterator[list[Event] | str]:

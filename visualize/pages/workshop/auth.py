@@ -75,8 +75,8 @@ def joining(page: str, code: str, host: str, names: Collection[str] | None = Non
         names: those that the server answers to. None: any.
 
     Raises:
-        WorkshopAuthError: ``page`` is not a web address, nobody else can reach the server, or its address is not known, or is
-            none that it answers to.
+        WorkshopAuthError: ``page`` is not a web address, nobody else can reach the server, or its address is not known,
+            or is none that it answers to.
     """
     try:
         parts = urlsplit(page)
