@@ -95,7 +95,7 @@ def test_concurrent_callers_get_their_own_answers_and_leave_nothing_behind(serve
     async def come() -> tuple[load.Found, dict[str, float]]:
         there = load.Server(server)
         alone = await load.texts_alone(there, [ask for ask in load.ASKS if ask[2] == load.ASKS[0][2]])
-        found = await load.crowd(there, alone, clients=12, seconds=3, seed=1)
+        found = await load.crowd(there, alone, clients=12, seconds=1.5, seed=1)
         left = await there.quiet()
         await there.close()
         return found, left

@@ -7,8 +7,6 @@ import json
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from gradio_client.exceptions import AppError
 
 from tests.api.calls import FILE, PROMPT, ask, call, get, post
 from tests.waiting import until
-from visualize.api_clients import MOST_UNREAD
 
 pytestmark = pytest.mark.slow
 
@@ -29,10 +26,10 @@ pytestmark = pytest.mark.slow
     ("name", "arguments", "says"),
     [
         ("run", {"prompt": ""}, "The prompt is empty"),
-        ("run", {"prompt": 5}, "prompt must be text, not 5"),
+        ("run", {"prompt": 5}, "prompt: Input should be a valid string, not 5"),
         ("run", {"prompt": "a" * 100_001}, "the most is 100,000"),
         ("run", {"prompt": '"' * 50_000}, "token"),  # which takes as many escapes, and is one value
-        ("run", {"prompt": PROMPT, "max_tokens": "many"}, "max_tokens must be a whole number, not 'many'"),
+        ("run", {"prompt": PROMPT, "max_tokens": "many"}, "max_tokens: Input should be a valid integer"),
         ("run", {"prompt": PROMPT, "max_tokens": 10**6}, "from 1 to 1,000 here"),
         ("compare", {"prompt": PROMPT, "settings": ["", "paged=true"], "max_tokens": 0}, "from 2 to 500 here"),
         ("run", {"prompt": PROMPT, "temperature": float("nan")}, "temperature must be a number from 0.0"),
@@ -41,13 +38,17 @@ pytestmark = pytest.mark.slow
             {"prompt": PROMPT, "num_blocks": 10**30},
             "num_blocks must be a whole number from 1 to 10,000,000, not 1000",
         ),
-        ("run", {"prompt": PROMPT, "kv_cache": "perhaps"}, "kv_cache must be true or false, not 'perhaps'"),
-        ("run", {"prompt": PROMPT, "kv_dtype": "int2"}, "kv_dtype must be one of 'auto', 'int8' or 'int4', not 'int2'"),
-        ("run", {"prompt": PROMPT, "pair": "../../etc"}, "pair must be one of 'matched' or 'mismatched', not"),
+        ("run", {"prompt": PROMPT, "kv_cache": "perhaps"}, "kv_cache: Input should be a valid boolean"),
+        (
+            "run",
+            {"prompt": PROMPT, "kv_dtype": "int2"},
+            "kv_dtype: Input should be 'auto', 'int8' or 'int4'",
+        ),
+        ("run", {"prompt": PROMPT, "pair": "../../etc"}, "pair: Input should be 'matched' or 'mismatched', not"),
         ("run", {"prompt": PROMPT, "kv_cache": False, "paged": True}, "no blocks to hand out"),
         ("run", {"prompt": PROMPT, "stop": [""]}, "none of them empty"),
-        ("run", {"prompt": PROMPT, "stop": ["x", 5]}, "stop.1 must be text, not 5"),
-        ("compare", {"prompt": PROMPT, "settings": "paged=true"}, "settings must be a list, not 'paged=true'"),
+        ("run", {"prompt": PROMPT, "stop": ["x", 5]}, "stop.1: Input should be a valid string, not 5"),
+        ("compare", {"prompt": PROMPT, "settings": "paged=true"}, "settings: Input should be a valid list"),
         ("run", {"prompt": PROMPT, "stop": ["x"] * 1000}, "at most 16 strings"),
         ("compare", {"prompt": PROMPT, "settings": ["paged=true"]}, "2 to 5 settings"),
         ("compare", {"prompt": PROMPT, "settings": ["paged=true", " paged=true"]}, "is listed twice"),
@@ -55,7 +56,7 @@ pytestmark = pytest.mark.slow
         ("compare", {"prompt": PROMPT, "settings": ["", "a" * 1000]}, "at most 600"),
         ("calculator", {"model": "../../etc"}, "cannot be used as a hub id"),
         ("calculator", {"model": "gpt-2", "memory": float("inf")}, "memory must be a device's GiB"),
-        ("calculator", {"model": "gpt-2", "gpu": "<b>"}, "gpu must be one of 't4'"),
+        ("calculator", {"model": "gpt-2", "gpu": "<b>"}, "gpu: Input should be 't4'"),
         ("calculator", {"model": "gpt-2", "longest": 10**40}, "longest"),
     ],
 )
@@ -252,17 +253,6 @@ def test_values_that_no_page_sends_are_refused_with_a_reason(
             assert len(json.loads(answer)["detail"]) > 10
 
 
-def test_answers_that_nobody_reads_are_not_piled_up(server: str, events: list[dict[str, Any]]) -> None:
-    event = events[0]
-    asked = {"data": event["values"], "fn_index": event["id"], "session_hash": "who-never-reads"}
-    answers = [post(f"{server}/gradio_api/queue/join", json.dumps(asked).encode()) for _ in range(MOST_UNREAD + 3)]
-    assert [status for status, _ in answers] == [200] * MOST_UNREAD + [429] * 3
-    assert f"{MOST_UNREAD} answers wait to be read by you" in answers[-1][1]
-    other = json.dumps(asked | {"session_hash": "another"}).encode()
-    assert post(f"{server}/gradio_api/queue/join", other)[0] == 200
-    assert post(f"{server}/gradio_api/run/predict", json.dumps(asked).encode())[0] == 200, "which is answered at once"
-
-
 def test_a_claims_event_without_claims_checks_none(server: str) -> None:
     """The app's log is looked at in the end: it may hold no traceback."""
     config = json.loads(get(f"{server}/config")[1])
@@ -271,68 +261,3 @@ def test_a_claims_event_without_claims_checks_none(server: str) -> None:
     for given in (None, {}, {"claims": 5}, {"claims": [[], "nothing"]}):
         asked = {"data": [None], "fn_index": number, "session_hash": "claims", "event_data": given}
         assert post(f"{server}/gradio_api/queue/join", json.dumps(asked).encode())[0] == 200
-
-
-def test_no_page_of_another_site_shows_a_page_in_a_frame(server: str) -> None:
-    with urllib.request.urlopen(server, timeout=60) as answer:
-        assert answer.headers["Content-Security-Policy"] == "frame-ancestors 'self' 127.0.0.1:* localhost:*"
-
-
-def test_no_value_of_a_program_is_taken_for_a_file(server: str) -> None:
-    """Gradio would fetch it from wherever it says."""
-    known = json.loads(get(f"{server}/gradio_api/info")[1])["named_endpoints"]["/run"]["parameters"]
-    for path, asked in (
-        ("call/run", {"data": [[FILE]] * len(known)}),
-        ("call/v2/run", {"prompt": [{"a": FILE}]}),
-        ("mcp/", {"params": {"name": "run", "arguments": {"prompt": FILE}}}),
-    ):
-        found, answer = post(f"{server}/gradio_api/{path}", json.dumps(asked).encode())
-        assert (found, "a file, and none is taken here" in answer) == (422, True), path
-
-
-def test_only_uploaded_files_can_be_opened(server: str) -> None:
-    config = json.loads(get(f"{server}/config")[1])
-    number = next(it["id"] for it in config["dependencies"] if any(event == "upload" for _, event in it["targets"]))
-    kind = {"_type": "gradio.FileData"}
-    for file in (FILE, {"path": "/etc/passwd", "meta": kind}, {"path": "x", "meta": 5}, None, 5, [FILE], {}):
-        asked = {"data": [file], "fn_index": number, "session_hash": "abc"}
-        found, answer = post(f"{server}/gradio_api/queue/join", json.dumps(asked).encode())
-        assert found == 422
-        assert "This file was not sent here" in answer
-
-
-@pytest.mark.parametrize("name", ["evil.example:7860", "127.0.0.1.evil.example", "[", "user@evil.example"])
-def test_requests_with_another_sites_host_name_are_refused(server: str, name: str) -> None:
-    """That name could point to this machine (DNS rebinding); the browser still sends it."""
-    for path in ("", "health", "gradio_api/info", "gradio_api/call/v2/run", "channels/x"):
-        found, answer = asked_by(server, path, name)
-        assert found == 421, path
-        assert "127.0.0.1, localhost or ::1, not" in answer
-
-
-def test_requests_by_the_servers_own_names_are_answered(server: str) -> None:
-    port = server.rpartition(":")[2]
-    for name in ("localhost", f"localhost:{port}", f"LOCALHOST:{port}", f"127.0.0.1:{port}", f"[::1]:{port}"):
-        assert asked_by(server, "health", name)[0] == 200, name
-
-
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://["])
-def test_requests_from_pages_of_other_sites_are_refused(server: str, origin: str) -> None:
-    """Even those whose answer the page could not read: a browser sends a plain-text POST without a preflight."""
-    for path in ("health", "gradio_api/info", "gradio_api/call/v2/run", "gradio_api/mcp/", "channels/x"):
-        found, answer = asked_by(server, path, origin=origin)
-        assert found == 403, path
-        assert "does not answer pages of" in answer
-    port = server.rpartition(":")[2]
-    for own in (server, f"http://localhost:{port}", "http://[::1]:6274"):
-        assert asked_by(server, "health", origin=own)[0] == 200
-
-
-def asked_by(server: str, path: str, host: str = "127.0.0.1", **said: str) -> tuple[int, str]:
-    """Ask as a browser that reached the server by this host name, or from a page of this origin."""
-    request = urllib.request.Request(f"{server}/{path}", headers={"Host": host} | said)
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()

@@ -24,7 +24,7 @@ from lessons.functions import ExpressionError
 from tests.visualize.conftest import script
 from tests.visualize.scripted import ScriptedEngine
 from tests.visualize.test_takeaway import contradictory
-from visualize import recordings as replays
+from visualize import recorded_results as replays
 from visualize.export import claims, index, lessons, runs
 from visualize.export.folder import EVERY, MANIFEST, write
 from visualize.export.runs import POOL, PRESETS, Recording, read_files
