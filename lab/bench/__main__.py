@@ -35,8 +35,8 @@ from lab.bench.window_sweep import format_window, run_window
 from lab.claims import CLAIMS
 from lab.claims.report import format_claims, run_claims
 from lab.cli.arguments import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings, path, read_settings
-from lab.config_parse import parse_config
-from lab.engine.error_messages import explain
+from lab.config import parse_config
+from lab.engine.failures import explain
 from lab.measure.prompts import held_out_prompts, read_text
 from lab.models.devices import best_device, resolve_device
 from lab.models.loader import resolve_dtype

@@ -16,7 +16,8 @@ import numpy as np
 from lab.bench.output import about, format_ratios, format_table, quartiles
 from lab.bench.stock_batching import serve_stock
 from lab.config import EngineConfig
-from lab.engine.engine import Engine, batched_tokens
+from lab.engine.engine import Engine
+from lab.engine.step_limits import batched_tokens
 from lab.errors import LabError
 from lab.measure.interval import Interval, factor_interval
 from lab.measure.measuring import take_turns

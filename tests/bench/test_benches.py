@@ -20,7 +20,7 @@ from lab.bench import ladder, llama, logprobs_cost, vllm_bench, window_sweep
 from lab.bench import roofline_bench as roofline
 from lab.bench.ladder import LadderRow, format_rows, ladder_configs, time_rows
 from lab.bench.vllm_bench import accepted_by_round, format_vllm, run_vllm
-from lab.engine.request import Request
+from lab.engine.engine import Request
 from lab.measure.prompts import PROMPTS
 from lab.trace.events import Committed, Distributions, FellBack, Finished, RunStarted, StepTimed
 from lab.trace.recorder import Recorder

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from lab import Engine, load_engine
 from lab.config import EngineConfig, SamplingParams
-from lab.engine.request import Request
+from lab.engine.engine import Request
 from lab.errors import LabError
 from lab.measure.theory import speculated
 from lab.measure.workload import exactly
