@@ -163,49 +163,46 @@ def test_runs_take_turns_and_say_that_they_wait() -> None:
     assert first.done.wait(10)
 
 
-def test_waiting_for_blocks_is_reported() -> None:
-    class Full(ScriptedEngine):
-        """Has room once its queue has been asked for often enough."""
+@pytest.mark.parametrize(
+    ("place", "awaited", "said"),
+    [
+        (
+            [2, 2, 1, 0],
+            [],
+            [
+                "Waiting for room in the pool: 2 runs are before yours.",
+                "Waiting for room in the pool: 1 run is before yours.",
+                "Waiting for room in the pool: you are next.",
+            ],
+        ),
+        ([], ["a CUDA graph", "another"], ["Waiting for a CUDA graph …", "Waiting for another …"]),
+    ],
+)
+def test_waiting_for_blocks_and_for_what_a_step_needs_is_reported(
+    place: list[int], awaited: list[str], said: list[str]
+) -> None:
+    begins = threading.Event()
 
-        places, room = [2, 2, 1, 0], threading.Event()
+    class Waits(ScriptedEngine):
+        """Begins once it has been asked for often enough."""
 
         def place_in_queue(self, cancelled: threading.Event) -> int | None:
-            if self.places:
-                return self.places.pop(0)
-            self.room.set()
-            return None
-
-        def stream(self, *asked: Any, **named: Any) -> Iterator[Event]:
-            assert self.room.wait(10)
-            yield from super().stream(*asked, **named)
-
-    said = [record["status"] for record in records("".join(told(start(Full(), max_tokens=3)))) if record.get("status")]
-    assert said == [
-        "Waiting for room in the pool: 2 runs are before yours.",
-        "Waiting for room in the pool: 1 run is before yours.",
-        "Waiting for room in the pool: you are next.",
-    ]
-
-
-def test_what_a_step_waits_for_is_reported() -> None:
-    class Waits(ScriptedEngine):
-        """Waits until it has been seen twice."""
-
-        awaited, over = ["a CUDA graph", "another"], threading.Event()
+            return place.pop(0) if place else None
 
         @property
         def wait_reason(self) -> str:
-            if self.awaited:
-                return self.awaited.pop(0)
-            self.over.set()
+            if awaited:
+                return awaited.pop(0)
+            if not place:
+                begins.set()
             return ""
 
         def stream(self, *asked: Any, **named: Any) -> Iterator[Event]:
-            assert self.over.wait(10)
+            assert begins.wait(10)
             yield from super().stream(*asked, **named)
 
-    said = [record["status"] for record in records("".join(told(start(Waits(), max_tokens=3)))) if "status" in record]
-    assert said[:2] == ["Waiting for a CUDA graph …", "Waiting for another …"]
+    messages = records("".join(told(start(Waits(), max_tokens=3))))
+    assert [record["status"] for record in messages if record.get("status")] == said
 
 
 def test_a_run_stopped_while_waiting_leaves_the_line() -> None:

@@ -15,10 +15,10 @@ from tests.coroutines import complete
 from tests.tiny_models import engine as tiny_engine
 from tests.visualize.workshop.conftest import KEY, Room
 from tests.waiting import until
+from visualize import workshop as doors
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.live_run import LiveRun
 from visualize.jobs.sse_channel import Channel, find
-from visualize.pages.workshop import routes as doors
 from visualize.reduce.ndjson import head, line
 from visualize.run_settings import Settings
 
@@ -175,21 +175,6 @@ def test_followers_are_told_that_the_page_that_leads_has_closed(room: Room) -> N
     room.ask("lead", **sound | {"run": None, "rest": True})
     room.workshop.lead.left("ann's")
     assert room.shown() == {"run": None, "at": None, "guess": None}
-
-
-def test_whoever_took_over_is_the_one_whose_leaving_is_told(room: Room) -> None:
-    run = Channel()
-    for who in ("ann", "ben"):
-        room.ask("lead", key=KEY, run=run.id, at=1, who=who, session=f"{who}'s", take=True)
-    room.workshop.lead.left("ann's")
-    assert room.shown() == {"run": run.id, "at": 1, "guess": None}
-    assert room.workshop.lead.leader == "ben"
-    room.workshop.lead.left("ben's")
-    assert room.shown()["left"]
-    assert room.workshop.lead.leader is None
-    room.ask("lead", key=KEY, run=run.id, at=2, who="a page of no visitor", take=True)
-    room.workshop.lead.left(None)
-    assert room.shown() == {"run": run.id, "at": 2, "guess": None}
 
 
 def test_the_last_to_take_over_leads_even_with_nothing_to_show_yet(room: Room) -> None:
