@@ -102,6 +102,6 @@ def test_concurrent_callers_get_their_own_answers_and_leave_nothing_behind(serve
 
     found, left = complete(come())
     assert found.errors == found.crossed == []
-    assert found.answers >= 12
-    assert found.abandoned
+    assert found.answers + found.abandoned >= 12
+    assert found.answers
     assert left == {"running": 0, "waiting": 0, "kv_usage": 0, "visits": 0}

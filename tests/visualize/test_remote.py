@@ -216,7 +216,7 @@ def test_metrics_are_read_even_if_models_cannot_be(
 
 
 def test_an_answer_is_streamed_with_its_rounds(server: Server, vllm: ScriptedVLLM) -> None:
-    vllm.words = (*WORDS, HOSTILE, "a\n\nline")
+    vllm.words = (*WORDS, f"{HOSTILE}\n\nline")
     asked = RemotePrompt(server, JobQueue(), vllm.model, "Once", SamplingParams(max_tokens=9))
     *pieces, end = heard(asked.channel)
     written = "".join(f" {word}" for word in vllm.words).replace("\u202e", "⟨RLO⟩")

@@ -76,7 +76,7 @@ STORIES = {
     "no connection follows the last": "connect connect break 30 =0 break 12 =0 3 =1",
     "it may return each time": "connect break 12 connect break 12 connect break 12 connect 30 =0 break 15 =1",
     "closed, a moment after its connection broke": "connect break gone =1",
-    "closed, before that, and opened anew": "connect gone =1 connect break 30 =2",
+    "closed, before that, and opened anew": "connect gone =1 connect break 30 =1",
     "away after its connection broke": "connect break away 30 =0",
     "away until it is closed": "connect away break connect =0 away break =0 gone =1 connect 30 =1",
     "back before its first connection is closed": "connect away connect break break =0 15 =1",

@@ -130,13 +130,13 @@ def test_a_site_is_written_though_nobody_reads_of_it(
     os.close(reading)
     ended = []
     with open(writing, "w") as unread, open(os.open(os.devnull, os.O_RDONLY), "w") as unwritable:
-        Terminal(unread, 1).part("models")
         for output in (unread, unwritable):
             monkeypatch.setattr(sys, "stdout", output)
             with pytest.raises(SystemExit) as left:
                 command.main([str(tmp_path / "site")])
             ended.append((left.value.code, capsys.readouterr().err))
     said = "python -m lab.export: the output cannot be written: Bad file descriptor.\n"
+        Terminal(unwritable, 1).part("models")
     assert ended == [(141, ""), (2, said)]
     assert (tmp_path / "site" / "index.html").exists()
 

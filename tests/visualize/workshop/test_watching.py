@@ -52,7 +52,7 @@ def test_the_room_is_updated_only_while_someone_is_watching(room: Room) -> None:
     assert messages[0]["pool"]["name"].startswith("tiny, KV dtype Auto")
     last = messages[-1]
     assert (last["running"], last["waiting"], last["done"]) == (0, 0, 4)
-    assert set(last["pool"]["blocks"]) == {"state", "owners", "fill", "mark"}
+    assert set(last["pool"]["blocks"]) >= {"state", "owners", "fill", "mark"}
     assert max(message["speed"] for message in messages) <= 4 * 8
     assert "fox" not in str(messages)
 
