@@ -26,7 +26,7 @@ from lab.bench.gpu.session import PARTS, SECONDS, format_gpu, is_whole, run_gpu
 from lab.bench.output import writable, write
 from lab.claims import CLAIMS
 from lab.cli.arguments import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings, path
-from lab.engine.error_messages import explain
+from lab.engine.failures import explain
 from lab.models.devices import best_device, resolve_device
 from lab.models.loader import resolve_dtype
 from lab.util.device_memory import is_out_of_memory

@@ -20,8 +20,7 @@ import torch
 
 from lab.bench.output import about, format_table
 from lab.cli.arguments import read_settings
-from lab.config import EngineConfig, SamplingParams
-from lab.config_parse import parse_config
+from lab.config import EngineConfig, SamplingParams, parse_config
 from lab.engine.engine import Engine
 from lab.errors import ConfigError, LabError
 from lab.measure.difference import common_length

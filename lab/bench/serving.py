@@ -19,7 +19,8 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 from lab.bench.ladder import BY_TORCH
 from lab.bench.output import about, format_ratios, format_table, quartiles
 from lab.config import EngineConfig
-from lab.engine.engine import Engine, batched_tokens
+from lab.engine.engine import Engine
+from lab.engine.step_limits import batched_tokens
 from lab.errors import LabError
 from lab.measure.interval import Interval, factor_interval
 from lab.measure.measuring import take_turns

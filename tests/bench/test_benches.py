@@ -19,7 +19,7 @@ from lab.bench import __main__ as command
 from lab.bench import ladder, llama, step_times, vllm_bench, window_sweep
 from lab.bench.ladder import format_rows, ladder_configs, time_rows
 from lab.bench.vllm_bench import accepted_by_round, format_vllm, run_vllm
-from lab.engine.request import Request
+from lab.engine.engine import Request
 from lab.measure.workload import PROMPTS
 from lab.trace.events import Committed, Distributions, Event, FellBack, Finished, RunStarted, StepTimed
 from lab.trace.recorder import Recorder
