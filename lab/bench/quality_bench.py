@@ -98,9 +98,8 @@ def run_ab(
     Returns:
         A JSON-ready dict: what was measured, ``summarise``'s figures, and those of each prompt as ``samples``.
 
-    Raises:
-        ConfigError: nothing to measure, or a setting that this engine cannot have.
-        LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
+    Raises ConfigError: nothing to measure, or a setting that this engine cannot have; LabError: more tokens than the
+    context leaves, a run failed, or part of its setting was given up.
     """
     if sampling.max_tokens < 2 or repeats < 1 or not prompts:
         raise ConfigError("comparing takes at least a prompt, a repeat and two tokens: one to wait for, one to time.")
@@ -264,11 +263,8 @@ def read_kv(args: argparse.Namespace) -> dict[str, object]:
 
 
 def run_kv(engine: Engine, texts: list[tuple[str, str]], report: Callable[[str], None]) -> dict[str, object]:
-    """Measure every format on texts, each a title and the text itself.
-
-    Raises:
-        LabError: a text of fewer than two tokens.
-    """
+    """Measure every format on texts, each a title and the text itself. Raises LabError: a text of fewer than two
+    tokens."""
     length = min(WINDOW, engine.context_length)
     described, windows = [], []
     for title, text in texts:

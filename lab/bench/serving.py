@@ -50,8 +50,7 @@ def run_serve(
     Returns:
         A JSON-ready dict: ``throughput``, ``growth`` and ``memory`` by row, and the ratios that matter.
 
-    Raises:
-        LabError: the model's context is too short for the requests; and see ``serve``.
+    Raises LabError: the model's context is too short for the requests; and see ``serve``.
     """
 
     def measure(rows: Rows) -> dict[str, Figures]:

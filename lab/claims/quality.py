@@ -69,11 +69,8 @@ def _with_heads(model: PreTrainedModel, kv_heads: int, weights: dict[str, torch.
 
 
 def multi_head(target: LanguageModel) -> PreTrainedModel:
-    """A model with the output of ``target`` and a KV head for every query head: shared heads are repeated.
-
-    Raises:
-        LabError: keys and values do not come from layers of their own.
-    """
+    """A model with the output of ``target`` and a KV head for every query head: shared heads are repeated. Raises
+    LabError: keys and values do not come from layers of their own."""
     weights = {name: tensor.cpu().clone() for name, tensor in target.model.state_dict().items()}
     projections = [name for name in weights if name.endswith(("k_proj.weight", "v_proj.weight"))]
     if not projections:

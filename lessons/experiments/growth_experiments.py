@@ -47,9 +47,8 @@ class Growth(Experiment):
         def report(name: str, tokens: int) -> None:
             words, done = name if name == CACHED else f"{name} a cache", tokens / self.tokens
             # With a cache a run takes almost none of the time, without one it grows with the square.
-            watch(
-                f"{words}: {tokens} of {self.tokens} tokens", 0.05 * done if name == CACHED else 0.05 + 0.95 * done**2
-            )
+            share = 0.05 * done if name == CACHED else 0.05 + 0.95 * done**2
+            watch(f"{words}: {tokens} of {self.tokens} tokens", share)
 
         yield
         curves = measure_growth(load("matched"), self.prompt, self.tokens, cancelled=cancelled, watch=report)

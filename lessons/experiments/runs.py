@@ -46,9 +46,9 @@ OTHERS = {
     "overlap": "mean of sum min(p, q) over the places of these guesses, where it was recorded",
     **{f"{which}_{name}": "" for which in ("refused", "kept", "close") for name in ("p", "q", "u", "ratio")},
 }
-"""Other figures of a run. Of a verdict, where anything is drawn: the target's probability, the draft's, the number drawn
-and p / q, all rounded so that they show what was decided. It is that of the first guess that was rejected (refused) or
-kept, or the closest one among those with p below q."""
+"""Other figures of a run. Of a verdict, where anything is drawn: the target's probability, the draft's, the number that
+was drawn and p / q, rounded so that they show what was decided. It is that of the first guess that was rejected
+(refused) or kept, or the closest one among those with p below q."""
 OF_ROUNDS = {
     "gamma": "guesses of a full window",
     "acceptance": "accepted of judged guesses, in rounds of a full window",
