@@ -22,7 +22,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from lab import Engine, LabError, SamplingParams, load_engine
-from lab.backends.cpu.threads import threads
+from lab.backends.cpu.cpu_count import threads
 from lab.bench.ab_test import format_ab, run_ab
 from lab.bench.gpu.session import SECONDS, TITLES, format_gpu, is_whole, run_gpu
 from lab.bench.kv_formats_bench import format_kv, run_kv

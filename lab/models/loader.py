@@ -28,6 +28,7 @@ from lab.models.checkpoint_files import (
     ModelLoadError,
     explain_load_error,
     hub_refusal,
+    read_config,
     refuse_absent_weights,
     refuse_outside_files,
     refuse_pointers,
@@ -36,7 +37,6 @@ from lab.models.checkpoint_files import (
     weight_files,
 )
 from lab.models.devices import DeviceMap, multiplies_bfloat16, refuse_incomplete
-from lab.models.hf_config import read_config
 from lab.models.language_model import LanguageModel
 from lab.models.load_progress import current_loading
 from lab.models.meta_model import parameters, refuse_misfit, refuse_short_files, without_weights

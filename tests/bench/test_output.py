@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lab.backends.cpu.native_support import native_step
+from lab.backends.cpu.native_model import native_step
 from lab.bench import __main__ as command
 from lab.bench.output import format_table, write
 from lab.errors import LabError

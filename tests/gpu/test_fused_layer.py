@@ -15,7 +15,7 @@ from lab import EngineConfig, SamplingParams
 from lab.backends.gpu import fused_layer
 from lab.backends.gpu import fused_product as product
 from lab.backends.gpu.fused_layer import FusedLayer, fused, merge
-from lab.backends.gpu.launching import attend_by_kernels
+from lab.backends.gpu.paged_attention import attend_by_kernels
 from lab.backends.interface import KernelError
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.formats import KVStorage
@@ -236,6 +236,11 @@ def test_there_is_one_copy_of_the_weights():
     assert all(torch.equal(number, numbers[name]) for name, number in plain.model.state_dict().items())
 
 
+def assert_alike(ours: LanguageModel, plain: LanguageModel) -> None:
+    found, expected = (step(model, storage_for(plain), [([2], 0, 4)]) for model in (ours, plain))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+
+
 def test_changed_weights_take_effect():
     """Changed in place, at once; replaced by others, when they are merged again. Merging twice copies nothing."""
     plain = model_of("llama")
@@ -247,14 +252,11 @@ def test_changed_weights_take_effect():
     attention = plain.model.model.layers[0].self_attn
     with torch.no_grad():
         attention.k_proj.weight.mul_(1.5)
-    changed = step(ours, storage_for(plain), prompt)
-    torch.testing.assert_close(changed, step(plain, storage_for(plain), prompt), rtol=1e-4, atol=1e-3)
-    assert not torch.allclose(changed, before, atol=1e-3)
+    assert_alike(ours, plain)
+    assert not torch.allclose(step(ours, storage_for(plain), prompt), before, atol=1e-3)
     attention.v_proj.weight = torch.nn.Parameter(-attention.v_proj.weight)
     merge(ours)
-    torch.testing.assert_close(
-        step(ours, storage_for(plain), prompt), step(plain, storage_for(plain), prompt), rtol=1e-4, atol=1e-3
-    )
+    assert_alike(ours, plain)
 
 
 def test_merging_changed_weights_is_not_taken_for_another_change():
@@ -283,7 +285,7 @@ def test_the_memory_of_merged_matrices_is_given_back_to_a_gpu_and_not_during_a_c
     assert not CAPTURING.locked()
 
 
-def test_an_adapter_is_not_bypassed():
+def test_an_adapter_is_not_bypassed_and_models_with_other_layers_are_left_alone():
     """A layer with a matrix that has become another kind of module is computed as by transformers."""
     plain = model_of("llama")
     ours = merged(plain)
@@ -294,13 +296,7 @@ def test_an_adapter_is_not_bypassed():
 
     plain.model.model.layers[1].mlp.up_proj.__class__ = Adapted
     merge(ours)
-    prompt = [([2], 0, 4)]
-    torch.testing.assert_close(
-        step(ours, storage_for(plain), prompt), step(plain, storage_for(plain), prompt), rtol=1e-4, atol=1e-3
-    )
-
-
-def test_models_with_other_layers_are_left_alone():
+    assert_alike(ours, plain)
     gpt2 = LanguageModel(tiny_models.random_model("gpt2"), "gpt2")
     assert fused(gpt2) is gpt2
 

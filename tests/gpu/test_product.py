@@ -135,12 +135,10 @@ def test_other_dtypes_are_left_to_torch(monkeypatch, dtype):
     assert (add_product(x / 2, x / 4, weight) == 3e4 * 0.75).all()
 
 
-@pytest.mark.parametrize("why", ["too many rows", "inputs", "outputs", "a matrix that lies on its side"])
+@pytest.mark.parametrize("why", ["inputs", "outputs", "a matrix that lies on its side"])
 def test_shapes_and_layouts_that_do_not_fit_the_tiles_are_left_to_torch(monkeypatch, why):
     monkeypatch.setattr(product, "_launch", None)
-    case = Case(
-        MOST_ROWS + 1 if why == "too many rows" else 2, 56 if why == "inputs" else 64, 14 if why == "outputs" else 32
-    )
+    case = Case(2, 56 if why == "inputs" else 64, 14 if why == "outputs" else 32)
     if why == "a matrix that lies on its side":
         case.weight = case.weight.t().contiguous().t()
     ours = add_product(case.to.clone(), case.x, case.weight)

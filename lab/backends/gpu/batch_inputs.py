@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lab.backends.gpu import launching
+from lab.backends.gpu.paged_attention import attend_by_kernels
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.formats import KVStorage
 
@@ -46,7 +46,7 @@ class Packed(NamedTuple):
             longest_new=longest_new,
             longest=longest,
             storage=storage,
-            attend=launching.attend_by_kernels,
+            attend=attend_by_kernels,
         )
 
 

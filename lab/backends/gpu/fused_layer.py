@@ -14,19 +14,22 @@ from torch import nn
 
 from lab.backends.gpu.fused_kernels import rms_norm, rotate
 from lab.backends.gpu.fused_product import add_product, gated_product, normed_product
-from lab.backends.gpu.launching import attend_by_kernels, launching
+from lab.backends.gpu.launching import launching
+from lab.backends.gpu.paged_attention import attend_by_kernels
 from lab.backends.interface import KernelError
 from lab.kv_cache.attention_metadata import BlockPlan, StepPlan
 from lab.kv_cache.formats import PlainLayer
 from lab.models.language_model import LanguageModel
-from lab.models.llama_family import is_plain, unlike_llama
+from lab.models.support import is_plain, unlike_llama
 from lab.util.device_memory import release_cached_memory
 
 
 def fused(model: LanguageModel) -> LanguageModel:
     """The same weights with fused layers and a final norm in one launch; the model itself if it has them already, or no
     layers like a Llama's."""
-    if any(isinstance(module, FusedLayer) for module in model.model.modules()) or unlike_llama(model):
+    if any(isinstance(module, FusedLayer) for module in model.model.modules()) or unlike_llama(
+        model.model, model.layers
+    ):
         return model
     other = model.with_layers(FusedLayer)
     other.model.model.norm = FusedNorm(other.model.model.norm)  # what is above the layers is a copy
@@ -48,7 +51,7 @@ class FusedLayer(nn.Module):
     Its weights are those of ``layer``, whose matrices become parts of larger ones: there is no second copy.
 
     Args:
-        layer: a decoder layer of transformers, of a family that ``lab.models.llama_family`` names.
+        layer: a decoder layer of transformers, of a family that ``lab.models.support`` names.
     """
 
     def __init__(self, layer: nn.Module) -> None:

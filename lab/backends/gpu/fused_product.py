@@ -28,8 +28,7 @@ import triton.language as tl
 from torch.nn import functional as F
 
 from lab.backends.gpu.fused_kernels import rms_norm, swiglu
-from lab.backends.gpu.programmatic_launch import early, fetch, let_next_begin, wait_for_previous
-from lab.backends.gpu.triton_interpreter import multiplied_in
+from lab.backends.gpu.launching import early, fetch, let_next_begin, multiplied_in, wait_for_previous
 
 MOST_ROWS = 16
 

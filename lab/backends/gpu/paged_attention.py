@@ -29,9 +29,9 @@ import torch
 import triton
 import triton.language as tl
 
+from lab.backends.gpu import store_kv
 from lab.backends.gpu.dequantize import group_scales, halves, part_of
-from lab.backends.gpu.programmatic_launch import early, let_next_begin, wait_for_previous
-from lab.backends.gpu.triton_interpreter import multiplied_in
+from lab.backends.gpu.launching import early, launching, let_next_begin, multiplied_in, wait_for_previous
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.formats import LayerStorage, parts
 
@@ -92,6 +92,30 @@ class Tiling(NamedTuple):
     splits: int
     stages: int
     warps: int
+
+
+def attend_by_kernels(
+    layer_idx: int,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    plan: BlockPlan,
+    scaling: float | None = None,
+    *,
+    stored: bool = False,
+) -> torch.Tensor:
+    """Store the new keys and values, then attend: query [N, heads, d]; key, value [N, kv_heads, d] -> [N, heads, d].
+
+    ``stored``: they are stored already.
+
+    Raises:
+        KernelError: see there.
+    """
+    layer = plan.storage.layers[layer_idx]
+    with launching(query):
+        if not stored:
+            store_kv.store(layer, plan.write, key, value)
+        return attend(layer, query, plan, scaling)
 
 
 def attend(
