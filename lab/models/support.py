@@ -65,11 +65,8 @@ def _sees_all(text: PreTrainedConfig, window: object) -> bool:
 
 
 def refuse_sinks(model: PreTrainedModel, name: str) -> None:
-    """Refuse attention sinks: they are parameters, not configuration, so the model itself is searched.
-
-    Raises:
-        UnsupportedModelError: the model has them.
-    """
+    """Raises UnsupportedModelError for attention sinks: they are parameters, not configuration, so the model itself is
+    searched."""
     if any(parameter.endswith("sinks") for parameter, _ in model.named_parameters()):
         _refuse(name, "it has attention sinks, which the lab's attention leaves out")
 

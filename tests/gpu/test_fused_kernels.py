@@ -41,7 +41,7 @@ def test_an_rms_norm_is_close_to_float64(dtype, size):
 @parametrize_pairwise(size=[1, 96, 1536], dtype=DTYPES)
 def test_a_swiglu_gate_is_close_to_float64(dtype, size):
     gate_up = (4 * torch.randn(3, 2 * size, device=DEVICE)).to(dtype)
-    gate_up[:2, 0] = torch.tensor([-1e4, 1e4])  # closed, and wide open: neither overflows
+    gate_up[:2, 0] = torch.tensor([-2e3, 2e3])  # closed, and wide open: neither overflows
     gate, up = gate_up.double().chunk(2, -1)
     assert error(swiglu(gate_up), F.silu(gate) * up) < 1
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -101,27 +99,6 @@ def test_a_row_gives_the_same_bits_alone_and_in_a_batch():
             assert torch.equal(ours[row], one[0])
             assert ours[row].isfinite().all()
             assert ours[9].isnan().all()
-
-
-@pytest.mark.parametrize(
-    ("multiprocessors", "kilobytes", "alone"), [(4, 227, True), (3, 227, False), (4, 99, False), (4, None, False)]
-)
-def test_programs_with_a_multiprocessor_each_have_more_tiles_on_their_way(
-    monkeypatch, multiprocessors, kilobytes, alone
-):
-    """64 outputs are four programs."""
-    found = SimpleNamespace(multi_processor_count=multiprocessors)
-    if kilobytes:
-        found.shared_memory_per_block_optin = kilobytes * 1024
-    tiles: list[product.Tile] = []
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
-    monkeypatch.setattr(product, "_launch", lambda tile, *args, **options: tiles.append(tile))
-    chosen = product._each_has_a_multiprocessor.__wrapped__
-    monkeypatch.setattr(product, "_each_has_a_multiprocessor", lambda n, _: chosen(n, torch.device("cuda")))
-    case = Case(2, 512, 64)
-    add_product(case.to, case.x, case.weight)
-    assert tiles == [product.ADDED_ALONE if alone else product.ADDED]
-    assert not chosen(1, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])

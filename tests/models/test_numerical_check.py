@@ -96,8 +96,8 @@ def test_a_model_from_a_folder_is_checked_before_it_is_accepted(tmp_path):
         (7, 2.0, torch.float32, False),
         (1, torch.nan, torch.float32, False),
         (10, 1.01, torch.float32, False),
-        *((10, 1.01, dtype, True) for dtype in (torch.bfloat16, torch.float16)),
-        *((10, 1.1, dtype, False) for dtype in (torch.bfloat16, torch.float16)),
+        (10, 1.01, torch.bfloat16, True),
+        (10, 1.1, torch.float16, False),
     ],
 )
 def test_a_model_is_refused_if_most_tokens_differ_or_one_is_not_finite(monkeypatch, tokens, factor, dtype, taken):

@@ -99,24 +99,15 @@ class FusedLayer(nn.Module):
         in_qkv, in_gate_up = self._merged
         dim = attention.head_dim
         heads, kv_heads = (projection.out_features // dim for projection in (attention.q_proj, attention.k_proj))
-        norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else None
-
+        norms, epsilon = None, 0.0
+        if hasattr(attention, "q_norm"):
+            norms, epsilon = (attention.q_norm.weight, attention.k_norm.weight), attention.q_norm.variance_epsilon
         # What is quantised is stored by a kernel of its own.
         storage = plan.storage.layers[attention.layer_idx]
         plain = storage if isinstance(storage, PlainLayer) else None
 
         qkv = normed_product(x, *_norm(layer.input_layernorm), in_qkv.weight, in_qkv.bias)
-        rotate(
-            qkv,
-            heads,
-            kv_heads,
-            cosine,
-            sine,
-            norms and tuple(norm.weight for norm in norms),
-            norms[0].variance_epsilon if norms else 0.0,
-            plain,
-            plan.write,
-        )
+        rotate(qkv, heads, kv_heads, cosine, sine, norms, epsilon, plain, plan.write)
         query, key, value = qkv.view(len(x), -1, dim).split((heads, kv_heads, kv_heads), 1)
         stored = plain is not None
         attended = attend_by_kernels(attention.layer_idx, query, key, value, plan, attention.scaling, stored=stored)
@@ -150,10 +141,7 @@ class FusedNorm(nn.Module):
 
 
 class Merged:
-    """Matrices with the same input, merged into one.
-
-    Args:
-        linears: all with a bias, or none. Their parameters become views of one tensor.
+    """Matrices with the same input, merged into one. All have a bias, or none; they become views of one tensor.
 
     Attributes:
         weight: [outputs of all, inputs].
@@ -166,7 +154,7 @@ class Merged:
         self._addresses = _addresses(linears)
 
     def holds(self, linears: tuple[nn.Linear, ...]) -> bool:
-        """Return whether the parameters are still views of it."""
+        """True if the parameters are still views of it."""
         return _addresses(linears) == self._addresses
 
 
