@@ -76,11 +76,8 @@ class Recipe:
         return np.load(file)
 
     def run_tokenizer(self) -> None:
-        print(
-            f"{len(self.tokens) / 1e6:.2f}M training tokens from {len(self.split.train)} books, "
-            f"{len(self.tokenizer):,} kinds",
-            flush=True,
-        )
+        books, kinds = len(self.split.train), len(self.tokenizer)
+        print(f"{len(self.tokens) / 1e6:.2f}M training tokens from {books} books, {kinds:,} kinds", flush=True)
 
     def run_target(self) -> None:
         self._train("target", [(self.tokens, 1.0)], next_token_loss, self.args.target_tokens)

@@ -46,10 +46,12 @@ def random_round(
 
 def assert_verified_as_by_torch(logits: torch.Tensor, rounds: list[DraftRound]) -> list[Verification]:
     found, expected = verify(logits, rounds), verify_rounds(logits, rounds, sample).results()
-    for one, same in zip(found, expected, strict=True):
+    for one, same, round in zip(found, expected, rounds, strict=True):
         # As text, since NaN is not equal to itself. C adds up residuals and overlaps in another order.
         assert repr(replace(one, distributions=[])) == repr(replace(same, distributions=[]))
-        for a, b in zip(one.distributions, same.distributions, strict=True) if one.draft_finite else ():
+        if round.has_q and not round.draft.q.isfinite().all():
+            continue
+        for a, b in zip(one.distributions, same.distributions, strict=True):
             assert repr((a.token_ids, a.p, a.q)) == repr((b.token_ids, b.p, b.q))
             for ours, theirs in ((a.residual, b.residual), (a.overlap, b.overlap)):
                 assert ours == (theirs if theirs is None else pytest.approx(theirs, rel=1e-5, nan_ok=True))

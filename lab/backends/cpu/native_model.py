@@ -99,10 +99,8 @@ class NativeModel:
         """
         plan, slots, _alive = self._plan(batch, storage)
         logits = torch.empty(plan.kept, self._vocabulary, dtype=torch.float32)
-        failed = self._library.forward(
-            byref(self._model), layers, byref(slots), byref(plan), _pointer(logits), threads()
-        )
-        _refuse_lack_of_memory(failed)
+        where = byref(self._model), layers, byref(slots), byref(plan)
+        _refuse_lack_of_memory(self._library.forward(*where, _pointer(logits), threads()))
         return logits
 
     def decode_ahead(
@@ -155,26 +153,10 @@ class NativeModel:
             last += count
             keep.extend(range(last - new.keep, last))
         token_ids = batch[0].token_ids if len(batch) == 1 else torch.cat([new.token_ids for new in batch])
-        alive = (
-            array("i", [new.start for new in batch]),
-            array("i", counts),
-            side_by_side(tables, height),
-            keep,
-        )
-        starts, many, blocks, rows = (some.buffer_info()[0] for some in alive)
-        plan = PlanStruct(
-            sequences=len(batch),
-            rows=last,
-            kept=len(keep),
-            block_size=block_size,
-            height=height,
-            starts=starts,
-            counts=many,
-            tables=blocks,
-            token_ids=token_ids.data_ptr(),
-            keep=rows,
-        )
-        return plan, slots, (alive, token_ids)
+        arrays = array("i", [new.start for new in batch]), array("i", counts), side_by_side(tables, height), keep
+        *where, kept = (some.buffer_info()[0] for some in arrays)
+        sizes = len(batch), last, len(keep), block_size, height
+        return PlanStruct(*sizes, *where, token_ids.data_ptr(), kept), slots, (arrays, token_ids)
 
     # -- what C points to ----------------------------------------------------------------------
 
