@@ -15,7 +15,8 @@ from mdit_py_plugins.dollarmath import dollarmath_plugin
 
 from lab.engine.engine import Engine
 from lab.trace.run import Run
-from lessons.experiments import Measured, Preset, whole
+from lessons.experiments import Preset
+from lessons.experiments.base import Measured, whole
 from lessons.lesson import Lesson
 from visualize.assets import read
 from visualize.export.answers import key
