@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
+import torch
 
 LEVEL = 0.95
 RESAMPLES = 10_000
@@ -84,8 +85,7 @@ def bootstrap(
         columns: each with one entry per prompt.
         figure: called with the sum of each column: single numbers, or arrays of one number per resample.
 
-    Raises:
-        ValueError: no samples, columns of several lengths, or no figure of all samples.
+    Raises ValueError: no samples, columns of several lengths, or no figure of all samples.
     """
     samples = [np.asarray(column, dtype=float) for column in columns]
     n = len(samples[0])
@@ -118,10 +118,7 @@ def median_interval(values: Sequence[float]) -> Interval:
 
     Each value is as likely to be below the median as above it, whatever their distribution: how many may be left out at
     either end follows from the binomial distribution. Fewer than six are too few for that: then the interval runs from
-    the least of them to the greatest. A single value has none.
-
-    Raises:
-        ValueError: no values.
+    the least of them to the greatest. A single value has none. Raises ValueError: no values.
     """
     ordered, n = sorted(map(float, values)), len(values)
     if n == 0:
@@ -152,9 +149,7 @@ def factor_interval(factors: Sequence[float]) -> Interval:
     logarithms.
 
     It assumes that these are normally distributed, which the bootstrap does not, and therefore works from two on.
-
-    Raises:
-        ValueError: no factors.
+    Raises ValueError: no factors.
     """
     logs = np.log(factors)
     if not len(logs):
@@ -175,3 +170,31 @@ def student_t(freedom: float) -> float:
     density = np.cos(angle) ** (freedom - 1)
     within = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
     return float(np.sqrt(freedom) * np.tan(np.interp(LEVEL * within[-1], within, angle)))
+
+
+def g_test(counts: torch.Tensor, expected: torch.Tensor, *, least: float = 0.0) -> float:
+    """p-value of the likelihood-ratio test (Wilks, 1938) that draws come from a distribution.
+
+    Args:
+        counts: [n], draws of each outcome.
+        expected: [n], their probabilities.
+        least: outcomes expected less often than this are pooled into one: the statistic follows chi-square only if
+            each outcome is expected a few times.
+
+    Returns:
+        0 if an outcome of probability 0 was drawn.
+    """
+    counts, expected = counts.double(), expected.double()
+    draws = counts.sum()
+    if counts[expected == 0].any():
+        return 0.0
+    rare = expected * draws < least
+    counts = torch.cat([counts[~rare], counts[rare].sum()[None]])
+    expected = torch.cat([expected[~rare], expected[rare].sum()[None]])
+    counts, expected = counts[expected > 0], expected[expected > 0]
+    if len(expected) < 2:
+        return 1.0
+    seen = counts > 0
+    statistic = 2 * (counts[seen] * torch.log(counts[seen] / (expected[seen] * draws))).sum()
+    freedom = torch.tensor(len(expected) - 1, dtype=torch.float64)
+    return torch.special.gammaincc(freedom / 2, (statistic / 2).clamp_min(0)).item()

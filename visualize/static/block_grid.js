@@ -105,7 +105,7 @@ export class BlockGrid {
 
   /** What a square shows, in words. */
   #words(block) {
-    const { state, owners, fill, vain, stored, mark, index } = this.#row(block);
+    const { state, owners, fill, vain, stored, mark, index, references } = this.#row(block);
     const inVain = vain ? `${counted(vain, "slot")} written for rejected draft tokens` : "";
     if (state === "cached") return "cached: can be allocated, but its tokens can still be found";
     if (state === "free") return inVain || fill ? `free again: ${inVain || `it held ${counted(fill, "token")}`}` : "free";
@@ -116,6 +116,7 @@ export class BlockGrid {
       `${fill} of ${counted(this.size, "slot")} filled`,
       inVain && `${inVain}: the next round overwrites them`,
       MARKS[mark],
+      references > 1 && `shared by ${references} requests when it was found`,
       stored && "in the prefix-cache index",
     ].filter(Boolean).join(", ");
   }

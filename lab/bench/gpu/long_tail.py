@@ -6,9 +6,8 @@ import time
 
 import torch
 
-from lab.bench.gpu.device import clean_up
 from lab.bench.gpu.random_models import LLAMA_8B, TINY_TARGET, Scripted, engine, prompt, random_script
-from lab.bench.gpu.sheet import Sheet
+from lab.bench.gpu.sheet import Sheet, clean_up
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError
@@ -37,9 +36,7 @@ def run_capacity(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, smal
     unused, preemptions, and output tokens per second overall.
 
     A seed determines where an answer ends, so all rows do the same work, except one with time for fewer ``requests``.
-
-    Raises:
-        LabError: the device is too small.
+    Raises LabError: the device is too small.
     """
     shape, requests, most, mean, kv_bytes = LLAMA_8B, REQUESTS, 4096, MEAN_OUTPUT, KV_BYTES
     lengths = LENGTHS.draw(requests, seed=0)

@@ -11,7 +11,7 @@ import gradio as gr
 
 from lab.registry import Pair
 from visualize import page_header as header
-from visualize import recordings, stage
+from visualize import stage
 from visualize.assets import TITLE
 from visualize.compare_link import against
 from visualize.forms import component
@@ -21,6 +21,8 @@ from visualize.jobs.live_run import LiveRun
 from visualize.jobs.run_store import RunStore
 from visualize.jobs.visitor_sessions import VisitorSessions
 from visualize.pages.lab import controls
+from visualize.pages.lab.opening import opening
+from visualize.recorded_results import runs
 from visualize.reduce.settings_from_run import settings_from_run
 from visualize.run_settings import FORM, OTHER, from_link, unusable, with_pairs, without_unusable
 from visualize.workshop import Workshop
@@ -53,7 +55,7 @@ def build(
 
     def replayed(name: str, request: gr.Request) -> list[Any]:
         """The stage, and the list as before it was used: the same run can be chosen again."""
-        file = None if visitors.busy(request.session_hash) else recordings.runs().get(str(name))
+        file = None if visitors.busy(request.session_hash) else runs().get(str(name))
         return [reopened(str(file), request) if file else gr.skip(), ""]
 
     def take_away(wanted: list[str]) -> dict[str, str]:
@@ -89,7 +91,7 @@ def build(
             with gr.Column(elem_id="controls"):
                 panel = controls.build(form)
             with gr.Column(elem_id="view"):
-                view = stage.build(take_away, recordings.opening())
+                view = stage.build(take_away, opening())
         begins(panel.run.click(run, panel.widgets.values, view, **QUIET))
         panel.stop.click(stop, queue=False, **REPEATED)
         panel.open.upload(reopened, panel.open, view, **LATEST)
