@@ -12,7 +12,7 @@ catch up. A frame is a JSON-able dict:
                            file, so perhaps another machine's
     tokens                 [{text, origin, p, q?, u?, rejected?, note?}], to append
     round                  a step's events: {drafts: [[text, q?]], verdicts: [{accepted, p, q?, u?, chance?}],
-                           own: {kind, text, p} or null, written: tokens whose slots were written, kept: those that stay}
+                           own: {kind, text, p} or null, written: tokens whose slots were written, kept: those left}
     table                  the sequence's cache blocks in order, if they changed
     columns                first frame only: {"pool": the rows of all blocks}, see ``block_map.BlockMap``
     verdicts               [{title, say, columns, layout}], by position, if the run recorded distributions

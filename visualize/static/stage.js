@@ -69,9 +69,11 @@ export function createStage(element, { props, server, watch }, setup) {
     if (!first || stage.run.id === first) return;
     const { problem } = JSON.parse(second || "{}");
     if (problem) return refuse(problem);
-    if (JSON.parse(first).opening && (stage.run.id || asksForRun())) return; // something else is, or will be, shown
-    begin(first);
     const { run: id, live, against, opening } = JSON.parse(first);
+    if (opening && (stage.run.id || asksForRun())) return; // something else is, or will be, shown
+    begin(first);
+    stage.opening = Boolean(opening);
+    $(".stage").classList.toggle("opens", stage.opening);
     stage.run.against = against;
     if (!stage.led && live) recordRun();
     else if (!stage.led) updateAddress({ run: null }); // no link restores a run from a file
@@ -79,8 +81,6 @@ export function createStage(element, { props, server, watch }, setup) {
     if (live) return listen(id);
     hear(transcript.slice(first.length));
     if (stage.run.running) endEarly();
-    stage.opening = Boolean(opening);
-    $(".stage").classList.toggle("opens", stage.opening);
     if (opening) stage.playOpening();
   }
 
