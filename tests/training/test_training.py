@@ -248,7 +248,7 @@ def test_a_uniform_model_costs_the_logarithm_of_its_vocabulary(tokenizer):
     torch.nn.init.zeros_(model.lm_head.weight)
     texts = ["Snow fell, é.", "The king said: " + "gold and more gold. " * 400]
     ids = encode(tokenizer, texts)
-    result = cross_entropy(model, tokenizer, texts, rows=2)
+    result = cross_entropy(model, tokenizer, texts)
     assert result.tokens == len(ids) - len(texts)
     assert result.bytes == sum(len(text.encode()) for text in texts)
     assert result.bits_per_byte == pytest.approx(math.log2(vocabulary) * result.tokens / result.bytes, rel=1e-4)
