@@ -52,13 +52,7 @@ QUIET = (
 
 def chromium() -> str:
     """CHROMIUM, else the first on the path, else Playwright's own; without one these tests fail."""
-    found = ensure_chromium.find()
-    if not found:
-        pytest.fail(
-            "No Chromium found. Install one (Debian: apt-get install chromium; anywhere: "
-            "python -m playwright install chromium), or set CHROMIUM to its path."
-        )
-    return found
+    return ensure_chromium.find() or pytest.fail("No Chromium found: tests/ensure_chromium.py installs one.")
 
 
 OUTSIDE = range(20_000, 32_000)
@@ -88,15 +82,10 @@ def started(
 ) -> Iterator[tuple[str, subprocess.Popen]]:
     """A running ``python app.py`` with these options and environment variables: its address and its process. Its
     output goes to ``log``. ``port`` 0: any free port. ``host``: the one in the address."""
-    port = free_port(port)
+    port, command = free_port(port), [sys.executable, "app.py", "--port"]
     with log.open("w") as out:
-        app = subprocess.Popen(
-            [sys.executable, "app.py", "--port", str(port), *options],
-            cwd=ROOT,
-            env=os.environ | ALWAYS | variables,
-            stdout=out,
-            stderr=out,
-        )
+        env = os.environ | ALWAYS | variables
+        app = subprocess.Popen([*command, str(port), *options], cwd=ROOT, env=env, stdout=out, stderr=out)
         try:
             _await_answers(log, lambda: app.poll() is None)
             yield f"http://{host}:{port}", app
@@ -123,9 +112,9 @@ def forking(
 
 
 @contextmanager
-def serving(log: Path, *options: str, port: int = 0, host: str = "127.0.0.1", **variables: str) -> Iterator[str]:
+def serving(log: Path, *options: str, **how: Any) -> Iterator[str]:
     """The address of such a process."""
-    with forking(log, *options, port=port, host=host, **variables) as (address, _):
+    with forking(log, *options, **how) as (address, _):
         yield address
 
 

@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
-from tests.browser.pages import OVERFLOW, Lab, rests
+from tests.browser.pages import EMPTY_SCROLLBARS, OVERFLOW, Lab, rests
 from visualize.page_list import PAGES
 
 Visit = Callable[..., Lab]
@@ -37,6 +37,8 @@ def test_a_page_at_rest(visit: Visit, path: str) -> None:
     page = visit(viewport=PHONE, color_scheme="dark").at(path)
     assert violations(page) == []
     assert page.evaluate(OVERFLOW)[0] <= 0
+    page.set_viewport_size({"width": 1440, "height": 900})
+    assert page.evaluate(EMPTY_SCROLLBARS) == []
     page.set_viewport_size(PAPER)
     page.emulate_media(media="print")
     assert page.evaluate(CUT) == []
