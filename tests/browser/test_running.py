@@ -90,11 +90,6 @@ def test_formats_paging_speculation_and_no_cache_take_visible_effect(visit: Visi
     end = lab.ran().seen()
     assert end["tokens"].keys() == {"prompt", "plain"}
     assert end["recomputed"] == {"again": 30, "new": 30}  # a point a pass, in place of the blocks
-    known = end["tokens"]["prompt"]
-    again, every = (f"{sum(range(known, known + 30 - less)):,}" for less in (1, 0))
-    caption = lab.page.inner_text("[data-chart=recomputed] .caption")
-    assert again in caption
-    assert every in caption
     assert not lab.page.is_visible("[data-chart=blocks]")
 
 
@@ -145,15 +140,6 @@ def test_a_repeated_prompt_is_found_in_the_prefix_cache_and_evicted_from_a_small
     until(lambda: (now := lab.seen()["blocks"])["live"] > blocks - kept and now["cached"] < kept, 10)
 
 
-STOP = """() => new Promise((stopped) => {
-  const began = performance.now();
-  new MutationObserver(() => {
-    if (!document.body.classList.contains("running")) stopped(performance.now() - began);
-  }).observe(document.body, { attributes: true });
-  document.querySelector("#stop").click();
-})"""
-
-
 def test_while_a_run_goes_on_none_begins_and_no_file_is_opened_and_stop_gives_the_blocks_back(visit: Visit) -> None:
     lab = visit().open(**PLAIN, **LONG | {"max_tokens": 1000})
     page, begun = lab.page, []
@@ -174,7 +160,7 @@ def test_while_a_run_goes_on_none_begins_and_no_file_is_opened_and_stop_gives_th
     page.wait_for_selector("[role=listbox]", state="detached")
     assert lab.running
     page.wait_for_function("document.querySelector('[data-chart=blocks] .plot')?.data?.[1].y.length > 0")
-    page.evaluate(STOP)
+    page.click("#stop")
     lab.finish()
     end = lab.seen()
     expect(lab.say).to_have_text(STOPPED)

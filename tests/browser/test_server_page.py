@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.pages import CUT, HOSTILE, OVERFLOW, UNREACHED, Lab, is_harmless, link_to, notices
+from tests.browser.pages import CUT, HOSTILE, OVERFLOW, UNREACHED, Lab, as_on_a_phone, is_harmless, link_to, notices
 from tests.browser.test_accessibility import violations
 from tests.vllm.scripted_vllm import ACCEPTED, WORDS, ScriptedVLLM
 
@@ -125,10 +125,8 @@ def test_no_label_is_cut_a_lost_server_moves_nothing_and_the_page_fits_a_phone(
     vllm.wrong.clear()
     page.wait_for_selector(".sheet-say:not(.problem)")
 
-    page = watching(visit(viewport={"width": 390, "height": 844}, is_mobile=True).at("server"))
-    across, _ = page.evaluate(OVERFLOW)
-    assert (across, page.evaluate("innerWidth")) == (0, 390)
-    assert violations(page) == []
     page.set_viewport_size({"width": 1024, "height": 768})
     assert page.eval_on_selector_all(".remote-charts .caption", CUT) == []
-    assert page.locator(".answer").bounding_box()["y"] < page.locator(".remote-charts").bounding_box()["y"]
+    as_on_a_phone(page)
+    assert violations(page) == []
+    assert page.locator(".answer").bounding_box()["y"] < charts.bounding_box()["y"]
