@@ -179,12 +179,6 @@ def test_deploy_takes_settings_over_and_a_change_updates_the_command(visit: Visi
     expect(lab.option("kv_dtype", "int8")).to_be_checked()
     assert notices(page).inner_text() == ""
 
-    lab.at("deploy", num_speculative_tokens=7)  # a slider that is put right or reset changes the command
-    expect(command).to_contain_text('"num_speculative_tokens": 7')
-    lab.control("num_speculative_tokens").locator("button").click()
-    expect(command).to_contain_text('"num_speculative_tokens": 4')
-    lab.fill("set_aside", 30)
-    expect(command).to_contain_text("--gpu-memory-utilization 0.7")
     lab.at("deploy", model="qwen2.5-7b", tensor_parallel=8, speculative="off")  # a split that is impossible
     expect(page.locator(f"{SHEET}.problem")).to_contain_text("8 GPUs")
 

@@ -202,30 +202,24 @@ def test_presets_set_the_link_and_the_link_restores_the_settings(visit: Visit) -
 
 
 def test_what_was_chosen_last_stays_however_late_the_answers_are(visit: Visit) -> None:
-    """Of two scenarios; of a scenario and a switch; of a switch and a scenario."""
+    """Of a scenario and a switch; of a switch and a scenario."""
     lab = visit()
     page = opened(lab)
     lab.slow()
     dry, users = PRESETS["dry"], PRESETS["users"]
-    selected = page.locator("#preset label.selected")
-    lab.choose("preset", "users")
-    lab.press("ArrowDown", "ArrowDown")
-    page.wait_for_url(lambda url: asked(url) == asked(address(dry.inputs)))
-    expect(selected).to_have_text(dry.label)
-    for pause in (50, 300):
-        lab.choose("preset", "dry")
-        page.wait_for_timeout(pause)
-        lab.toggle("paged")
-        page.wait_for_url(lambda url: asked(url) == asked(address(replace(dry.inputs, paged=False))))
-        page.wait_for_timeout(700)
-        expect(lab.switch("paged"), str(pause)).not_to_be_checked()
-        expect(lab.switch("enable_prefix_caching"), str(pause)).to_be_disabled()
-        expect(selected).to_have_count(0)
+    lab.choose("preset", "dry")
+    page.wait_for_timeout(100)
+    lab.toggle("paged")
+    page.wait_for_url(lambda url: asked(url) == asked(address(replace(dry.inputs, paged=False))))
+    page.wait_for_timeout(700)
+    expect(lab.switch("paged")).not_to_be_checked()
+    expect(lab.switch("enable_prefix_caching")).to_be_disabled()
+    expect(page.locator("#preset label.selected")).to_have_count(0)
     lab.toggle("paged")
     page.wait_for_timeout(100)
     lab.choose("preset", "users")
     page.wait_for_timeout(700)
-    expect(selected).to_have_text(users.label)
+    expect(page.locator("#preset label.selected")).to_have_text(users.label)
     expect(lab.switch("enable_prefix_caching")).to_be_enabled()
     page.wait_for_url(lambda url: asked(url) == {})
 
