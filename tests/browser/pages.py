@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -112,6 +113,12 @@ class Lab:
 
     def __init__(self, page: Page, server: str) -> None:
         self.page, self.server = page, server
+        self.prompt = page.locator("#prompt textarea")
+        self.say = page.locator(".say")  # what the page says of the run or the moment that is shown
+        self.problem = page.locator(".say.problem")  # what went wrong, when something did
+        self.tip = page.locator(".tip")  # what the token under the pointer or the focus is
+        self.verdict = page.locator(".verdict")  # the panel with the distributions behind a draft token
+        self.written = page.locator(".token:not(.prompt)")
 
     def open(self, **link: Any) -> Lab:
         self.page.goto(f"{self.server}/?{urlencode(link)}" if link else self.server)
@@ -173,34 +180,6 @@ class Lab:
         """Type a number, and leave its box."""
         self.number(name).fill(str(value))
         self.page.keyboard.press("Tab")
-
-    @property
-    def prompt(self) -> Locator:
-        return self.page.locator("#prompt textarea")
-
-    @property
-    def say(self) -> Locator:
-        """What the page says of the run or the moment that is shown."""
-        return self.page.locator(".say")
-
-    @property
-    def problem(self) -> Locator:
-        """What went wrong, when something did."""
-        return self.page.locator(".say.problem")
-
-    @property
-    def tip(self) -> Locator:
-        """What the token under the pointer or the focus is."""
-        return self.page.locator(".tip")
-
-    @property
-    def verdict(self) -> Locator:
-        """The panel with the distributions behind a draft token."""
-        return self.page.locator(".verdict")
-
-    @property
-    def written(self) -> Locator:
-        return self.page.locator(".token:not(.prompt)")
 
     def tokens(self, origin: str) -> Locator:
         return self.page.locator(f".text .token.{origin}")
@@ -339,3 +318,6 @@ class Lab:
     @property
     def running(self) -> bool:
         return self.page.evaluate("document.body.classList.contains('running')")
+
+
+Visit = Callable[..., Lab]

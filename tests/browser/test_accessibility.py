@@ -3,16 +3,13 @@ each says when it is hidden."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
-from tests.browser.pages import EMPTY_SCROLLBARS, OVERFLOW, Lab, rests
+from tests.browser.pages import EMPTY_SCROLLBARS, OVERFLOW, Visit, rests
 from visualize.page_list import PAGES
 
-Visit = Callable[..., Lab]
 PHONE = {"width": 390, "height": 844}  # where tables scroll
 PAPER = {"width": 794, "height": 1123}  # A4
 ADDRESSES = [*PAGES.values(), "instructor"]  # the last is not in the header's navigation

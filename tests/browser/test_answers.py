@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page
 
-from tests.browser.pages import Lab
+from tests.browser.pages import Visit
 from visualize.assets import read
 
-Visit = Callable[..., Lab]
 SERVER = """
 window.streams = [];
 window.taken = {};

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
 from lab.claims import CLAIMS
-from tests.browser.pages import OVERFLOW, Lab, as_on_a_phone, notices
-
-Visit = Callable[..., Lab]
+from tests.browser.pages import OVERFLOW, Lab, Visit, as_on_a_phone, notices
 
 
 def opened(lab: Lab, **link: Any) -> Page:

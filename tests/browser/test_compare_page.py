@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.pages import CUT, HOSTILE, LONG, OVERFLOW, STOPPED, Lab, appeared, as_on_a_phone, notices, unfold
+from tests.browser.pages import (
+    CUT,
+    HOSTILE,
+    LONG,
+    OVERFLOW,
+    STOPPED,
+    Visit,
+    appeared,
+    as_on_a_phone,
+    notices,
+    unfold,
+)
 from visualize.pages.compare.configurations import FORM
 from visualize.reduce.compare_report import COLUMNS
 
-Visit = Callable[..., Lab]
 OVER = ".contest[data-over=true] .lane"
 
 

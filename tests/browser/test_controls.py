@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from playwright.sync_api import expect
 
 from lab.settings import SETTINGS
-from tests.browser.pages import HOSTILE, OVERFLOW, Lab, notices, unfold
+from tests.browser.pages import HOSTILE, OVERFLOW, Visit, notices, unfold
 
-Visit = Callable[..., Lab]
 ROOM = "document.querySelector('#settings').clientHeight - document.querySelector('#settings').scrollHeight"
 LINES = """part => {
   const text = document.createRange();

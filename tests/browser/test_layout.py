@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from playwright.sync_api import expect
 
-from tests.browser.pages import EMPTY_SCROLLBARS, OVERFLOW, Lab
+from tests.browser.pages import EMPTY_SCROLLBARS, OVERFLOW, Visit
 from tests.browser.test_controls import ROOM
 
-Visit = Callable[..., Lab]
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True, "reduced_motion": "reduce"}
 BOXES = """() => Object.fromEntries(
   [".readouts", ".story", ".charts", ".transport", ".say", "#run", "[data-chart=blocks] .plot"].map(

@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
-from tests.browser.pages import Lab, as_on_a_phone, notices
+from tests.browser.pages import Visit, as_on_a_phone, notices
 
-Visit = Callable[..., Lab]
 COSTS = 3  # a lesson whose answers are arithmetic: the same on every machine
 BYTES = [kib * 1024 for kib in (512, 320, 2560)]
 HOSTILE = "<img src=x onerror=window.pwned=1>"
@@ -198,7 +196,8 @@ def test_a_curve_is_drawn_by_mouse_and_keys_and_a_run_can_be_stopped(visit: Visi
 
 
 def test_a_lesson_shows_its_last_run_only_in_the_browser_that_made_it(visit: Visit, tmp_path: Path) -> None:
-    page = visit(viewport={"width": 390, "height": 844}, is_mobile=True).at("lessons", lesson=COSTS)
+    page = visit().at("lessons", lesson=COSTS)
+    as_on_a_phone(page)
     predict(page)
     page.click("#run")
     page.wait_for_selector(MADE)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Route, expect
 
-from tests.browser.pages import LONG, UNREACHED, Lab, background
+from tests.browser.pages import LONG, UNREACHED, Lab, Visit, background
 from tests.waiting import until
 
-Visit = Callable[..., Lab]
 HASTY = """
 const plain = setTimeout;
 const instead = { %s };

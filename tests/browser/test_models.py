@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,8 @@ from playwright.sync_api import expect
 from lab import Run
 from tests import hub, tiny_models
 from tests.browser.conftest import serving
-from tests.browser.pages import Lab, notices
+from tests.browser.pages import Lab, Visit, notices
 
-Visit = Callable[..., Lab]
 TARGET = "#target textarea, #target input"
 
 

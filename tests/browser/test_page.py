@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,12 +12,10 @@ from playwright.sync_api import Page, Route, expect
 
 from lab.config import EngineConfig
 from lab.trace.run import Run
-from tests.browser.pages import HOSTILE, Lab, id_of, link_to
+from tests.browser.pages import HOSTILE, Visit, id_of, link_to
 from tests.visualize.conftest import script
 from tests.waiting import until
 from visualize.states import STATES
-
-Visit = Callable[..., Lab]
 
 
 def comes_to_rest(page: Page, seconds: float = 60) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,13 +10,12 @@ from playwright.sync_api import expect
 
 from lab import EngineConfig, Run
 from lab.trace.events import StepTimed
-from tests.browser.pages import ENDLESS, STOPPED, Lab
+from tests.browser.pages import ENDLESS, STOPPED, Lab, Visit
 from tests.visualize.conftest import script
 from tests.visualize.picture import Picture
 from visualize.reduce.frames import Frame, Reducer
 from visualize.states import STATES
 
-Visit = Callable[..., Lab]
 LINK = {"seed": 3, "max_tokens": 40}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,9 +15,7 @@ from playwright.sync_api import expect
 
 from tests.api.calls import get
 from tests.browser.conftest import serving
-from tests.browser.pages import Lab, link_to
-
-Visit = Callable[..., Lab]
+from tests.browser.pages import Visit, link_to
 
 TAKEN_OFF = "/elsewhere"
 ROOT = "/lab"

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.pages import CUT, HOSTILE, OVERFLOW, UNREACHED, Lab, as_on_a_phone, is_harmless, link_to, notices
+from tests.browser.pages import (
+    CUT,
+    HOSTILE,
+    OVERFLOW,
+    UNREACHED,
+    Visit,
+    as_on_a_phone,
+    is_harmless,
+    link_to,
+    notices,
+)
 from tests.browser.test_accessibility import violations
 from tests.vllm.scripted_vllm import ACCEPTED, WORDS, ScriptedVLLM
 
-Visit = Callable[..., Lab]
 POINTS = (
     "name => document.querySelector(`[data-chart=${name}] .plot`)?.data?.[0].y?.filter((y) => y !== null).length ?? 0"
 )

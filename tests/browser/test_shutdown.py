@@ -9,16 +9,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import ROOT, forking, serving
-from tests.browser.pages import ENDLESS, UNREACHED, Lab
-
-Visit = Callable[..., Lab]
+from tests.browser.pages import ENDLESS, UNREACHED, Visit
 
 
 def asked(address: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -14,14 +14,13 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 from lab import EngineConfig, Run
 from lab.trace.events import StepTimed
 from tests.browser.conftest import PATIENCE_MS
-from tests.browser.pages import HOSTILE, LONG, Lab, notices
+from tests.browser.pages import HOSTILE, LONG, Lab, Visit, notices
 from tests.browser.test_verdict import OPENED
 from tests.visualize.conftest import script
 from tests.waiting import until
 from visualize.jobs.downloads import page as as_page
 from visualize.recordings import runs
 
-Visit = Callable[..., Lab]
 SEEN = ("text", "tokens", "numbers", "rounds", "blocks", "timing", "say")
 
 

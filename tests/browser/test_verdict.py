@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import expect
 
 from lab import Run
-from tests.browser.pages import Lab
+from tests.browser.pages import Visit
 from tests.browser.test_player import assert_shows as assert_stage_shows
 from visualize.reduce.frames import Reducer
 
-Visit = Callable[..., Lab]
 LINK = {"seed": 3, "max_tokens": 40, "logprobs": 5}
 OPENED = """() => {
   const panel = document.querySelector(".verdict");

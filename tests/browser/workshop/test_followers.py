@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -12,7 +11,7 @@ from playwright.sync_api import Browser, BrowserContext, Route, expect
 from lab.util.machine_info import describe_machine
 from tests import followers
 from tests.browser.conftest import PRESENTERS_KEY as KEY
-from tests.browser.pages import LONG, Lab, background, until_asked
+from tests.browser.pages import LONG, Lab, Visit, background, until_asked
 from tests.browser.workshop.conftest import (
     PROBLEM,
     acts,
@@ -25,8 +24,6 @@ from tests.browser.workshop.conftest import (
     state,
 )
 from tests.waiting import until
-
-Visit = Callable[..., Lab]
 
 
 def run_of(lab: Lab) -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 from playwright.sync_api import Route, expect
 
 from tests.browser.conftest import PRESENTERS_KEY as KEY
-from tests.browser.pages import Lab
+from tests.browser.pages import Lab, Visit
 from tests.browser.workshop.conftest import HASTY, PROBLEM, acts, answered, fails_once, joins, state
 from visualize.pages.workshop.auth import WorkshopAuth
 
-Visit = Callable[..., Lab]
 KEPT_KEY = "localStorage.getItem('decode-lab-key')"
 
 
@@ -104,22 +102,3 @@ def test_a_participant_stays_in_after_leaving_in_another_tab_and_out_although_an
         lab.page.keyboard.press("Enter")
         state(lab.page, "following")
         acts(lab.page, "alone")
-
-
-def test_a_workshop_needs_nothing_that_the_browser_keeps(troubled: Visit, leading: Lab, server: str, code: str) -> None:
-    page = troubled().page
-    denied = "{ get() { throw new DOMException('denied', 'SecurityError') } }"
-    for store in ("localStorage", "sessionStorage"):
-        page.add_init_script(f"Object.defineProperty(window, '{store}', {denied})")
-    fails_once(page, "join")
-    page.goto(f"{server}/?join={code}")
-    page.wait_for_selector(PROBLEM)
-    state(page, "following")
-    acts(page, "alone")
-    with page.expect_event("load"):
-        acts(page, "settings")
-    state(page, "following")
-    fails_once(page, "presenter")
-    page.goto(f"{server}/room#lead={KEY}")
-    page.wait_for_selector(PROBLEM)
-    page.wait_for_selector(".room-code:not(:empty)")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 from playwright.sync_api import BrowserContext, expect
 
-from tests.browser.pages import LONG, STOPPED, Lab
+from tests.browser.pages import LONG, STOPPED, Lab, Visit
 from tests.browser.workshop.conftest import HASTY, PROBLEM, acts, joins, presents, sees, state
-
-Visit = Callable[..., Lab]
 
 
 def test_of_two_presenters_the_last_to_press_lead_leads(

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 
 from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.browser.pages import LONG, OVERFLOW, Lab, background
+from tests.browser.pages import LONG, OVERFLOW, Lab, Visit, background
 from tests.browser.test_accessibility import violations
 from tests.browser.workshop.conftest import PROBLEM, acts, joins
 from visualize.jobs.sse_channel import END
 
-Visit = Callable[..., Lab]
 OVER = {"content_type": "text/event-stream", "body": END}
 """A channel that is gone."""
 
