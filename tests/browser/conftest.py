@@ -287,6 +287,35 @@ def troubled(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
     rooms.clear()
 
 
+@pytest.fixture(scope="session")
+def offline(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
+    """A browser without a network. A page of it stays open to keep its process, and thus the scripts of saved pages."""
+    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 720})
+    context.set_default_timeout(PATIENCE_MS)
+    empty = tmp_path_factory.mktemp("keeper") / "empty.html"
+    empty.write_text("<!doctype html>")
+    context.new_page().goto(empty.as_uri())
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def alone(offline: BrowserContext) -> Iterator[Page]:
+    """A page in it, when nothing is stored yet; it may log nothing, and request nothing but files that are there."""
+    page, complaints = offline.new_page(), []
+    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda asked: complaints.append(asked.url) if asked.url.startswith("http") else None)
+    page.on(
+        "requestfailed",  # or the page was left while it was still loading
+        lambda asked: complaints.append(asked.url) if asked.failure != "net::ERR_ABORTED" else None,
+    )
+    yield page
+    page.close()
+    offline.pages[0].evaluate("localStorage.clear()")
+    assert complaints == []
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:

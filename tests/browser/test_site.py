@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from lab import Run
 from tests import forked
@@ -31,44 +30,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def offline(browser: Browser, site: Path) -> Iterator[BrowserContext]:
-    """A browser without a network. A page of it stays open to keep its process, and thus the site's scripts."""
-    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 720}, reduced_motion="reduce")
-    context.new_page().goto((site / "index.html").as_uri())
-    yield context
-    context.close()
-
-
 @pytest.fixture
-def alone(offline: BrowserContext) -> Iterator[Page]:
-    """A page in it, when nothing is stored yet."""
-    page = offline.new_page()
-    yield page
-    page.close()
-    offline.pages[0].evaluate("localStorage.clear()")
-
-
-@pytest.fixture
-def page(alone: Page, site: Path) -> Iterator[Page]:
-    """A page at the site's index; it may log nothing and request nothing but the site's own files."""
-    page, complaints = alone, []
-    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on(
-        "request", lambda asked: None if asked.url.startswith(site.as_uri() + "/") else complaints.append(asked.url)
-    )
-    page.on(
-        "requestfailed", lambda asked: None if left(asked.failure) else complaints.append(f"not there: {asked.url}")
-    )
-    page.goto((site / "index.html").as_uri())
-    yield page
-    assert [text for text in complaints if not text.startswith(("data:", "blob:"))] == []
-
-
-def left(failure: str | None) -> bool:
-    """The request was aborted: the page was left while it was still loading."""
-    return failure == "net::ERR_ABORTED"
+def page(alone: Page, site: Path) -> Page:
+    """A page at the site's index."""
+    alone.emulate_media(reduced_motion="reduce")
+    alone.goto((site / "index.html").as_uri())
+    return alone
 
 
 def test_a_recorded_run_plays(page: Page, site: Path) -> None:

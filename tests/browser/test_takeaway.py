@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from html import escape
 from pathlib import Path
 
-import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from lab import EngineConfig, Run
 from lab.trace.events import StepTimed
-from tests.browser.conftest import PATIENCE_MS
 from tests.browser.pages import HOSTILE, LONG, Lab, Visit, notices
 from tests.browser.test_verdict import OPENED
 from tests.visualize.conftest import script
@@ -22,28 +19,6 @@ from visualize.jobs.downloads import page as as_page
 from visualize.recordings import runs
 
 SEEN = ("text", "tokens", "numbers", "rounds", "blocks", "timing", "say")
-
-
-@pytest.fixture(scope="module")
-def offline(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
-    """A browser without a network. A page of it stays open to keep its process, and thus the scripts of saved pages."""
-    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 720})
-    context.set_default_timeout(PATIENCE_MS)
-    empty = tmp_path_factory.mktemp("keeper") / "empty.html"
-    empty.write_text("<!doctype html>")
-    context.new_page().goto(empty.as_uri())
-    yield context
-    context.close()
-
-
-@pytest.fixture
-def alone(offline: BrowserContext) -> Iterator[Page]:
-    """A page without a network, which may log no error."""
-    page, complaints = offline.new_page(), []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    yield page
-    page.close()
-    assert complaints == []
 
 
 def test_a_run_is_saved_reopened_made_again_and_a_bad_file_changes_nothing(
@@ -88,13 +63,8 @@ def test_a_run_is_saved_reopened_made_again_and_a_bad_file_changes_nothing(
     assert lab.seen()["text"] == end["text"]
 
     # The exported page opens from disk without a network, plays and shows verdicts.
-    page, complaints = alone, []
-    page.on(
-        "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
-    )
-    page.on("request", lambda request: complaints.append(request.url) if request.url != exported.as_uri() else None)
+    page, own = alone, Lab(alone, "")
     page.goto(exported.as_uri())
-    own = Lab(page, "")
     own.wait_for_instant(last)
     seen = own.seen()
     assert {name: seen[name] for name in SEEN} == {name: end[name] for name in SEEN}
@@ -113,7 +83,6 @@ def test_a_run_is_saved_reopened_made_again_and_a_bad_file_changes_nothing(
     page.hover(".token >> nth=1")
     assert page.evaluate("window.pwned") is None
     assert page.query_selector(".stage img") is None
-    assert [text for text in complaints if not text.startswith(("data:", "blob:"))] == []
 
 
 def test_a_part_of_a_run_and_names_of_models_as_markup_are_shown_and_of_two_files_the_second(
