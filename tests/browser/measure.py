@@ -149,8 +149,8 @@ def player(watch: Watch) -> dict[str, float]:
 
 def slow_down(watch: Watch, pairs: int) -> dict[str, float]:
     """How much slower the same run is, alternating with one that nobody watches: when a browser on the same machine
-    draws it; when its frames are made and nobody reads them; and when another process keeps one core busy, computing
-    or copying memory, which shows how much of it is due to the machine (cores share caches and memory)."""
+    draws it; when its frames are made and nobody reads them; and when another process copies memory on one core, which
+    shows how much of it is due to the machine (cores share caches and memory)."""
     settings = Settings(seed=3, max_tokens=TOKENS)
     config = settings.engine_config(num_blocks=settings.blocks)
     waiting, engine = JobQueue(), Engines()
@@ -164,8 +164,8 @@ def slow_down(watch: Watch, pairs: int) -> dict[str, float]:
         run.done.wait()
         return measure(run.events).tokens_per_second
 
-    def neighbour(does: str) -> float:
-        script = f"a, b = bytearray({MOVED}), bytearray({MOVED})\nwhile True: {does}"
+    def beside_a_neighbour() -> float:
+        script = f"a, b = bytearray({MOVED}), bytearray({MOVED})\nwhile True: b[:] = a"
         busy = subprocess.Popen([sys.executable, "-c", script])
         try:
             return alone()
@@ -182,12 +182,7 @@ def slow_down(watch: Watch, pairs: int) -> dict[str, float]:
         lab.page.close()
         return speed
 
-    ways = {
-        "": watched,
-        "_told": told,
-        "_computing_neighbour": lambda: neighbour("pass"),
-        "_moving_neighbour": lambda: neighbour("b[:] = a"),
-    }
+    ways = {"": watched, "_told": told, "_moving_neighbour": beside_a_neighbour}
     for way in (alone, *ways.values()):
         way()  # the first of each loads models and pages
     ratios: dict[str, list[float]] = {name: [] for name in ways}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -196,29 +195,6 @@ def test_presets_set_the_link_and_the_link_restores_the_settings(visit: Visit) -
     page.reload()
     page.wait_for_selector("body[data-ready]")
     expect(lab.option("eviction", "priority")).to_be_checked()
-
-
-def test_what_was_chosen_last_stays_however_late_the_answers_are(visit: Visit) -> None:
-    """Of a scenario and a switch; of a switch and a scenario."""
-    lab = visit()
-    page = opened(lab)
-    lab.slow()
-    dry, users = PRESETS["dry"], PRESETS["users"]
-    lab.choose("preset", "dry")
-    page.wait_for_timeout(100)
-    lab.toggle("paged")
-    page.wait_for_url(lambda url: asked(url) == asked(address(replace(dry.inputs, paged=False))))
-    page.wait_for_timeout(700)
-    expect(lab.switch("paged")).not_to_be_checked()
-    expect(lab.switch("enable_prefix_caching")).to_be_disabled()
-    expect(page.locator("#preset label.selected")).to_have_count(0)
-    lab.toggle("paged")
-    page.wait_for_timeout(100)
-    lab.choose("preset", "users")
-    page.wait_for_timeout(700)
-    expect(page.locator("#preset label.selected")).to_have_text(users.label)
-    expect(lab.switch("enable_prefix_caching")).to_be_enabled()
-    page.wait_for_url(lambda url: asked(url) == {})
 
 
 def test_a_mistake_is_explained_and_a_run_can_be_stopped(visit: Visit) -> None:
