@@ -112,9 +112,7 @@ def _add_compare(commands: Any) -> None:
 def _add_fit(commands: Any) -> None:
     command = commands.add_parser("fit", help="what a model and its cache take on a GPU: arithmetic, nothing is loaded")
     command.add_argument(
-        "model",
-        type=os.path.expanduser,
-        help=f"{', '.join(MODELS)}; a folder with a config.json, or a hub id",
+        "model", type=os.path.expanduser, help=f"{', '.join(MODELS)}; a folder with a config.json, or a hub id"
     )
     device = command.add_mutually_exclusive_group()
     device.add_argument(

@@ -1,4 +1,4 @@
-"""A user's choices: the engine's toggles and the sampling of one request.
+"""A user's choices: the engine's toggles, the sampling of one request, and both as text.
 
 Every error that a wrong choice can cause is raised here, or is of a type in ``lab.errors``, with a sentence that says
 what would be right.
@@ -7,9 +7,10 @@ what would be right.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal, get_args, get_type_hints
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from lab.errors import ConfigError
 
@@ -18,6 +19,30 @@ MOST_PROPOSED = 32
 """Most tokens proposed in a round."""
 HIGHEST_PRIORITY = 9
 """The highest priority of cached blocks; the lowest is 0."""
+LEAST_POSITIVE = 1e-4
+"""The least temperature above 0, and the least top_p: with less, divided logits and sums are not finite in float32."""
+SEEDS = 2**32
+"""How many seeds there are: a CPU's generator (mt19937) takes 32 bits, and ignores the rest of a larger number."""
+BOUNDS: dict[str, tuple[float, float]] = {
+    "block_size": (1, 1024),
+    "num_blocks": (1, 10_000_000),
+    "cache_priority": (0, HIGHEST_PRIORITY),
+    "num_speculative_tokens": (1, MOST_PROPOSED),
+    "prompt_lookup_min": (1, 32),
+    "prompt_lookup_max": (1, 32),
+    "early_exit_layer": (1, 10_000),
+    "synthetic_acceptance_rate": (0.0, 1.0),
+    "max_tokens": (1, 1_000_000),
+    "temperature": (0.0, 100.0),
+    "top_k": (0, 10_000_000),
+    "top_p": (LEAST_POSITIVE, 1.0),
+    "seed": (0, SEEDS - 1),
+    "logprobs": (0, 20),
+}
+"""The least and the most of every number below; pages offer these or fewer (``lab.settings``)."""
+MOST_STOPS = 16
+LONGEST_STOP = 200
+"""Most characters of a stop string."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,48 +89,23 @@ class EngineConfig:
     synthetic_acceptance_rate: float = 0.7
 
     def __post_init__(self) -> None:
-        switches = ("kv_cache", "paged", "enable_prefix_caching", "cuda_graphs", "torch_compile", "adaptive_window")
-        for name in switches:
-            _require(
-                isinstance(getattr(self, name), bool), f"{name} must be True or False, not {getattr(self, name)!r}."
-            )
-        for name in ("kv_dtype", "eviction", "prefill_attention", "kernels", "speculative"):
-            _choice(name, getattr(self, name), _choices(name))
-        require_whole("block_size", self.block_size, 1, 1024)
-        require_whole("cache_priority", self.cache_priority, 0, HIGHEST_PRIORITY)
-        if self.num_blocks is not None:
-            require_whole("num_blocks", self.num_blocks, 1, 10_000_000)
-        require_whole("num_speculative_tokens", self.num_speculative_tokens, 1, MOST_PROPOSED)
-        require_whole("prompt_lookup_max", self.prompt_lookup_max, 1, 32)
+        _require_types(self)
         require_whole("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
-        if self.early_exit_layer is not None:
-            require_whole("early_exit_layer", self.early_exit_layer, 1, 10_000)
-        _real("synthetic_acceptance_rate", self.synthetic_acceptance_rate, 0.0, 1.0)
-        if not self.kv_cache:
-            _require(
-                self.kv_dtype == "auto",
-                f"kv_dtype={self.kv_dtype!r} sets how cached keys and values are stored, and kv_cache is off: nothing "
-                "is stored. Turn the cache on, or leave kv_dtype at 'auto'.",
-            )
-            _require(
-                not self.paged,
-                "paged=True decides where cached keys and values go, and kv_cache is off: there are no blocks "
-                "to hand out. Turn the cache on, or paged off.",
-            )
+        _require(
+            self.kv_cache or self.kv_dtype == "auto",
+            f"kv_dtype={self.kv_dtype!r} sets how cached keys and values are stored, and kv_cache is off: nothing "
+            "is stored. Turn the cache on, or leave kv_dtype at 'auto'.",
+        )
+        _require(
+            self.kv_cache or not self.paged,
+            "paged=True decides where cached keys and values go, and kv_cache is off: there are no blocks "
+            "to hand out. Turn the cache on, or paged off.",
+        )
         _require(
             self.paged or not self.enable_prefix_caching,
             "enable_prefix_caching=True lets sequences share blocks, and a contiguous sequence has a run of blocks "
             "of its own. Set paged=True, or enable_prefix_caching=False.",
         )
-
-
-LEAST_POSITIVE = 1e-4
-"""The least temperature above 0, and the least top_p: with less, divided logits and sums are not finite in float32."""
-SEEDS = 2**32
-"""How many seeds there are: a CPU's generator (mt19937) takes 32 bits, and ignores the rest of a larger number."""
-MOST_STOPS = 16
-LONGEST_STOP = 200
-"""Most characters of a stop string."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,18 +131,11 @@ class SamplingParams:
     logprobs: int = 0
 
     def __post_init__(self) -> None:
-        require_whole("max_tokens", self.max_tokens, 1, 1_000_000)
-        require_whole("logprobs", self.logprobs, 0, 20)
-        _real("temperature", self.temperature, 0.0, 100.0)
+        _require_types(self)
         _require(
             self.temperature == 0 or self.temperature >= LEAST_POSITIVE,
             f"temperature must be 0 (greedy) or at least {LEAST_POSITIVE}.",
         )
-        require_whole("top_k", self.top_k, 0, 10_000_000)
-        _real("top_p", self.top_p, 0.0, 1.0)
-        _require(self.top_p >= LEAST_POSITIVE, f"top_p must be at least {LEAST_POSITIVE} (1 keeps every token).")
-        if self.seed is not None:
-            require_whole("seed", self.seed, 0, SEEDS - 1)
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop or ()
         stop = tuple(stop) if isinstance(stop, Iterable) else (stop,)
         _require(
@@ -159,11 +152,14 @@ class SamplingParams:
             "stop must be valid text: it contains half a character (a lone surrogate).",
         )
         object.__setattr__(self, "stop", stop)
-        _require(isinstance(self.ignore_eos, bool), f"ignore_eos must be True or False, not {self.ignore_eos!r}.")
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0
+
+
+_hints = functools.cache(get_type_hints)
+"""Cached: working them out takes longer than all checks together."""
 
 
 def _require(condition: bool, message: str) -> None:
@@ -171,14 +167,17 @@ def _require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-@functools.cache
-def _choices(name: str) -> tuple[str, ...]:
-    """The values that a setting may have. Cached: working them out takes longer than all other checks together."""
-    return get_args(get_type_hints(EngineConfig)[name])
-
-
-def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    _require(value in allowed, f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}.")
+def _require_types(settings: EngineConfig | SamplingParams) -> None:
+    """Raises ConfigError unless switches are switches, choices are offered, and numbers are within ``BOUNDS``."""
+    for name, hint in _hints(type(settings)).items():
+        value = getattr(settings, name)
+        if hint is bool:
+            _require(isinstance(value, bool), f"{name} must be True or False, not {value!r}.")
+        elif get_origin(hint) is Literal:
+            allowed = get_args(hint)
+            _require(value in allowed, f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}.")
+        elif name in BOUNDS and (value is not None or NoneType not in get_args(hint)):
+            (_require_real if hint is float else require_whole)(name, value, *BOUNDS[name])
 
 
 def require_whole(name: str, value: object, low: int, high: int) -> None:
@@ -187,6 +186,63 @@ def require_whole(name: str, value: object, low: int, high: int) -> None:
     _require(whole and low <= value <= high, f"{name} must be a whole number from {low:,} to {high:,}, not {value!r}.")
 
 
-def _real(name: str, value: object, low: float, high: float) -> None:
+def _require_real(name: str, value: object, low: float, high: float) -> None:
     real = isinstance(value, (int, float)) and not isinstance(value, bool)
     _require(real and low <= value <= high, f"{name} must be a number from {low} to {high}, not {value!r}.")
+
+
+# -- as text -------------------------------------------------------------------------------------
+
+
+def parse_config(text: str) -> EngineConfig:
+    """``"kv_dtype=int8, paged=true"``: fields of EngineConfig, separated by commas. "": the defaults.
+
+    Raises:
+        ConfigError: not of that form, an unknown or repeated field, or a value the field cannot have.
+    """
+    hints = _hints(EngineConfig)
+    given: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        _require(bool(equals and value), f"{part!r} is not a setting: write field=value, several separated by commas.")
+        _require(name in hints, f"there is no setting {name!r}; there are {', '.join(hints)}.")
+        _require(name not in given, f"{name} is set twice.")
+        given[name] = field_value(name, value, hints[name])
+    return EngineConfig(**given)
+
+
+def parse_configs(texts: Sequence[str]) -> dict[str, EngineConfig]:
+    """Several configurations by name: their text, or "default". Raises ConfigError, which names the wrong one."""
+    configs: dict[str, EngineConfig] = {}
+    for text in texts:
+        name = text.strip() or "default"
+        _require(name not in configs, f"{name} is listed twice.")
+        try:
+            configs[name] = parse_config(text)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from error
+    return configs
+
+
+def config_text(config: EngineConfig) -> str:
+    """Text that ``parse_config`` reads as ``config``: fields that are not at their defaults, ``speculative`` first."""
+    changed = [field.name for field in fields(config) if getattr(config, field.name) != field.default]
+    changed.sort(key=lambda name: name != "speculative")
+    return ", ".join(f"{name}={str(getattr(config, name)).lower()}" for name in changed)
+
+
+def field_value(name: str, text: str, hint: Any) -> Any:
+    """``text`` as the field's type; the class itself checks ranges and choices."""
+    if get_origin(hint) is Literal:
+        return text
+    allowed = get_args(hint) or (hint,)  # int, or int | None
+    if bool in allowed:
+        _require(text.lower() in ("true", "false"), f"{name} must be true or false, not {text!r}.")
+        return text.lower() == "true"
+    if NoneType in allowed and text.lower() == "none":
+        return None
+    try:
+        return float(text) if float in allowed else int(text)
+    except ValueError:
+        kind = "number" if float in allowed else "whole number"
+        raise ConfigError(f"{name} must be a {kind}{' or none' * (NoneType in allowed)}, not {text!r}.") from None

@@ -13,7 +13,8 @@ from transformers import PreTrainedTokenizerBase
 from lab.backends.choose import ModelBackends, choose_kernels
 from lab.backends.cpu.native_support import packed_parameters
 from lab.backends.interface import KernelChoice
-from lab.engine.engine import Engine, refuse_limits
+from lab.engine.engine import Engine
+from lab.engine.step_limits import refuse_limits
 from lab.models.devices import DeviceMap, computing, refuse_device_map, resolve_device
 from lab.models.language_model import LanguageModel
 from lab.models.loader import (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from lab.config import HIGHEST_PRIORITY, EngineConfig, SamplingParams
+from lab.config import BOUNDS, EngineConfig, SamplingParams
 from lab.util.messages import listed
 
 ENGINE_DEFAULTS = {one.name: one.default for kind in (EngineConfig, SamplingParams) for one in fields(kind)}
@@ -133,258 +133,128 @@ class Setting:
 
 
 KV_DTYPES = {"auto": "Auto", "int8": "INT8", "int4": "INT4"}
-DRAFTERS = {
-    "off": "Off",
-    "draft": "Draft",
-    "ngram": "N-gram",
-    "early_exit": "Early exit",
-    "synthetic": "Simulated",
-}
+DRAFTERS = {"off": "Off", "draft": "Draft", "ngram": "N-gram", "early_exit": "Early exit", "synthetic": "Simulated"}
 
-SETTINGS = {
-    one.name: one
-    for one in (
-        Setting("prompt", "Prompt", "The text to continue.", default="", most_characters=MAX_PROMPT, lines=3),
-        Setting("kv_cache", "KV cache", "Off: each step recomputes all tokens."),
-        Setting(
-            "kv_dtype",
-            "KV dtype",
-            "Fewer bits: less memory, more rounding.",
-            KV_DTYPES,
-            vllm="kv_cache_dtype",
-            needs=(CACHE,),
-            off="auto",
-        ),
-        Setting(
-            "paged",
-            "Paged KV cache",
-            "Off: room for the longest is reserved.",
-            needs=(CACHE,),
-            off=False,
-        ),
-        Setting(
-            "enable_prefix_caching",
-            "Prefix caching",
-            "Same beginnings share KV blocks.",
-            needs=(CACHE, PAGED),
-            off=False,
-        ),
-        Setting(
-            "speculative",
-            "Speculative decoding",
-            "Who proposes draft tokens.",
-            DRAFTERS,
-            {
-                "off": "No speculation: one token per forward pass.",
-                "draft": "A small model proposes draft tokens; the target verifies all in one pass.",
-                "ngram": "No model: proposes what followed the same tokens earlier in the text.",
-                "early_exit": "The first layers draft, all layers verify.",
-                "synthetic": "A free drafter, accepted as often as set.",
-            },
-            vllm="speculative_config.method",
-        ),
-        Setting("pair", "Models", default="matched"),
-        Setting(
-            "target", "Target model", "A local folder, or a hub id.", default="", most_characters=MAX_MODEL, hide=True
-        ),
-        Setting(
-            "draft",
-            "Draft model",
-            "Optional. Must use the same tokenizer.",
-            default="",
-            most_characters=MAX_MODEL,
-            hide=True,
-        ),
-        Setting(
-            "early_exit_layer",
-            "Early-exit layers",
-            "Layers that draft.",
-            {None: "a quarter"},
-            bounds=(1, 15),
-            needs=(drafter("early_exit", "early exit"),),
-            hide=True,
-        ),
-        Setting(
-            "synthetic_acceptance_rate",
-            "Acceptance rate",
-            "Share accepted.",
-            bounds=(0, 1),
-            step=0.05,
-            needs=(drafter("synthetic", "simulated drafting"),),
-            hide=True,
-        ),
-        Setting(
-            "num_speculative_tokens",
-            "Draft tokens (γ)",
-            "Proposed per round.",
-            bounds=(1, 8),
-            needs=(SPECULATION,),
-        ),
-        Setting(
-            "adaptive_window",
-            "Adaptive γ",
-            "γ follows acceptance and cost.",
-            needs=(SPECULATION,),
-        ),
-        Setting(
-            "prompt_lookup_min",
-            "Shortest n-gram",
-            "Fewest tokens that have to match.",
-            bounds=(1, 32),
-            needs=(drafter("ngram", "n-gram lookup"),),
-            group=None,
-        ),
-        Setting(
-            "prompt_lookup_max",
-            "Longest n-gram",
-            "Tokens that are tried to match first.",
-            bounds=(1, 32),
-            needs=(drafter("ngram", "n-gram lookup"),),
-            group=None,
-        ),
-        Setting(
-            "logprobs",
-            "Record distributions",
-            "p and q of draft tokens.",
-            {0: "Off", 5: "Top 5"},
-            needs=(SPECULATION,),
-        ),
-        Setting(
-            "block_size",
-            "Block size",
-            "Tokens per KV block.",
-            {size: str(size) for size in (4, 8, 16, 32, 64)},
-            needs=(CACHE,),
-            group="Pool",
-        ),
-        Setting(
-            "num_blocks",
-            "Blocks in the pool",
-            "Fewer make memory scarce; empty: two full contexts, or as memory allows.",
-            {None: "as memory allows"},
-            bounds=(4, 512),
-            step=None,
-            may_be_empty=True,
-            vllm="num_gpu_blocks_override",
-            needs=(CACHE,),
-            group="Pool",
-        ),
-        Setting(
-            "eviction",
-            "Eviction",
-            "Which cached prefix makes room for a new block.",
-            {"lru": "Least recently used", "priority": "Lowest priority"},
-            needs=(PREFIXES,),
-            group="Pool",
-        ),
-        Setting(
-            "cache_priority",
-            "Cache priority",
-            "Priority of the prefixes that this request leaves behind.",
-            bounds=(0, HIGHEST_PRIORITY),
-            needs=(PREFIXES, need("eviction=priority", "eviction", holds=lambda how: how == "priority")),
-            group="Pool",
-        ),
-        Setting(
-            "temperature",
-            "Temperature",
-            "0: always the likeliest token (greedy).",
-            bounds=(0, 2),
-            step=0.05,
-            group="Sampling",
-        ),
-        Setting(
-            "top_k",
-            "Top-k",
-            "Keep the k likeliest tokens; 0 keeps all.",
-            bounds=(0, 1000),
-            needs=(DRAWS,),
-            group="Sampling",
-        ),
-        Setting(
-            "top_p",
-            "Top-p",
-            "Keep the likeliest tokens up to this probability; 1 keeps all.",
-            bounds=(0.05, 1),
-            step=0.05,
-            needs=(DRAWS,),
-            group="Sampling",
-        ),
-        Setting(
-            "seed",
-            "Seed",
-            "Fix for reproducible text; leave empty for random.",
-            bounds=(0, SEEDS_OF_PAGES),
-            step=None,
-            may_be_empty=True,
-            group="Sampling",
-        ),
-        Setting(
-            "max_tokens", "Max tokens", "The run ends after this many at most.", bounds=(1, 1000), group="Sampling"
-        ),
-        Setting("stop", "Stop strings", "The text ends before the first of these.", {(): "none"}, group=None),
-        Setting(
-            "ignore_eos",
-            "End of text",
-            "Go on past the end-of-text token.",
-            {False: "heeded", True: "ignored"},
-            group=None,
-        ),
-        Setting(
-            "kernels",
-            "Kernels",
-            "Custom: Triton on a GPU, C on a CPU.",
-            {"auto": "Custom (Triton / C)", "reference": "PyTorch"},
-            group="Device",
-        ),
-        Setting(
-            "cuda_graphs",
-            "CUDA graphs",
-            "Off: kernels are launched one by one.",
-            vllm="enforce_eager (its opposite)",
-            needs=(
-                GPU,
-                need(
-                    "the KV cache and custom kernels (kernels=auto), whose steps are captured",
-                    "kv_cache",
-                    "kernels",
-                    holds=lambda kv_cache, kernels: kv_cache and kernels == "auto",
-                ),
-            ),
-            off=False,
-            group="Device",
-        ),
-        Setting(
-            "torch_compile",
-            "torch.compile",
-            "Layers are compiled; the first run waits for it.",
-            vllm="compilation_config",
-            needs=(
-                need(
-                    "a GPU for longer than one run: this Space lends one per run",
-                    "zerogpu",
-                    holds=lambda lent: not lent,
-                ),
-                need(
-                    "PyTorch kernels (kernels=reference): a step in C is compiled already",
-                    "kernels",
-                    "gpu",
-                    holds=lambda kernels, gpu: gpu or kernels == "reference",
-                ),
-            ),
-            off=False,
-            group="Device",
-        ),
-        Setting(
-            "prefill_attention",
-            "Prompt attention",
-            "Auto uses the custom kernel; the others use PyTorch SDPA.",
-            {"auto": "Auto", "math": "Math", "efficient": "Efficient", "flash": "Flash"},
-            vllm="attention_backend",
-            group="Device",
-        ),
-    )
+NGRAM, EARLY_EXIT = drafter("ngram", "n-gram lookup"), drafter("early_exit", "early exit")
+SIMULATED = drafter("synthetic", "simulated drafting")
+PRIORITIES = need("eviction=priority", "eviction", holds=lambda how: how == "priority")
+CAPTURED = need(
+    "the KV cache and custom kernels (kernels=auto), whose steps are captured",
+    "kv_cache",
+    "kernels",
+    holds=lambda kv_cache, kernels: kv_cache and kernels == "auto",
+)
+OWN_DEVICE = need("a GPU for longer than one run: this Space lends one per run", "zerogpu", holds=lambda lent: not lent)
+COMPILABLE = need(
+    "PyTorch kernels (kernels=reference): a step in C is compiled already",
+    "kernels",
+    "gpu",
+    holds=lambda kernels, gpu: gpu or kernels == "reference",
+)
+PROPOSERS = {
+    "off": "No speculation: one token per forward pass.",
+    "draft": "A small model proposes draft tokens; the target verifies all in one pass.",
+    "ngram": "No model: proposes what followed the same tokens earlier in the text.",
+    "early_exit": "The first layers draft, all layers verify.",
+    "synthetic": "A free drafter, accepted as often as set.",
 }
+RARE_NGRAM = {"bounds": BOUNDS["prompt_lookup_max"], "needs": (NGRAM,), "group": None}
+MODEL = {"default": "", "most_characters": MAX_MODEL, "hide": True}
+MAY_BE_EMPTY = {"step": None, "may_be_empty": True}
+SDPA = {"auto": "Auto", "math": "Math", "efficient": "Efficient", "flash": "Flash"}
+
+ALL = (
+    Setting("prompt", "Prompt", "The text to continue.", default="", most_characters=MAX_PROMPT, lines=3),
+    Setting("kv_cache", "KV cache", "Off: each step recomputes all tokens."),
+    Setting(
+        "kv_dtype", "KV dtype", "Fewer bits: less memory, more rounding.", KV_DTYPES, needs=(CACHE,), off="auto",
+        vllm="kv_cache_dtype",
+    ),
+    Setting("paged", "Paged KV cache", "Off: room for the longest is reserved.", needs=(CACHE,), off=False),
+    Setting(
+        "enable_prefix_caching", "Prefix caching", "Same beginnings share KV blocks.", needs=(CACHE, PAGED), off=False
+    ),
+    Setting(
+        "speculative", "Speculative decoding", "Who proposes draft tokens.", DRAFTERS, PROPOSERS,
+        vllm="speculative_config.method",
+    ),
+    Setting("pair", "Models", default="matched"),
+    Setting("target", "Target model", "A local folder, or a hub id.", **MODEL),
+    Setting("draft", "Draft model", "Optional. Must use the same tokenizer.", **MODEL),
+    Setting(
+        "early_exit_layer", "Early-exit layers", "Layers that draft.", {None: "a quarter"}, bounds=(1, 15),
+        needs=(EARLY_EXIT,), hide=True,
+    ),
+    Setting(
+        "synthetic_acceptance_rate", "Acceptance rate", "Share accepted.", bounds=(0, 1), step=0.05,
+        needs=(SIMULATED,), hide=True,
+    ),
+    Setting(
+        "num_speculative_tokens", "Draft tokens (γ)", "Proposed per round.", bounds=(1, 8), needs=(SPECULATION,)
+    ),
+    Setting("adaptive_window", "Adaptive γ", "γ follows acceptance and cost.", needs=(SPECULATION,)),
+    Setting("prompt_lookup_min", "Shortest n-gram", "Fewest tokens that have to match.", **RARE_NGRAM),
+    Setting("prompt_lookup_max", "Longest n-gram", "Tokens that are tried to match first.", **RARE_NGRAM),
+    Setting(
+        "logprobs", "Record distributions", "p and q of draft tokens.", {0: "Off", 5: "Top 5"}, needs=(SPECULATION,)
+    ),
+    Setting(
+        "block_size", "Block size", "Tokens per KV block.", {size: str(size) for size in (4, 8, 16, 32, 64)},
+        needs=(CACHE,), group="Pool",
+    ),
+    Setting(
+        "num_blocks", "Blocks in the pool",
+        "Fewer make memory scarce; empty: two full contexts, or as memory allows.", {None: "as memory allows"},
+        bounds=(4, 512), **MAY_BE_EMPTY, vllm="num_gpu_blocks_override", needs=(CACHE,), group="Pool",
+    ),
+    Setting(
+        "eviction", "Eviction", "Which cached prefix makes room for a new block.",
+        {"lru": "Least recently used", "priority": "Lowest priority"}, needs=(PREFIXES,), group="Pool",
+    ),
+    Setting(
+        "cache_priority", "Cache priority", "Priority of the prefixes that this request leaves behind.",
+        bounds=BOUNDS["cache_priority"], needs=(PREFIXES, PRIORITIES), group="Pool",
+    ),
+    Setting(
+        "temperature", "Temperature", "0: always the likeliest token (greedy).", bounds=(0, 2), step=0.05,
+        group="Sampling",
+    ),
+    Setting(
+        "top_k", "Top-k", "Keep the k likeliest tokens; 0 keeps all.", bounds=(0, 1000), needs=(DRAWS,),
+        group="Sampling",
+    ),
+    Setting(
+        "top_p", "Top-p", "Keep the likeliest tokens up to this probability; 1 keeps all.", bounds=(0.05, 1),
+        step=0.05, needs=(DRAWS,), group="Sampling",
+    ),
+    Setting(
+        "seed", "Seed", "Fix for reproducible text; leave empty for random.", bounds=(0, SEEDS_OF_PAGES),
+        **MAY_BE_EMPTY, group="Sampling",
+    ),
+    Setting("max_tokens", "Max tokens", "The run ends after this many at most.", bounds=(1, 1000), group="Sampling"),
+    Setting("stop", "Stop strings", "The text ends before the first of these.", {(): "none"}, group=None),
+    Setting(
+        "ignore_eos", "End of text", "Go on past the end-of-text token.", {False: "heeded", True: "ignored"},
+        group=None,
+    ),
+    Setting(
+        "kernels", "Kernels", "Custom: Triton on a GPU, C on a CPU.",
+        {"auto": "Custom (Triton / C)", "reference": "PyTorch"}, group="Device",
+    ),
+    Setting(
+        "cuda_graphs", "CUDA graphs", "Off: kernels are launched one by one.", vllm="enforce_eager (its opposite)",
+        needs=(GPU, CAPTURED), off=False, group="Device",
+    ),
+    Setting(
+        "torch_compile", "torch.compile", "Layers are compiled; the first run waits for it.",
+        vllm="compilation_config", needs=(OWN_DEVICE, COMPILABLE), off=False, group="Device",
+    ),
+    Setting(
+        "prefill_attention", "Prompt attention", "Auto uses the custom kernel; the others use PyTorch SDPA.", SDPA,
+        vllm="attention_backend", group="Device",
+    ),
+)  # fmt: skip
+SETTINGS = {one.name: one for one in ALL}
 """Every setting by name, in the order of forms. A setting comes after those that it needs."""
 
 

@@ -27,17 +27,14 @@ def key(file: Path) -> str:
 
 
 class Hub(ThreadingHTTPServer):
-    """Args:
-    root: the parent of the folders.
-    gated: models whose owner has to grant access.
-    xet: whether weights are in Xet storage, as the real hub's are, and not plain files.
-    seconds: delay before each piece of a file.
-    stalls: whether Xet storage keeps those waiting who ask it for parts of a file.
-    refusals: statuses with which files are refused, by owner/name/file; "xet": whatever is asked of Xet storage.
+    """Args: root: the parent of the folders. gated: models whose owner has to grant access. xet: whether weights are in
+    Xet storage, as the real hub's are, and not plain files. seconds: delay before each piece of a file. stalls: whether
+    Xet storage keeps those waiting who ask it for parts of a file. refusals: statuses with which files are refused, by
+    owner/name/file; "xet": whatever is asked of Xet storage.
 
     Attributes:
-    asked: the paths that were requested.
-    sent: how many bytes each piece had that was sent.
+        asked: the paths that were requested.
+        sent: how many bytes each piece had that was sent.
     """
 
     daemon_threads = True

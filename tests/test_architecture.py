@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FLOORS = (
     ("lab.config", "lab.errors", "lab.util"),
-    ("lab.trace", "lab.settings", "lab.config_parse"),
+    ("lab.trace", "lab.settings"),
     ("lab.kv_cache",),
     ("lab.models",),
     ("lab.backends",),

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from lab import ConfigError, EngineConfig
-from lab.config_parse import config_text, parse_config, parse_configs
+from lab.config import config_text, parse_config, parse_configs
 
 
 def test_every_type_of_field_can_be_parsed():

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from urllib.parse import urlencode
 
-from lab.config import EngineConfig
-from lab.config_parse import config_text
+from lab.config import EngineConfig, config_text
 from lab.errors import LabError
 from lab.settings import without_unused
 from visualize.pages.compare.configurations import FORM, LANES

@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-from lab.config_parse import field_value
+from lab.config import field_value
 from lab.errors import ConfigError
 from lab.settings import SETTINGS
 

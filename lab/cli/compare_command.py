@@ -9,9 +9,8 @@ from argparse import Namespace
 from lab.cli.arguments import INTERRUPTED, read_settings
 from lab.cli.common import context_full, idle_draft, interruptible, is_cut, load, read_prompt
 from lab.cli.json_results import compare_result, fell_back
-from lab.config import SamplingParams
-from lab.config_parse import parse_configs
-from lab.engine.error_messages import explain
+from lab.config import SamplingParams, parse_configs
+from lab.engine.failures import explain
 from lab.errors import ConfigError, LabError, PromptError
 from lab.measure.comparison import Summary, compare, refuse, summarise
 from lab.measure.difference import OTHER_DRAWS, draws, first_differences

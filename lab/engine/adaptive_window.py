@@ -1,11 +1,10 @@
 """The number of tokens to draft: fixed, or the one that promises the most tokens a second.
 
-With acceptance rate a, a round of g proposals gives (1 - a^(g + 1)) / (1 - a) tokens on
-average (Leviathan et al., 2211.17192, equation 1). It takes the time of g proposals, of one
-pass over g + 1 tokens per sequence, and of the work around them. The adaptive window is the g
-with the best ratio of the two: Leviathan's section 3.5 computes it from constants, Liu et al.
-(2406.14066, "goodput") and this module from measured times. The acceptance rate is that of
-recent rounds, the times are those of recent steps.
+With acceptance rate a, a round of g proposals gives (1 - a^(g + 1)) / (1 - a) tokens on average (Leviathan et al.,
+2211.17192, equation 1). It takes the time of g proposals, of one pass over g + 1 tokens per sequence, and of the work
+around them. The adaptive window is the g with the best ratio of the two: Leviathan's section 3.5 computes it from
+constants, Liu et al. (2406.14066, "goodput") and this module from measured times. The acceptance rate is that of recent
+rounds, the times are those of recent steps.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """An engine core: requests that share a cache, and the step that computes them as one batch.
 
-A step takes every sequence's tokens that are not computed yet (a whole prompt at
-first, one token afterwards), lets drafters add draft tokens, computes them all in
-one pass, verifies, commits, and rolls the cache back to what was accepted. Prefill,
-plain decoding and verification are the same step with different numbers of tokens.
+A step takes every sequence's tokens that are not computed yet (a whole prompt at first, one token afterwards), lets
+drafters add draft tokens, computes them all in one pass, verifies, commits, and rolls the cache back to what was
+accepted. Prefill, plain decoding and verification are the same step with different numbers of tokens.
 
 Lesson 12, all together. (vLLM: EngineCore.)
 """
@@ -20,8 +19,7 @@ from lab.backends.interface import Backend, DraftRound, NewTokens, PendingVerifi
 from lab.engine.async_scheduling import AsyncScheduling
 from lab.engine.detokenizer import token_text
 from lab.engine.drafters import Drafters, DraftOutput
-from lab.engine.error_messages import NOT_FINITE, explain
-from lab.engine.fallbacks import disable_drafter
+from lab.engine.failures import NOT_FINITE, disable_drafter, explain
 from lab.engine.memory_budget import Budget
 from lab.engine.scheduler import ScheduledSequence, Scheduler
 from lab.engine.sequence import Sequence

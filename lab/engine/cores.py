@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from lab.backends.interface import Backends
 from lab.config import EngineConfig
 from lab.engine.core import EngineCore
-from lab.engine.error_messages import explain
+from lab.engine.failures import explain
 from lab.engine.memory_budget import Budget
 from lab.engine.processor import Processor
 from lab.engine.sequence import Sequence

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from lab.backends.interface import PROPOSE, Backend, DraftRound, DraftTokens, NewTokens
 from lab.engine.adaptive_window import TheilSen
-from lab.engine.fallbacks import disabling_drafter
+from lab.engine.failures import disabling_drafter
 from lab.engine.pass_cost import PassCostModel, Span
 from lab.engine.scheduler import ScheduledSequence
 from lab.engine.sequence import Sequence

@@ -1,8 +1,7 @@
 """The engine: requests come in, cores take turns, events go out.
 
-``stream`` and ``submit`` hand a request over; the thread that waits for an event steps
-the engine, for all requests at once. A step belongs to one core and is shared
-by all of that core's sequences.
+``stream`` and ``submit`` hand a request over; the thread that waits for an event steps the engine, for all requests at
+once. A step belongs to one core and is shared by all of that core's sequences.
 """
 
 from __future__ import annotations
@@ -19,53 +18,51 @@ from lab.config import SEEDS, EngineConfig, SamplingParams, require_whole
 from lab.engine.cores import EngineCores
 from lab.engine.memory_budget import Budget
 from lab.engine.processor import Processor
-from lab.engine.request import Request
 from lab.engine.sequence import Sequence
-from lab.engine.step_limits import LEAST_BATCHED_TOKENS
+from lab.engine.step_limits import LARGEST_LIMIT, batched_tokens, refuse_limits
 from lab.engine.step_lock import StepLock
-from lab.errors import ConfigError
 from lab.kv_cache.block_pool import Occupancy
 from lab.models.language_model import LanguageModel
 from lab.trace.events import Event
 from lab.trace.recorder import EventListener
 from lab.trace.run import Run
 
-LARGEST_LIMIT = 2**53
-"""Largest value of the limits below: every program can count that far."""
-BATCHED_TOKENS = {"cuda": 8192, "cpu": 512}
-"""Most tokens in a step by default: a prompt's chunk of this size takes a fraction of a second."""
-SMALL_GPU, SMALL_GPU_TOKENS = 40e9, 2048
-"""On a GPU with less memory, in bytes, a step has no more tokens than these by default: a chunk of 8,192 takes almost a
-gigabyte in a model of eight billion weights."""
-FEWEST_CPU_TOKENS = 64
-CPU_STEP_FLOPS = 4e10
-"""FLOPs of a step on a CPU by default: where a model has many weights, a step with fewer tokens. A request that is
-stopped, and all others in the batch, wait for the end of a step."""
 
+class Request:
+    """A request in progress. Iterate it for its events; if several threads do, each event goes to one of them."""
 
-def batched_tokens(target: LanguageModel) -> int:
-    """The default of ``max_num_batched_tokens``: a power of two."""
-    most = BATCHED_TOKENS.get(target.device.type, BATCHED_TOKENS["cpu"])
-    if target.device.type == "cuda" and torch.cuda.get_device_properties(target.device).total_memory < SMALL_GPU:
-        return SMALL_GPU_TOKENS
-    if target.device.type == "cpu":
-        while most > FEWEST_CPU_TOKENS and 2 * target.layer_weights * most > CPU_STEP_FLOPS:
-            most //= 2
-    return most
+    def __init__(self, engine: Engine, sequence: Sequence) -> None:
+        self._engine = engine
+        self._sequence = sequence
 
+    def __iter__(self) -> Iterator[Event]:
+        """The events as they come. Closing this iterator before the end cancels the request, and so does Ctrl-C while
+        it waits. A request that is not iterated goes on with the others.
 
-def refuse_limits(max_num_seqs: int, max_num_batched_tokens: int | None, kv_bytes: int | None) -> None:
-    """Raises ConfigError for a limit of ``Engine`` that is no whole number from 1 to ``LARGEST_LIMIT``, or fewer tokens
-    than one round of speculation needs."""
-    limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "kv_bytes": kv_bytes}
-    for name, limit in limits.items():
-        if limit is not None:
-            require_whole(name, limit, 1, LARGEST_LIMIT)
-    if max_num_batched_tokens is not None and max_num_batched_tokens < LEAST_BATCHED_TOKENS:
-        raise ConfigError(
-            f"max_num_batched_tokens={max_num_batched_tokens} is too few: a step holds a whole round of a sequence, up "
-            f"to {LEAST_BATCHED_TOKENS} tokens."
-        )
+        Waiting for an event is what steps the engine, for all of its requests at once.
+        """
+        recorder = self._sequence.recorder
+        try:
+            while True:
+                yield from recorder.drain()
+                if self._sequence.finished and not recorder.pending:
+                    return
+                self._engine.advance(self._sequence)
+        finally:
+            if not self._sequence.finished:
+                self._engine.abandon(self._sequence)
+
+    def result(self) -> Run:
+        """Wait for the end and return the run, for a request whose events were not read yet."""
+        return Run(self)
+
+    def cancel(self) -> None:
+        """End the request before its next step: its blocks are freed, and a ``Finished`` event follows."""
+        self._sequence.prompt.cancelled.set()
+
+    @property
+    def finished(self) -> bool:
+        return self._sequence.finished
 
 
 class Engine:
@@ -250,10 +247,7 @@ class Engine:
         return events()
 
     def submit(
-        self,
-        prompt: str,
-        config: EngineConfig | None = None,
-        sampling: SamplingParams | None = None,
+        self, prompt: str, config: EngineConfig | None = None, sampling: SamplingParams | None = None
     ) -> Request:
         """Hand a request over; it joins the batch of those with the same cache settings.
 

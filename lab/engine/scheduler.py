@@ -1,15 +1,12 @@
 """The scheduler: which sequences compute how many tokens in the next step.
 
-There is no prefill phase and no decode phase, only known tokens that are not computed
-yet: many at first (or again, after a preemption), one afterwards. Every step serves
-the running sequences in order of arrival, then admits waiting ones, until its token
-budget is used up (continuous batching: Yu et al., Orca, OSDI 2022; chunked prefill
-beside decoding: Agrawal et al., 2308.16369). If the block pool runs dry, the newest sequence is
-preempted: it frees its blocks, and is computed again later (recomputation: Kwon et al.,
-2309.06180, section 4.5).
+There is no prefill phase and no decode phase, only known tokens that are not computed yet: many at first (or again,
+after a preemption), one afterwards. Every step serves the running sequences in order of arrival, then admits waiting
+ones, until its token budget is used up (continuous batching: Yu et al., Orca, OSDI 2022; chunked prefill beside
+decoding: Agrawal et al., 2308.16369). If the block pool runs dry, the newest sequence is preempted: it frees its
+blocks, and is computed again later (recomputation: Kwon et al., 2309.06180, section 4.5).
 
-Nothing here depends on a model; a step's cost is counted in tokens and blocks.
-Lesson 7, continuous batching.
+Nothing here depends on a model; a step's cost is counted in tokens and blocks. Lesson 7, continuous batching.
 """
 
 from __future__ import annotations
@@ -55,11 +52,7 @@ class Scheduler:
     """
 
     def __init__(
-        self,
-        blocks: BlockPool | None,
-        copy: CopyBlock | None,
-        window: Callable[[Sequence], int],
-        limits: StepLimits,
+        self, blocks: BlockPool | None, copy: CopyBlock | None, window: Callable[[Sequence], int], limits: StepLimits
     ) -> None:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # the oldest first

@@ -1,17 +1,57 @@
-"""Limits of a step's size, which shrink after a step that ran out of memory."""
+"""Limits of an engine: those of a step's size shrink after a step that ran out of memory."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Several
 
-from lab.config import MOST_PROPOSED
+import torch
+
+from lab.config import MOST_PROPOSED, require_whole
 from lab.engine.sequence import Sequence
+from lab.errors import ConfigError
+from lab.models.language_model import LanguageModel
 
 LEAST_BATCHED_TOKENS = 1 + MOST_PROPOSED
 """Fewest tokens that a step may be limited to: a whole round of a sequence."""
 TRY_AGAIN_SECONDS = 60
 """How often at most a core that is never idle tries again what there was no memory for."""
+LARGEST_LIMIT = 2**53
+"""Largest value of the limits below: every program can count that far."""
+BATCHED_TOKENS = {"cuda": 8192, "cpu": 512}
+"""Most tokens in a step by default: a prompt's chunk of this size takes a fraction of a second."""
+SMALL_GPU, SMALL_GPU_TOKENS = 40e9, 2048
+"""On a GPU with less memory, in bytes, a step has no more tokens than these by default: a chunk of 8,192 takes almost a
+gigabyte in a model of eight billion weights."""
+FEWEST_CPU_TOKENS = 64
+CPU_STEP_FLOPS = 4e10
+"""FLOPs of a step on a CPU by default: where a model has many weights, a step with fewer tokens. A request that is
+stopped, and all others in the batch, wait for the end of a step."""
+
+
+def batched_tokens(target: LanguageModel) -> int:
+    """The default of ``max_num_batched_tokens``: a power of two."""
+    most = BATCHED_TOKENS.get(target.device.type, BATCHED_TOKENS["cpu"])
+    if target.device.type == "cuda" and torch.cuda.get_device_properties(target.device).total_memory < SMALL_GPU:
+        return SMALL_GPU_TOKENS
+    if target.device.type == "cpu":
+        while most > FEWEST_CPU_TOKENS and 2 * target.layer_weights * most > CPU_STEP_FLOPS:
+            most //= 2
+    return most
+
+
+def refuse_limits(max_num_seqs: int, max_num_batched_tokens: int | None, kv_bytes: int | None) -> None:
+    """Raises ConfigError for a limit of ``Engine`` that is no whole number from 1 to ``LARGEST_LIMIT``, or fewer tokens
+    than one round of speculation needs."""
+    limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "kv_bytes": kv_bytes}
+    for name, limit in limits.items():
+        if limit is not None:
+            require_whole(name, limit, 1, LARGEST_LIMIT)
+    if max_num_batched_tokens is not None and max_num_batched_tokens < LEAST_BATCHED_TOKENS:
+        raise ConfigError(
+            f"max_num_batched_tokens={max_num_batched_tokens} is too few: a step holds a whole round of a sequence, up "
+            f"to {LEAST_BATCHED_TOKENS} tokens."
+        )
 
 
 class StepLimits:

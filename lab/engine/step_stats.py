@@ -11,7 +11,7 @@ from lab.backends.interface import Backend, Verification
 from lab.engine.adaptive_window import StepCosts, TheilSen
 from lab.engine.async_scheduling import PassAhead
 from lab.engine.drafters import DraftOutput
-from lab.engine.fallbacks import report_failures
+from lab.engine.failures import report_failures
 from lab.engine.memory_budget import Budget
 from lab.engine.pass_cost import PassCostModel, Span
 from lab.engine.scheduler import ScheduledSequence

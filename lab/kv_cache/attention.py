@@ -26,11 +26,7 @@ from lab.kv_cache.attention_metadata import BlockPlan, Group, SdpaChoice, StepPl
 NAME = "decode_lab"
 """The function's name in transformers' registry."""
 
-BACKENDS = {
-    "math": SDPBackend.MATH,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "flash": SDPBackend.FLASH_ATTENTION,
-}
+BACKENDS = {"math": SDPBackend.MATH, "efficient": SDPBackend.EFFICIENT_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 """Torch's ways to compute attention: with the whole matrix of scores in memory; in chunks (Rabe and Staats,
 2112.05682); in tiles that never leave the processor (FlashAttention: Dao et al., 2205.14135)."""
 
@@ -96,9 +92,8 @@ def _attend(
 ) -> torch.Tensor:
     """query [heads, S * T, d]; key, value [S * L, kv_heads, d] -> [S * T, heads, d].
 
-    The query heads that share a KV head are laid out as additional queries, so
-    that keys and values are never repeated (grouped-query attention: Ainslie
-    et al., 2305.13245).
+    The query heads that share a KV head are laid out as additional queries, so that keys and values are never repeated
+    (grouped-query attention: Ainslie et al., 2305.13245).
     """
     (heads, count, dim), kv_heads, rows = query.shape, key.shape[1], group.sequences
     count //= rows

@@ -1,11 +1,10 @@
 """The block pool: free, cached and live blocks of a cache.
 
-A block is ``block_size`` slots; a slot holds the keys and values of one token
-position, in every layer (PagedAttention: Kwon et al., 2309.06180, section 4.1).
+A block is ``block_size`` slots; a slot holds the keys and values of one token position, in every layer (PagedAttention:
+Kwon et al., 2309.06180, section 4.1).
 
-A block is **live** while it is in a sequence's table, **cached** when it is in none but its
-prefix can still be found, and **free** otherwise. Several tables may share a block; each
-of them counts as a reference.
+A block is **live** while it is in a sequence's table, **cached** when it is in none but its prefix can still be found,
+and **free** otherwise. Several tables may share a block; each of them counts as a reference.
 
 Lesson 5, paged blocks.
 """

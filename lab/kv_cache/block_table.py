@@ -3,13 +3,12 @@
 A table maps position to slot:
 ``slot = table[position // block_size] * block_size + position % block_size``.
 
-Two policies share this addressing, so they can be compared fairly: *contiguous*
-allocates a run of contiguous blocks, when a sequence starts, for all the tokens
-it may ever have; *paged* takes any block when one is needed and frees blocks
+Two policies share this addressing, so they can be compared fairly: *contiguous* allocates a run of contiguous blocks,
+when a sequence starts, for all the tokens it may ever have; *paged* takes any block when one is needed and frees blocks
 as soon as they hold nothing that is needed.
 
-A paged table may begin with blocks that other tables share. Before it writes into one
-of those it makes a copy of its own (copy on write: Kwon et al., 2309.06180, section 4.4).
+A paged table may begin with blocks that other tables share. Before it writes into one of those it makes a copy of its
+own (copy on write: Kwon et al., 2309.06180, section 4.4).
 
 Lesson 5, paged blocks.
 """
@@ -157,13 +156,7 @@ class BlockTable:
         references = self.pool.free(block)
         cached = not references and self.pool.holds_prefix(block)
         self._emit(
-            BlockFreed,
-            block=block,
-            owner=self.owner,
-            index=index,
-            fill=fill,
-            references=references,
-            cached=cached,
+            BlockFreed, block=block, owner=self.owner, index=index, fill=fill, references=references, cached=cached
         )
 
 

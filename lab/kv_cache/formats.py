@@ -1,8 +1,7 @@
 """Formats of a cache slot: the keys and values of one token, in every layer of one model.
 
-A format is two operations, ``write(slots, k, v)`` and ``read(where)``; every
-format works with every block policy. Slots are rows of a tensor, so a block is
-``block_size`` consecutive rows.
+A format is two operations, ``write(slots, k, v)`` and ``read(where)``; every format works with every block policy.
+Slots are rows of a tensor, so a block is ``block_size`` consecutive rows.
 
 Lessons 3, what the cache costs, and 4, INT8 and INT4 keys and values.
 """
@@ -94,10 +93,9 @@ class QuantisedLayer:
 class Int8Layer(QuantisedLayer):
     """One signed byte per number, and one float32 scale per token and KV head.
 
-    Symmetric round-to-nearest: ``scale = max|x| / 127``, ``x ~ scale * round(x / scale)``
-    ("absmax": Dettmers et al., 2208.07339, who scale a row or a column of a product's matrices so),
-    so a number is off by at most half a scale. The scale is taken over one
-    head's vector of one token: a token's outliers cost no other token precision.
+    Symmetric round-to-nearest: ``scale = max|x| / 127``, ``x ~ scale * round(x / scale)`` ("absmax": Dettmers et al.,
+    2208.07339, who scale a row or a column of a product's matrices so), so a number is off by at most half a scale. The
+    scale is taken over one head's vector of one token: a token's outliers cost no other token precision.
     """
 
     @staticmethod
@@ -189,11 +187,7 @@ def _rows(tensor: torch.Tensor, where: slice | torch.Tensor) -> torch.Tensor:
     return tensor[where] if isinstance(where, slice) else tensor.index_select(0, where)
 
 
-FORMATS: dict[KVFormat, type[PlainLayer | QuantisedLayer]] = {
-    "auto": PlainLayer,
-    "int8": Int8Layer,
-    "int4": Int4Layer,
-}
+FORMATS: dict[KVFormat, type[PlainLayer | QuantisedLayer]] = {"auto": PlainLayer, "int8": Int8Layer, "int4": Int4Layer}
 
 
 def parts(layer: LayerStorage) -> tuple[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:

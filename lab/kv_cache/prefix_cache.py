@@ -1,11 +1,9 @@
 """Finds cached blocks by the tokens that lead up to and fill them.
 
-Keys and values at a position depend on every token before it, so a full block is
-identified by its own tokens and the block before it: a chain that begins with the
-identity of the models that computed it. A hash of the chain finds a candidate; then
-the tokens themselves are compared, so that a collision costs a miss and never a wrong
-text (hash chains over blocks: vLLM's automatic prefix caching; Zheng et al.,
-2312.07104, keep the same prefixes in a radix tree).
+Keys and values at a position depend on every token before it, so a full block is identified by its own tokens and the
+block before it: a chain that begins with the identity of the models that computed it. A hash of the chain finds a
+candidate; then the tokens themselves are compared, so that a collision costs a miss and never a wrong text (hash chains
+over blocks: vLLM's automatic prefix caching; Zheng et al., 2312.07104, keep the same prefixes in a radix tree).
 
 Lesson 6, sharing prefixes.
 """

@@ -119,8 +119,7 @@ def refuse_other_than_hub_id(where: str) -> None:
 
 
 def deployment_notices(model: ModelInfo, chosen: Deployment, size: Callable[[int], str]) -> Iterator[str]:
-    """Warnings about a deployment's figures, in sentences; mostly none. ``size`` formats bytes for
-    display."""
+    """Warnings about a deployment's figures, in sentences; mostly none. ``size`` formats bytes for display."""
     longest, context = chosen.lengths.longest, model.shape.context_length
     full = chosen.cache_bytes <= 0
     if full:

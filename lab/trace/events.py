@@ -12,6 +12,7 @@ only, u is None, and a draft token is accepted if it is the target's most likely
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -35,13 +36,15 @@ EVENT_TYPES: dict[str, type[Event]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """``t_ms``: milliseconds since the run began."""
+    """``t_ms``: milliseconds since the run began. ``kind``: the class's name in files, such as "run_started"."""
 
     kind: ClassVar[str]
     t_ms: float
 
     def __init_subclass__(cls) -> None:
-        EVENT_TYPES[cls.kind] = cls  # twice: ``slots`` makes the class anew
+        cls.kind = re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        if not cls.__name__.endswith("Event"):  # a base of some
+            EVENT_TYPES[cls.kind] = cls  # twice: ``slots`` makes the class anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,6 @@ class RunStarted(Event):
         hardware: the accelerator's name, or the processor and its cores. "": not known (files of earlier versions).
     """
 
-    kind: ClassVar[str] = "run_started"
     prompt: str
     prompt_token_ids: tuple[int, ...]
     prompt_pieces: tuple[str, ...]
@@ -95,7 +97,6 @@ class Admitted(Event):
         live_blocks, cached_blocks: the pool just before.
     """
 
-    kind: ClassVar[str] = "admitted"
     owner: int
     running: int
     waiting: int
@@ -109,7 +110,6 @@ class Preempted(Event):
     """The pool ran out of blocks, or a step out of memory (``cause``): the sequence gave up the blocks of its
     ``tokens`` and waits. Those that are not found in the cache when it goes on are computed again."""
 
-    kind: ClassVar[str] = "preempted"
     tokens: int
     cause: Shortage = "blocks"
 
@@ -119,7 +119,6 @@ class FellBack(Event):
     """A ``part`` failed and the run goes on without it: with plain decoding, the model's own dtype in the cache, the
     reference kernel, kernels launched one by one, uncompiled layers, or fewer blocks. ``reason`` is a sentence."""
 
-    kind: ClassVar[str] = "fell_back"
     part: Part
     reason: str
 
@@ -128,7 +127,6 @@ class FellBack(Event):
 class CacheDropped(Event):
     """The cache's contents came from other weights, another dtype or adapter: all of it is computed again."""
 
-    kind: ClassVar[str] = "cache_dropped"
     reason: str
 
 
@@ -143,7 +141,6 @@ class WindowChanged(Event):
             over its text and ``gamma`` more). None: only passes of one size were timed, and ``gamma`` is a trial.
     """
 
-    kind: ClassVar[str] = "window_changed"
     step: int
     gamma: int
     acceptance: float
@@ -158,38 +155,36 @@ class Prefilled(Event):
     Of a sequence that was admitted several times before, the fewest that it found.
     """
 
-    kind: ClassVar[str] = "prefilled"
     tokens: int
     cached_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposed(Event):
-    """The drafter proposes a token, ``position`` 0 to gamma - 1 of its round.
+class TokenEvent(Event):
+    """A fact about a token at ``position`` of a round, from 0."""
 
-    A proposal that comes from no distribution has q = 1: prompt lookup's, or a synthetic drafter's.
-    """
-
-    kind: ClassVar[str] = "proposed"
     step: int
     position: int
     token_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposed(TokenEvent):
+    """The drafter proposes a token. One that comes from no distribution has q = 1: prompt lookup's, or a synthetic
+    drafter's."""
+
     text: str
     q: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged(Event):
+class Judged(TokenEvent):
     """The target's verdict on a proposal: accepted if u < p / q (greedy: if it is the most likely token).
 
     A synthetic drafter's proposal is accepted if it is the target's own token; u is None.
     Proposals after the first rejected one are never judged: they have no event.
     """
 
-    kind: ClassVar[str] = "judged"
-    step: int
-    position: int
-    token_id: int
     p: float
     q: float
     u: float | None
@@ -203,14 +198,12 @@ class Distributions(Event):
     It has p and q of the proposal (first) and of the most likely tokens under p and under q. If the proposal was
     rejected and its replacement drawn, it also has those of the replacement and of the most likely tokens under
     ``residual``, the normalised max(p - q, 0) that it was drawn from. ``residual`` is None where nothing was drawn from
-    it (accepted; greedy; a synthetic drafter), q where the drafter has none (a synthetic one). Prompt lookup's q is 1
-    on its proposal.
+    it (accepted; greedy; a synthetic drafter), q where the drafter has none (a synthetic one).
 
     ``overlap`` is the sum of min(p, q) over all tokens: the probability that a proposal drawn here is accepted
     (Leviathan et al., 2211.17192, theorem 3.5). None where no verdict was drawn, and in files that lack it.
     """
 
-    kind: ClassVar[str] = "distributions"
     step: int
     position: int
     token_ids: tuple[int, ...]
@@ -222,26 +215,18 @@ class Distributions(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered(Event):
+class Recovered(TokenEvent):
     """The token in place of the rejected proposal at ``position``: drawn from the residual max(p - q, 0), or the
     target's own where proposals are compared with that (greedily, or without a q)."""
 
-    kind: ClassVar[str] = "recovered"
-    step: int
-    position: int
-    token_id: int
     text: str
     p: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bonus(Event):
+class Bonus(TokenEvent):
     """All proposals were accepted: one more token, from the target's own distribution."""
 
-    kind: ClassVar[str] = "bonus"
-    step: int
-    position: int
-    token_id: int
     text: str
     p: float
 
@@ -250,13 +235,11 @@ class Bonus(Event):
 class Committed(Event):
     """Tokens that are now part of the output, oldest first, and the text they add.
 
-    ``pieces`` has one string per token; joined they are ``text``. A character whose bytes span
-    several tokens is in the piece of the last of them. Text that may yet turn out to
-    be the beginning of a stop string is held back and comes with a later commit.
+    ``pieces`` has one string per token; joined they are ``text``. A character whose bytes span several tokens is in the
+    piece of the last of them. Text that may be the beginning of a stop string comes with a later commit.
     ``probabilities`` are p.
     """
 
-    kind: ClassVar[str] = "committed"
     step: int
     token_ids: tuple[int, ...]
     origins: tuple[Origin, ...]
@@ -266,53 +249,42 @@ class Committed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockAllocated(Event):
-    """``block`` of the pool becomes entry ``index`` of the block table of sequence ``owner``.
+class BlockEvent(Event):
+    """``block`` of the pool is entry ``index`` of the block table of sequence ``owner``."""
 
-    ``fill`` of its slots already hold tokens of the sequence: none, in a block just taken.
-    """
-
-    kind: ClassVar[str] = "block_allocated"
     block: int
     owner: int
     index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockAllocated(BlockEvent):
+    """The block joins the table. ``fill`` of its slots already hold tokens of the sequence: none, in one just taken."""
+
     fill: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockShared(Event):
-    """As ``BlockAllocated``, but the block already holds the sequence's tokens: they were found by their
-    prefix, or belong to another sequence that begins alike. ``references`` tables share it now."""
+class BlockShared(BlockEvent):
+    """As ``BlockAllocated``, but the block already holds the sequence's tokens: they were found by their prefix, or
+    belong to another sequence that begins alike. ``references`` tables share it now."""
 
-    kind: ClassVar[str] = "block_shared"
-    block: int
-    owner: int
-    index: int
     fill: int
     references: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockCopied(Event):
-    """As ``BlockAllocated``, but ``fill`` slots were copied from ``source``, a block of another
-    sequence that begins alike and goes on differently (copy on write)."""
+class BlockCopied(BlockEvent):
+    """As ``BlockAllocated``, but ``fill`` slots were copied from ``source``, a block of another sequence that begins
+    alike and goes on differently (copy on write)."""
 
-    kind: ClassVar[str] = "block_copied"
-    block: int
-    owner: int
-    index: int
     fill: int
     source: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockStored(Event):
-    """``block`` is full: from now on its prefix can be found by others, and it is never written to again."""
-
-    kind: ClassVar[str] = "block_stored"
-    block: int
-    owner: int
-    index: int
+class BlockStored(BlockEvent):
+    """The block is full: from now on its prefix can be found by others, and it is never written to again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,20 +292,15 @@ class BlockEvicted(Event):
     """``block`` was cached and is needed: its prefix can no longer be found. It goes into a table next
     (``BlockAllocated``, ``BlockCopied``); if memory runs out over the copy, it is free."""
 
-    kind: ClassVar[str] = "block_evicted"
     block: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockFreed(Event):
-    """``block`` leaves the sequence's table; ``fill`` of its slots still held tokens in use
-    (0 if it held nothing but rejected ones). ``references`` other sequences still share it;
-    if none does, it is free, or ``cached`` if its prefix can still be found."""
+class BlockFreed(BlockEvent):
+    """The block leaves the table; ``fill`` of its slots still held tokens in use (0: nothing but rejected ones).
+    ``references`` other sequences still share it; if none does, it is free, or ``cached`` if its prefix can be found.
+    """
 
-    kind: ClassVar[str] = "block_freed"
-    block: int
-    owner: int
-    index: int
     fill: int
     references: int
     cached: bool
@@ -343,20 +310,17 @@ class BlockFreed(Event):
 class StepTimed(Event):
     """Closes a step. Times in milliseconds; they add up to ``total_ms``.
 
-    ``draft_ms``: the draft's passes (its prefill too), or a lookup's search. ``verify_ms``: the target's pass.
-    Both include packing and launching on the host, for which a GPU that has nothing else queued waits.
-    ``sample_ms``: probabilities, draws and verdicts. ``rest_ms``: everything else. They are the
-    batch's: ``batch_sequences`` shared the pass, with ``batch_tokens`` between them. So are ``draft_bytes``,
-    ``draft_flops``, ``verify_bytes`` and ``verify_flops``: what those passes had to move and to compute
-    (``lab.engine.pass_cost``).
-    ``target_tokens``: those of this sequence. ``kv_tokens``: tokens whose keys and
-    values are kept. The ``kv_`` bytes are those of the cache: reserved while the step was computed, proposals
-    included, and used by the tokens that are kept. ``memory_bytes`` are those of
-    the device while it computes the target's pass (CUDA: peak since the engine was last idle; CPU: resident size of
-    the process).
+    ``draft_ms``: the draft's passes (its prefill too), or a lookup's search. ``verify_ms``: the target's pass. Both
+    include packing and launching on the host, for which a GPU that has nothing else queued waits. ``sample_ms``:
+    probabilities, draws and verdicts. ``rest_ms``: everything else. They are the batch's: ``batch_sequences`` shared
+    the pass, with ``batch_tokens`` between them. So are ``draft_bytes``, ``draft_flops``, ``verify_bytes`` and
+    ``verify_flops``: what those passes had to move and to compute (``lab.engine.pass_cost``). ``target_tokens``: those
+    of this sequence. ``kv_tokens``: tokens whose keys and values are kept. The ``kv_`` bytes are those of the cache:
+    reserved while the step was computed, proposals included, and used by the tokens that are kept. ``memory_bytes`` are
+    those of the device while it computes the target's pass (CUDA: peak since the engine was last idle; CPU: resident
+    size of the process).
     """
 
-    kind: ClassVar[str] = "step_timed"
     step: int
     step_kind: StepKind
     target_tokens: int
@@ -381,12 +345,10 @@ class StepTimed(Event):
 class Finished(Event):
     """The run is over.
 
-    ``text`` is what had been held back until now (half a stop string, or a character
-    whose last bytes never came) and belongs to the output. ``message`` says what
-    went wrong if ``reason`` is "error"; otherwise it is empty.
+    ``text`` is what had been held back until now (half a stop string, or a character whose last bytes never came) and
+    belongs to the output. ``message`` says what went wrong if ``reason`` is "error"; otherwise it is empty.
     """
 
-    kind: ClassVar[str] = "finished"
     reason: StopReason
     text: str
     message: str

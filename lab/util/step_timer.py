@@ -12,9 +12,8 @@ import torch
 class StepTimer:
     """Times the parts of a step: each ``mark(part)`` ends a part that began at the previous mark (or at the start).
 
-    On a CPU marks read the clock. On CUDA they record events in the stream, which
-    cost the device nothing; ``read`` is called once the step's result has been
-    copied to the host, when there is nothing left to wait for.
+    On a CPU marks read the clock. On CUDA they record events in the stream, which cost the device nothing; ``read`` is
+    called once the step's result has been copied to the host, when there is nothing left to wait for.
     """
 
     def __init__(self, device: torch.device) -> None:

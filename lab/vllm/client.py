@@ -110,11 +110,7 @@ class Server:
             "stream": True,
             "stream_options": {"include_usage": True},  # the last message then has the metrics, too
         }
-        others = {
-            "seed": sampling.seed,
-            "stop": list(sampling.stop) or None,
-            "ignore_eos": sampling.ignore_eos or None,
-        }
+        others = {"seed": sampling.seed, "stop": list(sampling.stop) or None, "ignore_eos": sampling.ignore_eos or None}
         asked |= {name: value for name, value in others.items() if value is not None}
         answer, pieces = CompletionReader(), 0
         async with self._asked("POST", "/v1/completions", ANSWER_SECONDS, json=asked) as response:

@@ -13,8 +13,9 @@ from lab.backends.cpu.build import BuildError
 from lab.cli.json_results import compare_result
 from lab.config import EngineConfig, SamplingParams
 from lab.errors import ConfigError, LabError, PromptError
-from lab.measure.comparison import Spread, compare, summarise, turns, typical
+from lab.measure.comparison import compare, summarise, typical
 from lab.measure.difference import first_difference
+from lab.measure.measuring import Spread, turns
 from lab.measure.scaling_fit import CACHED, TOGETHER, UNCACHED, measure_growth
 from lab.trace.events import Committed, FellBack, Judged, Proposed
 from lab.trace.run import Run

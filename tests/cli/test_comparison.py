@@ -14,7 +14,7 @@ import torch
 from lab import Run
 from lab.cli import compare_command as compare
 from lab.cli.arguments import INTERRUPTED
-from lab.measure.comparison import Spread
+from lab.measure.measuring import Spread
 from lab.trace.events import Finished
 from tests.cli.conftest import PROMPT, Shell
 

@@ -14,7 +14,7 @@ import torch
 from lab import SamplingParams
 from lab.backends.torch.rejection_sampler import Acceptance, greedy_verify, rejection_sample
 from lab.backends.torch.sampler import distribution, draw
-from lab.measure.goodness_of_fit import g_test
+from lab.measure.interval import g_test
 
 VOCABULARY = 8
 ROUNDS = 200_000
@@ -60,10 +60,7 @@ def play(sampling: SamplingParams, judge, seed: int) -> tuple[float, float]:
     expected_first = target[0]
     pairs = torch.bincount(out_first * VOCABULARY + out_second, minlength=VOCABULARY**2)
     expected_pairs = (expected_first[:, None] * target).flatten()
-    return (
-        g_test(torch.bincount(out_first, minlength=VOCABULARY), expected_first),
-        g_test(pairs, expected_pairs),
-    )
+    return (g_test(torch.bincount(out_first, minlength=VOCABULARY), expected_first), g_test(pairs, expected_pairs))
 
 
 def redraws_from_p(p, q, proposals, u, u_next) -> Acceptance:

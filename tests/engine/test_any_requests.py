@@ -11,17 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lab import EngineConfig, SamplingParams
-from lab.engine.request import Request
+from lab.engine.engine import Request
 from lab.engine.scheduler import Scheduler
 from lab.engine.step_limits import StepLimits
-from lab.trace.events import (
-    Admitted,
-    Event,
-    Finished,
-    Preempted,
-    Prefilled,
-    StepTimed,
-)
+from lab.trace.events import Admitted, Event, Finished, Preempted, Prefilled, StepTimed
 from lab.trace.recorder import Recorder
 from lab.trace.run import Run
 from tests.scripted_engine import LETTERS, alone, engine, kinds

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lab import ConfigError, EngineConfig, SamplingParams
-from lab.engine.engine import batched_tokens
+from lab.engine.step_limits import batched_tokens
 from lab.trace.events import Admitted, Event, Finished, Prefilled, StepTimed
 from tests import tiny_models
 

@@ -14,7 +14,7 @@ import torch
 from lab import ConfigError, EngineConfig, PromptError, SamplingParams
 from lab.engine import core as pool
 from lab.engine import cores as pools
-from lab.engine import fallbacks
+from lab.engine import failures
 from lab.kv_cache.formats import Int4Layer, Int8Layer, KVStorage
 from lab.load import new_engine
 from lab.trace.events import Admitted, BlockAllocated, BlockStored, FellBack, Prefilled, Proposed, RunStarted, StepTimed
@@ -192,7 +192,7 @@ def test_a_cache_given_up_is_freed_before_another_is_made(lab, monkeypatch, draf
         return dequantise(numbers, scale)
 
     monkeypatch.setattr(KVStorage, "__init__", making)
-    for module in (fallbacks, pools):
+    for module in (failures, pools):
         monkeypatch.setattr(module, "log", Mock())  # pytest keeps what is logged
     monkeypatch.setattr(Int8Layer, "dequantise", staticmethod(broken))
     config = replace(PLAIN, kv_dtype="int8", speculative=drafter)

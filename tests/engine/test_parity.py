@@ -54,9 +54,7 @@ CASES = [
     pytest.param(architecture, config, draft, id=f"{architecture}-{describe(config)}-{draft}")
     for i, architecture in enumerate(tiny_models.CONFIGS)
     for j, draft in enumerate(GUESSES)
-    for config in [
-        [config for config in LOSSLESS if (config.speculative == "off") == (draft == "off")][(i + j) % 3],
-    ]
+    for config in [[config for config in LOSSLESS if (config.speculative == "off") == (draft == "off")][(i + j) % 3]]
 ]
 
 

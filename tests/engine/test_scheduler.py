@@ -8,18 +8,9 @@ import pytest
 import torch
 
 from lab import EngineConfig, SamplingParams
-from lab.engine.request import Request
+from lab.engine.engine import Request
 from lab.load import new_engine
-from lab.trace.events import (
-    Admitted,
-    BlockCopied,
-    BlockShared,
-    Committed,
-    FellBack,
-    Preempted,
-    Prefilled,
-    StepTimed,
-)
+from lab.trace.events import Admitted, BlockCopied, BlockShared, Committed, FellBack, Preempted, Prefilled, StepTimed
 from lab.trace.run import Run
 from tests.scripted_engine import LETTERS, PLAIN, VOCABULARY, WORDS, alone, engine, kinds
 from tests.scripted_model import RememberingModel

@@ -140,10 +140,7 @@ def test_flops_equal_those_of_the_torch_counter(architecture):
     positions that each token sees; for one token both are the same. Until 2.12 it counts the rotary angles, too.
     """
     model = LanguageModel(tiny_models.random_model(architecture), architecture)
-    passes, position = (
-        costs(model, None),
-        4 * model.layers * model.kv_heads * model.query_groups * model.head_dim,
-    )
+    passes, position = (costs(model, None), 4 * model.layers * model.kv_heads * model.query_groups * model.head_dim)
     cache = DynamicCache()
     with model.stock_attention() as stock, sdpa_kernel(SDPBackend.MATH), torch.inference_mode():
         for span, unseen in ((Span(0, 10, keep=1), 45), (Span(10, 11, keep=1), 0)):

@@ -15,8 +15,7 @@ from dataclasses import replace
 import gradio as gr
 
 from lab.cli.json_results import JsonResult, compare_result, fit_result, run_result
-from lab.config import EngineConfig, KVFormat, SamplingParams
-from lab.config_parse import parse_configs
+from lab.config import EngineConfig, KVFormat, SamplingParams, parse_configs
 from lab.errors import ConfigError, LabError
 from lab.measure.comparison import MAX_CONFIGS, MIN_CONFIGS
 from lab.measure.comparison import compare as compared

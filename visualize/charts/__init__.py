@@ -3,6 +3,7 @@
 from typing import Any
 
 from visualize.charts import block_charts as blocks
+from visualize.charts import pool_charts
 from visualize.charts import recompute_chart as recomputed
 from visualize.charts import rounds_chart as rounds
 from visualize.charts import timing_chart as timing
@@ -24,6 +25,7 @@ def start() -> dict[str, Columns]:
     return {
         "rounds": rounds.columns(),
         "blocks": blocks.columns(blocks.AT_REST),
+        "occupancy": pool_charts.columns()["occupancy"],
         "recomputed": recomputed.columns(),
         "timing": timing.columns(),
     }

@@ -57,9 +57,10 @@ from lab.trace.metrics import Meter
 from lab.trace.roofline import achieved, limits_of
 from lab.trace.verdict_rounding import round_verdict, significant
 from visualize.charts import block_charts as blocks
+from visualize.charts import pool_charts
 from visualize.charts import rounds_chart as rounds
 from visualize.charts import timing_chart as timing
-from visualize.reduce.block_map import PoolEvent, RunBlocks
+from visualize.reduce.block_map import BlockMap, PoolEvent, RunBlocks
 from visualize.reduce.metric_cards import PreviousRun, rows
 from visualize.reduce.narration import Narrator, limit
 from visualize.reduce.pass_times import RecomputedView, TimingView
@@ -101,6 +102,7 @@ class Reducer:
         self._captions: dict[str, str] = {}
         self._notice = ""
         self._generated = 0
+        self._owner = -1
         self._step = Step()
 
     def feed(self, events: Iterable[Event]) -> list[Frame]:
@@ -110,6 +112,9 @@ class Reducer:
             self._meter.take(event)
             if isinstance(event, PoolEvent):
                 self._pool.take(event)
+            if self._seq:
+                self._owner = event.owner if isinstance(event, Admitted) else self._owner
+                self._map.take(self._owner, event)
             match event:
                 case RunStarted():
                     frames.append(self._frame(event, self._head(event)))
@@ -137,10 +142,10 @@ class Reducer:
         """A frame of ``changes`` and of what changed in the pool, the layout, the captions and the readouts."""
         frame = {"seq": self._seq, "t_ms": round(event.t_ms, 3), "step": self._at}
         self._seq += 1
-        charts = changes.get("charts", {}) | {"blocks": self._pool.patches()}
+        charts = changes.get("charts", {}) | {"blocks": self._pool.patches(), "pool": self._map.patches()}
         changes["charts"] = {name: patches for name, patches in charts.items() if patches}
         changes["layout"] = self._moved(changes.get("layout", {}))
-        captions = changes.get("captions", {}) | {"blocks": self._pool.caption()}
+        captions = changes.get("captions", {}) | {"blocks": self._pool.caption(), "pool": self._map.caption()}
         changes["captions"] = news(self._captions, captions)
         over = isinstance(event, Finished)
         changes["readouts"] = news(self._readouts, rows(self._meter.metrics(), self._config, self._before, over=over))
@@ -159,6 +164,7 @@ class Reducer:
         self._started, self._config = run, run.config
         speculative = run.config["speculative"]
         self._pool = RunBlocks(run.num_blocks, run.config["block_size"])
+        self._map = BlockMap(run.num_blocks, run.config["block_size"], alone=True)
         self._narrator = Narrator(run.config, len(run.prompt_token_ids), run.sampling["max_tokens"])
         self._limits = limits_of(run)
         if self._recorded:
@@ -171,7 +177,8 @@ class Reducer:
             "head": {**about(run), "prompt": prompt, **words, "recorded": self._recorded},
             "say": self._narrator.asked(),
             "compared": difference(self._before.started, run) if self._before and not self._recorded else "",
-            "columns": {"blocks": blocks.columns(run.num_blocks)},
+            "columns": {"blocks": blocks.columns(run.num_blocks), "pool": self._map.columns()}
+            | {"occupancy": pool_charts.columns()["occupancy"]},
             "layout": {"rounds": rounds.rows(guesses), "blocks": blocks.layout(run.num_blocks)},
             "captions": {"rounds": rounds.caption(1), "timing": ""},
         }
@@ -187,7 +194,9 @@ class Reducer:
             "rounds": step.squares(timed.step, self._config["speculative"]),
             "timing": self._timing.take(timed, len(tokens), near),
         }
+        charts |= pool_charts.occupancy(timed.t_ms / 1000, self._map.occupancy())
         layout = {"rounds": rounds.layout(timed.step), "timing": self._timing.layout(timed.step)}
+        layout["occupancy"] = pool_charts.layout(timed.t_ms / 1000, self._map.num_blocks, 0, 0)["occupancy"]
         captions = {"rounds": rounds.caption(timed.batch_sequences), "timing": timing.caption(timed, near)}
         if not self._config["kv_cache"]:
             charts["recomputed"] = self._recomputed.take(timed, len(step.proposals))

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lab.config import EngineConfig, SamplingParams
-from lab.config_parse import parse_config
+from lab.config import EngineConfig, SamplingParams, parse_config
 from lab.errors import ConfigError
 from lab.measure.comparison import MAX_CONFIGS, MIN_CONFIGS
 from lab.models.devices import has_gpu
@@ -97,7 +96,7 @@ FORM = Form(
 class CompareInputs(FORM.values_class("CompareValues")):
     """The page's controls, with their initial values.
 
-    ``lanes``: keys of ``LANES``. ``own``: other settings, one per line (``lab.config_parse``), perhaps after a name
+    ``lanes``: keys of ``LANES``. ``own``: other settings, one per line (``lab.config``), perhaps after a name
     and a colon.
     """
 
