@@ -233,8 +233,9 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
     lab.until_asked(at="50.0")
     page.locator("#lanes input").first.press("Home")  # of which a checkbox makes no use
     page.wait_for_function("document.querySelector('.clock').value === '0'")
-    page.keyboard.press("Space")
     page.click(".contest-say")
+    page.keyboard.press("Space")
+    expect(page.locator(".play")).not_to_have_text(again)
     page.keyboard.press("End")
     expect(page.locator(".play")).to_have_text(again)
     scrubbed(page, 0.5)

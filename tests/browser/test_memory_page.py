@@ -63,6 +63,7 @@ def test_mistakes_are_explained_and_lose_nothing(visit: Visit) -> None:
     lab = visit()
     page = lab.at("memory", mean="many", gpu="other")
     said = page.locator(SHEET)
+    assert "mean" in notices(page).inner_text()
     page.wait_for_selector("#memory input")
     appeared(page)
     page.fill("#memory input", "0")
@@ -70,7 +71,6 @@ def test_mistakes_are_explained_and_lose_nothing(visit: Visit) -> None:
     lab.pick("gpu", "H100")
     expect(page.locator("#memory")).to_be_hidden()  # and stands in nobody's way
     page.wait_for_selector(FRESH)
-    assert "mean" in notices(page).inner_text()
     before = per_token(page)
     page.fill("#mean input", "9999")
     expect(page.locator(f"{SHEET}.problem")).to_contain_text("4,096")

@@ -91,7 +91,7 @@ def test_formats_paging_speculation_and_no_cache_take_visible_effect(visit: Visi
 
 
 def test_every_drafter_leaves_the_text_unchanged_and_drafts_as_well_as_it_can(visit: Visit) -> None:
-    lab, texts, kept = visit().open(prompt=TALE, max_tokens=40, temperature=0, adaptive_window=1), {}, {}
+    lab, texts, kept = visit().open(prompt=TALE, max_tokens=60, temperature=0, adaptive_window=1), {}, {}
     for name in ("early_exit", *DRAFTERS, "mismatched"):
         if name == "mismatched":
             lab.choose("speculative", "draft")
