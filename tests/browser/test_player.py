@@ -182,7 +182,8 @@ UNVEILED = """(calm) => {
   });
   const { _fullData: drawn } = document.querySelector("[data-chart=rounds] .plot");
   const glyphs = drawn.some(({ mode }) => mode?.includes("text"));
-  return stage.dataset.seq > 3 && !(calm && stage.ariaBusy === "true") && { seq: Number(stage.dataset.seq), charts, glyphs };
+  const seen = { seq: Number(stage.dataset.seq), charts, glyphs };
+  return seen.seq > 3 && !(calm && stage.ariaBusy === "true") && seen;
 }"""
 
 
