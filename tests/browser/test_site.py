@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from lab import Run
 from tests import forked
@@ -145,19 +145,20 @@ def stands_for_others(path: Path) -> bool:
 
 
 def test_every_page_fits_a_phone_is_accessible_and_without_javascript_says_so(
-    alone: Page, browser: Browser, site: Path
+    offline: BrowserContext, browser: Browser, site: Path
 ) -> None:
-    alone.set_viewport_size({"width": 360, "height": 760})
-    context = browser.new_context(offline=True, java_script_enabled=False)
+    looked, context = offline.new_page(), browser.new_context(offline=True, java_script_enabled=False)
     page = context.new_page()
+    looked.set_viewport_size({"width": 360, "height": 760})
     for path in filter(stands_for_others, sorted(site.rglob("*.html"))):
-        alone.goto(path.as_uri())
-        alone.evaluate(RECORDED_ELSEWHERE)
-        assert alone.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
-        assert alone.evaluate(SMALL) == [], path
-        assert violations(alone) == [], path
+        looked.goto(path.as_uri())
+        looked.evaluate(RECORDED_ELSEWHERE)
+        assert looked.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+        assert looked.evaluate(SMALL) == [], path
+        assert violations(looked) == [], path
         page.goto(path.as_uri())
         expect(page.locator("noscript p")).to_be_visible()
         assert page.locator("button:visible, select:visible, input:visible").count() == 0, "no dead controls"
         assert "Press Run" not in path.read_text("utf-8"), path
+    looked.close()
     context.close()
