@@ -21,7 +21,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from lab import Engine, LabError, SamplingParams, load_engine
-from lab.backends.cpu.threads import threads
+from lab.backends.cpu.cpu_count import threads
 from lab.bench.gpu.session import PARTS, SECONDS, format_gpu, is_whole, run_gpu
 from lab.bench.output import writable, write
 from lab.claims import CLAIMS

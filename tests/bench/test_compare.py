@@ -177,7 +177,7 @@ def test_without_a_compiler_settings_are_compared_as_torch_computes_them(monkeyp
 
     monkeypatch.setattr("lab.backends.cpu.native_model.library", refuse)
     # bfloat16 does not hold its weights
-    monkeypatch.setattr("lab.backends.cpu.native_support.refusal", lambda model: None)
+    monkeypatch.setattr("lab.backends.cpu.native_model.refusal", lambda model: None)
     engine = tiny_models.engine("llama", "good")
     runs = {turn.name: [run] for turn, run in compare(engine, PROMPT, CONFIGS, SAMPLING, 1) if turn.repeat}
     assert runs.keys() == CONFIGS.keys()

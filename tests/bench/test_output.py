@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lab import EngineConfig
-from lab.backends.cpu.native_support import native_step
+from lab.backends.cpu.native_model import native_step
 from lab.bench import __main__ as command
 from lab.bench import ab_test, step_times
 from lab.bench.output import format_table, write

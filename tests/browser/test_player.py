@@ -37,6 +37,9 @@ def assert_shows(lab: Lab, frames: list[Frame], seq: int) -> None:
     for name in ("rounds", "blocks", "timing"):
         drawn = list(seen[name].values())
         assert drawn == [sum(y is not None for y in trace["y"]) for trace in picture.columns[name]], name
+    rows = picture.columns["pool"][0]
+    counts = {state: rows.get("state", []).count(state) for state in ("live", "cached", "free")}
+    assert seen["squares"] == counts | {"fill": sum(fill > 0 for fill in rows.get("fill", []))}
     shown = {name: value for name, value in seen["numbers"].items() if name in picture.readouts}
     assert shown == {name: row[0] for name, row in picture.readouts.items()}
     assert lab.page.inner_text("[data-chart=blocks] .caption") == picture.captions["blocks"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 from lab.kv_cache.block_pool import Occupancy
@@ -25,7 +24,6 @@ from lab.trace.events import (
 )
 from lab.util.messages import counted
 from visualize.charts.base import Columns, Patch
-from visualize.charts.block_charts import CACHED, FREE, OTHERS, Block, change
 
 Row = Mapping[str, Any]
 
@@ -60,7 +58,16 @@ Mark = Literal["", "found", "copied", "preempted", "evicted"]
 """What just happened to a block: it was found, by its prefix or in another continuation of the prompt; it is a copy of
 a shared block; a preempted sequence, the last that had it, gave it back; its prefix was evicted."""
 
-FREE_ROW = {"state": "free", "owners": [], "fill": 0, "vain": 0, "stored": False, "mark": ""}
+FREE_ROW = {
+    "state": "free",
+    "owners": [],
+    "index": 0,
+    "references": 0,
+    "fill": 0,
+    "vain": 0,
+    "stored": False,
+    "mark": "",
+}
 
 
 class BlockMap:
@@ -71,6 +78,8 @@ class BlockMap:
 
         state    "live": in a block table. "cached": free to take, but its tokens can still be found. "free".
         owners   the numbers of the sequences that hold it. A live block without any is another run's.
+        index    its place in their block tables.
+        references  sequences that held it when it was found (``alone``); 0: it was not.
         fill     slots that hold tokens of a text. Of a free block: those it had when the run ended (``alone``); pale.
         vain     slots after those that the last step wrote for rejected draft tokens (``alone``), perhaps in a block
                  that was freed at once.
@@ -98,6 +107,7 @@ class BlockMap:
         self._vain: dict[int, int] = {}
         self._proposed = 0  # draft tokens of a run alone, in this step
         self._freed: dict[int, int] = {}  # blocks of a run alone that were freed since its last step: their index
+        self._references: dict[int, int] = {}
         self._marks: dict[int, Mark] = {}
         self._giving_up: set[int] = set()
         self._elsewhere: set[int] = set()
@@ -235,6 +245,7 @@ class BlockMap:
         self.tables.setdefault(owner, {})[event.index] = block
         if isinstance(event, BlockShared):
             self._marks[block] = "found"
+            self._references[block] = event.references if self._alone else 0
             if event.fill == self.block_size:  # a tail may be shared too, until it is written to
                 self._stored.add(block)
         elif isinstance(event, BlockCopied):
@@ -263,6 +274,7 @@ class BlockMap:
             self._level(block)
         else:
             del self.owners[block], self._fill[block]
+            self._references.pop(block, None)
             self._stored.discard(block)
             if cached:
                 self.cached.add(block)
@@ -286,131 +298,14 @@ class BlockMap:
         return "cached" if block in self.cached else "free"
 
     def _row(self, block: int) -> dict[str, Any]:
+        owners = self.owners.get(block, {})
         return {
             "state": self._state(block),
-            "owners": list(self.owners.get(block, ())),
+            "owners": list(owners),
+            "index": min(owners.values(), default=0),
+            "references": self._references.get(block, 0),
             "fill": self._fill.get(block, 0),
             "vain": self._vain.get(block, 0),
             "stored": block in self._stored and block in self.owners,
             "mark": self._marks.get(block, ""),
         }
-
-
-PoolEvent = (
-    Admitted
-    | BlockAllocated
-    | BlockShared
-    | BlockCopied
-    | BlockStored
-    | BlockEvicted
-    | BlockFreed
-    | CacheDropped
-    | Preempted
-)
-"""The events that change the pool."""
-
-
-class RunBlocks:
-    """Blocks that are not free, by number, and what was last drawn of them."""
-
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.num_blocks, self.block_size = num_blocks, block_size
-        self.blocks: dict[int, Block] = {}
-        self._drawn: dict[int, Block] = {}
-        self._freed: dict[int, Block] = {}  # the run's own, freed since the last step ended
-        self._kept = 0  # tokens kept at the end of the last step
-
-    def take(self, event: PoolEvent) -> None:
-        """Apply an event."""
-        match event:
-            case Admitted():
-                self.blocks = dict.fromkeys(event.live_blocks, OTHERS) | dict.fromkeys(event.cached_blocks, CACHED)
-                self._freed.clear()
-            case BlockAllocated():
-                self.blocks[event.block] = Block("live", event.owner, event.index, event.fill)
-            case BlockShared():
-                full = event.fill == self.block_size  # a tail may be shared too, until it is written to
-                self.blocks[event.block] = Block(
-                    "live", event.owner, event.index, event.fill, "found", full, event.references
-                )
-            case BlockCopied():
-                self.blocks[event.block] = Block("live", event.owner, event.index, event.fill, "copied")
-            case BlockStored():
-                self.blocks[event.block] = replace(self.blocks[event.block], stored=True)
-            case BlockEvicted():
-                self.blocks.pop(event.block, None)
-            case BlockFreed():
-                if block := self.blocks.pop(event.block, None):
-                    self._freed[event.block] = block
-                if event.references:
-                    self.blocks[event.block] = OTHERS
-                elif event.cached:
-                    self.blocks[event.block] = CACHED
-            case Preempted():  # its blocks are given back now, though their events may follow
-                own = {number: block for number, block in self.blocks.items() if block.owner is not None}
-                for number, block in own.items():
-                    self.blocks[number] = OTHERS if block.references > 1 else CACHED if block.stored else FREE
-            case CacheDropped():
-                self.blocks = {number: block for number, block in self.blocks.items() if block.state != "cached"}
-
-    def _own(self) -> list[Block]:
-        return [block for block in self.blocks.values() if block.owner is not None and block.state == "live"]
-
-    def ended(self) -> None:
-        """End the run: the blocks it gave back stay visible where no other sequence has them."""
-        for number, block in self._freed.items():
-            if number not in self.blocks:
-                self.blocks[number] = replace(block, state="free", stored=False, vain=0)
-
-    def level(self, kv_tokens: int, guesses: int = 0) -> None:
-        """End a step after which the run keeps ``kv_tokens``: its blocks are filled that far, in block table order.
-        The step wrote the token before the ``guesses`` and the guesses themselves; rejected ones lie beyond what is
-        kept, some of them in blocks that were given back at once."""
-        written = max(kv_tokens, self._kept + 1 + guesses) if guesses else kv_tokens
-        self._kept = kv_tokens
-        self.blocks = {number: block for number, block in self.blocks.items() if block.state != "free"}
-        for number, block in self.blocks.items():
-            if block.owner is not None:
-                fill, end = self._reached(block, kv_tokens), self._reached(block, written)
-                if (fill, end - fill) != (block.fill, block.vain):
-                    self.blocks[number] = replace(block, fill=fill, vain=end - fill)
-        for number, block in self._freed.items():
-            vain = self._reached(block, written)
-            if vain and number not in self.blocks:
-                self.blocks[number] = replace(block, state="free", fill=0, vain=vain, stored=False)
-        self._freed.clear()
-
-    def _reached(self, block: Block, tokens: int) -> int:
-        """The number of the block's slots hold one of the first ``tokens`` of its sequence."""
-        return min(self.block_size, max(0, tokens - block.index * self.block_size))
-
-    def patches(self) -> list[Patch]:
-        """The changes since the last call. A block past the pool's end belongs to another pool: the plain
-        one, after a quantised one failed."""
-        patches = []
-        for number in self._drawn | self.blocks:
-            was, now = self._drawn.get(number, FREE), self.blocks.get(number, FREE)
-            if was is not now and number < self.num_blocks:
-                patches += change(number, was, now, self.block_size)
-        self._drawn = dict(self.blocks)
-        return patches
-
-    def caption(self) -> str:
-        if not self.num_blocks:
-            return "no cache, no blocks"
-        blocks = self.blocks.values()
-        states = [block.state for block in blocks]
-        given = sum(block.state == "free" and block.fill > 0 for block in blocks)
-        own = [block.fill for block in self._own()]
-        live, cached = states.count("live"), states.count("cached")
-        return (
-            (
-                f"{counted(given, 'block')} used, all freed (pale)"
-                if given and not live
-                else f"{live} of {self.num_blocks} in use"
-            )
-            + (f", {sum(own) / (len(own) * self.block_size):.0%} full" if own else "")
-            + (f", {given} freed (pale)" if given and live else "")
-            + (f" · {cached} cached" if cached else "")
-            + (f" · first {SHOWN} shown" if self.num_blocks > SHOWN else "")
-        )

@@ -1,7 +1,7 @@
 """Steps of many sequences reduced to frames, as ``visualize.reduce.frames`` does with the events of one run.
 
 There is one frame per engine step and one for the end, in order, numbered by ``seq``; a frame says only what changed.
-The page's script (``static/run_state.js``) applies both kinds alike. These fields of a frame have a meaning of their
+The page's script (``static/stage.js``) applies both kinds alike. These fields of a frame have a meaning of their
 own here:
 
     head       first frame only: models and configuration, sequences ``expected``, slots per block
