@@ -90,6 +90,7 @@ def test_two_settings_race_and_write_identical_outputs(visit: Visit) -> None:
     assert page.inner_text(".now") == stands
     assert requests == []
     idle = page.inner_text(".play")
+    page.select_option(".pace", "0.01")
     page.click(".play")
 
     page.click("[data-shows=theory]")
@@ -246,7 +247,7 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
 
 def test_a_run_in_the_lab_leads_to_a_comparison_of_its_settings(visit: Visit) -> None:
     own = {"speculative": "off", "kv_dtype": "int8", "paged": 0, "temperature": 0, "prompt": HOSTILE[:-1]}
-    lab = visit().open(**own, **LONG | {"max_tokens": 600})
+    lab = visit().open(**own, **LONG | {"max_tokens": 200})
     page, link = lab.page, lab.page.locator(".against")
     assert link.is_hidden()
     lab.run()
