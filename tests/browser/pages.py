@@ -121,7 +121,8 @@ class Lab:
         self.written = page.locator(".token:not(.prompt)")
 
     def open(self, **link: Any) -> Lab:
-        self.page.goto(f"{self.server}/?{urlencode(link)}" if link else self.server)
+        """Open the Lab with these settings, and its player at real time: a run is followed as it comes."""
+        self.page.goto(f"{self.server}/?{urlencode({'speed': 'real'} | link)}")
         return self.ready()
 
     def at(self, page: str, **link: Any) -> Page:

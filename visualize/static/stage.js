@@ -2,7 +2,7 @@
 // What anything means was decided in Python. Its parts are added by stage_charts.js and player.js and, in the Lab,
 // by token_text.js and verification.js (run_page.js).
 
-import { query, recordRun, updateAddress } from "./address.js";
+import { initialQuery, query, recordRun, updateAddress } from "./address.js";
 import { addSentences } from "./announce.js";
 import { BlockGrid } from "./block_grid.js";
 import { onLook } from "./chart_panel.js";
@@ -70,7 +70,7 @@ export function createStage(element, { props, server, watch }, setup) {
     const { problem } = JSON.parse(second || "{}");
     if (problem) return refuse(problem);
     const { run: id, live, against, opening } = JSON.parse(first);
-    if (opening && (stage.run.id || asksForRun())) return; // something else is, or will be, shown
+    if (opening && (stage.run.id || initialQuery.size || stage.led)) return; // a link asks for something else
     begin(first);
     stage.opening = Boolean(opening);
     $(".stage").classList.toggle("opens", stage.opening);
@@ -83,9 +83,6 @@ export function createStage(element, { props, server, watch }, setup) {
     if (stage.run.running) endEarly();
     if (opening) stage.playOpening();
   }
-
-  /** Whether the address asks for a run, or a presenter's is followed. */
-  const asksForRun = () => query.get("run") === "1" || query.has("step") || Boolean(stage.led);
 
   /** Offer a link to another page with the settings of the run that is shown, once that run is over. */
   function offer(href, title) {

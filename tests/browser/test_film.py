@@ -1,0 +1,137 @@
+"""A round in phases: with what the Lab opens, what the arrow keys go through, and at which speed it plays."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from tests.browser.pages import POLL, Lab, Visit
+from visualize.assets import module_folder
+
+SEEN = """() => {
+  const all = (selector) => [...document.querySelectorAll(selector)];
+  return {
+    stage: all(".stages .now").map((one) => one.textContent).join(),
+    cards: all(".card:not(.own, .to-come)").map((card) => card.classList[1]),
+    own: all(".card.own:not(.to-come)").map((card) => card.classList[2]),
+    slots: all(".kv-lane .slots i").map((slot) => slot.className.split(" ")[0]).filter((state) => state !== "empty"),
+    tokens: all(".token:not(.prompt)").length,
+    say: document.querySelector(".say").textContent,
+  };
+}"""
+OTHERS = "before => document.querySelector('.say').textContent !== before"
+ORDER = ["Draft", "Verify", "Accept or reject", "Commit"]
+
+
+def open_plainly(lab: Lab) -> Lab:
+    lab.page.goto(lab.server)
+    return lab.ready()
+
+
+def test_the_lab_opens_on_a_recording_that_plays_until_something_is_run(visit: Visit) -> None:
+    lab = open_plainly(visit())
+    page = lab.page
+    page.wait_for_selector(".opening .badge")
+    assert page.inner_text(".opening .badge").startswith("Recording")
+    page.wait_for_selector(".card.accepted")
+    first = lab.instant
+    page.wait_for_function("first => document.querySelector('.stage').dataset.seq > first", arg=first, polling=POLL)
+    page.click("[data-start=round]")
+    lab.plays(False)
+    assert page.inner_text(".stages .now") == "Draft"
+    assert "lanes=" in page.get_attribute("[data-start=compare]", "href")
+    page.select_option(".speed", "real")
+    lab.ran()
+    assert page.locator(".opening").is_hidden()
+    assert page.locator(".readouts").is_visible()
+    lab.came_to_its_end()
+
+
+def test_whoever_wants_no_motion_sees_a_finished_round(visit: Visit) -> None:
+    page = open_plainly(visit(reduced_motion="reduce")).page
+    page.wait_for_selector(".card.own:not(.to-come)")
+    lab = Lab(page, "")
+    lab.plays(False)
+    assert page.inner_text(".tally").endswith("from one target pass.")
+
+
+def test_a_link_with_settings_shows_no_recording_of_others(visit: Visit) -> None:
+    lab = visit().open(speculative="off")
+    assert lab.page.locator(".opening").is_hidden()
+    assert lab.tokens("prompt").count() == 0
+
+
+def test_arrow_keys_go_through_every_phase_and_back(visit: Visit) -> None:
+    lab = visit().ran(max_tokens=14, seed=3, temperature=0)
+    lab.press("Home")
+    lab.leave_controls()
+    forth = [lab.page.evaluate(SEEN)]
+    while lab.instant < lab.last or lab.page.evaluate(SEEN)["say"] != forth[-1]["say"]:
+        lab.press("ArrowRight")
+        lab.page.wait_for_function(
+            "before => document.querySelector('.say').textContent !== before", arg=forth[-1]["say"]
+        )
+        forth.append(lab.page.evaluate(SEEN))
+        if forth[-1]["say"].startswith("Done"):
+            break
+    rounds = split(forth)
+    assert len(rounds) > 2
+    for phases in rounds:
+        stages = [ORDER.index(phase["stage"]) for phase in phases]
+        assert stages == sorted(stages)
+        assert set(stages) == set(range(4)), "every stage is seen"
+        drafts = [len(phase["cards"]) for phase in phases]
+        assert drafts[0] == 1
+        assert all(later - before in (0, 1) for before, later in pairwise(drafts))
+        for phase in phases:
+            if phase["stage"] == "Draft":
+                assert set(phase["cards"]) == {"proposed"}, "no verdict before the target has read them"
+                assert "written" not in phase["slots"]
+            if phase["stage"] == "Verify":
+                assert phase["slots"].count("written") == len(phase["cards"])
+        assert {phase["tokens"] for phase in phases[:-1]} == {phases[0]["tokens"]}, (
+            "the text grows when they are committed"
+        )
+        end = phases[-1]
+        assert end["tokens"] - phases[0]["tokens"] == end["cards"].count("accepted") + len(end["own"])
+    back = [forth[-1]]
+    while lab.instant > 0:
+        lab.press("ArrowLeft")
+        lab.page.wait_for_function(
+            "before => document.querySelector('.say').textContent !== before", arg=back[-1]["say"]
+        )
+        back.append(lab.page.evaluate(SEEN))
+    assert [one["cards"] for one in back] == [one["cards"] for one in reversed(forth)]
+
+
+def split(seen: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The phases of each round with draft tokens."""
+    rounds: list[list[dict[str, Any]]] = []
+    for phase in seen:
+        if phase["stage"] == "Draft" and len(phase["cards"]) == 1:
+            rounds.append([])
+        if rounds and phase["cards"] and not phase["say"].startswith("Done"):
+            rounds[-1].append(phase)
+    return rounds
+
+
+def test_a_speed_is_in_rounds_per_second_on_every_device(visit: Visit) -> None:
+    lab = visit().open()
+    drafted = {"drafts": [["a", 0.5]] * 4, "verdicts": [{"accepted": True}] * 4, "own": {"kind": "bonus"}}
+    frames = [{"seq": seq, "step": seq, "t_ms": seq, "round": drafted | {"written": 9, "kept": 9}} for seq in range(40)]
+    ends = lab.page.evaluate(
+        """async ([folder, frames]) => {
+          const { Timeline } = await import(new URL(`${folder}/static/pace.js`, document.baseURI));
+          const slower = frames.map((frame) => ({ ...frame, t_ms: 500 * frame.t_ms }));
+          const ends = (pace) => [frames, slower].map((run) => new Timeline(run, pace, true).end(39));
+          return Object.fromEntries(["auto", "explain", "slow", "fast", "fit", "real"].map((pace) => [pace, ends(pace)]));
+        }""",
+        [module_folder(), frames],
+    )
+    assert ends.pop("real") == [39, 39 * 500]
+    assert all(quick == slow for quick, slow in ends.values())
+    assert ends["slow"][0] == 40_000
+    assert ends["fast"][0] == 8_000
+    assert ends["fit"][0] == 20_000
+    assert 3_000 < ends["explain"][0] / 40 < 4_000, "0.3 rounds per second"
+    assert ends["auto"][0] < 20_000
