@@ -124,7 +124,8 @@ def test_a_speed_is_in_rounds_per_second_on_every_device(visit: Visit) -> None:
           const { Timeline } = await import(new URL(`${folder}/static/pace.js`, document.baseURI));
           const slower = frames.map((frame) => ({ ...frame, t_ms: 500 * frame.t_ms }));
           const ends = (pace) => [frames, slower].map((run) => new Timeline(run, pace, true).end(39));
-          return Object.fromEntries(["auto", "explain", "slow", "fast", "fit", "real"].map((pace) => [pace, ends(pace)]));
+          const paces = ["auto", "explain", "slow", "fast", "fit", "real"];
+          return Object.fromEntries(paces.map((pace) => [pace, ends(pace)]));
         }""",
         [module_folder(), frames],
     )
