@@ -67,6 +67,8 @@ def run_llama(engine: Engine, max_tokens: int, repeats: int, report: Callable[[s
             alike[dtype] = [_alike(engine, decode, prompt, sampling) for prompt in PROMPTS]
             report(f"  the engine's first tokens too: {', '.join(map(str, alike[dtype]))} of {max_tokens}")
         measured = time_rows(engine, rows, PROMPTS, repeats, report)
+    medians = {row["name"]: row["median"] for row in measured}
+    pairs = [(ours, other) for ours in configs for other in rows if other not in configs]
     return about(engine) | {
         "max_tokens": max_tokens,
         "prompts": len(PROMPTS),
@@ -75,7 +77,7 @@ def run_llama(engine: Engine, max_tokens: int, repeats: int, report: Callable[[s
         "unit": UNIT,
         "rows": measured,
         "alike": alike,
-        "ratios": _ratios(measured, list(configs)),
+        "ratios": {f"{ours} / {other}": medians[ours] / medians[other] for ours, other in pairs},
     }
 
 
@@ -146,12 +148,6 @@ def _alike(engine: Engine, decode: Decode, prompt: str, sampling: SamplingParams
     refuse_failure(run, engine)
     theirs = decode(list(run.prompt_token_ids), sampling.max_tokens)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(run.token_ids, theirs, strict=True)))
-
-
-def _ratios(rows: list[dict], ours: list[str]) -> dict[str, float]:
-    medians = {row["name"]: row["median"] for row in rows}
-    theirs = [name for name in medians if name not in ours]
-    return {f"{name} / {other}": medians[name] / medians[other] for name in ours for other in theirs}
 
 
 def format_llama(result: dict) -> str:

@@ -26,7 +26,7 @@ from lab.engine.engine import Engine
 from lab.errors import ConfigError, LabError
 from lab.measure.difference import common_length
 from lab.measure.interval import METHOD, MIN_SAMPLES, Interval, bootstrap, ratio_interval, share_interval
-from lab.measure.measuring import make_ready, sound
+from lab.measure.measuring import decode, make_ready
 from lab.measure.score import divergence, kv_errors, log_probabilities, surprise
 from lab.measure.workload import held_out_prompts, longest, read_text, refuse_cut
 from lab.trace.run import AcceptanceStats, Run, acceptance_stats
@@ -220,7 +220,7 @@ def _of_speculation(
 
 def _decode(engine: Engine, prompt: str, config: EngineConfig, sampling: SamplingParams) -> Run:
     make_ready(engine, config, longest(engine, [prompt]) + sampling.max_tokens)
-    return sound(engine.generate(prompt, config, sampling), engine)
+    return decode(engine, prompt, config, sampling)
 
 
 def _side(runs: list[Run]) -> SideMetrics:

@@ -161,9 +161,8 @@ def speculation(samples: dict[str, list[Figures]], temperature: float) -> dict[s
         by_size[size] = statistics.median(on) / statistics.median(off)
         one = factor_interval([fast / plain for fast, plain in zip(on, off, strict=True)])
         sure[size] = asdict(one)
-        effect[size] = UNCLEAR
-        if one.low is not None and (one.low > 1 or one.high < 1):
-            effect[size] = PAYS if one.low > 1 else LOSES
+        clear = one.low is not None and not one.low <= 1 <= one.high
+        effect[size] = UNCLEAR if not clear else PAYS if one.low > 1 else LOSES
     losing = [size for i, size in enumerate(SIZES) if all(effect[later] == LOSES for later in SIZES[i:])]
     return {
         "ratio_by_size": by_size,
