@@ -36,15 +36,10 @@ Decode = Callable[[list[int], int], list[int]]
 
 
 def run_llama(engine: Engine, max_tokens: int, repeats: int, report: Callable[[str], None]) -> dict[str, object]:
-    """Time the engine and llama.cpp in turns.
-
-    Returns:
-        A JSON-ready dict: ``rows`` as the ladder's; ``alike``, for each of llama.cpp's rows and each prompt the number
-        of tokens before the first that is not the engine's; and the ratios.
-
-    Raises LabError: llama.cpp is not installed, the target is not on a CPU, more tokens than its context leaves, a run
-    failed, or part of its setting was given up; UnsupportedModelError: the target cannot be written as GGUF.
-    """
+    """Time the engine and llama.cpp in turns. ``alike``: for each of llama.cpp's rows and each prompt, the number of
+    tokens before the first that is not the engine's. Raises LabError: llama.cpp is not installed, the target is not on
+    a CPU, more tokens than its context leaves, a run failed, or part of its setting was given up;
+    UnsupportedModelError: the target cannot be written as GGUF."""
     if engine.device != "cpu":
         raise LabError(f"this bench compares on a CPU, and the model is on {engine.device}. Add --device cpu.")
     refuse_cut(engine, PROMPTS, max_tokens)

@@ -93,14 +93,9 @@ def run_ab(
     repeats: int,
     report: Callable[[str], None],
 ) -> dict[str, object]:
-    """Measure A and B and compare them. Repeat i is drawn with seed i, to the full length.
-
-    Returns:
-        A JSON-ready dict: what was measured, ``summarise``'s figures, and those of each prompt as ``samples``.
-
-    Raises ConfigError: nothing to measure, or a setting that this engine cannot have; LabError: more tokens than the
-    context leaves, a run failed, or part of its setting was given up.
-    """
+    """Measure A and B and compare them (``summarise``). Repeat i is drawn with seed i, to the full length. Raises
+    ConfigError: nothing to measure, or a setting that this engine cannot have; LabError: more tokens than the context
+    leaves, a run failed, or part of its setting was given up."""
     if sampling.max_tokens < 2 or repeats < 1 or not prompts:
         raise ConfigError("comparing takes at least a prompt, a repeat and two tokens: one to wait for, one to time.")
     refuse_cut(engine, prompts, sampling.max_tokens)
@@ -170,13 +165,8 @@ def measure_sample(
 
 
 def summarise(samples: list[Sample]) -> dict[str, object]:
-    """Means over prompts, and ratios of those means, each with its interval.
-
-    Returns:
-        ``metrics``: per metric its mean under ``a`` and ``b``, and ``ratio``, B / A; figures of speculation are over
-        all prompts together, None without draft tokens. ``exact_match_length``, ``identical_outputs`` (a share) and
-        ``kl`` (nats per token).
-    """
+    """Means over prompts, and ratios of those means, each with its interval: of each metric under ``a`` and ``b``, and
+    B / A (``ratio``); figures of speculation are over all prompts together, None without draft tokens."""
     sides = [sample.a for sample in samples], [sample.b for sample in samples]
     metrics: dict[str, dict[str, object]] = {}
     for name in TIMES:

@@ -45,13 +45,8 @@ PAYS, LOSES, UNCLEAR = "pays", "loses", "cannot be told"
 def run_serve(
     engine: Engine, requests: int, seed: int, repeats: int, report: Callable[[str], None]
 ) -> dict[str, object]:
-    """All three parts, ``requests`` of them at once in the first, with lengths drawn by ``seed``.
-
-    Returns:
-        A JSON-ready dict: ``throughput``, ``growth`` and ``memory`` by row, and the ratios that matter.
-
-    Raises LabError: the model's context is too short for the requests; and see ``serve``.
-    """
+    """All three parts, ``requests`` of them at once in the first, with lengths drawn by ``seed``. Raises LabError: the
+    model's context is too short for the requests; and see ``serve``."""
 
     def measure(rows: Rows) -> dict[str, Figures]:
         return {name: summarise(samples) for name, samples in take_turns(rows, repeats, report).items()}
@@ -144,14 +139,9 @@ def growth_name(size: int, temperature: float, speculative: str) -> str:
 
 
 def speculation(samples: dict[str, list[Figures]], temperature: float) -> dict[str, object]:
-    """Speed with speculation / without, by batch size.
-
-    Returns:
-        ``ratio_by_size``: of the medians. ``sure_by_size``: the ratio repeat by repeat, its mean and 95% interval
-        (``factor_interval``). ``told_by_size``: "pays" or "loses" if the whole interval is on that side of 1, else
-        "cannot be told". ``stops_paying_at``: the size from which on it loses at every size. None: that cannot be told,
-        or there is none.
-    """
+    """Speed with speculation / without, by batch size: of the medians (``ratio_by_size``), and repeat by repeat, as its
+    mean and 95% interval (``sure_by_size``). It "pays" or "loses" if the whole interval is on that side of 1, else that
+    "cannot be told". ``stops_paying_at``: the size from which on it loses at every size, if there is one."""
     by_size, sure, effect = {}, {}, {}
     for size in SIZES:
         off, on = (

@@ -31,12 +31,9 @@ PREFILL_TOKENS = 512
 
 def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable[[str], None]) -> dict[str, object]:
     """Measure the device and the steps. A verify has two rows: the draft's passes, and the target's one pass after
-    them; without a draft there are none.
-
-    Returns:
-        A JSON-ready dict; of each of ``rows``, medians over its ``steps``: ``bytes`` and ``flops`` of the work,
-        ``least_ms`` that it takes on the device, ``ms`` that it took, ``share`` of the limit (least_ms / ms of each
-        step), ``step_ms`` with drafting, sampling and reporting; and ``bound``, what limits it.
+    them; without a draft there are none. Of each row, medians over its ``steps``: ``bytes`` and ``flops`` of the work,
+    ``least_ms`` that it takes on the device, ``ms`` that it took, ``share`` of the limit (least_ms / ms of each step),
+    ``step_ms`` with drafting, sampling and reporting; and ``bound``, what limits it.
 
     Raises LabError: too few tokens for a full window or more than the context leaves, limits that cannot be measured,
     work that cannot be counted, a run failed, or part of its setting was given up.
@@ -149,17 +146,10 @@ def read_logprobs(args: argparse.Namespace) -> dict[str, int]:
 def run_logprobs(
     engine: Engine, logprobs: int, max_tokens: int, repeats: int, report: Callable[[str], None]
 ) -> dict[str, object]:
-    """Time rounds of speculation with ``logprobs`` recorded and with none.
-
-    Recording changes no token, so step i of the one does the same work as step i of the other, and every step of a
-    repeat is compared with its own twin.
-
-    Returns:
-        A JSON-ready dict: ``plain_ms`` and ``recorded_ms`` (median of a verify step), and ``added_ms`` (median and
-        quartiles of the difference between a step and its twin).
-
-    Raises LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
-    """
+    """Time rounds of speculation with ``logprobs`` recorded and with none: medians of a verify step, and median and
+    quartiles of the difference. Recording changes no token, so step i of the one does the same work as step i of the
+    other, and every step of a repeat is compared with its own twin. Raises LabError: more tokens than the context
+    leaves, a run failed, or part of its setting was given up."""
     refuse_cut(engine, PROMPTS, max_tokens)
     rows = {}
     for seed, prompt in enumerate(PROMPTS):

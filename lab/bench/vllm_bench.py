@@ -33,15 +33,10 @@ def read_vllm(args: argparse.Namespace) -> dict[str, object]:
 
 
 def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[str], None]) -> dict[str, object]:
-    """Have both decode every prompt of the ladder.
-
-    Returns:
-        A JSON-ready dict: ``rows`` with, by prompt, the tokens, whether the texts are the same, how many draft tokens
-        of each round were accepted here (``ours``) and there (``theirs``), and for how many rounds from the first the
-        counts agree (``alike``). Rounds here are those of a full window: none is drafted past the end.
-
-    Raises LabError: the server cannot be asked, or does not report rounds; or a run here failed or gave up its draft.
-    """
+    """Have both decode every prompt of the ladder. Of each: whether the texts are the same, how many draft tokens of
+    each round were accepted here (``ours``) and there (``theirs``), and for how many rounds from the first the counts
+    agree (``alike``). Rounds here are those of a full window: none is drafted past the end. Raises LabError: the server
+    cannot be asked, or does not report rounds; or a run here failed or gave up its draft."""
     models = asyncio.run(server.models())
     if not models:
         raise LabError(f"{server.address} serves no model.")

@@ -57,14 +57,9 @@ def window_configs(context_length: int) -> dict[str, EngineConfig]:
 def run_window(
     load: Callable[[str], Engine], max_tokens: int, repeats: int, report: Callable[[str], None]
 ) -> dict[str, object]:
-    """Time every setting on every request of the mix.
-
-    Returns:
-        A JSON-ready dict: ``rows`` (tokens per second of the whole mix with quartiles over repeats, and of each kind),
-        and the adaptive window's ratios to the worst and the best fixed one.
-
-    Raises LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
-    """
+    """Time every setting on every request of the mix: tokens per second of the whole mix with quartiles over repeats,
+    and of each kind; and the adaptive window's ratios to the worst and the best fixed one. Raises LabError: more tokens
+    than the context leaves, a run failed, or part of its setting was given up."""
     mismatched, engine = load("mismatched"), load("matched")
     refuse_cut(engine, STORIES + PROGRAMS, max_tokens)
     kinds = mix(engine, mismatched)

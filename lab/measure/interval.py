@@ -173,16 +173,13 @@ def student_t(freedom: float) -> float:
 
 
 def g_test(counts: torch.Tensor, expected: torch.Tensor, *, least: float = 0.0) -> float:
-    """p-value of the likelihood-ratio test (Wilks, 1938) that draws come from a distribution.
+    """p-value of the likelihood-ratio test (Wilks, 1938) that draws come from a distribution; 0 if an outcome of
+    probability 0 was drawn.
 
     Args:
-        counts: [n], draws of each outcome.
-        expected: [n], their probabilities.
+        counts: [n], draws of each outcome. expected: [n], their probabilities.
         least: outcomes expected less often than this are pooled into one: the statistic follows chi-square only if
             each outcome is expected a few times.
-
-    Returns:
-        0 if an outcome of probability 0 was drawn.
     """
     counts, expected = counts.double(), expected.double()
     draws = counts.sum()
