@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from lab.bench.output import about, format_ratios, format_table, quartiles, spread
+from lab.bench.output import format_ratios, format_table, quartiles, spread
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.measure.measuring import refuse_failure, shuffled
@@ -92,10 +92,8 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
     greedy, greedy_drafted, drawn, drafted = (row["median"] for row in unseen_rows)
     medians = {row["name"]: row["median"] for row in ladder}
     speculative = medians[speculation(gamma)]
-    return about(engine) | {
-        "max_tokens": max_tokens,
+    return {
         "prompts": len(PROMPTS),
-        "repeats": repeats,
         "unit": UNIT,
         "gammas": gammas,
         "best_gamma": gamma,

@@ -18,7 +18,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lab.bench.ladder import UNIT, drafting, format_rows, lab_generate, speculation, time_rows
-from lab.bench.output import about, format_ratios
+from lab.bench.output import format_ratios
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError, UnsupportedModelError
@@ -64,10 +64,8 @@ def run_llama(engine: Engine, max_tokens: int, repeats: int, report: Callable[[s
         measured = time_rows(engine, rows, PROMPTS, repeats, report)
     medians = {row["name"]: row["median"] for row in measured}
     pairs = [(ours, other) for ours in configs for other in rows if other not in configs]
-    return about(engine) | {
-        "max_tokens": max_tokens,
+    return {
         "prompts": len(PROMPTS),
-        "repeats": repeats,
         "llama_cpp_python": version,
         "unit": UNIT,
         "rows": measured,

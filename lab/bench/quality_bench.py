@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from lab.bench.output import about, format_table
+from lab.bench.output import format_table
 from lab.cli.arguments import read_settings
 from lab.config import EngineConfig, SamplingParams, parse_config
 from lab.engine.engine import Engine
@@ -108,12 +108,11 @@ def run_ab(
     for number, prompt in enumerate(prompts):
         samples.append(measure_sample(engine, a, b, prompt, sampling, repeats, b_first=number % 2 == 1))
         report(f"  prompt {number + 1} of {len(prompts)} done")
-    return about(engine) | {
+    return {
         "a": asdict(a),
         "b": asdict(b),
         "prompts": len(prompts),
-        **{name: getattr(sampling, name) for name in ("max_tokens", "temperature", "top_k", "top_p")},
-        "repeats": repeats,
+        **{name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p")},
         "intervals": METHOD,
         **summarise(samples),
         "samples": [asdict(sample) for sample in samples],
@@ -264,7 +263,7 @@ def run_kv(engine: Engine, texts: list[tuple[str, str]], report: Callable[[str],
         described.append({"title": title, "tokens": len(ids)})
         windows += [ids[first : first + length] for first in range(0, len(ids) - 1, length)]
     rows = kv_errors(engine, windows, report)
-    return about(engine, draft=False) | {
+    return {
         "texts": described,
         "windows": len(windows),
         "window_tokens": length,

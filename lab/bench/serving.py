@@ -17,7 +17,7 @@ import numpy as np
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from lab.bench.ladder import BY_TORCH
-from lab.bench.output import about, format_ratios, format_table, quartiles
+from lab.bench.output import format_ratios, format_table, quartiles
 from lab.config import EngineConfig
 from lab.engine.engine import Engine
 from lab.engine.step_limits import batched_tokens
@@ -65,10 +65,7 @@ def run_serve(
     rows, memory_setting = memory_rows(engine, prompts, PARAGRAPH_TOKENS)
     report(f"{memory_setting['requests']} paragraphs of {spread(memory_setting['output_tokens'])}")
     memory = measure(rows)
-    return about(engine) | {
-        "requests": requests,
-        "seed": seed,
-        "repeats": repeats,
+    return {
         "lengths": {"distribution": "log-normal, rounded and clipped", **asdict(lengths)},
         "prompt_tokens_after_opening": prompt_tokens,
         "output_tokens": output_tokens,

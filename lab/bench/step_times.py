@@ -13,7 +13,7 @@ from itertools import chain
 
 import numpy as np
 
-from lab.bench.output import about, format_table
+from lab.bench.output import format_table
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.device_limits import device_limits
 from lab.engine.engine import Engine
@@ -78,11 +78,9 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
             table.append(_row(f"draft, {gamma} passes", drafting, whole, limits))
             name = f"verify, {gamma} proposals"
         table.append(_row(name, passes, whole, limits))
-    return about(engine) | {
+    return {
         "limits": asdict(limits),
-        "max_tokens": max_tokens,
         "prefill_tokens": max(step.target_tokens for step in measured["prefill"]),
-        "repeats": repeats,
         "rows": table,
     }
 
@@ -161,13 +159,10 @@ def run_logprobs(
         np.concatenate([ms for (asked, _), again in times.items() if asked == count for ms in again])
         for count in (0, logprobs)
     )
-    return about(engine) | {
-        "logprobs": logprobs,
+    return {
         "num_speculative_tokens": RECORDED.num_speculative_tokens,
         "temperature": TEMPERATURE,
-        "max_tokens": max_tokens,
         "prompts": len(PROMPTS),
-        "repeats": repeats,
         "steps": len(plain),
         "plain_ms": float(np.median(plain)),
         "recorded_ms": float(np.median(recorded)),

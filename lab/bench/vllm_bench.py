@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import takewhile
 
-from lab.bench.output import about, format_table
+from lab.bench.output import format_table
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError
@@ -60,7 +60,7 @@ def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[
             }
         )
         report(f"  {rows[-1]['alike']} of {len(ours)} rounds alike: {prompt}")
-    return about(engine) | {"model": models[0], "gamma": gamma, "max_tokens": max_tokens, "rows": rows}
+    return {"model": models[0], "gamma": gamma, "rows": rows}
 
 
 async def _answer(server: Server, model: str, prompt: str, sampling: SamplingParams) -> tuple[str, ReportedRounds]:

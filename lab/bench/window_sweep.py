@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lab.bench.output import about, format_table, quartiles
+from lab.bench.output import format_table, quartiles
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.measure.measuring import finish, take_turns
@@ -83,9 +83,7 @@ def run_window(
         lower, median, upper = map(float, np.percentile(rates(name, set(kinds)), (25, 50, 75)))
         by_kind = {kind: statistics.median(rates(name, {kind})) for kind in kinds}
         rows[name] = {"mix": median, "lower": lower, "upper": upper} | by_kind
-    return about(engine, draft=False) | {
-        "max_tokens": max_tokens,
-        "repeats": repeats,
+    return {
         "mix": {
             kind: {"draft": some.engine.draft.name, "temperature": some.temperature, "prompts": some.prompts}
             for kind, some in kinds.items()

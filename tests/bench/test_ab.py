@@ -32,7 +32,8 @@ def compare(lab):
     @functools.cache
     def made(a: EngineConfig, b: EngineConfig, temperature: float = 0.0, top_p: float = 1.0) -> dict:
         sampling = SamplingParams(max_tokens=TOKENS, temperature=temperature, top_p=top_p)
-        return json.loads(json.dumps(run_ab(lab, a, b, PROMPTS, sampling, repeats=1, report=lambda line: None)))
+        found = run_ab(lab, a, b, PROMPTS, sampling, repeats=1, report=lambda line: None)
+        return json.loads(json.dumps({"max_tokens": TOKENS, "repeats": 1} | found))
 
     return made
 

@@ -70,6 +70,8 @@ def test_measurements_are_printed_and_written_with_what_the_engine_gave_up(bench
         assert bench("roofline", "--json", out) == 0
         record = json.loads(out.read_text())
         assert (record["bench"], record["rows"], record["fell_back"]) == ("roofline", [1.5], said)
+        assert (record["target"], record["draft"]) == (lab.target.name, lab.draft.name)
+        assert (record["max_tokens"], record["repeats"], record["dtype"]) == (64, 5, lab.dtype)
         lines = [*said, "half of it", "", "p − q, γ = 4", "", f"written to {out}"]
         assert capsys.readouterr().out.splitlines() == lines
 
