@@ -10,7 +10,7 @@ import functools
 import math
 import operator
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -47,6 +47,11 @@ class Interval:
     def __str__(self) -> str:
         spread = "" if self.low is None else f" ({self.low:.5g} to {self.high:.5g})"
         return f"{self.value:.5g}{spread}"
+
+
+def ratios(above: Iterable[float], below: Iterable[float]) -> list[float]:
+    """The quotients pair by pair: of two rows in each repeat or on each text, since what slows one slows the other."""
+    return [a / b for a, b in zip(above, below, strict=True)]
 
 
 def ratio_interval(numerator: Sequence[float], denominator: Sequence[float] | None = None) -> Interval:
