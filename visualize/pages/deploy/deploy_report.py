@@ -45,9 +45,8 @@ def answer(inputs: DeployInputs) -> dict[str, Any]:
     target, drafts = _model(inputs.model), inputs.speculative == "draft"
     draft = _model(inputs.draft_model) if drafts else None
     needed = _needed(inputs, target, draft) if target else None
-    fewest = (
-        (fewest_gpus(needed, inputs.at_once) or max(splits(needed))) if needed else 1
-    )  # if none is enough, the most
+    # If even the most GPUs are not enough: the most.
+    fewest = (fewest_gpus(needed, inputs.at_once) or max(splits(needed))) if needed else 1
     gpus = inputs.tensor_parallel or fewest
     limit = own_limit(calculator.gpu_bytes(inputs.gpu, inputs.memory), "a100" in inputs.gpu)
     command = serve_command(
