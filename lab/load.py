@@ -54,27 +54,23 @@ def load_engine(
 
     Args:
         target: a folder or a hub id. None: the embedded story model, which needs no network.
-        draft: a folder or a hub id with the target's tokenizer; "matched" (the default)
-            or "mismatched" with the embedded target. None with another target: no draft model.
+        draft: a folder or a hub id with the target's tokenizer; "matched" (the default) or "mismatched" with the
+            embedded target. None with another target: no draft model.
         device: "cpu", "cuda", "cuda:1". None: a GPU if there is one.
-        device_map: for a target larger than one GPU, instead of ``device``: "auto" (accelerate spreads it over
-            the GPUs, and the rest over main memory), or a device for each of its modules by name (a GPU's
-            number, "cpu", "disk"). A draft goes on the device where the target's tokens come out.
-        dtype: that of the computation: "float32", "bfloat16", "float16"; "auto": bfloat16 on GPUs, float16
-            if one of them has a compute capability below 8.0; float32 on a CPU, but with products of bfloat16 where the
-            processor has them, so that several tokens cost hardly more than one ("float32" asks for float32 alone);
-            float16 with bitsandbytes.
-        quantization: INT8 weights, the target's and the draft's: "torchao-int8" or "bitsandbytes-int8" (see
-            ``lab.models.quantization``). None: weights in the dtype.
-        max_num_seqs, max_num_batched_tokens, kv_bytes: see ``Engine``.
-        kernels: "triton", "c" or "reference" (torch); see ``new_engine``.
-        fuse_layers, async_scheduling, on_event, seq_ids: see ``new_engine``.
+        device_map: for a target larger than one GPU, instead of ``device``: "auto" (accelerate spreads it over the GPUs
+            and main memory), or a device for each of its modules by name (a GPU's number, "cpu", "disk").
+        dtype: "float32", "bfloat16", "float16"; "auto": bfloat16 on GPUs, float16 if one has a compute capability below
+            8.0 or with bitsandbytes; float32 on a CPU, but with products of bfloat16 where the processor has them, so
+            that several tokens cost hardly more than one ("float32" asks for float32 alone).
+        quantization: INT8 weights: "torchao-int8" or "bitsandbytes-int8" (``lab.models.quantization``).
+        max_num_seqs, max_num_batched_tokens, kv_bytes, async_scheduling, on_event, seq_ids: see ``Engine``.
+        kernels, fuse_layers: see ``new_engine``.
 
     Raises:
         ModelLoadError: a model that cannot be found or read.
         UnsupportedModelError: a model this engine would decode wrongly, or a draft that does not fit.
-        ConfigError: an unknown dtype, device or quantization, or some that do not go together; a library that is
-            not installed; limits that are too low, or kernels that cannot run here.
+        ConfigError: arguments that are unknown or do not go together, limits that are too low, a library that is not
+            installed, or kernels that cannot run here.
     """
     settings = {
         "max_num_seqs": max_num_seqs,
@@ -143,12 +139,8 @@ def new_engine(
         kernels: what computes the steps. "triton": kernels on a GPU; "c": a step in C on a CPU (``lab.backends.cpu``;
             made ready here, in a few seconds the first time); "reference": torch. "auto": Triton on a GPU of compute
             capability 8.0 or more if it is installed, C on a CPU. If they fail, torch takes over (``FellBack``).
-        fuse_layers: with Triton's kernels, compute Llama-like layers in few launches (``lab.backends.gpu``). False:
-            compute them as transformers does, for comparison.
-        settings: see ``Engine``.
-
-    Raises:
-        ConfigError: see ``Engine``; or kernels that cannot run here.
+        fuse_layers: with Triton's kernels, compute Llama-like layers in few launches (``lab.backends.gpu``).
+        settings: see ``Engine``. Raises ConfigError, as that does, or for kernels that cannot run here.
     """
     limits = (settings.get(name) for name in ("max_num_batched_tokens", "kv_bytes"))
     refuse_limits(settings.get("max_num_seqs", 64), *limits)  # before kernels are made ready
@@ -156,7 +148,6 @@ def new_engine(
 
 
 def _embedded_draft(choice: str) -> tuple[str | Path, str]:
-    """The place of a draft for the embedded target, and its name."""
     if choice in EMBEDDED_DRAFTS:
         return WEIGHTS / EMBEDDED_DRAFTS[choice], f"{EMBEDDED_TARGET}-{choice}"
     if "/" not in choice and not os.path.isdir(choice):

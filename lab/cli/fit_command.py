@@ -15,7 +15,7 @@ from lab.models.loader import refuse_absent
 from lab.util.stdio import print_notes
 
 
-def do(options: Namespace) -> int:
+def fit(options: Namespace) -> int:
     model = _model(options.model)
     deployment = Deployment(
         shape=model.shape,

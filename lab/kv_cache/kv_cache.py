@@ -39,33 +39,30 @@ class CachedModel(Protocol):
 
 
 class KVCache:
-    """A pool of blocks and what its slots hold.
-
-    Target and draft have a storage each and share the blocks: position i of a sequence has
-    one slot number, under which the target keeps its keys and values and the draft its own.
-    """
+    """A pool of blocks and what its slots hold. Target and draft have a storage each and share the blocks: position i
+    of a sequence has one slot number, under which the target keeps its keys and values and the draft its own."""
 
     def __init__(self, config: CacheConfig, target: CachedModel, draft: CachedModel | None) -> None:
         self.blocks = BlockPool(config.num_blocks, config.block_size, eviction=config.eviction)
-        self.target = _storage(target, config)
-        self.draft = _storage(draft, config) if draft else None
+        slots = config.num_blocks * config.block_size
+        self.target, self.draft = (
+            KVStorage(
+                config.kv_dtype,
+                slots,
+                layers=model.layers,
+                kv_heads=model.kv_heads,
+                head_dim=model.head_dim,
+                dtype=model.dtype,
+                device=model.layer_devices,
+            )
+            if model
+            else None
+            for model in (target, draft)
+        )
 
     def copy_block(self, source: int, destination: int) -> None:
-        """Copy all slots of a block, the target's and the draft's."""
         size = self.blocks.block_size
         here, there = (slice(block * size, (block + 1) * size) for block in (source, destination))
         for storage in (self.target, self.draft):
             if storage:
                 storage.copy(here, there)
-
-
-def _storage(model: CachedModel, config: CacheConfig) -> KVStorage:
-    return KVStorage(
-        config.kv_dtype,
-        config.num_blocks * config.block_size,
-        layers=model.layers,
-        kv_heads=model.kv_heads,
-        head_dim=model.head_dim,
-        dtype=model.dtype,
-        device=model.layer_devices,
-    )

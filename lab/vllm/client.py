@@ -66,11 +66,7 @@ class Server:
         self._verify = trusted() if self.address.startswith("https") else False
 
     async def read(self) -> ServerMetrics:
-        """Its metrics now.
-
-        Raises:
-            ServerError: it cannot be reached, or is no vLLM server.
-        """
+        """Its metrics now. Raises ServerError: it cannot be reached, or is no vLLM server."""
         page = await self._get("/metrics")
         try:
             return parse(page.decode("utf-8", "replace"), time.monotonic())
@@ -78,11 +74,7 @@ class Server:
             raise ServerError(f"{self.address}: {error}") from error
 
     async def models(self) -> tuple[str, ...]:
-        """The models it serves, by name.
-
-        Raises:
-            ServerError: as ``read``.
-        """
+        """The models it serves, by name. Raises ServerError, as ``read``."""
         try:
             listed = json.loads(await self._get("/v1/models"))["data"]
             names = tuple(str(model["id"])[:MAX_NAME] for model in listed[:MAX_MODELS])
@@ -93,11 +85,8 @@ class Server:
 
     async def complete(self, model: str, prompt: str, sampling: SamplingParams) -> AsyncIterator[str | CompletionEnd]:
         """Send a prompt; yields pieces of the answer's text as they come, then how it ended. Leaving early, or
-        cancelling, closes the connection, and vLLM then ends the request.
-
-        Raises:
-            ServerError: as ``read``, or the server refused the prompt or broke off.
-        """
+        cancelling, closes the connection, and vLLM then ends the request. Raises ServerError, as ``read``, or if the
+        server refused the prompt or broke off."""
         asked = {
             "model": model,
             "prompt": prompt,
@@ -136,7 +125,6 @@ class Server:
 
     @asynccontextmanager
     async def _asked(self, method: str, path: str, patience: float, **body: Any) -> AsyncIterator[httpx.Response]:
-        """A response that is not an error, its content still to be read."""
         timeout = httpx.Timeout(patience, connect=CONNECT_SECONDS)
         answered = False
         try:
@@ -171,7 +159,6 @@ class Server:
             raise ServerError(f"{self.address}{path} broke off ({type(error).__name__}).{hint}") from error
 
     async def _refusal(self, response: httpx.Response, path: str) -> str:
-        """The meaning of a status other than 200."""
         status, where = response.status_code, self.address + path
         if 300 <= status < 400:
             return f"{where} redirects ({status}), which is not followed: give the address it leads to."
@@ -247,11 +234,7 @@ def _trouble(error: BaseException) -> str:
 
 
 def trusted() -> ssl.SSLContext:
-    """The certificates that are trusted here.
-
-    Raises:
-        ConfigError: there are none in ``SSL_CERT_FILE``.
-    """
+    """The certificates that are trusted here. Raises ConfigError: there are none in ``SSL_CERT_FILE``."""
     try:
         return httpx.create_ssl_context()
     except OSError as error:  # as OpenSSL's own are

@@ -140,7 +140,6 @@ def left_behind(config: EngineConfig, sequences: int, max_num_batched_tokens: in
 
 
 def differences(config: EngineConfig) -> Iterator[str]:
-    """The differences between vLLM and this lab with these settings, one sentence each."""
     yield from unavoidable_differences(config.kv_cache, config.paged)
     if config.kv_dtype == "int8":
         yield (
@@ -226,13 +225,8 @@ class WithDraft(Deployment):
 
 
 def sharded(deployment: Deployment, tensor_parallel: int) -> Deployment:
-    """The share of one of ``tensor_parallel`` GPUs: its part of every weight, and its KV heads, at least one.
-
-    A draft is split like its target.
-
-    Raises:
-        ConfigError: vLLM cannot split a model's heads like that.
-    """
+    """The share of one of ``tensor_parallel`` GPUs: its part of every weight, and its KV heads, at least one. A draft
+    is split like its target. Raises ConfigError: vLLM cannot split a model's heads like that."""
     require_whole("tensor_parallel", tensor_parallel, 1, MAX_GPUS)
     shape = deployment.shape
     fewer, more = sorted((shape.kv_heads, tensor_parallel))
@@ -290,7 +284,6 @@ def _speculative(config: EngineConfig, draft: str | None) -> dict[str, str | int
 
 
 def _name(what: str, name: str) -> str:
-    """A model's name, if the shell and vLLM cannot take it for anything else."""
     if not name or name.startswith("-") or not name.isprintable() or name != name.strip():
         raise ConfigError(f"The {what} must be a hub id, like Qwen/Qwen3-8B, or a folder, not {name[:80]!r}.")
     return name

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lab import Run
-from lab.cli import compare_command as compare
+from lab.cli import decode_commands as commands
 from lab.cli.arguments import INTERRUPTED
 from lab.measure.comparison import Spread
 from lab.trace.events import Finished
@@ -103,9 +103,9 @@ def test_a_speed_up_from_one_run_is_marked_as_such(shell: Shell, repeats: str, s
 def test_a_slow_models_speeds_are_told_apart(shell: Shell, monkeypatch) -> None:
     """A large model on a CPU takes longer than a second for a token."""
     slow = Spread(0.3619, 0.4249, 0.4871)
-    found = compare.summarise
+    found = commands.comparison.summarise
     monkeypatch.setattr(
-        compare,
+        commands.comparison,
         "summarise",
         lambda runs: {name: replace(one, tokens_per_second=slow) for name, one in found(runs).items()},
     )
@@ -127,7 +127,7 @@ def test_figures_are_printed_though_the_last_question_is_not_answered(
     shell: Shell, monkeypatch, error: BaseException, status: int, word: str
 ) -> None:
     """Reading the texts again takes memory beside the caches, which may fill a GPU."""
-    monkeypatch.setattr(compare, "first_differences", Mock(side_effect=error))
+    monkeypatch.setattr(commands, "first_differences", Mock(side_effect=error))
     command = ["compare", PROMPT, "", "speculative=draft", "--repeats", "1", "--max-tokens", "4"]
     found, table, notes = shell(*command)
     assert found == status

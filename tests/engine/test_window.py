@@ -357,13 +357,13 @@ def test_another_window_is_tried_while_only_one_size_is_known(measured):
     for _ in range(measured):
         costs.observe(9, 12.0, 0.0)
         drafting.observe(8, 8.0)
-    assert costs.pass_ms(9) == pytest.approx(12)
+    assert costs.passes.ms(9) == pytest.approx(12)
     assert drafting.ms(1) == 1
     assert window.observe(4, 5, 1, 1, costs, drafting)
     assert window.gamma < MOST
-    assert not costs.compared
+    assert not costs.passes.compared
     costs.observe(1, 6.0, 0.0)
-    assert costs.compared
+    assert costs.passes.compared
 
 
 def test_a_pass_size_that_was_never_timed_is_reported_without_a_time():
