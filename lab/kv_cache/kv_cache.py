@@ -44,21 +44,8 @@ class KVCache:
 
     def __init__(self, config: CacheConfig, target: CachedModel, draft: CachedModel | None) -> None:
         self.blocks = BlockPool(config.num_blocks, config.block_size, eviction=config.eviction)
-        slots = config.num_blocks * config.block_size
-        self.target, self.draft = (
-            KVStorage(
-                config.kv_dtype,
-                slots,
-                layers=model.layers,
-                kv_heads=model.kv_heads,
-                head_dim=model.head_dim,
-                dtype=model.dtype,
-                device=model.layer_devices,
-            )
-            if model
-            else None
-            for model in (target, draft)
-        )
+        self.target = _storage(target, config)
+        self.draft = _storage(draft, config) if draft else None
 
     def copy_block(self, source: int, destination: int) -> None:
         size = self.blocks.block_size
@@ -66,3 +53,8 @@ class KVCache:
         for storage in (self.target, self.draft):
             if storage:
                 storage.copy(here, there)
+
+
+def _storage(model: CachedModel, config: CacheConfig) -> KVStorage:
+    sizes = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim, "dtype": model.dtype}
+    return KVStorage(config.kv_dtype, config.num_blocks * config.block_size, **sizes, device=model.layer_devices)
