@@ -71,9 +71,3 @@ def test_stop_may_be_one_string_or_several():
     assert SamplingParams(stop="end").stop == ("end",)
     assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")
     assert SamplingParams(stop=None).stop == ()
-
-
-def test_a_stop_string_must_be_valid_text():
-    with pytest.raises(ConfigError, match="half a character"):
-        SamplingParams(stop=("\udcff",))
-    assert SamplingParams(stop=("😀",)).stop == ("😀",)

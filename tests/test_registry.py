@@ -51,14 +51,6 @@ def pair(folders: dict[str, Path], target: str = "target", draft: str = "draft")
     return named_pair(str(folders[target]), str(folders[draft]) if draft else "")
 
 
-@pytest.mark.parametrize(("target", "draft"), LISTED.items())
-def test_listed_pairs_are_known_and_share_a_vocabulary_size(target: str, draft: str) -> None:
-    models = known_models()[target], known_models()[draft]
-    assert models[0].shape.vocabulary == models[1].shape.vocabulary
-    assert models[0].parameters > 2 * models[1].parameters
-    assert all(model.hub and "/" in model.hub for model in models)
-
-
 def test_a_device_is_offered_the_pairs_that_fit_it(monkeypatch) -> None:
     def offered(gigabytes: float) -> list[str]:
         device = type("Device", (), {"total_memory": int(gigabytes * 1e9), "major": 9, "minor": 0})
@@ -135,23 +127,6 @@ def test_any_failure_of_a_load_is_raised_to_those_waiting_for_it(monkeypatch) ->
     asking.start()
     asking.join(30)
     assert [type(error) for error in raised] == [Panic]
-
-
-def test_a_load_can_be_retried_after_no_thread_could_be_started(monkeypatch) -> None:
-    def no_thread(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    engines, aside = Engines(device="cpu"), engines_module.in_background
-    monkeypatch.setattr(engines_module, "in_background", no_thread)
-    with pytest.raises(RuntimeError, match="thread"):
-        engines("matched")
-    monkeypatch.setattr(engines_module, "in_background", aside)
-    stopped = threading.Event()
-    given_up = threading.Timer(30, stopped.set)
-    given_up.start()
-    with track_loading(Loading(stopped)):
-        assert engines("matched").generate("A fox", None, GREEDY).reason == "length"
-    given_up.cancel()
 
 
 def test_nothing_of_a_failed_load_is_kept(monkeypatch) -> None:

@@ -20,7 +20,6 @@ from lab.cli.arguments import Parser
 from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import GiB
 from lab.memory.model_memory import known_models
-from lab.settings import ENGINE_DEFAULTS, SETTINGS
 from tests.cli.conftest import PROMPT, ROOT, Shell
 
 
@@ -33,14 +32,6 @@ def test_arguments_are_read_as_utf_8_whatever_the_locale() -> None:
     done = subprocess.run(command, cwd=ROOT, env=os.environ | plain, capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert ast.literal_eval(done.stdout.decode()) == ["Café", "é"]
-
-
-def test_help_describes_every_setting(shell: Shell) -> None:
-    _, out, _ = shell("run", "--help")
-    words = " ".join(out.split())
-    for name in ENGINE_DEFAULTS:
-        assert f"--{name.replace('_', '-')} " in words
-        assert SETTINGS[name].help in words
 
 
 @pytest.mark.parametrize("made", [command_line.commands, benches.commands], ids=["lab", "lab.bench"])
@@ -165,11 +156,6 @@ def test_invalid_arguments_are_refused_in_one_line_before_models_are_loaded(
     assert (status, out) == (2, "")
     assert word in line
     assert line.count("\n") == 1
-
-
-def test_a_prompt_that_is_too_long_is_refused_in_one_line(shell: Shell) -> None:
-    status, out, line = shell("run", PROMPT * 500)
-    assert (status, out, line.count("\n"), "Shorten the prompt" in line) == (2, "", 1, True)
 
 
 def test_a_tilde_stands_for_the_home_folder(shell: Shell, engine, monkeypatch, tmp_path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import weakref
 from dataclasses import replace
@@ -14,7 +13,7 @@ import torch
 
 from lab import ConfigError, EngineConfig, SamplingParams
 from lab.engine.step_limits import batched_tokens
-from lab.trace.events import Admitted, Event, Finished, Prefilled, StepTimed
+from lab.trace.events import Admitted, Finished, Prefilled, StepTimed
 from tests import tiny_models
 
 PROMPTS = [
@@ -146,36 +145,6 @@ def test_a_reader_with_the_last_event_is_done_before_the_step_is_over(monkeypatc
     assert isinstance(events[-1], Finished)
 
 
-def test_two_threads_reading_one_request_share_its_events():
-    """Each event is delivered once, and both reach the end."""
-    lab = tiny_models.engine("llama", "good")
-    expected = len(lab.generate("A fox", None, SamplingParams(max_tokens=20, ignore_eos=True)).events)
-    between, raised = sys.getswitchinterval(), []
-
-    def read(request, events: list[Event]) -> None:
-        try:
-            events.extend(request)
-        except (IndexError, RuntimeError) as error:
-            raised.append(error)
-
-    sys.setswitchinterval(1e-6)
-    try:
-        for _ in range(5):
-            request, taken = lab.submit("A fox", None, SamplingParams(max_tokens=20, ignore_eos=True)), ([], [])
-            readers = [threading.Thread(target=read, args=(request, events), daemon=True) for events in taken]
-            for reader in readers:
-                reader.start()
-            for reader in readers:
-                reader.join(30)
-                assert not reader.is_alive()
-            assert raised == []
-            events = sorted((*taken[0], *taken[1]), key=lambda event: event.t_ms)
-            assert len(events) == len(set(map(id, events))) == expected
-            assert [event.kind for event in events].count("finished") == 1
-    finally:
-        sys.setswitchinterval(between)
-
-
 def test_a_request_can_be_cancelled_while_it_waits():
     lab = tiny_models.engine("llama", "good", max_num_seqs=1)
     first, second = (lab.submit(PROMPTS[0], CONFIGS["paged"], SamplingParams(max_tokens=9)) for _ in range(2))
@@ -187,19 +156,6 @@ def test_a_request_can_be_cancelled_while_it_waits():
 
 
 # -- pools and memory ------------------------------------------------------------------------------
-
-
-def test_pools_of_different_settings_take_turns():
-    lab = tiny_models.engine("llama", "good")
-    sampling = SamplingParams(max_tokens=10, ignore_eos=True)
-    requests = [lab.submit(PROMPTS[0], config, sampling) for config in CONFIGS.values()]
-    order = []
-    while not all(request.finished for request in requests):
-        before = [request._sequence.report.step for request in requests]
-        lab.step()
-        order += [i for i, request in enumerate(requests) if request._sequence.report.step > before[i]]
-    assert order[: 2 * len(requests)] == [*range(len(requests))] * 2
-    assert all(step.batch_sequences == 1 for r in requests for step in kinds(r.result(), StepTimed))
 
 
 def test_pools_stay_within_the_memory_budget_and_wait_for_it():
@@ -339,12 +295,6 @@ def test_a_request_that_cannot_even_be_scheduled_ends_with_an_error(monkeypatch)
     assert not lab.step()
 
 
-def test_every_request_ends_with_a_finished_event():
-    lab = tiny_models.engine("llama", "good")
-    requests = [lab.submit(prompt, CONFIGS["cached"], SamplingParams(max_tokens=3)) for prompt in PROMPTS]
-    assert all(isinstance(request.result().events[-1], Finished) for request in requests)
-
-
 @pytest.mark.parametrize("speculative", ["off", "draft"])
 def test_an_unused_pool_frees_its_memory_at_once(speculative):
     """Although its request is kept: without waiting for the garbage collector a GPU may have no room for the next."""
@@ -409,8 +359,3 @@ def test_a_failure_while_the_engine_is_released_blocks_no_other_thread(monkeypat
     somebody.start()
     somebody.join(30)
     assert [run.reason for run in served] == ["length"]
-
-
-def test_zero_continuations_are_refused():
-    with pytest.raises(ConfigError, match="continuations"):
-        tiny_models.engine("llama").prepare("A fox", continuations=0)

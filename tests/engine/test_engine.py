@@ -136,15 +136,6 @@ def test_rejection_frees_whole_blocks(lab):
     assert {event.fill for event in freed} == {0}
 
 
-def test_the_target_makes_one_forward_pass_per_round(lab):
-    run = lab.generate(PROMPT, SPECULATE, SAMPLE)
-    assert run.metrics.mean_acceptance_length > 2
-    passes = Counter(step.step_kind for step in of(run, StepTimed))
-    assert passes["verify"] + passes["decode"] == pytest.approx(
-        run.metrics.target_passes_per_token * (len(run.token_ids) - 1)
-    )
-
-
 # -- repeating and interleaving ------------------------------------------------------------
 
 
@@ -159,37 +150,6 @@ def test_without_a_seed_one_is_picked_and_recorded(lab):
     assert first.token_ids == again.token_ids
     assert first.sampling.seed is not None
     assert lab.generate(PROMPT, sampling=SamplingParams(max_tokens=1, seed=0)).sampling.seed == 0
-
-
-def test_interleaved_runs_do_not_disturb_each_other(lab):
-    """Several sequences share one pool, are read in turn, and are sampled with their own seeds."""
-    samplings = [SamplingParams(max_tokens=40, temperature=1.0, seed=seed, ignore_eos=True) for seed in range(4)]
-    alone = [lab.generate(PROMPT, SPECULATE, sampling).token_ids for sampling in samplings]
-    streams = [lab.stream(PROMPT, SPECULATE, sampling) for sampling in samplings]
-    tokens: list[list[int]] = [[] for _ in streams]
-    running = set(range(4))
-    while running:
-        for i in sorted(running):
-            event = next(streams[i], None)
-            if event is None:
-                running.remove(i)
-            elif isinstance(event, Committed):
-                tokens[i] += event.token_ids
-    assert tokens == alone
-
-
-def test_threads_share_an_engine(lab):
-    expected = lab.generate(PROMPT, SPECULATE, SAMPLE).token_ids
-    results: list[list[int]] = []
-    threads = [
-        threading.Thread(target=lambda: results.append(lab.generate(PROMPT, SPECULATE, SAMPLE).token_ids))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [expected] * 4
 
 
 # -- ending -------------------------------------------------------------------------------
@@ -303,27 +263,10 @@ def test_output_ends_where_the_context_does(lab):
     assert run.reason == "length"
 
 
-def test_nobody_is_warned_of_indexing_errors_that_a_long_prompt_does_not_cause(lab, monkeypatch):
-    """The tokenizer would, in the server's log: it does not know that the engine refuses what the model cannot hold."""
-    monkeypatch.setattr(lab.tokenizer, "model_max_length", 4)
-    monkeypatch.setattr(lab.tokenizer, "deprecation_warnings", {})
-    lab.generate("A fox went out", sampling=SamplingParams(max_tokens=1))
-    assert not lab.tokenizer.deprecation_warnings
-
-
 def test_a_prompt_that_leaves_no_room_for_a_token_is_refused(lab):
     with pytest.raises(PromptError, match=f"{tiny_models.CONTEXT:,}, prompt and output together"):
         lab.submit("a" * tiny_models.CONTEXT, SPECULATE)
     assert len(lab.generate("a" * (tiny_models.CONTEXT - 1), SPECULATE).token_ids) == 1
-
-
-def test_a_pool_of_exactly_the_needed_size_is_enough(lab):
-    tokens = len(PROMPT) + 36  # one token per byte
-    blocks = -(-tokens // 4)
-    for paged in (True, False):
-        config = EngineConfig(paged=paged, block_size=4, num_blocks=blocks, speculative="draft")
-        run = lab.generate(PROMPT, config, SamplingParams(max_tokens=36, ignore_eos=True))
-        assert run.reason == "length", run.finished
 
 
 # -- refusing and failing --------------------------------------------------------------------
@@ -403,14 +346,6 @@ def test_non_finite_logits_end_the_run(lab, monkeypatch):
         assert run.reason == "error"
         assert "not finite" in run.finished.message
         assert not any(isinstance(event, StepTimed) for event in run.events)  # a step that gave nothing
-
-
-def test_runs_with_the_same_settings_share_a_pool(lab):
-    for config in (EngineConfig(block_size=8), EngineConfig(block_size=8, speculative="draft")):
-        lab.generate(PROMPT, config, SAMPLE)
-    assert sum(lab.occupancy()) == lab.default_num_blocks(EngineConfig(block_size=8))
-    lab.generate(PROMPT, EngineConfig(block_size=32), SAMPLE)
-    assert sum(lab.occupancy()) == lab.default_num_blocks(EngineConfig(block_size=32))  # idle pools are freed
 
 
 def test_a_waiting_request_is_told_how_many_are_ahead():

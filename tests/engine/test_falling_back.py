@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 import weakref
 from dataclasses import replace
 from unittest.mock import Mock
@@ -17,7 +16,7 @@ from lab.engine import cores as pools
 from lab.engine import failures
 from lab.kv_cache.formats import Int4Layer, Int8Layer, KVStorage
 from lab.load import new_engine
-from lab.trace.events import Admitted, BlockAllocated, BlockStored, FellBack, Prefilled, Proposed, RunStarted, StepTimed
+from lab.trace.events import BlockAllocated, BlockStored, FellBack, Proposed, RunStarted, StepTimed
 from lab.trace.run import Run
 from tests import tiny_models
 from tests.scripted_model import ScriptedModel
@@ -76,16 +75,6 @@ def test_a_failing_draft_falls_back_to_plain_decoding(lab, monkeypatch, kind, af
     assert lab.occupancy().live == 0
 
 
-@pytest.mark.parametrize("kind", FAILURES)
-def test_after_a_draft_fails_tokens_are_sampled_as_in_plain_decoding(lab, monkeypatch, kind):
-    sampling = SamplingParams(max_tokens=40, temperature=1.0, seed=5, ignore_eos=True)
-    error, _ = FAILURES[kind]
-    plain = lab.generate(PROMPT, PLAIN, sampling)
-    monkeypatch.setattr(lab.draft, "forward", failing(lab.draft.forward, 0, error))
-    run = lab.generate(PROMPT, replace(PLAIN, speculative="draft"), sampling)
-    assert run.token_ids == plain.token_ids
-
-
 def test_a_failing_draft_affects_only_the_requests_that_use_it(lab, monkeypatch):
     """In one batch: the requests that use it fall back, the others are unaffected."""
     sampling = SamplingParams(max_tokens=30, ignore_eos=True)
@@ -95,37 +84,6 @@ def test_a_failing_draft_affects_only_the_requests_that_use_it(lab, monkeypatch)
     runs = [request.result() for request in [lab.submit(PROMPT, config, sampling) for config in configs]]
     assert [run.token_ids for run in runs] == [plain] * 4
     assert [len(fell_back(run)) for run in runs] == [1, 0, 0, 1]
-
-
-@pytest.mark.parametrize("after", [0, 1])
-def test_the_time_until_a_draft_failed_counts_as_drafting(lab, monkeypatch, after):
-    """In the prefill, or in a round's first proposal: it is not taken for work around the target's pass."""
-    forward, calls = lab.draft.forward, iter(range(10**6))
-
-    def slow(*args):
-        if next(calls) < after:
-            return forward(*args)
-        time.sleep(0.05)
-        raise RuntimeError("gone")
-
-    monkeypatch.setattr(lab.draft, "forward", slow)
-    run = lab.generate(PROMPT, replace(PLAIN, speculative="draft"), SamplingParams(max_tokens=4, ignore_eos=True))
-    steps = [event for event in run.events if isinstance(event, StepTimed)]
-    assert len(fell_back(run)) == 1
-    assert steps[after].draft_ms >= 50
-
-
-def test_what_was_found_in_storage_that_fails_does_not_count_as_a_cache_hit(lab, monkeypatch):
-    """The prompt is read again from its beginning, in a pool where nothing of it can be found."""
-    config = replace(PLAIN, kv_dtype="int8", enable_prefix_caching=True)
-    sampling = SamplingParams(max_tokens=2, ignore_eos=True)
-    lab.generate(PROMPT, config, sampling)
-    monkeypatch.setattr(Int8Layer, "dequantise", staticmethod(failing(Int8Layer.dequantise, 0, RuntimeError("bad"))))
-    run = lab.generate(PROMPT, config, sampling)
-    (prefilled,) = [event for event in run.events if isinstance(event, Prefilled)]
-    found = [event.cached_tokens for event in run.events if isinstance(event, Admitted)]
-    assert found == [(prefilled.tokens - 1) // 4 * 4, 0]
-    assert prefilled.cached_tokens == run.metrics.cached_prompt_tokens == 0
 
 
 @pytest.mark.parametrize(("kv_dtype", "layer"), [("int8", Int8Layer), ("int4", Int4Layer)])
@@ -296,17 +254,6 @@ def test_a_panic_in_the_tokenizer_ends_only_the_request_concerned(speculative):
         with pytest.raises(PromptError, match=r"tokenizer failed at this text.*PanicException: Onig"):
             new_engine(lab.target, tokenizer).generate(f"a{PANICS_AT}", PLAIN)
     assert lab.generate("x", PLAIN, SamplingParams(max_tokens=2)).text == "yx"
-
-
-def test_a_panic_at_the_beginning_of_a_prompt_is_told_before_its_run_begins():
-    """A synthetic run begins in a step that computes for everybody."""
-    tokenizer = tiny_models.panicking_tokenizer(at=f"{PANICS_AT}(?=$)")
-    lab = new_engine(tiny_models.engine().target, tokenizer)
-    prompt = f"a{PANICS_AT}x"
-    assert tokenizer.decode(tokenizer(prompt)["input_ids"]) == prompt
-    with pytest.raises(PromptError, match="tokenizer failed at this text"):
-        lab.submit(prompt, replace(PLAIN, speculative="synthetic"), SamplingParams(max_tokens=4))
-    assert lab.generate("x", PLAIN, SamplingParams(max_tokens=2, ignore_eos=True)).reason == "length"
 
 
 def test_a_request_that_got_its_last_token_in_a_failed_step_is_finished(lab, monkeypatch):

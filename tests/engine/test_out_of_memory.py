@@ -19,7 +19,7 @@ from lab.engine import cores as pools
 from lab.engine import step_limits
 from lab.engine.memory_budget import Budget
 from lab.kv_cache import kv_cache as cache
-from lab.trace.events import CacheDropped, FellBack, Preempted, StepTimed
+from lab.trace.events import FellBack, Preempted, StepTimed
 from lab.util.device_memory import CAPTURING, is_out_of_memory
 from tests import tiny_models
 
@@ -147,20 +147,6 @@ def test_no_request_of_a_batch_is_lost(lab, monkeypatch, name, at):
     assert not any(of(run, FellBack) for run in runs)  # what was drafted for the failed step is drafted again
 
 
-def test_a_device_too_small_for_the_batch_serves_it_in_parts(lab, monkeypatch):
-    forward, expected, refused = lab.target.forward, alone("paged"), []
-
-    def small(token_ids, positions, plan, keep):
-        if sum(group.sequences for group in plan.groups) > 2:
-            refused.append(len(token_ids))
-            raise ERRORS["gpu"]
-        return forward(token_ids, positions, plan, keep)
-
-    monkeypatch.setattr(lab.target, "forward", small)
-    assert [run.token_ids for run in together(lab, "paged")] == expected
-    assert refused
-
-
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_quantised_cache_does_not_fall_back_to_a_larger_one(lab, monkeypatch, error):
     short_of_memory(monkeypatch, lab.target, {3}, ERRORS[error])
@@ -230,14 +216,6 @@ def test_chunks_grow_again_where_memory_has_come_back(lab, monkeypatch):
     assert [largest(LONG[i:]) for i in range(2)] == [239, 239]
     assert other.result().reason == "length"
     assert largest(LONG) == 243
-
-
-def test_a_device_too_small_for_the_prompts_of_a_batch_reads_them_one_by_one_and_in_chunks(lab, monkeypatch):
-    prompts = [LONG[i:] for i in range(4)]
-    expected = [lab.generate(prompt, CONFIGS["paged"], SAMPLING).token_ids for prompt in prompts]
-    room_for(monkeypatch, lab.target, 70)
-    requests = [lab.submit(prompt, CONFIGS["paged"], SAMPLING) for prompt in prompts]
-    assert [request.result().token_ids for request in requests] == expected
 
 
 @pytest.mark.parametrize(("name", "tried"), [("paged", [243, 121, 60, 33]), ("no cache", [243])])
@@ -314,45 +292,6 @@ def test_a_pool_as_large_as_memory_allows_is_made_smaller_if_that_was_too_much(l
         lab.submit(PROMPTS[0], EngineConfig(num_blocks=room + 1), SAMPLING)
 
 
-def test_a_request_that_comes_while_a_pool_is_made_smaller_is_told(lab, monkeypatch):
-    """It has been told of a larger one, and is not handed over yet."""
-    full, announce = lab.default_num_blocks(EngineConfig()), lab._processor.announce
-    only_so_many_slots(monkeypatch, [10 * 16])
-    first = lab.submit(PROMPTS[0], EngineConfig(), SAMPLING)
-
-    def overtaken(sequence):
-        announce(sequence)
-        lab.step()  # as another thread may
-
-    monkeypatch.setattr(lab._processor, "announce", overtaken)
-    second = lab.submit(PROMPTS[1], EngineConfig(), SAMPLING).result()
-    room = lab.default_num_blocks(EngineConfig())
-    assert second.started.num_blocks == full > room
-    for run in (first.result(), second):
-        (event,) = of(run, FellBack)
-        assert event.reason == f"The device has no room for {full:,} cache blocks: the pool has {room:,}."
-
-
-def test_a_request_that_is_moved_again_is_not_told_again_that_its_pool_is_smaller(lab, monkeypatch):
-    only_so_many_slots(monkeypatch, [10 * 16])
-    first = lab.submit(PROMPTS[0], EngineConfig(), SAMPLING)
-    lab.step()
-    with torch.no_grad():
-        next(lab.target.model.parameters()).mul_(1)  # a new version of the weights, with the same numbers
-    lab.submit(PROMPTS[1], EngineConfig(), SAMPLING).result()
-    run = first.result()
-    assert len(of(run, CacheDropped)) == 1
-    assert [event.part for event in of(run, FellBack)] == ["full_pool"]
-
-
-def test_a_pool_of_a_stated_size_is_not_made_smaller(lab, monkeypatch):
-    tried = only_so_many_slots(monkeypatch, [10 * 16])
-    run = lab.generate(PROMPTS[0], EngineConfig(num_blocks=11), SAMPLING)
-    assert run.reason == "error"
-    assert "ran out of memory" in run.finished.message
-    assert set(tried) == {11 * 16}
-
-
 def test_a_pool_that_leaves_no_memory_for_a_step_is_made_smaller(lab, monkeypatch):
     """But not one whose size was asked for, nor below what the request needs: they may still do."""
     full, made = lab.default_num_blocks(EngineConfig()), lab._cores._new
@@ -390,17 +329,6 @@ def test_a_pool_is_not_made_smaller_than_its_first_request(lab, monkeypatch, max
     assert lab.generate(PROMPTS[0], EngineConfig(), sampling).reason == "length"
 
 
-def test_a_pool_is_not_made_smaller_because_another_has_memory_for_now(lab, monkeypatch):
-    full = lab.default_num_blocks(EngineConfig())
-    other = lab.submit(PROMPTS[1], replace(CONFIGS["paged"], num_blocks=30), SAMPLING)
-    lab.step()
-    only_so_many_slots(monkeypatch, [10 * 16])
-    run = lab.generate(PROMPTS[0], EngineConfig(), SAMPLING)
-    assert "ran out of memory" in run.finished.message
-    assert lab.default_num_blocks(EngineConfig()) == full
-    assert other.result().reason == "length"
-
-
 def test_an_idle_pool_is_freed_for_one_that_finds_no_memory(lab, monkeypatch):
     """A cached prefix keeps its pool allocated, but the device is fuller than the budget knows."""
     lab.generate(PROMPTS[0], CONFIGS["cached"], SAMPLING)
@@ -426,16 +354,6 @@ def test_a_drafter_out_of_memory_is_dropped_and_no_other_request_affected(lab, m
     assert [run.token_ids for run in runs] == [plain] * 3
     assert [[event.part for event in of(run, FellBack)] for run in runs] == [["drafter"], [], []]
     assert "ran out of memory" in of(runs[0], FellBack)[0].reason
-
-
-def test_a_synthetic_run_whose_pool_does_not_fit_ends_with_the_reason(lab, monkeypatch):
-    def none(*_, **__):
-        raise ERRORS["gpu"]
-
-    monkeypatch.setattr(pool, "KVCache", none)
-    run = lab.generate(PROMPTS[0], replace(CONFIGS["paged"], speculative="synthetic"), SAMPLING)
-    assert run.reason == "error"
-    assert "ran out of memory" in run.finished.message
 
 
 def test_a_block_copy_that_runs_out_of_memory_leaks_no_block(lab, monkeypatch):

@@ -57,31 +57,6 @@ def test_a_decode_step_reads_the_weights_and_the_cached_context(llama):
     assert work.flops == 2 * (3 * LAYER + HEAD) + 10 * 3 * 4 * 48
 
 
-def test_a_batch_reads_the_weights_once(llama):
-    """A chunk of a prompt, which needs no logits, beside the verification of two proposals."""
-    work = costs(llama, storage(llama)).of([Span(0, 4, keep=0), Span(6, 9, keep=3)])
-    assert work.bytes == 4 * (3 * LAYER + NORMS + HEAD) + (4 + 9) * SLOT
-    assert work.flops == 2 * (7 * 3 * LAYER + 3 * HEAD) + (1 + 2 + 3 + 4 + 7 + 8 + 9) * 3 * 4 * 48
-
-
-def test_a_pass_that_needs_no_logits_does_not_read_the_head(llama):
-    work = costs(llama, storage(llama)).of([Span(0, 4, keep=0), Span(0, 2, keep=0)])
-    assert work.bytes == 4 * (3 * LAYER + NORMS) + (4 + 2) * SLOT
-    assert work.flops == 2 * 6 * 3 * LAYER + (1 + 2 + 3 + 4 + 1 + 2) * 3 * 4 * 48
-
-
-def test_without_a_cache_only_weights_are_read(llama):
-    work = costs(llama, None).of([Span(0, 10, keep=1)])
-    assert work.bytes == llama.weight_bytes
-    assert work.flops == 2 * (10 * 3 * LAYER + HEAD) + 55 * 3 * 4 * 48
-
-
-def test_an_early_exit_reads_only_its_layers(llama):
-    work = costs(llama.first(1), storage(llama)).of([Span(9, 10, keep=1)])
-    assert work.bytes == 4 * (LAYER + 3 * 48 + HEAD) + 10 * SLOT // 3
-    assert work.flops == 2 * (LAYER + HEAD) + 10 * 4 * 48
-
-
 def test_weights_count_in_their_dtype_and_without_lookup_tables():
     tied = LanguageModel(tiny_models.random_model("llama", num_hidden_layers=3), "tied")
     untied = tiny_models.random_model("llama", num_hidden_layers=3, tie_word_embeddings=False)
@@ -170,24 +145,6 @@ def test_sharing_a_pass_saves_the_weights_and_nothing_else(llama, some, more):
     together, apart = passes.of(some + more), passes.of(some) + passes.of(more)
     heads = [any(span.keep for span in spans) for spans in (some, more)]
     assert together == replace(apart, bytes=apart.bytes - llama.weight_bytes + 4 * HEAD * (not all(heads)))
-
-
-@given(SPANS, st.integers(1, 20))
-def test_more_tokens_and_longer_contexts_are_more_work(llama, spans, more):
-    passes = costs(llama, storage(llama))
-    (start, stop, keep), *others = spans
-    now = passes.of(spans)
-    for larger in (Span(start, stop + more, keep), Span(start + more, stop + more, keep)):
-        then = passes.of([larger, *others])
-        assert then.bytes > now.bytes
-        assert then.flops > now.flops
-
-
-@given(SPANS)
-def test_a_smaller_format_moves_fewer_bytes_for_the_same_flops(llama, spans):
-    auto, int8, int4 = (costs(llama, storage(llama, form)).of(spans) for form in ("auto", "int8", "int4"))
-    assert auto.bytes > int8.bytes > int4.bytes > llama.weight_bytes - 4 * HEAD
-    assert auto.flops == int8.flops == int4.flops
 
 
 # -- a real run ------------------------------------------------------------------------------------

@@ -61,10 +61,6 @@ def test_a_pool_has_at_least_a_block_and_at_most_eight_contexts(pair):
     )  # 320 tokens are 6.7
 
 
-def test_without_a_cache_there_are_no_blocks_whatever_is_asked_for(pair):
-    assert Budget(*pair).cache_config(EngineConfig(kv_cache=False, num_blocks=7)).num_blocks == 0
-
-
 def test_a_token_takes_bytes_of_the_draft_where_it_drafts(pair):
     budget = Budget(*pair)
     assert budget.token_bytes(EngineConfig(speculative="draft")) == TARGET_BYTES + DRAFT_BYTES

@@ -139,19 +139,6 @@ def test_mean_and_blocks_equal_the_sums_over_all_lengths(longest: int, share: fl
     assert lengths.mean_blocks(block_size) == pytest.approx(float((exactly * (n / block_size).ceil()).sum()), rel=1e-6)
 
 
-@given(st.integers(1, 10_000_000), st.floats(0, 1))
-def test_blocks_of_lengths_of_any_size_are_within_bounds(longest: int, share: float) -> None:
-    mean = 1 + share * (longest - 1)
-    blocks = Lengths(mean, longest).mean_blocks(16)
-    assert mean / 16 * (1 - 1e-6) <= blocks <= -(-longest // 16)
-
-
-def test_the_memory_of_a_gpu_agrees_with_its_name() -> None:
-    for name, size in GPUS.items():
-        said = [int(word) for word in name.split() if word.isdigit() and name.endswith("GB")]
-        assert said in ([], [size])
-
-
 def test_a_device_is_named_or_has_as_many_bytes_as_are_given() -> None:
     assert [device_bytes(key) for key in GPU_KEYS] == [size * GiB for size in GPUS.values()]
     for gpu in ("t4", "no-such-gpu"):
@@ -183,10 +170,3 @@ NAN = float("nan")
 def test_impossible_values_are_refused(make: Callable[[], object], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         make()
-
-
-def test_values_at_the_border_are_accepted() -> None:
-    borders = {"memory": (1, MAX_GIB * GiB), "block_size": (1, 1024), "parameters": (1,)}
-    for name, values in borders.items():
-        for value in values:
-            assert all(llama(**{name: value}).sequences(policy) >= 0 for policy in POLICIES)

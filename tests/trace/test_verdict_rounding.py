@@ -61,8 +61,3 @@ def test_what_a_reader_works_out_is_what_was_decided(numbers: tuple[float, float
 )
 def test_there_are_three_digits_or_as_many_as_it_takes(p: float, q: float, u: float, shown: RoundedVerdict) -> None:
     assert judged(p, q, u) == shown
-
-
-def test_a_verdict_on_two_equal_numbers_has_three_digits() -> None:
-    assert judged(0.2, 0.4, 0.5) == RoundedVerdict(3, p=0.2, q=0.4, u=0.5, product=0.2, ratio=0.5)
-    assert judged(0.0, 0.4, 0.0).product == 0
