@@ -15,7 +15,7 @@ import pytest
 import lab.__main__ as command_line
 from lab import EngineConfig, Run, SamplingParams
 from lab.bench import __main__ as benches
-from lab.cli import common
+from lab.cli import decode_commands
 from lab.cli.arguments import Parser
 from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import GiB
@@ -151,7 +151,7 @@ def test_a_prompt_can_come_from_standard_input(shell: Shell, monkeypatch) -> Non
 def test_invalid_arguments_are_refused_in_one_line_before_models_are_loaded(
     shell: Shell, monkeypatch, arguments: list[str], word: str
 ) -> None:
-    monkeypatch.setattr(common, "load_engine", None)
+    monkeypatch.setattr(decode_commands, "load_engine", None)
     status, out, line = shell(*arguments)
     assert (status, out) == (2, "")
     assert word in line
@@ -161,7 +161,7 @@ def test_invalid_arguments_are_refused_in_one_line_before_models_are_loaded(
 def test_a_tilde_stands_for_the_home_folder(shell: Shell, engine, monkeypatch, tmp_path) -> None:
     loaded = []
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(common, "load_engine", lambda *where, **how: loaded.extend(where) or engine)
+    monkeypatch.setattr(decode_commands, "load_engine", lambda *where, **how: loaded.extend(where) or engine)
     shell("run", PROMPT, "--target=~/model", "--draft=~/draft", "--max-tokens", "1")
     assert loaded == [str(tmp_path / "model"), str(tmp_path / "draft")]
     assert f"There is no folder '{tmp_path / 'model'}' here" in shell("fit", "~/model")[2]

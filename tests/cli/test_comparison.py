@@ -11,9 +11,12 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from lab import EngineConfig, SamplingParams
 from lab.cli import decode_commands as commands
 from lab.cli.arguments import INTERRUPTED
+from lab.cli.json_results import compare_result
 from lab.trace.events import Finished
+from tests import tiny_models
 from tests.cli.conftest import PROMPT, Shell
 
 
@@ -108,3 +111,14 @@ def test_figures_are_printed_though_the_last_question_is_not_answered(
     answer = json.loads(shell(*command, "--json")[1])
     assert answer["settings"]["speculative=draft"]["acceptance"] > 0
     assert answer["differences"] is None
+
+
+def test_if_a_setting_has_no_run_nothing_is_compared() -> None:
+    run = tiny_models.engine("llama").generate("The king", EngineConfig(), SamplingParams(max_tokens=4, seed=2))
+    some = json.loads(json.dumps(compare_result({"default": [run], "paged=true": []}, None)))
+    assert some["differences"] is None
+    assert list(some["settings"]) == ["default"]
+    assert (some["target"], some["draft"], some["sampling"]["seed"]) == (run.started.target, None, 2)
+    none = compare_result({"default": [], "paged=true": []}, None)
+    assert none["differences"] is none["target"] is none["sampling"] is None
+    assert none["settings"] == {}
