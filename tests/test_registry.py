@@ -105,30 +105,6 @@ def test_during_a_load_others_use_loaded_pairs_and_can_stop_waiting(folders, mon
     assert len(loaded) == 2
 
 
-def test_any_failure_of_a_load_is_raised_to_those_waiting_for_it(monkeypatch) -> None:
-    """A panic in a library's Rust code is not an Exception."""
-
-    class Panic(BaseException):
-        pass
-
-    def panics(*_: object, **__: object) -> None:
-        raise Panic
-
-    raised, engines = [], Engines(device="cpu")
-
-    def ask() -> None:
-        try:
-            engines("matched")
-        except BaseException as error:
-            raised.append(error)
-
-    monkeypatch.setattr(engines_module, "load_engine", panics)
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(30)
-    assert [type(error) for error in raised] == [Panic]
-
-
 def test_nothing_of_a_failed_load_is_kept(monkeypatch) -> None:
     """Not even until the garbage collector runs: it may be most of a GPU's memory."""
     engines, made = Engines(device="cpu"), []

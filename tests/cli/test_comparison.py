@@ -82,16 +82,6 @@ def test_what_had_finished_before_a_run_failed_is_printed(shell, engine, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("repeats", "said"), [("1", r"x\d+\.\d\d, one run +kv_dtype"), ("2", r"(x\d+\.\d\d|unclear) +kv")]
-)
-def test_a_speed_up_from_one_run_is_marked_as_such(shell: Shell, repeats: str, said: str) -> None:
-    _, table, _ = shell("compare", PROMPT, "", "kv_dtype=int8", "--repeats", repeats, "--max-tokens", "4")
-    usual, other = table.splitlines()[1:3]
-    assert re.search(r"x1\.00 +default", usual), "the first setting is compared with itself, which needs no remark"
-    assert re.search(said, other)
-
-
-@pytest.mark.parametrize(
     ("error", "status", "word"),
     [
         (KeyboardInterrupt(), INTERRUPTED, "Interrupted."),

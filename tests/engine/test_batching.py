@@ -174,17 +174,6 @@ def test_pools_stay_within_the_memory_budget_and_wait_for_it():
     assert [request.result().token_ids for request in requests] == [alone] * len(configs)
 
 
-def test_a_budget_smaller_than_a_block_still_serves_one_request_after_another() -> None:
-    """With one block, and not both at once."""
-    lab, sampling = tiny_models.engine("llama", kv_bytes=1), SamplingParams(max_tokens=4, ignore_eos=True)
-    requests = [lab.submit("Once", config, sampling) for config in (EngineConfig(), EngineConfig(paged=True))]
-    for _ in range(20):
-        lab.step()
-        assert len(list(lab._cores)) <= 1
-    assert [request.finished for request in requests] == [True, True]
-    assert [request.result().reason for request in requests] == ["length", "length"]
-
-
 def test_a_request_waiting_for_memory_is_not_starved():
     """Others keep arriving for a pool that exists; the pool it needs has room only once that one is idle."""
     lab = tiny_models.engine("llama", "good")
@@ -266,13 +255,6 @@ def test_a_small_gpu_computes_fewer_tokens_in_a_step(monkeypatch, gigabytes, tok
     assert batched_tokens(SimpleNamespace(device=torch.device("cuda"))) == tokens
 
 
-def test_swapped_settings_are_refused():
-    lab = tiny_models.engine("llama")
-    for wrong in ((SamplingParams(),), (None, EngineConfig()), ({"paged": True},)):
-        with pytest.raises(ConfigError, match="an EngineConfig and a SamplingParams, not"):
-            lab.generate("A", *wrong)
-
-
 def test_a_failing_watcher_ends_no_run(caplog):
     """Its error is logged."""
 
@@ -312,25 +294,6 @@ def test_an_unused_pool_frees_its_memory_at_once(speculative):
     assert request.finished
 
 
-def test_a_synthetic_run_in_preparation_counts_and_can_be_cancelled():
-    others = []
-
-    def ends_the_others(owner, seconds, event):
-        if isinstance(event, Finished):
-            for other in others:
-                other.cancel()
-
-    lab = tiny_models.engine("llama", on_event=ends_the_others)
-    one = lab.submit("A fox", EngineConfig(paged=True), SamplingParams(max_tokens=20))
-    other = lab.submit("A fox", EngineConfig(paged=True, speculative="synthetic"), SamplingParams(max_tokens=50))
-    assert lab.counts() == (0, 2)
-    others.append(other)
-    lab.step()
-    assert lab.counts() == (2, 0), "a synthetic run and its preparation have to count as one"
-    one.cancel()
-    assert (one.result().reason, other.result().reason) == ("cancelled", "cancelled")
-
-
 def test_a_failure_while_the_engine_is_released_blocks_no_other_thread(monkeypatch):
     lab = tiny_models.engine("llama")
     first = lab.submit("A fox", sampling=SamplingParams(max_tokens=4))
@@ -359,3 +322,29 @@ def test_a_failure_while_the_engine_is_released_blocks_no_other_thread(monkeypat
     somebody.start()
     somebody.join(30)
     assert [run.reason for run in served] == ["length"]
+
+
+def test_a_synthetic_run_in_preparation_counts_and_can_be_cancelled():
+    others = []
+
+    def ends_the_others(owner, seconds, event):
+        if isinstance(event, Finished):
+            for other in others:
+                other.cancel()
+
+    lab = tiny_models.engine("llama", on_event=ends_the_others)
+    one = lab.submit("A fox", EngineConfig(paged=True), SamplingParams(max_tokens=20))
+    other = lab.submit("A fox", EngineConfig(paged=True, speculative="synthetic"), SamplingParams(max_tokens=50))
+    assert lab.counts() == (0, 2)
+    others.append(other)
+    lab.step()
+    assert lab.counts() == (2, 0), "a synthetic run and its preparation have to count as one"
+    one.cancel()
+    assert (one.result().reason, other.result().reason) == ("cancelled", "cancelled")
+
+
+def test_swapped_settings_are_refused():
+    lab = tiny_models.engine("llama")
+    for wrong in ((SamplingParams(),), (None, EngineConfig()), ({"paged": True},)):
+        with pytest.raises(ConfigError, match="an EngineConfig and a SamplingParams, not"):
+            lab.generate("A", *wrong)

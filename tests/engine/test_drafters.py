@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lab import ConfigError, EngineConfig, SamplingParams
 from lab.engine.drafters import PromptLookup, lookup
-from lab.trace.events import Committed, Judged, Preempted, Proposed
+from lab.trace.events import Committed, Judged, Proposed
 from tests import tiny_models
 
 PROMPT = "The king had three daughters, and the king had three"
@@ -114,18 +114,6 @@ def test_prompt_lookup_proposes_from_the_text_itself(temperature):
         assert all(event.accepted == (event.u < event.p) for event in of(run, Judged))
     else:
         assert run.token_ids == lab.generate(PROMPT, PLAIN, SamplingParams(max_tokens=60, ignore_eos=True)).token_ids
-
-
-def test_prompt_lookup_tells_texts_with_a_shared_prefix_apart_despite_preemption():
-    lab = tiny_models.engine("llama")
-    lookups = {"speculative": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3}
-    config = replace(PLAIN, num_blocks=36, **lookups)
-    sampling = SamplingParams(max_tokens=60, temperature=0.3, seed=1, ignore_eos=True)
-    runs = [request.result() for request in lab.prepare(PROMPT, config, sampling, continuations=3)()]
-    assert any(of(run, Preempted) for run in runs)
-    assert len({run.text for run in runs}) == 3
-    assert {event.accepted for run in runs for event in of(run, Judged)} == {True, False}
-    assert all(all_from_the_text_itself(run, config) for run in runs)
 
 
 # -- early exit ------------------------------------------------------------------------------------

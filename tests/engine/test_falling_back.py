@@ -163,24 +163,6 @@ def test_a_cache_given_up_is_freed_before_another_is_made(lab, monkeypatch, draf
     assert not any(still_there)
 
 
-def test_a_drafter_that_was_given_up_is_not_tried_again_in_another_pool(lab, monkeypatch):
-    monkeypatch.setattr(lab.draft, "forward", failing(lab.draft.forward, 0, RuntimeError("gone")))
-    monkeypatch.setattr(Int8Layer, "dequantise", staticmethod(failing(Int8Layer.dequantise, 9, RuntimeError("bad"))))
-    sampling = SamplingParams(max_tokens=8, ignore_eos=True)
-    run = lab.generate(PROMPT, replace(PLAIN, kv_dtype="int8", speculative="draft"), sampling)
-    assert [event.part for event in fell_back(run)] == ["drafter", "kv_format"]
-    assert run.reason == "length"
-
-
-def test_a_target_that_fails_in_plain_storage_ends_the_run(lab, monkeypatch):
-    """After the one fallback, from INT8, there is nothing left to fall back to."""
-    monkeypatch.setattr(lab.target, "forward", failing(lab.target.forward, 4, RuntimeError("gone")))
-    run = lab.generate(PROMPT, replace(PLAIN, kv_dtype="int8"), SamplingParams(max_tokens=20))
-    assert [event.part for event in fell_back(run)] == ["kv_format"]
-    assert run.reason == "error"
-    assert "RuntimeError: gone" in run.finished.message
-
-
 @pytest.mark.parametrize("after", range(1, 24, 4))
 def test_what_a_draft_stored_in_a_step_that_failed_is_not_found_by_others(lab, monkeypatch, after):
     cached = replace(PLAIN, speculative="draft", enable_prefix_caching=True)

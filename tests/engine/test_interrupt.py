@@ -125,21 +125,3 @@ def test_ctrl_c_does_not_wait_while_another_thread_steps(ctrl_c):
     leave.set()
     other.join(20)
     assert mine.finished
-
-
-def test_a_program_that_handles_ctrl_c_itself_hears_of_it_at_once():
-    heard, press = [], Pressing()
-
-    def watch(*event: object) -> None:
-        press(*event)
-        if press.left == 0:
-            heard.append("told")
-
-    before = signal.signal(signal.SIGINT, lambda *_: heard.append("pressed"))
-    try:
-        lab = tiny_models.engine("llama", on_event=watch)
-        press.left = 3
-        assert lab.generate(PROMPT, None, SamplingParams(max_tokens=4)).reason == "length"
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert heard == ["pressed", "told"]

@@ -27,12 +27,6 @@ def unmeasured():
     limits._measured.cache_clear()
 
 
-def test_a_copy_counts_as_a_read_and_a_write(monkeypatch):
-    monkeypatch.setitem(limits.COPY_BYTES, "cpu", 1000)
-    monkeypatch.setattr(limits, "_best_seconds", lambda run, device: 0.5)
-    assert limits._copy_rate(CPU) == 2 * 1000 / 0.5
-
-
 def test_a_small_product_that_only_waits_is_no_limit(monkeypatch):
     """Threads that wait milliseconds for each other make a small product slow, and a larger one no slower."""
     seconds = iter([8e-3, 8e-3, 24e-3])

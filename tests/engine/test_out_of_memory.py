@@ -13,14 +13,12 @@ import torch
 
 from lab import ConfigError, EngineConfig, SamplingParams
 from lab.backends.gpu.launching import launching
-from lab.backends.torch.torch_backend import TorchBackend
-from lab.engine import core as pool
 from lab.engine import cores as pools
 from lab.engine import step_limits
 from lab.engine.memory_budget import Budget
 from lab.kv_cache import kv_cache as cache
 from lab.trace.events import FellBack, Preempted, StepTimed
-from lab.util.device_memory import CAPTURING, is_out_of_memory
+from lab.util.device_memory import is_out_of_memory
 from tests import tiny_models
 
 CONFIGS = {
@@ -228,15 +226,6 @@ def test_a_prompt_is_refused_where_no_smaller_chunk_can_be_read(lab, monkeypatch
     assert lab.generate(PROMPTS[2], CONFIGS["paged"], SAMPLING).reason == "length"
 
 
-def test_what_torch_keeps_is_given_back_before_a_smaller_step(lab, monkeypatch):
-    """cuBLAS and Triton, which may have found none, take memory from the driver."""
-    emptied = []
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(CAPTURING.locked()))
-    room_for(monkeypatch, lab.target, 130)
-    assert lab.generate(LONG, CONFIGS["paged"], SAMPLING).reason == "length"
-    assert emptied == [True]
-
-
 def test_a_pool_that_cannot_be_allocated_affects_only_the_requests_for_it(lab, monkeypatch):
     plain = lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING).token_ids
     storage, short = cache._storage, [True]
@@ -314,21 +303,6 @@ def test_a_pool_that_leaves_no_memory_for_a_step_is_made_smaller(lab, monkeypatc
     assert full > 11
 
 
-@pytest.mark.parametrize("max_tokens", [24, 44])
-def test_a_pool_is_not_made_smaller_than_its_first_request(lab, monkeypatch, max_tokens):
-    """If even that finds no memory, the request is refused, and others are promised no less than before."""
-    full, most = lab.default_num_blocks(EngineConfig()), [0]
-    tried, sampling = only_so_many_slots(monkeypatch, most), replace(SAMPLING, max_tokens=max_tokens)
-    run = lab.generate(PROMPTS[0], EngineConfig(), sampling)
-    assert run.reason == "error"
-    assert "ran out of memory" in run.finished.message
-    needed = -(-(len(run.prompt_token_ids) + max_tokens) // 16)
-    assert tried[-1] == needed * 16 < 10 * 16
-    assert lab.default_num_blocks(EngineConfig()) == full
-    most[0] = needed * 16
-    assert lab.generate(PROMPTS[0], EngineConfig(), sampling).reason == "length"
-
-
 def test_an_idle_pool_is_freed_for_one_that_finds_no_memory(lab, monkeypatch):
     """A cached prefix keeps its pool allocated, but the device is fuller than the budget knows."""
     lab.generate(PROMPTS[0], CONFIGS["cached"], SAMPLING)
@@ -354,49 +328,3 @@ def test_a_drafter_out_of_memory_is_dropped_and_no_other_request_affected(lab, m
     assert [run.token_ids for run in runs] == [plain] * 3
     assert [[event.part for event in of(run, FellBack)] for run in runs] == [["drafter"], [], []]
     assert "ran out of memory" in of(runs[0], FellBack)[0].reason
-
-
-def test_a_block_copy_that_runs_out_of_memory_leaks_no_block(lab, monkeypatch):
-    """Continuations that diverge in a shared block copy it first."""
-    copy, calls = cache.KVCache.copy_block, []
-
-    def once(self, *blocks):
-        calls.append(blocks)
-        if len(calls) == 1:
-            raise ERRORS["gpu"]
-        copy(self, *blocks)
-
-    monkeypatch.setattr(cache.KVCache, "copy_block", once)
-    for request in lab.prepare(PROMPTS[0], CONFIGS["paged"], SAMPLING, continuations=3)():
-        assert request.result().reason == "length"
-    assert calls
-
-
-@pytest.mark.parametrize("name", ["paged", "no cache"])
-def test_a_request_that_failed_in_a_step_out_of_memory_ends_at_once(lab, monkeypatch, name):
-    """One that got its last token in that step is finished; the others go on."""
-    expected = alone(name)
-    verify, read, steps = TorchBackend.verify, pool.StepTimer.read, []
-
-    def one_not_finite(*args):
-        pending = verify(*args)
-        verified = [replace(one, finite=len(steps) != 2 or i != 1) for i, one in enumerate(pending.results())]
-        return pending._replace(results=lambda: verified)
-
-    def short_once(clock):
-        steps.append(clock)
-        if len(steps) == 3:
-            raise ERRORS["gpu"]
-        return read(clock)
-
-    monkeypatch.setattr(TorchBackend, "verify", one_not_finite)
-    monkeypatch.setattr(pool.StepTimer, "read", short_once)
-    samplings = [replace(SAMPLING, max_tokens=tokens) for tokens in (24, 24, 24, 3)]
-    requests = [lab.submit(prompt, CONFIGS[name], each) for prompt, each in zip(PROMPTS, samplings, strict=True)]
-    for _ in range(3):
-        lab.step()
-    assert [request.finished for request in requests] == [False, True, False, True]
-    runs = [request.result() for request in requests]
-    assert [run.reason for run in runs] == ["length", "error", "length", "length"]
-    assert [run.token_ids for run in runs] == [expected[0], expected[1][:2], expected[2], expected[3][:3]]
-    assert "not finite" in runs[1].finished.message

@@ -125,18 +125,6 @@ def test_a_failed_step_returns_references_to_shared_blocks(monkeypatch):
     assert kinds(again, Prefilled)[0].cached_tokens == 8
 
 
-def test_a_pool_of_exactly_the_needed_size_serves_every_request():
-    for config in (
-        replace(PLAIN, num_blocks=10),
-        replace(PLAIN, paged=False, num_blocks=10),
-        replace(CACHED, num_blocks=10),
-    ):
-        lab = engine()
-        runs = drain([lab.submit(text(8, seed), config, SamplingParams(max_tokens=12)) for seed in range(3)])
-        for seed, run in enumerate(runs):
-            assert run.token_ids == alone(text(8, seed), config, SamplingParams(max_tokens=12))
-
-
 # -- sharing a prompt ------------------------------------------------------------------------------
 
 
@@ -241,35 +229,6 @@ def test_a_draft_does_not_read_again_what_is_shared(monkeypatch, found):
         runs = drain(lab.prepare(text(14), config, GREEDY, continuations=2)())
     assert [run.token_ids for run in runs] == [expected] * len(runs)
     assert len([count for count in read if count > 6]) == 1  # whole only once
-
-
-@pytest.mark.parametrize("length", [27, 28, 29, 32, 33])
-def test_what_is_read_again_after_a_preemption_does_not_shorten_the_next_window(length):
-    """If both are too many tokens for a step, the last known token waits for the next step."""
-    lab = engine(max_num_batched_tokens=33)
-    config = replace(PLAIN, num_blocks=60, speculative="draft", num_speculative_tokens=5)
-    older = lab.submit(text(3), config, SamplingParams(max_tokens=30, ignore_eos=True))
-    sampling = SamplingParams(max_tokens=7, ignore_eos=True)
-    request = lab.submit(text(length), config, sampling)
-    lab.step()
-    [pool] = lab._cores
-    (_, again), turns, schedule = pool.scheduler.running, [], pool.scheduler.schedule
-    if not again.generated:
-        lab.step()
-    assert again.generated == 1
-    pool.scheduler.shrink()
-    known = len(again.tokens)
-
-    def watched(**how):
-        made = schedule(**how)
-        turns.extend((turn.num_tokens, turn.num_draft_tokens) for turn in made if turn.sequence is again)
-        return made
-
-    pool.scheduler.schedule = watched
-    older, run = drain([older, request])
-    assert run.token_ids == alone(text(length), config, sampling)
-    expected = [(known, 5)] if known + 5 <= 33 else [(known - 1, 0), (1, 5)]
-    assert turns[: len(expected)] == expected
 
 
 def test_seats_are_limited_and_given_in_order_of_arrival():

@@ -216,11 +216,3 @@ def test_work_of_a_mixture_of_experts_is_not_counted():
     assert run.reason != "error"
     assert limits_of(run.started) is None
     assert run.metrics.limit_share is None
-
-
-@pytest.mark.parametrize(("speculative", "counted"), [("draft", False), ("ngram", True)])
-def test_a_mixture_of_experts_that_does_not_draft_hinders_no_counting(llama, speculative, counted):
-    engine = new_engine(llama, tiny_models.tokenizer(), mixture())
-    run = engine.generate("A fox", EngineConfig(speculative=speculative), SamplingParams(max_tokens=3))
-    assert run.reason != "error"
-    assert (limits_of(run.started) is not None) == counted

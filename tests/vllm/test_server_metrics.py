@@ -105,20 +105,6 @@ def test_rates_count_what_happened_and_nothing_across_a_restart(steps: list[tupl
         before = after
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (ServerMetrics(0.0, {GENERATED: 90, DRAFTS: 9, ACCEPTED: 0}), ServerMetrics(1.0, {GENERATED: 5, DRAFTS: 9})),
-        (ServerMetrics(0.0, {GENERATED: 5, DRAFTS: 9}, (7, 3)), ServerMetrics(1.0, {GENERATED: 90, DRAFTS: 9}, (8, 2))),
-    ],
-    ids=["tokens", "accepted at a position"],
-)
-def test_without_a_start_time_a_restart_shows_in_falling_counters(before: ServerMetrics, after: ServerMetrics) -> None:
-    found = rates(before, after)
-    assert found.restarted
-    assert (found.tokens_per_second, found.mean_acceptance_length) == (None, None)
-
-
 HOSTILE = ("", "<html><body>404</body></html>", "vllm:num_requests_running{", 'vllm:num_requests_running{a="} 1')
 HOSTILE += ("vllm:num_requests_running one", "up 1\n", "\x00" * 50)
 
@@ -176,3 +162,17 @@ def test_parsed_numbers_are_finite_whatever_the_page_contains(text: str, number:
     assert 31 <= len(found.accepted_at) <= 32, "positions beyond the longest window are left out"
     with contextlib.suppress(MetricsError):  # and nothing else is raised
         parse(text, at=0.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (ServerMetrics(0.0, {GENERATED: 90, DRAFTS: 9, ACCEPTED: 0}), ServerMetrics(1.0, {GENERATED: 5, DRAFTS: 9})),
+        (ServerMetrics(0.0, {GENERATED: 5, DRAFTS: 9}, (7, 3)), ServerMetrics(1.0, {GENERATED: 90, DRAFTS: 9}, (8, 2))),
+    ],
+    ids=["tokens", "accepted at a position"],
+)
+def test_without_a_start_time_a_restart_shows_in_falling_counters(before: ServerMetrics, after: ServerMetrics) -> None:
+    found = rates(before, after)
+    assert found.restarted
+    assert (found.tokens_per_second, found.mean_acceptance_length) == (None, None)
