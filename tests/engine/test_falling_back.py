@@ -55,7 +55,7 @@ def lab():
 
 
 @pytest.mark.parametrize("kind", FAILURES)
-@pytest.mark.parametrize("after", [0, 1, 9, 10, 11])
+@pytest.mark.parametrize("after", [0, 1, 11])
 def test_a_failing_draft_falls_back_to_plain_decoding(lab, monkeypatch, kind, after):
     """In the prefill, in a round's first proposal or in its last: the text is that of plain decoding."""
     sampling = SamplingParams(max_tokens=40, ignore_eos=True)
@@ -86,9 +86,15 @@ def test_a_failing_draft_affects_only_the_requests_that_use_it(lab, monkeypatch)
     assert [len(fell_back(run)) for run in runs] == [1, 0, 0, 1]
 
 
-@pytest.mark.parametrize(("kv_dtype", "layer"), [("int8", Int8Layer), ("int4", Int4Layer)])
-@pytest.mark.parametrize("way", ["raises", "garbage"])
-@pytest.mark.parametrize("drafter", ["off", "draft", "early_exit", "synthetic"])
+@pytest.mark.parametrize(
+    ("kv_dtype", "layer", "way", "drafter"),
+    [
+        ("int8", Int8Layer, "raises", "off"),
+        ("int4", Int4Layer, "garbage", "draft"),
+        ("int8", Int8Layer, "garbage", "early_exit"),
+        ("int4", Int4Layer, "raises", "synthetic"),
+    ],
+)
 def test_failing_quantised_storage_falls_back_to_plain_storage(lab, monkeypatch, kv_dtype, layer, way, drafter):
     """Committed tokens stay; the rest is what plain storage gives. The pool it falls back to has run no step yet."""
     sampling = SamplingParams(max_tokens=30, ignore_eos=True)

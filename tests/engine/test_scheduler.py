@@ -89,18 +89,6 @@ def test_blocks_a_request_computed_itself_do_not_count_as_a_cache_hit():
     assert run.token_ids == alone(prompts[-1], CACHED, GREEDY)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_preemption_does_not_change_the_tokens(temperature):
-    lab = engine()
-    config = replace(PLAIN, num_blocks=14, speculative="draft")
-    for seed in range(10 if temperature else 1):
-        sampling = SamplingParams(max_tokens=18, temperature=temperature, seed=seed, ignore_eos=True)
-        runs = drain([lab.submit(text(6, i), config, sampling) for i in range(3)])
-        assert any(kinds(run, Preempted) for run in runs)
-        for i, run in enumerate(runs):
-            assert run.token_ids == alone(text(6, i), config, sampling)
-
-
 def test_a_failed_step_returns_references_to_shared_blocks(monkeypatch):
     """It ends its sequences and frees their blocks; shared blocks stay in the cache."""
     lab, prompt = engine(), text(9)
