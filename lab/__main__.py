@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NoReturn, get_args
 
-from lab.cli.arguments import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings, typed
+from lab.cli.arguments import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings
 from lab.config import EngineConfig, KVFormat, SamplingParams
 from lab.errors import LabError
 from lab.memory.catalogue import GPU_KEYS, MODELS, WEIGHT_BITS
@@ -28,16 +28,13 @@ class _Prompted(Parser):
 
 
 def commands() -> Parser:
-    """The parser of all commands: each is carried out by the function of its name in ``HOMES``."""
+    """The parser of all commands: each is carried out by the function of its name in ``lab.cli.commands``."""
     parser = _Prompted(prog="python -m lab", description="Decode without a page, or work out what fits.")
     added = parser.add_subparsers(dest="command", required=True)
     _add_run(added)
     _add_compare(added)
     _add_fit(added)
     return parser
-
-
-HOMES = {"run": "lab.cli.decode_commands", "compare": "lab.cli.decode_commands", "fit": "lab.cli.fit_command"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -68,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _imported(command: str) -> Callable[[argparse.Namespace], int]:
     """A command. It needs torch and transformers, which take seconds: what can be said without them has been said
     before. Ctrl-C raises only when they are there."""
-    do = getattr(import_module(HOMES[command]), command)
+    do = getattr(import_module("lab.cli.commands"), command)
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -130,7 +127,7 @@ def _add_number(command: argparse.ArgumentParser, option: str, kind: type, defau
 
 def _add_prompt(command: argparse.ArgumentParser) -> None:
     about = "the text to go on from; - reads it from standard input. One that begins with a dash comes last, after --"
-    command.add_argument("prompt", type=typed, help=about)
+    command.add_argument("prompt", help=about)
 
 
 if __name__ == "__main__":

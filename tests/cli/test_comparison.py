@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lab import EngineConfig, SamplingParams
-from lab.cli import decode_commands as commands
+from lab.cli import commands
 from lab.cli.arguments import INTERRUPTED
 from lab.cli.json_results import compare_result
 from lab.trace.events import Finished

@@ -1,8 +1,10 @@
-"""``python -m lab run`` and ``python -m lab compare``: decode one prompt, with one setting or with several in turn."""
+"""The commands of ``python -m lab``: ``run`` decodes one prompt, ``compare`` with several settings in turn, and ``fit``
+says what a model and its cache take on a GPU."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
@@ -10,16 +12,21 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 
 from lab import load_engine
 from lab.cli.arguments import INTERRUPTED, read_settings
-from lab.cli.json_results import compare_result, fell_back
+from lab.cli.json_results import compare_result, fell_back, fit_result
 from lab.config import EngineConfig, SamplingParams, parse_configs
 from lab.engine.engine import Engine
 from lab.engine.failures import explain
 from lab.errors import ConfigError, LabError, PromptError
 from lab.measure import comparison
 from lab.measure.difference import OTHER_DRAWS, draws, first_differences
+from lab.memory.capacity import Deployment, Lengths
+from lab.memory.catalogue import MODELS, device_bytes
+from lab.memory.model_memory import ModelInfo, deployment_notices, find_model, known_models
+from lab.models.loader import refuse_absent
 from lab.settings import unused_settings
 from lab.trace.events import Committed, Finished
 from lab.trace.run import Run
@@ -133,6 +140,42 @@ def _progress(text: str) -> None:
     """Print in place of the previous progress, if standard error is a terminal."""
     if sys.stderr and sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def fit(options: Namespace) -> int:
+    model = _model(options.model)
+    deployment = Deployment(
+        shape=model.shape,
+        parameters=model.parameters,
+        weights=options.weights,
+        kv_dtype=options.kv_dtype,
+        memory=device_bytes(options.gpu, options.memory),
+        set_aside=options.set_aside,
+        lengths=Lengths(options.mean, options.longest),
+        block_size=options.block_size,
+    )
+    answer = fit_result(model, deployment)
+    if options.json:
+        print(json.dumps(answer))
+        return 0
+    for name in ("memory", "weight", "cache", "token"):
+        print(f"{name:>11} {answer[f'{name}_bytes']:>20,} B")
+    for policy, count in answer["sequences"].items():
+        print(f"{policy:>11} {count:>20,} {'sequence' if count == 1 else 'sequences'} at once")
+    lengths = deployment.lengths
+    print(
+        f"A sequence has {lengths.mean:,.10g} token{'s' * (lengths.mean != 1)} on average (--mean) and at most "
+        f"{lengths.longest:,} (--longest), for which contiguous allocation reserves room."
+    )
+    print_notes(deployment_notices(model, deployment, lambda count: f"{count:,} B"))
+    return 0
+
+
+def _model(name: str) -> ModelInfo:
+    if name in MODELS:
+        return known_models()[name]
+    refuse_absent(name)
+    return find_model(Path(name) if os.path.isdir(name) else name)
 
 
 def _read_prompt(options: Namespace) -> str:
