@@ -13,7 +13,7 @@ import torch
 
 from lab import ConfigError, EngineConfig, SamplingParams
 from lab.engine.step_limits import batched_tokens
-from lab.trace.events import Admitted, Finished, Prefilled, StepTimed
+from lab.trace.events import Finished, Prefilled, StepTimed
 from tests import tiny_models
 
 PROMPTS = [
@@ -125,16 +125,6 @@ def test_a_reader_with_the_last_event_is_done_before_the_step_is_over(monkeypatc
     assert not reader.is_alive()
     assert raised == []
     assert isinstance(events[-1], Finished)
-
-
-def test_a_request_can_be_cancelled_while_it_waits():
-    lab = tiny_models.engine("llama", "good", max_num_seqs=1)
-    first, second = (lab.submit(PROMPTS[0], CONFIGS["paged"], SamplingParams(max_tokens=9)) for _ in range(2))
-    second.cancel()
-    assert first.result().reason == "length"
-    run = second.result()
-    assert (run.reason, run.token_ids) == ("cancelled", [])
-    assert not kinds(run, Admitted)
 
 
 # -- pools and memory ------------------------------------------------------------------------------

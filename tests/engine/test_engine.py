@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections import Counter
 from unittest.mock import Mock
 
 import pytest
 import torch
-from tokenizers.processors import TemplateProcessing
 from transformers import GenerationConfig
 
 from lab import ConfigError, EngineConfig, PromptError, SamplingParams
@@ -125,17 +123,6 @@ def test_block_events_follow_the_cache(lab, config):
         assert run.metrics.kv_reserved_bytes == 0
 
 
-def test_rejection_frees_whole_blocks(lab):
-    """With small blocks and a bad draft, paged blocks are freed in mid-run, with no accepted token in them."""
-    bad = tiny_models.engine("llama", "bad")
-    config = EngineConfig(paged=True, block_size=2, speculative="draft", num_speculative_tokens=6)
-    run = bad.generate(PROMPT, config, SAMPLE)
-    last_step = run.events.index(of(run, StepTimed)[-1])
-    freed = [event for event in run.events[:last_step] if isinstance(event, BlockFreed)]
-    assert freed
-    assert {event.fill for event in freed} == {0}
-
-
 # -- repeating and interleaving ------------------------------------------------------------
 
 
@@ -239,48 +226,27 @@ def test_a_run_gives_exactly_as_many_tokens_as_asked_for(lab, max_tokens):
     assert run.reason == "length"
 
 
-def test_a_prompt_that_leaves_no_room_for_a_token_is_refused(lab):
-    with pytest.raises(PromptError, match=f"{tiny_models.CONTEXT:,}, prompt and output together"):
-        lab.submit("a" * tiny_models.CONTEXT, SPECULATE)
-    assert len(lab.generate("a" * (tiny_models.CONTEXT - 1), SPECULATE).token_ids) == 1
-
-
 # -- refusing and failing --------------------------------------------------------------------
 
 
-def test_a_request_that_does_not_fit_is_refused_with_both_numbers(lab):
-    with pytest.raises(PromptError, match=r"400 tokens.*320"):
-        lab.stream("a" * 400)
-    config = EngineConfig(block_size=4, num_blocks=7)
-    with pytest.raises(PromptError, match=r"30 tokens .* need 8 cache blocks of 4; the pool has 7, so room for 28\."):
-        lab.stream("a" * 20, config, SamplingParams(max_tokens=10))
-
-
 @pytest.mark.parametrize(
-    ("prompt", "message"),
-    [("", "empty"), ("a\ud800b", "not valid text.*at position 1"), (None, "must be a string, not NoneType")],
+    ("prompt", "config", "error", "word"),
+    [
+        ("", {}, PromptError, "empty"),
+        ("a\ud800b", {}, PromptError, "position 1"),
+        (None, {}, PromptError, "NoneType"),
+        ("a" * tiny_models.CONTEXT, {}, PromptError, "prompt and output together"),
+        ("a" * 20, {"block_size": 4, "num_blocks": 7}, PromptError, "the pool has 7"),
+        (PROMPT, {"num_blocks": 9_999}, ConfigError, "num_blocks=9,999 does not fit"),
+        (PROMPT, {"speculative": "draft"}, ConfigError, "needs a draft model"),
+        (PROMPT, {"speculative": "early_exit", "early_exit_layer": 2}, ConfigError, "Choose from 1 to 1"),
+    ],
 )
-def test_odd_prompts_are_refused(lab, prompt, message):
-    with pytest.raises(PromptError, match=message):
-        lab.stream(prompt)
-
-
-def test_an_empty_prompt_is_refused_even_if_texts_begin_with_a_token_of_their_own(lab):
-    tokenizer = copy.deepcopy(lab.tokenizer)
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing("<|end|> $A", special_tokens=[("<|end|>", 256)])
-    with pytest.raises(PromptError, match="empty"):
-        new_engine(lab.target, tokenizer).stream("")
-
-
-def test_more_blocks_than_memory_holds_are_refused_with_both_numbers():
+def test_what_can_never_be_decoded_is_refused_at_once(prompt, config, error, word):
     lab = tiny_models.engine("llama", kv_bytes=10**6)
-    with pytest.raises(ConfigError, match=r"num_blocks=9,999 does not fit: .* holds \d+ blocks of 16"):
-        lab.stream(PROMPT, EngineConfig(num_blocks=9_999))
-
-
-def test_speculation_needs_a_draft():
-    with pytest.raises(ConfigError, match="Load it with a draft, or choose another drafter"):
-        tiny_models.engine("llama").stream(PROMPT, SPECULATE)
+    with pytest.raises(error, match=word):
+        lab.stream(prompt, EngineConfig(**config), SAMPLE)
+    assert lab.generate("a" * (tiny_models.CONTEXT - 1), EngineConfig(block_size=8)).reason == "length"
 
 
 def test_a_failure_in_mid_run_ends_it_with_the_reason(lab, monkeypatch):
@@ -322,24 +288,3 @@ def test_non_finite_logits_end_the_run(lab, monkeypatch):
         assert run.reason == "error"
         assert "not finite" in run.finished.message
         assert not any(isinstance(event, StepTimed) for event in run.events)  # a step that gave nothing
-
-
-def test_a_waiting_request_is_told_how_many_are_ahead():
-    lab = tiny_models.engine(max_num_seqs=1)
-    stops = [threading.Event() for _ in range(3)]
-    sampling = SamplingParams(max_tokens=4, seed=1, ignore_eos=True)
-    streams = [lab.stream("A fox", EngineConfig(paged=True), sampling, cancelled=stop) for stop in stops]
-    for stream in streams:
-        next(stream)
-    assert [lab.place_in_queue(stop) for stop in stops] == [None, None, None], (
-        "no step has tried to admit any of them yet"
-    )
-    lab.step()
-    assert [lab.place_in_queue(stop) for stop in stops] == [None, 0, 1]
-    stops[1].set()
-    lab.step()
-    assert [lab.place_in_queue(stop) for stop in stops] == [None, None, 0]
-    while lab.step():
-        pass
-    assert [lab.place_in_queue(stop) for stop in stops] == [None, None, None]
-    assert lab.place_in_queue(threading.Event()) is None
