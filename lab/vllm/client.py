@@ -87,18 +87,10 @@ class Server:
         """Send a prompt; yields pieces of the answer's text as they come, then how it ended. Leaving early, or
         cancelling, closes the connection, and vLLM then ends the request. Raises ServerError, as ``read``, or if the
         server refused the prompt or broke off."""
-        asked = {
-            "model": model,
-            "prompt": prompt,
-            "max_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,  # like all of these, else as the model's generation_config.json has it
-            "stream": True,
-            "stream_options": {"include_usage": True},  # the last message then has the metrics, too
-        }
+        names = ("max_tokens", "temperature", "top_k", "top_p")
+        asked = {"model": model, "prompt": prompt} | {name: getattr(sampling, name) for name in names}
+        asked |= {"min_p": 0.0, "repetition_penalty": 1.0}  # like all of these, else as in generation_config.json
+        asked |= {"stream": True, "stream_options": {"include_usage": True}}  # the last message then has the metrics
         others = {"seed": sampling.seed, "stop": list(sampling.stop) or None, "ignore_eos": sampling.ignore_eos or None}
         asked |= {name: value for name, value in others.items() if value is not None}
         answer, pieces = CompletionReader(), 0
@@ -125,17 +117,11 @@ class Server:
 
     @asynccontextmanager
     async def _asked(self, method: str, path: str, patience: float, **body: Any) -> AsyncIterator[httpx.Response]:
-        timeout = httpx.Timeout(patience, connect=CONNECT_SECONDS)
-        answered = False
+        timeout, answered = httpx.Timeout(patience, connect=CONNECT_SECONDS), False
+        how = {"verify": self._verify, "transport": self._transport, "timeout": timeout, "headers": self._headers}
         try:
             async with (
-                httpx.AsyncClient(
-                    verify=self._verify,
-                    transport=self._transport,
-                    timeout=timeout,
-                    headers=self._headers,
-                    trust_env=False,
-                ) as client,
+                httpx.AsyncClient(**how, trust_env=False) as client,
                 client.stream(method, self.address + path, **body) as response,
             ):
                 answered = True
