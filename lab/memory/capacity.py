@@ -109,8 +109,6 @@ class Deployment:
 
     def blocks_per_sequence(self, policy: Policy) -> float:
         """Contiguous: those of the longest sequence, however many are filled. Paged: those filled on average."""
-        if policy not in POLICIES:
-            raise ConfigError(f"A policy must be one of {', '.join(map(repr, POLICIES))}, not {policy!r}.")
         most = self.lengths.most_blocks(self.block_size)
         return most if policy == "contiguous" else self.lengths.mean_blocks(self.block_size)
 

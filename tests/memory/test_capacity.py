@@ -160,7 +160,6 @@ NAN = float("nan")
         (lambda: llama(kv_dtype="fp8"), "kv_dtype"),
         *((lambda it=it: llama(memory=it), "memory") for it in (0, MAX_GIB * GiB + 1)),
         *((lambda it=it: llama(set_aside=it), "set aside") for it in (1.0, -0.1)),
-        (lambda: llama().sequences("nope"), "policy"),
         *((lambda it=it: Lengths(*it), "mean length") for it in ((0, 10), (11, 10), (NAN, 10))),
         *((lambda it=it: Lengths(*it), "longest sequence") for it in ((1, 0), (1, 1.5), (5, 10**9))),
         (lambda: device_bytes("no-such-gpu"), "no-such-gpu"),
