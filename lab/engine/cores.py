@@ -107,17 +107,17 @@ class EngineCores:
         """Move a sequence that failed in a core from quantised to plain storage. It ends if it had its last token or
         plain storage, or if memory ran out: plain storage takes more."""
         if sequence.reason:
-            return sequence.finish(sequence.reason)
-        if setting.kv_dtype == "auto" or is_out_of_memory(error):
-            return sequence.finish("error", explain(error))
-        sequence.leave_core()
-        sequence.recorder.emit(FellBack, part="kv_format", reason=explain(error))
-        sequence.config = replace(sequence.config, kv_dtype="auto")
-        if not self._budget.allows(sequence.config):
-            sequence.config = replace(sequence.config, num_blocks=None)
-        sequence.report.num_blocks = self._budget.cache_config(sequence.config).num_blocks  # fewer, as they are larger
-        self.unplaced.append(sequence)
-        return None
+            sequence.finish(sequence.reason)
+        elif setting.kv_dtype == "auto" or is_out_of_memory(error):
+            sequence.finish("error", explain(error))
+        else:
+            sequence.leave_core()
+            sequence.recorder.emit(FellBack, part="kv_format", reason=explain(error))
+            sequence.config = replace(sequence.config, kv_dtype="auto")
+            if not self._budget.allows(sequence.config):
+                sequence.config = replace(sequence.config, num_blocks=None)
+            sequence.report.num_blocks = self._budget.cache_config(sequence.config).num_blocks  # plain ones are larger
+            self.unplaced.append(sequence)
 
     # -- coming and going ----------------------------------------------------------------------
 
