@@ -11,9 +11,11 @@ import functools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+import lab.settings
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(?P<start><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
@@ -33,6 +35,7 @@ EVENING_PATH = (
 )
 """The files that explain the engine, in the order of reading."""
 GENERATED: dict[str, Callable[[], list[str]]] = {}
+Row = Mapping[str, Any]
 
 
 def generated(function: Callable[[], list[str]]) -> Callable[[], list[str]]:
@@ -41,42 +44,37 @@ def generated(function: Callable[[], list[str]]) -> Callable[[], list[str]]:
     return function
 
 
+@functools.cache
 def record(name: str) -> dict[str, Any]:
     """One benchmark's record."""
     return json.loads((ROOT / f"docs/bench/{name}.json").read_text("utf-8"))
 
 
-def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
-    """Lines of a Markdown table."""
-    cells = [list(header), *(list(row) for row in rows)]
+def table(head: str, rows: Iterable[Iterable[object]]) -> list[str]:
+    """Lines of a Markdown table. ``head``: the columns' titles between bars."""
+    cells = [[title.strip() for title in head.split("|")], *map(list, rows)]
     lines = [f"| {' | '.join(map(str, row))} |".replace("|  |", "| |") for row in cells]
     return [lines[0], f"|{' --- |' * len(cells[0])}", *lines[1:]]
 
 
-def machine(name: str) -> str:
-    """The machine that a record was made on, in one clause."""
-    found = record(name)
-    it = found["machine"]
-    return (
-        f"{it['torch_threads']} CPU cores ({it['processor']}), {found['dtype'].replace(', ', ' with ')}, "
-        f"torch {it['torch'].partition('+')[0]}, transformers {it['transformers']}"
-    )
+def cells(rows: Mapping[str, Row] | Iterable[Row], *columns: str) -> list[list[str]]:
+    """A row of cells for each of ``rows`` (of a mapping: its key is the ``name``): every column's template, filled."""
+    if isinstance(rows, Mapping):
+        rows = [{"name": name, **row} for name, row in rows.items()]
+    return [[column.format(**row) for column in columns] for row in rows]
 
 
-def by_name(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def block(name: str, head: str, rows: Callable[[], Any], *columns: str) -> None:
+    """Register a block that is one table."""
+    GENERATED[name] = lambda: table(head, cells(rows(), *columns))
+
+
+def by_name(rows: Iterable[Row]) -> dict[str, Row]:
     return {row["name"]: row for row in rows}
 
 
-def quartiles(row: dict[str, Any], digits: int = 0) -> str:
-    return f"{row['lower']:.{digits}f} to {row['upper']:.{digits}f}"
-
-
-@generated
-def settings() -> list[str]:
-    """The engine's settings (``lab/settings.py``)."""
-    from lab.settings import table as rows
-
-    return rows()
+QUARTILES = "{lower:.0f} to {upper:.0f}"
+GENERATED["settings"] = lab.settings.table
 
 
 # -- README --------------------------------------------------------------------------------------
@@ -85,57 +83,47 @@ def settings() -> list[str]:
 @generated
 def headlines() -> list[str]:
     """Five numbers, each with its command."""
-    ladder, serve, formats = record("ladder-cpu"), record("serve-cpu"), record("kv-error-cpu")
+    ladder, serve = record("ladder-cpu"), record("serve-cpu")
     rows, ratios = by_name(ladder["ladder"]), ladder["ratios"]
     unseen = "speculation / cache, unseen texts"
     many = serve["speculation"]["temperature 0.8"]["ratio_by_size"]["16"]
-    kept = {row["kv_dtype"]: row for row in formats["formats"]}
+    kept = {row["kv_dtype"]: row for row in record("kv-error-cpu")["formats"]}
     paged, contiguous = (serve["memory"][name]["mean_sequences"] for name in ("paged", "contiguous, the most"))
     decode = record("gpu-h200")["parts"]["2"]["result"]["decode"]["decode"]
-    return table(
-        ("what", "measured", "command"),
-        [
-            (
-                f"KV cache, greedy, {ladder['max_tokens']} tokens",
-                f"{rows['cache']['median']:.0f} tokens/s with it, {rows['no cache']['median']:.0f} without",
-                "`python -m lab.bench ladder`",
-            ),
-            (
-                f"Speculative decoding (draft model, γ = 4), {ladder['unseen_texts']} unseen texts",
-                f"{ratios[f'{unseen}, greedy']:.2f} times the cache alone, greedy; "
-                f"{ratios[f'{unseen}, temperature 0.8']:.2f} at temperature 0.8; "
-                f"{many:.2f} for 16 requests at once: there it does not pay",
-                "`python -m lab.bench ladder`, `serve`",
-            ),
-            (
-                "INT8 KV cache",
-                f"{kept['int8']['bytes_per_token']:,} bytes per token instead of {kept['auto']['bytes_per_token']:,}; "
-                f"perplexity {kept['int8']['perplexity']:.2f} and {kept['auto']['perplexity']:.2f}",
-                "`python -m lab.bench kv --text FILE`",
-            ),
-            (
-                "Paged KV cache in the same memory",
-                f"{paged:.1f} requests at once on average instead of {contiguous:.1f}",
-                "`python -m lab.bench serve`",
-            ),
-            (
-                "A model of Llama 3.1 8B's shape on an H200, one request",
-                f"{decode['tokens_per_second']:.0f} tokens/s, {decode['of_copy']:.0%} of the memory bandwidth (MBU)",
-                "`python -m lab.bench gpu`",
-            ),
-        ],
-    )
+    measured = {
+        f"KV cache, greedy, {ladder['max_tokens']} tokens": (
+            f"{rows['cache']['median']:.0f} tokens/s with it, {rows['no cache']['median']:.0f} without",
+            "`python -m lab.bench ladder`",
+        ),
+        f"Speculative decoding (draft model, γ = 4), {ladder['unseen_texts']} unseen texts": (
+            f"{ratios[f'{unseen}, greedy']:.2f} times the cache alone, greedy; "
+            f"{ratios[f'{unseen}, temperature 0.8']:.2f} at temperature 0.8; "
+            f"{many:.2f} for 16 requests at once: there it does not pay",
+            "`python -m lab.bench ladder`, `serve`",
+        ),
+        "INT8 KV cache": (
+            f"{kept['int8']['bytes_per_token']:,} bytes per token instead of {kept['auto']['bytes_per_token']:,}; "
+            f"perplexity {kept['int8']['perplexity']:.2f} and {kept['auto']['perplexity']:.2f}",
+            "`python -m lab.bench kv --text FILE`",
+        ),
+        "Paged KV cache in the same memory": (
+            f"{paged:.1f} requests at once on average instead of {contiguous:.1f}",
+            "`python -m lab.bench serve`",
+        ),
+        "A model of Llama 3.1 8B's shape on an H200, one request": (
+            f"{decode['tokens_per_second']:.0f} tokens/s, {decode['of_copy']:.0%} of the memory bandwidth (MBU)",
+            "`python -m lab.bench gpu`",
+        ),
+    }
+    return table("what | measured | command", [(what, *found) for what, found in measured.items()])
 
 
 @generated
 def evening_path() -> list[str]:
     """The twelve files that explain the engine, with their sizes."""
-    sizes = [len((ROOT / name).read_text("utf-8").splitlines()) for name in EVENING_PATH]
-    links = [
-        f"[{name.removeprefix('lab/').removesuffix('.py')}](LINK/{name}) {size}"
-        for name, size in zip(EVENING_PATH, sizes, strict=True)
-    ]
-    return [f"{' · '.join(links)} ({sum(sizes):,} lines)"]
+    sizes = {name: len((ROOT / name).read_text("utf-8").splitlines()) for name in EVENING_PATH}
+    links = (f"[{name.removeprefix('lab/').removesuffix('.py')}](LINK/{name}) {size}" for name, size in sizes.items())
+    return [f"{' · '.join(links)} ({sum(sizes.values()):,} lines)"]
 
 
 # -- measurements on a CPU -----------------------------------------------------------------------
@@ -143,14 +131,17 @@ def evening_path() -> list[str]:
 
 @generated
 def ladder() -> list[str]:
-    rows = record("ladder-cpu")["ladder"]
+    found = record("ladder-cpu")
+    rows, it = found["ladder"], found["machine"]
     base = by_name(rows)["cache"]["median"]
+    rows = [row | {"over_cache": row["median"] / base} for row in rows]
     return [
-        f"On {machine('ladder-cpu')}:",
+        f"On {it['torch_threads']} CPU cores ({it['processor']}), {found['dtype'].replace(', ', ' with ')}, "
+        f"torch {it['torch'].partition('+')[0]}, transformers {it['transformers']}:",
         "",
         *table(
-            ("", "tokens/s, median", "quartiles", "x cache"),
-            [(r["name"], f"{r['median']:.0f}", quartiles(r), f"{r['median'] / base:.2f}") for r in rows],
+            " | tokens/s, median | quartiles | x cache",
+            cells(rows, "{name}", "{median:.0f}", QUARTILES, "{over_cache:.2f}"),
         ),
     ]
 
@@ -158,102 +149,49 @@ def ladder() -> list[str]:
 @generated
 def unseen() -> list[str]:
     found = record("ladder-cpu")
-    plain, drafted, sampled, sampled_drafted = found["unseen"]
-
-    def cell(row: dict[str, Any]) -> str:
-        return f"{row['median']:.0f} ({quartiles(row)})"
-
+    rows = found["unseen"]
+    plain, drafted, sampled, sampled_drafted = (row for [row] in cells(rows, f"{{median:.0f}} ({QUARTILES})"))
+    ratios = (f"{rows[i + 1]['median'] / rows[i]['median']:.2f}" for i in (0, 2))
     return table(
-        (f"{found['unseen_texts']} unseen texts", "greedy", "temperature 0.8"),
-        [
-            ("cache", cell(plain), cell(sampled)),
-            ("cache + speculation (γ = 4)", cell(drafted), cell(sampled_drafted)),
-            ("ratio", *(f"{b['median'] / a['median']:.2f}" for a, b in ((plain, drafted), (sampled, sampled_drafted)))),
-        ],
-    )
-
-
-@generated
-def steps() -> list[str]:
-    return table(
-        ("", "MB", "MFLOP", "pass, ms", "of the limit", "bound by", "whole step, ms"),
-        [
-            (
-                row["name"],
-                f"{row['bytes'] / 1e6:.0f}",
-                f"{row['flops'] / 1e6:.0f}",
-                f"{row['ms']:.2f}",
-                f"{row['share']:.0%}",
-                row["bound"],
-                f"{row['step_ms']:.2f}",
-            )
-            for row in record("roofline-cpu")["rows"]
-        ],
+        f"{found['unseen_texts']} unseen texts | greedy | temperature 0.8",
+        [("cache", plain, sampled), ("cache + speculation (γ = 4)", drafted, sampled_drafted), ("ratio", *ratios)],
     )
 
 
 @generated
 def llama_cpp() -> list[str]:
-    one, two = record("llama-cpu")["rows"], record("llama-2-threads-cpu")["rows"]
-
-    def cells(rows: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-        base = by_name(rows)["llama.cpp, bf16"]["median"]
-        return [(f"{row['median']:.0f}", quartiles(row), f"x {row['median'] / base:.2f}") for row in rows]
-
-    named = zip([row["name"] for row in one], cells(one), cells(two), strict=True)
-    same = [
-        sum(length == found["max_tokens"] for length in found["alike"]["bf16"])
-        for found in (record("llama-cpu"), record("llama-2-threads-cpu"))
-    ]
-    found = record("llama-cpu")
+    found = [record("llama-cpu"), record("llama-2-threads-cpu")]
+    columns = []
+    for one in found:
+        base = by_name(one["rows"])["llama.cpp, bf16"]["median"]
+        rows = [row | {"ratio": row["median"] / base} for row in one["rows"]]
+        columns.append(cells(rows, "{median:.0f}", QUARTILES, "x {ratio:.2f}"))
+    same = [sum(length == one["max_tokens"] for length in one["alike"]["bf16"]) for one in found]
+    rows = zip(found[0]["rows"], *columns, strict=True)
     return [
-        *table(("", "1 thread", "", "", "2 threads", "", ""), [(name, *a, *b) for name, a, b in named]),
+        *table(" | 1 thread | | | 2 threads | | ", [(row["name"], *a, *b) for row, a, b in rows]),
         "",
-        f"The same {found['max_tokens']} tokens in bfloat16: {same[0]} of {found['prompts']} prompts on one thread, "
-        f"{same[1]} on two.",
+        f"The same {found[0]['max_tokens']} tokens in bfloat16: {same[0]} of {found[0]['prompts']} prompts on one "
+        f"thread, {same[1]} on two.",
     ]
-
-
-@generated
-def vllm() -> list[str]:
-    found = record("vllm-cpu")
-    rows = found["rows"]
-    return table(
-        ("prompts", "tokens each", "γ", "dtype", "same text", "rounds that accepted as many draft tokens"),
-        [
-            (
-                len(rows),
-                found["max_tokens"],
-                found["gamma"],
-                found["dtype"],
-                f"{sum(row['same_text'] for row in rows)} of {len(rows)}",
-                f"{sum(row['alike'] for row in rows)} of {sum(len(row['ours']) for row in rows)}",
-            )
-        ],
-    )
 
 
 @generated
 def many_at_once() -> list[str]:
     found = record("serve-cpu")
+    ratios = found["ratios"]
+    columns = ["{name}", "{tokens_per_second:.0f}", "{ttft_p50_ms:.0f}", "{itl_p50_ms:.1f} / {itl_p99_ms:.1f}"]
+    rows = found["throughput"]
+    running = [f"{row['mean_sequences']:.1f}" if "mean_sequences" in row else "" for row in rows.values()]
     return [
         *table(
-            ("", "tokens/s", "TTFT p50, ms", "ITL p50 / p99, ms", "running, mean"),
-            [
-                (
-                    name,
-                    f"{row['tokens_per_second']:.0f}",
-                    f"{row['ttft_p50_ms']:.0f}",
-                    f"{row['itl_p50_ms']:.1f} / {row['itl_p99_ms']:.1f}",
-                    f"{row['mean_sequences']:.1f}" if "mean_sequences" in row else "",
-                )
-                for name, row in found["throughput"].items()
-            ],
+            " | tokens/s | TTFT p50, ms | ITL p50 / p99, ms | running, mean",
+            [[*row, mean] for row, mean in zip(cells(rows, *columns), running, strict=True)],
         ),
         "",
         "Ratios of tokens/s: 16 of one length at once over one, "
-        f"{found['ratios']['16 of one length at once / one']:.1f}; the long-tailed mix, paged, over one after "
-        f"another, {found['ratios']['batched paged / one after another']:.1f}.",
+        f"{ratios['16 of one length at once / one']:.1f}; the long-tailed mix, paged, over one after "
+        f"another, {ratios['batched paged / one after another']:.1f}.",
     ]
 
 
@@ -270,63 +208,22 @@ def batch_size() -> list[str]:
         return f"{off:.0f}, {on:.0f}: {on / off:.2f} ({told})"
 
     sizes = found["speculation"]["temperature 0"]["ratio_by_size"]
-    return table(
-        ("requests at once", "greedy", "temperature 0.8"),
-        [(size, cell(size, "0"), cell(size, "0.8")) for size in sizes],
-    )
-
-
-@generated
-def same_memory() -> list[str]:
-    return table(
-        ("", "running, most", "mean", "slots reserved and not yet used", "preemptions", "tokens/s"),
-        [
-            (
-                name,
-                row["most_sequences"],
-                f"{row['mean_sequences']:.1f}",
-                f"{row['wasted_share']:.0%}",
-                row["preemptions"],
-                f"{row['tokens_per_second']:.0f}",
-            )
-            for name, row in record("serve-cpu")["memory"].items()
-        ],
-    )
+    rows = [(size, cell(size, "0"), cell(size, "0.8")) for size in sizes]
+    return table("requests at once | greedy | temperature 0.8", rows)
 
 
 @generated
 def kv_formats() -> list[str]:
     found = record("kv-error-cpu")
+    columns = "{kv_dtype}", "{bytes_per_token:,}", "{key_error:.2%}", "{value_error:.2%}", "{perplexity:.2f}"
     return [
         f"Over {found['scored_tokens']:,} tokens:",
         "",
         *table(
-            ("format", "bytes per token", "error of keys", "of values", "perplexity", "KL to native, nats"),
-            [
-                (
-                    row["kv_dtype"],
-                    f"{row['bytes_per_token']:,}",
-                    f"{row['key_error']:.2%}",
-                    f"{row['value_error']:.2%}",
-                    f"{row['perplexity']:.2f}",
-                    f"{row['kl']['value']:.2g}",
-                )
-                for row in found["formats"]
-            ],
+            "format | bytes per token | error of keys | of values | perplexity | KL to native, nats",
+            cells(found["formats"], *columns, "{kl[value]:.2g}"),
         ),
     ]
-
-
-@generated
-def adaptive_gamma() -> list[str]:
-    rows = record("window-cpu")["ratios"]
-    return table(
-        ("requests", "over the best fixed γ", "best", "over the worst", "worst"),
-        [
-            (kind, f"{row['to_best']:.2f}", row["best"], f"{row['to_worst']:.2f}", row["worst"])
-            for kind, row in rows.items()
-        ],
-    )
 
 
 @generated
@@ -345,95 +242,106 @@ def watching() -> list[str]:
     found = record("page-cpu")
     figures, goals = found["figures"], found["goals"]
 
-    def player(name: str, slowed: str, way: str) -> tuple[str, str, str]:
-        key = f"player_{slowed}frames_per_second_{way}"
-        return name, f"{figures[key]:.0f}", goals.get(key, "")
-
-    def slower(name: str, key: str, goal: str) -> tuple[str, str, str]:
+    def slower(key: str) -> str:
         low, high = (100 * figures[f"slow_down{key}_{quartile}"] for quartile in ("q1", "q3"))
-        return name, f"{figures[f'slow_down{key}']:.0%} ({low:.0f} to {high:.0f})", goal
+        return f"{figures[f'slow_down{key}']:.0%} ({low:.0f} to {high:.0f})"
 
-    live, first = figures["live_frames_per_second"], figures["first_token_late_ms"]
-    nodes = figures["nodes_after_20"] - figures["nodes_after_3"]
-    return [
-        f"{found['tokens']} tokens:",
-        "",
-        *table(
-            ("", "measured", "goal"),
-            [
-                ("during a run, frames per second", f"{live:.1f}", goals["live_frames_per_second"]),
-                ("during a run, kB per second, uncompressed", f"{figures['live_bytes_per_second'] / 1000:.0f}", ""),
-                ("from the engine's first token to the page's, ms", f"{first:.0f}", goals["first_token_late_ms"]),
-                player("playback in real time, frames per second, without speculation", "", "off"),
-                player("the same with speculation", "", "draft"),
-                player("playback slowed, frames per second, without speculation", "slowed_", "off"),
-                player("the same with speculation", "slowed_", "draft"),
-                ("DOM nodes after the 20th run, over those after the 3rd", f"{nodes:+d}", "0"),
-                ("MB of memory, the same", f"{figures['heap_growth_mb']:+.1f}", "0"),
-                slower("slower, if watched by a browser on the same two cores", "", goals["slow_down"]),
-                slower("slower, if watched and not drawn", "_told", ""),
-                slower("slower, beside a process that moves memory", "_moving_neighbour", ""),
-            ],
-        ),
+    rows = [
+        ("during a run, frames per second", "{live_frames_per_second:.1f}", goals["live_frames_per_second"]),
+        ("during a run, kB per second, uncompressed", f"{figures['live_bytes_per_second'] / 1000:.0f}", ""),
+        ("from the engine's first token to the page's, ms", "{first_token_late_ms:.0f}", goals["first_token_late_ms"]),
     ]
+    for slowed, words in (("", "in real time"), ("slowed_", "slowed")):
+        names = f"playback {words}, frames per second, without speculation", "the same with speculation"
+        for way, name in zip(("off", "draft"), names, strict=True):
+            key = f"player_{slowed}frames_per_second_{way}"
+            rows.append((name, f"{figures[key]:.0f}", goals.get(key, "")))
+    nodes = figures["nodes_after_20"] - figures["nodes_after_3"]
+    rows += [
+        ("DOM nodes after the 20th run, over those after the 3rd", f"{nodes:+d}", "0"),
+        ("MB of memory, the same", "{heap_growth_mb:+.1f}", "0"),
+        ("slower, if watched by a browser on the same two cores", slower(""), goals["slow_down"]),
+        ("slower, if watched and not drawn", slower("_told"), ""),
+        ("slower, beside a process that moves memory", slower("_moving_neighbour"), ""),
+    ]
+    lines = table(" | measured | goal", ((name, measured.format(**figures), goal) for name, measured, goal in rows))
+    return [f"{found['tokens']} tokens:", "", *lines]
 
 
 @generated
 def workshop() -> list[str]:
     found = record("workshop-cpu")
     medians = found["percent_of_a_core"]["medians"]
-    return table(
-        ("server's share of a core", ""),
-        [
-            ("idle", f"{medians['idle']:.1f}%"),
-            (f"a presenter who moves {found['hz']:g} times per second", f"{medians['leading']:.1f}%"),
-            (f"the same with {found['followers']} followers", f"{medians['followed']:.1f}%"),
-        ],
-    )
+    rows = {
+        "idle": "idle",
+        f"a presenter who moves {found['hz']:g} times per second": "leading",
+        f"the same with {found['followers']} followers": "followed",
+    }
+    return table("server's share of a core | ", [(name, f"{medians[key]:.1f}%") for name, key in rows.items()])
 
 
-@generated
-def api_load() -> list[str]:
-    found = record("load-cpu")
-    memory = found["memory_mb"]
-    return table(
-        ("clients", "minutes", "answers", "errors", "longest TTFT / median", "MB after warm-up", "MB at the end"),
-        [
-            (
-                found["clients"],
-                f"{found['minutes']:g}",
-                found["answers"],
-                len(found["errors"]),
-                f"{found['waits_ms']['ratio']:.1f}",
-                f"{memory['after_warm_up']:.0f}",
-                f"{memory['after']:.0f}",
-            )
-        ],
-    )
+def megabytes(row: Row) -> Row:
+    return row | {"mb": row["bytes"] / 1e6, "mflop": row["flops"] / 1e6}
+
+
+def rounds(found: Row) -> Row:
+    """The record of vLLM's rounds with its rows added up."""
+    rows = found["rows"]
+    same, alike = (sum(row[name] for row in rows) for name in ("same_text", "alike"))
+    return found | {"prompts": len(rows), "same": same, "alike": alike, "of": sum(len(row["ours"]) for row in rows)}
+
+
+CAPACITY = "{wasted_share:.0%}", "{preemptions}", "{tokens_per_second:.0f}"
+block(
+    "steps",
+    " | MB | MFLOP | pass, ms | of the limit | bound by | whole step, ms",
+    lambda: map(megabytes, record("roofline-cpu")["rows"]),
+    *("{name}", "{mb:.0f}", "{mflop:.0f}", "{ms:.2f}", "{share:.0%}", "{bound}", "{step_ms:.2f}"),
+)
+block(
+    "vllm",
+    "prompts | tokens each | γ | dtype | same text | rounds that accepted as many draft tokens",
+    lambda: [rounds(record("vllm-cpu"))],
+    *("{prompts}", "{max_tokens}", "{gamma}", "{dtype}", "{same} of {prompts}", "{alike} of {of}"),
+)
+block(
+    "same-memory",
+    " | running, most | mean | slots reserved and not yet used | preemptions | tokens/s",
+    lambda: record("serve-cpu")["memory"],
+    *("{name}", "{most_sequences}", "{mean_sequences:.1f}", *CAPACITY),
+)
+block(
+    "adaptive-gamma",
+    "requests | over the best fixed γ | best | over the worst | worst",
+    lambda: record("window-cpu")["ratios"],
+    *("{name}", "{to_best:.2f}", "{best}", "{to_worst:.2f}", "{worst}"),
+)
+block(
+    "api-load",
+    "clients | minutes | answers | errors | longest TTFT / median | MB after warm-up | MB at the end",
+    lambda: [(it := record("load-cpu")) | {"failed": len(it["errors"])}],
+    *("{clients}", "{minutes:g}", "{answers}", "{failed}", "{waits_ms[ratio]:.1f}"),
+    *("{memory_mb[after_warm_up]:.0f}", "{memory_mb[after]:.0f}"),
+)
 
 
 # -- measurements on a GPU -----------------------------------------------------------------------
 
 GPUS = {"h100": ("gpu-h100-early", "gpu-h100"), "h200": ("gpu-h200", "gpu-h200-first")}
 """Records of two calls of the bench on each GPU, the later one first. A part is shown from the first that has it."""
-
-
 FULL = {
-    ("h100", "speculation"): "gpu-h100",
-    ("h200", "speculation"): "gpu-h200",
-    ("h100", "pair"): "gpu-h100",
-    ("h200", "pair"): "gpu-h200-first",
+    ("h100", "2"): "gpu-h100",
+    ("h200", "2"): "gpu-h200",
+    ("h100", "1"): "gpu-h100",
+    ("h200", "1"): "gpu-h200-first",
 }
-"""The call that had time for all of a part's rows."""
+"""The call that had time for all rows of the pair (part 1) and of speculation (part 2)."""
 
 
 def part(gpu: str, number: str, key: str) -> Any:
     """One result of the bench's part ``number``."""
-    for name in GPUS[gpu]:
-        result = record(name)["parts"].get(number, {}).get("result", {})
-        if result.get(key):
-            return result[key]
-    raise KeyError(f"no record of {gpu} has {key} in part {number}")
+    results = (record(name)["parts"].get(number, {}).get("result", {}) for name in GPUS[gpu])
+    return next(result[key] for result in results if result.get(key))
 
 
 def gpu_machine(gpu: str) -> list[str]:
@@ -446,35 +354,14 @@ def gpu_machine(gpu: str) -> list[str]:
     ]
 
 
-def gpu_decode(gpu: str) -> list[str]:
-    return table(
-        ("", "tokens/s", "GB/s", "of a copy", "in the pass"),
-        [
-            (
-                name,
-                f"{row['tokens_per_second']:.1f}",
-                f"{row['gb_per_second']:.0f}",
-                f"{row['of_copy']:.0%}",
-                f"{row['of_copy_in_pass']:.0%}",
-            )
-            for name, row in part(gpu, "2", "decode").items()
-        ],
-    )
-
-
 def gpu_speculation(gpu: str) -> list[str]:
-    found = record(FULL[gpu, "speculation"])["parts"]["2"]["result"]["speculation"]
-    rows = {(row["gamma"], row["acceptance"]): row for row in found}
-    c = [row["c"] for row in found]
-    over = [row["measured_over_formula"] for row in found]
-
-    def cell(gamma: int, rate: float) -> str:
-        return f"{rows[gamma, rate]['speedup']:.2f} ({rows[gamma, rate]['formula']:.2f})"
-
+    found = record(FULL[gpu, "2"])["parts"]["2"]["result"]["speculation"]
+    rows = {(row["gamma"], row["acceptance"]): "{speedup:.2f} ({formula:.2f})".format(**row) for row in found}
+    c, over = ([row[name] for row in found] for name in ("c", "measured_over_formula"))
     return [
         *table(
-            ("γ", "acceptance 0.5", "0.7", "0.9"),
-            [(gamma, *(cell(gamma, rate) for rate in (0.5, 0.7, 0.9))) for gamma in range(1, 9)],
+            "γ | acceptance 0.5 | 0.7 | 0.9",
+            [(gamma, *(rows[gamma, rate] for rate in (0.5, 0.7, 0.9))) for gamma in range(1, 9)],
         ),
         "",
         f"The measured c is {min(c):.2f} to {max(c):.2f}; the speed-ups are {min(over):.2f} to {max(over):.2f} of the "
@@ -484,69 +371,48 @@ def gpu_speculation(gpu: str) -> list[str]:
 
 def gpu_attention(gpu: str) -> list[str]:
     cases = {(c["context"], c["batch"], c["format"], c["blocks"]): c for c in part(gpu, "3", "cases")}
-    others = ("auto", "paged"), ("int8", "paged"), ("int4", "paged"), ("auto", "sdpa")
     rows = []
     for context, batch in sorted({key[:2] for key in cases}):
         native = cases[context, batch, "auto", "contiguous"]
-        cells = [f"{context:,} x {batch}", f"{native['gb_per_second']:.0f}"]
-        for other in others:
+        row = [f"{context:,} x {batch}", f"{native['gb_per_second']:.0f}"]
+        for other in (("auto", "paged"), ("int8", "paged"), ("int4", "paged"), ("auto", "sdpa")):
             case = cases[context, batch, *other]
-            cells.append(f"{case['gb_per_second']:.0f} ({case['microseconds'] / native['microseconds']:.2f})")
-        rows.append(cells)
-    return table(("context x batch", "contiguous", "paged", "INT8", "INT4", "SDPA"), rows)
-
-
-def gpu_capacity(gpu: str) -> list[str]:
-    return table(
-        ("", "running, most", "mean", "unused", "preemptions", "output tokens/s"),
-        [
-            (
-                name,
-                row["most_sequences"],
-                f"{row['mean_sequences']:.0f}",
-                f"{row['wasted_share']:.0%}",
-                row["preemptions"],
-                f"{row['tokens_per_second']:.0f}",
-            )
-            for name, row in part(gpu, "4", "rows").items()
-        ],
-    )
-
-
-def gpu_prefill(gpu: str) -> list[str]:
-    return table(
-        ("attention", "ms", "GB in use at most"),
-        [
-            (f"{r['attention']}, {r['layers']} layers", f"{r['milliseconds']:.0f}", f"{r['peak_bytes'] / 1e9:.1f}")
-            for r in part(gpu, "2", "prefill").values()
-        ],
-    )
+            row.append(f"{case['gb_per_second']:.0f} ({case['microseconds'] / native['microseconds']:.2f})")
+        rows.append(row)
+    return table("context x batch | contiguous | paged | INT8 | INT4 | SDPA", rows)
 
 
 def gpu_pair(gpu: str) -> list[str]:
-    result = record(FULL[gpu, "pair"])["parts"]["1"]["result"]
-    often, once = result["static"], result["rows"]
-    [samples] = {row["samples"] for row in often.values()}
-    return table(
-        ("", "tokens/s", "quartiles", "runs"),
-        [
-            *((name, f"{row['median']:.0f}", quartiles(row), samples) for name, row in often.items()),
-            *((name, f"{row['median']:.0f}", "", row["samples"]) for name, row in once.items()),
-        ],
-    )
+    result = record(FULL[gpu, "1"])["parts"]["1"]["result"]
+    often = cells(result["static"], "{name}", "{median:.0f}", QUARTILES, "{samples}")
+    once = cells(result["rows"], "{name}", "{median:.0f}", "", "{samples}")
+    return table(" | tokens/s | quartiles | runs", often + once)
 
 
 for _gpu in GPUS:
-    for _make in (gpu_machine, gpu_decode, gpu_speculation, gpu_attention, gpu_capacity, gpu_prefill, gpu_pair):
+    for _make in (gpu_machine, gpu_speculation, gpu_attention, gpu_pair):
         GENERATED[f"{_make.__name__.removeprefix('gpu_')}-{_gpu}"] = functools.partial(_make, _gpu)
+    block(
+        f"decode-{_gpu}",
+        " | tokens/s | GB/s | of a copy | in the pass",
+        functools.partial(part, _gpu, "2", "decode"),
+        *("{name}", "{tokens_per_second:.1f}", "{gb_per_second:.0f}", "{of_copy:.0%}", "{of_copy_in_pass:.0%}"),
+    )
+    block(
+        f"capacity-{_gpu}",
+        " | running, most | mean | unused | preemptions | output tokens/s",
+        functools.partial(part, _gpu, "4", "rows"),
+        *("{name}", "{most_sequences}", "{mean_sequences:.0f}", *CAPACITY),
+    )
+    block(
+        f"prefill-{_gpu}",
+        "attention | ms | GB in use at most",
+        lambda gpu=_gpu: [row | {"gb": row["peak_bytes"] / 1e9} for row in part(gpu, "2", "prefill").values()],
+        *("{attention}, {layers} layers", "{milliseconds:.0f}", "{gb:.1f}"),
+    )
 
 
 # -- pages ---------------------------------------------------------------------------------------
-
-
-def pages() -> list[Path]:
-    """Every page that may have generated blocks."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def filled(page: Path) -> str:
@@ -565,7 +431,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is not up to date")
     check = parser.parse_args(arguments).check
-    old = [page for page in pages() if filled(page) != page.read_text("utf-8")]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    old = [page for page in pages if filled(page) != page.read_text("utf-8")]
     for page in old:
         print(f"{page.relative_to(ROOT)} {'is not up to date: run `make docs`.' if check else 'was written.'}")
         if not check:

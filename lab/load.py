@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from lab.backends.choose import ModelBackends, choose_kernels
-from lab.backends.cpu.native_support import packed_parameters
+from lab.backends.cpu.native_model import packed_parameters
 from lab.backends.interface import KernelChoice
 from lab.engine.engine import Engine
 from lab.engine.step_limits import refuse_limits

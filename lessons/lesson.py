@@ -1,21 +1,160 @@
-"""A lesson: what its file says, once all of it has been checked."""
+"""A lesson: its front matter, with questions before and after the run and views of its results, and its texts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from lessons.experiments import Part, Preset
 from lessons.expressions import Expression
-from lessons.questions import AnyQuestion, Computed, Curve, Text
-from lessons.template import Template
-from lessons.units import Unit
-from lessons.views import AnyView, Player
+from lessons.template import Template, Unit
 
-MINUTES = 60
+Computed = Annotated[Expression, PlainValidator(Expression)]
+Text = Annotated[Template, PlainValidator(Template)]
+
+
+# -- questions -------------------------------------------------------------------------------
+
+
+def _tolerance(given: object) -> object:
+    """Read a tolerance: ``25%`` of the answer, or a plain number in the question's own unit."""
+    if isinstance(given, str) and given.endswith("%") and given[:-1].replace(".", "", 1).isdecimal():
+        return {"share": float(given[:-1]) / 100}
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        return {"within": float(given)}
+    raise ValueError(f"a tolerance is a share of the answer, as 25%, or a number in the unit asked for, not {given!r}.")
+
+
+class Tolerance(Part):
+    """Largest error of an answer that still counts as near: a share of the right one, or a distance from it."""
+
+    share: float | None = Field(default=None, gt=0)
+    within: float | None = Field(default=None, gt=0)
+
+    def __call__(self, given: float, right: float) -> bool:
+        allowed = self.within if self.share is None else self.share * abs(right)
+        return abs(given - right) <= allowed
+
+
+class Question(Part):
+    """``near`` or ``far`` is said after the right answer has been told."""
+
+    question: Text
+    near: Text = Template("")
+    far: Text = Template("")
+
+
+class _OnAScale(Question):
+    """A quantity from a range, on a linear or a logarithmic scale."""
+
+    label: str
+    unit: Unit = "number"
+    range: list[float] = Field(min_length=2, max_length=2)
+    scale: Literal["linear", "log"] = "linear"
+    answer: Computed
+    tolerance: Annotated[Tolerance, BeforeValidator(_tolerance)]
+
+    @model_validator(mode="after")
+    def _rising(self) -> _OnAScale:
+        low, high = self.range
+        if not low < high or (self.scale == "log" and low <= 0):
+            raise ValueError("range is the least and the most, as [1, 100]; on a log scale both above 0.")
+        return self
+
+    @property
+    def answers(self) -> list[Expression]:
+        """Expressions that the answer is computed from."""
+        return [self.answer]
+
+
+class Slider(_OnAScale):
+    """One number."""
+
+    kind: Literal["slider"]
+
+
+class Axis(Part):
+    """``at``: the places at which a curve has points; ``label`` says what they are."""
+
+    label: str
+    at: list[float] = Field(min_length=3, max_length=9)
+
+
+class Curve(_OnAScale):
+    """A number at each of a few places ``x``; ``answer`` is computed at each."""
+
+    kind: Literal["curve"]
+    x: Axis
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Curve:
+        if self.x.at != sorted(set(self.x.at)):
+            raise ValueError("x.at is a list of rising numbers, as [50, 100, 200].")
+        return self
+
+
+class Option(Part):
+    """``when`` holds for the figures if this is the right one."""
+
+    text: str
+    when: Computed
+
+
+class Choice(Question):
+    """One of a few options. The right one is the first whose ``when`` holds."""
+
+    kind: Literal["choice"]
+    options: list[Option] = Field(min_length=2, max_length=6)
+
+    @property
+    def answers(self) -> list[Expression]:
+        return [option.when for option in self.options]
+
+
+AnyQuestion = Annotated[Slider | Curve | Choice, Field(discriminator="kind")]
+Answer = float | list[float] | int
+"""What a learner gives: a number, a curve's numbers, or an option's place from 0."""
+
+
+# -- views -----------------------------------------------------------------------------------
+
+
+class Player(Part):
+    """A setting's run (the one of median speed), step by step. ``say``, of any view: what to look for."""
+
+    view: Literal["player"]
+    say: str = ""
+    run: str
+
+
+class Chart(Part):
+    """Everything that an experiment found: runs on one clock (``race``), their ``speed``; a token's time by length
+    (``growth``); a ``round`` on a clock, or curves of theory with the runs on them (``tokens`` per round, ``speedup``,
+    acceptance by ``positions``); p and q word by word, to be moved (``overlap``), and each rule's distance from p."""
+
+    view: Literal["race", "speed", "growth", "round", "tokens", "speedup", "positions", "overlap", "distances"]
+    say: str = ""
+
+
+class Bars(Part):
+    """Any figures, side by side."""
+
+    view: Literal["bars"]
+    say: str = ""
+    title: str
+    unit: Unit = "number"
+    bars: dict[str, Computed] = Field(min_length=1, max_length=8)
+
+
+AnyView = Annotated[Player | Chart | Bars, Field(discriminator="view")]
+NEEDED = {"growth": "growth", "overlap": "rules", "distances": "rules", "bars": None}
+"""The experiment that a view shows, if it is not ``runs``."""
+
+
+# -- lessons ---------------------------------------------------------------------------------
 
 
 class Shown(Part):
@@ -51,7 +190,7 @@ class FrontMatter(Part):
     """Everything above a lesson's text."""
 
     title: str
-    minutes: int = Field(ge=1, le=MINUTES)
+    minutes: int = Field(ge=1, le=60)
     needs: list[int] = Field(default=[])
     preset: Preset
     predict: AnyQuestion
@@ -62,11 +201,13 @@ class FrontMatter(Part):
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         """Parts that do not fit together: the place of each, and what is wrong."""
-        if not self.preset.experiments:
+        experiments = self.preset.experiments
+        if not experiments:
             yield "preset", f"there is no experiment; there are {', '.join(Preset.model_fields)}."
         for view in self.observe:
-            if view.needs and view.needs not in self.preset.experiments:
-                yield "observe", f"{view.view} shows {view.needs}, and the preset has none."
+            needed = NEEDED.get(view.view, "runs")
+            if needed and needed not in experiments:
+                yield "observe", f"{view.view} shows {needed}, and the preset has none."
             elif isinstance(view, Player) and view.run not in self.preset.runs.settings:
                 settings = ", ".join(self.preset.runs.settings)
                 yield "observe", f"there is no setting {view.run!r} to play; there are {settings}."
@@ -92,17 +233,16 @@ class Lesson:
 
     def expressions(self) -> Iterator[tuple[str, Expression, Mapping[str, Any]]]:
         """Each expression with its place, and the names that it may use there."""
-        front, known = self.front, names(self.front.preset)
+        front, known, after = self.front, names(self.front.preset), names(self.changed)
         for where in ("predict", "check"):
             question = getattr(front, where)
             more = {"x": None} if isinstance(question, Curve) else {}
-            for expression in question.answers:
-                yield where, expression, known | more
+            yield from ((where, expression, known | more) for expression in question.answers)
             for text in (question.near, question.far):
                 yield from ((where, expression, known) for expression in text.expressions)
         for view in front.observe:
-            yield from (("observe", expression, known) for expression in view.expressions)
-        after = names(self.changed)
+            bars = view.bars.values() if isinstance(view, Bars) else ()
+            yield from (("observe", expression, known) for expression in bars)
         for shown in front.change.shows:
             yield from (("try.shows", shown.value, some) for some in (known, after))
         yield from (("try.see", expression, after | {"before": known}) for expression in front.change.see.expressions)

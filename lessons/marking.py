@@ -9,12 +9,9 @@ from typing import NamedTuple
 
 from lab.errors import LabError
 from lessons.experiments import FITTED, WORKED_OUT, by_repeat
-from lessons.expressions import Figures
-from lessons.functions import ExpressionError
-from lessons.questions import Answer, AnyQuestion, Choice, Curve, Slider
-from lessons.units import WRITE
-
-WORKED_OUT_SAID = "it comes to"
+from lessons.expressions import ExpressionError, Figures
+from lessons.lesson import Answer, AnyQuestion, Choice, Curve, Slider
+from lessons.template import WRITE
 
 
 class Provenance(NamedTuple):
@@ -46,28 +43,21 @@ class Mark:
 
 
 def checked(question: AnyQuestion, answer: object) -> Answer:
-    """The answer, if it is a valid one.
-
-    Raises:
-        AnswerError: it is not an answer to this question.
-    """
+    """The answer, if it is a valid one. Raises AnswerError."""
     if isinstance(question, Choice):
         if type(answer) is not int or not 0 <= answer < len(question.options):
             raise AnswerError("Choose one of the answers.")
         return answer
     low, high = question.range
-    unit = WRITE[question.unit]
-    given = answer if isinstance(question, Curve) else [answer]
-    wanted = len(question.x.at) if isinstance(question, Curve) else 1
-    if not isinstance(given, list) or len(given) != wanted or not all(_within(value, low, high) for value in given):
-        raise AnswerError(
-            f"The answer is {'a number' if wanted == 1 else f'{wanted} numbers'} from {unit(low)} to {unit(high)}."
-        )
+    given, wanted = (answer, len(question.x.at)) if isinstance(question, Curve) else ([answer], 1)
+    if (
+        not isinstance(given, list)
+        or len(given) != wanted
+        or not all(type(value) in (int, float) and low <= value <= high for value in given)
+    ):
+        unit, form = WRITE[question.unit], "a number" if wanted == 1 else f"{wanted} numbers"
+        raise AnswerError(f"The answer is {form} from {unit(low)} to {unit(high)}.")
     return answer
-
-
-def _within(value: object, low: float, high: float) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
 
 
 def mark(
@@ -88,7 +78,8 @@ def mark(
     right = right_one(question, figures)
     each = list(in_each_repeat(question, figures)) if foretold else []
     near = is_near(question, answer, right)
-    noisy = not near and borne_out(question, answer, each)
+    between = isinstance(question, Slider) and bool(each) and min(each) <= answer <= max(each)
+    noisy = not near and (between or any(is_near(question, answer, one) for one in each))
     measured = is_measured(question, foretold)
     if isinstance(question, Choice):
         own, other = question.options[answer].text, question.options[right].text
@@ -102,7 +93,7 @@ def mark(
             spread = differ(question)
         else:
             said = f"You said {write(answer)}; {verb} {write(right)}."
-            spread = f"{others(question)} gave {write(min(each))} to {write(max(each))}." if each else ""
+            spread = f"{_others(question)} gave {write(min(each))} to {write(max(each))}." if each else ""
     feedback = too_noisy(spread, source) if noisy else (question.near if near else question.far).fill(figures)
     return Mark(near, noisy, measured, right, said, feedback)
 
@@ -112,15 +103,15 @@ def too_noisy(spread: str, source: Provenance) -> str:
     return f"Too noisy to say: you may be right. {spread} {source.too_noisy}"
 
 
-def others(question: Slider | Curve) -> str:
+def _others(question: Slider | Curve) -> str:
     """Figures that show how certain a run's own answer is."""
-    names = [name for expression in question.answers for name in expression.names]
-    return "Curves that fit nearly as well" if any(name.startswith(FITTED) for name in names) else "The repeats"
+    fitted = any(name.startswith(FITTED) for name in _names(question))
+    return "Curves that fit nearly as well" if fitted else "The repeats"
 
 
 def differ(question: Curve) -> str:
     """The same for a curve, as a sentence."""
-    return f"{others(question)} differ."
+    return f"{_others(question)} differ."
 
 
 def drawn(question: Curve, first: str, last: str, right: list[float], verb: str) -> str:
@@ -145,22 +136,16 @@ def is_near(question: AnyQuestion, answer: Answer, right: Answer) -> bool:
     return question.tolerance(answer, right)
 
 
-def borne_out(question: AnyQuestion, answer: Answer, each: list[Answer]) -> bool:
-    """True if the answer is near that of one repeat or, if it is a number, lies between those of two."""
-    between = isinstance(question, Slider) and bool(each) and min(each) <= answer <= max(each)
-    return between or any(is_near(question, answer, one) for one in each)
-
-
 def right_one(question: AnyQuestion, figures: Figures) -> Answer:
     """The run's answer. Raises ExpressionError."""
-    return _right_option(question, figures) if isinstance(question, Choice) else right_numbers(question, figures)
-
-
-def right_numbers(question: Slider | Curve, figures: Figures) -> float | list[float]:
-    """The run's answer in numbers. Raises ExpressionError."""
     if isinstance(question, Curve):
         return [question.answer.number({**figures, "x": x}) for x in question.x.at]
-    return question.answer.number(figures)
+    if isinstance(question, Slider):
+        return question.answer.number(figures)
+    for place, option in enumerate(question.options):
+        if option.when.holds(figures):
+            return place
+    raise ExpressionError("None of the answers is right on this machine: the lesson did not foresee what it measured.")
 
 
 def right_answer(question: AnyQuestion, figures: Figures) -> str:
@@ -176,18 +161,15 @@ def right_answer(question: AnyQuestion, figures: Figures) -> str:
 
 def is_measured(question: AnyQuestion, foretold: bool) -> bool:
     """True if the right answer is a measurement: not if it is arithmetic, or worked out from the run's figures."""
-    names = [name for expression in question.answers for name in expression.names if name != "x"]  # a curve's place
-    arithmetic = bool(names) and all(name.startswith(WORKED_OUT) for name in names)
-    return foretold and not arithmetic
+    names = _names(question)
+    return foretold and not (names and all(name.startswith(WORKED_OUT) for name in names))
 
 
 def found_by(measured: bool, source: Provenance) -> str:
     """Words before the right answer: nothing is called measured that was computed."""
-    return source.says if measured else WORKED_OUT_SAID
+    return source.says if measured else "it comes to"
 
 
-def _right_option(question: Choice, figures: Figures) -> int:
-    for place, option in enumerate(question.options):
-        if option.when.holds(figures):
-            return place
-    raise ExpressionError("None of the answers is right on this machine: the lesson did not foresee what it measured.")
+def _names(question: AnyQuestion) -> list[str]:
+    """The figures that the right answer is computed from. A curve's place, x, is none."""
+    return [name for expression in question.answers for name in expression.names if name != "x"]

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from lessons.course import FOLDER, course, measured_only
+from lessons.course import FOLDER, Source, course
 from lessons.experiments.base import Part
 from lessons.lesson import Lesson
-from lessons.source import LessonError, Source
 
 GUIDE = FOLDER / "INSTRUCTOR.md"
 TITLE = "# Teaching this course"
@@ -78,19 +77,16 @@ def guide(path: Path = GUIDE, lessons: Mapping[int, Lesson] | None = None) -> st
     """
     lessons = course() if lessons is None else lessons
     source = Source.read(path)
-    try:
-        plans = Plans.model_validate(source.given).plans
-    except ValidationError as error:
-        raise source.error_of(error) from error
+    plans = source.as_part(Plans).plans
     for place, plan in enumerate(plans):
         for problem in plan.contradictions(lessons):
-            raise LessonError(path, source.line(("plans", place)), f"{plan.title}: {problem}")
+            raise source.error(source.line(("plans", place)), f"{plan.title}: {problem}")
     before, begin, rest = source.body.partition(f"{BEGIN}\n")
     _, end, after = rest.partition(f"{END}\n")
     if not (begin and end and TITLE in before):
         said = f"the text has the heading {TITLE!r}, and below it {BEGIN} and {END}, between which timetables stand."
-        raise LessonError(path, source.first, said)
-    measured_only(source, before + after, TITLE)
+        raise source.error(source.first, said)
+    source.template(before + after, TITLE)
     return f"{before}{begin}\n{timetables(plans, lessons)}\n{end}{after}".strip()
 
 

@@ -48,11 +48,8 @@ VERDICTS = {
 LEGEND = ("prompt", "plain", "accepted", "recovered", "bonus", "rejected", "unjudged")
 """The states that text and charts need explained, in reading order."""
 
-OWN, ANOTHERS = "#CC79A7", "#9aa3b2"
-"""Fill of the shown run's cache blocks, a colour no token state uses, and of other sequences' blocks."""
-
-GIVEN_BACK = "rgba(204, 121, 167, 0.3)"
-"""Fill of the run's own blocks that it has given back."""
+OWN = "#CC79A7"
+"""Fill of the shown run's cache blocks, a colour no token state uses."""
 
 DRAFT_TIME = "#9575CD"
 """The draft's share of a pass's time, a colour no state uses; the target's is grey (``Look.verify``)."""

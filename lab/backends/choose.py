@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import torch
 
 from lab.backends.cpu.cpu_backend import CpuBackend
-from lab.backends.cpu.native_support import native_step, refusal
+from lab.backends.cpu.native_model import native_step, refusal
 from lab.backends.fallback import FallbackBackend, KernelState
 from lab.backends.interface import Backend, Backends, Kernel, KernelChoice
 from lab.backends.torch.torch_backend import TorchBackend
@@ -17,9 +17,6 @@ from lab.errors import ConfigError
 from lab.kv_cache.kv_cache import CacheConfig
 from lab.models.devices import multiplies_bfloat16
 from lab.models.language_model import LanguageModel
-
-if TYPE_CHECKING:
-    from lab.backends.gpu.cuda_graphs import Graphs
 
 Models = tuple[LanguageModel, LanguageModel | None]
 
@@ -52,7 +49,11 @@ class ModelBackends(Backends):
         self.prepare()
         if kernels == "c" and (reason := refusal(target) or self.failure):
             raise ConfigError(f"kernels='c' cannot compute {target.name}: {reason}. Use 'auto' or 'reference'.")
-        self.cuda_graphs = self.kernels == "triton" and self._can_capture()
+        self.cuda_graphs = False
+        if self.kernels == "triton":
+            from lab.backends.gpu.cuda_graphs import can_be_captured
+
+            self.cuda_graphs = all(map(can_be_captured, self._models))
 
     def prepare(self) -> None:
         with self._compiling:
@@ -75,7 +76,11 @@ class ModelBackends(Backends):
 
     def create(self, asked: EngineConfig | CacheConfig) -> tuple[Backend, Backend | None]:
         cached = bool(asked.num_blocks) if isinstance(asked, CacheConfig) else asked.kv_cache
-        state, graphs = KernelState(), self._new_graphs() if cached and self.captures(asked) else None
+        state, graphs = KernelState(), None
+        if cached and self.captures(asked):
+            from lab.backends.gpu.cuda_graphs import Graphs
+
+            graphs = Graphs()
 
         def backend(model: LanguageModel) -> Backend:
             reference = TorchBackend(model)
@@ -130,16 +135,6 @@ class ModelBackends(Backends):
         step = native_step(model)
         return bool(step.model or step.failure)
 
-    def _can_capture(self) -> bool:
-        from lab.backends.gpu.cuda_graphs import can_be_captured
-
-        return all(map(can_be_captured, self._models))
-
-    def _new_graphs(self) -> Graphs:
-        from lab.backends.gpu.cuda_graphs import Graphs
-
-        return Graphs()
-
     @property
     def _models(self) -> list[LanguageModel]:
         return [model for model in (self.target, self.draft) if model]
@@ -163,7 +158,7 @@ def choose_kernels(choice: KernelChoice, device: torch.device) -> Kernel:
     if choice == "auto" and not multiplies_bfloat16(device):
         return "reference"
     try:
-        from lab.backends.gpu.triton_interpreter import INTERPRETED
+        from lab.backends.gpu.launching import INTERPRETED
     except ImportError as error:
         if choice == "auto":
             return "reference"

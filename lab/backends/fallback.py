@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import torch
 
-from lab.backends.interface import (
-    Backend,
-    DraftRound,
-    DraftTokens,
-    KernelError,
-    LaunchedPass,
-    NewTokens,
-    PendingVerification,
-)
-from lab.config import EngineConfig, SamplingParams
-from lab.kv_cache.attention_metadata import SdpaChoice
-from lab.kv_cache.formats import KVStorage
-from lab.kv_cache.kv_cache import KVCache
+from lab.backends.interface import Backend, DraftTokens, KernelError, LaunchedPass, PendingVerification
 from lab.trace.events import Part
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -34,6 +20,10 @@ class KernelState:
     """Why kernels were given up, by a target and its draft together. None: they are in use."""
 
     failure: str | None = None
+
+    def give_up(self, error: KernelError) -> None:
+        log.warning("a kernel failed", exc_info=True)
+        self.failure = str(error)
 
 
 class FallbackBackend(Backend):
@@ -46,44 +36,34 @@ class FallbackBackend(Backend):
 
     def __init__(self, kernels: Callable[[], Backend], reference: Backend, state: KernelState) -> None:
         self.model = reference.model
-        self._reference, self._state = reference, state
-        self._kernels = self._attempt(kernels) or reference
+        self._kernels = self._reference = reference
+        self._state = state
+        if state.failure is None:
+            try:
+                self._kernels = kernels()
+            except KernelError as error:
+                state.give_up(error)
         self.reads_packed_weights = self._kernels.reads_packed_weights
 
-    def _attempt(self, compute: Callable[[], T]) -> T | None:
-        """The result of ``compute``; None if a kernel fails, and if one has failed before."""
+    def _compute(self, method: str, *asked: Any) -> Any:
         if self._state.failure is None:
             try:
-                return compute()
+                return getattr(self._kernels, method)(*asked)
             except KernelError as error:
-                log.warning("a kernel failed", exc_info=True)
-                self._state.failure = str(error)
-        return None
+                self._state.give_up(error)
+        return getattr(self._reference, method)(*asked)
 
-    def forward(self, batch: Sequence[NewTokens], storage: KVStorage | None, sdpa: SdpaChoice = "auto") -> torch.Tensor:
-        logits = self._attempt(lambda: self._kernels.forward(batch, storage, sdpa))
-        return self._reference.forward(batch, storage, sdpa) if logits is None else logits
+    def forward(self, *asked: Any) -> torch.Tensor:
+        return self._compute("forward", *asked)
 
-    def draft(
-        self,
-        batch: Sequence[NewTokens],
-        windows: Sequence[int],
-        sampling: Sequence[SamplingParams],
-        uniforms: Sequence[torch.Tensor],
-        storage: KVStorage | None,
-    ) -> list[DraftTokens]:
-        asked = batch, windows, sampling, uniforms, storage
-        return self._attempt(lambda: self._kernels.draft(*asked)) or self._reference.draft(*asked)
+    def draft(self, *asked: Any) -> list[DraftTokens]:
+        return self._compute("draft", *asked)
 
-    def sample(
-        self, logits: torch.Tensor, sampling: Sequence[SamplingParams], u: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._attempt(lambda: self._kernels.sample(logits, sampling, u)) or self._reference.sample(
-            logits, sampling, u
-        )
+    def sample(self, *asked: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._compute("sample", *asked)
 
-    def verify(self, logits: torch.Tensor, rounds: Sequence[DraftRound]) -> PendingVerification:
-        return self._attempt(lambda: self._kernels.verify(logits, rounds)) or self._reference.verify(logits, rounds)
+    def verify(self, *asked: Any) -> PendingVerification:
+        return self._compute("verify", *asked)
 
     def first(self, layers: int) -> Backend:
         return FallbackBackend(lambda: self._kernels.first(layers), self._reference.first(layers), self._state)
@@ -92,8 +72,8 @@ class FallbackBackend(Backend):
         failed: dict[Part, str] = {"kernel": self._state.failure} if self._state.failure else {}
         return self._kernels.failures() | failed
 
-    def launch_ahead(self, batch: Sequence[NewTokens], storage: KVStorage) -> LaunchedPass | None:
-        return self._kernels.launch_ahead(batch, storage) if self.launches_ahead else None
+    def launch_ahead(self, *asked: Any) -> LaunchedPass | None:
+        return self._kernels.launch_ahead(*asked) if self.launches_ahead else None
 
     @property
     def launches_ahead(self) -> bool:
@@ -107,10 +87,8 @@ class FallbackBackend(Backend):
     def capturing(self) -> str | None:
         return self._kernels.capturing
 
-    def captures(
-        self, draft: Backend | None, cache: KVCache, config: EngineConfig, sequences: int, longest: int
-    ) -> Iterator[tuple[str, Callable[[], None]]]:
-        return self._kernels.captures(draft, cache, config, sequences, longest)
+    def captures(self, *asked: Any) -> Iterator[tuple[str, Callable[[], None]]]:
+        return self._kernels.captures(*asked)
 
     def try_again(self) -> None:
         self._kernels.try_again()

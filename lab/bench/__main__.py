@@ -1,19 +1,18 @@
-"""Measurements: ``python -m lab.bench ladder`` (speed of each toggle), ``kv`` (error of each
-KV format), ``ab`` (two settings, quality and speed), ``serve`` (many requests at once), ``window`` (the
-adaptive window against fixed ones), ``roofline`` (steps against what the device can do), ``logprobs`` (what recording
-distributions costs), ``claims`` (the articles' claims, checked), ``llama`` (against llama.cpp), ``vllm`` (against a
-vLLM server with the same pair), ``gpu`` (what a GPU does with the engine)."""
+"""The maintainers' measurements: ``python -m lab.bench NAME``, one for each entry of ``MEASUREMENTS``; and ``gpu``."""
 
 from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during start-up ends silently; later see ``main``
@@ -22,119 +21,189 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from lab import Engine, LabError, SamplingParams, load_engine
-from lab.backends.cpu.threads import threads
-from lab.bench.ab_test import format_ab, run_ab
-from lab.bench.gpu.session import SECONDS, TITLES, format_gpu, is_whole, run_gpu
-from lab.bench.kv_formats_bench import format_kv, run_kv
-from lab.bench.ladder import format_ladder, run_ladder
-from lab.bench.llama import format_llama, run_llama
-from lab.bench.logprobs_cost import format_logprobs, run_logprobs
+from lab.backends.cpu.cpu_count import threads
+from lab.bench.gpu.session import PARTS, SECONDS, format_gpu, is_whole, run_gpu
 from lab.bench.output import writable, write
-from lab.bench.roofline_bench import format_roofline, run_roofline
-from lab.bench.window_sweep import format_window, run_window
 from lab.claims import CLAIMS
-from lab.claims.report import format_claims, run_claims
-from lab.cli.arguments import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings, path, read_settings
-from lab.config import parse_config
+from lab.cli.arguments import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings, path
 from lab.engine.failures import explain
-from lab.measure.prompts import held_out_prompts, read_text
 from lab.models.devices import best_device, resolve_device
 from lab.models.loader import resolve_dtype
 from lab.util.device_memory import is_out_of_memory
 from lab.util.machine_info import describe_machine
 from lab.util.stdio import Output, print_notes, print_utf8
 
-Result = tuple[dict, str]
-"""A record and its table."""
+Options = Mapping[str, Mapping[str, Any]]
+"""Arguments of ``add_argument`` by option."""
 
 
-def at_least(least: int, why: str = "") -> Callable[[str], int]:
-    """The type of an option: a whole number of at least ``least``. ``why``: what they are needed for."""
+@dataclass(frozen=True)
+class Measurement:
+    """A measurement. In its module are ``run_NAME``, which gives the record, and ``format_NAME``, a table of it.
+
+    ``run_NAME`` is called with the engine, ``report`` and the options by name. Where there is a ``read_NAME``, it makes
+    these of the parsed ones before a model is loaded: it reads files and checks settings.
+
+    Attributes:
+        module: imported when it is asked for: some need packages or versions that others do not.
+        draft: whether speculation with a draft is measured; another target then needs another draft.
+        both: whether a draft that is seldom accepted is measured too: in place of the engine, ``run_NAME`` gets a
+            function from "matched" or "mismatched" to one.
+        settings: whether sampling settings are options, too.
+    """
+
+    module: str
+    help: str
+    options: Options = field(default_factory=dict)
+    draft: bool = True
+    both: bool = False
+    settings: bool = False
+
+
+def option(metavar: str, text: str, **how: Any) -> dict[str, Any]:
+    return {"metavar": metavar, "help": text, **how}
+
+
+def number(default: int, text: str, least: int = 1, why: str = "") -> dict[str, Any]:
+    """An option: a whole number of at least ``least``. ``why``: what they are needed for."""
 
     def read(text: str) -> int:
         with suppress(ValueError):
-            if (number := int(text)) >= least:
-                return number
+            if (given := int(text)) >= least:
+                return given
         raise argparse.ArgumentTypeError(f"a whole number of at least {least}{why and f' ({why})'}, not {text!r}")
 
-    return read
+    return option("N", f"{text} {DEFAULT}", type=read, default=default)
 
 
-TOKENS = at_least(2, "one token to wait for, one to time")
+def tokens(default: int, least: int = 2, why: str = "one token to wait for, one to time") -> Options:
+    return {"--max-tokens": number(default, "tokens of each output.", least, why)}
+
+
+def repeats(default: int) -> Options:
+    return {"--repeats": number(default, "how often each row is measured, in changing order.")}
+
+
+MEASUREMENTS = {
+    "ladder": Measurement(
+        "lab.bench.ladder",
+        "each toggle's effect on speed, against transformers' own generation",
+        {**tokens(128), **repeats(3)},
+    ),
+    "kv": Measurement(
+        "lab.bench.kv_formats_bench",
+        "what each KV format costs in quality",
+        {"--text": option("FILE", "text files. Default: the model card's held-out prompts.", type=path, nargs="+")},
+        draft=False,
+    ),
+    "ab": Measurement(
+        "lab.bench.ab_test",
+        "two settings over the same prompts: quality and speed",
+        {
+            **tokens(64),
+            **repeats(3),
+            "--a": option("SETTINGS", "what --b is compared with. Default: the engine's own.", default=""),
+            "--b": option("SETTINGS", "like kv_dtype=int8,speculative=draft. Required.", required=True),
+            "--prompts": option("FILE", "a prompt a line. Default: the model card's held-out prompts.", type=path),
+        },
+        draft=False,
+        settings=True,
+    ),
+    "serve": Measurement(
+        "lab.bench.serving",
+        "many requests at once against one after another, in time and in memory",
+        {
+            **repeats(3),
+            "--requests": number(16, "how many there are."),
+            "--seed": number(0, "of their lengths.", least=0),
+        },
+    ),
+    "window": Measurement(
+        "lab.bench.window_sweep", "the adaptive window against fixed ones", {**tokens(96), **repeats(4)}, both=True
+    ),
+    "roofline": Measurement(
+        "lab.bench.step_times",
+        "the device's limits, and how near each kind of step comes to them",
+        {**tokens(64, 1, ""), **repeats(5)},
+        draft=False,
+    ),
+    "logprobs": Measurement(
+        "lab.bench.step_times",
+        "what recording the distributions around each verdict adds to a step",
+        {
+            **tokens(96, 3, "the prefill's, and a round of a draft token and one more"),
+            **repeats(8),
+            "--logprobs": number(5, "likeliest tokens under each distribution."),
+        },
+    ),
+    "claims": Measurement(
+        "lab.claims.report",
+        "the articles' claims, each with its experiment and its verdict",
+        {
+            "--claim": option(
+                "ID", f"of {', '.join(CLAIMS)}. Default: all.", nargs="+", choices=CLAIMS, default=list(CLAIMS)
+            ),
+            "--small": {"action": "store_true", "help": "sizes for a test: seconds, and figures not to be trusted"},
+        },
+        both=True,
+    ),
+    "llama": Measurement(
+        "lab.bench.llama",
+        "the engine against llama.cpp on a CPU, the same weights and threads",
+        {**tokens(128), **repeats(5)},
+        draft=False,
+    ),
+    "vllm": Measurement(
+        "lab.bench.vllm_bench",
+        "against a vLLM server with the same pair: the same text, and as many draft tokens accepted",
+        {
+            **tokens(128),
+            "--attach": option(
+                "URL", "of the server, like http://127.0.0.1:8000. A key is read from VLLM_API_KEY.", required=True
+            ),
+        },
+    ),
+}
+PART_TITLES = "; ".join(f"{number}: {part.title}" for number, part in PARTS.items())
+GPU_OPTIONS: Options = {
+    "--part": option(
+        "N", f"{PART_TITLES}. Default: all.", type=int, nargs="+", choices=list(PARTS), default=list(PARTS)
+    ),
+    "--device": {"default": best_device(), "help": f"cpu, cuda, cuda:1. {DEFAULT}"},
+    "--dtype": {"default": "auto", "help": f"float32, bfloat16 or float16. {DEFAULT}"},
+    "--out": option(
+        "FILE", f"the record: a file, or an existing folder. {DEFAULT}", type=path, default=Path("runs/bench/gpu.json")
+    ),
+    "--record": option("DIR", "save a few runs there, to be replayed. Default: none.", type=path),
+    "--seconds": number(
+        SECONDS,
+        "the most that all parts and the recording may take together; what there is no time for is left out.",
+    ),
+    "--small": {"action": "store_true", "help": "tiny shapes: to try the bench itself, in seconds on a CPU"},
+}
 
 
 def commands() -> Parser:
-    """A command for each bench, which sets ``run`` (except for ``gpu``) and ``fail``."""
+    """A command for each measurement, which sets ``fail``."""
     parser = Parser(prog="python -m lab.bench", description=__doc__)
     benches = parser.add_subparsers(dest="bench", required=True)
-
-    def bench(
-        name: str, run: Callable, text: str, *, tokens: int = 0, repeats: int = 0, least: Callable[[str], int] = TOKENS
-    ) -> argparse.ArgumentParser:
-        """``tokens``, ``repeats``: defaults of these options; 0: no such option. ``least``: see ``at_least``."""
-        command = benches.add_parser(name, help=text)
-        command.set_defaults(run=run, fail=command.error)
+    for name, one in MEASUREMENTS.items():
+        command = benches.add_parser(name, help=one.help)
         add_pair(command)
         there = Path(f"runs/bench/{name}.json")
         command.add_argument("--json", type=path, default=there, metavar="FILE", help=f"the record. {DEFAULT}")
-        if tokens:
-            number(command, "--max-tokens", least, tokens, "tokens of each output.")
-        if repeats:
-            number(command, "--repeats", at_least(1), repeats, "how often each row is measured, in changing order.")
-        return command
-
-    def number(command: argparse.ArgumentParser, name: str, kind: Callable, default: int, text: str) -> None:
-        command.add_argument(name, type=kind, default=default, metavar="N", help=f"{text} {DEFAULT}")
-
-    text = "each toggle's effect on speed, against transformers' own generation"
-    bench("ladder", _ladder, text, tokens=128, repeats=3)
-    kv = bench("kv", _kv, "what each KV format costs in quality")
-    about = "text files. Default: the model card's held-out prompts."
-    kv.add_argument("--text", type=path, nargs="+", metavar="FILE", help=about)
-    ab = bench("ab", _ab, "two settings over the same prompts: quality and speed", tokens=64, repeats=3)
-    about = "like kv_dtype=int8,speculative=draft; what --b is compared with. Default: the engine's own."
-    ab.add_argument("--a", default="", metavar="SETTINGS", help=about)
-    ab.add_argument("--b", required=True, metavar="SETTINGS", help="like --a. Required.")
-    about = "a prompt a line. Default: the model card's held-out prompts."
-    ab.add_argument("--prompts", type=path, metavar="FILE", help=about)
-    add_settings(ab, SamplingParams, without=("max_tokens", "seed", "stop", "ignore_eos", "logprobs"))
-    serve = bench("serve", _serve, "many requests at once against one after another, in time and in memory", repeats=3)
-    number(serve, "--requests", at_least(1), 16, "how many there are.")
-    number(serve, "--seed", at_least(0), 0, "of their lengths.")
-    window = bench("window", _window, "the adaptive window against fixed ones", tokens=96, repeats=4)
-    about = "the device's limits, and how near each kind of step comes to them"
-    bench("roofline", _roofline, about, tokens=64, repeats=5, least=at_least(1))
-    least = at_least(3, "the prefill's, and a round of a draft token and one more")
-    about = "what recording the distributions around each verdict adds to a step"
-    logprobs = bench("logprobs", _logprobs, about, tokens=96, repeats=8, least=least)
-    number(logprobs, "--logprobs", at_least(1), 5, "likeliest tokens under each distribution.")
-    claims = bench("claims", _claims, "the articles' claims, each with its experiment and its verdict")
-    about = f"of {', '.join(CLAIMS)}. Default: all."
-    claims.add_argument("--claim", nargs="+", choices=CLAIMS, metavar="ID", help=about)
-    claims.add_argument("--small", action="store_true", help="sizes for a test: seconds, and figures not to be trusted")
-    for command in (window, claims):
-        about = "a draft that is seldom accepted: a folder or hub id. Default: the embedded one."
-        command.add_argument("--mismatched", metavar="DRAFT", help=about)
-    text = "the engine against llama.cpp on a CPU, the same weights and threads"
-    bench("llama", _llama, text, tokens=128, repeats=5)
-    text = "against a vLLM server with the same pair: the same text, and as many draft tokens accepted"
-    vllm = bench("vllm", _vllm, text, tokens=128)
-    about = "of the server, like http://127.0.0.1:8000. Required. A key is read from the variable VLLM_API_KEY."
-    vllm.add_argument("--attach", required=True, metavar="URL", help=about)
-
+        for option, how in one.options.items():
+            command.add_argument(option, **how)
+        if one.both:
+            about = "a draft that is seldom accepted: a folder or hub id. Default: the embedded one."
+            command.add_argument("--mismatched", metavar="DRAFT", help=about)
+        if one.settings:
+            add_settings(command, SamplingParams, without=("max_tokens", "seed", "stop", "ignore_eos", "logprobs"))
+        command.set_defaults(fail=command.error)
     gpu = benches.add_parser("gpu", help="what a GPU does with the engine, in one call under eight minutes")
+    for option, how in GPU_OPTIONS.items():
+        gpu.add_argument(option, **how)
     gpu.set_defaults(fail=gpu.error)
-    parts = sorted(TITLES)
-    about = f"{'; '.join(f'{part}: {title}' for part, title in TITLES.items())}. Default: all."
-    gpu.add_argument("--part", type=int, nargs="+", choices=parts, default=parts, metavar="N", help=about)
-    gpu.add_argument("--device", default=best_device(), help=f"cpu, cuda, cuda:1. {DEFAULT}")
-    gpu.add_argument("--dtype", default="auto", help=f"float32, bfloat16 or float16. {DEFAULT}")
-    about = f"the record: a file, or an existing folder. {DEFAULT}"
-    gpu.add_argument("--out", type=path, default=Path("runs/bench/gpu.json"), metavar="FILE", help=about)
-    gpu.add_argument("--record", type=path, metavar="DIR", help="save a few runs there, to be replayed. Default: none.")
-    about = "the most that all parts and the recording may take together; what there is no time for is left out."
-    number(gpu, "--seconds", at_least(1), sum(SECONDS.values()), about)
-    gpu.add_argument("--small", action="store_true", help="tiny shapes: to try the bench itself, in seconds on a CPU")
     return parser
 
 
@@ -152,13 +221,12 @@ def main() -> int:
     if not sys.stderr.isatty():
         transformers_logging.disable_progress_bar()
     torch.set_num_threads(threads())  # as many for all that is compared
-    output = Output()
-    args.report = output.say
-    if args.bench == "gpu":
+    output, gpu = Output(), args.bench == "gpu"
+    if gpu:
         args.out = args.out / "gpu.json" if os.path.isdir(args.out) else args.out
         older = _modified(args.out)
     try:
-        whole = _measure(args)
+        whole = (_measure_gpu if gpu else _measure)(args, output.say)
     except LabError as error:
         args.fail(str(error))
     except (RuntimeError, MemoryError) as error:
@@ -166,7 +234,7 @@ def main() -> int:
             raise
         args.fail(explain(error))
     except KeyboardInterrupt:
-        over = args.bench == "gpu" and _modified(args.out) not in (None, older)
+        over = gpu and _modified(args.out) not in (None, older)
         rest = f"The parts that were done are in {args.out}." if over else "Nothing is written."
         print_notes([f"{parser.prog} {args.bench}: interrupted before the end. {rest}"])
         return INTERRUPTED
@@ -182,135 +250,54 @@ def _modified(path: Path) -> int | None:
     return path.stat().st_mtime_ns if os.path.exists(path) else None  # Path's own raises where a name is too long
 
 
-def _measure(args: argparse.Namespace) -> bool:
+def _measure_gpu(args: argparse.Namespace, report: Callable[[str], None]) -> bool:
     """True if all of it was measured. Raises LabError."""
+    resolve_dtype(args.dtype, resolve_device(args.device))
+    if args.record and os.path.isfile(args.record):
+        raise LabError(f"{args.record} is a file. Name a folder for the runs.")
+    where = {"device": args.device, "dtype": args.dtype, "folder": args.record}
+    with writable(args.out):
+        result = run_gpu(args.part, args.out, report, small=args.small, seconds=args.seconds, **where)
+    report(f"\n{format_gpu(result)}\n\nwritten to {args.out}")
+    return is_whole(result)
+
+
+def _measure(args: argparse.Namespace, report: Callable[[str], None]) -> bool:
+    """Do the measurement that was asked for. Raises LabError."""
     device = resolve_device(args.device)
     resolve_dtype(args.dtype, device)
-    if args.bench == "gpu":
-        if args.record and os.path.isfile(args.record):
-            raise LabError(f"{args.record} is a file. Name a folder for the runs.")
-        where = {"device": args.device, "dtype": args.dtype, "folder": args.record}
-        with writable(args.out):
-            result = run_gpu(args.part, args.out, args.report, small=args.small, seconds=args.seconds, **where)
-        args.report(f"\n{format_gpu(result)}\n\nwritten to {args.out}")
-        return is_whole(result)
-    args.fell_back = []
+    name, one = args.bench, MEASUREMENTS[args.bench]
+    module = importlib.import_module(one.module)
     with writable(args.json):
-        result, table = args.run(args)
-        args.report(f"\n{table}\n")  # first, because writing the file may fail
-        about = {"bench": args.bench, "machine": describe_machine(device), "fell_back": args.fell_back}
+        if read := getattr(module, f"read_{name}", None):
+            options = read(args)
+        else:
+            options = {dest: getattr(args, dest) for dest in (flag[2:].replace("-", "_") for flag in one.options)}
+        if one.draft and args.target and not args.draft:
+            raise LabError("this bench measures speculation with a draft: name a --draft too")
+        fell_back: list[str] = []
+        load = functools.partial(_load, args, report, fell_back)
+        result = getattr(module, f"run_{name}")(load if one.both else load("matched"), report=report, **options)
+        report(f"\n{getattr(module, f'format_{name}')(result)}\n")  # first, because writing the file may fail
+        about = {"bench": name, "machine": describe_machine(device), "fell_back": fell_back}
         write(args.json, about | result)
-    args.report(f"written to {args.json}")
+    report(f"written to {args.json}")
     return True
 
 
-def _engine(args: argparse.Namespace, *, drafting: bool = True) -> Engine:
-    """The engine to measure, loaded once all other arguments have been read: that may take minutes.
+def _load(args: argparse.Namespace, report: Callable[[str], None], fell_back: list[str], pair: str) -> Engine:
+    """The engine of a pair, "matched" (the models that were named) or "mismatched": that may take minutes.
 
     If torch has to compute its steps in place of C, the report and the record say so: no run would be refused for that.
-
-    Raises:
-        LabError: a bench with ``drafting`` and no draft; and what ``load_engine`` raises.
     """
-    if drafting and args.target and not args.draft:
-        raise LabError("this bench measures speculation with a draft: name a --draft too")
-    engine = load_engine(args.target, args.draft, device=args.device, dtype=args.dtype)
-    if failure := engine.kernel_failure:
-        args.fell_back.append(failure)
-        args.report(failure)
-    return engine
-
-
-def _mismatched(args: argparse.Namespace) -> str:
-    """The draft that is seldom accepted. Raises LabError: there is none for this target."""
-    if args.target and not args.mismatched:
+    if pair == "mismatched" and args.target and not args.mismatched:
         raise LabError("the mismatched draft is the embedded target's: name a --mismatched too")
-    return args.mismatched or "mismatched"
-
-
-def _ladder(args: argparse.Namespace) -> Result:
-    result = run_ladder(_engine(args), args.max_tokens, args.repeats, args.report)
-    return result, format_ladder(result)
-
-
-def _kv(args: argparse.Namespace) -> Result:
-    if args.text:
-        texts = [(path.stem, read_text(path)) for path in args.text]
-    elif args.target:
-        raise LabError("the default text is held out from the embedded pair's training only: name a --text too")
-    else:
-        texts = [(f"held-out prompt {i}", prompt) for i, prompt in enumerate(held_out_prompts(), 1)]
-    result = run_kv(_engine(args, drafting=False), texts, args.report)
-    return result, format_kv(result)
-
-
-def _ab(args: argparse.Namespace) -> Result:
-    prompts = held_out_prompts()
-    if args.prompts:
-        prompts = [line for line in read_text(args.prompts).split("\n") if line.strip()]
-    a, b = parse_config(args.a), parse_config(args.b)
-    sampling = read_settings(SamplingParams, args)
-    engine = _engine(args, drafting="draft" in (a.speculative, b.speculative))
-    result = run_ab(engine, a, b, prompts, sampling, repeats=args.repeats, report=args.report)
-    return result, format_ab(result)
-
-
-def _serve(args: argparse.Namespace) -> Result:
-    # Imported here: it needs a newer transformers than the other benches.
-    from lab.bench.serving import format_serve, run_serve
-
-    result = run_serve(_engine(args), args.requests, args.seed, args.repeats, args.report)
-    return result, format_serve(result)
-
-
-def _window(args: argparse.Namespace) -> Result:
-    worse, engine = _mismatched(args), _engine(args)
-    mismatched = load_engine(args.target, worse, device=args.device, dtype=args.dtype)
-    result = run_window(engine, mismatched, args.max_tokens, args.repeats, args.report)
-    return result, format_window(result)
-
-
-def _roofline(args: argparse.Namespace) -> Result:
-    result = run_roofline(_engine(args, drafting=False), args.max_tokens, args.repeats, args.report)
-    return result, format_roofline(result)
-
-
-def _logprobs(args: argparse.Namespace) -> Result:
-    SamplingParams(logprobs=args.logprobs)  # refuses too many
-    result = run_logprobs(_engine(args), args.logprobs, args.max_tokens, args.repeats, args.report)
-    return result, format_logprobs(result)
-
-
-def _claims(args: argparse.Namespace) -> Result:
-    drafts: dict[str, str] = {}
-
-    @functools.cache
-    def load(pair: str) -> Engine:
-        if pair == "matched":
-            engine = _engine(args)
-        else:
-            engine = load_engine(args.target, _mismatched(args), device=args.device, dtype=args.dtype)
-        drafts[pair] = engine.draft.name
-        return engine
-
-    engine = load("matched")  # else what is wrong with it would be reported once for every claim
-    result = run_claims(load, args.claim or list(CLAIMS), args.report, small=args.small)
-    return {"target": engine.target.name, "drafts": drafts, "dtype": engine.dtype, **result}, format_claims(result)
-
-
-def _llama(args: argparse.Namespace) -> Result:
-    result = run_llama(_engine(args, drafting=False), args.max_tokens, args.repeats, args.report)
-    return result, format_llama(result)
-
-
-def _vllm(args: argparse.Namespace) -> Result:
-    # Imported here: it needs httpx, which no other bench does.
-    from lab.bench.vllm_bench import format_vllm, run_vllm
-    from lab.vllm.client import Server
-
-    server = Server(args.attach, os.environ.get("VLLM_API_KEY"))
-    result = run_vllm(_engine(args), server, args.max_tokens, args.report)
-    return result, format_vllm(result)
+    draft = args.draft if pair == "matched" else args.mismatched or "mismatched"
+    engine = load_engine(args.target, draft, device=args.device, dtype=args.dtype)
+    if (failure := engine.kernel_failure) and failure not in fell_back:
+        fell_back.append(failure)
+        report(failure)
+    return engine
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ the same length. With ``enable_prefix_caching``, every decoding of a prompt but 
 
 from __future__ import annotations
 
+import argparse
 import math
 import statistics
 from collections.abc import Callable
@@ -18,14 +19,15 @@ from typing import Any
 import torch
 
 from lab.bench.output import about, format_table
-from lab.config import EngineConfig, SamplingParams
+from lab.cli.arguments import read_settings
+from lab.config import EngineConfig, SamplingParams, parse_config
 from lab.engine.engine import Engine
-from lab.errors import ConfigError
+from lab.errors import ConfigError, LabError
 from lab.measure.difference import common_length
 from lab.measure.interval import METHOD, MIN_SAMPLES, Interval, bootstrap, ratio_interval, share_interval
 from lab.measure.measuring import make_ready, sound
-from lab.measure.prompts import longest, refuse_cut
 from lab.measure.score import divergence, log_probabilities, surprise
+from lab.measure.workload import held_out_prompts, longest, read_text, refuse_cut
 from lab.trace.run import AcceptanceStats, Run, acceptance_stats
 
 TIMES = ("ttft_ms", "itl_p50_ms", "tokens_per_second")
@@ -66,6 +68,18 @@ class Sample:
     kl: float
     a_surprise: float
     b_surprise: float
+
+
+def read_ab(args: argparse.Namespace) -> dict[str, object]:
+    """The settings and the prompts. Raises LabError."""
+    prompts = held_out_prompts()
+    if args.prompts:
+        prompts = [line for line in read_text(args.prompts).split("\n") if line.strip()]
+    a, b = parse_config(args.a), parse_config(args.b)
+    if "draft" in (a.speculative, b.speculative) and args.target and not args.draft:
+        raise LabError("speculation with a draft takes one: name a --draft too")
+    sampling = read_settings(SamplingParams, args)
+    return {"a": a, "b": b, "prompts": prompts, "sampling": sampling, "repeats": args.repeats}
 
 
 def run_ab(

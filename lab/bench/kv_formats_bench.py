@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -10,9 +11,18 @@ from lab.engine.engine import Engine
 from lab.errors import LabError
 from lab.measure.interval import METHOD, MIN_SAMPLES, Interval
 from lab.measure.kv_error import kv_errors
+from lab.measure.workload import held_out_prompts, read_text
 
 WINDOW = 1024
 """Tokens of a window, if the model's context is that long."""
+
+
+def read_kv(args: argparse.Namespace) -> dict[str, object]:
+    """The texts. Raises LabError."""
+    if args.target and not args.text:
+        raise LabError("the default text is held out from the embedded pair's training only: name a --text too")
+    own = [(f"held-out prompt {i}", prompt) for i, prompt in enumerate(held_out_prompts(), 1)]
+    return {"texts": [(path.stem, read_text(path)) for path in args.text or ()] or own}
 
 
 def run_kv(engine: Engine, texts: list[tuple[str, str]], report: Callable[[str], None]) -> dict[str, object]:

@@ -9,21 +9,19 @@ speculation is also timed on the beginnings of texts that the embedded pair has 
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
-from lab.bench.output import about, format_ratios, format_table, quartiles
+from lab.bench.output import about, format_ratios, format_table, quartiles, spread
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.measure.measuring import refuse_failure, shuffled
-from lab.measure.prompts import PROMPTS, held_out_prompts, refuse_cut
+from lab.measure.workload import PROMPTS, held_out_prompts, refuse_cut
 from lab.trace.events import Committed, Event, FellBack, Finished, RunStarted
 from lab.trace.recorder import Recorder
 from lab.util.messages import format_rate
@@ -40,17 +38,6 @@ REFERENCES = {"gammas": "no speculation", "ladder": CACHE, "unseen": "greedy, ca
 
 Generate = Callable[[str], int]
 """Decodes a prompt; returns how many tokens came out."""
-
-
-@dataclass(frozen=True)
-class LadderRow:
-    """Output tokens per second: median and quartiles over ``samples`` calls."""
-
-    name: str
-    median: float
-    lower: float
-    upper: float
-    samples: int
 
 
 def drafting(gamma: int) -> EngineConfig:
@@ -90,8 +77,8 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
     report("Which gamma is best here?")
     sweep = {"no speculation": lab(EngineConfig())} | {f"gamma {gamma}": lab(drafting(gamma)) for gamma in GAMMAS}
     gammas = time_rows(engine, sweep, PROMPTS, repeats, report)
-    best = max(gammas[1:], key=lambda row: row.median)
-    gamma = int(best.name.split()[1])
+    best = max(gammas[1:], key=lambda row: row["median"])
+    gamma = int(best["name"].split()[1])
 
     report(f"The ladder, with gamma {gamma}:")
     rows: dict[str, Generate] = {name: lab(config) for name, config in ladder_configs(gamma).items()}
@@ -108,21 +95,21 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
         others[f"{name}, cache"] = lab_generate(engine, EngineConfig(), sampling)
         others[f"{name}, speculation (gamma {UNSEEN_GAMMA})"] = lab_generate(engine, drafting(UNSEEN_GAMMA), sampling)
     unseen_rows = time_rows(engine, others, unseen, repeats, report)
-    greedy, greedy_drafted, drawn, drafted = (row.median for row in unseen_rows)
-    medians = {row.name: row.median for row in ladder}
+    greedy, greedy_drafted, drawn, drafted = (row["median"] for row in unseen_rows)
+    medians = {row["name"]: row["median"] for row in ladder}
     speculative = medians[speculation(gamma)]
     return about(engine) | {
         "max_tokens": max_tokens,
         "prompts": len(PROMPTS),
         "repeats": repeats,
         "unit": UNIT,
-        "gammas": [asdict(row) for row in gammas],
+        "gammas": gammas,
         "best_gamma": gamma,
-        "ladder": [asdict(row) for row in ladder],
+        "ladder": ladder,
         "unseen_texts": len(unseen),
-        "unseen": [asdict(row) for row in unseen_rows],
+        "unseen": unseen_rows,
         "ratios": {
-            "speculation at its best gamma / without, in the sweep": best.median / gammas[0].median,
+            "speculation at its best gamma / without, in the sweep": best["median"] / gammas[0]["median"],
             "speculation / cache, in the ladder": speculative / medians[CACHE],
             "speculation / cache, unseen texts, greedy": greedy_drafted / greedy,
             f"speculation / cache, unseen texts, temperature {TEMPERATURE:g}": drafted / drawn,
@@ -135,8 +122,9 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
 
 def time_rows(
     engine: Engine, rows: dict[str, Generate], prompts: Sequence[str], repeats: int, report: Callable[[str], None]
-) -> list[LadderRow]:
-    """Time every row on every prompt ``repeats`` times, interleaved."""
+) -> list[dict[str, Any]]:
+    """Time every row on every prompt ``repeats`` times, interleaved. Each row: its ``name``, and the ``spread`` of its
+    output tokens per second over the calls."""
     rates: dict[str, list[float]] = {name: [] for name in rows}
     # To warm up; not counted. A last, shorter window has its own CUDA graph, and the prompt decides which.
     for prompt in prompts if engine.cuda_graphs else prompts[:1]:
@@ -149,11 +137,7 @@ def time_rows(
                 tokens, seconds = timed(engine, name, rows[name], prompt)
                 rates[name].append(tokens / seconds)
         report(f"  repeat {repeat + 1} of {repeats} done")
-    result = []
-    for name, values in rates.items():
-        lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
-        result.append(LadderRow(name, median, lower, upper, len(values)))
-    return result
+    return [{"name": name, **spread(values)} for name, values in rates.items()]
 
 
 def timed(engine: Engine, name: str, generate: Generate, prompt: str) -> tuple[int, float]:

@@ -11,19 +11,19 @@ import functools
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedModel
 
-from lab.bench.ladder import UNIT, LadderRow, drafting, format_rows, lab_generate, speculation, time_rows
+from lab.bench.ladder import UNIT, drafting, format_rows, lab_generate, speculation, time_rows
 from lab.bench.output import about, format_ratios
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
-from lab.errors import LabError
+from lab.errors import LabError, UnsupportedModelError
 from lab.measure.measuring import refuse_failure
-from lab.measure.prompts import PROMPTS, refuse_cut
+from lab.measure.workload import PROMPTS, refuse_cut
 
 DTYPES = ("bf16", "f16", "f32")
 """Of llama.cpp's matrices. With the first it multiplies the same numbers as the engine on a processor with bfloat16."""
@@ -50,7 +50,7 @@ def run_llama(engine: Engine, max_tokens: int, repeats: int, report: Callable[[s
     if engine.device != "cpu":
         raise LabError(f"this bench compares on a CPU, and the model is on {engine.device}. Add --device cpu.")
     refuse_cut(engine, PROMPTS, max_tokens)
-    write_gguf, version = _imported()
+    version = _version()
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     configs = {"cache": EngineConfig()} | ({speculation(GAMMA): drafting(GAMMA)} if engine.draft else {})
 
@@ -75,23 +75,23 @@ def run_llama(engine: Engine, max_tokens: int, repeats: int, report: Callable[[s
         "repeats": repeats,
         "llama_cpp_python": version,
         "unit": UNIT,
-        "rows": [asdict(row) for row in measured],
+        "rows": measured,
         "alike": alike,
         "ratios": _ratios(measured, list(configs)),
     }
 
 
-def _imported() -> tuple[Callable, str]:
+def _version() -> str:
+    """llama-cpp-python's. Raises LabError: it or gguf is not installed."""
     try:
+        import gguf  # noqa: F401
         from llama_cpp import __version__
-
-        from lab.bench.gguf_file import write_gguf
     except ImportError as error:
         raise LabError(
             f"llama.cpp cannot be imported ({error}). `pip install -r requirements-optional.txt` installs it, which "
             "takes a C++ compiler and some minutes."
         ) from error
-    return write_gguf, __version__
+    return __version__
 
 
 @functools.cache
@@ -153,11 +153,61 @@ def _alike(engine: Engine, decode: Decode, prompt: str, sampling: SamplingParams
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(run.token_ids, theirs, strict=True)))
 
 
-def _ratios(rows: list[LadderRow], ours: list[str]) -> dict[str, float]:
-    medians = {row.name: row.median for row in rows}
+def _ratios(rows: list[dict], ours: list[str]) -> dict[str, float]:
+    medians = {row["name"]: row["median"] for row in rows}
     theirs = [name for name in medians if name not in ours]
     return {f"{name} / {other}": medians[name] / medians[other] for name in ours for other in theirs}
 
 
 def format_llama(result: dict) -> str:
     return f"{format_rows(result['rows'], 'llama.cpp, bf16')}\n\n{format_ratios(result['ratios'])}"
+
+
+def write_gguf(model: PreTrainedModel, path: Path, dtype: str) -> None:
+    """Write a Llama's matrices in ``dtype`` ("bf16", "f16" or "f32"), its norms in float32.
+
+    Raises:
+        UnsupportedModelError: it is not a Llama, it has biases, or its rotary embedding is scaled.
+    """
+    import gguf
+
+    config = model.config
+    plain = config.model_type == "llama" and not (config.attention_bias or config.mlp_bias)
+    if not plain or config.rope_parameters.get("rope_type", "default") != "default":
+        raise UnsupportedModelError(
+            "only plain Llama models, with neither biases nor a scaled rotary embedding, are written as GGUF here. "
+            "Compare with the embedded target."
+        )
+    writer, head_dim = gguf.GGUFWriter(path, "llama"), config.head_dim
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("no_vocab")
+
+    kind = gguf.GGMLQuantizationType[dtype.upper()]
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, weight in model.named_parameters():  # tied ones once, as the embedding: llama.cpp ties them again
+        numbers = weight.detach().float()
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            numbers = _rotary_pairs(numbers, head_dim)
+        form = kind if numbers.ndim == 2 else gguf.GGMLQuantizationType.F32
+        stored = gguf.quantize(numbers.numpy(), form)
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), stored, raw_dtype=form)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _rotary_pairs(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """[heads * head_dim, hidden]: makes the two numbers that are rotated together, half a head apart, adjacent."""
+    return weight.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten(0, 2).contiguous()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lab.engine.engine import Engine
 from lab.errors import LabError
+from lab.measure.measuring import Spread
 from lab.util.messages import format_rate
 
 
@@ -16,6 +17,12 @@ def about(engine: Engine, *, draft: bool = True) -> dict[str, object]:
     """The part of a record that names the models."""
     names = {"draft": engine.draft.name if engine.draft else None} if draft else {}
     return {"target": engine.target.name, **names, "dtype": engine.dtype}
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles of what was measured, and the number of samples."""
+    found = Spread.of(values)
+    return {"median": found.median, "lower": found.lower, "upper": found.upper, "samples": len(values)}
 
 
 def quartiles(row: Mapping[str, float]) -> str:
@@ -39,10 +46,7 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 @contextmanager
 def writable(path: Path) -> Iterator[None]:
     """Before a measurement, check that its file can be written; its content stays. A new file left empty is removed.
-
-    Raises:
-        LabError: it cannot be written.
-    """
+    Raises LabError: it cannot be written."""
     with _named(path):
         new = not path.exists()
         if path.parent.is_file():
@@ -57,11 +61,7 @@ def writable(path: Path) -> Iterator[None]:
 
 
 def write(path: Path, result: dict) -> None:
-    """Write as JSON. NaN and the infinities, which JSON does not have, become null.
-
-    Raises:
-        LabError: it cannot be written.
-    """
+    """Write as JSON; NaN and the infinities, which it does not have, become null. Raises LabError: it cannot be."""
     finite = json.loads(json.dumps(result), parse_constant=lambda name: None)
     text = json.dumps(finite, indent=1, allow_nan=False) + "\n"
     with _named(path):

@@ -6,24 +6,26 @@ engine with the same weights: no cache carries over. Rows take turns; figures ar
 
 from __future__ import annotations
 
+import itertools
 import statistics
+import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import numpy as np
+from transformers import ContinuousBatchingConfig, GenerationConfig
 
+from lab.bench.ladder import BY_TORCH
 from lab.bench.output import about, format_ratios, format_table, quartiles
-from lab.bench.stock_batching import serve_stock
 from lab.config import EngineConfig
 from lab.engine.engine import Engine
 from lab.engine.step_limits import batched_tokens
 from lab.errors import LabError
 from lab.measure.interval import Interval, factor_interval
 from lab.measure.measuring import take_turns
-from lab.measure.prompts import PROMPTS, longest
 from lab.measure.throughput import Figures, Rows, latencies, memory_rows, serve, summarise
-from lab.measure.workload import LogNormalLengths, PlannedRequest, exactly, write
+from lab.measure.workload import PROMPTS, LogNormalLengths, PlannedRequest, exactly, longest, write
 from lab.util.messages import format_rate
 
 GAMMA = 4
@@ -40,8 +42,10 @@ PAYS, LOSES, UNCLEAR = "pays", "loses", "cannot be told"
 """The effect of speculation at a batch size."""
 
 
-def run_serve(engine: Engine, count: int, seed: int, repeats: int, report: Callable[[str], None]) -> dict[str, object]:
-    """All three parts, ``count`` requests at once in the first, with lengths drawn by ``seed``.
+def run_serve(
+    engine: Engine, requests: int, seed: int, repeats: int, report: Callable[[str], None]
+) -> dict[str, object]:
+    """All three parts, ``requests`` of them at once in the first, with lengths drawn by ``seed``.
 
     Returns:
         A JSON-ready dict: ``throughput``, ``growth`` and ``memory`` by row, and the ratios that matter.
@@ -54,9 +58,9 @@ def run_serve(engine: Engine, count: int, seed: int, repeats: int, report: Calla
         return {name: summarise(samples) for name, samples in take_turns(rows, repeats, report).items()}
 
     lengths = LogNormalLengths()
-    prompt_tokens, output_tokens = lengths.draw(count, seed), lengths.draw(count, seed + 1)
+    prompt_tokens, output_tokens = lengths.draw(requests, seed), lengths.draw(requests, seed + 1)
     _refuse_short(engine, max(prompt_tokens), max(output_tokens))
-    report(f"{count} requests, {lengths}, seed {seed}.")
+    report(f"{requests} requests, {lengths}, seed {seed}.")
     report(f"Prompts: an opening and {spread(prompt_tokens)}. Outputs: {spread(output_tokens)}.")
     prompts = write(engine, prompt_tokens)
     throughput = measure(throughput_rows(engine, exactly(prompts, output_tokens)))
@@ -68,7 +72,7 @@ def run_serve(engine: Engine, count: int, seed: int, repeats: int, report: Calla
     report(f"{memory_setting['requests']} paragraphs of {spread(memory_setting['output_tokens'])}")
     memory = measure(rows)
     return about(engine) | {
-        "requests": count,
+        "requests": requests,
         "seed": seed,
         "repeats": repeats,
         "lengths": {"distribution": "log-normal, rounded and clipped", **asdict(lengths)},
@@ -220,3 +224,66 @@ def table(rows: dict[str, Figures], columns: dict[str, str]) -> str:
         for name, row in rows.items()
     ]
     return format_table(["", "tokens/s", "quartiles", *columns], cells)
+
+
+PAGE_SIZE = 16
+
+
+@dataclass(frozen=True)
+class StockRuns:
+    """``outputs``: token ids of each request. ``seconds``: for all of them. ``ttft`` and ``itl`` in milliseconds: of
+    every request, and between all neighbouring tokens.
+    """
+
+    outputs: list[list[int]]
+    seconds: float
+    ttft: list[float]
+    itl: list[float]
+
+
+def serve_stock(engine: Engine, requests: list[PlannedRequest], max_batch_tokens: int) -> StockRuns:
+    """Decode all requests greedily at once, each to its own length.
+
+    ``generate_batch`` takes one length for all; the manager that it calls takes one per request. Neither making
+    its cache nor stopping its thread is timed, and it is given token ids, not text.
+
+    Raises:
+        LabError: it did not finish.
+    """
+    prompts = [engine.tokenizer(one.prompt)["input_ids"] for one in requests]
+    longest = max(len(prompt) + one.sampling.max_tokens for prompt, one in zip(prompts, requests, strict=True))
+    settings = ContinuousBatchingConfig(
+        page_size=PAGE_SIZE,
+        num_blocks=len(requests) * -(-longest // PAGE_SIZE),
+        max_batch_tokens=max_batch_tokens,
+        max_requests_per_batch=len(requests),
+        allow_block_sharing=False,
+        auto_switch_to_flash=False,
+    )
+    greedy = GenerationConfig(do_sample=False, eos_token_id=-1)
+    results = {}
+    with (
+        engine.models(BY_TORCH)[0].stock_attention() as model,
+        model.continuous_batching_context_manager(greedy, continuous_batching_config=settings) as manager,
+    ):
+        began = time.perf_counter()
+        names = [
+            manager.add_request(prompt, max_new_tokens=one.sampling.max_tokens, record_timestamps=True)
+            for prompt, one in zip(prompts, requests, strict=True)
+        ]
+        while len(results) < len(requests):
+            result = manager.get_result(timeout=1)
+            if result is not None and result.is_finished():
+                results[result.request_id] = result
+            elif not manager.is_running():
+                raise LabError("transformers' continuous batching stopped before its requests were done.")
+        seconds = time.perf_counter() - began
+    outputs = [results[name] for name in names]
+    if failed := next((output.error for output in outputs if output.error), None):
+        raise LabError(f"transformers' continuous batching failed: {failed}")
+    return StockRuns(
+        [output.generated_tokens for output in outputs],
+        seconds,
+        [1000 * (output.timestamps[0] - output.created_time) for output in outputs],
+        [1000 * (after - before) for output in outputs for before, after in itertools.pairwise(output.timestamps)],
+    )

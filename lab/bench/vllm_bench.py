@@ -7,7 +7,9 @@ swap two tokens that are almost equally likely: the texts part there, and the ro
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Callable
 from itertools import takewhile
@@ -17,12 +19,17 @@ from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError
 from lab.measure.measuring import refuse_failure
-from lab.measure.prompts import PROMPTS
 from lab.measure.theory import whole_rounds
+from lab.measure.workload import PROMPTS
 from lab.trace.events import Judged
 from lab.trace.run import Run
 from lab.vllm.client import Server
 from lab.vllm.completion import ROUND_METRICS_FLAG, CompletionEnd, ReportedRounds
+
+
+def read_vllm(args: argparse.Namespace) -> dict[str, object]:
+    """The server. Raises LabError."""
+    return {"server": Server(args.attach, os.environ.get("VLLM_API_KEY")), "max_tokens": args.max_tokens}
 
 
 def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[str], None]) -> dict[str, object]:

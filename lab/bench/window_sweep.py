@@ -22,8 +22,7 @@ from lab.bench.output import about, format_table, quartiles
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.measure.measuring import finish, take_turns
-from lab.measure.prompts import CODE, PROMPTS, longest, refuse_cut
-from lab.measure.workload import PlannedRequest
+from lab.measure.workload import CODE, PROMPTS, PlannedRequest, longest, refuse_cut
 from lab.util.messages import format_rate
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
@@ -56,7 +55,7 @@ def window_configs(context_length: int) -> dict[str, EngineConfig]:
 
 
 def run_window(
-    engine: Engine, mismatched: Engine, max_tokens: int, repeats: int, report: Callable[[str], None]
+    load: Callable[[str], Engine], max_tokens: int, repeats: int, report: Callable[[str], None]
 ) -> dict[str, object]:
     """Time every setting on every request of the mix.
 
@@ -67,6 +66,7 @@ def run_window(
     Raises:
         LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
     """
+    mismatched, engine = load("mismatched"), load("matched")
     refuse_cut(engine, STORIES + PROGRAMS, max_tokens)
     kinds = mix(engine, mismatched)
     configs = window_configs(longest(engine, STORIES + PROGRAMS) + max_tokens)

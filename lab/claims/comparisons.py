@@ -12,10 +12,9 @@ from lab.claims.trial import Trial, passage
 from lab.config import EngineConfig
 from lab.measure.interval import median_interval
 from lab.measure.measuring import steps
-from lab.measure.prompts import CODE, PROMPTS, held_out_prompts
 from lab.measure.scaling_fit import CACHED, UNCACHED, step_times
 from lab.measure.throughput import memory_rows, summarise
-from lab.measure.workload import write
+from lab.measure.workload import CODE, PROMPTS, held_out_prompts, write
 from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import GiB
 from lab.memory.model_memory import known_models

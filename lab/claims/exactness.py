@@ -35,9 +35,9 @@ from lab.errors import LabError
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable
 from lab.measure.difference import common_length
-from lab.measure.goodness_of_fit import g_test
-from lab.measure.prompts import held_out_prompts
+from lab.measure.interval import g_test
 from lab.measure.score import divergence, new_storage
+from lab.measure.workload import held_out_prompts
 
 TEMPERATURE = 0.8
 NOTICED = 1e-6

@@ -19,9 +19,8 @@ from lab.measure.difference import common_length
 from lab.measure.interval import MIN_SAMPLES
 from lab.measure.kv_error import kv_errors
 from lab.measure.measuring import finish
-from lab.measure.prompts import held_out_prompts
 from lab.measure.score import divergence, surprise
-from lab.measure.workload import PlannedRequest
+from lab.measure.workload import PlannedRequest, held_out_prompts
 from lab.memory.model_memory import known_models
 from lab.models.language_model import LanguageModel
 

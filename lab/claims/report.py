@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import functools
 import math
 import textwrap
 from collections.abc import Callable, Sequence
@@ -15,19 +17,32 @@ from lab.errors import LabError
 WIDE = 100
 
 
+def read_claims(args: argparse.Namespace) -> dict[str, object]:
+    return {"ids": args.claim, "small": args.small}
+
+
 def run_claims(
     load: Callable[[str], Engine], ids: Sequence[str], report: Callable[[str], None], *, small: bool = False
 ) -> dict[str, object]:
     """Check claims one after another; what several of them rest on is measured once.
 
     Args:
-        load: see ``Trial``.
+        load: see ``Trial``; called once for each pair.
 
     Returns:
         A JSON-ready dict: ``claims``, each with its ``numbers`` and ``verdict``, or with the ``problem`` that left it
         unchecked.
     """
-    trial = Trial(load, small=small)
+    drafts: dict[str, str] = {}
+
+    @functools.cache
+    def loaded(pair: str) -> Engine:
+        engine = load(pair)
+        drafts[pair] = engine.draft.name
+        return engine
+
+    engine = loaded("matched")  # else what is wrong with it would be reported once for every claim
+    trial = Trial(loaded, small=small)
     rows = []
     for place, name in enumerate(ids, 1):
         claim = CLAIMS[name]
@@ -38,12 +53,10 @@ def run_claims(
         except LabError as error:
             rows.append(row | {"problem": str(error)})
             continue
-        rows.append(
-            row
-            | {"verdict": checked.verdict._asdict(), "seconds": checked.seconds}
-            | {"numbers": [_as_json(number) for number in checked.found.numbers]}
-        )
-    return {"small": small, "claims": rows}
+        row |= {"verdict": checked.verdict._asdict(), "seconds": checked.seconds}
+        rows.append(row | {"numbers": [_as_json(number) for number in checked.found.numbers]})
+    models = {"target": engine.target.name, "drafts": drafts, "dtype": engine.dtype}
+    return models | {"small": small, "claims": rows}
 
 
 def _as_json(number: Number) -> dict[str, object]:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
-from lab.measure.measuring import sound, take_turns
-from lab.measure.prompts import held_out_prompts
+from lab.measure.measuring import decode, take_turns
+from lab.measure.workload import held_out_prompts
 from lab.trace.run import Run
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ class Stopped(Exception):
 
 
 class Trial:
-    """A series of experiments, one after another.
+    """A series of experiments, one after another. Its methods raise Stopped once it was cancelled.
 
     Args:
         load: gives an engine of the embedded target with the "matched" or the "mismatched" draft.
@@ -54,13 +54,10 @@ class Trial:
         self._measured: dict[tuple[str, str], Any] = {}
 
     def measure(self, work: Callable[[], T]) -> T:
-        """Do a piece of work that is timed, or long, when it is this trial's turn.
-
-        Raises:
-            Stopped: the trial was cancelled.
-        """
+        """Do a piece of work that is timed, or long, when it is this trial's turn."""
         with self._turn():
-            self._go_on()
+            if self._cancelled.is_set():
+                raise Stopped
             began = time.perf_counter()
             try:
                 return work()
@@ -68,11 +65,7 @@ class Trial:
                 self.seconds += time.perf_counter() - began
 
     def take_turns(self, rows: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, list[T]]:
-        """Each row ``repeats`` times in changing order, after one run to warm up.
-
-        Raises:
-            Stopped: the trial was cancelled.
-        """
+        """Each row ``repeats`` times in changing order, after one run to warm up."""
         total, done = len(rows) * (repeats + 1), 0
 
         def counted(name: str, work: Callable[[], T]) -> T:
@@ -86,16 +79,13 @@ class Trial:
     def generate(
         self, engine: Engine, prompt: str, config: EngineConfig, max_tokens: int, temperature: float = 0.0
     ) -> Run:
-        """A run of exactly ``max_tokens`` tokens, part of a measurement. All runs have the same seed.
-
-        Raises:
-            Stopped: the trial was cancelled.
-            LabError: the run failed, or part of its setting was given up.
-        """
+        """A run of exactly ``max_tokens`` tokens, part of a measurement. All runs have the same seed. Raises LabError:
+        the run failed, or part of its setting was given up."""
         sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=1, ignore_eos=True)
-        run = Run(engine.stream(prompt, config, sampling, cancelled=self._cancelled))
-        self._go_on()
-        return sound(run, engine)
+        run = decode(engine, prompt, config, sampling, cancelled=self._cancelled)
+        if run is None:
+            raise Stopped
+        return run
 
     def once(self, measurement: Callable[..., T], **how: Any) -> T:
         """``measurement(self, **how)``, made once for all claims that rest on it."""
@@ -103,10 +93,6 @@ class Trial:
         if key not in self._measured:
             self._measured[key] = measurement(self, **how)
         return self._measured[key]
-
-    def _go_on(self) -> None:
-        if self._cancelled.is_set():
-            raise Stopped
 
 
 def passage(engine: Engine, tokens: int) -> str:

@@ -12,16 +12,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
-
-import numpy as np
 
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import ConfigError, LabError, PromptError
 from lab.measure.interval import Interval, factor_interval
-from lab.measure.measuring import make_ready, shuffled, sound
-from lab.trace.events import Committed
+from lab.measure.measuring import RunTurn, Spread, decode, make_ready, turns
 from lab.trace.run import Run, acceptance_stats
 
 MIN_CONFIGS, MAX_CONFIGS = 2, 5
@@ -35,23 +33,6 @@ class Case(NamedTuple):
     prompt: str
     config: EngineConfig
     sampling: SamplingParams
-
-
-class RunTurn(NamedTuple):
-    """Run ``number`` of ``of``, from 1. ``repeat`` 0: to warm up, not counted."""
-
-    number: int
-    of: int
-    name: str
-    repeat: int
-
-
-def turns(names: Sequence[str], repeats: int) -> list[RunTurn]:
-    """The order of runs: all settings once to warm up, then ``repeats`` times all of them."""
-    order = [(name, 0) for name in names]
-    for repeat, some in enumerate(shuffled(names, repeats), 1):
-        order += [(name, repeat) for name in some]
-    return [RunTurn(number, len(order), name, repeat) for number, (name, repeat) in enumerate(order, 1)]
 
 
 def compare(
@@ -102,23 +83,17 @@ def in_turns(
         with _named(name, config):
             engine.prepare(prompt, config, whole[name])
     lengths: dict[str, int] = {}
-    for turn in turns(list(cases), repeats):
+    for turn in turns(cases, repeats):
         engine, prompt, config, sampling = cases[turn.name]
         most = sampling.max_tokens if turn.repeat else min(WARM_UP_TOKENS, sampling.max_tokens)
         how = replace(whole[turn.name], max_tokens=most)
-        events, tokens = [], 0
         watch(turn, 0)
         with _named(turn.name, config):
             if turn.repeat:
                 make_ready(engine, config, lengths[turn.name])
-            for event in engine.stream(prompt, config, how, cancelled=cancelled):
-                events.append(event)
-                if isinstance(event, Committed):
-                    tokens += len(event.token_ids)
-                    watch(turn, tokens)
-            if cancelled.is_set():
-                return
-            run = sound(Run(events), engine)
+            run = decode(engine, prompt, config, how, cancelled=cancelled, watch=partial(watch, turn))
+        if run is None:
+            return
         lengths[turn.name] = len(run.prompt_token_ids) + sampling.max_tokens
         yield turn, run
 
@@ -132,19 +107,6 @@ def _named(name: str, config: EngineConfig) -> Iterator[None]:
         if isinstance(error, PromptError) and config.num_blocks is None:
             raise
         raise type(error)(f"{name}: {error}") from error
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Median and quartiles."""
-
-    lower: float
-    median: float
-    upper: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        return cls(*map(float, np.percentile(values, (25, 50, 75))))
 
 
 @dataclass(frozen=True)

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import random
+import statistics
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
 
 import torch
 
-from lab.config import EngineConfig
+from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError
 from lab.measure.workload import PlannedRequest
-from lab.trace.events import FellBack, StepKind, StepTimed
+from lab.trace.events import Committed, Event, FellBack, StepKind, StepTimed
 from lab.trace.run import Run
 from lab.util.device_memory import is_out_of_memory
 
 T = TypeVar("T")
+Name = TypeVar("Name")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and quartiles."""
+
+    lower: float
+    median: float
+    upper: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(*statistics.quantiles(values, n=4, method="inclusive")) if len(values) > 1 else cls(*3 * [*values])
 
 
 def shuffled(rows: Iterable[T], times: int) -> Iterator[list[T]]:
@@ -35,22 +51,78 @@ def shuffled(rows: Iterable[T], times: int) -> Iterator[list[T]]:
         yield list(order)
 
 
+class RunTurn(NamedTuple):
+    """Run ``number`` of ``of``, from 1. ``repeat`` 0: to warm up, not counted."""
+
+    number: int
+    of: int
+    name: str
+    repeat: int
+
+
+def turns(names: Iterable[Name], repeats: int) -> list[RunTurn]:
+    """The order of runs: all rows once to warm up, then ``repeats`` times all of them, ``shuffled``."""
+    names = list(names)
+    order = [(name, repeat) for repeat, some in enumerate([names, *shuffled(names, repeats)]) for name in some]
+    return [RunTurn(number, len(order), name, repeat) for number, (name, repeat) in enumerate(order, 1)]
+
+
 def take_turns(
-    rows: Mapping[str, Callable[[], T]], repeats: int, report: Callable[[str], None] = lambda line: None
-) -> dict[str, list[T]]:
-    """Call every row ``repeats`` times, ``shuffled``, after one call each to warm up."""
-    results: dict[str, list[T]] = {name: [] for name in rows}
-    for row in rows.values():
-        row()
-    for repeat, order in enumerate(shuffled(rows, repeats)):
-        for name in order:
-            results[name].append(rows[name]())
-        report(f"  repeat {repeat + 1} of {repeats} done")
+    rows: Mapping[Name, Callable[[], T]], repeats: int, report: Callable[[str], None] = lambda line: None
+) -> dict[Name, list[T]]:
+    """Call every row ``repeats`` times, in ``turns``."""
+    results: dict[Name, list[T]] = {name: [] for name in rows}
+    for turn in turns(rows, repeats):
+        result = rows[turn.name]()
+        if turn.repeat:
+            results[turn.name].append(result)
+            if turn.number % len(rows) == 0:
+                report(f"  repeat {turn.repeat} of {repeats} done")
     return results
 
 
-def finish(engine: Engine, requests: Sequence[PlannedRequest], config: EngineConfig) -> tuple[list[Run], float]:
-    """Submit all requests and wait for all.
+def decode(
+    engine: Engine,
+    prompt: str,
+    config: EngineConfig,
+    sampling: SamplingParams,
+    *,
+    cancelled: threading.Event | None = None,
+    watch: Callable[[int], None] = lambda tokens: None,
+) -> Run | None:
+    """A ``sound`` run, or None once ``cancelled`` is set. ``watch`` gets the number of tokens so far.
+
+    Raises:
+        PromptError: a prompt that cannot be decoded.
+        LabError: see ``sound``.
+    """
+    [run] = _watched([engine.stream(prompt, config, sampling, cancelled=cancelled)], watch)
+    return None if cancelled and cancelled.is_set() else sound(run, engine)
+
+
+def _watched(requests: Iterable[Iterable[Event]], watch: Callable[[int], None]) -> list[Run]:
+    """The runs of requests, one after another; ``watch`` gets the number of their tokens so far."""
+    runs, tokens = [], 0
+    for request in requests:
+        events = []
+        for event in request:
+            events.append(event)
+            if isinstance(event, Committed):
+                tokens += len(event.token_ids)
+                watch(tokens)
+        runs.append(Run(events))
+    return runs
+
+
+def finish(
+    engine: Engine,
+    requests: Sequence[PlannedRequest],
+    config: EngineConfig,
+    *,
+    cancelled: threading.Event | None = None,
+    watch: Callable[[int], None] = lambda tokens: None,
+) -> tuple[list[Run], float]:
+    """Submit all requests and wait for all. Setting ``cancelled`` ends them. ``watch`` gets the number of their tokens.
 
     Returns:
         The runs, and the seconds they took together from when all were queued. Nothing is computed before that, and
@@ -59,14 +131,16 @@ def finish(engine: Engine, requests: Sequence[PlannedRequest], config: EngineCon
     Raises:
         LabError: one of them failed, or part of its setting was given up.
     """
-    submitted = [engine.submit(one.prompt, config, one.sampling) for one in requests]
+    begins = [engine.prepare(one.prompt, config, one.sampling, cancelled=cancelled) for one in requests]
+    submitted = [request for begin in begins for request in begin()]
     began = time.perf_counter()
-    runs = [request.result() for request in submitted]
+    runs = _watched(submitted, watch)  # waiting for one drives all of them
     if engine.device.startswith("cuda"):
         torch.cuda.synchronize(engine.device)
     seconds = time.perf_counter() - began
-    for run in runs:
-        refuse_failure(run, engine)
+    if not (cancelled and cancelled.is_set()):
+        for run in runs:
+            refuse_failure(run, engine)
     return runs, seconds
 
 

@@ -10,6 +10,7 @@ import statistics
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -17,8 +18,7 @@ from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import ConfigError
 from lab.measure.interval import LEVEL, student_t
-from lab.measure.measuring import sound, steps
-from lab.trace.events import Committed
+from lab.measure.measuring import decode, steps
 from lab.trace.run import Run
 from lab.util.messages import counted
 
@@ -186,15 +186,9 @@ def measure_growth(
     curves = {}
     for name, config in ((CACHED, small), (UNCACHED, EngineConfig(kv_cache=False))):
         plain.generate(prompt, config, SamplingParams(max_tokens=8, ignore_eos=True))  # to warm up; not counted
-        events, tokens = [], 0
-        for event in plain.stream(
-            prompt, config, SamplingParams(max_tokens=max_tokens, ignore_eos=True), cancelled=cancelled
-        ):
-            events.append(event)
-            if isinstance(event, Committed):
-                tokens += len(event.token_ids)
-                watch(name, tokens)
-        if cancelled.is_set():
+        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+        run = decode(plain, prompt, config, sampling, cancelled=cancelled, watch=partial(watch, name))
+        if run is None:
             return {}
-        curves[name] = step_times(sound(Run(events), plain))
+        curves[name] = step_times(run)
     return curves

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 from lab.config import EngineConfig
 from lab.engine.adaptive_window import tokens_per_round
-from lab.measure.comparison import Spread
-from lab.measure.measuring import steps
+from lab.measure.measuring import Spread, steps
 from lab.trace.events import Judged, Proposed, StepTimed
 from lab.trace.run import Run
 

@@ -13,8 +13,7 @@ from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError
 from lab.measure.measuring import finish
-from lab.measure.prompts import longest
-from lab.measure.workload import PlannedRequest
+from lab.measure.workload import PlannedRequest, longest
 from lab.trace.events import Admitted, Preempted, StepTimed
 from lab.trace.metrics import inter_token_ms
 from lab.trace.run import Run

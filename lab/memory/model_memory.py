@@ -11,12 +11,11 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from transformers import AutoConfig, PreTrainedConfig
 
-from lab.backends.cpu.native_support import packed_parameters
+from lab.backends.cpu.native_model import packed_parameters
 from lab.errors import LabError, UnsupportedModelError
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import OWN, PUBLISHED
-from lab.models.checkpoint_files import hub_refusal, unavailable
-from lab.models.hf_config import read_config
+from lab.models.checkpoint_files import hub_refusal, read_config, unavailable
 from lab.models.loader import WEIGHTS, ModelLoadError
 from lab.models.meta_model import parameters, without_weights
 from lab.models.model_shape import ModelShape

@@ -50,6 +50,14 @@ def _runs_on_cpu(backend: str) -> bool:
     return True
 
 
+def _capability(device: torch.device | str) -> tuple[int, int] | None:
+    """A GPU's compute capability. None: there is no GPU to ask, as on a Space that lends GPUs and has none yet."""
+    try:
+        return torch.cuda.get_device_capability(device)
+    except (RuntimeError, AssertionError):
+        return None
+
+
 def has_kernels(device: torch.device | str) -> bool:
     """True if this build of torch has kernels for a GPU, or if that cannot be known.
 
@@ -57,12 +65,9 @@ def has_kernels(device: torch.device | str) -> bool:
     kind ("compute") the driver makes machine code for any later GPU. With an "a", either is for one compute capability
     alone; with an "f", for its major version (NVIDIA, CUDA C++ Programming Guide, "Compute Capabilities").
     """
-    try:
-        capability = torch.cuda.get_device_capability(device)
-    except (RuntimeError, AssertionError):  # no GPU to ask: a Space that lends GPUs has none yet
-        return True
+    capability = _capability(device)
     built = [ARCHITECTURE.fullmatch(name) for name in torch.cuda.get_arch_list()]
-    if not built or not all(built):  # ROCm's have other names
+    if capability is None or not built or not all(built):  # ROCm's have other names
         return True
     return any(_runs(*name.groups(), capability) for name in built)
 
@@ -80,10 +85,7 @@ def multiplies_bfloat16(device: torch.device | str) -> bool:
     """True if a GPU's tensor cores multiply bfloat16: from compute capability 8.0 (Ampere, 2020) on. Compiled for 7.5
     (a T4), Triton 3.6's kernels use no tensor cores in any dtype, need seven times the instructions, and spill.
     """
-    try:
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    except (RuntimeError, AssertionError):  # no GPU to ask: a Space that lends GPUs has none yet
-        return True
+    return (_capability(device) or (8, 0)) >= (8, 0)
 
 
 def resolve_device(device: str | None) -> str:
@@ -108,14 +110,15 @@ def _refuse_absent(device: str) -> None:
         raise ConfigError(f"device={device!r} is not there: {_gpus()} Choose another, or 'cpu'.")
 
 
-def _refuse_without_kernels(device: str) -> None:
-    if device.startswith("cuda") and not has_kernels(device):
-        major, minor = torch.cuda.get_device_capability(device)
-        raise ConfigError(
-            f"{device} cannot be used: its compute capability is {major}.{minor}, and this build of PyTorch "
-            f"({torch.__version__}) has kernels for {', '.join(torch.cuda.get_arch_list())}. Choose another device, or "
-            f"'cpu'; or install a build that has them for this one: {BUILDS}."
-        )
+def _refuse_without_kernels(*devices: str) -> None:
+    for device in devices:
+        if device.startswith("cuda") and not has_kernels(device):
+            major, minor = torch.cuda.get_device_capability(device)
+            raise ConfigError(
+                f"{device} cannot be used: its compute capability is {major}.{minor}, and this build of PyTorch "
+                f"({torch.__version__}) has kernels for {', '.join(torch.cuda.get_arch_list())}. Choose another "
+                f"device, or 'cpu'; or install a build that has them for this one: {BUILDS}."
+            )
 
 
 def refuse_device_map(device_map: DeviceMap, device: str | None, quantization: str | None = None) -> None:
@@ -129,28 +132,24 @@ def refuse_device_map(device_map: DeviceMap, device: str | None, quantization: s
         raise ConfigError(
             f"device={device!r} is one device, but device_map={device_map!r} spreads the model. Give only one of them."
         )
-    if device_map == "auto":
-        for gpu in computing(device_map):
-            _refuse_without_kernels(gpu)
-        return
-    if not isinstance(device_map, dict) or not device_map or not all(isinstance(name, str) for name in device_map):
-        raise ConfigError(
-            "device_map must be 'auto', or a device for each module by name, as in {'model.embed_tokens': 0, ...}, "
-            f"not {device_map!r}."
-        )
-    for name, place in device_map.items():
-        whole = isinstance(place, int) and not isinstance(place, bool)
-        try:
-            if place != "disk":
-                _refuse_absent(f"cuda:{place}" if whole else str(place))
-        except ConfigError as error:
+    places = set()
+    if device_map != "auto":
+        if not isinstance(device_map, dict) or not device_map:
             raise ConfigError(
-                f"device_map puts {name or 'the model'!r} on {place!r}, which does not exist here: {_gpus()} A "
-                "place is the number of a GPU, 'cpu' or 'disk'."
-            ) from error
-    for gpu in computing(device_map):
-        _refuse_without_kernels(gpu)
-    places = set(device_map.values())
+                "device_map must be 'auto', or a device for each module by name, as in {'model.embed_tokens': 0, ...}, "
+                f"not {device_map!r}."
+            )
+        for name, place in device_map.items():
+            try:
+                if place != "disk":
+                    _refuse_absent(f"cuda:{place}" if isinstance(place, int) else place)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"device_map puts {name or 'the model'!r} on {place!r}, which does not exist here: {_gpus()} A "
+                    "place is the number of a GPU, 'cpu' or 'disk'."
+                ) from error
+        places = set(device_map.values())
+    _refuse_without_kernels(*computing(device_map))
     if quantization is not None and ("disk" in places or ("cpu" in places and len(places) > 1)):
         raise ConfigError(
             f"quantization={quantization!r} quantises weights where they compute, and device_map keeps some on the "

@@ -27,12 +27,6 @@ MIN_REPORTED_BYTES = 1e5
 class LoadingCancelled(LabError):
     """Loading was cancelled by whoever watched it."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "Loading was stopped. The models loaded before can still be chosen; those unloaded to make room are "
-            "then loaded again."
-        )
-
 
 class Loading:
     """The progress of models that are being loaded.
@@ -66,7 +60,10 @@ class Loading:
         if self.cancelled.is_set():
             if self._fetched:  # else any download is another caller's
                 abandon_downloads()
-            raise LoadingCancelled
+            raise LoadingCancelled(
+                "Loading was stopped. The models loaded before can still be chosen; those unloaded to make room are "
+                "then loaded again."
+            )
 
     def status(self) -> str:
         """The progress in a sentence; empty before there is any."""
@@ -132,24 +129,19 @@ def current_loading() -> Loading | None:
     return _watching.get()
 
 
-class _Weights:
-    """Iterates over weights as transformers places them, and reports each."""
-
-    def __init__(self, weights: Iterable[tuple[str, Any]], loading: Loading) -> None:
-        self._weights, self._loading = weights, loading
-
-    def __iter__(self) -> Iterator[tuple[str, Any]]:
-        for name, weight in self._weights:
-            yield name, weight
-            self._loading.took(name)
+def _report_weights(weights: Iterable[tuple[str, Any]], loading: Loading) -> Iterator[tuple[str, Any]]:
+    for name, weight in weights:
+        yield name, weight
+        loading.took(name)
 
 
 def _instead_of_a_bar(bar: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """transformers' hook for its progress bars: the one over weights reports to whoever watches; others are kept."""
+    """transformers' hook for its progress bars: the one over weights, as transformers places them, reports to whoever
+    watches; others are kept."""
     loading = current_loading()
     if loading is None or options.get("desc") != "Loading weights":
         return bar(*args, **options)
-    return _Weights(*args, loading)
+    return _report_weights(*args, loading)
 
 
 transformers_logging.set_tqdm_hook(_instead_of_a_bar)

@@ -28,6 +28,7 @@ from lab.models.checkpoint_files import (
     ModelLoadError,
     explain_load_error,
     hub_refusal,
+    read_config,
     refuse_absent_weights,
     refuse_outside_files,
     refuse_pointers,
@@ -36,7 +37,6 @@ from lab.models.checkpoint_files import (
     weight_files,
 )
 from lab.models.devices import DeviceMap, multiplies_bfloat16, refuse_incomplete
-from lab.models.hf_config import read_config
 from lab.models.language_model import LanguageModel
 from lab.models.load_progress import current_loading
 from lab.models.meta_model import parameters, refuse_misfit, refuse_short_files, without_weights
@@ -72,11 +72,7 @@ def resolve_dtype(dtype: str, *devices: str) -> torch.dtype:
 
 
 def refuse_absent(where: str | Path) -> None:
-    """Refuse a folder that does not exist, before the hub is asked for it.
-
-    Raises:
-        ModelLoadError: neither a folder nor, if it is a ``str``, a hub id.
-    """
+    """Raises ModelLoadError for what is neither a folder nor, if it is a ``str``, a hub id; before the hub is asked."""
     if os.path.isdir(where):
         return
     name = str(where)
@@ -191,7 +187,7 @@ def _unreported() -> Iterator[None]:
 
 
 def refuse_other_weights(model: PreTrainedModel, loaded: Mapping[str, Iterable[Any]], name: str) -> None:
-    """Refuse a model if transformers had to make up some of its weights, or left weights of its layers unused.
+    """Raises ModelLoadError if transformers had to make up some of a model's weights, or left some of its layers'.
 
     Unused weights outside the layers are ignored: another head, or the rest of a larger model. So are masks and
     tables that older versions saved, and the extra tensors of quantised weights.
@@ -199,9 +195,6 @@ def refuse_other_weights(model: PreTrainedModel, loaded: Mapping[str, Iterable[A
     Args:
         loaded: transformers' ``missing_keys``, ``mismatched_keys`` and ``unexpected_keys``. Tied weights and computed
             buffers are in none of them.
-
-    Raises:
-        ModelLoadError: names the first three.
     """
     weights = set(model.state_dict())
     stacks = {_stack(weight) for weight in weights} - {None}
@@ -267,11 +260,7 @@ def refuse_mismatch(
     draft: LanguageModel,
     draft_tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    """Refuse a draft whose token ids mean something else than the target's.
-
-    Raises:
-        UnsupportedModelError: the tokenizers differ.
-    """
+    """Raises UnsupportedModelError for a draft whose token ids mean something else than the target's."""
     if draft_tokenizer.get_vocab() != tokenizer.get_vocab():
         raise UnsupportedModelError(
             f"{draft.name} cannot draft for {target.name}: their tokenizers differ "

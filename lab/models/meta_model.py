@@ -69,11 +69,8 @@ def parameters(model: PreTrainedModel) -> int:
 
 
 def refuse_short_files(empty: PreTrainedModel, where: str | Path, name: str) -> None:
-    """Refuse a folder whose weights cannot be complete: transformers makes up missing ones, which take memory too.
-
-    Raises:
-        ModelLoadError: the files hold less than a byte per parameter or, if quantised, less than a bit.
-    """
+    """Raises ModelLoadError for a folder whose weights cannot be complete, with less than a byte per parameter or, if
+    quantised, less than a bit: transformers makes up missing ones, which take memory too."""
     files = weight_files(where)
     stored, numbers = sum(path.stat().st_size for path in files), parameters(empty)
     if not files or numbers <= stored * (8 if quantization_method(empty.config) else 1):
@@ -94,11 +91,8 @@ def weight_bytes(parameters: int, dtype: torch.dtype, packed: int) -> int:
 def refuse_misfit(
     empty: PreTrainedModel, name: str, place: str | DeviceMap, dtype: torch.dtype, packed: int = 0
 ) -> None:
-    """Refuse unquantised weights that alone exceed the free memory of one device. ``packed``: see ``weight_bytes``.
-
-    Raises:
-        ModelLoadError: gives both sizes.
-    """
+    """Raises ModelLoadError for unquantised weights that alone exceed the free memory of one device. ``packed``: see
+    ``weight_bytes``."""
     if not isinstance(place, str) or place == "auto" or quantization_method(empty.config):
         return
     needed, free = weight_bytes(parameters(empty), dtype, packed), free_bytes(torch.device(place))

@@ -35,22 +35,23 @@ def resolve_quantization(choice: str | None, dtype: str, kind: str) -> tuple[Qua
         raise ConfigError(
             f"quantization must be {', '.join(map(repr, get_args(Quantization)))} or None, not {choice!r}."
         )
-    if choice == "torchao-int8":
-        try:
-            from torchao.quantization import Int8WeightOnlyConfig
-        except ImportError as error:
-            raise _missing(choice, "torchao", error) from error
-        # torch.compile's settings are those of the whole process, not of one model.
-        return TorchAoConfig(Int8WeightOnlyConfig(set_inductor_config=False)), dtype
-    if dtype not in ("auto", "float16"):
+    if choice == "bitsandbytes-int8" and dtype not in ("auto", "float16"):
         raise ConfigError(
             f"quantization={choice!r} computes in float16, but dtype={dtype!r} asks for another. Set dtype='float16' "
             "or 'auto', or quantization='torchao-int8'."
         )
     try:
+        if choice == "torchao-int8":
+            from torchao.quantization import Int8WeightOnlyConfig
+
+            # torch.compile's settings are those of the whole process, not of one model.
+            return TorchAoConfig(Int8WeightOnlyConfig(set_inductor_config=False)), dtype
         from bitsandbytes import supported_torch_devices
     except ImportError as error:
-        raise _missing(choice, "bitsandbytes", error) from error
+        raise ConfigError(
+            f"quantization={choice!r} needs the package {choice.removesuffix('-int8')}, which cannot be imported "
+            f"({error}). Install what is listed in requirements-optional.txt."
+        ) from error
     if kind not in supported_torch_devices:
         raise ConfigError(
             f"quantization={choice!r} cannot run on {kind!r} with this version of bitsandbytes, which knows "
@@ -79,13 +80,6 @@ def refuse_quantized(config: PreTrainedConfig, name: str) -> None:
             f"{name} was saved with quantised weights ({method}), which are loaded as they are. Leave quantization "
             "at None, or choose the model's unquantised weights."
         )
-
-
-def _missing(choice: str, package: str, error: ImportError) -> ConfigError:
-    return ConfigError(
-        f"quantization={choice!r} needs the package {package}, which cannot be imported ({error}). "
-        "Install what is listed in requirements-optional.txt."
-    )
 
 
 def stored_tensors(weight: torch.Tensor) -> list[torch.Tensor]:

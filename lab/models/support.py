@@ -1,11 +1,16 @@
-"""Refuses models that the engine would decode wrongly, by name and with the reason."""
+"""Which models the engine decodes, and which of them have Llama's layers, which a step written for those computes."""
 
 from __future__ import annotations
 
+from torch import nn
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 
 from lab.errors import UnsupportedModelError
+from lab.models.devices import is_dispatched
+from lab.models.quantization import stored_tensors
 
+LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3")
+"""Model types whose layers consist of RMSNorm, attention with rotary embedding, RMSNorm and SwiGLU."""
 RECURRENT = ("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm")
 
 
@@ -60,11 +65,8 @@ def _sees_all(text: PreTrainedConfig, window: object) -> bool:
 
 
 def refuse_sinks(model: PreTrainedModel, name: str) -> None:
-    """Refuse attention sinks: they are parameters, not configuration, so the model itself is searched.
-
-    Raises:
-        UnsupportedModelError: the model has them.
-    """
+    """Raises UnsupportedModelError for attention sinks: they are parameters, not configuration, so the model itself is
+    searched."""
     if any(parameter.endswith("sinks") for parameter, _ in model.named_parameters()):
         _refuse(name, "it has attention sinks, which the lab's attention leaves out")
 
@@ -74,3 +76,32 @@ def _refuse(name: str, reason: str) -> None:
         f"{name} cannot be decoded here: {reason}. "
         "Llama, Qwen2, Qwen3, SmolLM3, OLMo2, Granite, Phi and GPT-2 models work."
     )
+
+
+def unlike_llama(model: PreTrainedModel, layers: int) -> str | None:
+    """Why a step written for Llama's layers cannot compute this model, in a sentence; None if it can."""
+    if is_dispatched(model):
+        return "its weights are in several places"
+    if different := unlike_llama_config(model.config):
+        return different
+    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    if len(linears) != 7 * layers + 1 or not all(map(is_plain, linears)):
+        return "its matrices are not plain ones"
+    return None
+
+
+def unlike_llama_config(config: PreTrainedConfig) -> str | None:
+    """As ``unlike_llama``, as far as a configuration says it."""
+    if config.model_type not in LLAMA_LIKE:
+        return f"it knows the layers of {', '.join(LLAMA_LIKE)}, not of {config.model_type}"
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        return "its rotary embedding is partial"
+    if config.hidden_act != "silu":
+        return f"its activation is {config.hidden_act}, not silu"
+    return None
+
+
+def is_plain(linear: nn.Module) -> bool:
+    """True for a matrix and perhaps a bias: no adapter, nothing quantised."""
+    return type(linear) is nn.Linear and stored_tensors(linear.weight)[0] is linear.weight

@@ -10,7 +10,6 @@ import argparse
 import os
 import platform
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,19 +20,8 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFas
 
 from lab.cli.arguments import INTERRUPTED, path
 from lab.training.corpus import CorpusSplit, encode, read_split, standard_library, train_tokenizer
-from lab.training.sampling import SAMPLE, sample_target
-from lab.training.training import (
-    TEMPERATURE,
-    Loss,
-    Parts,
-    distillation_loss,
-    draft_shape,
-    export,
-    next_token_loss,
-    restore,
-    target_shape,
-    train,
-)
+from lab.training.distillation import SAMPLE, TEMPERATURE, distillation_loss, sample_target
+from lab.training.training import Loss, Parts, draft_shape, export, next_token_loss, restore, target_shape, train
 from lab.util.stdio import print_notes
 
 SHAPES = {"target": target_shape, "draft": draft_shape, "mismatched": draft_shape}
@@ -49,7 +37,7 @@ CHECKPOINTS = {"target": "target", "draft": "sharpened", "mismatched": "mismatch
 class Recipe:
     """The stages, in order, sharing one work folder."""
 
-    stages = ("tokenizer", "target", "draft", "sharpen", "mismatched", "export", "report")
+    stages = ("tokenizer", "target", "draft", "sharpened", "mismatched", "export", "report")
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -88,11 +76,8 @@ class Recipe:
         return np.load(file)
 
     def run_tokenizer(self) -> None:
-        print(
-            f"{len(self.tokens) / 1e6:.2f}M training tokens from {len(self.split.train)} books, "
-            f"{len(self.tokenizer):,} kinds",
-            flush=True,
-        )
+        books, kinds = len(self.split.train), len(self.tokenizer)
+        print(f"{len(self.tokens) / 1e6:.2f}M training tokens from {books} books, {kinds:,} kinds", flush=True)
 
     def run_target(self) -> None:
         self._train("target", [(self.tokens, 1.0)], next_token_loss, self.args.target_tokens)
@@ -103,7 +88,7 @@ class Recipe:
         parts = self._mixture(target, "samples.npy")
         self._train("draft", parts, distillation_loss(target), self.args.draft_tokens, **DRAFT_OPTIONS)
 
-    def run_sharpen(self) -> None:
+    def run_sharpened(self) -> None:
         """Then train for what is left to gain at temperature 0.8: the shared mass alone, on text sampled at it."""
         draft, _ = restore(draft_shape(), self.work / "draft.pt")
         target = self._target()
@@ -151,8 +136,6 @@ class Recipe:
         records = {name: restore(shape(), self.work / f"{name}.pt")[1] for name, shape in SHAPES.items()}
         _, sharpening = restore(draft_shape(), self.work / "sharpened.pt")
         records["draft"] = records["draft"].then(sharpening)
-        if self.args.target_hours:
-            records["target"] = replace(records["target"], seconds=self.args.target_hours * 3600)
         notes = {
             "training_tokens": len(self.tokens),
             "sampled_tokens": len(np.load(self.work / "samples.npy", mmap_mode="r")),
@@ -161,7 +144,6 @@ class Recipe:
             "drawn_tokens": len(np.load(self.work / "drawn.npy", mmap_mode="r")),
             "python": Path(self._python_file).stem.removeprefix("python-"),
             "python_tokens": len(self.python_tokens),
-            "remark": self.args.remark,
         }
         report.write(report.measure(self.args.out, self.split, records, notes, self.args.device), self.args.out)
         print(f"wrote {self.args.out / 'README.md'}", flush=True)
@@ -187,8 +169,6 @@ def main() -> None:
     parser.add_argument("--draft-tokens", type=float, default=17e6)
     parser.add_argument("--sharpen-tokens", type=float, default=5e6)
     parser.add_argument("--mismatched-tokens", type=float, default=3e6)
-    parser.add_argument("--target-hours", type=float, help="for the card, where the checkpoint does not tell")
-    parser.add_argument("--remark", default="", help="for the card: what was done otherwise than these options say")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--no-compile", dest="compiled", action="store_false")
     args = parser.parse_args()

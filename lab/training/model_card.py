@@ -1,20 +1,24 @@
-"""The model card, measured on the exported weights and written as ``card.json`` and ``README.md``."""
+"""The model card, measured on the exported weights and written as ``card.json`` and ``README.md``: bits per byte, which
+compares across tokenizers, and the drafts' acceptance rates."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForCausalLM, AutoTokenizer
+import torch
+from torch.nn import functional as F
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lab import SamplingParams, load_engine
-from lab.training import evaluation
-from lab.training.corpus import UNSEEN_BOOK_STRIDE, CorpusSplit, unseen_book
-from lab.training.evaluation import cross_entropy
-from lab.training.training import TEMPERATURE, TV_WEIGHT, TrainingRecord
+from lab import EngineConfig, SamplingParams, load_engine
+from lab.trace.run import AcceptanceStats, acceptance_stats
+from lab.training.corpus import UNSEEN_BOOK_STRIDE, CorpusSplit, encode, unseen_book
+from lab.training.distillation import TEMPERATURE, TV_WEIGHT
+from lab.training.training import TrainingRecord
 
 BOOKS = Path(__file__).with_name("books.tsv")
 """Gutenberg number and title of each book, in the corpus' order."""
@@ -27,6 +31,97 @@ SAMPLE_PROMPTS = (
     "The princess was not afraid of the dragon, because",
 )
 SAMPLE_TOKENS = 120
+GAMMA = 4
+NEW_TOKENS = 128
+PROMPTS = 20
+PROMPT_WORDS = 30
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Cross-entropy of some texts: ``bits`` = sum of -log2 p over all their ``tokens``."""
+
+    bits: float
+    tokens: int
+    bytes: int
+
+    @property
+    def bits_per_byte(self) -> float:
+        return self.bits / self.bytes
+
+    @property
+    def nats_per_token(self) -> float:
+        return self.bits * math.log(2) / self.tokens
+
+    def __add__(self, other: CrossEntropy) -> CrossEntropy:
+        return CrossEntropy(self.bits + other.bits, self.tokens + other.tokens, self.bytes + other.bytes)
+
+
+@torch.no_grad()
+def cross_entropy(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, texts: list[str], *, rows: int = 8
+) -> CrossEntropy:
+    """Surprise over every token of every text, each text preceded by one end-of-text token.
+
+    Windows are as long as the model's context and advance by half of it; a window
+    scores the tokens that the one before it did not. A token is thus predicted from
+    all that comes before it in its text, or from at least half a context.
+    """
+    context = model.config.max_position_embeddings
+    end = tokenizer.eos_token_id
+    windows, first_scored, tokens = [], [], 0
+    for text in texts:
+        ids = [end, *encode(tokenizer, [text])[:-1].tolist()]
+        tokens += len(ids) - 1
+        scored = 1  # of ids; the first is context only
+        while scored < len(ids):
+            start = 0 if scored == 1 else scored - context // 2
+            windows.append(ids[start : start + context + 1])
+            first_scored.append(scored - start)
+            scored = start + len(windows[-1])
+    bits = 0.0
+    order = sorted(range(len(windows)), key=lambda i: len(windows[i]))  # little padding in a batch
+    for batch in (order[i : i + rows] for i in range(0, len(order), rows)):
+        longest = max(len(windows[i]) for i in batch)
+        ids = torch.full((len(batch), longest), end)
+        counted = torch.zeros(len(batch), longest, dtype=torch.bool)
+        for row, i in enumerate(batch):
+            ids[row, : len(windows[i])] = torch.tensor(windows[i])
+            counted[row, first_scored[i] : len(windows[i])] = True
+        ids, counted = ids.to(model.device), counted.to(model.device)
+        logits = model(input_ids=ids[:, :-1], use_cache=False).logits.float()
+        nats = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+        bits += nats[counted[:, 1:].flatten()].double().sum().item() / math.log(2)
+    return CrossEntropy(bits, tokens, sum(len(text.encode()) for text in texts))
+
+
+def story_prompts(split: CorpusSplit) -> list[str]:
+    """``PROMPTS`` beginnings of held-out paragraphs: half from unseen endings, half from unseen books.
+
+    Of each kind, paragraphs of at least twice ``PROMPT_WORDS`` words qualify; those taken
+    are spread evenly among them, each from the middle of its stretch.
+    """
+    prompts, least = [], 2 * PROMPT_WORDS
+    for texts, wanted in ((split.unseen_endings, PROMPTS - PROMPTS // 2), (split.unseen_books, PROMPTS // 2)):
+        paragraphs = [line.split() for text in texts for line in text.splitlines()]
+        long_enough = [line for line in paragraphs if len(line) >= least]
+        if len(long_enough) < wanted:
+            raise ValueError(f"{len(long_enough)} held-out paragraphs have {least} words, {wanted} are needed.")
+        picks = [int((i + 0.5) * len(long_enough) / wanted) for i in range(wanted)]
+        prompts += [" ".join(long_enough[i][:PROMPT_WORDS]) for i in picks]
+    return prompts
+
+
+def measure_acceptance(
+    target: Path, draft: Path, prompts: list[str], temperature: float, device: str
+) -> AcceptanceStats:
+    """Continue each prompt by ``NEW_TOKENS`` tokens, or to an end of text; prompt i is sampled with seed i."""
+    engine = load_engine(target=str(target), draft=str(draft), device=device)
+    config = EngineConfig(speculative="draft", num_speculative_tokens=GAMMA)
+    return acceptance_stats(
+        engine.generate(prompt, config, SamplingParams(max_tokens=NEW_TOKENS, temperature=temperature, seed=seed))
+        for seed, prompt in enumerate(prompts)
+    )
 
 
 def measure(
@@ -57,7 +152,7 @@ def measure(
             "head_dim": shape.head_dim,
             "vocabulary": shape.vocab_size,
             "context": shape.max_position_embeddings,
-            "training": {k: None if v != v else v for k, v in asdict(record).items()},
+            "training": asdict(record),
             "text": {
                 kind: {
                     "bits_per_byte": round(cost.bits_per_byte, 4),
@@ -68,13 +163,13 @@ def measure(
                 for kind, cost in costs.items()
             },
         }
-    prompts = evaluation.story_prompts(split)
+    prompts = story_prompts(split)
     accepted: dict[str, dict] = {}
     for draft in DRAFTS:
         accepted[draft] = {}
         for mode, temperature in (("greedy", 0.0), ("sampled", TEMPERATURE)):
             print(f"speculating: {draft}, {mode}", flush=True)
-            result = evaluation.measure_acceptance(weights / "target", weights / draft, prompts, temperature, device)
+            result = measure_acceptance(weights / "target", weights / draft, prompts, temperature, device)
             accepted[draft][mode] = asdict(result) | {
                 "temperature": temperature,
                 "acceptance_rate": round(result.acceptance, 4),
@@ -84,8 +179,8 @@ def measure(
         "models": models,
         "corpus": _corpus(split) | notes,
         "acceptance": {
-            "gamma": evaluation.GAMMA,
-            "new_tokens": evaluation.NEW_TOKENS,
+            "gamma": GAMMA,
+            "new_tokens": NEW_TOKENS,
             "prompts": prompts,
             "drafts": accepted,
         },
@@ -148,7 +243,7 @@ repository: a **target** that writes fairy tales, a **draft** distilled from it,
 same shape that has only read Python. Decode Lab shows with them what speculative decoding gains, and what a badly
 chosen draft costs. `python -m lab.training --corpus FILE` trains them again.
 
-{_rows(models)}
+{_table(SHAPE_ROWS, models)}
 
 Attention is grouped-query, position encodings are rotary, embeddings are tied, weights are bfloat16. The tokenizer
 is a byte-level BPE of {target["vocabulary"]:,} entries trained on the same books: any text can be encoded and comes
@@ -165,7 +260,7 @@ variation alone, with {corpus["drawn_tokens"] / 1e6:.2f}M tokens that the target
 - **mismatched**: next-token prediction on the standard library of Python {corpus["python"]} without its tests \
 ({corpus["python_tokens"] / 1e6:.2f}M tokens).
 
-{_training(models)}
+{_table(TRAINING_ROWS, models)}
 
 {corpus.get("remark", "")}
 
@@ -178,12 +273,12 @@ a token. Windows of {target["context"]:,} tokens advance by half their length, s
 foretold from at least {target["context"] // 2} tokens. "Trained on" is the stretch before each unseen ending.
 bfloat16 weights, computed in float32.
 
-{_predicted(models)}
+{_table(COST_ROWS, models)}
 
 ## How many proposals are accepted
 
 {len(accepted["prompts"])} held-out paragraphs, half from unseen endings and half from unseen books, evenly spread
-over those of {2 * evaluation.PROMPT_WORDS} words and more: their first {evaluation.PROMPT_WORDS} words, continued by
+over those of {2 * PROMPT_WORDS} words and more: their first {PROMPT_WORDS} words, continued by
 {accepted["new_tokens"]} tokens with gamma {accepted["gamma"]}. Rate: tokens accepted of tokens proposed. Mean length:
 1 + accepted / rounds, the tokens a pass of the target yields.
 
@@ -213,46 +308,37 @@ and are not part of this repository:
 """
 
 
-def _rows(models: dict) -> str:
-    lines = {
-        "parameters": lambda m: f"{m['parameters'] / 1e6:.2f}M",
-        "layers": lambda m: f"{m['layers']}",
-        "hidden / FFN": lambda m: f"{m['hidden_size']} / {m['intermediate_size']}",
-        "query / KV heads": lambda m: f"{m['query_heads']} / {m['kv_heads']} of {m['head_dim']}",
-        "vocabulary": lambda m: f"{m['vocabulary']:,}",
-        "context": lambda m: f"{m['context']:,}",
-    }
-    return _table(lines, models)
+def _costs(kind: str) -> Callable[[dict[str, Any]], str]:
+    return lambda m: f"{m['text'][kind]['bits_per_byte']:.3f} ({m['text'][kind]['nats_per_token']:.3f})"
 
 
-def _training(models: dict) -> str:
-    def number(value: float | None, form: str, scale: float = 1.0) -> str:
-        return "not recorded" if value is None else format(value / scale, form)
+SHAPE_ROWS = {
+    "parameters": lambda m: f"{m['parameters'] / 1e6:.2f}M",
+    "layers": lambda m: f"{m['layers']}",
+    "hidden / FFN": lambda m: f"{m['hidden_size']} / {m['intermediate_size']}",
+    "query / KV heads": lambda m: f"{m['query_heads']} / {m['kv_heads']} of {m['head_dim']}",
+    "vocabulary": lambda m: f"{m['vocabulary']:,}",
+    "context": lambda m: f"{m['context']:,}",
+}
+TRAINING_ROWS = {
+    "tokens": lambda m: f"{m['training']['tokens'] / 1e6:.2f}M",
+    "steps": lambda m: f"{m['training']['steps']:,}",
+    "hours": lambda m: f"{m['training']['seconds'] / 3600:.2f}",
+    "last training loss": lambda m: f"{m['training']['loss']:.3f}",
+    "hardware": lambda m: m["training"]["hardware"],
+}
+COST_ROWS = {
+    "unseen endings": _costs("unseen_endings"),
+    "unseen books": _costs("unseen_books"),
+    "**all held-out**": _costs("held_out"),
+    "trained on": _costs("seen"),
+}
 
-    lines = {
-        "tokens": lambda m: f"{m['training']['tokens'] / 1e6:.2f}M",
-        "steps": lambda m: f"{m['training']['steps']:,}",
-        "hours": lambda m: number(m["training"]["seconds"], ".2f", 3600),
-        "last training loss": lambda m: number(m["training"]["loss"], ".3f"),
-        "hardware": lambda m: m["training"]["hardware"],
-    }
-    return _table(lines, models)
 
-
-def _predicted(models: dict[str, Any]) -> str:
-    kinds = {"unseen endings": "unseen_endings", "unseen books": "unseen_books"}
-    kinds |= {"**all held-out**": "held_out", "trained on": "seen"}
-
-    def cell(kind: str) -> Callable[[dict[str, Any]], str]:
-        return lambda m: f"{m['text'][kind]['bits_per_byte']:.3f} ({m['text'][kind]['nats_per_token']:.3f})"
-
-    return _table({label: cell(kind) for label, kind in kinds.items()}, models)
-
-
-def _table(lines: dict, models: dict) -> str:
+def _table(rows: dict[str, Callable[[dict[str, Any]], str]], models: dict[str, Any]) -> str:
     head = [f"| | {' | '.join(models)} |", f"|---|{'---|' * len(models)}"]
     return "\n".join(
-        [*head, *(f"| {label} | {' | '.join(map(cell, models.values()))} |" for label, cell in lines.items())]
+        [*head, *(f"| {label} | {' | '.join(map(cell, models.values()))} |" for label, cell in rows.items())]
     )
 
 

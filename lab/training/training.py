@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch.nn import functional as F
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from lab.training.corpus import VOCABULARY, mixed_batches
 from lab.util.machine_info import hardware
@@ -20,8 +25,6 @@ CONTEXT = 1024
 SHORT = 256
 SHORT_SHARE = 0.88
 TOKENS_A_STEP = 8192
-STAGES = {"sharpened": "sharpen"}
-"""The stage that writes a checkpoint, where the two have different names."""
 
 Loss = Callable[[LlamaForCausalLM, torch.Tensor], torch.Tensor]
 """(model, tokens [rows, length + 1] int64) -> scalar."""
@@ -59,7 +62,7 @@ def _llama(*, hidden: int, ffn: int, layers: int, heads: int, kv_heads: int) -> 
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """A checkpoint's record of its training. Unknown numbers are NaN.
+    """A checkpoint's record of its training.
 
     ``loss`` is the last one printed, the mean of up to twenty steps; ``seconds`` were spent training.
     """
@@ -72,14 +75,9 @@ class TrainingRecord:
 
     def then(self, later: TrainingRecord) -> TrainingRecord:
         """The record of a model that a ``later`` training continued."""
-        places = dict.fromkeys((self.hardware, later.hardware))
-        return TrainingRecord(
-            self.steps + later.steps,
-            self.tokens + later.tokens,
-            self.seconds + later.seconds,
-            later.loss,
-            ", then ".join(places),
-        )
+        places = ", then ".join(dict.fromkeys((self.hardware, later.hardware)))
+        steps, tokens = self.steps + later.steps, self.tokens + later.tokens
+        return TrainingRecord(steps, tokens, self.seconds + later.seconds, later.loss, places)
 
 
 def restore(config: LlamaConfig, checkpoint: Path) -> tuple[LlamaForCausalLM, TrainingRecord]:
@@ -89,20 +87,11 @@ def restore(config: LlamaConfig, checkpoint: Path) -> tuple[LlamaForCausalLM, Tr
         FileNotFoundError: there is no such checkpoint yet.
     """
     if not checkpoint.exists():
-        stage = STAGES.get(checkpoint.stem, checkpoint.stem)
-        raise FileNotFoundError(f"{checkpoint} is missing: run --stage {stage} first.")
+        raise FileNotFoundError(f"{checkpoint} is missing: run --stage {checkpoint.stem} first.")
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)
     model = LlamaForCausalLM(config)
     model.load_state_dict(state["model"])
-    steps = state["step"]
-    record = TrainingRecord(
-        steps,
-        state.get("tokens", steps * TOKENS_A_STEP),
-        state.get("seconds", math.nan),
-        state.get("loss", math.nan),
-        state.get("hardware", hardware("cpu")),
-    )
-    return model.eval(), record
+    return model.eval(), TrainingRecord(**state["record"])
 
 
 def next_token_loss(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
@@ -150,7 +139,7 @@ def train(
         model.load_state_dict(state["model"])
         for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        step, earlier_s, last_loss = state["step"], state.get("seconds", math.nan), state.get("loss", math.nan)
+        step, earlier_s, last_loss = (state["record"][name] for name in ("steps", "seconds", "loss"))
         print(f"resumed {checkpoint.name} at {step * tokens_a_step / 1e6:.2f}M tokens", flush=True)
 
     steps = max(1, tokens // tokens_a_step)
@@ -159,15 +148,10 @@ def train(
     phases = [(range(step, short_steps), SHORT, 0), (range(max(step, short_steps), steps), CONTEXT, short_steps)]
 
     def save(done: int) -> None:
-        state = {
-            "model": model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-            "step": done,
-            "tokens": done * tokens_a_step,
-            "seconds": earlier_s + time.monotonic() - began,
-            "loss": last_loss,
-            "hardware": hardware(device),
-        }
+        seconds = earlier_s + time.monotonic() - began
+        record = TrainingRecord(done, done * tokens_a_step, seconds, last_loss, hardware(device))
+        state = {"model": model.state_dict(), "record": asdict(record)}
+        state["optimizers"] = [optimizer.state_dict() for optimizer in optimizers]
         torch.save(state, checkpoint.with_suffix(".part"))
         checkpoint.with_suffix(".part").replace(checkpoint)
 
@@ -227,37 +211,6 @@ def _set_lr(optimizers: list[torch.optim.Optimizer], peak: float, progress: floa
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = peak * factor
-
-
-TEMPERATURE = 0.8
-"""Both distributions are taken at the temperature at which the pair will mostly be sampled."""
-
-TV_WEIGHT = 3.0
-"""Relative to a KL weight of 1: the two terms are of similar size once the draft has learnt something."""
-
-
-def distillation_loss(target: LlamaForCausalLM, *, kl_weight: float = 1.0) -> Loss:
-    """``kl_weight`` KL(p || q) in nats plus ``TV_WEIGHT`` (1 - sum_x min(p, q)), averaged over positions."""
-    target = target.eval().requires_grad_(False)
-    # As in train(): explicit attention is faster on a CPU, and nothing is kept for a backward pass.
-    target.set_attn_implementation("eager" if target.device.type == "cpu" else "sdpa")
-
-    def loss(draft: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            log_p = _log_probabilities(target, tokens)
-        log_q = _log_probabilities(draft, tokens)
-        p, q = log_p.exp(), log_q.exp()
-        divergence = (p * (log_p - log_q)).sum(-1)
-        shared = torch.minimum(p, q).sum(-1)
-        return (kl_weight * divergence + TV_WEIGHT * (1 - shared)).mean()
-
-    return loss
-
-
-def _log_probabilities(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
-    """[rows, length, vocabulary] float32, of the token that follows each one but the last."""
-    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
-    return F.log_softmax(logits.float() / TEMPERATURE, dim=-1)
 
 
 SHARD = "8MB"

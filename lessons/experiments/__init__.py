@@ -7,9 +7,8 @@ from typing import Any, get_args
 
 from lessons.experiments.base import Experiment, Load, Measured, Part, Watch, Work, spoken, whole
 from lessons.experiments.batches import Batches
-from lessons.experiments.formats import Formats
+from lessons.experiments.caches import Formats, Models
 from lessons.experiments.growth_experiments import Growth
-from lessons.experiments.model_experiments import Models
 from lessons.experiments.rules import Rules
 from lessons.experiments.runs import Runs
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,10 +12,9 @@ from pydantic import Field, model_validator
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError
-from lab.measure.measuring import refuse_failure, shuffled
+from lab.measure.measuring import RunTurn, finish, turns
 from lab.measure.throughput import Figures, served
 from lab.measure.workload import PlannedRequest, write
-from lab.trace.events import Committed, Event
 from lab.trace.run import Run
 from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
 
@@ -101,21 +99,20 @@ class Batches(Experiment):
         watch("writing the prompts", 0.0)
         jobs = {name: batch.jobs(engine) for name, batch in self.settings.items()}
         found: dict[str, list[Figures]] = {name: [] for name in jobs}
-        turns = [(0, name) for name in jobs]  # to warm up
-        turns += [(repeat, name) for repeat, order in enumerate(shuffled(jobs, self.repeats), 1) for name in order]
-        for number, (repeat, name) in enumerate(turns):
-            batch = self.settings[name]
-            doing = f"repeat {repeat} of {self.repeats}" if repeat else "warming up"
+        for turn in turns(jobs, self.repeats):
+            batch = self.settings[turn.name]
+            doing = f"repeat {turn.repeat} of {self.repeats}" if turn.repeat else "warming up"
 
-            def report(share: float, number: int = number, said: str = f"{spoken(name)}, {doing}") -> None:
-                watch(f"{said}: {share:.0%} of its tokens", (number + share) / len(turns))
+            def report(share: float, turn: RunTurn = turn, doing: str = doing) -> None:
+                said = f"{spoken(turn.name)}, {doing}: {share:.0%} of its tokens"
+                watch(said, (turn.number - 1 + share) / turn.of)
 
             config = EngineConfig(**batch.config)
-            figures = serve(engine, jobs[name], config, cancelled, report, at_once=batch.at_once)
+            figures = serve(engine, jobs[turn.name], config, cancelled, report, at_once=batch.at_once)
             if cancelled.is_set():
                 return Measured({})
-            if repeat:
-                found[name].append(figures)
+            if turn.repeat:
+                found[turn.name].append(figures)
             yield
         return Measured({name: {key: [one[key] for one in some] for key in FIGURES} for name, some in found.items()})
 
@@ -130,36 +127,15 @@ def serve(
     at_once: int | None = None,
 ) -> Figures:
     """All jobs at once on an engine of their own, whose pool has room for all of them unless the setting limits it; or
-    only so many ``at_once``.
-
-    Setting ``cancelled`` ends it; then there are no figures. ``report`` gets the share of tokens that exist.
-
-    Raises:
-        LabError: a request failed, or gave up part of its setting; or none gave more than one token.
-    """
+    only so many ``at_once``. Once ``cancelled`` is set there are no figures. ``report`` gets the share of tokens that
+    exist. Raises LabError as ``finish`` and ``served``."""
     fresh = engine.clone(max_num_seqs=at_once or len(jobs))
     if config.kv_cache and config.num_blocks is None:
         config = replace(config, num_blocks=room(engine, jobs, config))
-    requests = [fresh.submit(job.prompt, config, job.sampling) for job in jobs]
-    began = time.perf_counter()
-    events: list[list[Event]] = [[] for _ in jobs]
-    most, tokens = sum(job.sampling.max_tokens for job in jobs), 0
-    for request, own in zip(requests, events, strict=True):  # waiting for one request drives all of them
-        for event in request:
-            own.append(event)
-            if isinstance(event, Committed):
-                tokens += len(event.token_ids)
-                report(min(1.0, tokens / most))
-            if cancelled.is_set():
-                for other in requests:
-                    other.cancel()
-    seconds = time.perf_counter() - began
-    runs = [Run(own) for own in events]
-    if cancelled.is_set():
-        return {}
-    for run in runs:
-        refuse_failure(run, engine)
-    return summary(runs, seconds)
+    most = sum(job.sampling.max_tokens for job in jobs)
+    watched = {"cancelled": cancelled, "watch": lambda tokens: report(min(1.0, tokens / most))}
+    runs, seconds = finish(fresh, jobs, config, **watched)
+    return {} if cancelled.is_set() else summary(runs, seconds)
 
 
 def room(engine: Engine, jobs: list[PlannedRequest], config: EngineConfig) -> int:

@@ -12,8 +12,9 @@ from pydantic import Field, model_validator
 
 from lab.config import EngineConfig, SamplingParams
 from lab.errors import LabError
-from lab.measure.comparison import Case, RunTurn, in_turns
+from lab.measure.comparison import Case, in_turns
 from lab.measure.difference import common_length
+from lab.measure.measuring import RunTurn
 from lab.measure.theory import speculated, without_speculation
 from lab.trace.events import Distributions, Judged, StepTimed
 from lab.trace.metrics import Metrics

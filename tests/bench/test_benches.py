@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
@@ -14,15 +14,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lab import Engine, EngineConfig, LabError, Run, SamplingParams, UnsupportedModelError
+from lab import Engine, EngineConfig, LabError, SamplingParams, UnsupportedModelError
 from lab.bench import __main__ as command
-from lab.bench import ladder, llama, logprobs_cost, vllm_bench, window_sweep
-from lab.bench import roofline_bench as roofline
-from lab.bench.ladder import LadderRow, format_rows, ladder_configs, time_rows
+from lab.bench import ladder, llama, step_times, vllm_bench, window_sweep
+from lab.bench.ladder import format_rows, ladder_configs, time_rows
 from lab.bench.vllm_bench import accepted_by_round, format_vllm, run_vllm
 from lab.engine.engine import Request
-from lab.measure.prompts import PROMPTS
-from lab.trace.events import Committed, Distributions, FellBack, Finished, RunStarted, StepTimed
+from lab.measure.workload import PROMPTS
+from lab.trace.events import Committed, Distributions, Event, FellBack, Finished, RunStarted, StepTimed
 from lab.trace.recorder import Recorder
 from lab.vllm.completion import CompletionEnd, ReportedRounds
 from tests import tiny_models
@@ -85,7 +84,7 @@ def test_rows_of_the_ladder_are_of_the_same_work(lab) -> None:
     for captured in (False, True):  # a last, shorter window has its own graph, and the prompt decides which
         asked, engine = [], SimpleNamespace(device="cpu", cuda_graphs=captured)
         (row,) = time_rows(engine, {"cache": lambda prompt, asked=asked: asked.append(prompt) or 1}, "AB", 1, silent)
-        assert row.samples == 2
+        assert row["samples"] == 2
         assert asked == [*("AB" if captured else "A"), "A", "B"]
 
 
@@ -97,23 +96,17 @@ def test_a_run_that_failed_or_fell_back_is_not_timed(monkeypatch, recorded) -> N
         generate = ladder.lab_generate(lab, config, SamplingParams(max_tokens=5, ignore_eos=True))
         return (generate if recorded else ladder._unrecorded(generate))("The king")
 
+    seen, emit = [], Recorder.emit
+    monkeypatch.setattr(Recorder, "emit", lambda self, kind, **fields: seen.append(kind) or emit(self, kind, **fields))
     assert timed(EngineConfig(speculative="draft")) == 5
+    assert (StepTimed in seen) == recorded
+    assert {RunStarted, Committed, Finished} <= set(seen)
     monkeypatch.setattr(lab.draft, "forward", None)
     with pytest.raises(LabError, match="went on without its drafter"):
         timed(EngineConfig(speculative="draft"))
     monkeypatch.setattr(lab.target, "forward", None)
     with pytest.raises(LabError, match="failed"):
         timed(EngineConfig())
-
-
-def test_the_unrecorded_row_emits_no_step_events(lab, monkeypatch) -> None:
-    seen, emit, sampling = [], Recorder.emit, SamplingParams(max_tokens=5, ignore_eos=True)
-    monkeypatch.setattr(Recorder, "emit", lambda self, kind, **fields: seen.append(kind) or emit(self, kind, **fields))
-    generate = ladder._unrecorded(lambda prompt: len(lab.generate(prompt, EngineConfig(), sampling).token_ids))
-    assert generate("The king") == 5
-    assert set(seen) == {RunStarted, Committed, Finished}
-    lab.generate("The king", EngineConfig(), sampling)
-    assert StepTimed in seen
 
 
 # -- llama.cpp -------------------------------------------------------------------------------
@@ -128,10 +121,8 @@ def test_without_llama_cpp_the_command_says_what_to_install(bench, monkeypatch, 
 
 def test_the_gguf_file_holds_the_weights(lab, tmp_path) -> None:
     gguf = pytest.importorskip("gguf", reason="the package gguf is not installed (requirements-optional.txt)")
-    from lab.bench.gguf_file import write_gguf
-
     model, config = lab.target.model, lab.target.model.config
-    write_gguf(model, tmp_path / "model.gguf", "bf16")
+    llama.write_gguf(model, tmp_path / "model.gguf", "bf16")
     file = gguf.GGUFReader(tmp_path / "model.gguf")
     assert file.fields["llama.attention.head_count_kv"].contents() == config.num_key_value_heads
     found = {tensor.name: torch.tensor(gguf.dequantize(tensor.data, tensor.tensor_type)) for tensor in file.tensors}
@@ -143,10 +134,10 @@ def test_the_gguf_file_holds_the_weights(lab, tmp_path) -> None:
     turned, half = layer.self_attn.q_proj.weight.data.bfloat16().float(), config.head_dim // 2
     torch.testing.assert_close(found["blk.1.attn_q.weight"][:4], turned[[0, half, 1, half + 1]])
     with pytest.raises(UnsupportedModelError, match="only plain Llama models"):
-        write_gguf(tiny_models.engine("gpt2").target.model, tmp_path / "other.gguf", "f32")
+        llama.write_gguf(tiny_models.engine("gpt2").target.model, tmp_path / "other.gguf", "f32")
 
 
-def test_llama_cpp_gives_the_same_tokens_and_every_row_is_timed(lab, bench, monkeypatch) -> None:
+def test_llama_cpp_gives_the_same_tokens_and_every_row_is_timed(bench, monkeypatch) -> None:
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (requirements-optional.txt)")
     monkeypatch.setattr(llama, "PROMPTS", TWO)
     result, table = bench("llama", "--max-tokens", "8", "--repeats", "1")
@@ -163,15 +154,17 @@ def test_llama_rows_name_their_models_and_ratios_are_in_their_order(lab, monkeyp
         yield lambda prompt, tokens: [0] * tokens
 
     monkeypatch.setattr(llama, "PROMPTS", TWO)
-    monkeypatch.setattr(llama, "_imported", lambda: (lambda *_: None, "0"))
+    monkeypatch.setattr(llama, "_version", lambda: "0")
+    monkeypatch.setattr(llama, "write_gguf", lambda *_: None)
     monkeypatch.setattr(llama, "llama_cpp", decoder)
     result = llama.run_llama(lab, 4, 1, silent)
     assert (result["target"], result["draft"]) == (lab.target.name, lab.draft.name)
-    theirs = [f"llama.cpp, {letter}" for letter in "qwertyuiop"]  # the order of a set would differ between processes
-    rows = [LadderRow(name, rate, rate, rate, 1) for rate, name in enumerate(["cache", *theirs], 1)]
-    found = llama._ratios(rows, ["cache"])
-    assert list(found) == [f"cache / {name}" for name in theirs]
-    assert found["cache / llama.cpp, w"] == 1 / 3
+    medians = {row["name"]: row["median"] for row in result["rows"]}
+    ours = ["cache", "cache + speculation (gamma 6)"]
+    theirs = [f"llama.cpp, {dtype}" for dtype in llama.DTYPES]  # the order of a set would differ between processes
+    pairs = [(name, other) for name in ours for other in theirs]
+    assert result["ratios"] == {f"{a} / {b}": medians[a] / medians[b] for a, b in pairs}
+    assert list(result["ratios"]) == [f"{a} / {b}" for a, b in pairs]
     monkeypatch.setattr(type(lab), "device", "cuda:0")
     with pytest.raises(LabError, match="Add --device cpu"):
         llama.run_llama(lab, 8, 1, silent)
@@ -184,7 +177,7 @@ def test_the_roofline_has_every_kind_of_step(bench) -> None:
     lab = tiny_models.engine("llama", "identical")
     result, table = bench("roofline", "--max-tokens", "8", "--repeats", "2", engine=lab)
     rows = {row["name"]: row for row in result["rows"]}
-    many = f"decode, {roofline.TOGETHER} at once"
+    many = f"decode, {step_times.TOGETHER} at once"
     speculative = ["draft, 4 passes", "verify, 4 proposals"]
     assert list(rows) == ["prefill", "decode", "decode, INT8", "decode, no cache", many, *speculative]
     for row in rows.values():
@@ -200,32 +193,33 @@ def test_the_roofline_has_every_kind_of_step(bench) -> None:
     assert result["prefill_tokens"] >= tiny_models.CONTEXT // 2
     assert result["machine"]["torch_threads"]
     assert "FLOPs a byte" in table
-    alone = roofline.run_roofline(tiny_models.engine("llama"), 6, 1, silent)["rows"]
+    alone = step_times.run_roofline(tiny_models.engine("llama"), 6, 1, silent)["rows"]
     assert [row["name"] for row in alone] == list(rows)[:5]
 
 
 def test_a_roofline_that_cannot_be_measured_is_refused(lab, monkeypatch) -> None:
     with pytest.raises(LabError, match=r"--max-tokens 5 leaves no room for a whole round: .* Ask for 6 or more"):
-        roofline.run_roofline(lab, 5, 1, silent)
-    result, results = Request.result, count()
+        step_times.run_roofline(lab, 5, 1, silent)
+    events, requests = Request.__iter__, count()
 
-    def fallen(request: Request) -> Run:  # only the first of several requests is asked for its steps
-        run = result(request)
-        return Run([*run.events, FellBack(t_ms=0, part="kernel", reason="Too slow.")]) if next(results) else run
+    def fallen(request: Request) -> Iterator[Event]:  # only the first of several requests is asked for its steps
+        yield from events(request)
+        if next(requests):
+            yield FellBack(t_ms=0, part="kernel", reason="Too slow.")
 
-    monkeypatch.setattr(Request, "result", fallen)
+    monkeypatch.setattr(Request, "__iter__", fallen)
     with pytest.raises(LabError, match="went on without its kernel"):
-        roofline._steps(lab, TWO, EngineConfig(), 4, "decode")
-    monkeypatch.setattr(roofline, "device_limits", lambda device, dtype: None)
+        step_times._steps(lab, TWO, EngineConfig(), 4, "decode")
+    monkeypatch.setattr(step_times, "device_limits", lambda device, dtype: None)
     with pytest.raises(LabError, match="a copy or a float32 matrix product failed on cpu"):
-        roofline.run_roofline(lab, 6, 1, silent)
+        step_times.run_roofline(lab, 6, 1, silent)
 
 
 @pytest.mark.slow
 def test_every_round_is_repeated_with_recording_as_the_only_difference(bench, monkeypatch) -> None:
-    monkeypatch.setattr(logprobs_cost, "PROMPTS", TWO)
+    monkeypatch.setattr(step_times, "PROMPTS", TWO)
     asked: list[tuple[int, tuple[int, ...]]] = []
-    real = logprobs_cost.finish
+    real = step_times.finish
 
     def watched(engine, requests, config):
         runs, seconds = real(engine, requests, config)
@@ -234,7 +228,7 @@ def test_every_round_is_repeated_with_recording_as_the_only_difference(bench, mo
         asked.append((wanted, tuple(runs[0].token_ids)))
         return runs, seconds
 
-    monkeypatch.setattr(logprobs_cost, "finish", watched)
+    monkeypatch.setattr(step_times, "finish", watched)
     result, table = bench("logprobs", "--logprobs", "3", "--max-tokens", "12", "--repeats", "2")
     for wanted in (0, 3):
         assert {tokens for own, tokens in asked if own == wanted} == {tokens for _, tokens in asked}
@@ -243,7 +237,6 @@ def test_every_round_is_repeated_with_recording_as_the_only_difference(bench, mo
     added = result["added_ms"]
     assert added["lower"] <= added["median"] <= added["upper"]
     assert f"added {added['median']:.3f} ms" in table
-    assert bench("logprobs", "--max-tokens", "3", "--repeats", "1", "--logprobs", "1")[0]["steps"] > 0
 
 
 # -- adaptive window -------------------------------------------------------------------------
@@ -254,7 +247,7 @@ def pair(monkeypatch):
     monkeypatch.setattr(window_sweep, "GAMMAS", (1, 3))
     for name in ("STORIES", "PROGRAMS"):
         monkeypatch.setattr(window_sweep, name, getattr(window_sweep, name)[:2])
-    return tuple(tiny_models.engine("llama", draft) for draft in ("good", "bad"))
+    return {"matched": tiny_models.engine("llama", "good"), "mismatched": tiny_models.engine("llama", "bad")}
 
 
 @pytest.mark.slow
@@ -267,9 +260,9 @@ def test_every_window_is_timed_on_every_kind_of_prompt_by_engines_that_fit_toget
             made.append(super().clone(**how))
             return made[-1]
 
-    for engine in pair:
+    for engine in pair.values():
         engine.__class__ = Counted
-    result = json.loads(json.dumps(window_sweep.run_window(*pair, max_tokens=6, repeats=1, report=silent)))
+    result = json.loads(json.dumps(window_sweep.run_window(pair.get, max_tokens=6, repeats=1, report=silent)))
     assert list(result["rows"]) == ["off", "gamma 1", "gamma 3", "adaptive"]
     assert [kind["draft"] for kind in result["mix"].values()] == ["good", "good", "bad"]
     for row in result["rows"].values():
@@ -279,7 +272,7 @@ def test_every_window_is_timed_on_every_kind_of_prompt_by_engines_that_fit_toget
     for name in (*result["rows"], *result["ratios"], "easy", "hard"):
         assert name in text
     assert len(made) == 4 * 3
-    assert max(sum(engine.occupancy()) for engine in made) < pair[0].default_num_blocks(EngineConfig()) / 8
+    assert max(sum(engine.occupancy()) for engine in made) < pair["matched"].default_num_blocks(EngineConfig()) / 8
     adaptive = [name for name, config in window_sweep.window_configs(100).items() if config.adaptive_window]
     assert adaptive == ["adaptive"]
 
@@ -299,15 +292,12 @@ def test_a_rate_is_all_tokens_over_all_time_of_a_repeat(pair, monkeypatch) -> No
         return 10, again * (proposed + 1) * (2 if request.prompt in window_sweep.PROGRAMS else 1)
 
     monkeypatch.setattr(window_sweep, "timed", timed)
-    rows = window_sweep.run_window(*pair, max_tokens=6, repeats=3, report=silent)["rows"]
+    rows = window_sweep.run_window(pair.get, max_tokens=6, repeats=3, report=silent)["rows"]
     for name, seconds in {"off": 1, "gamma 1": 2, "gamma 3": 4, "adaptive": 4}.items():
         rates = {kind: rate * seconds for kind, rate in rows[name].items()}
         assert rates == {"mix": 3.75, "lower": 3.125, "upper": 5.625, "easy": 5, "middling": 2.5, "hard": 5}
-    kinds = (
-        ("good", window_sweep.STORIES, 0.0),
-        ("good", window_sweep.PROGRAMS, 1.5),
-        ("bad", window_sweep.STORIES, 0.0),
-    )
+    stories, programs = window_sweep.STORIES, window_sweep.PROGRAMS
+    kinds = (("good", stories, 0.0), ("good", programs, 1.5), ("bad", stories, 0.0))
     assert {what for what, _ in calls} == {
         (draft, prompt, temperature, seed)
         for draft, prompts, temperature in kinds

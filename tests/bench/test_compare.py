@@ -13,8 +13,9 @@ from lab.backends.cpu.build import BuildError
 from lab.cli.json_results import compare_result
 from lab.config import EngineConfig, SamplingParams
 from lab.errors import ConfigError, LabError, PromptError
-from lab.measure.comparison import Spread, compare, summarise, turns, typical
+from lab.measure.comparison import compare, summarise, typical
 from lab.measure.difference import first_difference
+from lab.measure.measuring import Spread, turns
 from lab.measure.scaling_fit import CACHED, TOGETHER, UNCACHED, measure_growth
 from lab.trace.events import Committed, FellBack, Judged, Proposed
 from lab.trace.run import Run
@@ -176,7 +177,7 @@ def test_without_a_compiler_settings_are_compared_as_torch_computes_them(monkeyp
 
     monkeypatch.setattr("lab.backends.cpu.native_model.library", refuse)
     # bfloat16 does not hold its weights
-    monkeypatch.setattr("lab.backends.cpu.native_support.refusal", lambda model: None)
+    monkeypatch.setattr("lab.backends.cpu.native_model.refusal", lambda model: None)
     engine = tiny_models.engine("llama", "good")
     runs = {turn.name: [run] for turn, run in compare(engine, PROMPT, CONFIGS, SAMPLING, 1) if turn.repeat}
     assert runs.keys() == CONFIGS.keys()

@@ -20,17 +20,14 @@ from lab.backends.gpu import paged_attention as attend_kernel
 from lab.backends.gpu.fused_layer import FusedLayer
 from lab.backends.gpu.gpu_backend import GpuBackend
 from lab.bench import __main__ as main
-from lab.bench.gpu import attention_bench as attention
-from lab.bench.gpu import large, pair, part, products, session
-from lab.bench.gpu.attention_bench import format_attention
-from lab.bench.gpu.large import PROMPT_TOKENS, format_prefill, time_prefill
+from lab.bench.gpu import kernels_alone, large, pair, session
+from lab.bench.gpu.kernels_alone import format_attention, time_products
+from lab.bench.gpu.large import PROMPT_TOKENS, Speculation, format_prefill, time_prefill
 from lab.bench.gpu.long_tail import run_capacity
-from lab.bench.gpu.part import run_part
-from lab.bench.gpu.products import time_products
 from lab.bench.gpu.random_models import TINY_TARGET, Scripted, prompt, random_script, tokenizer
-from lab.bench.gpu.session import RECORDING, SECONDS, format_gpu, run_gpu
-from lab.bench.gpu.sheet import Sheet, format_gaps, spread
-from lab.bench.gpu.speculation_bench import Speculation
+from lab.bench.gpu.session import PARTS, RECORDING, RECORDING_SECONDS, SECONDS, format_gpu, run_gpu, run_part
+from lab.bench.gpu.sheet import Sheet, format_gaps
+from lab.bench.output import spread
 from lab.engine.adaptive_window import tokens_per_round
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.formats import bytes_per_token
@@ -55,14 +52,14 @@ def test_a_kernel_that_computes_something_else_gets_no_figure(monkeypatch):
     right = attend_kernel.attend
     monkeypatch.setattr(attend_kernel, "attend", lambda *args, **how: 1.1 * right(*args, **how))
     for part_of_it in ("time_products", "time_splits"):
-        monkeypatch.setattr(attention, part_of_it, lambda *how: None)
-    monkeypatch.setattr(attention, "COLUMNS", (("int8", "paged"), ("auto", "sdpa")))
-    monkeypatch.setattr(attention, "OTHERS", ())
+        monkeypatch.setattr(kernels_alone, part_of_it, lambda *how: None)
+    monkeypatch.setattr(kernels_alone, "COLUMNS", (("int8", "paged"), ("auto", "sdpa")))
+    monkeypatch.setattr(kernels_alone, "OTHERS", ())
     run_part("3", sheet := Sheet(), **PART)
     assert {case["blocks"] for case in sheet.result["cases"]} == {"sdpa"}
     assert "off by" in sheet.result["failures"]["64 tokens x 1, int8 paged"]
     late = Sheet(until=time.time())
-    attention.run_attention(late, device=CPU, dtype=torch.float32, small=True)
+    kernels_alone.run_attention(late, device=CPU, dtype=torch.float32, small=True)
     assert late.result["cases"] == []
     assert late.result["left_out"][0].startswith("64 tokens x 1, and what comes after it (0 s were left")
     assert "77" in format_attention({"cases": [CASE]})[1]  # without native cases
@@ -71,7 +68,7 @@ def test_a_kernel_that_computes_something_else_gets_no_figure(monkeypatch):
 @interpreted
 @pytest.mark.slow
 def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
-    monkeypatch.setattr(products, "ROWS", (1, 5))
+    monkeypatch.setattr(kernels_alone, "ROWS", (1, 5))
     monkeypatch.setattr(session, "apart", here)
     out, folder = tmp_path / "gpu.json", tmp_path / "runs"
     table = format_gpu(run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True, folder=folder))
@@ -150,8 +147,8 @@ def test_a_part_that_dies_or_hangs_loses_no_figures(tmp_path, monkeypatch):
         RECORDING: "import sys; open(sys.argv[1], 'w').write('{')",
     }
     monkeypatch.setattr(session, "command", lambda name, sheet, *_: [sys.executable, "-c", faults[name], str(sheet)])
-    for name, seconds in {"1": 20, "2": 0, "3": -17, "4": 20}.items():  # part 3 has the time the others leave
-        monkeypatch.setitem(SECONDS, name, seconds)
+    for number, seconds in {1: 20, 2: 0, 3: -17, 4: 20}.items():  # part 3 has the time the others leave
+        monkeypatch.setitem(PARTS, number, PARTS[number]._replace(seconds=seconds))
     monkeypatch.setattr(session, "time", SimpleNamespace(time=lambda: 0.0))  # so that starting them takes no time
     out, began = tmp_path / "new" / "gpu.json", time.perf_counter()
     out.parent.mkdir()
@@ -182,17 +179,17 @@ def test_a_part_that_dies_or_hangs_loses_no_figures(tmp_path, monkeypatch):
 
 def test_the_command_of_a_part_carries_its_options(tmp_path, monkeypatch):
     """Its command line is run in this process, without the exit."""
-    monkeypatch.setattr(part.os, "_exit", lambda code: None)
-    monkeypatch.setattr(part.gc, "freeze", lambda: None)
+    monkeypatch.setattr(session.os, "_exit", lambda code: None)
+    monkeypatch.setattr(session.gc, "freeze", lambda: None)
     python, how, module, *told = session.command("3", tmp_path / "sheet", 2e9, PART | {"device": "nowhere"})
-    assert (python, how, module) == (sys.executable, "-m", part.__name__)
-    part.main(*told)
+    assert (python, how, module) == (sys.executable, "-m", session.__name__)
+    session.main(*told)
     entry = json.loads((tmp_path / "sheet").read_text("utf-8"))
     assert "nowhere" in entry["failure"]
     assert "Traceback" in entry["traceback"]
     left = []
-    monkeypatch.setattr(part, "run_part", lambda name, sheet, **options: left.append(sheet.seconds_left))
-    part.main(*session.command("3", tmp_path / "sheet", 0.0, PART)[3:])
+    monkeypatch.setattr(session, "run_part", lambda name, sheet, **options: left.append(sheet.seconds_left))
+    session.main(*session.command("3", tmp_path / "sheet", 0.0, PART)[3:])
     assert left[0] < 0, "its time was over in 1970"
 
 
@@ -204,9 +201,10 @@ def test_less_time_is_shared_out_as_all_of_it_is(tmp_path, monkeypatch):
         return {"result": {}, "seconds": 0.0}
 
     monkeypatch.setattr(session, "apart", noted)
-    run_gpu([1, 3], tmp_path / "gpu.json", print, device="cpu", small=True, folder=tmp_path, seconds=45)
-    assert sum(SECONDS.values()) + session.TO_DIE + 10 < 480, "all parts, and starting them, in eight minutes"
-    shares = [SECONDS["1"], SECONDS["1"] + SECONDS["3"], SECONDS["1"] + SECONDS["3"] + SECONDS[RECORDING]]
+    run_gpu([1, 3], tmp_path / "gpu.json", print, device="cpu", small=True, folder=tmp_path, seconds=SECONDS / 10)
+    assert SECONDS + session.TO_DIE + 10 < 480, "all parts, and starting them, in eight minutes"
+    first, both = PARTS[1].seconds, PARTS[1].seconds + PARTS[3].seconds
+    shares = [first, both, both + RECORDING_SECONDS]
     assert [end - began for end in ends] == pytest.approx([share / 10 for share in shares], abs=1)
 
 
@@ -220,7 +218,7 @@ def test_figures_from_before_a_failure_are_kept(tmp_path, monkeypatch):
         assert not sheet.has_time(1e9, "the rest")
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setitem(part.RUN, "3", broken)
+    monkeypatch.setitem(PARTS, 3, PARTS[3]._replace(run=broken))
     path = tmp_path / "sheet"
     run_part("3", Sheet(path, until=time.time() + 50), **PART)
     entry = json.loads(path.read_text("utf-8"))

@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from lab.backends.cpu.native_support import native_step
+from lab import EngineConfig
+from lab.backends.cpu.native_model import native_step
 from lab.bench import __main__ as command
+from lab.bench import ab_test, step_times
 from lab.bench.output import format_table, write
+from lab.claims import report
 from lab.errors import LabError
 from tests import tiny_models
 
@@ -27,7 +30,7 @@ def bench(monkeypatch) -> Command:
     lab = tiny_models.engine("llama", "good")
     monkeypatch.setattr(command, "load_engine", lambda *_, **__: lab)
 
-    def run(*arguments: str) -> int:
+    def run(*arguments: object) -> int:
         monkeypatch.setattr(sys, "argv", ["bench", *map(str, arguments)])
         try:
             return command.main()
@@ -47,20 +50,32 @@ def measured(monkeypatch) -> list[int]:
         calls.append(repeats)
         return {"rows": [1.5], "limits": None}
 
-    monkeypatch.setattr(command, "run_roofline", measure)
-    monkeypatch.setattr(command, "format_roofline", lambda result: "the table")
+    monkeypatch.setattr(step_times, "run_roofline", measure)
+    monkeypatch.setattr(step_times, "format_roofline", lambda result: "p − q, γ = 4")
     return calls
 
 
-def test_measurements_are_printed_and_written(bench: Command, measured, tmp_path, capsys) -> None:
-    out = tmp_path / "new" / "folder" / "out.json"
-    assert bench("roofline", "--json", out) == 0
-    assert json.loads(out.read_text())["rows"] == [1.5]
-    assert capsys.readouterr().out == f"half of it\n\nthe table\n\nwritten to {out}\n"
+def raises(error: BaseException) -> Callable[..., None]:
+    def run(*_: object, **__: object) -> None:
+        raise error
+
+    return run
+
+
+def test_measurements_are_printed_and_written_with_what_the_engine_gave_up(bench, measured, tmp_path, capsys) -> None:
+    """Without a compiler torch computes all rows of the lab alike, several times slower."""
+    lab, out = command.load_engine(), tmp_path / "new" / "folder" / "out.json"
+    for failure, said in ((None, []), (why := "Torch computes the steps: there is no C compiler.", [why])):
+        native_step(lab.target).failure = failure
+        assert bench("roofline", "--json", out) == 0
+        record = json.loads(out.read_text())
+        assert (record["bench"], record["rows"], record["fell_back"]) == ("roofline", [1.5], said)
+        lines = [*said, "half of it", "", "p − q, γ = 4", "", f"written to {out}"]
+        assert capsys.readouterr().out.splitlines() == lines
 
 
 @pytest.mark.parametrize("tty", [False, True])
-def test_loading_shows_its_progress_on_a_terminal_only(bench: Command, measured, monkeypatch, tmp_path, tty) -> None:
+def test_loading_shows_its_progress_on_a_terminal_only(bench, measured, monkeypatch, tmp_path, tty) -> None:
     """In a log every state of a bar would stay."""
     silenced: list[int] = []
     monkeypatch.setattr(sys.stderr, "isatty", lambda: tty)
@@ -69,82 +84,45 @@ def test_loading_shows_its_progress_on_a_terminal_only(bench: Command, measured,
     assert silenced == [1] * (not tty)
 
 
-def test_figures_of_an_engine_without_its_step_in_c_say_so(bench: Command, measured, tmp_path, capsys) -> None:
-    """Without a compiler torch computes all rows of the lab alike, several times slower."""
-    lab, out = command.load_engine(), tmp_path / "out.json"
-    for failure, said in ((None, []), (why := "Torch computes the steps: there is no C compiler.", [why])):
-        native_step(lab.target).failure = failure
-        assert bench("roofline", "--json", out) == 0
-        assert json.loads(out.read_text())["fell_back"] == said
-        assert capsys.readouterr().out.splitlines()[: len(said)] == said
-
-
-@pytest.mark.parametrize("option", ["--json", "--out"])
-def test_an_unwritable_file_is_reported_before_measuring(
-    bench: Command, measured, monkeypatch, tmp_path, capsys, option
+def test_a_file_that_cannot_be_written_is_reported_before_measuring_if_possible(
+    bench, measured, monkeypatch, tmp_path, capsys
 ) -> None:
     monkeypatch.setattr(command, "run_gpu", lambda *_, **__: measured.append(1))
     (file := tmp_path / "file").touch()
-    name = {"--json": "roofline", "--out": "gpu"}[option]
-    assert bench(name, option, file / "out.json") == 2
-    said = capsys.readouterr().err
-    assert said == f"python -m lab.bench {name}: {file / 'out.json'} cannot be written: {file} is a file.\n"
+    for name, option in (("roofline", "--json"), ("gpu", "--out")):
+        for out, why in ((file / "out.json", f"{file} is a file."), (tmp_path / ("a" * 300), "File name too long.")):
+            assert bench(name, option, out) == 2
+            assert capsys.readouterr().err == f"python -m lab.bench {name}: {out} cannot be written: {why}\n"
     assert measured == []
-    assert bench(name, option, tmp_path / ("a" * 300)) == 2
-    assert capsys.readouterr().err.endswith(" cannot be written: File name too long.\n")
-    assert measured == []
-
-
-def test_the_table_is_printed_even_if_writing_the_file_fails(
-    bench: Command, measured, monkeypatch, tmp_path, capsys
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_text", raises(OSError(28, "No space left on device")))
     assert bench("roofline", "--json", tmp_path / "out.json") == 2
     out, said = capsys.readouterr()
-    assert "the table" in out
-    assert (
-        said == f"python -m lab.bench roofline: {tmp_path / 'out.json'} cannot be written: No space left on device.\n"
-    )
-
-
-def test_a_closed_output_pipe_does_not_stop_the_measurement(
-    bench: Command, measured, monkeypatch, tmp_path, capsys
-) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    with open(writing, "w") as pipe:
-        monkeypatch.setattr(sys, "stdout", pipe)
-        assert bench("roofline", "--json", tmp_path / "out.json") == 141
-    assert capsys.readouterr().err == ""
-    assert json.loads((tmp_path / "out.json").read_text())["rows"] == [1.5]
+    assert "p − q" in out, "the table is printed first"
+    assert said.endswith("out.json cannot be written: No space left on device.\n")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_unwritable_output_is_reported_and_the_file_is_written(
-    bench: Command, measured, monkeypatch, tmp_path, capsys
-) -> None:
-    with open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        assert bench("roofline", "--json", tmp_path / "out.json") == 2
-    said = capsys.readouterr().err
-    assert said == "python -m lab.bench roofline: the output cannot be written: No space left on device.\n"
-    assert json.loads((tmp_path / "out.json").read_text())["rows"] == [1.5]
+def test_an_output_that_fails_does_not_stop_the_measurement(bench, measured, monkeypatch, tmp_path, capsys) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    full = "python -m lab.bench roofline: the output cannot be written: No space left on device.\n"
+    for output, status, said in ((writing, 141, ""), ("/dev/full", 2, full)):
+        with open(output, "w") as stream:
+            monkeypatch.setattr(sys, "stdout", stream)
+            assert bench("roofline", "--json", tmp_path / "out.json") == status
+        assert capsys.readouterr().err == said
+        assert json.loads((tmp_path / "out.json").read_text())["rows"] == [1.5]
+        (tmp_path / "out.json").unlink()
 
 
 @pytest.mark.parametrize("before", [None, "an older record"])
 def test_ctrl_c_is_reported_in_one_line_and_leaves_the_file_unchanged(
-    bench: Command, monkeypatch, tmp_path, capsys, before
+    bench, monkeypatch, tmp_path, capsys, before
 ) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    out = tmp_path / "out.json"
+    out, stop = tmp_path / "out.json", raises(KeyboardInterrupt())
     if before:
         out.write_text(before)
-    monkeypatch.setattr(command, "run_roofline", interrupted)
+    monkeypatch.setattr(step_times, "run_roofline", stop)
     assert bench("roofline", "--json", out) == 130
     said = capsys.readouterr().err
     assert said == "python -m lab.bench roofline: interrupted before the end. Nothing is written.\n"
@@ -152,46 +130,32 @@ def test_ctrl_c_is_reported_in_one_line_and_leaves_the_file_unchanged(
     if before:
         os.utime(out, (1e9, 1e9))
     for parts, kept in ((0, "Nothing is written."), (1, f"The parts that were done are in {out}.")):
-        monkeypatch.setattr(command, "run_gpu", lambda *_, parts=parts, **__: (parts and write(out, {}), interrupted()))
+        monkeypatch.setattr(command, "run_gpu", lambda *_, parts=parts, **__: (parts and write(out, {}), stop()))
         assert bench("gpu", "--out", out) == 130
         assert capsys.readouterr().err.endswith(f"interrupted before the end. {kept}\n")
 
 
-def test_a_device_without_memory_for_a_bench_is_reported_in_one_line(
-    bench: Command, monkeypatch, tmp_path, capsys
-) -> None:
+def test_a_device_without_memory_for_a_bench_is_reported_in_one_line(bench, monkeypatch, tmp_path, capsys) -> None:
     """What a bench computes beside the engine has no budget: transformers' own generation, or a text's logits."""
-
-    def fails(error: Exception) -> Callable[..., None]:
-        def run(*_: object) -> None:
-            raise error
-
-        return run
-
-    monkeypatch.setattr(command, "run_roofline", fails(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")))
+    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+    monkeypatch.setattr(step_times, "run_roofline", raises(full))
     assert bench("roofline", "--json", tmp_path / "out.json") == 2
     said = capsys.readouterr().err
     assert said.startswith("python -m lab.bench roofline: The device ran out of memory.")
     assert said.count("\n") == 1
-    monkeypatch.setattr(command, "run_roofline", fails(RuntimeError("a bug")))
+    monkeypatch.setattr(step_times, "run_roofline", raises(RuntimeError("a bug")))
     with pytest.raises(RuntimeError, match="a bug"):
         bench("roofline", "--json", tmp_path / "out.json")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_table_is_printed_in_any_encoding_and_numbers_without_a_value_are_null(
-    bench: Command, measured, monkeypatch, tmp_path
-) -> None:
+def test_tables_and_records_hold_what_their_forms_cannot(bench, measured, monkeypatch, tmp_path) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
-    monkeypatch.setattr(command, "format_roofline", lambda result: "p − q, γ = 4")
     assert bench("roofline", "--json", tmp_path / "out.json") == 0
     assert "p − q, γ = 4" in written.getvalue().decode()
     write(out := tmp_path / "out.json", {"low": 1.5, "high": float("nan"), "ends": [float("inf"), -float("inf")]})
     assert json.loads(out.read_text()) == {"low": 1.5, "high": None, "ends": [None, None]}
-
-
-def test_a_table_has_the_widths_of_its_cells() -> None:
     table = format_table(["", "A", "long head"], [["first", "1.5 (1 to 2)", "x"], ["second row", "", "y"]])
     assert table.splitlines() == [
         "                       A  long head",
@@ -227,7 +191,7 @@ def test_a_table_has_the_widths_of_its_cells() -> None:
     ],
 )
 def test_what_is_wrong_is_reported_in_one_line_before_models_are_loaded(
-    bench: Command, monkeypatch, tmp_path, capsys, arguments: str, part: str
+    bench, monkeypatch, tmp_path, capsys, arguments: str, part: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
@@ -245,46 +209,51 @@ def test_what_is_wrong_is_reported_in_one_line_before_models_are_loaded(
 
 
 @pytest.mark.parametrize("name", ["ladder", "ab --b paged=true", "window", "roofline", "logprobs", "llama"])
-def test_more_tokens_than_the_context_leaves_are_refused(bench: Command, tmp_path, capsys, name: str) -> None:
+def test_more_tokens_than_the_context_leaves_are_refused(bench, tmp_path, capsys, name: str) -> None:
     """Fewer would be decoded than the record says."""
     assert bench(*name.split(), "--max-tokens", "5000", "--json", tmp_path / "record.json") == 2
     assert f"--max-tokens 5000 is too many: {command.load_engine().target.name}" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_of_prompts_has_one_a_line_and_no_byte_order_mark(bench: Command, monkeypatch, tmp_path) -> None:
+def test_a_file_of_prompts_has_one_a_line_and_no_byte_order_mark(bench, monkeypatch, tmp_path) -> None:
     """The mark, which some editors write, would be a token of the first prompt. Other separators are text."""
-    asked = []
-    monkeypatch.setattr(command, "run_ab", lambda engine, a, b, prompts, *_, **__: asked.extend(prompts) or {})
-    monkeypatch.setattr(command, "format_ab", lambda result: "")
+    asked = {}
+    monkeypatch.setattr(ab_test, "run_ab", lambda engine, **options: asked.update(options) or {})
+    monkeypatch.setattr(ab_test, "format_ab", lambda result: "")
     (file := tmp_path / "prompts.txt").write_bytes("\ufeffThe king\r\n \r\nA\u2028fox\x0c".encode())
-    assert bench("ab", "--b", "kv_dtype=int8", "--prompts", file, "--json", tmp_path / "ab.json") == 0
-    assert asked == ["The king", "A\u2028fox\x0c"]
+    how = ("--b", "kv_dtype=int8", "--temperature", "0.5", "--repeats", "2")
+    assert bench("ab", *how, "--prompts", file, "--json", tmp_path / "ab.json") == 0
+    assert asked["prompts"] == ["The king", "A\u2028fox\x0c"]
+    assert (asked["a"], asked["b"], asked["repeats"]) == (EngineConfig(), EngineConfig(kv_dtype="int8"), 2)
+    assert asked["sampling"].temperature == 0.5
+    assert asked["sampling"].max_tokens == 64
 
 
 @pytest.mark.parametrize("worse", [None, "a/worse"])
-def test_claims_name_their_models_and_need_a_mismatched_draft(
-    bench: Command, monkeypatch, tmp_path, worse: str | None
-) -> None:
+def test_claims_name_their_models_and_need_a_mismatched_draft(bench, monkeypatch, tmp_path, worse: str | None) -> None:
     """The embedded pair's is none for another target. One that is named is loaded once."""
+    problems = []
 
-    def run_claims(load, ids, *_: object, **__: object) -> dict:
-        problems = []
-        for pair in ("matched", "mismatched", "mismatched"):
-            try:
-                load(pair)
-            except LabError as error:
-                problems.append(str(error))
-        return {"claims": problems}
+    class Loading:
+        """Asks for the pairs that a claim may need; that is all it does."""
+
+        def __init__(self, load, **_):
+            for pair in ("matched", "mismatched", "mismatched"):
+                try:
+                    load(pair)
+                except LabError as error:
+                    problems.append(str(error))
 
     lab, drafts, out = command.load_engine(), [], tmp_path / "out.json"
     monkeypatch.setattr(command, "load_engine", lambda target, draft, **_: drafts.append(draft) or lab)
-    monkeypatch.setattr(command, "run_claims", run_claims)
-    monkeypatch.setattr(command, "format_claims", lambda result: "")
+    monkeypatch.setattr(report, "Trial", Loading)
+    monkeypatch.setattr(report, "CLAIMS", {})
+    monkeypatch.setattr(report, "read_claims", lambda args: {"ids": []})
     named = ["--mismatched", worse] if worse else []
     assert bench("claims", "--target", "a/target", "--draft", "a/draft", *named, "--json", out) == 0
     assert drafts == ["a/draft", *named[1:]]
     record = json.loads(out.read_text())
     assert (record["target"], record["dtype"]) == (lab.target.name, lab.dtype)
     assert record["drafts"] == dict.fromkeys(["matched", "mismatched"][: len(drafts)], lab.draft.name)
-    assert ["name a --mismatched too" in problem for problem in record["claims"]] == ([] if worse else [True, True])
+    assert ["name a --mismatched too" in problem for problem in problems] == ([] if worse else [True, True])

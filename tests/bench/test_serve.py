@@ -13,11 +13,11 @@ import torch
 
 from lab import EngineConfig, LabError
 from lab.bench import serving as bench
-from lab.bench.stock_batching import serve_stock
+from lab.bench.serving import serve_stock
 from lab.measure.interval import factor_interval
 from lab.measure.measuring import finish, take_turns
-from lab.measure.prompts import PROMPTS as OPENINGS
 from lab.measure.throughput import in_flight, latencies, serve, summarise
+from lab.measure.workload import PROMPTS as OPENINGS
 from lab.measure.workload import LogNormalLengths, exactly
 from lab.trace.events import StepTimed
 from tests import tiny_models
@@ -63,14 +63,14 @@ def test_time_to_first_token_counts_waiting():
 
 
 def test_the_clock_starts_when_all_requests_are_queued(lab, monkeypatch):
-    queued, submit = [], lab.submit
+    queued, prepare = [], lab.prepare
 
-    def slow(*request):
+    def slow(*request, **how):
         time.sleep(0.05)
-        queued.append(submit(*request))
+        queued.append(prepare(*request, **how))
         return queued[-1]
 
-    monkeypatch.setattr(lab, "submit", slow)
+    monkeypatch.setattr(lab, "prepare", slow)
     began = time.perf_counter()
     waited = []
     monkeypatch.setattr(

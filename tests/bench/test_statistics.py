@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from lab.measure.goodness_of_fit import g_test
 from lab.measure.interval import (
     MIN_SAMPLES,
     Interval,
     bootstrap,
     factor_interval,
+    g_test,
     median_interval,
     ratio_interval,
     share_interval,

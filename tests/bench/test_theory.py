@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import EngineConfig, SamplingParams
-from lab.measure.comparison import Spread
+from lab.measure.measuring import Spread
 from lab.measure.theory import speculated, speedup, without_speculation
 from lab.trace.events import Judged, StepTimed
 from lab.trace.run import Run

@@ -283,7 +283,8 @@ class Lab:
         )
 
     def seen(self) -> dict[str, Any]:
-        """What is on the stage now: tokens counted by origin, points counted by chart and trace.
+        """What is on the stage now: tokens counted by origin, points counted by chart and trace, squares by state and
+        those that are filled.
         Without a cache, the chart of recomputed tokens replaces that of the blocks."""
         return self.page.evaluate(
             """() => {
@@ -301,7 +302,12 @@ class Lab:
               const say = document.querySelector(".say").textContent;
               const text = [...document.querySelectorAll(".token .word")].map((word) => word.textContent).join("|");
               const second = document.querySelector(".stage").matches(".cacheless") ? "recomputed" : "blocks";
-              return { tokens, numbers, pass, say, text,
+              const squares = { live: 0, cached: 0, free: 0, fill: 0 };
+              for (const square of document.querySelectorAll("[data-chart=blocks] .squares .square")) {
+                squares[square.classList[1]] += 1;
+                squares.fill += square.style.getPropertyValue("--part") > "0%";
+              }
+              return { tokens, numbers, pass, say, text, squares,
                        rounds: points("rounds"), [second]: points(second), timing: points("timing") };
             }"""
         )

@@ -39,6 +39,9 @@ def assert_shows(lab: Lab, frames: list[Frame], seq: int) -> None:
     for name in ("rounds", "blocks", "timing"):
         drawn = list(seen[name].values())
         assert drawn == [sum(y is not None for y in trace["y"]) for trace in picture.columns[name]], name
+    rows = picture.columns["pool"][0]
+    counts = {state: rows.get("state", []).count(state) for state in ("live", "cached", "free")}
+    assert seen["squares"] == counts | {"fill": sum(fill > 0 for fill in rows.get("fill", []))}
     shown = {name: value for name, value in seen["numbers"].items() if name in picture.readouts}
     assert shown == {name: row[0] for name, row in picture.readouts.items()}
     assert lab.page.inner_text("[data-chart=blocks] .caption") == picture.captions["blocks"]
@@ -340,8 +343,8 @@ def test_a_link_opens_the_run_at_its_step_and_speed_until_settings_are_changed(v
     other.wait_for_instant(9)
     other.finish()
     again = other.seen()
-    assert [again[name] for name in ("text", "say", "rounds", "blocks")] == [
-        seen[name] for name in ("text", "say", "rounds", "blocks")
+    assert [again[name] for name in ("text", "say", "rounds", "squares")] == [
+        seen[name] for name in ("text", "say", "rounds", "squares")
     ]
     assert other.instant == 9
     assert other.page.input_value(".speed") == "0.2"

@@ -58,7 +58,7 @@ def test_everything_changes_during_a_run_and_repeated_runs_leave_no_nodes_behind
     assert made == sorted(made)
     assert len(set(made)) >= 3
     assert len({view["pass"] for view in views if view["pass"]}) >= 2
-    assert max(view["blocks"]["live"] for view in views) > views[-1]["blocks"]["live"] == 0
+    assert max(view["squares"]["live"] for view in views) > views[-1]["squares"]["live"] == 0
     assert lab.page.evaluate("document.getAnimations().length") == 0
 
     lab.open(max_tokens=60, seed=3)
@@ -98,10 +98,10 @@ def test_formats_paging_speculation_and_no_cache_take_visible_effect(visit: Visi
         if name == "kv_dtype":
             assert lab.ratio("kv") < 0.75
             assert value.upper() in lab.page.inner_text(".compared")
-        assert end["blocks"]["live"] == 0 < end["blocks"]["fill"]  # blocks given back stay visible
+        assert end["squares"]["live"] == 0 < end["squares"]["fill"]  # blocks given back stay visible
         lab.press("Home", "ArrowRight")
         lab.page.wait_for_function("document.querySelector('[data-chart=blocks] .plot')?.data?.[1].y.length > 0")
-        first = lab.seen()["blocks"]
+        first = lab.seen()["squares"]
         empty = first["live"] - first["fill"]
         assert empty <= 1 if name in ("paged", "speculative") else empty > 1, (
             "without paging, all are reserved at first"
@@ -169,7 +169,7 @@ def test_a_repeated_prompt_is_found_in_the_prefix_cache_and_evicted_from_a_small
     lab.toggle("enable_prefix_caching")
     first = lab.ran().seen()
     assert first["numbers"]["found"] == "0"  # no other test begins so
-    assert first["blocks"]["cached"] > 2
+    assert first["squares"]["cached"] > 2
     second = lab.ran().seen()
     assert second["text"] == first["text"]
     assert int(second["numbers"]["found"]) >= 32
@@ -177,14 +177,13 @@ def test_a_repeated_prompt_is_found_in_the_prefix_cache_and_evicted_from_a_small
     lab.wait_for_instant(1)
     assert second["numbers"]["found"] in lab.say.inner_text()
     lab.press("ArrowRight")
-    fills = "document.querySelector('[data-chart=blocks] .plot').data[4].marker.pattern.shape.includes('/')"
-    lab.page.wait_for_function(fills)  # this run holds the cached blocks
-    kept = second["blocks"]["cached"]
+    lab.page.wait_for_selector(".square.live[data-mark=found]")  # this run holds the cached blocks
+    kept = second["squares"]["cached"]
     lab.prompt.fill("The king's youngest daughter went down to the well, and there she saw")
     lab.until_asked(prompt="The king's youngest daughter went down to the well, and there she saw")
     lab.ran()
     lab.press("End", "ArrowLeft")  # its blocks are live once more
-    until(lambda: (now := lab.seen()["blocks"])["live"] > 16 - kept and now["cached"] < kept, 10)
+    until(lambda: (now := lab.seen()["squares"])["live"] > 16 - kept and now["cached"] < kept, 10)
 
 
 STOP = """() => new Promise((stopped) => {
@@ -222,7 +221,7 @@ def test_while_a_run_goes_on_none_begins_and_no_file_is_opened_and_stop_gives_th
     lab.finish()
     end = lab.seen()
     expect(lab.say).to_have_text(STOPPED)
-    assert end["blocks"]["live"] == 0
+    assert end["squares"]["live"] == 0
     assert 5 <= end["tokens"]["plain"] < 1000
     for button in ("#run", "#open"):
         expect(page.locator(button)).to_have_attribute("aria-disabled", "false")

@@ -13,8 +13,8 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from lab import Engine, Run
 from lessons.course import course
+from lessons.lesson import Curve
 from lessons.marking import mark
-from lessons.questions import Curve
 from tests import forked
 from tests.browser.pages import Lab
 from tests.browser.test_accessibility import violations

@@ -177,10 +177,8 @@ def test_the_numbers_decide_the_verdict(name, values, word) -> None:
 
 
 def test_every_rule_is_tried_on_more_than_one_side() -> None:
-    for name in CLAIMS:
-        words = {word for claim, _, word in CASES if claim == name}
-        assert "holds" in words, name
-        assert len(words) > 1, name
+    words = {name: {word for claim, _, word in CASES if claim == name} for name in CLAIMS}
+    assert [name for name, some in words.items() if "holds" not in some or len(some) < 2] == []
 
 
 @pytest.mark.parametrize(
@@ -249,24 +247,14 @@ def test_a_reason_is_given_only_where_it_is_one(name, values, part, there) -> No
     assert (part in decide(name, values).why) == there
 
 
-@pytest.mark.parametrize(("fit", "part"), [(0.9, "3 such sequences at once."), (1.0, "or 1 of a model with 64")])
-def test_a_size_is_also_given_in_sequences_of_every_head_if_one_fits(fit, part) -> None:
-    values = {"claimed": 80, "own": 10, "every": 9, "sequences": 3, "every_sequences": fit}
-    assert part in decide("seventy-80gb", values).needs
-
-
-def test_quotes_keep_their_qualifications_and_the_table_is_the_one_described() -> None:
-    assert "than naive HuggingFace pipelines" in CLAIMS["paged-throughput"].quote
-    assert "higher batching" in CLAIMS["paged-throughput"].quote
-    assert CLAIMS["redraw-p-minus-q"].quote.endswith("# Simplified")
-    assert CLAIMS["acceptance-rate"].quote.startswith("With a well-matched draft model")
+def test_quotes_are_a_few_words_and_the_table_is_the_one_described() -> None:
     ladder = CLAIMS["ladder"]
     for rate in ladder.experiment.keywords["claimed"].values():
         assert f" {rate}" in ladder.tested
     for name, claim in CLAIMS.items():
         assert claim.id == name
         assert "Holds if" in claim.rule
-        assert len(claim.quote.split()) <= 20  # a few words
+        assert len(claim.quote.split()) <= 20
 
 
 # -- intervals -------------------------------------------------------------------------------
@@ -309,14 +297,11 @@ def test_an_interval_counts_in_its_middle_and_only_where_it_changes_the_verdict(
     assert median("at_64", 1.0).spread == ""
 
 
-@pytest.mark.parametrize(("low", "high", "word"), [(0.61, 0.69, "holds"), (0.55, 0.75, "noisy")])
-def test_a_wide_interval_of_acceptance_meets_no_claim(low: float, high: float, word: str) -> None:
+def test_what_is_at_its_limit_by_chance_meets_no_claim() -> None:
     claimed = [Number(key, "", value) for key, value in ACCEPTED.items()]
-    shares = [Number(f"accepted: {kind}", kind, 0.65, "%", low=low, high=high) for kind in KINDS]
-    assert decided("acceptance-rate", *claimed, *shares).word == word
-
-
-def test_a_gain_that_is_at_its_limit_by_chance_gives_no_verdict() -> None:
+    for low, high, word in ((0.61, 0.69, "holds"), (0.55, 0.75, "noisy")):
+        shares = [Number(f"accepted: {kind}", kind, 0.65, "%", low=low, high=high) for kind in KINDS]
+        assert decided("acceptance-rate", *claimed, *shares).word == word
     fixed = TWO | by_kind(faster=(1.5, 1.2, 1.0, 0.5)) | by_kind(large=(2.02, 1.5, 1.2, 0.6))
     numbers = {key: Number(key, key, value) for key, value in fixed.items()}
     assert decided("two-to-three", *numbers.values()).word == "conditions"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import shlex
 import stat
 import sys
 from pathlib import Path
@@ -12,8 +12,7 @@ import pytest
 
 from lab import ConfigError, SamplingParams
 from lab.backends.cpu import build
-from lab.backends.cpu.native_model import NativeModel
-from lab.backends.cpu.native_support import native_step
+from lab.backends.cpu.native_model import NativeModel, native_step
 from lab.load import new_engine
 from lab.models.language_model import LanguageModel
 from lab.trace.events import FellBack
@@ -24,57 +23,44 @@ from tests.cpu.test_native import LLAMA, engines, exact
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _in_a_hurry():
-    """Compiles in a fifth of the time: how fast the step is does not matter here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "FLAGS", ("-O0", *(flag for flag in build.FLAGS if flag != "-O3")))
-        yield
-
-
-@pytest.fixture
-def kept(monkeypatch, tmp_path):
-    """The folder of compiled steps, empty, with nothing loaded yet."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    build.library.cache_clear()
-    yield tmp_path / "decode-lab"
-    build.library.cache_clear()
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    """A folder of compiled steps with one step in it."""
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder))
-        build.library.cache_clear()
-        build.library()
-        build.library.cache_clear()
-    return folder / "decode-lab"
-
-
-@pytest.fixture
-def made(kept, compiled):
-    """The compiled step in the folder."""
-    shutil.copytree(compiled, kept)
-    (made,) = kept.iterdir()
-    return made
-
-
-def loaded_anew():
-    build.library.cache_clear()
-    return build.library()
-
-
-def a_compiler(path: Path, script: str) -> str:
-    """Write a program for ``CC`` that runs ``script``."""
+def write_compiler(path: Path, script: str) -> str:
+    """A program for ``CC`` that runs ``script``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
     return str(path)
 
 
-@pytest.mark.slow
+@pytest.fixture
+def kept(monkeypatch, tmp_path):
+    """The folder of compiled steps, empty, with nothing loaded yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    build.library.cache_clear()
+    yield tmp_path / "cache" / "decode-lab"
+    build.library.cache_clear()
+
+
+@pytest.fixture
+def instant(monkeypatch, tmp_path) -> str:
+    """A compiler that puts out the step in use, at once."""
+    script = 'while [ "$1" != -o ]; do shift; done; cp {} "$2"'
+    compiler = write_compiler(tmp_path / "compiler", script.format(shlex.quote(build.library()._name)))
+    monkeypatch.setenv("CC", compiler)
+    return compiler
+
+
+@pytest.fixture
+def made(instant, kept) -> Path:
+    """The compiled step, in the folder and not loaded."""
+    build.library()
+    build.library.cache_clear()
+    (made,) = kept.iterdir()
+    whole = made.read_bytes()
+    made.unlink()  # still loaded: its numbers must not change
+    made.write_bytes(whole)
+    return made
+
+
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false", "true", "cc 'unclosed"])
 def test_without_a_compiler_torch_computes_and_the_run_says_so(monkeypatch, compiler):
@@ -100,26 +86,19 @@ def test_gcc_is_refused_on_windows(monkeypatch):
         build.library()
 
 
-@pytest.mark.parametrize("path", ["Program Files/cc.exe", r"a\b/LLVM\clang.exe"])
-def test_cc_may_be_a_path_with_spaces_and_backslashes(monkeypatch, tmp_path, path):
-    monkeypatch.setenv("CC", compiler := a_compiler(tmp_path / path, "false"))
-    assert build._compiler() == [compiler]
-
-
-def test_a_compiler_may_have_arguments(monkeypatch, kept, tmp_path):
-    script = f'test "$1" = --odd && shift && exec {shutil.which("cc")} "$@"'
-    monkeypatch.setenv("CC", f"{a_compiler(tmp_path / 'compiler', script)} --odd")
+def test_cc_may_have_arguments_or_be_a_path_with_spaces_and_backslashes(monkeypatch, instant, kept, tmp_path):
+    for path in ("Program Files/cc.exe", r"a\b/LLVM\clang.exe"):
+        monkeypatch.setenv("CC", compiler := write_compiler(tmp_path / path, "false"))
+        assert build._compiler() == [compiler]
+    script = f'test "$1" = --odd && shift && exec {instant} "$@"'
+    monkeypatch.setenv("CC", f"{write_compiler(tmp_path / 'picky', script)} --odd")
     assert build.library()
     assert len(list(kept.iterdir())) == 1
 
 
 def test_an_operating_system_error_does_not_stop_an_engine(monkeypatch, kept):
     """A full disk, say, is reported like a failure of the compiler."""
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(build.tempfile, "TemporaryDirectory", full)
+    monkeypatch.setattr(build.tempfile, "TemporaryDirectory", Mock(side_effect=OSError(28, "No space left on device")))
     engine = new_engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer())
     assert "No space left on device" in native_step(engine.target).failure
 
@@ -134,14 +113,14 @@ def test_packing_a_model_is_retried_after_a_failure(monkeypatch):
     assert native_step(model).model
 
 
-@pytest.mark.parametrize("damage", ["none", "empty", "cut", "zeros at its end"])
+@pytest.mark.parametrize("damage", ["none", "empty", "zeros at its end"])
 def test_only_a_damaged_step_is_compiled_again(made, damage):
     """As a power failure may leave it: loading it could crash the process."""
     whole, written = made.read_bytes(), made.stat().st_mtime_ns
     half = len(whole) // 2
     if damage != "none":
-        made.write_bytes({"empty": b"", "cut": whole[:half], "zeros at its end": whole[:half] + bytes(half)}[damage])
-    loaded_anew()
+        made.write_bytes(b"" if damage == "empty" else whole[:half] + bytes(half))
+    assert build.library()
     (after,) = made.parent.iterdir()
     assert after.read_bytes() == whole
     assert (after.stat().st_mtime_ns == written) == (damage == "none")
@@ -149,25 +128,19 @@ def test_only_a_damaged_step_is_compiled_again(made, damage):
 
 def test_a_step_that_cannot_be_loaded_is_compiled_again(monkeypatch, made):
     """Such as one built with another C library, in a home directory that two systems share."""
-    load, refused = build.ctypes.CDLL, []
-
-    def load_the_second(name):
-        if not refused:
-            refused.append(name)
-            raise OSError("version `GLIBC_2.38' not found")
-        return load(name)
-
-    monkeypatch.setattr(build.ctypes, "CDLL", load_the_second)
-    loaded_anew()
-    assert refused == [str(made)]
+    load = Mock(side_effect=[OSError("version `GLIBC_2.38' not found"), Mock()])
+    monkeypatch.setattr(build.ctypes, "CDLL", load)
+    build.library()
+    assert [call.args[0] for call in load.call_args_list] == [str(made)] * 2
 
 
-@pytest.mark.usefixtures("made")
-def test_another_processor_gets_a_step_of_its_own(monkeypatch, kept):
+def test_another_processor_gets_a_step_of_its_own_in_a_folder_only_its_owner_writes_to(monkeypatch, made):
     """On a processor without some of the step's instructions, the first of them would crash the process."""
+    made.parent.chmod(0o777)
     monkeypatch.setattr(build, "instructions", lambda: "fpu sse sse2")
-    loaded_anew()
-    assert len(list(kept.iterdir())) == 2
+    build.library()
+    assert len(list(made.parent.iterdir())) == 2
+    assert sys.platform == "win32" or stat.S_IMODE(made.parent.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("line", ["flags\t\t: fpu avx2", "Features\t: fp asimd", None])
@@ -179,27 +152,22 @@ def test_instructions_are_those_the_system_lists_if_any(monkeypatch, line):
     assert machine.processor_name() == "AMD EPYC" if line else machine.processor_name()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="its folders have no such modes")
-def test_the_folder_of_compiled_steps_is_writable_only_by_its_owner(kept):
-    kept.mkdir()
-    kept.chmod(0o777)
-    build.library()
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o700
-
-
+@pytest.mark.usefixtures("instant")
 @pytest.mark.parametrize("home", ["none", "not to be written to"])
 def test_without_a_home_the_step_is_compiled_in_a_temporary_folder(monkeypatch, tmp_path, home):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "file").touch()
     no_home = RuntimeError("Could not determine home directory.") if home == "none" else None
     # Root could write to any folder.
     monkeypatch.setattr(build.Path, "home", Mock(side_effect=no_home, return_value=tmp_path / "file"))
     with build._folder() as folder:
-        assert folder.parent == tmp_path
+        assert folder.parent == tmp_path / "temporary"
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    build.library.cache_clear()
     try:
-        assert loaded_anew().forward
+        assert build.library().forward
     finally:
         build.library.cache_clear()
-    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+    assert not list((tmp_path / "temporary").iterdir())

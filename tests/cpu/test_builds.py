@@ -16,16 +16,14 @@ import torch
 from lab import SamplingParams
 from lab.backends.cpu import build
 from lab.backends.cpu.native_model import NativeModel
+from lab.backends.cpu.native_sampler import sample
 from lab.backends.interface import NewTokens
-from lab.backends.torch.rejection_sampler import rejection_sample
 from lab.backends.torch.sampler import draw
 from lab.util.machine_info import instructions
-from tests.cpu.in_c import sample, verify
 from tests.cpu.test_native import llama, logits_of_both
+from tests.cpu.test_rejection import NOT_FINITE, assert_verified_as_by_torch, random_round
 from tests.pairwise import parametrize_pairwise
 
-NOT_FINITE = [0x7F800000, 0x7FC00000, 0x7FC000FF, 0x7FFFFFFF, 0xFFC00000 - 2**32, 0xFFFFFFFF - 2**32]
-"""The bits of infinity and of some NaNs."""
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 BUILDS = {
     "128 bits": ("-DVECTOR_BITS=128", *["-mno-avx"] * X86),
@@ -87,7 +85,7 @@ def test_non_finite_logits_show_in_their_row_of_p_and_give_a_token_of_the_vocabu
         logits.view(torch.int32)[0, where] = odd
     for sampling in ([SamplingParams()] * 2, [SamplingParams(), SamplingParams(temperature=0.8, top_k=3)]):
         for broken in (0, 1):
-            p, tokens = sample(logits.roll(broken, 0), sampling, torch.zeros(2, dtype=torch.float64), native=True)
+            p, tokens = sample(logits.roll(broken, 0), sampling, torch.zeros(2, dtype=torch.float64))
             assert p[broken].isnan().any() or odd == -math.inf
             assert p[1 - broken].isfinite().all()
             assert 0 <= tokens.min() <= tokens.max() < vocabulary
@@ -118,15 +116,6 @@ def test_every_build_draws_and_verifies_as_torch_to_the_last_bit(vocabulary):
     sampling = SamplingParams(temperature=0.9, top_k=vocabulary // 2, top_p=0.9)
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
-        logits = 2 * torch.randn(5, vocabulary, generator=generator)
-        u = torch.rand(5, 3, generator=generator, dtype=torch.float64)
-        q, tokens = sample(
-            logits[:4] + torch.randn(4, vocabulary, generator=generator),
-            [sampling] * 4,
-            u[:4, 0].contiguous(),
-            native=True,
-        )
-        p, _ = sample(logits, [sampling] * 5, None, native=True)
-        assert torch.equal(draw(q, u[:4, 0]), tokens)
-        (found,) = verify(logits, [sampling], [(tokens, q)], [u])
-        assert found[:2] == tuple(value.item() for value in rejection_sample(p, q, tokens, u[:-1, 1], u[:, 2]))
+        logits, u, round = random_round(generator, 4, vocabulary, sampling)
+        assert torch.equal(draw(round.draft.q, u[:4, 0]), round.draft.token_ids)
+        assert_verified_as_by_torch(logits, [round])

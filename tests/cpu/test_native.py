@@ -20,8 +20,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 
 from lab import EngineConfig, SamplingParams
-from lab.backends.cpu.native_model import NativeModel
-from lab.backends.cpu.native_support import native_step, refusal
+from lab.backends.cpu.native_model import NativeModel, native_step, refusal
 from lab.backends.interface import NewTokens
 from lab.backends.torch.torch_backend import TorchBackend
 from lab.engine.engine import Engine
@@ -190,7 +189,7 @@ def by_threads(threads: int) -> torch.Tensor:
 @pytest.fixture
 def _threads(monkeypatch):
     """As many threads as a test asks for, on however few cores."""
-    monkeypatch.setattr("lab.backends.cpu.threads.cores", lambda: 1000)
+    monkeypatch.setattr("lab.backends.cpu.cpu_count.cores", lambda: 1000)
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -321,10 +320,9 @@ def test_the_engine_gives_the_same_tokens_as_on_the_reference(monkeypatch, name,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", [0, 1], ids=["reference", "c"])
-def test_tokens_do_not_depend_on_torchs_default_dtype(which):
+def test_tokens_do_not_depend_on_torchs_default_dtype():
     """It is one for all threads, and transformers changes it while it loads a model: C would read half the numbers."""
-    engine = engines()[which]
+    engine = engines()[1]
     sampling = SamplingParams(max_tokens=12, ignore_eos=True, temperature=0.7, top_p=0.9, seed=5, logprobs=2)
 
     def generate():
@@ -341,15 +339,20 @@ def test_tokens_do_not_depend_on_torchs_default_dtype(which):
         torch.set_default_dtype(usual)
 
 
-@pytest.mark.parametrize("length", [200, 300])
-def test_a_draft_with_another_vocabulary_size_runs_on_torch_beside_the_step_in_c(length):
+def test_a_draft_with_another_vocabulary_size_runs_on_torch_beside_the_step_in_c():
     target = exact(LLAMA)
     draft = copy.deepcopy(target)
-    draft.resize_token_embeddings(length)  # makes up rows that need not be exact in bfloat16
+    draft.resize_token_embeddings(200)  # makes up rows that need not be exact in bfloat16
     for weight in (draft.get_input_embeddings().weight, draft.get_output_embeddings().weight):
         weight.data.copy_(weight.bfloat16().float())
     draft = LanguageModel(draft, "draft").with_vocabulary(tiny_models.VOCABULARY)
     engine = new_engine(LanguageModel(target, "target"), tiny_models.tokenizer(), draft)
+    # C writes logits as wide as the model's own vocabulary; read as wider ones they end past the memory of a round.
+    for width in (tiny_models.VOCABULARY + 99, tiny_models.VOCABULARY - 9):
+        resized = engine.target.with_vocabulary(width)
+        native_step(resized).prepare(resized)
+        assert native_step(resized).model is None
+        assert resized.rounded == engine.target.rounded
     assert (native_step(engine.target).model is None, native_step(engine.draft).model is None) == (False, True)
     for temperature in (0.0, 0.8):
         sampling = SamplingParams(max_tokens=20, ignore_eos=True, temperature=temperature, seed=5)
@@ -357,22 +360,6 @@ def test_a_draft_with_another_vocabulary_size_runs_on_torch_beside_the_step_in_c
         assert len(run.token_ids) == 20
         assert run.metrics.draft_acceptance_rate > 0
         assert not [event for event in run.events if isinstance(event, FellBack)]
-
-
-def test_a_model_that_ran_in_c_as_a_target_runs_on_torch_as_a_draft_of_another_vocabulary_size():
-    """The step in C writes logits as wide as the model's own vocabulary; read as wider ones they end past the memory of
-    a round."""
-    model = LanguageModel(exact(LLAMA), "model")
-    sampling = SamplingParams(max_tokens=6, ignore_eos=True)
-    as_target = new_engine(model, tiny_models.tokenizer())
-    before = as_target.generate("The king", sampling=sampling).token_ids
-    for width in (tiny_models.VOCABULARY + 99, tiny_models.VOCABULARY - 9):
-        draft = model.with_vocabulary(width)
-        native_step(draft).prepare(draft)
-        assert native_step(draft).model is None
-        assert draft.rounded == model.rounded
-    assert native_step(model).model is not None
-    assert as_target.generate("The king", sampling=sampling).token_ids == before
 
 
 def pass_costs(engine: Engine) -> PassCostModel:
@@ -387,15 +374,6 @@ def test_a_pass_reads_half_the_bytes_of_its_matrices():
     assert passes[0].flops == passes[1].flops
     reference, native = (pass_costs(engine).of([Span(0, 9, keep=0)]) for engine in (reference, native))
     assert reference.bytes - native.bytes == 2 * (matrices - 48 * tiny_models.VOCABULARY)  # the head is not read
-
-
-def test_non_finite_weights_end_the_run():
-    _, native = engines()
-    with torch.no_grad():
-        native.target.model.model.layers[0].self_attn.q_proj.weight[0, 0] = math.nan
-    run = native.generate("The king", sampling=SamplingParams(max_tokens=6))
-    assert run.reason == "error"
-    assert "not finite" in run.finished.message
 
 
 @pytest.mark.slow

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from lab import SamplingParams
 from lab.backends.cpu.native_model import NativeModel
+from lab.backends.cpu.native_sampler import sample
 from lab.backends.interface import NewTokens
+from lab.backends.torch import sampler
 from lab.backends.torch.sampler import distribution, draw
 from lab.kv_cache.block_pool import BlockPool
-from tests.cpu.in_c import sample
 from tests.cpu.test_native import llama, storage_of, table
 
 ROWS = st.lists(st.sampled_from((0.0, 0.01, 0.8, 1.0, 5.0)), min_size=1, max_size=5)
@@ -33,7 +34,7 @@ def test_distributions_are_close_to_those_of_torch_and_draws_are_exact(temperatu
     generator = torch.Generator().manual_seed(seed)
     logits = spread * torch.randn(len(temperatures), vocabulary, generator=generator)
     u = torch.rand(len(temperatures), generator=generator, dtype=torch.float64)
-    p, tokens = sample(logits, params(temperatures), u, native=True)
+    p, tokens = sample(logits, params(temperatures), u)
     torch.testing.assert_close(p, distribution(logits, params(temperatures)), rtol=2e-5, atol=1e-30)
     torch.testing.assert_close(p.sum(-1), torch.ones(len(temperatures)))
     drawn = draw(p, u)
@@ -45,7 +46,7 @@ def test_distributions_are_close_to_those_of_torch_and_draws_are_exact(temperatu
 def test_draws_at_the_ends_of_the_distribution(u):
     """A point at either end of the sum still falls on a token, and tokens without weight are not drawn."""
     logits = torch.tensor([[-math.inf, 0.0, -math.inf, 1.0, -math.inf]])
-    p, token = sample(logits, params([1.0]), torch.tensor([u], dtype=torch.float64), native=True)
+    p, token = sample(logits, params([1.0]), torch.tensor([u], dtype=torch.float64))
     assert token.item() == (3 if u else 1)
     assert not p[0, [0, 2, 4]].any()
 
@@ -53,7 +54,7 @@ def test_draws_at_the_ends_of_the_distribution(u):
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor always keeps them")
 def test_all_threads_treat_denormals_as_the_calling_thread_does(monkeypatch):
     """Whatever the setting of the thread that started them, and again after the setting has changed."""
-    monkeypatch.setattr("lab.backends.cpu.threads.cores", lambda: 1000)
+    monkeypatch.setattr("lab.backends.cpu.cpu_count.cores", lambda: 1000)
     logits = torch.zeros(8, 40)
     logits[:, 5:] = -86.99  # gives denormal probabilities
     before, found = torch.get_num_threads(), {}
@@ -62,7 +63,7 @@ def test_all_threads_treat_denormals_as_the_calling_thread_does(monkeypatch):
             for threads in (1, 4):
                 torch.set_num_threads(threads)
                 torch.set_flush_denormal(flushed)
-                p, _ = sample(logits, params([1.0] * 8), None, native=True)
+                p, _ = sample(logits, params([1.0] * 8), None)
                 torch.set_flush_denormal(False)
                 assert torch.equal(p, found.setdefault(flushed, p))
     finally:
@@ -84,8 +85,8 @@ def test_top_k_and_top_p_keep_the_likeliest(vocabulary, spread, top_k, top_p, se
     """With ties: the logits are rounded."""
     generator = torch.Generator().manual_seed(seed)
     logits = (spread * torch.randn(1, vocabulary, generator=generator)).mul(4).round().div(4)
-    whole, _ = sample(logits, [SamplingParams(temperature=1.0)], None, native=True)
-    cut, _ = sample(logits, [SamplingParams(temperature=1.0, top_k=top_k, top_p=top_p)], None, native=True)
+    whole, _ = sample(logits, [SamplingParams(temperature=1.0)], None)
+    cut, _ = sample(logits, [SamplingParams(temperature=1.0, top_k=top_k, top_p=top_p)], None)
     order = whole[0].double().sort(descending=True, stable=True)
     of_top_k = order.values[: top_k or vocabulary]
     left = int(cut.count_nonzero())
@@ -105,18 +106,18 @@ def test_top_k_and_top_p_cut_off_what_torch_cuts_off(top_k, top_p, seed):
     """The examples are fixed: in none does a sum come as near to ``top_p`` as float32 rounds."""
     logits = 2 * torch.randn(3, 50, generator=torch.Generator().manual_seed(seed))
     cut = [SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p) for temperature in (0.0, 0.7, 1.3)]
-    p, tokens = sample(logits, cut, None, native=True)
+    p, tokens = sample(logits, cut, None)
     torch.testing.assert_close(p, distribution(logits, cut), rtol=2e-5, atol=1e-30)
     assert torch.equal(tokens, logits.argmax(-1))
 
 
-@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("sample", [sample, sampler.sample], ids=["c", "torch"])
 @pytest.mark.parametrize("cut", [{"top_k": 5}, {"top_p": 0.15}, {"top_p": 5 / 32}, {"top_k": 20, "top_p": 0.24}])
-def test_of_equally_likely_tokens_the_lowest_ids_are_kept(native, cut):
+def test_of_equally_likely_tokens_the_lowest_ids_are_kept(sample, cut):
     """On torch and in C alike: otherwise one seed would give two texts."""
     logits = torch.zeros(2, 64)
     logits[:, ::2] = -100.0  # the others, half of all, share the probability
-    p, _ = sample(logits, [SamplingParams(temperature=1.0, **cut)] * 2, None, native=native)
+    p, _ = sample(logits, [SamplingParams(temperature=1.0, **cut)] * 2, None)
     assert [row.nonzero()[:, 0].tolist() for row in p] == [[1, 3, 5, 7, 9]] * 2
 
 
@@ -157,7 +158,7 @@ def test_drafting_in_one_call_equals_drafting_step_by_step_bit_for_bit(lengths, 
     for i in range(width):
         active = [s for s, window in enumerate(windows) if window > i]
         logits = native.step([batch[s] for s in active], layers, storage)
-        p, chosen = sample(logits, [samplings[s] for s in active], u[active, i], native=True)
+        p, chosen = sample(logits, [samplings[s] for s in active], u[active, i])
         for row, s in enumerate(active):
             assert chosen[row] == tokens[s, i]
             assert torch.equal(p[row], q[s, i])

@@ -1,9 +1,14 @@
-"""Which models the step in C computes, and that all others run on torch."""
+"""Which models the step in C computes, and how it packs their weights: in which order, in which memory, and anew when
+they change. All others run on torch."""
 
 from __future__ import annotations
 
 import copy
+import gc
+import mmap
 import re
+import weakref
+from typing import ClassVar
 
 import pytest
 import torch
@@ -11,12 +16,14 @@ from torch import nn
 from transformers import LlamaConfig
 
 from lab import ConfigError, SamplingParams, load_engine
-from lab.backends.cpu.native_support import native_step, packed_parameters, refusal
+from lab.backends.cpu.native_model import NativeModel, native_step, packed_parameters, refusal
+from lab.backends.cpu.structs import pack
+from lab.backends.interface import NewTokens
 from lab.load import new_engine
 from lab.models.language_model import LanguageModel
 from lab.trace.events import FellBack
 from tests import tiny_models
-from tests.cpu.test_native import FAMILIES, LLAMA, SHAPE, exact
+from tests.cpu.test_native import FAMILIES, LLAMA, SHAPE, engines, exact, llama, native_llama
 
 ROPE = {"rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 
@@ -26,7 +33,6 @@ ROPE = {"rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings"
     [
         ({"hidden_act": "gelu"}, "activation is gelu"),
         ({"hidden_size": 72, "head_dim": 16}, "multiples of 16"),
-        ({"intermediate_size": 72}, "multiples of 16"),
         ({"head_dim": 24}, "multiples of 16"),
         ({"rope_parameters": ROPE | {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial"),
         ({"rope_parameters": ROPE | {"rope_type": "dynamic"}}, r"changes with the length \(dynamic\)"),
@@ -47,6 +53,9 @@ def test_models_the_step_in_c_does_not_support_run_on_torch():
     model = exact(LLAMA)
     assert "float32" in refusal(LanguageModel(copy.deepcopy(model).bfloat16(), "half"))
     assert "gpt2" in refusal(LanguageModel(tiny_models.random_model("gpt2"), "gpt2"))
+    adapted = copy.deepcopy(model)
+    adapted.model.layers[0].mlp.up_proj = type("Adapted", (nn.Linear,), {})(48, 80, bias=False)
+    assert "plain" in refusal(LanguageModel(adapted, "adapted"))
     with torch.no_grad():
         model.lm_head.weight[3, 3] = 1 / 3
     refused = LanguageModel(model, "fine")
@@ -74,9 +83,6 @@ def test_the_copied_parameters_are_those_of_all_matrices(config):
         ({}, True),
         ({"dtype": torch.bfloat16}, True),
         ({"dtype": torch.float16}, False),
-        ({"dtype": torch.float32}, False),
-        ({"hidden_act": "gelu"}, False),
-        ({"intermediate_size": 72}, False),
         ({"quantization_config": {"quant_method": "gptq"}}, False),
     ],
 )
@@ -98,10 +104,75 @@ def test_the_step_in_c_is_the_default_on_a_cpu():
         load_engine(device="cpu", kernels="fast")
 
 
-def test_a_model_with_other_than_plain_matrices_is_refused():
-    class Adapted(nn.Linear):
-        pass
+# -- packing ---------------------------------------------------------------------------------------
 
-    model = exact(LLAMA)
-    model.model.layers[0].mlp.up_proj = Adapted(48, 80, bias=False)
-    assert "plain" in refusal(LanguageModel(model, "adapted"))
+
+def test_changed_weights_are_packed_again():
+    reference, native = engines()
+    sampling = SamplingParams(max_tokens=6, ignore_eos=True)
+    before = native.generate("The king", sampling=sampling).token_ids
+    for engine in (reference, native):
+        with torch.no_grad():
+            weight = engine.target.model.model.layers[1].mlp.down_proj.weight
+            weight.copy_((-weight).bfloat16().float())
+    after = native.generate("The king", sampling=sampling)
+    assert after.token_ids == reference.generate("The king", sampling=sampling).token_ids != before
+
+
+def test_matrices_are_packed_in_blocks_padded_with_zeros():
+    weight = torch.arange(40 * 6, dtype=torch.float32).view(40, 6)
+    packed = pack(weight, 16)
+    assert packed.shape == (2, 3, 32, 2)
+    assert packed[0, 2, 3, 1] == weight[3, 5]
+    assert packed[0, 2, 19, 0] == weight[19, 4].bfloat16()
+    assert packed[1, 1, 7, 0] == weight[39, 2].bfloat16()
+    assert not packed[1, :, 8:].any()
+
+
+class Memory(mmap.mmap):
+    """A mapping that is tracked for as long as it exists."""
+
+    there: ClassVar[weakref.WeakSet[Memory]] = weakref.WeakSet()
+
+    def __new__(cls, *arguments, **named):
+        made = super().__new__(cls, *arguments, **named)
+        cls.there.add(made)
+        return made
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="pages are of one size here")
+def test_the_memory_of_packed_weights_is_freed(monkeypatch):
+    """When a model is deleted, and when changed weights are packed in their place."""
+    monkeypatch.setattr("lab.backends.cpu.structs.mmap.mmap", Memory)
+    model = LanguageModel(exact(LLAMA), "llama")
+    native_step(model).prepare(model)
+    (first,) = Memory.there
+    matrices = [module.weight for module in model.model.modules() if isinstance(module, nn.Linear)]
+    assert len(first) >= 2 * sum(weight.numel() for weight in matrices)
+    del first
+    with torch.no_grad():
+        matrices[0].neg_()
+    native_step(model).prepare(model)
+    assert len(Memory.there) == 1
+    del model
+    gc.collect()
+    assert not Memory.there
+
+
+@pytest.mark.parametrize("system", ["has no large pages", "grants none", "grants no memory of its own"])
+@torch.inference_mode()
+def test_without_large_pages_weights_are_packed_into_ordinary_ones(monkeypatch, system):
+    def refuse(*_, **__):
+        raise OSError
+
+    if system == "has no large pages":
+        monkeypatch.delattr("lab.backends.cpu.structs.mmap.MADV_HUGEPAGE", raising=False)
+        monkeypatch.delattr("lab.backends.cpu.structs.mmap.MAP_ANONYMOUS", raising=False)
+    elif system == "grants none":
+        monkeypatch.setattr(Memory, "madvise", refuse)
+        monkeypatch.setattr("lab.backends.cpu.structs.mmap.mmap", Memory)
+    else:
+        monkeypatch.setattr("lab.backends.cpu.structs.mmap.mmap", refuse)
+    batch = [NewTokens(torch.arange(9), 0, None, 9)]
+    expected = native_llama().step(batch, llama().layers, None)
+    assert torch.equal(NativeModel(llama()).step(batch, llama().layers, None), expected)

@@ -24,9 +24,9 @@ from triton.backends.compiler import GPUTarget
 from lab import EngineConfig, SamplingParams, load_engine
 from lab.backends.gpu import fused_kernels as kernels
 from lab.backends.gpu import fused_product as product
+from lab.backends.gpu import launching as interpreter
 from lab.backends.gpu import paged_attention as attend_kernel
 from lab.backends.gpu import store_kv as store_kernel
-from lab.backends.gpu import triton_interpreter as interpreter
 
 PROMPT = "Once upon a time there was a poor miller who had three sons, and when he grew old he said,"
 DRAFT = {"paged": True, "speculative": "draft"}

@@ -14,7 +14,7 @@ import torch
 from lab import SamplingParams
 from lab.backends.torch.rejection_sampler import Acceptance, greedy_verify, rejection_sample
 from lab.backends.torch.sampler import distribution, draw
-from lab.measure.goodness_of_fit import g_test
+from lab.measure.interval import g_test
 
 VOCABULARY = 8
 ROUNDS = 200_000

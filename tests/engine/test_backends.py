@@ -10,8 +10,7 @@ import torch
 
 from lab import ConfigError, EngineConfig, Run, SamplingParams, load_engine
 from lab.backends.choose import choose_kernels
-from lab.backends.cpu.native_model import NativeModel
-from lab.backends.cpu.native_support import native_step
+from lab.backends.cpu.native_model import NativeModel, native_step
 from lab.engine import processor as intake
 from lab.measure.difference import first_differences, read_again
 from lab.models.language_model import LanguageModel

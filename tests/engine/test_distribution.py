@@ -9,7 +9,7 @@ from lab import EngineConfig, SamplingParams
 from lab.backends.torch import batched_verification as outcome
 from lab.backends.torch.sampler import distribution
 from lab.load import new_engine
-from lab.measure.goodness_of_fit import g_test
+from lab.measure.interval import g_test
 from lab.trace.events import Proposed
 from tests.engine.test_acceptance import REJECT_BELOW, redraws_from_p
 from tests.scripted_model import ScriptedModel

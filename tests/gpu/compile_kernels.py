@@ -3,11 +3,7 @@
 Triton brings its own assembler, so everything up to the machine code is done; only the launch is left out.
 Prints a line for each kernel: its name, the rows of a tile (0: it has none), its warps, its bytes of shared memory, per
 thread the registers and the bytes spilled from them, and how many loads, stores and requests for lines come before it
-waits for the kernel ahead (-1: it does not wait). For attention there follow the KV format and the dtype; if few rows
-in bfloat16 attend, as decoded tokens do, also the instructions of the inner loop: of all warps, per 64 positions, and
-those that load a single byte from shared memory.
-For a product: its kind, the instructions of all its warps per KB of the matrix, how many of its tiles lie in shared
-memory in a layout that gives tensor cores bank conflicts, and its loads from memory after the loop.
+waits for the kernel ahead (-1: it does not wait). For attention there follows the KV format.
 """
 
 from __future__ import annotations
@@ -38,44 +34,13 @@ def compile_only(self: triton.JITFunction, *args: object, grid: object, warmup: 
     binary = run(self, *args, grid=grid, warmup=True, **kwargs)
     with NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(binary.asm["cubin"])
-        looked_into = "GATED" in kwargs or (kwargs.get("ROWS", 64) <= 16 and str(kwargs.get("DTYPE")) == "bf16")
-        wanted = ["-res-usage", "-sass"] if looked_into else ["-res-usage"]  # slow: half a second
-        command = [CUOBJDUMP, *wanted, file.name]
-        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        shown = subprocess.run([CUOBJDUMP, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
     ahead, waits, _ = binary.asm["ptx"].partition("griddepcontrol.wait")
     ahead = [len(re.findall(kind, ahead)) if waits else -1 for kind in AHEAD]
-    of_a_thread = re.search(r"REG:(\d+) STACK:(\d+)", shown).groups()
-    loop = []
-    if "GATED" in kwargs:
-        kind = "gated" if kwargs["GATED"] else "normed" if kwargs["NORMED"] else "added"
-        kilobytes = kwargs["OUTPUTS"] * kwargs["INPUTS"] * 2 * (1 + kwargs["GATED"]) / 1024
-        slow = re.findall(r"swizzled_shared<{vec = 1, .*order = \[\d, \d\]", binary.asm["ttgir"])
-        body, after = longest_loop(shown)
-        late = sum(bool(re.search(r"\bLDG\b", instruction)) for instruction in after)
-        loop = [kind, round(len(body) * kwargs["num_warps"] / kilobytes), len(slow), late]
-    if "COLUMNS" in kwargs:
-        loop = [kwargs["FORMAT"], kwargs["DTYPE"]]
-        if looked_into:
-            body, _ = longest_loop(shown)
-            bytewise = sum("LDS.U8" in instruction or "LDS.S8" in instruction for instruction in body)
-            loop += [len(body) * kwargs["num_warps"] * 64 // kwargs["COLUMNS"], bytewise]
-    print(
-        self.__name__, kwargs.get("ROWS", 0), kwargs["num_warps"], binary.metadata.shared, *of_a_thread, *ahead, *loop
-    )
-
-
-def longest_loop(code: str) -> tuple[list[str], list[str]]:
-    """The longest run of instructions from the target of a backward jump to the jump; and those behind it."""
-    found = re.findall(r"/\*([0-9a-f]{4,})\*/ +(.+?) *;", code)
-    places = {int(address, 16): place for place, (address, _) in enumerate(found)}
-    instructions = [instruction for _, instruction in found]
-    loops = [
-        (places[int(jump[1], 16)], place + 1)
-        for place, instruction in enumerate(instructions)
-        if (jump := re.search(r"\bBRA\b.* `?\(?0x([0-9a-f]+)", instruction))
-    ]
-    start, stop = max(loops, key=lambda loop: loop[1] - loop[0])
-    return instructions[start:stop], instructions[stop:]
+    registers = re.search(r"REG:(\d+) STACK:(\d+)", shown).groups()
+    form = [kwargs["FORMAT"]] if "COLUMNS" in kwargs else []
+    rows = kwargs.get("ROWS", 0)
+    print(self.__name__, rows, kwargs["num_warps"], binary.metadata.shared, *registers, *ahead, *form)
 
 
 AHEAD = r"ld\.global|cp\.async", r"st\.global", r"prefetch\.global"

@@ -63,11 +63,6 @@ def on_a_gpu(modules: Iterable[object] = (), **attributes: object) -> SimpleName
     return SimpleNamespace(model=model)
 
 
-def test_a_model_that_synchronises_in_every_layer_is_not_captured():
-    assert graphs.can_be_captured(on_a_gpu(is_loaded_in_8bit=False))
-    assert not graphs.can_be_captured(on_a_gpu(is_loaded_in_8bit=True))
-
-
 class Looked(TorchDispatchMode):
     """Whether a number was read from a tensor, for which the host would have to wait for a GPU."""
 
@@ -105,6 +100,7 @@ def test_a_model_is_captured_if_its_rotary_embedding_never_asks_for_a_number(kin
             rotary(torch.zeros(1, 3, 64), torch.arange(3)[None])
     assert now.looked is waits
     assert graphs.can_be_captured(on_a_gpu([torch.nn.Linear(1, 1), rotary])) is not waits
+    assert not graphs.can_be_captured(on_a_gpu(is_loaded_in_8bit=True))
     rotary.rope_type = {"full_attention": kind}  # as in models with several types of layers
     assert graphs.can_be_captured(on_a_gpu([rotary])) is not waits
 

@@ -41,14 +41,9 @@ def test_an_rms_norm_is_close_to_float64(dtype, size):
 @parametrize_pairwise(size=[1, 96, 1536], dtype=DTYPES)
 def test_a_swiglu_gate_is_close_to_float64(dtype, size):
     gate_up = (4 * torch.randn(3, 2 * size, device=DEVICE)).to(dtype)
+    gate_up[:2, 0] = torch.tensor([-2e3, 2e3])  # closed, and wide open: neither overflows
     gate, up = gate_up.double().chunk(2, -1)
     assert error(swiglu(gate_up), F.silu(gate) * up) < 1
-
-
-def test_a_closed_or_wide_open_gate_does_not_overflow():
-    """Neither for a large negative input nor for a large positive one."""
-    out = swiglu(torch.tensor([[-1e4, 1e4, 0, 2, 2, 2]], device=DEVICE))
-    assert out.tolist() == [[0, 2e4, 0]]
 
 
 def angles(tokens: int, dim: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

@@ -32,37 +32,27 @@ def _shift(x):
     tl.store(x + i, tl.load(x + i + 1))
 
 
-def test_programs_that_touch_separate_memory_run():
-    x, out = torch.arange(11), torch.zeros(11, dtype=torch.int64)
-    _copy[3,](out, x, 11, 4, SIZE=4)
-    assert torch.equal(out, x)
-    _copy[3,](x[1:10], x[1:10], 9, 4, SIZE=4)  # in place: each program its own part
-    assert torch.equal(out, x)
-
-
 @pytest.mark.parametrize("shorter", ["x", "out"])
 def test_memory_beside_a_tensor_is_neither_read_nor_written(shorter):
-    """Not even where it belongs to another tensor, and so could be read."""
+    """Not even where it belongs to another tensor, and so could be read. Programs may share a tensor."""
+    x, out = torch.arange(11), torch.zeros(11, dtype=torch.int64)
+    _copy[3,](out, x, 11, 4, SIZE=4)
+    _copy[3,](x[1:10], x[1:10], 9, 4, SIZE=4)  # in place: each program its own part
+    assert torch.equal(out, x)
     tensors = {"out": torch.zeros(16), "x": torch.zeros(16)}
     tensors[shorter] = torch.zeros(16)[:11]
     with pytest.raises(triton.runtime.errors.InterpreterError, match=r"IndexError.*of none of"):
         _copy[3,](tensors["out"], tensors["x"], 12, 4, SIZE=4)
 
 
-def test_two_programs_must_not_store_to_one_place():
+def test_two_numbers_must_not_be_stored_to_one_place_nor_loaded_from_where_another_program_stores():
     with pytest.raises(RuntimeError, match="two programs store"):
         _copy[3,](torch.zeros(11), torch.zeros(11), 11, 3, SIZE=4)
-
-
-def test_a_store_needs_a_separate_place_for_each_number():
     slots = torch.tensor([3, 1, 0, 2])
     _scatter[1,](out := torch.zeros(4, dtype=torch.int32), slots, SIZE=4)
     assert out.tolist() == [2, 1, 3, 0]
     slots[3] = 1
     with pytest.raises(triton.runtime.errors.InterpreterError, match="two numbers are stored"):
         _scatter[1,](out, slots, SIZE=4)
-
-
-def test_a_program_must_not_load_what_another_stores():
     with pytest.raises(RuntimeError, match="loads what another one stores"):
         _shift[3,](torch.zeros(4))

@@ -33,13 +33,6 @@ def test_softmax_and_argmax_are_torchs(size, scale, low, masked):
     assert torch.equal(largest, logits.argmax(-1))
 
 
-def test_of_equal_numbers_the_first_is_chosen():
-    logits = torch.zeros(3, 3 * CHUNK, device=DEVICE)
-    logits[1, [CHUNK + 7, CHUNK + 9, 2 * CHUNK + 1]] = 1
-    logits[2, 2 * CHUNK + 5 :] = 2
-    assert softmax(logits)[1].tolist() == [0, CHUNK + 7, 2 * CHUNK + 5]
-
-
 def test_tokens_that_cannot_be_have_probability_0_and_what_is_not_finite_is_noticed():
     """Whole chunks may be minus infinity, as where a vocabulary is padded. A row with NaN has no distribution."""
     logits = torch.full((4, 3 * CHUNK - 5), -torch.inf, device=DEVICE)

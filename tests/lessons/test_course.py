@@ -9,11 +9,10 @@ from typing import get_args
 
 import pytest
 
-from lessons.course import FOLDER, LessonError, course, read
+from lessons.course import FOLDER, LessonError, Source, course, read
 from lessons.experiments import Preset
-from lessons.source import Source
-from lessons.units import UNITS
-from lessons.views import AnyView
+from lessons.lesson import AnyView
+from lessons.template import UNITS
 
 GOOD = """---
 title: A lesson

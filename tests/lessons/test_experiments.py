@@ -16,13 +16,12 @@ from pydantic import ValidationError
 
 from lab import Engine, load_engine
 from lab.config import EngineConfig, SamplingParams
-from lab.engine.engine import Request
 from lab.errors import LabError
 from lab.measure.theory import speculated
 from lab.measure.workload import exactly
 from lab.trace.run import Run
 from lessons.course import course
-from lessons.experiments import Batches, Measured, Rules, Runs, Work
+from lessons.experiments import Batches, Rules, Runs, whole
 from lessons.experiments.batches import serve
 from lessons.experiments.rules import RULES, by_rule, law_of, moved, parts_of, variation
 from lessons.experiments.runs import figures, figures_of
@@ -31,14 +30,6 @@ from tests import tiny_models
 from tests.visualize.conftest import script
 
 pytestmark = pytest.mark.slow
-
-
-def finished(work: Work) -> Measured:
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            return end.value
 
 
 @st.composite
@@ -69,7 +60,7 @@ def test_by_calculation_every_rule_but_redrawing_from_p_is_exact(pair: tuple[tor
 def test_draws_agree_with_the_calculation() -> None:
     """40,000 draws of 8 words stray from their own distribution by 0.5% on average, a third of the tolerance; the
     wrong rule is 22% away."""
-    found = finished(Rules(draws=40_000).work(_no_engine, threading.Event(), lambda words, share: None)).figures
+    found = whole(Rules(draws=40_000).work(_no_engine, threading.Event(), lambda words, share: None)).figures
     for rule in RULES:
         assert abs(found[rule]["distance"] - found[rule]["law_distance"]) < 0.015
         assert abs(found[rule]["accepted"] - found[rule]["law_accepted"]) < 0.015
@@ -103,26 +94,49 @@ def _no_engine(pair: str) -> Engine:
     raise AssertionError("a rule asks for no engine")
 
 
+def batched(**settings: dict) -> dict[str, dict]:
+    """The figures of each setting, measured once on the embedded pair."""
+    batches = Batches.model_validate({"settings": settings, "repeats": 1})
+    return whole(batches.work(lambda pair: load_engine(), threading.Event(), lambda words, share: None)).figures
+
+
 def test_paged_blocks_let_more_requests_share_a_pool() -> None:
-    engine = load_engine()
     small = {"requests": 6, "output_tokens": 40, "num_blocks": 12}
-    batches = Batches.model_validate({"settings": {"reserved": small, "paged": small | {"paged": True}}, "repeats": 1})
-    found = finished(batches.work(lambda pair: engine, threading.Event(), lambda words, share: None)).figures
+    found = batched(reserved=small, paged=small | {"paged": True})
     reserved, paged = found["reserved"], found["paged"]
-    assert set(reserved) == set(batches.names()["reserved"])
+    assert set(reserved) == set(Batches.model_validate({"settings": {"a": small}}).names()["a"])
     assert reserved["output_tokens"] == paged["output_tokens"] == [240]
     assert reserved["most_sequences"][0] < paged["most_sequences"][0]
     assert reserved["wasted_share"][0] > paged["wasted_share"][0]
 
 
+def test_requests_are_decoded_one_at_a_time_without_a_cache_and_with_a_shared_prefix() -> None:
+    few, shared = {"requests": 3, "output_tokens": 6, "paged": True}, {"requests": 10, "output_tokens": 2}
+    shared |= {"system_tokens": 100, "paged": True}
+    found = batched(
+        one=few | {"at_once": 1},
+        all=few,
+        uncached={"requests": 2, "output_tokens": 2, "kv_cache": False},
+        computed=shared,
+        shared=shared | {"enable_prefix_caching": True},
+    )
+    assert (found["one"]["most_sequences"], found["all"]["most_sequences"]) == ([1], [3])
+    for figure in ("prompt_tokens", "output_tokens"):
+        assert found["one"][figure] == found["all"][figure]
+    assert found["uncached"]["wasted_share"] == [0]
+    assert found["computed"]["prompt_tokens"] == found["shared"]["prompt_tokens"]
+    assert found["computed"]["cached_prompt_tokens"] == [0]
+    assert found["shared"]["cached_prompt_tokens"][0] >= 96  # by the requests that did not fit into the first step
+
+
 def test_the_clock_of_a_batch_starts_when_all_requests_are_queued(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, submit = tiny_models.engine("llama"), Engine.submit
+    engine, prepare = tiny_models.engine("llama"), Engine.prepare
 
-    def slow(self: Engine, *request: object) -> Request:
+    def slow(self: Engine, *request: object, **how: object) -> object:
         time.sleep(0.2)
-        return submit(self, *request)
+        return prepare(self, *request, **how)
 
-    monkeypatch.setattr(Engine, "submit", slow)
+    monkeypatch.setattr(Engine, "prepare", slow)
     jobs = exactly(["The king", "A fox", "Long ago"], [8, 8, 8])
     began = time.perf_counter()
     figures = serve(engine, jobs, EngineConfig(), threading.Event(), lambda share: None)
@@ -136,35 +150,6 @@ def test_an_answer_of_one_token_is_measured_with_the_others() -> None:
     assert figures["output_tokens"] == 9
     with pytest.raises(LabError, match="no time between tokens"):
         serve(engine, exactly(prompts, [1, 1]), EngineConfig(), threading.Event(), lambda share: None)
-
-
-def test_the_same_requests_can_be_decoded_one_at_a_time() -> None:
-    engine = load_engine()
-    some = {"requests": 3, "output_tokens": 6, "paged": True}
-    batches = Batches.model_validate({"settings": {"one": some | {"at_once": 1}, "all": some}, "repeats": 1})
-    found = finished(batches.work(lambda pair: engine, threading.Event(), lambda words, share: None)).figures
-    assert (found["one"]["most_sequences"], found["all"]["most_sequences"]) == ([1], [3])
-    for figure in ("prompt_tokens", "output_tokens"):
-        assert found["one"][figure] == found["all"][figure]
-
-
-def test_requests_can_run_without_a_cache() -> None:
-    engine = load_engine()
-    settings = {"uncached": {"requests": 2, "output_tokens": 2, "kv_cache": False}}
-    batches = Batches.model_validate({"settings": settings, "repeats": 1})
-    found = finished(batches.work(lambda pair: engine, threading.Event(), lambda words, share: None)).figures
-    assert found["uncached"]["wasted_share"] == [0]
-
-
-def test_a_shared_prefix_is_found_in_the_cache() -> None:
-    engine = load_engine()
-    some = {"requests": 10, "output_tokens": 2, "system_tokens": 100, "paged": True}
-    settings = {"computed": some, "shared": some | {"enable_prefix_caching": True}}
-    batches = Batches.model_validate({"settings": settings, "repeats": 1})
-    found = finished(batches.work(lambda pair: engine, threading.Event(), lambda words, share: None)).figures
-    assert found["computed"]["prompt_tokens"] == found["shared"]["prompt_tokens"]
-    assert found["computed"]["cached_prompt_tokens"] == [0]
-    assert found["shared"]["cached_prompt_tokens"][0] >= 96  # by the requests that did not fit into the first step
 
 
 @pytest.mark.parametrize(
@@ -225,12 +210,9 @@ def test_of_close_verdicts_one_is_taken_that_three_digits_show() -> None:
     closer, close, clear = (0.45661, 0.54083, 0.84433), (0.25, 0.5, 0.48), (0.25, 0.5, 0.9)
     assert closest(closer, clear, close) == [0.25, 0.5, 0.48, 0.5]
     assert closest(closer) == [0.45661, 0.54083, 0.84433, 0.84428], "more digits where none is shown by three"
-
-
-def test_the_first_guess_kept_and_the_first_rejected_are_such_too() -> None:
     found = of_verdicts((0.45661, 0.54083, 0.84433), (0.45661, 0.54083, 0.84423), (0.25, 0.5, 0.9), (0.3, 0.5, 0.1))
-    assert [found[f"refused_{name}"] for name in ("p", "q", "u")] == [0.25, 0.5, 0.9]
-    assert [found[f"kept_{name}"] for name in ("p", "q", "u")] == [0.3, 0.5, 0.1]
+    for word, numbers in (("refused", [0.25, 0.5, 0.9]), ("kept", [0.3, 0.5, 0.1])):  # the first of these are such too
+        assert [found[f"{word}_{name}"] for name in ("p", "q", "u")] == numbers
 
 
 def proposed(run: Run) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ import pytest
 
 from lab.measure.comparison import Summary
 from lab.measure.interval import factor_interval
-from lab.measure.prompts import CODE
+from lab.measure.workload import CODE
 from lessons.course import FOLDER, course
 from lessons.lesson import names
 
@@ -37,6 +37,11 @@ def explained(number: int, **found: Any) -> str:
     return " ".join(course()[number].explain.fill(measured(number, **found)).split())
 
 
+def rates(kind: str = "runs", **some: list[float]) -> dict[str, list[float]]:
+    """Tokens per second by setting, as figures."""
+    return {f"{kind}__{name}__tokens_per_second": values for name, values in some.items()}
+
+
 def growing(exponent: float, low: float, high: float, grows: int = 1) -> dict[str, Any]:
     own = {"exponent": exponent, "exponent_low": low, "exponent_high": high, "grows": grows}
     curves = {f"growth__uncached__{name}": value for name, value in own.items()}
@@ -45,46 +50,36 @@ def growing(exponent: float, low: float, high: float, grows: int = 1) -> dict[st
     return curves
 
 
-SMALL = "lies in between, too"
-LINE = "cannot be told from a straight line"
-SLOWER = "more slowly than a straight line"
-UNFIT = "the wrong form, and its power means nothing"
+SMALL, LINE = "lies in between, too", "cannot be told from a straight line"
+SLOWER, UNFIT = "more slowly than a straight line", "the wrong form, and its power means nothing"
 FLAT = "do not rise clearly above their scatter in this run, so"
 
 
 @pytest.mark.parametrize(
     ("curve", "said"),
     [
-        (growing(1.4, 1.2, 1.6), {SMALL}),
-        (growing(1.1, 0.9, 1.3), {LINE}),
-        (growing(0.52, 0.5, 0.53), {SLOWER}),
-        (growing(2.13, 1.86, 2.44), {UNFIT}),
-        (growing(1.5, 0.8, 2.4), {UNFIT}),
-        (growing(2.5, 2.2, 2.9), {UNFIT}),
-        (growing(2.5, 2.2, 2.9, grows=0), {FLAT}),
+        (growing(1.4, 1.2, 1.6), SMALL),
+        (growing(1.1, 0.9, 1.3), LINE),
+        (growing(0.52, 0.5, 0.53), SLOWER),
+        (growing(2.13, 1.86, 2.44), UNFIT),
+        (growing(1.5, 0.8, 2.4), UNFIT),
+        (growing(2.5, 2.2, 2.9), UNFIT),
+        (growing(2.5, 2.2, 2.9, grows=0), FLAT),
     ],
 )
-def test_a_power_is_explained_only_as_far_as_its_interval_allows(curve: dict[str, Any], said: set[str]) -> None:
+def test_a_power_is_explained_only_as_far_as_its_interval_allows(curve: dict[str, Any], said: str) -> None:
     text = explained(2, **curve)
-    assert {one for one in (SMALL, LINE, SLOWER, UNFIT, FLAT) if one in text} == said
-
-
-def test_the_cost_of_a_token_is_checked_no_closer_than_the_run_shows() -> None:
+    assert [one for one in (SMALL, LINE, SLOWER, UNFIT, FLAT) if one in text] == [said]
     check = course()[2].front.check
-    for said in (check.near, check.far):
-        assert "less than the square" in said.fill(measured(2, **growing(1.4, 1.2, 1.6)))
-        unsure = said.fill(measured(2, **growing(2.13, 1.86, 2.44)))
-        assert "less than the square" not in unsure
-        assert "cannot tell one token's cost from the square" in unsure
-
-
-NATIVE = {"runs__native__tokens_per_second": [100.0, 100.0, 100.0]}
-BYTES = {"runs__native__step_bytes": 1.1, "runs__int8__step_bytes": 1.05, "runs__int4__step_bytes": 1.0}
+    for feedback in (check.near, check.far):
+        clear = curve["growth__uncached__exponent_high"] < 2
+        assert ("less than the square" in feedback.fill(measured(2, **curve))) == clear
+        assert ("cannot tell one token's cost from the square" in feedback.fill(measured(2, **curve))) != clear
 
 
 @pytest.mark.parametrize("name", ["INT8", "INT4"])
 @pytest.mark.parametrize(
-    ("rates", "said"),
+    ("own", "said"),
     [
         ([90.0, 95.0, 92.0], "was clearly slower"),
         ([90.0, 105.0, 101.0], "was neither clearly slower nor clearly faster"),
@@ -93,14 +88,10 @@ BYTES = {"runs__native__step_bytes": 1.1, "runs__int8__step_bytes": 1.05, "runs_
         ([169.0, 160.0, 171.0], "was clearly faster by more than its bytes can explain"),
     ],
 )
-def test_a_formats_speed_is_only_what_the_repeats_bear_out(name: str, rates: list[float], said: str) -> None:
-    other = {"INT8": "int4", "INT4": "int8"}[name]
-    text = explained(
-        4,
-        **NATIVE,
-        **BYTES,
-        **{f"runs__{name.lower()}__tokens_per_second": rates, f"runs__{other}__tokens_per_second": [100.0] * 3},
-    )
+def test_a_formats_speed_is_only_what_the_repeats_bear_out(name: str, own: list[float], said: str) -> None:
+    read = {"runs__native__step_bytes": 1.1, "runs__int8__step_bytes": 1.05, "runs__int4__step_bytes": 1.0}
+    both = {"native": [100.0] * 3, "int8": [100.0] * 3, "int4": [100.0] * 3}
+    text = explained(4, **read, **rates(**both | {name.lower(): own}))
     assert f"{name} {said}" in text
     assert ("something else" in text) == ("more than" in said)
     assert ("costs more here" in text) == (said[4:] == "clearly slower")
@@ -121,18 +112,17 @@ def test_repeats_that_disagree_are_said_to_disagree(number: int, rate: str, said
 
 @pytest.mark.parametrize("factors", [(1.05, 1.3, 1.6), (1.5, 1.74, 2.0), (0.6, 0.7, 0.8), (0.7, 0.95, 0.98)])
 def test_the_text_calls_a_gain_clear_where_the_chart_of_speeds_does(factors: tuple[float, ...]) -> None:
-    made_up = Summary(*[None] * 12)
-    clear = replace(made_up, likely_speedup=factor_interval(factors)).clear
-    text = explained(8, runs__draft__tokens_per_second=list(factors))
+    clear = replace(Summary(*[None] * 12), likely_speedup=factor_interval(factors)).clear
+    text = explained(8, **rates(draft=list(factors)))
     assert ("it pays." in text or "it does not pay" in text) == clear
 
 
 @pytest.mark.parametrize(
     ("adaptive", "fastest", "slowest"),
     [
-        ([150.0, 149.0, 151.0], "0.75× as fast as the fastest of the three fixed ones (clearly slower)", "faster)"),
-        ([90.0, 40.0, 190.0], "0.45× as fast as the fastest of the three fixed ones (no clear", "no clear difference)"),
-        ([220.0, 219.0, 221.0], "1.10× as fast as the fastest of the three fixed ones (clearly faster)", "faster)"),
+        ([150.0, 149.0, 151.0], "0.75× as fast as the fastest of the three fixed ones (clearly slower)", "faster"),
+        ([90.0, 40.0, 190.0], "0.45× as fast as the fastest of the three fixed ones (no clear", "no clear difference"),
+        ([220.0, 219.0, 221.0], "1.10× as fast as the fastest of the three fixed ones (clearly faster)", "faster"),
     ],
 )
 def test_the_adaptive_window_is_set_beside_the_best_and_the_worst_fixed_one(
@@ -140,12 +130,11 @@ def test_the_adaptive_window_is_set_beside_the_best_and_the_worst_fixed_one(
 ) -> None:
     """``four`` has the fastest repeat of all and the slowest: medians choose."""
     fixed = {"one": [100.0] * 3, "four": [300.0, 1.0, 120.0], "eight": [200.0] * 3}
-    rates = {f"runs__{name}__tokens_per_second": some for name, some in fixed.items()}
-    text = explained(10, **rates, runs__adaptive__tokens_per_second=adaptive)
+    text = explained(10, **rates(**fixed, adaptive=adaptive))
     assert fastest in text
     times, _, clear = text.partition("× as fast as the slowest (")
     assert float(times.rpartition(" ")[2]) == sorted(adaptive)[1] / 100
-    assert clear.partition(")")[0].endswith(slowest.rstrip(")"))
+    assert clear.partition(")")[0].endswith(slowest)
 
 
 LARGER, SMALLER, NOISY = "gain was clearly larger with sixteen", "gain was clearly smaller with sixteen", "is too noisy"
@@ -163,32 +152,28 @@ LARGER, SMALLER, NOISY = "gain was clearly larger with sixteen", "gain was clear
 def test_what_guessing_gains_is_told_for_one_and_for_sixteen(
     one: list[float], sixteen: list[float], said: str, pays: str
 ) -> None:
-    rates = {"one": [100.0] * 3, "sixteen": [400.0] * 3}
-    rates |= {"one_guessing": [100 * gain for gain in one], "sixteen_guessing": [400 * gain for gain in sixteen]}
-    text = explained(10, **{f"batches__{name}__tokens_per_second": some for name, some in rates.items()})
+    alone = {"one": [100.0] * 3, "sixteen": [400.0] * 3}
+    guessing = {"one_guessing": [100 * gain for gain in one], "sixteen_guessing": [400 * gain for gain in sixteen]}
+    text = explained(10, **rates("batches", **alone, **guessing))
     assert [each for each in (LARGER, SMALLER, NOISY) if each in text] == [said]
     assert re.search(rf"sixteen at once, \S+× \({pays}\)", text)
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [([1.1, 0.9, 1.2], ": every repeat gained less"), ([1.1, 0.9, 1.6], ": not every repeat gained less")],
-)
-def test_code_is_told_from_a_story(code: list[float], said: str) -> None:
+def test_code_is_told_from_a_story() -> None:
     lesson = course()[10]
     assert lesson.front.preset.runs.prompts["code"] in CODE
     assert {setting.prompt for setting in lesson.changed.runs.settings.values()} == {"code"}
-    before = measured(10, runs__four__tokens_per_second=[1.5, 1.6, 1.7])
-    after = measured(10, runs__four__tokens_per_second=code)
-    assert said in lesson.front.change.see.fill(after | {"before": before})
+    before = measured(10, **rates(four=[1.5, 1.6, 1.7]))
+    for code, said in (([1.1, 0.9, 1.2], ": every repeat"), ([1.1, 0.9, 1.6], ": not every repeat")):
+        after = measured(10, **rates(four=code))
+        assert f"{said} gained less" in lesson.front.change.see.fill(after | {"before": before})
 
 
 def test_the_gain_of_all_levers_is_compared_with_their_gains_alone() -> None:
-    def together(*rates: float) -> str:
-        alone = {"no_cache": 10.0, "cached": 100.0, "int8": 100.0, "paged": 100.0, "draft": 150.0}
-        found = {f"runs__{name}__tokens_per_second": [0.9 * rate, rate, rate] for name, rate in alone.items()}
-        found["runs__cached__tokens_per_second"] = [100.0] * 3
-        return explained(12, **found, runs__all__tokens_per_second=list(rates), runs__cached__limit_share=[0.5])
+    def together(*all_levers: float) -> str:
+        alone = {"no_cache": 10.0, "int8": 100.0, "paged": 100.0, "draft": 150.0}
+        found = rates(**{name: [0.9 * rate, rate, rate] for name, rate in alone.items()}, cached=[100.0] * 3)
+        return explained(12, **found, **rates(all=list(all_levers)), runs__cached__limit_share=[0.5])
 
     less, more = "get in each other's way", "helps another"
     for text, said in (
@@ -237,13 +222,12 @@ def test_what_a_pass_near_its_limit_waits_for_is_the_slower_of_the_two(flops: fl
     assert ("Only fewer operations can" in text) == (waits == "arithmetic")
 
 
-@pytest.mark.parametrize("number", course())
-def test_no_time_is_taken_from_runs_that_record_distributions(number: int) -> None:
+def test_no_time_is_taken_from_runs_that_record_distributions() -> None:
     """Recording takes time, and verdicts then come from torch instead of C."""
-    lesson = course()[number]
-    (path,) = FOLDER.glob(f"{number:02}-*.md")
-    runs = lesson.front.preset.runs
-    for name in runs.settings if runs else ():
-        if runs.how(name).logprobs:
-            of_time = rf"runs\.{name}\.(\w*_ms|tokens_per_second|guess_cost|pass_ratio|limit_share)"
-            assert not re.search(of_time, path.read_text("utf-8"))
+    for number, lesson in course().items():
+        (path,) = FOLDER.glob(f"{number:02}-*.md")
+        runs = lesson.front.preset.runs
+        for name in runs.settings if runs else ():
+            if runs.how(name).logprobs:
+                of_time = rf"runs\.{name}\.(\w*_ms|tokens_per_second|guess_cost|pass_ratio|limit_share)"
+                assert not re.search(of_time, path.read_text("utf-8"))

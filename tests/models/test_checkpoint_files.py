@@ -51,29 +51,20 @@ ELSEWHERE = json.dumps({"metadata": {}, "weight_map": {"a": "../../../../etc/pas
 DAMAGE = {
     "truncated": (lambda where: os.truncate(where / WEIGHTS, 1000), LOADED),
     "empty": (write(WEIGHTS, b""), LOADED),
-    "garbage": (write(WEIGHTS, bytes(range(256)) * 40), LOADED),
     "pickled": (in_place_of_weights("pytorch_model.bin", pickle.dumps(Command()) + bytes(10**6)), "safetensors"),
     "no weights": (lambda where: (where / WEIGHTS).unlink(), LOADED),
     "index, a list": (index(b"[]"), LOADED),
-    "index, without files": (index(b"{}"), LOADED),
-    "index, its files a list": (index(b'{"weight_map": ["a"]}'), LOADED),
     "index, deep": (index(DEEP), LOADED),
     "index, elsewhere": (index(ELSEWHERE), "outside the folder"),
-    "config, null": (write("config.json", b"null"), CONFIG),
     "config, a list": (write("config.json", b"[]"), CONFIG),
     "config, deep": (write("config.json", DEEP), CONFIG),
-    "config, bytes": (write("config.json", b"\xff\xfe"), CONFIG),
     "generation_config, a list": (write("generation_config.json", b"[1]"), LOADED),
     "generation_config, its end": (write("generation_config.json", b'{"eos_token_id": {}}'), "eos_token_id"),
-    "generation_config, one of its ends": (write("generation_config.json", b'{"eos_token_id": [1, "a"]}'), LOADED),
     "tokenizer_config, its length": (write("tokenizer_config.json", b'{"model_max_length": "a"}'), TOKENIZER),
-    "tokenizer_config, deep": (write("tokenizer_config.json", DEEP), TOKENIZER),
     "tokenizer, nothing": (write("tokenizer.json", b"{}"), TOKENIZER),
-    "tokenizer, bytes": (write("tokenizer.json", b"\xff\x00"), TOKENIZER),
     "tokenizer, a panic": (panic, TOKENIZER),
     "pointer, weights": (write(WEIGHTS, POINTER), "git lfs pull"),
     "pointer, tokenizer": (write("tokenizer.json", POINTER), "git lfs pull"),
-    "pointer, older format": (in_place_of_weights("pytorch_model.bin", POINTER), "git lfs pull"),
 }
 
 
@@ -88,7 +79,7 @@ def test_damaged_files_are_reported_in_one_line(folder, monkeypatch, damage: Cal
     assert not (where / "ran").exists()
 
 
-@pytest.mark.parametrize("way", ["{}/", "../", "part/../../"])
+@pytest.mark.parametrize("way", ["{}/", "part/../../"])
 def test_an_index_that_lists_files_outside_its_folder_is_refused(folder, tmp_path: Path, way: str) -> None:
     """Also where they are weights that fit (CVE-2026-75104)."""
     where, elsewhere = folder(), tmp_path / "elsewhere.safetensors"

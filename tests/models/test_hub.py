@@ -78,16 +78,6 @@ try:
 except Exception as error:
     print(error)
 """
-START = """
-import runpy, sys
-for name in sys.argv[1:]:
-    sys.argv = ["app.py", "--target", "some/target", "--draft", name]
-    try:
-        runpy.run_path("app.py", run_name="__main__")
-    except SystemExit as end:
-        print(end.code, flush=True)
-"""
-"""The app, with one draft after another."""
 
 
 def test_a_huge_configuration_is_not_fetched(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,16 +128,6 @@ def ask(hub: Hub, cache: Path, *pairs: tuple[str, ...], stop_at: str = "", **mor
     return json.loads(done.stdout), done.stderr
 
 
-@pytest.fixture(scope="module")
-def refused(models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], list[str], str]:
-    """Models that a process asked for one after another and did not get: the message by name, the paths that the hub
-    was asked for, and what the process wrote to its standard error."""
-    refusals = {"some/target/model.safetensors": 403, "some/large/model.safetensors.index.json": 403}
-    with serving(models, gated=("some/kept",), refusals=refusals) as hub:
-        results, errors = ask(hub, tmp_path_factory.mktemp("cache"), *((f"some/{name}",) for name in REFUSED))
-        return {name: message for name, (message, _) in zip(REFUSED, results, strict=True)}, hub.asked, errors
-
-
 REFUSED = {
     "none": ("no model some/none", "hf auth login"),
     "kept": ("given only to those", "hf auth login"),
@@ -161,13 +141,15 @@ REFUSED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_model_that_the_hub_does_not_give_is_reported_with_what_to_do(refused, name: str) -> None:
-    messages, asked, errors = refused
-    assert all(word in messages[name] for word in REFUSED[name]), messages[name]
-    assert ("no weights as safetensors" in messages[name]) == (name == "gguf")
-    if name in ("none", "kept"):  # the hub is asked once
-        assert [path for path in asked if f"some/{name}/" in path] == [f"/some/{name}/resolve/main/config.json"]
+def test_a_model_that_the_hub_does_not_give_is_reported_with_what_to_do(models, tmp_path) -> None:
+    refusals = {"some/target/model.safetensors": 403, "some/large/model.safetensors.index.json": 403}
+    with serving(models, gated=("some/kept",), refusals=refusals) as hub:
+        results, errors = ask(hub, tmp_path, *((f"some/{name}",) for name in REFUSED))
+    for (name, words), (message, _) in zip(REFUSED.items(), results, strict=True):
+        assert all(word in message for word in words), message
+        assert ("no weights as safetensors" in message) == (name == "gguf")
+        if name in ("none", "kept"):  # the hub is asked once
+            assert [path for path in hub.asked if f"some/{name}/" in path] == [f"/some/{name}/resolve/main/config.json"]
     assert errors == ""
 
 
@@ -176,25 +158,25 @@ def test_a_model_that_the_hub_does_not_give_is_reported_with_what_to_do(refused,
 def test_a_pair_is_fetched_and_is_there_afterwards(models, tmp_path, plain: bool) -> None:
     pairs = ("some/target", "some/draft"), ("some/large",), ("some/large",), (str(models / "some/target"),)
     with serving(models, xet=True) as hub:
-        told, _ = ask(hub, tmp_path, *pairs, HF_HUB_DISABLE_XET=str(int(plain)))
+        results, _ = ask(hub, tmp_path, *pairs, HF_HUB_DISABLE_XET=str(int(plain)))
     assert any(path.startswith("/xet/") for path in hub.asked) == (not plain)
-    (drafted, _), (alone, said), (again, told), (found, _) = told
+    (drafted, _), (alone, said), (again, later), (found, _) = results
     assert drafted == found
     assert alone == again
     fetched = [line for line in said if line.startswith("Fetching some/large")]
     assert fetched[-1].endswith("5.7 of 5.7 MB."), said
     assert not any("of 0.0 MB" in line for line in said), said
     assert said[-1] == "Loaded some/large; getting ready …"
-    assert not any(line.startswith("Fetching") for line in told), "it was there"
+    assert not any(line.startswith("Fetching") for line in later), "it was there"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("xet", [False, True], ids=["plain files", "Xet"])
 def test_a_download_can_be_stopped_and_goes_on_later(models, tmp_path, xet: bool) -> None:
-    names = "some/large", "some/whole"  # several files, and one
+    names = ("some/large", "some/whole") if xet else ("some/large",)  # several files, and one
     with serving(models, xet=xet, seconds=0.05 if xet else 0.02) as hub:
-        told, errors = ask(hub, tmp_path, *((name,) for name in names for _ in range(2)), stop_at=": 0.")
-    for (says, said), (later, _) in zip(told[::2], told[1::2], strict=True):
+        results, errors = ask(hub, tmp_path, *((name,) for name in names for _ in range(2)), stop_at=": 0.")
+    for (says, said), (later, _) in zip(results[::2], results[1::2], strict=True):
         assert says.startswith("Loading was stopped.")
         assert not any(line.startswith("Loaded") for line in said)
         assert len(later) == 6
@@ -222,7 +204,6 @@ def test_weights_that_do_not_arrive_are_not_called_damaged(models, tmp_path) -> 
     assert errors == ""
 
 
-NO_SPACE = "Task error: File reconstruction error: IO Error: No space left on device (os error 28)"
 FAILED = OSError("Can't load the model for 'a/b'.")
 
 
@@ -232,21 +213,18 @@ def status(code: int) -> HfHubHTTPError:
 
 def wrapped(error: Exception) -> Exception:
     """As transformers raises it."""
-    try:
-        raise OSError("Can't load the model for 'a/b'.") from error
-    except OSError as outer:
-        return outer
+    outer = OSError(*FAILED.args)
+    outer.__cause__ = error
+    return outer
 
 
 @pytest.mark.parametrize(
     ("error", "refused", "words"),
     [
-        *((OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), None, ("do not fit on this disk", "HF_HOME")),),
-        *((wrapped(RuntimeError(NO_SPACE)), None, ("do not fit on this disk",)),),
-        *((OSError("There is not enough space on the disk"), None, ("do not fit on this disk",)),),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), None, ("do not fit on this disk", "HF_HOME")),
+        (wrapped(RuntimeError("IO Error: No space left on device")), None, ("do not fit on this disk",)),
         (FAILED, TimeoutError("timed out"), ("gave no answer", "in a minute", "TimeoutError")),
         (FAILED, status(401), ("answered 401", "hf auth login")),
-        (FAILED, status(403), ("answered 403", "hf auth login")),
         (FAILED, status(503), ("answered 503", "in a minute")),
         (FAILED, None, ("did not arrive", "HF_HUB_DISABLE_XET")),
     ],
@@ -268,26 +246,18 @@ INDEX = checkpoint_files.SAFE_WEIGHTS_INDEX_NAME
         (None, [checkpoint_files.SAFE_WEIGHTS_NAME], False),  # the device may have had too little memory
         ('{"weight_map": {"a": "1", "b": "2"}}', ["1", "2"], False),
         ('{"weight_map": {"a": "1", "b": "2"}}', ["1"], True),  # the download broke off
-        (f'{{"weight_map": {{"a": "{INDEX}"}}}}', [], False),
-        ('{"weight_map": {"a": "../1"}}', [], False),
-        ('{"weight_map": [', [], False),
-        ('{"weight_map": []}', [], False),
-        ('{"weight_map": {"a": []}}', [], False),
-        ("{}", [], False),
-        ("[]", [], False),
-        ("[" * 100_000, [], False),
+        *((damaged, [], False) for damaged in ('{"weight_map": [', '{"weight_map": []}', "[]", "[" * 100_000)),
     ],
-    ids=["whole", "all", "some", "itself", "outside", "torn", "no names", "no name", "no map", "no index", "deep"],
+    ids=["whole", "all", "some", "torn", "no names", "no index", "deep"],
 )
 def test_the_hub_is_asked_only_about_weights_that_are_absent(monkeypatch, tmp_path, index, parts, absent) -> None:
     """A damaged index is not an absent one."""
-    look, asked = checkpoint_files.try_to_load_from_cache, []
-    cached = {part: f"/cache/{part}" for part in parts}
+    cached, asked = {part: f"/cache/{part}" for part in parts}, []
     if index is not None:
         (tmp_path / "index.json").write_text(index, "utf-8")
         cached[INDEX] = str(tmp_path / "index.json")
     monkeypatch.setattr(checkpoint_files, "hub_refusal", lambda hub, file: asked.append(file))
-    monkeypatch.setattr(checkpoint_files, "try_to_load_from_cache", lambda hub, it: cached.get(it) or look(hub, it))
+    monkeypatch.setattr(checkpoint_files, "try_to_load_from_cache", lambda hub, it: cached.get(it))
     with pytest.raises(ModelLoadError, match="did not arrive") if absent else nullcontext():
         checkpoint_files.refuse_absent_weights("a/b", "a/b", MemoryError())
     assert bool(asked) == absent
@@ -311,19 +281,9 @@ def test_what_is_wrong_with_a_model_in_the_cache_is_said_without_a_network(model
     weights = max((tmp_path / "hub/models--some--target/blobs").iterdir(), key=lambda file: file.stat().st_size)
     weights.write_bytes(weights.read_bytes()[:-100])
     with serving(models) as hub:
-        told, _ = ask(hub, tmp_path, ("some/target",), ("some/draft",), HF_HUB_OFFLINE="1")
+        results, _ = ask(hub, tmp_path, ("some/target",), ("some/draft",), HF_HUB_OFFLINE="1")
     assert hub.asked == []
-    (damaged, _), (absent, _) = told
+    (damaged, _), (absent, _) = results
     assert damaged.startswith("some/target could not be loaded: ")
     assert "its files are damaged or incomplete" in damaged
     assert absent.startswith("The configuration of some/draft could not be fetched.")
-
-
-@pytest.mark.slow
-def test_the_app_says_what_a_hub_withholds_before_it_starts(models, tmp_path) -> None:
-    with serving(models, gated=("some/kept",)) as hub:
-        done = forked.run(START, "some/none", "some/kept", **hub.variables, HF_HOME=str(tmp_path))
-    assert done.stdout == "2\n2\n", done.stderr
-    none, kept = (line for line in done.stderr.splitlines() if line.startswith("app.py: "))
-    assert none.startswith("app.py: The hub has no model some/none")
-    assert kept.startswith("app.py: some/kept is given only to those")

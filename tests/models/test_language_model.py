@@ -167,7 +167,7 @@ def test_a_window_is_refused_before_weights_are_read(tmp_path):
         load_model(tmp_path, name="m", place="cpu", dtype=torch.float32)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16])
 @pytest.mark.parametrize(
     ("architecture", "changes", "unread"),
     [
@@ -180,14 +180,11 @@ def test_a_pass_reads_every_weight_once_and_a_row_of_each_table(architecture, ch
     model = tiny_models.random_model(architecture, **changes).to(dtype)
     read = [weight.numel() for name, weight in model.named_parameters() if name != unread]
     assert len(read) + bool(unread) == len(list(model.parameters()))
-    assert LanguageModel(model, "m").weight_bytes == sum(read) * dtype.itemsize
-
-
-def test_an_early_exit_reads_only_its_layers():
-    model = LanguageModel(tiny_models.random_model("llama", num_hidden_layers=3), "m")
-    layer = sum(weight.nbytes for weight in model.model.model.layers[1].parameters())
-    assert model.first(1).weight_bytes == model.weight_bytes - 2 * layer
-    assert (model.layers, model.kv_heads, model.head_dim, model.context_length) == (3, 2, 12, tiny_models.CONTEXT)
+    wrapped = LanguageModel(model, "m")
+    assert wrapped.weight_bytes == sum(read) * dtype.itemsize
+    if architecture == "llama":  # an early exit reads only its layers
+        layer = sum(weight.nbytes for weight in model.model.layers[1].parameters())
+        assert wrapped.first(1).weight_bytes == wrapped.weight_bytes - layer
 
 
 def test_a_weight_made_of_several_tensors_is_taken_apart_and_its_change_is_noticed():

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 import torch
-from huggingface_hub.file_download import http_get
 from transformers.utils import logging
 
 from lab.models import load_progress as progress
@@ -54,7 +52,7 @@ def test_every_weight_is_reported_to_the_watcher(folder: Path) -> None:
     assert loading.statuses[-1] == "Loaded tiny; getting ready …"
 
 
-def test_of_two_models_each_is_told_from_its_beginning() -> None:
+def test_of_two_models_each_is_reported_from_its_beginning() -> None:
     loading, model = Loading(), tiny_models.random_model("llama", num_hidden_layers=3)
     kind = loading.bar()
     assert loading.status() == ""
@@ -63,7 +61,7 @@ def test_of_two_models_each_is_told_from_its_beginning() -> None:
         assert loading.status() == f"Loading {name}: 0.0 of 0.3 MB, layer 0 of 3."
         kind(unit="B", total=9_000).update(9_000)
         kind(unit="B").update(1)  # of unknown length
-        assert loading.status().startswith(f"Loading {name}"), "the index is too small to be told of"
+        assert loading.status().startswith(f"Loading {name}"), "the index is too small to be reported"
         kind(unit="B", total=10**6).update(500_000)
         assert loading.status() == f"Fetching {name}: 0.5 of 1.0 MB."
         for weight, layer in (
@@ -143,32 +141,3 @@ def test_a_status_is_of_one_model_although_another_thread_begins_the_next() -> N
 
     Bar(unit="B", total=10**9)
     assert re.fullmatch(r"Fetching \w+: 0\.0 of 1\.0 GB\.", loading.status())
-
-
-class Weights(BaseHTTPRequestHandler):
-    """Sends three million bytes."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "3000000")
-        self.end_headers()
-        self.wfile.write(bytes(3_000_000))
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def test_a_download_is_reported_in_bytes_and_ends_at_the_next_chunk(tmp_path: Path) -> None:
-    loading = Loading()
-    loading.begin("a/model", torch.nn.Linear(2, 2), 4)
-    server = HTTPServer(("127.0.0.1", 0), Weights)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    where = f"http://127.0.0.1:{server.server_port}/model.safetensors"
-    with (tmp_path / "whole").open("wb") as file:
-        http_get(where, file, tqdm_class=loading.bar())
-    assert loading.status() == "Fetching a/model: 3.0 of 3.0 MB."
-    loading.cancelled.set()
-    with (tmp_path / "part").open("wb") as file, pytest.raises(LoadingCancelled):
-        http_get(where, file, tqdm_class=loading.bar())
-    server.shutdown()
-    server.server_close()

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -20,7 +19,6 @@ from lab import EngineConfig, LabError, ModelLoadError, SamplingParams, load_eng
 from lab.memory.model_memory import find_model
 from lab.models import loader, meta_model
 from lab.models.checkpoint_files import explain_load_error
-from tests import tiny_models
 from tests.models.conftest import WEIGHTS, refusal
 
 GPTQ = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
@@ -46,12 +44,11 @@ def test_a_run_names_a_folder_without_its_path(folder) -> None:
 @pytest.mark.parametrize(
     ("architecture", "settings", "weight", "fault"),
     [
-        ("llama", {"num_hidden_layers": 9}, "layers.3.input_layernorm.weight", "is missing"),
+        ("llama", {"num_hidden_layers": 9}, "layers.3.input_layernorm.weight", "; and 51 more"),
         ("llama", {"model_type": "qwen3", "head_dim": 12}, "layers.0.self_attn.k_norm.weight", "is missing"),
         ("llama", {"model_type": "bert", "is_decoder": True}, "'bert.", "is missing"),
         ("llama", {"vocab_size": 300}, "'lm_head.weight'", "shape [257, 48] and not [300, 48]"),
         ("llama", {"num_hidden_layers": 2}, "layers.2.input_layernorm.weight", "does not belong there"),
-        ("qwen3", {"model_type": "llama"}, "layers.0.self_attn.k_norm.weight", "does not belong there"),
         ("qwen2", {"model_type": "llama"}, "layers.0.self_attn.k_proj.bias", "does not belong there"),
     ],
 )
@@ -67,12 +64,6 @@ def test_weights_of_another_model_are_refused(folder, caplog, architecture, sett
     assert fault in message
     assert not caplog.records
     assert not logging.getLogger("transformers.modeling_utils").filters, "other reports are silenced for good"
-
-
-def test_missing_weights_are_never_made_up(folder) -> None:
-    where = folder()
-    change(where, lambda weights: {name: weight for name, weight in weights.items() if ".layers.1." not in name})
-    assert "and 6 more" in refusal(where)
 
 
 def renamed(weights: dict) -> dict:
@@ -104,12 +95,6 @@ def test_weights_that_a_model_does_not_need_are_ignored(folder, saved, architect
     assert all(torch.equal(after[name], weight) for name, weight in before.items())
 
 
-def test_tied_weights_that_are_saved_once_are_loaded(tmp_path: Path) -> None:
-    tiny_models.random_model("llama", tie_word_embeddings=True).save_pretrained(tmp_path)
-    assert "lm_head.weight" not in load_file(tmp_path / WEIGHTS)
-    loaded(tmp_path)
-
-
 def looks(where: Path) -> list[str]:
     """The messages of both functions that read a configuration."""
     messages = []
@@ -124,13 +109,10 @@ def looks(where: Path) -> list[str]:
 
 
 IMPOSSIBLE = [
-    *({"hidden_size": size} for size in ("a", -1, 0, 50)),
-    *({"num_attention_heads": None}, {"num_key_value_heads": 0}, {"num_hidden_layers": 10**9}, {"head_dim": "wide"}),
-    *({"eos_token_id": [5, "a"]}, {"rms_norm_eps": "x"}, {"hidden_act": "nosuch"}),
-    *({"layer_types": 5}, {"layer_types": [1, 2, 3]}, {"sliding_window": "x", "use_sliding_window": True}),
-    *({"rope_scaling": {"type": "nosuch", "factor": 2}}, {"rope_parameters": []}),
-    *({"quantization_config": []}, {"quantization_config": {"quant_method": "nosuch"}}),
-    *({"text_config": 5}, {"model_type": 5}, {"is_encoder_decoder": True}),
+    *({"hidden_size": -1}, {"num_attention_heads": None}, {"num_hidden_layers": 10**9}, {"head_dim": "wide"}),
+    *({"eos_token_id": [5, "a"]}, {"rms_norm_eps": "x"}, {"layer_types": [1, 2, 3]}),
+    *({"sliding_window": "x", "use_sliding_window": True}, {"rope_scaling": {"type": "nosuch", "factor": 2}}),
+    *({"rope_parameters": []}, {"quantization_config": []}, {"text_config": 5}, {"model_type": 5}),
 ]
 
 
@@ -143,7 +125,6 @@ def test_impossible_settings_raise_nothing_but_refusals(folder, settings: dict) 
     ("settings", "words"),
     [
         ({"hidden_size": "48"}, ("'48' as hidden_size", "whole number")),
-        ({"hidden_size": 48.0}, ("'48.0' as hidden_size", "whole number")),
         ({"num_attention_heads": 0}, ("'0' as num_attention_heads", "whole number")),
         ({"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}, ("code of its own",)),
         ({"model_type": "nosuch"}, ("'nosuch'", "transformers")),
@@ -160,12 +141,9 @@ def test_both_readers_of_a_configuration_name_its_fault(folder, settings: dict, 
         assert "executed" not in message
 
 
-@pytest.mark.parametrize("loop", [False, True])
-def test_a_folder_without_a_config_json_is_refused(folder, loop: bool) -> None:
+def test_a_folder_without_a_config_json_is_refused(folder) -> None:
     file = folder() / "config.json"
     file.unlink()
-    if loop:
-        file.symlink_to(file)
     messages = looks(file.parent)
     assert len(messages) == 2
     assert all(f"no config.json in {file.parent}" in message for message in messages)
@@ -182,7 +160,7 @@ def test_code_that_comes_with_a_model_never_runs(folder) -> None:
     assert not (where / "ran").exists()
 
 
-@pytest.mark.parametrize("architecture", tiny_models.CONFIGS)
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_a_folder_without_a_tokenizer_is_refused(folder, architecture: str) -> None:
     """For some architectures transformers makes up a tokenizer with a single token."""
     where = folder(architecture)
@@ -211,17 +189,12 @@ NO_KERNEL = "CUDA error: no kernel image is available for execution on the devic
     [
         (torch.OutOfMemoryError("CUDA out of memory."), QUANTISED, "ran out of memory"),
         (ImportError("optimum"), QUANTISED, "(gptq), and a library"),
-        (ImportError("a library"), LlamaConfig(), "damaged or incomplete"),
         (ValueError("bits"), QUANTISED, "(gptq), which cannot be used"),
-        (RuntimeError("bits"), QUANTISED, "(gptq), which cannot be used"),
         (RuntimeError("bits"), LlamaConfig(), "damaged or incomplete"),
-        (KeyError("lm_head"), QUANTISED, "damaged or incomplete"),
         (OSError("no file named model.safetensors found"), None, "no weights as safetensors"),
-        (OSError("no file named vocab.json found"), None, "damaged or incomplete"),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/blobs/model.safetensors"), None, "No space left"),
         (OSError("connection error when loading a/b:\n500 for '/a/b/model.safetensors'"), None, "connection error"),
         (RuntimeError(NO_KERNEL), None, "no kernels for the GPU"),
-        (RuntimeError(NO_KERNEL), SimpleNamespace(**GPTQ), "no kernels for the GPU"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -285,15 +258,12 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
     ("arguments", "word"),
     [
         ({"draft": "mached"}, "'mached'"),
-        ({"draft": ""}, "no draft ''"),
         ({"target": loader.WEIGHTS / "target", "draft": "no/such/folder"}, "'no/such/folder'"),
         ({"max_num_seqs": 0}, "max_num_seqs"),
         ({"max_num_batched_tokens": 2}, "max_num_batched_tokens"),
         ({"kv_bytes": 0.5}, "kv_bytes"),
         ({"kernels": "tritn"}, "kernels"),
-        ({"dtype": "int4"}, "dtype"),
         ({"target": "./none"}, "'./none'"),
-        ({"target": Path("none")}, "'none'"),
         ({"target": "/" + "x" * 100_000 + "/none"}, "x" * 39 + "…" + "x" * 155 + "/none'"),
         ({"target": __file__}, "is a file"),
         ({"target": "https://hub.example/some/model-1.5B/tree/main"}, "Write it as some/model-1.5B."),

@@ -17,9 +17,8 @@ from lab.models.numerical_check import refuse_disagreement
 from tests import tiny_models
 
 TAKEN = [
-    *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi", "phi3", "smollm3", "olmo", "olmo2", "olmoe"),
+    *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi", "phi3", "smollm3", "olmo", "olmo2"),
     *("granite", "granitemoe", "gemma", "cohere", "glm4", "starcoder2", "gpt2", "gpt_bigcode", "gpt_neox", "opt"),
-    *("apertus", "bitnet", "ernie4_5", "nanochat", "seed_oss"),
 ]
 REFUSED = {
     "diffllama": "% off",  # two attentions per layer on the same keys
@@ -67,24 +66,19 @@ def test_accepted_models_decode_as_in_transformers(kind):
         assert run.token_ids == tiny_models.continuation(engine, run.prompt_token_ids, len(run.token_ids))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", ["llama", "qwen3_moe", "phi3", "gpt2"])
-def test_rounding_is_no_disagreement(kind, dtype):
-    refuse_disagreement(LanguageModel(random_model(kind, dtype), kind))
-
-
-def test_small_and_untrained_models_do_not_disagree():
+def test_neither_rounding_nor_small_and_untrained_models_disagree():
     """The heads of some are zero until they are trained; and what float32 calls tiny is zero in float16."""
+    for kind, dtype in (("llama", torch.bfloat16), ("qwen3_moe", torch.float16), ("gpt2", torch.bfloat16)):
+        refuse_disagreement(LanguageModel(random_model(kind, dtype), kind))
     refuse_disagreement(LanguageModel(random_model("llama", num_hidden_layers=1, vocab_size=12), "llama"))
     model = random_model("llama", torch.float16)
     torch.nn.init.zeros_(model.lm_head.weight)
     refuse_disagreement(LanguageModel(model, "llama"))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("kind", "reason"), REFUSED.items())
-def test_a_model_whose_layers_need_another_attention_is_refused(kind, reason, dtype):
-    model = random_model(kind, dtype)
+def test_a_model_whose_layers_need_another_attention_is_refused(kind, reason):
+    model = random_model(kind, torch.bfloat16)
     with pytest.raises(UnsupportedModelError, match=rf"a/model cannot be decoded here.*{reason}"):
         refuse_disagreement(LanguageModel(model, "a/model"))
 
@@ -102,8 +96,8 @@ def test_a_model_from_a_folder_is_checked_before_it_is_accepted(tmp_path):
         (7, 2.0, torch.float32, False),
         (1, torch.nan, torch.float32, False),
         (10, 1.01, torch.float32, False),
-        *((10, 1.01, dtype, True) for dtype in (torch.bfloat16, torch.float16)),
-        *((10, 1.1, dtype, False) for dtype in (torch.bfloat16, torch.float16)),
+        (10, 1.01, torch.bfloat16, True),
+        (10, 1.1, torch.float16, False),
     ],
 )
 def test_a_model_is_refused_if_most_tokens_differ_or_one_is_not_finite(monkeypatch, tokens, factor, dtype, taken):
@@ -134,14 +128,6 @@ def test_a_model_is_not_refused_because_memory_ran_out(monkeypatch, error):
         refuse_disagreement(LanguageModel(random_model("llama"), "llama"))
 
 
-def test_the_attention_of_the_lab_is_restored_after_the_trial():
-    model = LanguageModel(random_model("llama"), "llama")
-    refuse_disagreement(model)
-    engine = new_engine(model, tiny_models.tokenizer())
-    run = engine.generate("Once upon", sampling=SamplingParams(max_tokens=8, ignore_eos=True))
-    assert run.token_ids == tiny_models.continuation(engine, run.prompt_token_ids, 8)
-
-
 LONG_ROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
@@ -163,7 +149,7 @@ def test_a_long_text_does_not_rotate_others_with_longrope(kind, more):
     """The angles would change for all texts of a step as soon as one of them was longer than 64 tokens."""
     engine = new_engine(LanguageModel(random_model(kind, **more), kind), tiny_models.tokenizer())
     assert engine.context_length == 64
-    sampling = SamplingParams(max_tokens=40, temperature=0)
+    sampling = SamplingParams(max_tokens=20, temperature=0)
     requests = [engine.submit(prompt, sampling=sampling) for prompt in ("Once", "A long beginning " * 3)]
     short, long = [request.result() for request in requests]
     assert len(long.prompt_token_ids) + len(long.token_ids) <= 64

@@ -31,6 +31,7 @@ from tests import tiny_models
 from tests.visualize.crowd import ENGINE, LETTERS, job, lengths, picture, ran, runs, table
 from tests.visualize.picture import apply, draw
 from visualize.charts import pool_charts as figures
+from visualize.format_numbers import three
 from visualize.jobs.job_queue import JobQueue
 from visualize.pages.pool.pool_frames import SMOOTH, BatchReducer
 from visualize.pages.pool.pool_job import BatchRun
@@ -175,8 +176,8 @@ def test_numbers_come_from_the_events_and_are_compared_with_the_previous_run() -
     for frame in reducer.feed(steps):
         shown.apply(frame)
     seconds = (steps[-1].entries[-1].t_ms - steps[0].entries[0].t_ms) / 1000
-    assert shown.readouts["speed"][:2] == [f"{24 / seconds:,.0f}", "tok/s"]
-    assert f"24 tokens in {seconds:.2f} s ({24 / seconds:,.0f} tok/s)" in shown.say
+    assert shown.readouts["speed"][:2] == [three(24 / seconds), "tok/s"]
+    assert f"24 tokens in {seconds:.2f} s ({three(24 / seconds)} tok/s)" in shown.say
     otherwise = replace(asked, paged=False, kv_dtype="int8", max_num_seqs=1).asked()
     again = BatchReducer(3, otherwise, reducer.after()).feed(steps)
     assert again[0]["readouts"]["speed"][2].startswith("was ")

@@ -12,10 +12,10 @@ import pytest
 
 from lab.config import EngineConfig, SamplingParams
 from lab.errors import ConfigError
-from lab.measure.comparison import Spread, summarise
+from lab.measure.comparison import summarise
 from lab.measure.difference import Difference, DivergentToken
 from lab.measure.interval import factor_interval
-from lab.measure.measuring import shuffled
+from lab.measure.measuring import Spread, shuffled
 from lab.registry import Pair
 from lab.settings import unused_settings
 from lab.trace.events import Committed, FellBack

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lab.engine.adaptive_window import tokens_per_round
-from lab.measure.comparison import Spread
+from lab.measure.measuring import Spread
 from lab.measure.scaling_fit import CACHED, UNCACHED, StepTimes
 from lab.measure.theory import Parts, Speculated
 from lab.trace.events import StepTimed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,7 +12,6 @@ from lab.trace.events import Event, StepTimed
 from tests.visualize.conftest import CONFIGS, script
 from tests.visualize.picture import Picture, apply, draw
 from visualize.charts import CHARTS, shells
-from visualize.charts import block_charts as blocks
 from visualize.charts import rounds_chart as rounds
 from visualize.charts import timing_chart as timing
 from visualize.charts.base import TURN, WINDOW, nice_ceiling, window
@@ -96,55 +94,6 @@ def test_states_differ_in_shape_when_glyphs_are_not_drawn() -> None:
     own = ("plain", "recovered", "bonus")
     for row in (guesses, own):
         assert len({shapes[STATES[key].label] for key in row}) == len(row)
-
-
-def test_block_states_are_distinguishable() -> None:
-    columns = blocks.columns(8)
-    kinds = [
-        blocks.Block("live", owner=0, index=0, fill=16, stored=True),
-        blocks.Block("live", owner=0, index=1, fill=4),
-        blocks.Block("live", owner=0, index=2),  # set aside, empty
-        blocks.Block("live", owner=0, index=3, fill=16, came="found", stored=True, references=2),
-        blocks.Block("live", owner=0, index=4, fill=8, came="copied"),
-        blocks.OTHERS,
-        blocks.CACHED,
-    ]
-    for block, kind in enumerate(kinds):
-        apply(columns, blocks.change(block, blocks.FREE, kind, 16))
-    free, live, cached, _, fill, stored = columns
-    assert [y is not None for y in live["y"]] == [True] * 6 + [False, False]
-    assert [y is not None for y in cached["y"]] == [False] * 6 + [True, False]
-    assert [y is not None for y in free["y"]] == [False] * 7 + [True]
-    assert [y is not None for y in stored["y"]] == [True, False, False, True, False, False, False, False]
-    assert fill["y"][1] == pytest.approx(fill["y"][0] / 4, abs=1e-3)
-    assert fill["y"][2] is None
-    assert fill["y"][5] == fill["y"][0]  # another run's block: its fill is unknown
-    assert len({fill["pattern"][block] for block in (0, 3, 4, 5)}) == 4  # distinguished by more than colour
-    assert live["customdata"][1] == [1, "entry 1 of sequence 0's table<br>4 of 16 slots filled"]
-    assert "shared by 2 sequences" in live["customdata"][3][1]
-    assert draw(blocks.figure(), columns).data[2].marker.pattern.shape == "/"
-    assert draw(blocks.figure(), columns).data[4].marker.pattern.shape == tuple(fill["pattern"])
-    for block, kind in enumerate(kinds):
-        apply(columns, blocks.change(block, kind, blocks.FREE, 16))
-    assert [trace["y"] for trace in columns] == [trace["y"] for trace in blocks.columns(8)]
-
-
-def test_a_change_updates_only_what_changed() -> None:
-    before = blocks.Block("live", owner=0, index=1, fill=4)
-    assert blocks.change(3, before, before, 16) == []
-    traces = [trace for trace, _, _ in blocks.change(3, before, replace(before, fill=5), 16)]
-    assert [blocks.TRACES[trace] for trace in traces] == ["live", "fill"]
-
-
-@pytest.mark.parametrize("count", [0, 1, 7, 128, 512, 100_000])
-def test_every_block_drawn_has_its_own_place(count: int) -> None:
-    columns = blocks.columns(count)
-    wide, high = blocks.grid(count)
-    shown = min(count, blocks.SHOWN)
-    places = set(zip(columns[0]["x"], columns[0]["base"], strict=True))
-    assert len(places) == shown
-    assert all(0 <= x < wide and 0 <= row < high for x, row in places)
-    assert blocks.change(blocks.SHOWN, blocks.FREE, blocks.CACHED, 16) == []
 
 
 def test_a_pass_is_drawn_as_three_parts_and_a_speed() -> None:

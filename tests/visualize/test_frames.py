@@ -35,7 +35,7 @@ from visualize.charts import rounds_chart as rounds
 from visualize.reduce.frames import Reducer
 from visualize.reduce.metric_cards import PreviousRun, rows
 from visualize.reduce.settings_text import described
-from visualize.states import GIVEN_BACK, sentences
+from visualize.states import sentences
 from visualize.text import visible
 
 
@@ -131,16 +131,18 @@ def test_the_block_map_agrees_with_the_events_at_every_step(events: list[Event])
             del live[event.block]
         for frame in reducer.feed([event]):
             shown.apply(frame)
-            _, drawn, _, vain, fill, _ = shown.columns["blocks"]
-            assert {block for block, y in enumerate(drawn["y"]) if y is not None} == live.keys()
+            rows = shown.columns["pool"][0] or dict.fromkeys(("state", "index", "fill", "vain"), ())  # no cache
+            assert {block for block, state in enumerate(rows["state"]) if state == "live"} == live.keys()
+            assert {block: rows["index"][block] for block in live} == live
             if isinstance(event, StepTimed):
-                filled = {index for block, index in live.items() if fill["y"][block] is not None}
+                assert shown.columns["blocks"][0]["y"][-1] == len(live)
+                filled = {index for block, index in live.items() if rows["fill"][block]}
                 assert filled == set(range(-(-event.kv_tokens // size)))
                 proposed, kept = guesses
                 if proposed == kept:
-                    assert not any(vain["y"])
+                    assert not any(rows["vain"])
                 elif event.kv_tokens % size and event.step_kind == "verify":
-                    assert any(vain["y"]), "in the partly filled block"
+                    assert any(rows["vain"]), "in the partly filled block"
                 guesses = [0, 0]
     assert not live
 
@@ -237,21 +239,14 @@ def test_text_held_back_to_the_end_is_shown() -> None:
 
 
 @pytest.mark.parametrize("paged", [False, True])
-def test_caption_counts_live_blocks(paged: bool) -> None:
+def test_blocks_are_counted_and_those_given_back_stay_visible(paged: bool) -> None:
     frames = Reducer().feed(script(EngineConfig(paged=paged, num_blocks=64), max_tokens=40))
-    assert frames[1]["captions"]["blocks"] == ("1 of 64 in use, 25% full" if paged else "3 of 64 in use, 8% full")
+    one, three = "1 in use, 25% full · 0 cached · 63 free", "3 in use, 8% full · 0 cached · 61 free"
+    assert frames[1]["captions"]["blocks"] == (one if paged else three)
     assert frames[-1]["captions"]["blocks"] == "3 blocks used, all freed (pale)"
-
-
-def test_blocks_given_back_stay_visible() -> None:
-    shown = picture(Reducer().feed(script(EngineConfig(paged=True, num_blocks=64), max_tokens=40)))
-    *_, fill, _ = shown.columns["blocks"]
-    pale = [block for block, y in enumerate(fill["y"]) if y is not None]
-    assert len(pale) == 3
-    assert {fill["color"][block] for block in pale} == {GIVEN_BACK}
-    free, live, *_ = shown.columns["blocks"]
-    assert all(y is None for y in live["y"])
-    assert "free again: it was entry 0 of sequence" in free["customdata"][pale[0]][1]
+    rows = picture(frames).columns["pool"][0]
+    assert set(rows["state"]) == {"free"}
+    assert sum(fill > 0 for fill in rows["fill"]) == 3
 
 
 def test_readouts_match_the_events_so_far(events: list[Event]) -> None:

@@ -23,9 +23,8 @@ from lessons.course import course, read
 from lessons.experiments import Measured
 from lessons.experiments.rules import RULES
 from lessons.experiments.runs import MOST, figures
-from lessons.lesson import Lesson
+from lessons.lesson import Curve, Lesson, Slider
 from lessons.marking import mark
-from lessons.questions import Curve, Slider
 from tests.lessons.test_course import GOOD
 from tests.lessons.test_marking import CURVE
 from tests.visualize import test_unmeasured

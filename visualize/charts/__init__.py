@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from visualize.charts import block_charts as blocks
+from visualize.charts import pool_charts
 from visualize.charts import recompute_chart as recomputed
 from visualize.charts import rounds_chart as rounds
 from visualize.charts import timing_chart as timing
@@ -11,7 +11,7 @@ from visualize.charts.base import Columns, looks
 
 CHARTS = {
     "rounds": rounds.figure,
-    "blocks": blocks.figure,
+    "blocks": pool_charts.occupancy_figure,
     "recomputed": recomputed.figure,
     "timing": timing.figure,
 }
@@ -20,10 +20,10 @@ empty figure for light or dark."""
 
 
 def start() -> dict[str, Columns]:
-    """Every chart's columns before a run: nothing has happened yet, every block is free."""
+    """Every chart's columns before a run: nothing has happened yet."""
     return {
         "rounds": rounds.columns(),
-        "blocks": blocks.columns(blocks.AT_REST),
+        "blocks": pool_charts.columns()["occupancy"],
         "recomputed": recomputed.columns(),
         "timing": timing.columns(),
     }
@@ -38,7 +38,6 @@ def shells() -> dict[str, dict[str, Any]]:
 __all__ = [
     "CHARTS",
     "Columns",
-    "blocks",
     "looks",
     "recomputed",
     "rounds",

@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from lessons.units import WRITE, Unit
+from lessons.template import WRITE, Unit
 from visualize.charts.base import Columns, axis_title, blank, look
 from visualize.states import OWN
 from visualize.text import label

@@ -92,7 +92,11 @@ def columns() -> dict[str, Columns]:
 
 def states(seconds: float, blocks: Occupancy, running: int, waiting: int) -> dict[str, list[Patch]]:
     """The points of what there was up to this time."""
-    return _points(seconds, occupancy=[getattr(blocks, state) for state in STATES_OF_BLOCKS], queue=[running, waiting])
+    return occupancy(seconds, blocks) | _points(seconds, queue=[running, waiting])
+
+
+def occupancy(seconds: float, blocks: Occupancy) -> dict[str, list[Patch]]:
+    return _points(seconds, occupancy=[getattr(blocks, state) for state in STATES_OF_BLOCKS])
 
 
 def pace(seconds: float, speed: float) -> dict[str, list[Patch]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from lessons.expressions import Figures
-from lessons.marking import Provenance, differ, drawn, found_by, in_each_repeat, mark, right_numbers, too_noisy
-from lessons.questions import Answer, AnyQuestion, Choice, Curve
+from lessons.lesson import Answer, AnyQuestion, Choice, Curve
+from lessons.marking import Provenance, differ, drawn, found_by, in_each_repeat, mark, right_one, too_noisy
 from visualize.pages.lessons.lesson_view import marked, stops
 
 RECORDED = Provenance("the recording has", "A quieter machine could tell.")
@@ -40,7 +40,7 @@ def key(question: AnyQuestion, figures: Figures, foretold: bool) -> dict[str, An
 def _of_curve(question: Curve, figures: Figures, foretold: bool) -> dict[str, Any]:
     """``near``: whether each stop is near, point by point, first by the whole run and then by each repeat alone.
     ``said`` has placeholders for the texts of the curve's ends; ``feedback`` is by kind."""
-    values, right = [stop for stop, _ in stops(question)], right_numbers(question, figures)
+    values, right = [stop for stop, _ in stops(question)], right_one(question, figures)
     some = mark(question, values[:1] * len(right), figures, foretold=foretold)
     repeats = in_each_repeat(question, figures) if foretold else ()
     shown = marked(question, some)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.engine.engine import Engine
-from lab.measure.comparison import Case, RunTurn, in_turns, typical
+from lab.measure.comparison import Case, in_turns, typical
+from lab.measure.measuring import RunTurn
 from lab.trace.run import Run
 from lab.util.machine_info import hardware
 from lab.util.messages import counted

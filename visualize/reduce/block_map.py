@@ -1,13 +1,8 @@
-"""The KV cache's blocks as events change them: of one run, and of a pool with all its requests.
-
-A run's events cover its own blocks only; of the others it knows what ``Admitted`` said. So its map is exact for the
-run's own blocks at every step, and for the rest as of the run's admission.
-"""
+"""The blocks of a KV cache as events change them: one map for the Lab, the Pool and the Room."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 from lab.kv_cache.block_pool import Occupancy
@@ -24,11 +19,11 @@ from lab.trace.events import (
     FellBack,
     Finished,
     Preempted,
+    Proposed,
     StepTimed,
 )
 from lab.util.messages import counted
 from visualize.charts.base import Columns, Patch
-from visualize.charts.block_charts import CACHED, FREE, OTHERS, SHOWN, Block, change
 
 Row = Mapping[str, Any]
 
@@ -50,265 +45,267 @@ class Rows:
         changed = {name: value for name, value in row.items() if was[name] != value}
         return [[0, number, changed]] if changed else []
 
-    def columns(self, most: int | None = None) -> Columns:
-        """The first ``count`` rows, or the first ``most`` of those, as last sent."""
-        rows = [self._told.get(number, self._alike) for number in range(self._count)[:most]]
+    def columns(self) -> Columns:
+        """The first ``count`` rows as last sent."""
+        rows = [self._told.get(number, self._alike) for number in range(self._count)]
         return [{name: [row[name] for row in rows] for name in (rows[0] if rows else ())}]
 
 
-PoolEvent = (
-    Admitted
-    | BlockAllocated
-    | BlockShared
-    | BlockCopied
-    | BlockStored
-    | BlockEvicted
-    | BlockFreed
-    | CacheDropped
-    | Preempted
-)
-"""The events that change the pool."""
-
-
-class RunBlocks:
-    """Blocks that are not free, by number, and what was last drawn of them."""
-
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.num_blocks, self.block_size = num_blocks, block_size
-        self.blocks: dict[int, Block] = {}
-        self._drawn: dict[int, Block] = {}
-        self._freed: dict[int, Block] = {}  # the run's own, freed since the last step ended
-        self._kept = 0  # tokens kept at the end of the last step
-
-    def take(self, event: PoolEvent) -> None:
-        """Apply an event."""
-        match event:
-            case Admitted():
-                self.blocks = dict.fromkeys(event.live_blocks, OTHERS) | dict.fromkeys(event.cached_blocks, CACHED)
-                self._freed.clear()
-            case BlockAllocated():
-                self.blocks[event.block] = Block("live", event.owner, event.index, event.fill)
-            case BlockShared():
-                full = event.fill == self.block_size  # a tail may be shared too, until it is written to
-                self.blocks[event.block] = Block(
-                    "live", event.owner, event.index, event.fill, "found", full, event.references
-                )
-            case BlockCopied():
-                self.blocks[event.block] = Block("live", event.owner, event.index, event.fill, "copied")
-            case BlockStored():
-                self.blocks[event.block] = replace(self.blocks[event.block], stored=True)
-            case BlockEvicted():
-                self.blocks.pop(event.block, None)
-            case BlockFreed():
-                if block := self.blocks.pop(event.block, None):
-                    self._freed[event.block] = block
-                if event.references:
-                    self.blocks[event.block] = OTHERS
-                elif event.cached:
-                    self.blocks[event.block] = CACHED
-            case Preempted():  # its blocks are given back now, though their events may follow
-                own = {number: block for number, block in self.blocks.items() if block.owner is not None}
-                for number, block in own.items():
-                    self.blocks[number] = OTHERS if block.references > 1 else CACHED if block.stored else FREE
-            case CacheDropped():
-                self.blocks = {number: block for number, block in self.blocks.items() if block.state != "cached"}
-
-    def _own(self) -> list[Block]:
-        return [block for block in self.blocks.values() if block.owner is not None and block.state == "live"]
-
-    def ended(self) -> None:
-        """End the run: the blocks it gave back stay visible where no other sequence has them."""
-        for number, block in self._freed.items():
-            if number not in self.blocks:
-                self.blocks[number] = replace(block, state="free", stored=False, vain=0)
-
-    def level(self, kv_tokens: int, guesses: int = 0) -> None:
-        """End a step after which the run keeps ``kv_tokens``: its blocks are filled that far, in block table order.
-        The step wrote the token before the ``guesses`` and the guesses themselves; rejected ones lie beyond what is
-        kept, some of them in blocks that were given back at once."""
-        written = max(kv_tokens, self._kept + 1 + guesses) if guesses else kv_tokens
-        self._kept = kv_tokens
-        self.blocks = {number: block for number, block in self.blocks.items() if block.state != "free"}
-        for number, block in self.blocks.items():
-            if block.owner is not None:
-                fill, end = self._reached(block, kv_tokens), self._reached(block, written)
-                if (fill, end - fill) != (block.fill, block.vain):
-                    self.blocks[number] = replace(block, fill=fill, vain=end - fill)
-        for number, block in self._freed.items():
-            vain = self._reached(block, written)
-            if vain and number not in self.blocks:
-                self.blocks[number] = replace(block, state="free", fill=0, vain=vain, stored=False)
-        self._freed.clear()
-
-    def _reached(self, block: Block, tokens: int) -> int:
-        """The number of the block's slots hold one of the first ``tokens`` of its sequence."""
-        return min(self.block_size, max(0, tokens - block.index * self.block_size))
-
-    def patches(self) -> list[Patch]:
-        """The changes since the last call. A block past the pool's end belongs to another pool: the plain
-        one, after a quantised one failed."""
-        patches = []
-        for number in self._drawn | self.blocks:
-            was, now = self._drawn.get(number, FREE), self.blocks.get(number, FREE)
-            if was is not now and number < self.num_blocks:
-                patches += change(number, was, now, self.block_size)
-        self._drawn = dict(self.blocks)
-        return patches
-
-    def caption(self) -> str:
-        if not self.num_blocks:
-            return "no cache, no blocks"
-        blocks = self.blocks.values()
-        states = [block.state for block in blocks]
-        given = sum(block.state == "free" and block.fill > 0 for block in blocks)
-        own = [block.fill for block in self._own()]
-        live, cached = states.count("live"), states.count("cached")
-        return (
-            (
-                f"{counted(given, 'block')} used, all freed (pale)"
-                if given and not live
-                else f"{live} of {self.num_blocks} in use"
-            )
-            + (f", {sum(own) / (len(own) * self.block_size):.0%} full" if own else "")
-            + (f", {given} freed (pale)" if given and live else "")
-            + (f" · {cached} cached" if cached else "")
-            + (f" · first {SHOWN} shown" if self.num_blocks > SHOWN else "")
-        )
-
+SHOWN = 1024
+"""Most squares that are drawn."""
 
 Mark = Literal["", "found", "copied", "preempted", "evicted"]
 """What just happened to a block: it was found, by its prefix or in another continuation of the prompt; it is a copy of
 a shared block; a preempted sequence, the last that had it, gave it back; its prefix was evicted."""
 
-FREE_ROW = {"state": "free", "owners": [], "fill": 0, "mark": ""}
-"""A block's row on the page: its state, the numbers of its sequences, how many slots hold tokens of a text, its
-mark."""
+FREE_ROW = {
+    "state": "free",
+    "owners": [],
+    "index": 0,
+    "references": 0,
+    "fill": 0,
+    "vain": 0,
+    "stored": False,
+    "mark": "",
+}
 
 
-class PoolBlocks:
-    """All blocks of a pool. ``owners``: each live block's sequences, and its index in their block tables."""
+class BlockMap:
+    """All blocks of a pool, and the rows by which ``static/block_grid.js`` draws them.
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.num_blocks, self.block_size = num_blocks, block_size
+    ``take`` every event in order. ``columns`` are the rows as last sent, at first all free; ``patches``, once a frame,
+    bring them up to date. A row is one block:
+
+        state    "live": in a block table. "cached": free to take, but its tokens can still be found. "free".
+        owners   the numbers of the sequences that hold it. A live block without any is another run's.
+        index    its place in their block tables.
+        references  sequences that held it when it was found (``alone``); 0: it was not.
+        fill     slots that hold tokens of a text. Of a free block: those it had when the run ended (``alone``); pale.
+        vain     slots after those that the last step wrote for rejected draft tokens (``alone``), perhaps in a block
+                 that was freed at once.
+        stored   true for a live block whose prefix can be found by others.
+        mark     what just happened to it (``Mark``), for one frame; of a run ``alone``, "found" and "copied" stay.
+
+    Args:
+        alone: the events are those of one run. What others hold is known as of the run's admission.
+        shown: most rows that are sent.
+
+    Attributes:
+        owners: each live block's sequences, and its index in their block tables.
+        tables: each sequence's blocks, by index.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, *, alone: bool = False, shown: int = SHOWN) -> None:
+        self.num_blocks, self.block_size, self._alone = num_blocks, block_size, alone
         self.owners: dict[int, dict[int, int]] = {}
-        self.cached: set[int] = set()
         self.tables: dict[int, dict[int, int]] = {}
+        self.cached: set[int] = set()
+        self._others: set[int] = set()  # live blocks of other runs
+        self._stored: set[int] = set()
         self._kept: dict[int, int] = {}  # tokens, by sequence
         self._fill: dict[int, int] = {}
+        self._vain: dict[int, int] = {}
+        self._proposed = 0  # draft tokens of a run alone, in this step
+        self._freed: dict[int, int] = {}  # blocks of a run alone that were freed since its last step: their index
+        self._references: dict[int, int] = {}
         self._marks: dict[int, Mark] = {}
         self._giving_up: set[int] = set()
         self._elsewhere: set[int] = set()
         self._changed: set[int] = set()
-        self._rows = Rows(num_blocks, FREE_ROW)
+        self._shown = min(num_blocks, shown)
+        self._rows = Rows(self._shown, FREE_ROW)
 
     def take(self, owner: int, event: Event) -> None:
         """Apply an event of sequence ``owner``."""
-        if isinstance(event, Finished) and not self.held(owner):
-            self._forget(owner)
-        if owner in self._elsewhere:
+        if owner in self._elsewhere and not isinstance(event, Finished):
             return
         match event:
             case Admitted():
-                self._giving_up.discard(owner)
-                self._kept[owner] = event.cached_tokens
-                cached = set(event.cached_blocks)  # the engine may have rebuilt the pool while it was idle
-                self._changed |= self.cached ^ cached
-                self.cached = cached
+                self._admit(owner, event)
             case BlockAllocated() | BlockShared() | BlockCopied():
-                self._add(owner, event.block, event.index)
-                if not isinstance(event, BlockAllocated):
-                    self._marks[event.block] = "found" if isinstance(event, BlockShared) else "copied"
+                self._add(owner, event)
+            case BlockStored():
+                self._stored.add(event.block)
+                self._changed.add(event.block)
             case BlockEvicted():
                 self.cached.discard(event.block)
                 self._marks[event.block] = "evicted"
-            case BlockFreed():
-                self._remove(owner, event)
-            case Preempted():
+            case Preempted():  # its blocks are freed now, though their events follow
                 self._giving_up.add(owner)
+                for index, block in [*self.tables.get(owner, {}).items()]:
+                    self._remove(owner, block, index, cached=block in self._stored)
+            case BlockFreed():
+                self._free(owner, event)
+            case Proposed():
+                self._proposed += self._alone
             case StepTimed():
                 self._keep(owner, event.kv_tokens)
             case CacheDropped():
                 self._changed |= self.cached
                 self.cached.clear()
-            case FellBack(part="kv_format"):
+            case FellBack(part="kv_format") if not self._alone:
                 self._elsewhere.add(owner)  # it is in another pool from here on
+            case Finished():
+                self._end(owner)
 
     def occupancy(self) -> Occupancy:
-        live, cached = len(self.owners), len(self.cached)
-        return Occupancy(self.num_blocks - live - cached, cached, live)
+        live, cached = len(self.owners) + len(self._others), len(self.cached)
+        return Occupancy(max(0, self.num_blocks - live - cached), cached, live)
 
     def held(self, owner: int) -> int:
         """Blocks in a sequence's table."""
         return len(self.tables.get(owner, ()))
 
     def used(self) -> float | None:
-        """The share of the live blocks' slots that hold tokens of a text; None without a live block."""
-        return sum(self._fill.values()) / (len(self._fill) * self.block_size) if self._fill else None
+        """The share of the held blocks' slots that hold tokens of a text; None without such a block."""
+        filled = [self._fill[block] for block in self.owners]
+        return sum(filled) / (len(filled) * self.block_size) if filled else None
+
+    def caption(self) -> str:
+        """How many blocks are in which state."""
+        if not self.num_blocks:
+            return "no cache, no blocks"
+        free, cached, live = self.occupancy()
+        pale = sum(block not in self.owners for block in self._fill)
+        if pale and not live:
+            return f"{counted(pale, 'block')} used, all freed (pale)" + f" · {cached} cached" * bool(cached)
+        full = "" if (used := self.used()) is None else f", {used:.0%} full"
+        cut = f" · first {self._shown} shown" if self._shown < self.num_blocks else ""
+        return f"{live} in use{full}{f', {pale} freed (pale)' * bool(pale)} · {cached} cached · {free} free{cut}"
 
     def patches(self) -> list[Patch]:
-        """The changes since the last call. Marks last until the next call."""
+        """The changes since the last call."""
         patches = []
         for block in sorted(self._changed | self._marks.keys()):
-            patches += self._rows.patches(block, self._row(block))
-        self._changed, self._marks = set(self._marks), {}
+            if block < self._shown:  # one past the pool's end belongs to another, to which a quantised cache fell back
+                patches += self._rows.patches(block, self._row(block))
+        self._changed = set(self._marks)
+        lasting = ("found", "copied") if self._alone else ()
+        self._marks = {block: mark for block, mark in self._marks.items() if mark in lasting}
         return patches
 
-    def columns(self, most: int | None = None) -> Columns:
-        """Every block as last sent, or the first ``most`` of them; at first all are free."""
-        return self._rows.columns(most)
+    def columns(self) -> Columns:
+        """Every block's row as last sent; at first all are free."""
+        return self._rows.columns()
 
-    def _forget(self, owner: int) -> None:
-        """Keep nothing of a sequence that is over: a workshop's pool may see any number of them."""
-        self.tables.pop(owner, None)
-        self._kept.pop(owner, None)
+    # -- sequences -----------------------------------------------------------------------------
+
+    def _admit(self, owner: int, event: Admitted) -> None:
         self._giving_up.discard(owner)
-        self._elsewhere.discard(owner)
-
-    # -- one block ---------------------------------------------------------------------------
-
-    def _add(self, owner: int, block: int, index: int) -> None:
-        self.cached.discard(block)
-        self.owners.setdefault(block, {})[owner] = index
-        self.tables.setdefault(owner, {})[index] = block
-        self._level(block)
-
-    def _remove(self, owner: int, event: BlockFreed) -> None:
-        block = event.block
-        del self.owners[block][owner], self.tables[owner][event.index]
-        preempted = owner in self._giving_up
-        if not self.owners[block]:
-            del self.owners[block], self._fill[block]
-            if event.cached:
-                self.cached.add(block)
-            if preempted:
-                self._marks[block] = "preempted"
-        else:
-            self._level(block)
-        if not preempted and self._marks.get(block) == "found":
-            del self._marks[block]  # found only to be copied
-        self._changed.add(block)
+        self._freed.clear()
+        self._proposed = 0
+        self._kept[owner] = event.cached_tokens
+        others = set(event.live_blocks) - self.owners.keys() if self._alone else set()
+        cached = set(event.cached_blocks)  # the engine may have rebuilt the pool while it was idle
+        self._changed |= (self.cached ^ cached) | (self._others ^ others)
+        self.cached, self._others = cached, others
 
     def _keep(self, owner: int, tokens: int) -> None:
-        """Update the fill of the blocks between a sequence's old end and its new one, at ``tokens``."""
+        """End a step after which a sequence has ``tokens``: update the blocks between its old end and its new one. The
+        step wrote the token before its draft tokens and these; the rejected ones lie beyond its end."""
         table, size = self.tables.get(owner, {}), self.block_size
         before, self._kept[owner] = self._kept.get(owner, 0), tokens
         first, last = min(before, tokens) // size, max(before, tokens) // size
         for index in [index for index in table if first <= index <= last]:  # a file may claim any number of tokens
             self._level(table[index])
+        self._changed |= self._vain.keys()
+        self._vain.clear()
+        if self._proposed:
+            written, self._proposed = max(tokens, before + 1 + self._proposed), 0
+            freed = {index: block for block, index in self._freed.items() if self._state(block) == "free"}
+            for index, block in (freed | table).items():
+                if vain := self._reached(index, written) - self._reached(index, tokens):
+                    self._vain[block] = vain
+                    self._changed.add(block)
+        self._freed.clear()
+
+    def _end(self, owner: int) -> None:
+        """End a sequence. The blocks that a run alone freed show how full they were. Of others nothing is kept: a
+        workshop's pool may see any number of them."""
+        if self._alone:
+            self._changed |= self._vain.keys() | self._freed.keys()
+            self._vain.clear()
+            fill = {block: self._reached(index, self._kept.get(owner, 0)) for block, index in self._freed.items()}
+            self._fill |= {block: slots for block, slots in fill.items() if slots and self._state(block) == "free"}
+        if not self.held(owner):
+            self.tables.pop(owner, None)
+            self._kept.pop(owner, None)
+            self._giving_up.discard(owner)
+            self._elsewhere.discard(owner)
+
+    # -- one block -----------------------------------------------------------------------------
+
+    def _add(self, owner: int, event: BlockAllocated | BlockShared | BlockCopied) -> None:
+        block = event.block
+        self.cached.discard(block)
+        self._others.discard(block)
+        self._vain.pop(block, None)
+        self._stored.discard(block)
+        self.owners.setdefault(block, {})[owner] = event.index
+        self.tables.setdefault(owner, {})[event.index] = block
+        if isinstance(event, BlockShared):
+            self._marks[block] = "found"
+            self._references[block] = event.references if self._alone else 0
+            if event.fill == self.block_size:  # a tail may be shared too, until it is written to
+                self._stored.add(block)
+        elif isinstance(event, BlockCopied):
+            self._marks[block] = "copied"
+        self._level(block)
+
+    def _free(self, owner: int, event: BlockFreed) -> None:
+        if owner not in self._giving_up:
+            self._remove(owner, event.block, event.index, cached=event.cached)
+        elif event.block not in self.owners:  # it was removed when the sequence was preempted
+            (self.cached.add if event.cached else self.cached.discard)(event.block)
+        if self._alone and event.references:
+            self.cached.discard(event.block)
+            self._others.add(event.block)
+        self._changed.add(event.block)
+
+    def _remove(self, owner: int, block: int, index: int, *, cached: bool) -> None:
+        del self.owners[block][owner], self.tables[owner][index]
+        preempted = owner in self._giving_up
+        if self._alone:
+            self._freed[block] = index
+            self._marks.pop(block, None)
+        elif not preempted and self._marks.get(block) == "found":
+            del self._marks[block]  # found only to be copied
+        if self.owners[block]:
+            self._level(block)
+        else:
+            del self.owners[block], self._fill[block]
+            self._references.pop(block, None)
+            self._stored.discard(block)
+            if cached:
+                self.cached.add(block)
+            if preempted:
+                self._marks[block] = "preempted"
+        self._changed.add(block)
 
     def _level(self, block: int) -> None:
         """Set a block's fill: of a shared block, that of the sequence with the most tokens in it."""
-        size = self.block_size
-        self._fill[block] = max(
-            min(size, max(0, self._kept.get(owner, 0) - index * size)) for owner, index in self.owners[block].items()
-        )
+        owners = self.owners[block].items()
+        self._fill[block] = max(self._reached(index, self._kept.get(owner, 0)) for owner, index in owners)
         self._changed.add(block)
 
+    def _reached(self, index: int, tokens: int) -> int:
+        """The slots of a table's entry ``index`` that hold one of the first ``tokens`` of its sequence."""
+        return min(self.block_size, max(0, tokens - index * self.block_size))
+
+    def _state(self, block: int) -> str:
+        if block in self.owners or block in self._others:
+            return "live"
+        return "cached" if block in self.cached else "free"
+
     def _row(self, block: int) -> dict[str, Any]:
-        owners = list(self.owners.get(block, ()))
+        owners = self.owners.get(block, {})
         return {
-            "state": "live" if owners else "cached" if block in self.cached else "free",
-            "owners": owners,
+            "state": self._state(block),
+            "owners": list(owners),
+            "index": min(owners.values(), default=0),
+            "references": self._references.get(block, 0),
             "fill": self._fill.get(block, 0),
+            "vain": self._vain.get(block, 0),
+            "stored": block in self._stored and block in self.owners,
             "mark": self._marks.get(block, ""),
         }

@@ -3,7 +3,7 @@
 There is one frame per engine step, and one each for the start, an admission worth mentioning,
 a preemption and the end, in order, numbered by ``seq``. A frame says only what changed, so that
 a run can be sent as it grows; applied from the first on, frames rebuild the whole picture
-(``static/run_state.js``), so that a player can show any instant of it and a page that opens late can
+(``static/stage.js``), so that a player can show any instant of it and a page that opens late can
 catch up. A frame is a JSON-able dict:
 
     seq, t_ms, step        its place in the run: the latest step (-1: none yet, or the run is over)
@@ -11,9 +11,9 @@ catch up. A frame is a JSON-able dict:
                            the settings in words (``described``), and whether the run is ``recorded``: read from a
                            file, so perhaps another machine's
     tokens                 [{text, origin, p, q?, u?, rejected?, note?}], to append
-    columns                first frame only: {chart: initial columns}
+    columns                first frame only: {"pool": the rows of all blocks}, see ``block_map.BlockMap``
     verdicts               [{title, say, columns, layout}], by position, if the run recorded distributions
-    charts                 {chart: patches}, see ``figures.base.Patch``
+    charts                 {chart: patches}, see ``charts.base.Patch``, and {"pool": those of the rows}
     layout                 {chart: {axis path: range}}
     captions               {chart: its caption}, those that changed
     readouts               {readout: [value, unit, the previous run's]}, those that changed
@@ -56,10 +56,11 @@ from lab.trace.events import (
 from lab.trace.metrics import Meter
 from lab.trace.roofline import achieved, limits_of
 from lab.trace.verdict_rounding import round_verdict, significant
-from visualize.charts import block_charts as blocks
+from visualize.charts import pool_charts
 from visualize.charts import rounds_chart as rounds
 from visualize.charts import timing_chart as timing
-from visualize.reduce.block_map import PoolEvent, RunBlocks
+from visualize.charts.base import Patch, nice_ceiling
+from visualize.reduce.block_map import BlockMap
 from visualize.reduce.metric_cards import PreviousRun, rows
 from visualize.reduce.narration import Narrator, limit
 from visualize.reduce.pass_times import RecomputedView, TimingView
@@ -101,6 +102,7 @@ class Reducer:
         self._captions: dict[str, str] = {}
         self._notice = ""
         self._generated = 0
+        self._most = 1.0
         self._step = Step()
 
     def feed(self, events: Iterable[Event]) -> list[Frame]:
@@ -108,8 +110,8 @@ class Reducer:
         frames = []
         for event in events:
             self._meter.take(event)
-            if isinstance(event, PoolEvent):
-                self._pool.take(event)
+            if self._seq:
+                self._map.take(0, event)
             match event:
                 case RunStarted():
                     frames.append(self._frame(event, self._head(event)))
@@ -137,10 +139,10 @@ class Reducer:
         """A frame of ``changes`` and of what changed in the pool, the layout, the captions and the readouts."""
         frame = {"seq": self._seq, "t_ms": round(event.t_ms, 3), "step": self._at}
         self._seq += 1
-        charts = changes.get("charts", {}) | {"blocks": self._pool.patches()}
+        charts = changes.get("charts", {}) | {"pool": self._map.patches()}
         changes["charts"] = {name: patches for name, patches in charts.items() if patches}
         changes["layout"] = self._moved(changes.get("layout", {}))
-        captions = changes.get("captions", {}) | {"blocks": self._pool.caption()}
+        captions = changes.get("captions", {}) | {"blocks": self._map.caption()}
         changes["captions"] = news(self._captions, captions)
         over = isinstance(event, Finished)
         changes["readouts"] = news(self._readouts, rows(self._meter.metrics(), self._config, self._before, over=over))
@@ -158,7 +160,7 @@ class Reducer:
     def _head(self, run: RunStarted) -> dict[str, Any]:
         self._started, self._config = run, run.config
         speculative = run.config["speculative"]
-        self._pool = RunBlocks(run.num_blocks, run.config["block_size"])
+        self._map = BlockMap(run.num_blocks, run.config["block_size"], alone=True)
         self._narrator = Narrator(run.config, len(run.prompt_token_ids), run.sampling["max_tokens"])
         self._limits = limits_of(run)
         if self._recorded:
@@ -171,8 +173,8 @@ class Reducer:
             "head": {**about(run), "prompt": prompt, **words, "recorded": self._recorded},
             "say": self._narrator.asked(),
             "compared": difference(self._before.started, run) if self._before and not self._recorded else "",
-            "columns": {"blocks": blocks.columns(run.num_blocks)},
-            "layout": {"rounds": rounds.rows(guesses), "blocks": blocks.layout(run.num_blocks)},
+            "columns": {"pool": self._map.columns()},
+            "layout": {"rounds": rounds.rows(guesses)},
             "captions": {"rounds": rounds.caption(1), "timing": ""},
         }
 
@@ -180,14 +182,18 @@ class Reducer:
         step, self._step = self._step, Step()
         tokens = step.tokens()
         self._generated += len(tokens)
-        self._pool.level(timed.kv_tokens, len(step.proposals))
         found = achieved(timed, self._limits) if self._limits else None
         near = limit(found) if found else ""
         charts = {
             "rounds": step.squares(timed.step, self._config["speculative"]),
             "timing": self._timing.take(timed, len(tokens), near),
+            "blocks": self._occupied(timed),
         }
-        layout = {"rounds": rounds.layout(timed.step), "timing": self._timing.layout(timed.step)}
+        layout = {
+            "rounds": rounds.layout(timed.step),
+            "timing": self._timing.layout(timed.step),
+            "blocks": pool_charts.layout(timed.t_ms / 1000, self._most, 0, 0)["occupancy"],
+        }
         captions = {"rounds": rounds.caption(timed.batch_sequences), "timing": timing.caption(timed, near)}
         if not self._config["kv_cache"]:
             charts["recomputed"] = self._recomputed.take(timed, len(step.proposals))
@@ -207,13 +213,20 @@ class Reducer:
         }
 
     def _ended(self, finished: Finished) -> dict[str, Any]:
-        self._pool.ended()
         note = "Held back until it was clear how the text ends."
         return {
             "tokens": [{"text": visible(finished.text), "origin": "plain", "note": note}] if finished.text else [],
             "say": self._narrator.ended(finished, self._meter.metrics(), self._generated),
+            "charts": {"blocks": self._occupied(finished)},
             "finished": {"reason": finished.reason, "message": finished.message},
         }
+
+    def _occupied(self, event: StepTimed | Finished) -> list[Patch]:
+        """The point of the blocks in use and cached now. The axis goes as far as the most of them so far need."""
+        blocks = self._map.occupancy()
+        needed = nice_ceiling(1.25 * (blocks.live + blocks.cached))
+        self._most = max(self._most, min(needed, self._map.num_blocks))
+        return pool_charts.occupancy(event.t_ms / 1000, blocks)["occupancy"]
 
 
 OF_A_VERDICT = ("p", "q", "u", "chance")

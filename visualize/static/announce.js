@@ -1,6 +1,6 @@
 // Progress and refusals in words, on the screen and for screen readers.
 
-import { within, write } from "./dom.js";
+import { body, say, within, write } from "./dom.js";
 
 /** ``text`` while the last request has no answer yet; ``shown``: whether an earlier answer is still on the page. */
 export const markStale = (text, shown) => (shown ? `${text} What is shown is from before.` : text);
@@ -21,12 +21,71 @@ export function announcer(node) {
   };
 }
 
-/** Writes a progress, and tells screen readers of it without its count of tokens, which is on the screen only. */
-export function progressAnnouncer(element) {
+/** Show a job's progress in words and as a bar, and tell screen readers of it without its count of tokens. */
+export function progressOf(element) {
   const $ = within(element);
   const announce = announcer($(".heard"));
-  return (text, underWay) => {
-    write($(".progress"), text);
-    announce(text.replace(/: [\d,]+%? (of .*)?tokens$/, ""), underWay);
+  return ({ running = false, progress = "", share, problem }) => {
+    const text = problem ?? progress;
+    body.classList.toggle("running", running);
+    say($(".progress"), text, problem);
+    announce(text.replace(/: [\d,]+%? (of .*)?tokens$/, ""), running);
+    $(".bar").hidden = !running;
+    $(".bar i").style.width = `${100 * (share ?? 0)}%`;
   };
+}
+
+const HEARD = 2000; // milliseconds between sentences for screen readers, of a live run and of one that is led
+
+/** Give the stage its sentence: ``say`` for a step's, ``sayNow``, and ``hush`` for what is said next. */
+export function addSentences(stage, line) {
+  let heardAt = 0;
+  let quietUntil = 0;
+  let pending; // a timer
+  let pendingLingers = false;
+
+  /** Say the step's sentence, at most three times a second: nobody reads faster. A rare one waits its turn and
+      lingers, or an audience would never see it. */
+  function say(text, lingers = false, failed = false) {
+    if (pendingLingers && !lingers) return;
+    clearTimeout(pending);
+    const wait = quietUntil - performance.now();
+    if (wait <= 0) return speak(text, lingers, failed);
+    pendingLingers = lingers;
+    pending = setTimeout(speak, wait, text, lingers, failed);
+  }
+
+  function speak(text, lingers, failed) {
+    hush(lingers ? 1500 : 330);
+    pendingLingers = false;
+    const plays = stage.mode === "playing" || stage.mode === "looping";
+    const aloud = !stage.unasked || (!plays && performance.now() > heardAt + HEARD);
+    if (aloud) heardAt = performance.now();
+    line.ariaLive = aloud ? "polite" : "off";
+    line.textContent = text;
+    line.classList.toggle("problem", failed);
+    fit();
+  }
+
+  /** Make a sentence smaller that would be cut off. */
+  function fit() {
+    line.classList.remove("long");
+    line.classList.toggle("long", line.scrollHeight > line.clientHeight);
+  }
+  window.addEventListener("resize", fit);
+
+  /** Say at once what belongs to the beginning, the end, or a step at which a person stopped. */
+  function sayNow(text, failed = false) {
+    stage.words = [];
+    hush(0);
+    pendingLingers = false;
+    say(text, false, failed);
+  }
+
+  /** Say nothing for so many milliseconds. */
+  function hush(milliseconds) {
+    quietUntil = performance.now() + milliseconds;
+  }
+
+  Object.assign(stage, { say, sayNow, hush });
 }

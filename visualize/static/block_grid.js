@@ -1,11 +1,20 @@
-// The KV cache's blocks as squares: the owner by colour and number, how full each is, and what just happened to it.
-// Rows are those of visualize/reduce/block_map.py. Only squares that differ from what is drawn are touched.
+// The KV cache's blocks as squares, for the Lab, the Pool and the Room: the owner by colour and number, how full each is,
+// and what just happened to it. Rows are those of visualize/reduce/block_map.py. Only squares that differ from what is
+// drawn are touched.
 
 import { calm, counted, labelAsImage, make, tone } from "./dom.js";
 
 /** Whether a square with sides of so many pixels has room for "×" before the number of sequences that share it. */
 const roomy = (side, number) => side >= 14 + 6 * String(number).length;
+const LEAST = 4; // pixels: of a thousand blocks all are shown
+const TINY = 9; // pixels: below that there is no room between edges
 const FLASH = 900; // milliseconds for which a block shows what happened to it, even if frames come faster
+const MARKS = {
+  found: "found, not computed again",
+  copied: "begun as a copy",
+  preempted: "its request was preempted",
+  evicted: "its tokens can no longer be found",
+};
 
 /** ``redraw`` is called when the squares have another size. */
 export class BlockGrid {
@@ -14,18 +23,19 @@ export class BlockGrid {
     this.redraw = redraw;
     this.squares = [];
     this.drawn = [];
-    this.chosen = null;
+    this.chosen = null; // a request's number
+    this.alone = false; // whether the blocks are of one run, whose number nobody needs
     labelAsImage(root);
     new ResizeObserver(() => this.fit()).observe(root);
+    root.addEventListener("pointerover", ({ target }) => {
+      const square = target.closest("[data-block]");
+      if (square && this.pool) square.title = `Block ${square.dataset.block}: ${this.#words(square.dataset.block)}`;
+    });
   }
 
   /** As many squares as there are blocks, as large as there is room for. */
   lay(count) {
-    this.squares = Array.from({ length: count }, (_, block) => {
-      const square = make("i", "square free");
-      square.dataset.block = block;
-      return square;
-    });
+    this.squares = Array.from({ length: count }, (_, block) => make("i", { className: "square free", dataset: { block } }));
     this.drawn = this.squares.map(() => "");
     this.root.replaceChildren(...this.squares);
     this.root.ariaDescription = null;
@@ -37,46 +47,89 @@ export class BlockGrid {
     const count = this.squares.length;
     if (!count || !wide || !high) return;
     let side = Math.floor(Math.min(96, Math.max(56, high / 6))); // to be seen from the back of a room
-    while (side > 9 && Math.ceil(count / Math.floor(wide / side)) * side > high) side -= 1;
+    while (side > LEAST && Math.ceil(count / Math.floor(wide / side)) * side > high) side -= 1;
     this.root.style.setProperty("--side", `${side}px`);
     this.root.classList.toggle("small", !roomy(side, 1));
+    this.root.classList.toggle("tiny", side < TINY);
     if (this.side === side) return;
     this.side = side;
     this.drawn.fill(""); // all are drawn again
     this.redraw();
   }
 
+  /** Show the blocks of a run's picture. What happened since it was last shown flashes, but not when going back. */
+  show(picture) {
+    const news = picture.frames.slice(picture === this.picture ? this.at + 1 : 0, picture.at + 1);
+    const marked = news.flatMap(({ charts }) => charts?.pool ?? []).filter(([, , { mark }]) => mark);
+    [this.picture, this.at] = [picture, picture.at];
+    const marks = new Map(marked.map(([, block, { mark }]) => [block, mark]));
+    this.draw(picture.columns.pool[0], picture.head.config.block_size, marks);
+  }
+
   /** ``pool``: the table's columns. ``marks``: what happened to blocks since the last call, by block. */
   draw(pool, size, marks) {
-    if (pool.state.length !== this.squares.length) this.lay(pool.state.length);
+    const columns = Object.values(pool);
+    const count = pool.state?.length ?? 0;
+    [this.pool, this.size] = [pool, size];
+    if (count !== this.squares.length) this.lay(count);
     this.squares.forEach((square, block) => {
-      const [state, owners, fill, mark] = [pool.state[block], pool.owners[block], pool.fill[block], pool.mark[block]];
-      const key = `${state} ${owners} ${fill} ${mark} ${owners.includes(this.chosen)}`;
+      const key = `${columns.map((values) => values[block])} ${pool.owners[block].includes(this.chosen)}`;
       if (key !== this.drawn[block]) {
         this.drawn[block] = key;
-        this.#fill(square, state, owners, fill / size, mark);
+        this.#fill(square, this.#row(block));
       }
       if (marks.has(block) && !calm.matches) flash(square, marks.get(block));
     });
-    this.root.ariaDescription = holdings(pool.owners);
+    this.root.ariaDescription = holdings(pool, this.alone);
   }
 
-  #fill(square, state, owners, part, mark) {
+  #row(block) {
+    return Object.fromEntries(Object.entries(this.pool).map(([name, values]) => [name, values[block]]));
+  }
+
+  #fill(square, { state, owners, fill, vain, stored, mark }) {
     const shared = owners.length > 1;
-    const whose = shared ? "shared" : owners.length ? `own ${tone(owners[0])}` : "";
-    square.className = `square ${state} ${whose}${owners.includes(this.chosen) ? " chosen" : ""}`;
-    square.textContent = shared ? `${roomy(this.side, owners.length) ? "×" : ""}${owners.length}` : (owners[0] ?? "");
-    square.style.setProperty("--part", `${Math.round(100 * part)}%`);
+    const others = state === "live" && !owners.length;
+    const own = this.alone ? "mine" : `own ${tone(owners[0])}`;
+    const whose = others ? "others" : shared ? "shared" : owners.length ? own : fill ? "freed" : "";
+    const more = `${stored ? " stored" : ""}${owners.includes(this.chosen) ? " chosen" : ""}`;
+    square.className = `square ${state} ${whose}${more}`;
+    square.textContent = this.alone ? "" : shared ? `${roomy(this.side, owners.length) ? "×" : ""}${owners.length}` : (owners[0] ?? "");
+    square.style = `--part: ${this.#share(others ? this.size : fill)}; --vain: ${this.#share(vain ? fill + vain : 0)}`;
     square.dataset.mark = mark;
+  }
+
+  #share(slots) {
+    return `${Math.round((100 * slots) / this.size)}%`;
+  }
+
+  /** What a square shows, in words. */
+  #words(block) {
+    const { state, owners, fill, vain, stored, mark, index, references } = this.#row(block);
+    const inVain = vain ? `${counted(vain, "slot")} written for rejected draft tokens` : "";
+    if (state === "cached") return "cached: can be allocated, but its tokens can still be found";
+    if (state === "free") return inVain || fill ? `free again: ${inVain || `it held ${counted(fill, "token")}`}` : "free";
+    if (!owners.length) return "another request's";
+    const mine = this.alone ? `entry ${index} of this request's block table` : `request ${owners[0]}`;
+    return [
+      owners.length > 1 ? `shared by requests ${owners.join(", ")}` : mine,
+      `${fill} of ${counted(this.size, "slot")} filled`,
+      inVain && `${inVain}: the next round overwrites them`,
+      MARKS[mark],
+      references > 1 && `shared by ${references} requests when it was found`,
+      stored && "in the prefix-cache index",
+    ].filter(Boolean).join(", ");
   }
 }
 
-/** Who holds the blocks, for screen readers. ``owners``: for each block, the sequences that hold it. */
-function holdings(owners) {
-  const held = owners.filter(({ length }) => length);
-  const shared = held.filter(({ length }) => length > 1).length;
-  const all = new Set(held.flat()).size;
-  return `${held.length} of ${counted(owners.length, "block")} held by ${counted(all, "request")}${shared ? `, ${shared} of them by several` : ""}`;
+/** Who holds the blocks, for screen readers. ``owners``: for each block, the requests that hold it. */
+function holdings({ state = [], owners = [] }, alone) {
+  const live = state.filter((one) => one === "live").length;
+  const held = `${live} of ${counted(state.length, "block")} held`;
+  if (alone) return `${held}, ${owners.filter(({ length }) => length).length} by this request`;
+  const shared = owners.filter(({ length }) => length > 1).length;
+  const all = new Set(owners.flat()).size;
+  return `${held} by ${counted(all, "request")}${shared ? `, ${shared} of them by several` : ""}`;
 }
 
 function flash(square, mark) {

@@ -125,3 +125,25 @@ export function drawChart(element, shells, name, { columns, layout, shell: form 
   plotted(plot, data, { ...axes, uirevision: JSON.stringify(layout) }, squares.length ? ofEachKind(squares) : inWords(data));
   sized.observe(plot);
 }
+
+/** Keep a page's charts by name: ``show`` draws what has changed with the next animation frame, and ``draw`` all, as when
+    the look changes or they come into view. */
+export function chartsOf(element, shells) {
+  const charts = {};
+  const dirty = new Set();
+  function show(changed) {
+    Object.assign(charts, changed);
+    if (!dirty.size) requestAnimationFrame(flush);
+    Object.keys(changed).forEach((name) => dirty.add(name));
+  }
+  function flush() {
+    for (const name of dirty) if (charts[name]) drawChart(element, shells, name, charts[name]);
+    dirty.clear();
+  }
+  function clear() {
+    Object.keys(charts).forEach((name) => delete charts[name]);
+  }
+  const draw = () => show(charts);
+  onLook(draw);
+  return { charts, show, draw, clear };
+}

@@ -7,16 +7,36 @@ export const narrow = window.matchMedia("(max-width: 820px)");
 export const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
 export const gently = () => (calm.matches ? "auto" : "smooth"); // how the page scrolls by itself
 
-export function make(tag, className = "", text = "") {
+/** Make an element: its class or its properties, and its texts and elements. */
+export function make(tag, properties = "", ...content) {
   const node = document.createElement(tag);
-  if (className) node.className = className;
-  node.textContent = text;
+  const { dataset, ...own } = typeof properties === "string" ? { className: properties } : properties;
+  Object.assign(node, own);
+  Object.assign(node.dataset, dataset);
+  node.append(...content);
   return node;
 }
+
+export const button = (properties, ...content) => make("button", { type: "button", ...properties }, ...content);
+
+/** Make a table's row: its name, and its cells as texts or elements. */
+export function tableRow(name, cells, className = "") {
+  const made = cells.map((cell) => (cell instanceof Node ? cell : make("td", "", cell)));
+  return make("tr", className, make("th", { scope: "row" }, name), ...made);
+}
+
+/** An entry of a chart's key. */
+export const part = (name, colour, kind = "") => make("span", { className: `part ${kind}`, style: `--part: ${colour}` }, name);
 
 /** Set a text only if it differs: the browser would lay it out again. */
 export function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
+}
+
+/** Say how something goes on, or what the problem is. */
+export function say(node, text, problem = false) {
+  write(node, text);
+  node.classList.toggle("problem", Boolean(problem));
 }
 
 const TONES = 8; // of pool.css: sequences with the same tone still differ by number
@@ -24,13 +44,9 @@ export const tone = (number) => `tone-${number % TONES}`;
 
 /** A figure with its name. Its meaning (``about``) is shown to whoever points at it (header.js). */
 export function readout({ key, label, about }) {
-  const card = make("div", "readout");
-  Object.assign(card, { tabIndex: 0, role: "group", ariaLabel: label });
-  Object.assign(card.dataset, { key, about });
-  const number = make("div", "number");
-  number.append(make("span", "value", "–"), make("span", "unit"));
-  card.append(make("div", "label", label), number, make("div", "was"));
-  return card;
+  const number = make("div", "number", make("span", "value", "–"), make("span", "unit"));
+  const card = { className: "readout", tabIndex: 0, role: "group", ariaLabel: label, dataset: { key, about } };
+  return make("div", card, make("div", "label", label), number, make("div", "was"));
 }
 
 export function fillReadout(card, [value, unit = "", was = "", more = ""]) {
@@ -108,6 +124,20 @@ export function store(name, text, area = "localStorage") {
   } catch {
     return false;
   }
+}
+
+/** Have a text downloaded as a file. */
+export function download(name, type, text) {
+  const link = make("a", { download: name, href: URL.createObjectURL(new Blob([text], { type })) });
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+/** Keep a list open, but not where the page is narrow. */
+export function foldWhenNarrow(details) {
+  const fold = () => (details.open = !narrow.matches);
+  narrow.addEventListener("change", fold);
+  fold();
 }
 
 /** Call ``act`` once the controls are set as the link says. */

@@ -2,7 +2,11 @@
 
 import { initialQuery, linkSelect, updateAddress } from "./address.js";
 import { isForTarget, modified, within } from "./dom.js";
-import { view } from "./shared_view.js";
+
+/** What the stage shows, and what a workshop's presenter shows: between the stage and the workshop's bar. ``shown``: {run,
+    at, number} of this page; ``guess``: [frame, place] of the draft token that is open, or null; ``led``: what a presenter
+    shows, {run, at, guess}, or null where nobody is followed. */
+export const view = { shown: {}, guess: null, led: null };
 
 /** Decide which instant of the run is shown. The run itself advances it as long as it is followed; otherwise time does,
     slowed down, or a person. No frame needs a request to the server. */
@@ -189,7 +193,7 @@ export function addPlayer(stage) {
     $(".place").textContent = `${here} / ${steps} · ${time(frame.t_ms)}`;
     const plays = moving() || stage.mode === "looping";
     buttons.play.classList.toggle("plays", plays);
-    buttons.play.setAttribute("aria-label", plays ? "Pause" : "Play");
+    buttons.play.ariaLabel = plays ? "Pause" : "Play";
     buttons.loop.setAttribute("aria-pressed", stage.mode === "looping");
     buttons.live.classList.toggle("offered", stage.run.running && stage.mode !== "following");
     buttons.live.hidden = stage.picture.head.recorded;

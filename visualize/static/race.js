@@ -29,12 +29,9 @@ export class Race {
     });
     document.addEventListener("click", ({ target, detail }) => detail && target.closest("#run, .transport button")?.blur());
     this.list = root.querySelector(".lanes");
-    for (const key of ["plain", "accepted", "recovered", "bonus"]) {
-      const item = make("li");
-      item.dataset.origin = key;
-      item.append(make("span", `piece ${key}`, states[key].label));
-      root.querySelector(".legend").append(item);
-    }
+    const pieces = ["plain", "accepted", "recovered", "bonus"].map((origin) =>
+      make("li", { dataset: { origin } }, make("span", `piece ${origin}`, states[origin].label)));
+    root.querySelector(".legend").append(...pieces);
     new ResizeObserver(() => this.fit()).observe(this.list);
     this.clock.oninput = () => this.put(Number(this.clock.value));
   }
@@ -118,20 +115,13 @@ class RaceLane {
     this.tokens = commits.reduce((sum, [, pieces]) => sum + pieces.length, 0);
     this.end = commits.at(-1)[0];
     this.ms = ms;
-    this.row = make("li", "lane");
-    this.row.dataset.lane = name;
-    const head = make("div", "lane-head");
-    const title = make("b", "", name);
-    title.title = name;
     this.count = make("span", "count");
     this.done = make("i", "done");
-    const track = make("div", "track");
-    track.append(this.done);
-    head.append(make("span", "mark", mark), title, this.count, track);
-    this.text = make("div", "lane-text");
-    Object.assign(this.text, { dir: "auto", translate: false });
+    const title = make("b", { title: name }, name);
+    const head = [make("span", "mark", mark), title, this.count, make("div", "track", this.done)];
+    this.text = make("div", { className: "lane-text", dir: "auto", translate: false });
     this.prompt = make("span", "piece prompt", prompt);
-    this.row.append(head, this.text);
+    this.row = make("li", { className: "lane", dataset: { lane: name } }, make("div", "lane-head", ...head), this.text);
     this.clear();
   }
 

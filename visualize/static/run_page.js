@@ -3,10 +3,12 @@
 
 import { initialQuery } from "./address.js";
 import { look } from "./chart_panel.js";
-import { make, within } from "./dom.js";
+import { make, part, within } from "./dom.js";
 import { createStage } from "./stage.js";
 import { addText } from "./token_text.js";
 import { addVerification } from "./verification.js";
+
+const AT_REST = 128; // blocks drawn before the first run has said how many there are
 
 export function mount(element, gradio, setup) {
   const $ = within(element);
@@ -21,6 +23,8 @@ export function mount(element, gradio, setup) {
   drawParts();
   $(".use").onclick = () => gradio.trigger("submit", { run: stage.picture.id });
   $(".stage").classList.toggle("cacheless", initialQuery.get("chart") === "recomputed");
+  stage.squares.alone = true;
+  stage.squares.lay(AT_REST);
   stage.choose(charts[0]);
   stage.plotOf("rounds").addEventListener("drawn", ({ target }) => {
     target.on("plotly_click", ({ points: [square] }) => stage.veiled(target, square) || stage.openSquare(square));
@@ -60,10 +64,9 @@ export function mount(element, gradio, setup) {
 
   /** Before there is a run: how to get one. An exported page comes with its own. */
   function invite() {
-    const hint = make("p", "hint");
-    hint.append(make("span", "to-run", "Press Run."), make("span", "to-follow", "What the presenter shows appears here."));
-    hint.append(" Colours show which tokens the draft model guessed right.");
-    stage.story.append(hint);
+    const [mine, led] = ["Press Run.", "What the presenter shows appears here."];
+    const colours = " Colours show which tokens the draft model guessed right.";
+    stage.story.append(make("p", "hint", make("span", "to-run", mine), make("span", "to-follow", led), colours));
     $(".say").textContent = "Ready.";
   }
 
@@ -79,13 +82,7 @@ export function mount(element, gradio, setup) {
   }
 
   function drawParts() {
-    const colours = setup.parts[look()];
-    $(".parts").replaceChildren(
-      ...Object.entries(colours).map(([part, colour]) => {
-        const item = make("span", `part ${part === "speed" ? "line" : part}`, part === "speed" ? "tok/s" : part);
-        item.style.setProperty("--part", colour);
-        return item;
-      }),
-    );
+    const key = ([name, colour]) => (name === "speed" ? part("tok/s", colour, "line") : part(name, colour, name));
+    $(".parts").replaceChildren(...Object.entries(setup.parts[look()]).map(key));
   }
 }

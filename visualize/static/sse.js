@@ -5,7 +5,7 @@ const PATIENCE = 60_000; // milliseconds; the most that a channel's first word i
 export const AGAIN = 3000; // milliseconds until a server that did not answer is asked again
 export const UNREACHED = "The lab does not answer. Trying again …";
 
-/** Read a channel (visualize/jobs/sse_channel.py) to its end. ``gone`` is called at its end, or if there is no such
+/** Read a channel to its end. ``gone`` is called at its end, or if there is no such
     channel; ``lost`` when it cannot be reached, and ``found`` when it can again. One that ``rests`` is not read while the
     page is in the background: a browser has six connections to a server, and each page needs one. */
 export function openChannel(id, { hear, gone, lost = () => {}, found = () => {}, rests = false }) {
@@ -68,14 +68,15 @@ export function openChannel(id, { hear, gone, lost = () => {}, found = () => {},
 
 const FORGOTTEN = "The server no longer has this: it may have been restarted. Begin again.";
 
-/** A reader of a component's values: records as JSON. One that names a ``channel`` is the beginning of a job: the records
-    in that channel are read in its place, each with what else the first has, until another value comes. */
-export function recordReader(read) {
+/** Read a component's values, now and whenever they change: records as JSON, null where there is none. One that names a
+    ``channel`` is the beginning of a job: the records in that channel are read in its place, each with what else the
+    first has, until another value comes. */
+export function readRecords({ props, watch }, read) {
   let stream;
-  return (value) => {
-    if (!value) return;
+  function changed() {
+    if (!props.value) return read(null);
     stream?.close();
-    const first = JSON.parse(value);
+    const first = JSON.parse(props.value);
     if (!first?.channel) return read(first);
     const { channel, ...begun } = first;
     let running = true;
@@ -87,5 +88,7 @@ export function recordReader(read) {
       },
       gone: () => running && read({ ...begun, running: false, problem: FORGOTTEN, progress: FORGOTTEN }),
     });
-  };
+  }
+  watch("value", changed);
+  changed();
 }

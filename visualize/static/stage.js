@@ -1,20 +1,21 @@
 // The stage: reads a run's transcript (visualize/reduce/ndjson.py) and shows the picture of one instant of it.
-// What anything means was decided in Python. Its parts are added by stage_charts.js, player.js and save_menu.js and, in
-// the Lab, by token_text.js and verdict.js (run_page.js).
+// What anything means was decided in Python. Its parts are added by stage_charts.js and player.js and, in the Lab,
+// by token_text.js and verification.js (run_page.js).
 
 import { query, recordRun, updateAddress } from "./address.js";
+import { addSentences } from "./announce.js";
+import { BlockGrid } from "./block_grid.js";
 import { onLook } from "./chart_panel.js";
-import { body, fillReadout, gently, narrow, readout, within, write } from "./dom.js";
+import { body, download, fillReadout, gently, narrow, readout, within, write } from "./dom.js";
 import { addPlayer } from "./player.js";
-import { RunState } from "./run_state.js";
-import { addSaveMenu } from "./save_menu.js";
 import { UNREACHED, openChannel } from "./sse.js";
 import { addCharts } from "./stage_charts.js";
 
 /** Create the stage of a page: what its parts share, by name. ``element``: the component. ``gradio``: its {props, trigger,
     server, watch}. The page adds
-      drawOwn(picture)  draws what is neither a chart nor a number
+      drawOwn(picture)  draws what is neither a chart nor a number nor a block
       moved()           another instant is shown
+    and may replace
       covered(name)     whether something covers this chart
       relook()          the look has changed between light and dark. */
 export function createStage(element, { props, server, watch }, setup) {
@@ -33,7 +34,12 @@ export function createStage(element, { props, server, watch }, setup) {
     opened: null, // {seq, position}: a frame, and the draft token in its round whose verification is shown
     dirty: new Set(), // charts to be drawn
     pans: 0, // what a person panned and zoomed is kept until this changes
+    covered: () => false,
+    relook() {},
   };
+  stage.squares = new BlockGrid($(".squares"), schedule);
+  addSentences(stage, $(".say"));
+  const { sayNow } = stage;
   for (const { always, ...named } of readouts) $(".readouts").append(Object.assign(readout(named), { hidden: !always }));
 
   /** Whether this is a lesson, which shows the prediction's outcome first and the run below it. */
@@ -52,7 +58,7 @@ export function createStage(element, { props, server, watch }, setup) {
     const pale = before ? " Pale parts are from before." : "";
     if (stage.led) return sayNow(`The presenter shows a run …${pale}`);
     sayNow(`Waiting for the engine …${pale}`);
-    quietUntil = 0;
+    stage.hush(0);
     body.classList.add("running");
     if (server && narrow.matches && !inLesson()) element.scrollIntoView({ behavior: gently(), block: "start" });
   }
@@ -93,7 +99,7 @@ export function createStage(element, { props, server, watch }, setup) {
   /** A file that is refused changes nothing. What a run says meanwhile has to wait. */
   function refuse(problem) {
     sayNow(problem, true);
-    if (stage.run.running) quietUntil = performance.now() + READ;
+    if (stage.run.running) stage.hush(READ);
   }
 
   let stream;
@@ -118,7 +124,7 @@ export function createStage(element, { props, server, watch }, setup) {
   function take(record) {
     if (record.status) {
       sayNow(record.status);
-      quietUntil = 0; // what follows is said at once
+      stage.hush(0); // what follows is said at once
     }
     if (record.problem || record.stopped) {
       over();
@@ -182,6 +188,7 @@ export function createStage(element, { props, server, watch }, setup) {
 
   function draw() {
     if (stage.picture.frame) {
+      stage.squares.show(stage.picture);
       stage.drawOwn(stage.picture);
       drawNumbers(stage.picture);
     }
@@ -206,56 +213,13 @@ export function createStage(element, { props, server, watch }, setup) {
     $(".compared").title = told;
   }
 
-  const HEARD = 2000; // milliseconds between sentences for screen readers, of a live run and of one that is led
-  let heardAt = 0;
-  let quietUntil = 0;
-  let pendingWords;
-  let pendingLingers = false;
-  /** Say the step's sentence, at most three times a second: nobody reads faster. A rare one waits its turn and
-      lingers, or an audience would never see it. */
-  function say(text, lingers = false, failed = false) {
-    if (pendingLingers && !lingers) return;
-    clearTimeout(pendingWords);
-    const speak = () => {
-      quietUntil = performance.now() + (lingers ? 1500 : 330);
-      pendingLingers = false;
-      const plays = stage.mode === "playing" || stage.mode === "looping";
-      const aloud = !stage.unasked || (!plays && performance.now() > heardAt + HEARD);
-      if (aloud) heardAt = performance.now();
-      $(".say").setAttribute("aria-live", aloud ? "polite" : "off");
-      $(".say").textContent = text;
-      $(".say").classList.toggle("problem", failed);
-      fitWords();
-    };
-    const wait = quietUntil - performance.now();
-    if (wait <= 0) return speak();
-    pendingLingers = lingers;
-    pendingWords = setTimeout(speak, wait);
-  }
-
-  /** Make a sentence smaller that would be cut off. */
-  function fitWords() {
-    const line = $(".say");
-    line.classList.remove("long");
-    line.classList.toggle("long", line.scrollHeight > line.clientHeight);
-  }
-  window.addEventListener("resize", fitWords);
-
-  /** Say at once what belongs to the beginning, the end, or a step at which a person stopped. */
-  function sayNow(text, failed = false) {
-    stage.words = [];
-    quietUntil = 0;
-    pendingLingers = false;
-    say(text, false, failed);
-  }
-
   /** Show the component's value, now and whenever it changes. */
   function show() {
     watch("value", () => (stage.leave(), read(props.value ?? "")));
     read(props.value ?? "");
   }
 
-  Object.assign(stage, { inLesson, linked, read, offer, over, schedule, draw, say, sayNow, show });
+  Object.assign(stage, { inLesson, linked, read, offer, over, schedule, draw, show });
   addCharts(stage);
   addPlayer(stage);
   addSaveMenu(stage);
@@ -265,4 +229,128 @@ export function createStage(element, { props, server, watch }, setup) {
     schedule();
   });
   return stage;
+}
+
+/** Offer the run that is shown for downloading, where there is a server. */
+function addSaveMenu(stage) {
+  const { element } = stage;
+  const $ = within(element);
+  const save = $(".save");
+  save.hidden = !stage.server;
+  const shut = () => (save.open = false);
+  document.addEventListener("click", ({ target }) => save.contains(target) || shut());
+  save.addEventListener("keydown", (event) => {
+    if (event.key === "Tab") setTimeout(() => save.contains(document.activeElement) || shut()); // the focus moves later
+    if (event.key !== "Escape" || !save.open) return;
+    event.stopPropagation(); // the key is meant for the menu, not for the run
+    shut();
+    $(".save summary").focus();
+  });
+  for (const button of element.querySelectorAll("[data-save]")) {
+    button.onclick = async () => {
+      shut();
+      const answer = await stage.server.take_away([stage.picture.id, button.dataset.save]).catch(() => undefined);
+      const { problem, name, type, text } = answer ?? { problem: "The server does not answer. Is it still running? The run stays here: try again." };
+      if (problem) return stage.sayNow(problem, true);
+      download(name, type, text);
+    };
+  }
+}
+
+/** A run at one instant: its frames (visualize/reduce/frames.py), applied up to one of them. It can go forward and back, and
+    knows nothing of the page. tests/visualize/picture.py does the same in Python. */
+class RunState {
+  /** The state before the first frame; ``start`` has each chart's first columns. */
+  constructor(start = {}) {
+    this.frames = [];
+    this.at = -1;
+    this.head = null;
+    this.tokens = [];
+    this.columns = structuredClone(start);
+    this.layouts = Object.fromEntries(Object.keys(start).map((name) => [name, {}]));
+    this.captions = {};
+    this.readouts = {};
+    this.say = this.notice = this.compared = "";
+    this.undo = [];
+  }
+
+  get last() {
+    return this.frames.length - 1;
+  }
+
+  get frame() {
+    return this.frames[this.at];
+  }
+
+  /** The last step of the run so far. */
+  get steps() {
+    return Math.max(0, ...this.frames.slice(-2).map((frame) => frame.step));
+  }
+
+  /** Go to a frame, forward or back. Returns the names of the charts that have changed. */
+  go(seq) {
+    const changed = new Set();
+    const to = Math.min(Math.max(seq, -1), this.last);
+    while (this.at !== to) {
+      const frame = this.frames[this.at < to ? this.at + 1 : this.at];
+      if (this.at < to) this.#forward(frame);
+      else this.#back();
+      for (const part of [frame.columns, frame.charts, frame.layout, frame.captions]) Object.keys(part ?? {}).forEach((name) => changed.add(name));
+    }
+    return changed;
+  }
+
+  /** Let ``read`` see the run at another frame. */
+  glance(seq, read) {
+    const { at } = this;
+    this.go(seq);
+    read(this);
+    this.go(at);
+  }
+
+  #forward(frame) {
+    const { head, columns, layouts, captions, readouts, say, notice, compared } = this;
+    const undo = { state: { head, columns, layouts, captions, readouts, say, notice, compared }, tokens: this.tokens.length, rows: [] };
+    this.at += 1;
+    this.undo[this.at] = undo;
+    this.head = frame.head ?? head;
+    this.tokens.push(...(frame.tokens ?? []));
+    // What an undo keeps is replaced, never changed; only rows are changed in place.
+    if (frame.columns) this.columns = { ...columns, ...structuredClone(frame.columns) };
+    for (const [name, patches] of Object.entries(frame.charts ?? {})) {
+      for (const [trace, index, row] of patches) undo.rows.push([name, trace, index, this.#put(name, trace, index, row)]);
+    }
+    if (frame.layout) {
+      this.layouts = { ...layouts };
+      for (const [name, paths] of Object.entries(frame.layout)) this.layouts[name] = { ...layouts[name], ...paths };
+    }
+    if (frame.captions) this.captions = { ...captions, ...frame.captions };
+    if (frame.readouts) this.readouts = { ...readouts, ...frame.readouts };
+    this.say = frame.say ?? say;
+    this.notice = frame.notice ?? notice;
+    this.compared = frame.compared ?? compared;
+  }
+
+  #back() {
+    const { state, tokens, rows } = this.undo[this.at];
+    this.at -= 1;
+    for (const [name, trace, index, row] of rows.reverse()) {
+      if (index !== null) this.#put(name, trace, index, row);
+      else for (const column of Object.keys(row)) this.columns[name][trace][column].pop();
+    }
+    this.tokens.length = tokens;
+    Object.assign(this, state);
+  }
+
+  /** Set a row, or append it when ``index`` is null. Returns what was there, or what was appended. */
+  #put(name, trace, index, row) {
+    const before = {};
+    for (const [column, value] of Object.entries(row)) {
+      const values = (this.columns[name][trace][column] ??= []);
+      before[column] = index === null ? value : values[index];
+      if (index === null) values.push(value);
+      else values[index] = value;
+    }
+    return before;
+  }
 }

@@ -22,11 +22,10 @@ export function addText(stage) {
   const flow = $(".flow"); // a paragraph within: else a screen reader names the group again at every space between words
   const shown = []; // the tokens on the page, each with its nodes
   let leftward = false; // whether there was a word of such letters
-  for (const key of legend) {
-    const item = make("li", key);
-    item.append(make("span", "mark", states[key].glyph || "a"), make("span", `piece ${key}`, states[key].label));
-    $(".legend").append(item);
-  }
+  $(".legend").append(...legend.map((key) => {
+    const mark = make("span", "mark", states[key].glyph || "a");
+    return make("li", key, mark, make("span", `piece ${key}`, states[key].label));
+  }));
 
   /** Show the picture's text. Tokens that are already on the page are left alone. */
   function drawText({ head, tokens, frame }) {
@@ -51,8 +50,7 @@ export function addText(stage) {
   function append(given) {
     const token = typeof given === "string" ? { text: given, origin: "prompt" } : given;
     const [space, piece] = [token.text.match(/^ */)[0], token.text.replace(/^ */, "")];
-    const mark = make("span", `token ${token.origin}`);
-    mark.append(make("span", "word", piece || "\u2009"));
+    const mark = make("span", `token ${token.origin}`, make("span", "word", piece || "\u2009"));
     const above = annotation(token);
     const breaks = document.createTextNode("\n".repeat(piece.split("↵").length - 1));
     const nodes = [mark, above, breaks];
@@ -85,8 +83,8 @@ export function addText(stage) {
   }
 
   function annotation({ origin, rejected: [first] = [] }) {
-    const above = make("span", `above ${origin}`);
-    above.ariaHidden = true; // read aloud, the text would fall apart; the arrow keys tell each token's story
+    // Read aloud, the text would fall apart: the arrow keys tell each token's story.
+    const above = make("span", { className: `above ${origin}`, ariaHidden: true });
     if (first) above.append(states.rejected.glyph, make("s", "", first.text.trim() || first.text));
     else if (origin !== "plain") above.append(states[origin].glyph);
     return above;
@@ -131,11 +129,8 @@ export function addText(stage) {
 
   /** A token's story: a paragraph for it, and one for each guess that was rejected for it. */
   function explained(token) {
-    const line = (state, text, words) => {
-      const row = make("p", state);
-      row.append(make("b", "", `“${text}” ${states[state].glyph}`), ` ${states[state].label}. ${words}`);
-      return row;
-    };
+    const line = (state, text, words) =>
+      make("p", state, make("b", "", `“${text}” ${states[state].glyph}`), ` ${states[state].label}. ${words}`);
     const rejected = (token.rejected ?? []).map((guess) => {
       const state = guess.p === undefined ? "unjudged" : "rejected";
       return line(state, guess.text, sentence(state, guess));

@@ -2,8 +2,8 @@
 
 import { initialQuery, query, updateAddress } from "./address.js";
 import { look } from "./chart_panel.js";
-import { gently, make, narrow, within } from "./dom.js";
-import { view } from "./shared_view.js";
+import { gently, make, narrow, part, within } from "./dom.js";
+import { view } from "./player.js";
 
 const JUDGED = ["accepted", "recovered"];
 /** How many guesses of a frame were judged. */
@@ -57,9 +57,7 @@ export function addVerification(stage) {
     if (asked.get("run") !== "1") hint.append("Set “Record distributions” to Top 5 and run again.");
     else {
       asked.set("logprobs", 5);
-      const again = make("a", "", "Run it again with them");
-      again.href = `${location.pathname}?${asked}`;
-      hint.append(again, ".");
+      hint.append(make("a", { href: `${location.pathname}?${asked}` }, "Run it again with them"), ".");
     }
     return hint;
   }
@@ -104,12 +102,8 @@ export function addVerification(stage) {
     const told = stage.opened && stage.picture.frames[stage.opened.seq].verdicts?.[stage.opened.position];
     if (!told) return;
     const shell = verdictLooks[look()];
-    const key = shell.data.map(({ name, type, marker, line }, i) => {
-      const item = make("span", type === "bar" ? "part" : "part line", name);
-      item.style.setProperty("--part", type === "bar" ? marker.color : line.color);
-      item.hidden = !told.columns[i].y.length;
-      return item;
-    });
+    const drawn = shell.data.filter((_, i) => told.columns[i].y.length);
+    const key = drawn.map(({ name, type, marker, line }) => (type === "bar" ? part(name, marker.color) : part(name, line.color, "line")));
     $(".verdict .parts").replaceChildren(...key);
     if (window.Plotly) stage.plotChart($(".verdict .plot"), shell, told.columns, told.layout);
   }
@@ -123,7 +117,7 @@ export function addVerification(stage) {
     openVerdict(seq, place - 1);
   }
 
-  // -- in a workshop (strip.js) --
+  // -- in a workshop (pages/workshop/workshop_bar.js) --
 
   /** Tell followers which guess is open. */
   function tellGuess() {

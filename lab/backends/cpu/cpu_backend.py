@@ -7,19 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from lab.backends.cpu import native_sampler, rejection
-from lab.backends.cpu.native_model import NativeModel
-from lab.backends.cpu.native_support import native_step
-from lab.backends.interface import (
-    Backend,
-    DraftRound,
-    DraftTokens,
-    KernelError,
-    NewTokens,
-    PendingVerification,
-    Verification,
-)
-from lab.backends.torch.batched_verification import read_verification
+from lab.backends.cpu import native_sampler
+from lab.backends.cpu.native_model import NativeModel, native_step
+from lab.backends.interface import Backend, DraftRound, DraftTokens, KernelError, NewTokens, PendingVerification
 from lab.backends.torch.torch_backend import TorchBackend
 from lab.config import SamplingParams
 from lab.kv_cache.attention_metadata import SdpaChoice
@@ -70,14 +60,8 @@ class CpuBackend(TorchBackend):
         return native_sampler.sample(logits, sampling, u)
 
     def verify(self, logits: torch.Tensor, rounds: Sequence[DraftRound]) -> PendingVerification:
-        verdicts = rejection.verify(logits, rounds)
-        return PendingVerification(lambda: list(map(_verification, rounds, verdicts)), None)
+        verified = native_sampler.verify(logits, rounds)
+        return PendingVerification(lambda: verified, None)
 
     def first(self, layers: int) -> Backend:
         return CpuBackend(self.model.first(layers), self._native)
-
-
-def _verification(round: DraftRound, verdict: rejection.NativeVerdict) -> Verification:
-    tokens = round.draft.token_ids.tolist() if round.draft else []
-    accepted, next_token, p_next, p, q, figures = verdict
-    return read_verification([*tokens, *p, *q, accepted, next_token, p_next, *figures], round)

@@ -16,3 +16,10 @@ def cores() -> int:
     """
     held = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(held, cpu_quota())))
+
+
+def threads() -> int:
+    """Number of threads of a step in C: torch's, but no more than there are ``cores``."""
+    import torch
+
+    return min(torch.get_num_threads(), cores())

@@ -1,7 +1,8 @@
-"""A language model as ``step.c`` sees it: packed weights, pointers and sizes."""
+"""A language model as ``step.c`` sees it: packed weights, pointers and sizes; and which models it can compute."""
 
 from __future__ import annotations
 
+import threading
 from array import array
 from collections.abc import Sequence
 from ctypes import byref, c_int32, c_void_p
@@ -9,8 +10,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 
-from lab.backends.cpu.build import library
+from lab.backends.cpu.build import BuildError, library
+from lab.backends.cpu.cpu_count import threads
 from lab.backends.cpu.native_sampler import described
 from lab.backends.cpu.structs import (
     Layer,
@@ -23,12 +26,17 @@ from lab.backends.cpu.structs import (
     pack,
     packed_size,
 )
-from lab.backends.cpu.threads import threads
 from lab.backends.interface import NewTokens
 from lab.config import SamplingParams
 from lab.kv_cache.block_table import side_by_side
 from lab.kv_cache.formats import KVStorage
 from lab.models.language_model import LanguageModel
+from lab.models.model_shape import ModelShape
+from lab.models.quantization import quantization_method
+from lab.models.support import unlike_llama, unlike_llama_config
+
+MOST_LANES = 16
+"""Float32 numbers in the longest vector register there is."""
 
 
 class NativeModel:
@@ -91,10 +99,8 @@ class NativeModel:
         """
         plan, slots, _alive = self._plan(batch, storage)
         logits = torch.empty(plan.kept, self._vocabulary, dtype=torch.float32)
-        failed = self._library.forward(
-            byref(self._model), layers, byref(slots), byref(plan), _pointer(logits), threads()
-        )
-        _refuse_lack_of_memory(failed)
+        where = byref(self._model), layers, byref(slots), byref(plan)
+        _refuse_lack_of_memory(self._library.forward(*where, _pointer(logits), threads()))
         return logits
 
     def decode_ahead(
@@ -147,26 +153,10 @@ class NativeModel:
             last += count
             keep.extend(range(last - new.keep, last))
         token_ids = batch[0].token_ids if len(batch) == 1 else torch.cat([new.token_ids for new in batch])
-        alive = (
-            array("i", [new.start for new in batch]),
-            array("i", counts),
-            side_by_side(tables, height),
-            keep,
-        )
-        starts, many, blocks, rows = (some.buffer_info()[0] for some in alive)
-        plan = PlanStruct(
-            sequences=len(batch),
-            rows=last,
-            kept=len(keep),
-            block_size=block_size,
-            height=height,
-            starts=starts,
-            counts=many,
-            tables=blocks,
-            token_ids=token_ids.data_ptr(),
-            keep=rows,
-        )
-        return plan, slots, (alive, token_ids)
+        arrays = array("i", [new.start for new in batch]), array("i", counts), side_by_side(tables, height), keep
+        *where, kept = (some.buffer_info()[0] for some in arrays)
+        sizes = len(batch), last, len(keep), block_size, height
+        return PlanStruct(*sizes, *where, token_ids.data_ptr(), kept), slots, (arrays, token_ids)
 
     # -- what C points to ----------------------------------------------------------------------
 
@@ -213,3 +203,79 @@ def _pointer(tensor: torch.Tensor) -> c_void_p:
 def _refuse_lack_of_memory(failed: int) -> None:
     if failed:
         raise MemoryError("a step's activations do not fit in memory")
+
+
+class NativeStep:
+    """A model's step in C, once it is ready.
+
+    Attributes:
+        model: None: it is not ready yet, or cannot compute this model.
+        failure: why it could not be compiled, for a model that it could compute.
+    """
+
+    def __init__(self) -> None:
+        self.model: NativeModel | None = None
+        self.failure: str | None = None
+        self._identity: int | None = None
+        self._lock = threading.Lock()
+
+    def prepare(self, model: LanguageModel) -> None:
+        """Compile and pack, unless that is done. Takes a second, or a few the first time on a machine."""
+        with self._lock:
+            if self._identity == (identity := model.identity()):
+                return
+            self._identity, self.model, self.failure = None, None, None
+            if not refusal(model):
+                try:
+                    self.model = NativeModel(model, rounded=model.rounded)
+                except BuildError as error:
+                    self.failure = f"Torch computes the steps, several times slower: {error}."
+            self._identity = identity
+
+
+_steps: WeakKeyDictionary[LanguageModel, NativeStep] = WeakKeyDictionary()
+
+
+def native_step(model: LanguageModel) -> NativeStep:
+    """The step in C of a model, which all engines share that compute it."""
+    return _steps.setdefault(model, NativeStep())
+
+
+def refusal(model: LanguageModel) -> str | None:
+    """The reason why ``step.c`` cannot compute this model, in a sentence; None if it can."""
+    inner = model.model
+    if model.device.type != "cpu" or model.dtype != torch.float32:
+        return f"it computes float32 on a CPU, and this model is {model.dtype} on {model.device.type}"
+    if different := unlike_llama(model.model, model.layers):
+        return different
+    if model.padding:
+        return "its vocabulary is made as wide as another model's"
+    if different := _unlike_config(inner.config):
+        return different
+    linears = [module for module in inner.modules() if isinstance(module, nn.Linear)]
+    if any(not torch.equal(module.weight, module.weight.bfloat16().float()) for module in linears):
+        return "its matrices hold more digits than bfloat16 can"
+    return None
+
+
+def packed_parameters(config: PreTrainedConfig, parameters: int) -> int:
+    """Number of a model's ``parameters`` that the step in C copies into bfloat16 (``NativeModel``) if it is loaded in
+    float32: all but an embedding table that is not the head too. (Norms and biases are not copied either, but are few.)
+    0: the configuration describes a model that it cannot compute, or weights stored in another dtype than bfloat16.
+    """
+    refused = unlike_llama_config(config) or _unlike_config(config) or quantization_method(config)
+    if refused or config.dtype not in (None, torch.bfloat16):
+        return 0
+    shape = ModelShape.from_config(config)
+    return parameters - (0 if shape.tied else shape.vocabulary * shape.hidden_size)
+
+
+def _unlike_config(config: PreTrainedConfig) -> str | None:
+    """The reason why a configuration of Llama's layers describes a model that ``step.c`` cannot compute."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type", "default") not in ("default", "linear", "llama3", "yarn"):
+        return f"its rotary embedding changes with the length ({rope['rope_type']})"
+    shape = ModelShape.from_config(config)
+    if any(size % MOST_LANES for size in (shape.hidden_size, shape.intermediate_size, shape.head_dim)):
+        return f"its hidden, intermediate and head sizes are not multiples of {MOST_LANES}"
+    return None

@@ -1,4 +1,4 @@
-"""From logits to distributions and tokens, as in ``lab.backends.torch.sampler``, but in C."""
+"""Sampling and rejection sampling in C: ``lab.backends.torch``'s ``sampler`` and ``rejection_sampler``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from ctypes import byref, c_void_p
 import torch
 
 from lab.backends.cpu.build import library
-from lab.backends.cpu.structs import Choices, Sampling
-from lab.backends.cpu.threads import threads
+from lab.backends.cpu.cpu_count import threads
+from lab.backends.cpu.structs import Choices, RoundStruct, Sampling, VerdictStruct
+from lab.backends.interface import DraftRound, Verification
+from lab.backends.torch.batched_verification import FIGURES, read_verification
 from lab.config import SamplingParams
 
 
@@ -25,9 +27,8 @@ def sample(
     logits, p = logits.contiguous(), torch.empty(rows, vocabulary, dtype=torch.float32)
     tokens = torch.empty(rows, dtype=torch.long)
     choices, _alive = described(sampling, u)
-    given, places = c_void_p(logits.data_ptr()), None
-    made = c_void_p(p.data_ptr()), c_void_p(tokens.data_ptr())
-    if library().sample(given, rows, vocabulary, places, byref(choices), *made, threads()):
+    given, made = c_void_p(logits.data_ptr()), (c_void_p(p.data_ptr()), c_void_p(tokens.data_ptr()))
+    if library().sample(given, rows, vocabulary, None, byref(choices), *made, threads()):
         raise MemoryError("a row of sums does not fit in memory")
     return p, tokens
 
@@ -39,10 +40,54 @@ def described(sampling: Sequence[SamplingParams], u: torch.Tensor | None, each: 
         sampling: one for the first ``each`` tokens, one for the next, and so on.
         u: as many float64 in [0, 1) as there are tokens.
     """
-    rows, u = (Sampling * len(sampling))(*map(as_struct, sampling)), None if u is None else u.contiguous()
+    rows, u = (Sampling * len(sampling))(*map(_as_struct, sampling)), None if u is None else u.contiguous()
     return Choices(rows, each, None if u is None else u.data_ptr()), (rows, u)
 
 
-def as_struct(sampling: SamplingParams) -> Sampling:
-    """The part of ``sampling`` that C needs."""
+def verify(logits: torch.Tensor, rounds: Sequence[DraftRound]) -> list[Verification]:
+    """Verify one round of each of several sequences: to the last bit what ``lab.backends.torch.batched_verification``
+    gives for the distributions of ``sample``.
+
+    Args:
+        logits: [sum of (g + 1), vocabulary] float32, round by round.
+
+    Raises:
+        MemoryError: not enough for a round's distributions.
+    """
+    alive: list[object] = [logits := logits.contiguous()]
+    p, q = torch.ones(2, len(logits), dtype=torch.float32)
+    structs, figures = (RoundStruct * len(rounds))(), [torch.empty(0)] * len(rounds)
+    for i, (round, struct) in enumerate(zip(rounds, structs, strict=True)):
+        struct.sampling, struct.u = _as_struct(round.sampling), _pointer(round.uniforms, alive)
+        if not round.draft:
+            continue
+        struct.num_draft_tokens, struct.draft_tokens = round.num_draft_tokens, _pointer(round.draft.token_ids, alive)
+        struct.q = None if round.draft.q is None else _pointer(round.draft.q, alive)
+        if round.sampling.logprobs:
+            struct.logprobs = min(round.sampling.logprobs, logits.shape[1])
+            figures[i] = torch.zeros(
+                struct.num_draft_tokens * ((2 + 3 * struct.logprobs) * FIGURES + 1), dtype=torch.float32
+            )
+            struct.figures = _pointer(figures[i], alive)
+    verdicts = (VerdictStruct * len(rounds))()
+    given, made = c_void_p(logits.data_ptr()), (c_void_p(p.data_ptr()), c_void_p(q.data_ptr()))
+    if library().verify(given, logits.shape[1], byref(structs), len(rounds), byref(verdicts), *made, threads()):
+        raise MemoryError("a round's distributions do not fit in memory")
+    p, q, first, found = p.tolist(), q.tolist(), 0, []
+    for round, verdict, listed in zip(rounds, verdicts, figures, strict=True):
+        tokens = round.draft.token_ids.tolist() if round.draft else []
+        last = first + len(tokens)
+        numbers = [*tokens, *p[first:last], *q[first:last], verdict.accepted, verdict.next_token, verdict.p_next]
+        found.append(read_verification([*numbers, *listed.tolist()], round))
+        first = last + 1
+    return found
+
+
+def _as_struct(sampling: SamplingParams) -> Sampling:
     return Sampling(sampling.temperature, sampling.top_k, sampling.top_p)
+
+
+def _pointer(tensor: torch.Tensor, alive: list[object]) -> int:
+    """The address of a tensor's contiguous numbers; ``alive`` keeps them until they have been read."""
+    alive.append(tensor := tensor.contiguous())
+    return tensor.data_ptr()

@@ -10,7 +10,7 @@
  *
  * Plain C with the vector extensions of GCC and Clang; `lab/backends/cpu/build.py` compiles it for the processor
  * at hand. Read the files in this order: vectors.h, model.h, thread_pool.h, layers.h, cache.h, attention.h, sample.h,
- * token_distributions.h, rejection.h, and last the step.
+ * rejection.h, and last the step.
  */
 #include <stdlib.h>
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lab.backends.gpu import launching
+from lab.backends.gpu.paged_attention import attend_by_kernels
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.formats import KVStorage
 
@@ -37,17 +37,8 @@ class Packed(NamedTuple):
 
     def plan(self, block_size: int, longest_new: int, longest: int, storage: KVStorage) -> BlockPlan:
         """The plan of a forward pass over these rows; the arguments are attributes of the plan."""
-        return BlockPlan(
-            write=self.write,
-            starts=self.starts,
-            lengths=self.lengths,
-            tables=self.tables,
-            block_size=block_size,
-            longest_new=longest_new,
-            longest=longest,
-            storage=storage,
-            attend=launching.attend_by_kernels,
-        )
+        where = self.write, self.starts, self.lengths, self.tables
+        return BlockPlan(*where, block_size, longest_new, longest, storage, attend_by_kernels)
 
 
 class Layout(NamedTuple):

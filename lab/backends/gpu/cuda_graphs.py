@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -137,8 +137,7 @@ class Graphs:
             self._logits = torch.empty(0)
             self._stream = None
 
-    def has(self, model: LanguageModel, bucket: Bucket) -> bool:
-        """Return whether a bucket has been captured."""
+    def has(self, model: LanguageModel, bucket: Bucket | None) -> bool:
         return (model, bucket) in self._captured
 
     def capture(self, model: LanguageModel, bucket: Bucket, block_size: int, storage: KVStorage) -> Captured | None:
@@ -214,25 +213,17 @@ class Graphs:
         token_ids = torch.zeros(bucket.rows, dtype=torch.long, device=model.device)
         packed = layout.split(numbers)
         plan = packed.plan(block_size, bucket.new, bucket.context, storage)
-        memory = self._memory_for(bucket.rows * model.vocabulary, model.device)
-        out = memory[: bucket.rows * model.vocabulary].view(bucket.rows, model.vocabulary)
+        # Logits' memory grows with what is captured: one sequence needs a row, and the largest step 125 MiB for a
+        # vocabulary of 128,256. Graphs that are there already go on writing to where they did, so it at least doubles.
+        size, memory = bucket.rows * model.vocabulary, self._logits
+        if len(memory) < size:
+            memory = torch.empty(max(size, 2 * len(memory)), dtype=torch.float32, device=model.device)
+        out = memory[:size].view(bucket.rows, model.vocabulary)
         if self._stream is None:
             self._stream = CaptureStream(model.device)
         replay, logits = self._stream.record(lambda: model.forward(token_ids, packed.positions, plan, packed.kept, out))
         self._logits = memory
         return Captured(token_ids, numbers, replay, logits)
-
-    def _memory_for(self, logits: int, device: torch.device) -> torch.Tensor:
-        """Memory for so many logits of a step: what there is, or more.
-
-        It grows with what is captured: one sequence needs a row, and the largest step 125 MiB for a vocabulary of
-        128,256. Graphs that are there already go on writing to where they did, so it at least doubles: all that has
-        become too small is less than what is added.
-        """
-        have = len(self._logits)
-        if have >= logits:
-            return self._logits
-        return torch.empty(max(logits, 2 * have), dtype=torch.float32, device=device)
 
 
 class CaptureStream:
@@ -260,19 +251,20 @@ class CaptureStream:
                     run()
             finally:  # even if it failed: what it launched reads what is freed then
                 torch.cuda.current_stream().wait_stream(self._stream)
-            graph = torch.cuda.CUDAGraph()
+            graph, collects = torch.cuda.CUDAGraph(), gc.isenabled()
             _drop_workspaces()
+            # Garbage may hold another engine's graphs, which cannot be destroyed now (pytorch/pytorch#161037).
+            gc.disable()
             try:
                 # Other threads may allocate meanwhile.
-                with (
-                    _uncollected(),
-                    torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
-                ):
+                with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                     output = run()
             except Exception:
                 self._recover()
                 raise
             finally:
+                if collects:
+                    gc.enable()
                 _drop_workspaces()
 
         def replay() -> None:
@@ -289,25 +281,9 @@ class CaptureStream:
         """
         with suppress(AttributeError, RuntimeError):
             torch._C._cuda_endAllocateToPool(self._device.index or 0, self._pool)
-        nothing = torch.cuda.CUDAGraph()
-        with (
-            suppress(RuntimeError),
-            torch.cuda.graph(nothing, stream=self._stream, capture_error_mode="thread_local"),
-        ):
+        nothing, how = torch.cuda.CUDAGraph(), {"stream": self._stream, "capture_error_mode": "thread_local"}
+        with suppress(RuntimeError), torch.cuda.graph(nothing, **how):
             torch.zeros(1, device=self._device)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """No cyclic garbage is collected: it may hold another engine's graphs, which cannot be destroyed during a capture
-    (pytorch/pytorch#161037)."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _drop_workspaces() -> None:

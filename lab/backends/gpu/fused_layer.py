@@ -14,19 +14,22 @@ from torch import nn
 
 from lab.backends.gpu.fused_kernels import rms_norm, rotate
 from lab.backends.gpu.fused_product import add_product, gated_product, normed_product
-from lab.backends.gpu.launching import attend_by_kernels, launching
+from lab.backends.gpu.launching import launching
+from lab.backends.gpu.paged_attention import attend_by_kernels
 from lab.backends.interface import KernelError
 from lab.kv_cache.attention_metadata import BlockPlan, StepPlan
 from lab.kv_cache.formats import PlainLayer
 from lab.models.language_model import LanguageModel
-from lab.models.llama_family import is_plain, unlike_llama
+from lab.models.support import is_plain, unlike_llama
 from lab.util.device_memory import release_cached_memory
 
 
 def fused(model: LanguageModel) -> LanguageModel:
     """The same weights with fused layers and a final norm in one launch; the model itself if it has them already, or no
     layers like a Llama's."""
-    if any(isinstance(module, FusedLayer) for module in model.model.modules()) or unlike_llama(model):
+    if any(isinstance(module, FusedLayer) for module in model.model.modules()) or unlike_llama(
+        model.model, model.layers
+    ):
         return model
     other = model.with_layers(FusedLayer)
     other.model.model.norm = FusedNorm(other.model.model.norm)  # what is above the layers is a copy
@@ -48,7 +51,7 @@ class FusedLayer(nn.Module):
     Its weights are those of ``layer``, whose matrices become parts of larger ones: there is no second copy.
 
     Args:
-        layer: a decoder layer of transformers, of a family that ``lab.models.llama_family`` names.
+        layer: a decoder layer of transformers, of a family that ``lab.models.support`` names.
     """
 
     def __init__(self, layer: nn.Module) -> None:
@@ -96,24 +99,15 @@ class FusedLayer(nn.Module):
         in_qkv, in_gate_up = self._merged
         dim = attention.head_dim
         heads, kv_heads = (projection.out_features // dim for projection in (attention.q_proj, attention.k_proj))
-        norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else None
-
+        norms, epsilon = None, 0.0
+        if hasattr(attention, "q_norm"):
+            norms, epsilon = (attention.q_norm.weight, attention.k_norm.weight), attention.q_norm.variance_epsilon
         # What is quantised is stored by a kernel of its own.
         storage = plan.storage.layers[attention.layer_idx]
         plain = storage if isinstance(storage, PlainLayer) else None
 
         qkv = normed_product(x, *_norm(layer.input_layernorm), in_qkv.weight, in_qkv.bias)
-        rotate(
-            qkv,
-            heads,
-            kv_heads,
-            cosine,
-            sine,
-            norms and tuple(norm.weight for norm in norms),
-            norms[0].variance_epsilon if norms else 0.0,
-            plain,
-            plan.write,
-        )
+        rotate(qkv, heads, kv_heads, cosine, sine, norms, epsilon, plain, plan.write)
         query, key, value = qkv.view(len(x), -1, dim).split((heads, kv_heads, kv_heads), 1)
         stored = plain is not None
         attended = attend_by_kernels(attention.layer_idx, query, key, value, plan, attention.scaling, stored=stored)
@@ -147,10 +141,7 @@ class FusedNorm(nn.Module):
 
 
 class Merged:
-    """Matrices with the same input, merged into one.
-
-    Args:
-        linears: all with a bias, or none. Their parameters become views of one tensor.
+    """Matrices with the same input, merged into one. All have a bias, or none; they become views of one tensor.
 
     Attributes:
         weight: [outputs of all, inputs].
@@ -163,7 +154,7 @@ class Merged:
         self._addresses = _addresses(linears)
 
     def holds(self, linears: tuple[nn.Linear, ...]) -> bool:
-        """Return whether the parameters are still views of it."""
+        """True if the parameters are still views of it."""
         return _addresses(linears) == self._addresses
 
 

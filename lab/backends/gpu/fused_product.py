@@ -9,12 +9,10 @@ A program reads whole rows of the matrix, a tile at a time, and always multiplie
 tensor cores take, with zeros for missing ones. So a row's result does not depend on the others: with up to 16 rows, a
 token gets the same bits from a verify as from a step of its own, which torch's product does not promise.
 
-An H200 reads the matrices of a Llama 8B at 3.4 to 4.0 TB/s so (the smaller ones with 16 rows at 3.0), where torch's
-products without what surrounds them read at 2.5 to 3.7 and a large copy moves 4.2 (part 3 of ``python -m lab.bench
-gpu``). What a tile waits for was read off the machine code. Memory gives each of an H200's multiprocessors 18 bytes a
-clock (4.8 TB/s for 132 of them at 1.98 GHz). So if tensor cores can read x only eight times more slowly, because
-something else needs another layout of it, that costs more than all the memory traffic; this is why the norm's squares
-are a product too.
+An H200 reads the matrices of a Llama 8B at 3.4 to 4.0 TB/s so, where torch's products without what surrounds them read
+at 2.5 to 3.7 and a large copy moves 4.2 (part 3 of ``python -m lab.bench gpu``). Memory gives each multiprocessor 18
+bytes a clock: if tensor cores can read x only eight times more slowly, because something else needs another layout of
+it, that costs more than all the memory traffic; this is why the norm's squares are a product too.
 """
 
 from __future__ import annotations
@@ -28,8 +26,7 @@ import triton.language as tl
 from torch.nn import functional as F
 
 from lab.backends.gpu.fused_kernels import rms_norm, swiglu
-from lab.backends.gpu.programmatic_launch import early, fetch, let_next_begin, wait_for_previous
-from lab.backends.gpu.triton_interpreter import multiplied_in
+from lab.backends.gpu.launching import early, fetch, let_next_begin, multiplied_in, wait_for_previous
 
 MOST_ROWS = 16
 
@@ -45,19 +42,16 @@ class Tile(NamedTuple):
 
 
 # Of the tiles that fit in the shared memory of smaller GPUs, 99 KB, those with which a step of a Llama 8B took an H200
-# least time, with one row and with 3 to 16. They take 58 to 98 KB: of an H200's 228, two or three run at once on a
-# multiprocessor, if there are that many; of smaller GPUs' 100 there is room for one, which was not measured there.
-# Enough has to be on its way: with two tiles of ADDED, a step took 4.23 ms instead of 4.08 with three; with five of
-# NORMED, 4.30 instead of 4.08 with seven. Half as many outputs need x twice as often: with 16 of GATED, a layer
-# took 130.4 microseconds instead of 127.9, and 136.8 instead of 131.1 with 3 rows. Where x is normed, a second warp
-# computes the same squares again.
+# least time, with one row and with 3 to 16. Enough has to be on its way: with two tiles of ADDED, a step took 4.23 ms
+# instead of 4.08 with three. Half as many outputs need x twice as often: with 16 of GATED, a layer took 2% longer.
+# Where x is normed, a second warp computes the same squares again.
 NORMED, GATED, ADDED = Tile(16, 128, 1, 8), Tile(32, 128, 2, 5), Tile(16, 512, 2, 4)
 ADDED_ALONE = Tile(16, 512, 2, 5)
 """For programs that have a multiprocessor each, of GPUs where one may have so much of its shared memory: a step of a
 Llama 1B took 1.00 ms instead of 1.03."""
 FETCHED = 512
-"""Inputs whose weights a program asks for while the kernel ahead still runs. A step of a Llama 8B took an H200 up to
-0.6% longer if one of its products asked for none, up to 0.5% if for 1,024, and 0.3 to 3% if for 2,048."""
+"""Inputs whose weights a program asks for while the kernel ahead still runs; on an H200 none cost up to 0.6% of a step,
+and 2,048 up to 3%."""
 
 
 def normed_product(

@@ -89,7 +89,7 @@ class GpuBackend(TorchBackend):
         """As ``Backend.launch_ahead``, if the step is captured already. Launching others takes the host as long as the
         GPU needs for them, and capturing one now would delay the tokens that are about to be read."""
         bucket = Bucket.of(len(batch), max(len(new.token_ids) for new in batch), max(new.stop for new in batch))
-        if not self.launches_ahead or bucket is None or not self._graphs.has(self.model, bucket):
+        if not self.launches_ahead or not self._graphs.has(self.model, bucket):
             return None
         try:
             timer = StepTimer(self.model.device)

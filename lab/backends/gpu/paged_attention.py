@@ -11,9 +11,7 @@ programs, and a second kernel combines their results, weighted by their sums (Fl
 
 Tensor cores multiply 16 or 64 rows by as few as 8 columns. A decoded token has few query heads that share a KV head:
 over a quantised cache, positions are the rows of its products, and what is called a row here, a token's head, is a
-column (``P``: the axis of the positions). For more tokens it is the other way round. So it is for plain ones: they
-gained 2%, and newer versions of Triton (seen in 3.9) then give a program 68 KB of shared memory instead of 39, too
-many for four.
+column (``P``: the axis of the positions). For more tokens, and for plain caches, it is the other way round.
 
 An INT8 scale belongs to a whole vector, so it multiplies a score, or a weight, instead of the vector's numbers: a
 little more exact than the reference, which rounds dequantised numbers to the model's dtype. How stored numbers become
@@ -29,9 +27,9 @@ import torch
 import triton
 import triton.language as tl
 
+from lab.backends.gpu import store_kv
 from lab.backends.gpu.dequantize import group_scales, halves, part_of
-from lab.backends.gpu.programmatic_launch import early, let_next_begin, wait_for_previous
-from lab.backends.gpu.triton_interpreter import multiplied_in
+from lab.backends.gpu.launching import early, launching, let_next_begin, multiplied_in, wait_for_previous
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.formats import LayerStorage, parts
 
@@ -45,28 +43,23 @@ MOST_ROWS = 64
 """Most rows of a tile: new tokens x the query heads of a KV head."""
 TILE_BYTES = 16 * 1024
 """Bytes of a tile's keys, in the dtype they are multiplied in: two such tiles, twice over, and the query fit the 99 KB
-of shared memory that a program can have from compute capability 8.0 on. (Before, on a T4, it is 64 KB: heads of 256
-with 64 rows would need 96, and the reference computes them.) Twice as many where they lie there in pairs of bytes, so
-that the work per tile is done half as often."""
+of shared memory that a program can have from compute capability 8.0 on. Twice as many where they lie there in pairs of
+bytes, so that the work per tile is done half as often."""
 MOST_ROWS_FLOAT32, TILE_BYTES_FLOAT32 = 16, 8 * 1024
 """Float32 is multiplied number by number, not by tensor cores, and a larger tile of it does not fit in a
-multiprocessor's registers: assembled for compute capability 9.0 by Triton 3.6, plain, heads of 128, 64 rows spill
-6 KB per thread to memory, these none."""
+multiprocessor's registers."""
 MOST_SPLITS = 128
 MOST_TILES = 4
-"""Most tiles of a sequence that is not split: a second kernel then takes longer than it saves. With tiles of 64 tokens,
-384 tokens of one sequence took an H100 12.5 microseconds whole, 7.9 in two parts and 6.1 in four, and 128 tokens 4.8,
-4.2 and 4.2 (part 3 of ``python -m lab.bench gpu``)."""
+"""Most tiles of a sequence that is not split: a second kernel then takes longer than it saves (part 3 of ``python -m
+lab.bench gpu``)."""
 STAGES = {"plain": 2, "int8": 5, "int4": 3}
 """For few rows. With 2, a tile is loaded once the last one has been used: the multiprocessor's other programs fill the
 wait. With 3, the next tile's blocks are looked up meanwhile; with 5, two tiles of keys and two of values are on their
 way (read in Triton's output)."""
 RESIDENT, RESIDENT_WIDE = {"plain": 4, "int8": 2, "int4": 4}, 2
 """Programs that a multiprocessor runs at once: of at most 16 rows, and of more. An H100's has shared memory for so
-many: 228 KB of which a program takes 23 to 39 (INT8: 89 or 93; if three fitted, some would get three, and others one),
-or up to 80 with more rows (heads of 128). The 100 KB of an A10G's, L4's or RTX's are enough for two programs of few
-rows (of INT4, three; of INT8, one) and for one of more, if plain: a sequence may then be split into more parts than run
-at once. Not measured there."""
+many: 228 KB of which a program takes 23 to 39 (INT8: 89 or 93), or up to 80 with more rows (heads of 128). On GPUs with
+100 KB a sequence may be split into more parts than run at once. Not measured there."""
 COMBINED = 32
 """Numbers of a head that a program combines: more would take the few programs that there are longer."""
 
@@ -92,6 +85,30 @@ class Tiling(NamedTuple):
     splits: int
     stages: int
     warps: int
+
+
+def attend_by_kernels(
+    layer_idx: int,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    plan: BlockPlan,
+    scaling: float | None = None,
+    *,
+    stored: bool = False,
+) -> torch.Tensor:
+    """Store the new keys and values, then attend: query [N, heads, d]; key, value [N, kv_heads, d] -> [N, heads, d].
+
+    ``stored``: they are stored already.
+
+    Raises:
+        KernelError: see there.
+    """
+    layer = plan.storage.layers[layer_idx]
+    with launching(query):
+        if not stored:
+            store_kv.store(layer, plan.write, key, value)
+        return attend(layer, query, plan, scaling)
 
 
 def attend(

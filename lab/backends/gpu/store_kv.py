@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from lab.backends.gpu.programmatic_launch import early, let_next_begin, wait_for_previous
+from lab.backends.gpu.launching import early, let_next_begin, wait_for_previous
 from lab.kv_cache.formats import LayerStorage, parts
 
 TINY = tl.constexpr(torch.finfo(torch.float32).tiny)

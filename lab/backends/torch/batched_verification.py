@@ -1,4 +1,8 @@
-"""All sequences' rounds of a step, verified on the device at once and copied to the host once."""
+"""All sequences' rounds of a step, verified on the device at once and copied to the host once.
+
+For requests that ask for them (``SamplingParams.logprobs``) with the probabilities of the likeliest tokens around each
+verdict, under target, draft and residual: gathered on the device, in the same copy.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,21 @@ from math import isfinite
 
 import torch
 
-from lab.backends.interface import CHOOSE, VERIFY, DraftRound, DraftTokens, PendingVerification, Verification
-from lab.backends.torch.rejection_sampler import greedy_verify, rejection_sample, row
-from lab.backends.torch.token_distributions import gather_distributions, read_distributions
+from lab.backends.interface import (
+    CHOOSE,
+    VERIFY,
+    DraftRound,
+    DraftTokens,
+    PendingVerification,
+    TokenDistributions,
+    Verification,
+)
+from lab.backends.torch.rejection_sampler import Acceptance, greedy_verify, rejection_sample, residual, row
 from lab.config import SamplingParams
 from lab.util.device_copy import HostCopy, joined, on_device
 
+FIGURES = 4
+"""For each token of ``gather_distributions``: its id, p, q and residual probability."""
 Sample = Callable[[torch.Tensor, Sequence[SamplingParams], torch.Tensor | None], tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -120,3 +133,69 @@ def read_verification(numbers: list[float], round: DraftRound) -> Verification:
         if figures
         else [],
     )
+
+
+def gather_distributions(
+    p: torch.Tensor, q: torch.Tensor | None, draft: torch.Tensor, acceptance: Acceptance, count: int, is_sampled: bool
+) -> torch.Tensor:
+    """The figures of the tokens around each draft token of S rounds with g of them each.
+
+    Args:
+        p: [S, g + 1, vocabulary], the target's distributions.
+        q: [S, g, vocabulary], the draft's; None if it has none.
+        draft: [S, g] int64.
+        count: how many of the most likely tokens under each distribution.
+        is_sampled: recovered tokens are drawn from the residual.
+
+    Returns:
+        [S, g * tokens * FIGURES + g] float32; for ``read_distributions``.
+    """
+
+    def likeliest(weights: torch.Tensor) -> torch.Tensor:
+        top = weights.topk(min(count, weights.shape[-1]))
+        return torch.where(top.values > 0, top.indices, draft[..., None])  # no weight left: repeat the draft token
+
+    p = p[:, :-1]
+    none = torch.zeros_like(p)
+    left = residual(p, q) if is_sampled else none
+    ids = [draft[..., None], likeliest(p)]
+    ids += [likeliest(q)] if q is not None else []
+    if is_sampled:
+        left = left / left.sum(-1, keepdim=True)
+        ids += [likeliest(left), acceptance.next_token[:, None, None].expand(-1, p.shape[1], 1)]
+    tokens = torch.cat(ids, dim=-1)
+    values = [every.gather(-1, tokens) for every in (p, none if q is None else q, left)]
+    overlap = torch.minimum(p, q).sum(-1) if is_sampled else none[..., 0]
+    return torch.cat([torch.stack([tokens, *values], dim=-1).flatten(1), overlap], dim=1)
+
+
+def read_distributions(
+    numbers: list[float], count: int, accepted: int, *, has_q: bool, is_sampled: bool
+) -> list[TokenDistributions]:
+    """Read what ``gather_distributions`` gave for ``count`` draft tokens, for each up to the first rejected one.
+
+    Args:
+        numbers: for each draft token equally many rows of ``FIGURES`` (id, p, q, residual), one after another: of the
+            draft token, of the likeliest tokens under p, under q if there is one, and, if it is sampled, under the
+            residual, and of the recovered token. After all of them the overlap of each.
+    """
+    numbers, overlaps = numbers[:-count], numbers[-count:]
+    share = len(numbers) // count
+    found = []
+    for position in range(min(accepted + 1, count)):
+        some = numbers[position * share : (position + 1) * share]
+        rows = [some[at : at + FIGURES] for at in range(0, share, FIGURES)]
+        replaced = is_sampled and position == accepted
+        if is_sampled and not replaced:  # the last rows, of the residual and its draw, apply to a rejection only
+            rows = rows[: 1 + 2 * (len(rows) - 2) // 3]
+        once = {int(row[0]): row for row in rows}
+        found.append(
+            TokenDistributions(
+                token_ids=list(once),
+                p=[row[1] for row in once.values()],
+                q=[row[2] for row in once.values()] if has_q else None,
+                residual=[row[3] for row in once.values()] if replaced else None,
+                overlap=overlaps[position] if is_sampled else None,
+            )
+        )
+    return found

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -13,15 +16,18 @@ from lab.bench.gpu.random_models import (
     TINY_DRAFT,
     TINY_TARGET,
     Scripted,
+    draft_script,
     engine,
     prompt,
     random_script,
 )
-from lab.bench.gpu.sheet import Sheet, spread
-from lab.bench.gpu.speculation_bench import Speculation, format_speculation
+from lab.bench.gpu.sheet import Sheet
+from lab.bench.output import spread
 from lab.config import EngineConfig, SamplingParams
+from lab.engine.adaptive_window import tokens_per_round
 from lab.engine.engine import Engine
 from lab.errors import LabError
+from lab.measure import measuring
 from lab.measure.measuring import refuse_failure, steps
 from lab.trace.run import Run
 
@@ -61,9 +67,8 @@ def run_large(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: 
     sheet.say(f"  the models are there, with {sheet.seconds_left:.0f} s left")
 
     def decode(config: EngineConfig, tokens: int = tokens, by: Engine = lab) -> Run:
-        run = by.generate(prompt(PROMPT_TOKENS), config, SamplingParams(max_tokens=tokens, ignore_eos=True))
-        refuse_failure(run, by)
-        return run
+        sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
+        return measuring.decode(by, prompt(PROMPT_TOKENS), config, sampling)
 
     started = lab.generate(prompt(4), plain, SamplingParams(max_tokens=1)).started
     copies = started.copy_bytes_per_second
@@ -118,9 +123,7 @@ def run_large(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: 
     time_prefill(sheet, lab, unfused, long)
     sheet.say("Speculation, again:")
     with sheet.attempt("speculation, again"):
-        for _ in range(PASSES - 1):
-            if not speculation.measure(reserve=COMPILING_SECONDS):
-                break
+        all(speculation.measure(reserve=COMPILING_SECONDS) for _ in range(PASSES - 1))  # up to one it has no time for
     if not small and sheet.has_time(COMPILING_SECONDS, "compiled layers"):
         sheet.say("Compiled:")
         measure("decode, compiled", 3, torch_compile=True)
@@ -161,14 +164,6 @@ def time_prefill(sheet: Sheet, lab: Engine, unfused: Engine, tokens: int) -> Non
             sheet.say(f"  {name}: {taken['median']:.0f} ms")
 
 
-def format_prefill(result: dict) -> list[str]:
-    return [
-        f"{row['milliseconds']:9.1f} ms        prefill of {row['tokens']:,} tokens, attention by {row['attention']}, "
-        f"{row['layers']} layers, at most {row['peak_bytes'] / 1e9:.1f} GB in use"
-        for row in result.get("prefill", {}).values()
-    ]
-
-
 def format_large(result: dict) -> list[str]:
     lines = [f"{result['copy_gb_per_second']:9.0f} GB/s      a copy, read and written"] if result else []
     lines += [
@@ -177,3 +172,145 @@ def format_large(result: dict) -> list[str]:
         for name, row in result.get("decode", {}).items()
     ]
     return lines + format_speculation(result) + format_prefill(result)
+
+
+def format_prefill(result: dict) -> list[str]:
+    return [
+        f"{row['milliseconds']:9.1f} ms        prefill of {row['tokens']:,} tokens, attention by {row['attention']}, "
+        f"{row['layers']} layers, at most {row['peak_bytes'] / 1e9:.1f} GB in use"
+        for row in result.get("prefill", {}).values()
+    ]
+
+
+# -- speculation -----------------------------------------------------------------------------
+
+RATES = (0.5, 0.7, 0.9)
+
+
+class Speculation:
+    """Speculation with a draft that is right with a chosen probability, against what the formula says: fills
+    ``speculation``, a row for every acceptance and gamma, from all runs so far.
+
+    A round of gamma proposals, each right with probability a, gives (1 - a^(gamma + 1)) / (1 - a) tokens on average and
+    takes the time of 1 + gamma c passes (Leviathan et al., 2211.17192), where c is a proposal's time in decode steps.
+
+    Args:
+        lab: an engine with a draft whose script may be written into.
+        script: the target's.
+        plain: the setting without speculation.
+        gammas: in the order in which they are measured.
+        decode: decodes with a setting, all tokens or the given number.
+    """
+
+    def __init__(
+        self,
+        sheet: Sheet,
+        lab: Engine,
+        script: torch.Tensor,
+        plain: EngineConfig,
+        gammas: tuple[int, ...],
+        decode: Callable[..., Run],
+    ) -> None:
+        self._sheet = sheet
+        self._lab = lab
+        self._script = script
+        self._plain = plain
+        self._configs = {g: replace(plain, speculative="draft", num_speculative_tokens=g) for g in gammas}
+        self._decode = decode
+        self._runs: dict[tuple[float, int], list[dict[str, float]]] = defaultdict(list)
+        self._passes = 0
+        sheet.result["speculation"] = []
+
+    def warm_up(self, longest: int) -> None:
+        """Capture and compile everything that the measured runs need, for up to ``longest`` tokens.
+
+        First the graphs of every window, because a window that the run's end cuts short is that of a smaller gamma.
+        Then a short run of each, with a draft that is often wrong.
+        """
+        for config in self._configs.values():
+            self._lab.warm_up(config, longest=longest)
+        self._lab.draft.script.copy_(draft_script(self._script, RATES[0]))
+        for gamma, config in self._configs.items():
+            self._decode(config, 4 * (gamma + 1))
+
+    def measure(self, reserve: float) -> bool:
+        """Another run of every pair while ``reserve`` seconds are left, and a plain run to compare them with.
+
+        The draft is wrong at other positions in each pass. Returns whether there was time for all.
+        """
+        began = time.perf_counter()
+        plain = self._decode(self._plain)
+        longest = time.perf_counter() - began
+        for gamma, config in self._configs.items():
+            what = f"run {self._passes + 1} of speculation from gamma {gamma} on"
+            if not self._sheet.has_time(len(RATES) * longest + reserve, what):
+                return False
+            for rate in RATES:
+                self._lab.draft.script.copy_(draft_script(self._script, rate, seed=self._passes))
+                began = time.perf_counter()
+                run = self._decode(config)
+                longest = max(longest, time.perf_counter() - began)
+                self._runs[rate, gamma].append(_figures(run, gamma, plain))
+                self._sheet.result["speculation"] = [_row(*key, runs) for key, runs in sorted(self._runs.items())]
+                self._sheet.keep()
+            self._sheet.say(f"  gamma {gamma} done")
+        self._passes += 1
+        return True
+
+
+def _figures(run: Run, gamma: int, plain: Run) -> dict[str, float]:
+    """The figures of one run beside one without speculation."""
+    rounds = [step for step in steps(run, "verify") if step.target_tokens == gamma + 1]
+    proposal_ms = statistics.median(step.draft_ms for step in rounds) / gamma
+    c = proposal_ms / statistics.median(step.total_ms for step in steps(plain, "decode"))
+    speedup = run.metrics.tokens_per_second / plain.metrics.tokens_per_second
+    formula = run.metrics.mean_acceptance_length / (1 + gamma * c)
+    return {
+        "speedup": speedup,
+        "c": c,
+        "proposal_ms": proposal_ms,
+        "verify_ms": statistics.median(step.verify_ms for step in rounds),
+        "tokens_per_round": run.metrics.mean_acceptance_length,
+        "formula_as_accepted": formula,
+        "measured_over_formula_as_accepted": speedup / formula,
+    }
+
+
+def _row(rate: float, gamma: int, runs: list[dict[str, float]]) -> dict:
+    """Medians over the runs. ``formula``: with the acceptance asked for; ``formula_as_accepted``: with the tokens per
+    round of the same run, which vary because a run has only a few dozen rounds. The engine is judged by the latter: the
+    former's difference from it is chance, and the same in every call of the bench, as the seeds are.
+    """
+    medians = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+    expected = tokens_per_round(rate, gamma)
+    formula = expected / (1 + gamma * medians["c"])
+    return {
+        "acceptance": rate,
+        "gamma": gamma,
+        **medians,
+        "spread": spread([run["speedup"] for run in runs]),
+        "expected_tokens_per_round": expected,
+        "formula": formula,
+        "measured_over_formula": medians["speedup"] / formula,
+    }
+
+
+def format_speculation(result: dict) -> list[str]:
+    lines, rows = [], result.get("speculation", [])
+    for rate in RATES:
+        cells = [
+            f"{row['gamma']}: {row['speedup']:.2f} ({row['formula']:.2f}, {row['formula_as_accepted']:.2f})"
+            for row in rows
+            if row["acceptance"] == rate
+        ]
+        lines += [f"speed-up at acceptance {rate} by gamma: {'  '.join(cells)}"] * bool(cells)
+    if rows:
+        judged, nominal = (
+            [row[f"measured_over_{formula}"] for row in rows] for formula in ("formula_as_accepted", "formula")
+        )
+        lines.append("  in brackets: the formula's, with that acceptance, and with the tokens a round that came")
+        lines.append(
+            f"  judged by the second: {min(judged):.2f} to {max(judged):.2f} of it was measured; of the first, whose "
+            f"difference from it is chance, {min(nominal):.2f} to {max(nominal):.2f}"
+        )
+    return lines

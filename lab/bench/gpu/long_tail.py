@@ -6,9 +6,8 @@ import time
 
 import torch
 
-from lab.bench.gpu.device import clean_up
 from lab.bench.gpu.random_models import LLAMA_8B, TINY_TARGET, Scripted, engine, prompt, random_script
-from lab.bench.gpu.sheet import Sheet
+from lab.bench.gpu.sheet import Sheet, clean_up
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError

@@ -9,13 +9,14 @@ from types import MappingProxyType
 
 import torch
 
-from lab.bench.gpu.sheet import Sheet, spread
+from lab.bench.gpu.sheet import Sheet
 from lab.bench.ladder import Generate, lab_generate, ladder_configs, stock_generate, timed
+from lab.bench.output import spread
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.load import load_engine, new_engine
 from lab.measure.measuring import shuffled
-from lab.measure.prompts import PROMPTS
+from lab.measure.workload import PROMPTS
 
 GAMMA = 4
 SPECULATION = f"cache + speculation (gamma {GAMMA})"

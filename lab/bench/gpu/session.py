@@ -1,8 +1,13 @@
-"""Runs the parts one after another, each in its own process with a time limit: none can take another down."""
+"""The parts of the GPU's bench one after another, each in its own process with a time limit: none can take another
+down. Such a process is ``python -m lab.bench.gpu.session NAME FILE UNTIL OPTIONS``, with the options of ``run_part`` as
+JSON; its results are in the file (``Sheet``).
+"""
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,26 +15,57 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from lab.bench.gpu.attention_bench import format_attention
-from lab.bench.gpu.large import format_large
-from lab.bench.gpu.long_tail import format_capacity
-from lab.bench.gpu.pair import format_pair
-from lab.bench.gpu.sheet import format_gaps
+import torch
+from transformers.utils import logging as transformers_logging
+
+from lab.bench.gpu.kernels_alone import format_attention, run_attention
+from lab.bench.gpu.large import format_large, run_large
+from lab.bench.gpu.long_tail import format_capacity, run_capacity
+from lab.bench.gpu.pair import format_pair, run_pair
+from lab.bench.gpu.sheet import Sheet, describe, format_gaps
 from lab.bench.output import write
+from lab.config import EngineConfig, SamplingParams
+from lab.load import load_engine
+from lab.measure.measuring import decode
+from lab.measure.workload import PROMPTS
+from lab.models.loader import resolve_dtype
 
-TITLES = {
-    1: "the embedded pair (output tokens/s of whole calls, greedy)",
-    2: "an 8B-shaped model, batch 1, and a 1B-shaped draft",
-    3: "kernels alone: attention of one layer, one new token a sequence; products of few rows",
-    4: "a long-tailed mix in a fixed piece of memory",
+
+class BenchPart(NamedTuple):
+    """``seconds``: the most it may take, starting its process included. What it leaves, the next ones may use."""
+
+    title: str
+    seconds: int
+    run: Callable[..., None]
+    format: Callable[[dict], list[str]]
+
+
+PARTS = {
+    1: BenchPart("the embedded pair (output tokens/s of whole calls, greedy)", 150, run_pair, format_pair),
+    2: BenchPart("an 8B-shaped model, batch 1, and a 1B-shaped draft", 150, run_large, format_large),
+    3: BenchPart(
+        "kernels alone: attention of one layer, one new token a sequence; products of few rows",
+        *(35, run_attention, format_attention),
+    ),
+    4: BenchPart("a long-tailed mix in a fixed piece of memory", 100, run_capacity, format_capacity),
 }
-RECORDING = "recording"
-SECONDS = {"1": 150, "2": 150, "3": 35, "4": 100, RECORDING: 20}
-"""The most a part may take, starting its process included: 455 in all. What it leaves, the next ones may use."""
+RECORDING, RECORDING_SECONDS = "recording", 20
+SECONDS = sum(part.seconds for part in PARTS.values()) + RECORDING_SECONDS
 TO_DIE = 10
 """Seconds to wait for a killed process to end. One that is waiting for a broken driver may never end."""
-FORMATS = {"1": format_pair, "2": format_large, "3": format_attention, "4": format_capacity}
+RECORDED = {
+    "no-cache": EngineConfig(kv_cache=False),
+    "cache": EngineConfig(num_blocks=64),
+    "paged-int8": EngineConfig(paged=True, kv_dtype="int8", num_blocks=64),
+    "draft": EngineConfig(paged=True, speculative="draft", num_blocks=64),
+    "lookup": EngineConfig(paged=True, speculative="ngram", num_blocks=64),
+}
+"""Runs of the embedded pair on this device, saved to be replayed on machines without one."""
+
+
+# -- the parent ------------------------------------------------------------------------------
 
 
 def run_gpu(
@@ -41,30 +77,30 @@ def run_gpu(
     small: bool,
     folder: Path | None,
     dtype: str = "auto",
-    seconds: float | None = None,
+    seconds: float = SECONDS,
 ) -> dict:
     """Run the parts, writing all results so far to ``out`` after each. ``folder``: for recorded runs. ``seconds``: the
-    most that all of them may take together; None: ``SECONDS``.
+    most that all of them may take together.
 
     This process computes nothing on the device: only parts, each in a process of its own, can break or fill it.
 
     Returns:
         What is in ``out``: ``format_gpu`` makes a table of it.
     """
-    share = 1.0 if seconds is None else seconds / sum(SECONDS.values())
+    share, until = seconds / SECONDS, time.time()
     result: dict = {"bench": "gpu", "small": small, "dtype": dtype, "seconds": seconds, "machine": {}, "parts": {}}
     options = {"device": device, "dtype": dtype, "small": small}
-    until = time.time()
-    for part in parts:
-        report(f"Part {part}: {TITLES[part]}")
-        until += share * SECONDS[str(part)]
-        entry = {"title": TITLES[part]} | apart(str(part), out, until, options, report)
+    for number in parts:
+        part = PARTS[number]
+        report(f"Part {number}: {part.title}")
+        until += share * part.seconds
+        entry = {"title": part.title} | apart(str(number), out, until, options, report)
         result["machine"] = entry.pop("machine", None) or result["machine"]
-        result["parts"][str(part)] = entry
+        result["parts"][str(number)] = entry
         write(out, result)
     if folder is not None:
         report(f"Runs to be replayed, in {folder}")
-        until += share * SECONDS[RECORDING]
+        until += share * RECORDING_SECONDS
         result["recorded"] = apart(RECORDING, out, until, options | {"folder": str(folder)}, report)
         result["machine"] = result["recorded"].pop("machine", None) or result["machine"]
         write(out, result)
@@ -102,7 +138,7 @@ def apart(name: str, out: Path, until: float, options: dict, report: Callable[[s
 
 
 def command(name: str, sheet: Path, until: float, options: dict) -> list[str]:
-    return [sys.executable, "-m", "lab.bench.gpu.part", name, str(sheet), str(until), json.dumps(options)]
+    return [sys.executable, "-m", "lab.bench.gpu.session", name, str(sheet), str(until), json.dumps(options)]
 
 
 def _run(command: list[str], until: float) -> str:
@@ -111,8 +147,6 @@ def _run(command: list[str], until: float) -> str:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child inherits it: on Ctrl-C this process ends it
     try:
         process = subprocess.Popen(command)
-    except OSError as error:
-        return f"its process could not be started: {error}"
     finally:
         signal.signal(signal.SIGINT, before)
     try:
@@ -132,15 +166,71 @@ def format_gpu(result: dict) -> str:
     versions = (f"{name} {machine.get(name, '-')}" for name in ("driver", "torch", "transformers", "triton"))
     name = machine.get("accelerator", machine.get("processor", "a device that could not be asked"))
     lines = [", ".join((name, *versions))]
-    for part, entry in result["parts"].items():
-        lines += ["", f"{part}. {entry['title']} ({entry['seconds']:.0f} s)"]
+    for number, entry in result["parts"].items():
+        lines += ["", f"{number}. {entry['title']} ({entry['seconds']:.0f} s)"]
         if "failure" in entry:
             lines.append(f"not all of it: {entry['failure'][:200]}")
         try:
-            lines += FORMATS[part](entry["result"])
+            lines += PARTS[int(number)].format(entry["result"])
         except Exception as error:  # a partial measurement must not cost the other lines
             lines.append(f"too little was measured for a table ({type(error).__name__}: {error})")
         lines += format_gaps(entry["result"])
     if "failure" in (recorded := result.get("recorded", {})):
         lines += ["", f"not all runs were recorded: {recorded['failure'][:200]}"]
     return "\n".join(lines)
+
+
+# -- a part's process ------------------------------------------------------------------------
+
+
+def run_part(name: str, sheet: Sheet, *, device: str, dtype: str, small: bool, folder: str | None = None) -> None:
+    """Fill the sheet. ``name``: a part's number, or "recording"; ``folder``: where a recording puts its files.
+
+    Failures are recorded in the sheet.
+    """
+    try:
+        place = torch.device(device, 0) if device == "cuda" else torch.device(device)
+        sheet.entry["machine"] = describe(place)
+        sheet.keep()
+        if name == RECORDING:
+            record(sheet, Path(folder), device=place, dtype=dtype, small=small)
+        else:  # for the pair's step in C, "auto" is more than a dtype
+            number = int(name)
+            precise = dtype if number == 1 else resolve_dtype(dtype, device)
+            PARTS[number].run(sheet, device=place, dtype=precise, small=small)
+    except Exception as error:
+        sheet.fail(error)
+    sheet.entry["done"] = True
+    sheet.keep()
+
+
+def record(sheet: Sheet, folder: Path, *, device: torch.device, dtype: str, small: bool) -> None:
+    """Save a run of each setting for each of two prompts; ``files`` are their names. The second run is saved: nothing
+    is compiled or captured in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    engine = load_engine(device=str(device), dtype=dtype)
+    sampling = SamplingParams(max_tokens=8 if small else 48, temperature=0.8, seed=0)
+    names = sheet.result["files"] = []
+    for setting, config in RECORDED.items():
+        for number, prompt in enumerate(PROMPTS[:2], 1):
+            name = f"{setting}-{number}.json"
+            with sheet.attempt(name):
+                engine.generate(prompt, config, sampling)
+                decode(engine, prompt, config, sampling).save(folder / name)
+                names.append(name)
+    sheet.say(f"  {len(names)} runs in {folder}")
+
+
+def main(name: str, path: str, until: str, options: str) -> None:
+    transformers_logging.set_verbosity_error()
+    if not sys.stderr.isatty():
+        transformers_logging.disable_progress_bar()
+    gc.freeze()  # imported modules stay: ``clean_up`` need not scan them every time
+    run_part(name, Sheet(Path(path), float(until)), **json.loads(options))
+    # Everything is written. An orderly shutdown can fail or hang on a broken device.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

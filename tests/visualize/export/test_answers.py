@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from lessons.course import course
 from lessons.expressions import Figures
+from lessons.lesson import AnyQuestion, Choice
 from lessons.marking import mark
-from lessons.questions import AnyQuestion, Choice
 from tests.lessons.test_marking import CHOICE, CURVE, FIGURES, NOISY, slider
 from visualize.export.answers import RECORDED, key
 from visualize.pages.lessons.learner import worked_out

@@ -20,7 +20,7 @@ from lab.errors import LabError
 from lab.trace.json_codec import from_dict
 from lab.trace.run import Run, RunFileError
 from lessons.course import course
-from lessons.functions import ExpressionError
+from lessons.expressions import ExpressionError
 from tests.visualize.conftest import script
 from tests.visualize.scripted import ScriptedEngine
 from tests.visualize.test_takeaway import contradictory

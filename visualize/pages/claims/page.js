@@ -3,11 +3,12 @@
 import { query, updateAddress } from "../../static/address.js";
 import { announcer } from "../../static/announce.js";
 import { drawChart, onLook } from "../../static/chart_panel.js";
-import { body, make, store, stored, within, write } from "../../static/dom.js";
-import { recordReader } from "../../static/sse.js";
+import { body, button, make, say, store, stored, tableRow, within, write } from "../../static/dom.js";
+import { readRecords } from "../../static/sse.js";
 
-export function mount(element, { props, trigger, server, watch }, setup) {
+export function mount(element, gradio, setup) {
   const $ = within(element);
+  const { trigger } = gradio;
   const { shells, verdicts } = setup;
   const NONE = setup.server ? "No numbers yet: they come from this machine." : "No numbers: it was not checked when these pages were made.";
   const rows = new Map(); // by the claim's id: its parts, and its result
@@ -15,6 +16,7 @@ export function mount(element, { props, trigger, server, watch }, setup) {
   let running = false;
 
   function read(record) {
+    if (!record) return;
     running = record.running;
     body.classList.toggle("running", running);
     $(".check-stop").ariaDisabled = !running; // not disabled, so that it keeps the focus
@@ -24,9 +26,8 @@ export function mount(element, { props, trigger, server, watch }, setup) {
     for (const [id, row] of rows) under(row, running && id === record.now, record.step);
     const step = record.step && record.of > 1 ? ` · ${record.step}` : "";
     const said = record.problem ?? `${record.progress ?? ""}${step}`;
-    write($(".claims-say"), said);
+    say($(".claims-say"), said, record.problem);
     announce(said, running);
-    $(".claims-say").classList.toggle("problem", Boolean(record.problem));
     tally();
     const asked = rows.get(record.open);
     turn(asked, true);
@@ -54,40 +55,22 @@ export function mount(element, { props, trigger, server, watch }, setup) {
   // -- a row -------------------------------------------------------------------------------------
 
   function build(claim) {
-    const head = make("tr", "claim");
-    head.dataset.claim = claim.id;
     const verdict = make("td", "verdict unchecked");
-    const quote = make("button", "quote", `“${claim.quote}”`);
-    quote.type = "button";
-    const said = make("th", "said");
-    said.scope = "row";
+    const quote = button({ className: "quote" }, `“${claim.quote}”`);
     const why = make("p", "why");
-    said.append(quote, make("span", "source", claim.source), why);
-    const act = make("td", "act");
-    const check = make("button", "check", "Check it here");
-    check.type = "button";
-    act.append(check);
-    head.append(verdict, said, act);
+    const said = make("th", { className: "said", scope: "row" }, quote, make("span", "source", claim.source), why);
+    const check = button({ className: "check" }, "Check it here");
+    const head = make("tr", { className: "claim", dataset: { claim: claim.id } }, verdict, said, make("td", "act", check));
 
-    const more = make("tr", "more");
-    more.hidden = true;
-    more.id = `claim-${claim.id}`;
-    quote.setAttribute("aria-controls", more.id);
-    const cell = make("td");
-    cell.colSpan = 3;
-    const grid = make("div", "detail");
-    const told = make("div", "told");
     const needs = make("div", "needs");
-    told.append(...fact("What is tested", claim.tested), ...fact("The rule", `${claim.rule} ${claim.noise}`.trim()), needs);
+    const rule = fact("The rule", `${claim.rule} ${claim.noise}`.trim());
+    const told = make("div", "told", ...fact("What is tested", claim.tested), ...rule, needs);
     const figures = make("div", "numbers");
-    const chart = make("figure", "chart");
-    chart.dataset.chart = claim.id;
-    chart.hidden = true;
-    chart.append(make("div", "plot"));
-    chart.firstChild.setAttribute("aria-label", `What was measured of “${claim.quote}”`);
-    grid.append(told, figures, chart);
-    cell.append(grid);
-    more.append(cell);
+    const plot = make("div", { className: "plot", ariaLabel: `What was measured of “${claim.quote}”` });
+    const chart = make("figure", { className: "chart", hidden: true, dataset: { chart: claim.id } }, plot);
+    const cell = make("td", { colSpan: 3 }, make("div", "detail", told, figures, chart));
+    const more = make("tr", { className: "more", hidden: true, id: `claim-${claim.id}` }, cell);
+    quote.setAttribute("aria-controls", more.id);
 
     const row = { claim, head, verdict, why, check, quote, more, needs, figures, chart, found: null };
     quote.onclick = () => turn(row, row.more.hidden, true);
@@ -116,25 +99,17 @@ export function mount(element, { props, trigger, server, watch }, setup) {
   }
 
   function numbers({ numbers, took }) {
-    const table = make("table");
-    const body = make("tbody");
-    for (const [label, text, kind, spread] of numbers) {
-      const line = make("tr", kind);
-      const name = make("th", "", label);
-      name.scope = "row";
-      const figure = make("td", "figure", text);
-      if (spread) figure.append(make("small", "", spread));
-      line.append(name, figure, make("td", "kind", kind));
-      body.append(line);
-    }
-    table.append(make("caption", "", took), body);
-    return table;
+    const lines = numbers.map(([label, text, kind, spread]) => {
+      const figure = make("td", "figure", text, ...(spread ? [make("small", "", spread)] : []));
+      return tableRow(label, [figure, make("td", "kind", kind)], kind);
+    });
+    return make("table", "", make("caption", "", took), make("tbody", "", ...lines));
   }
 
   /** What a row's button does and, for screen readers, for which claim. */
   function press({ check, claim, found }, now = false) {
     write(check, now ? "Checking …" : verdicts[found?.verdict] ? "Check again" : "Check it here");
-    check.setAttribute("aria-label", `${check.textContent}: ${claim.quote}`);
+    check.ariaLabel = `${check.textContent}: ${claim.quote}`;
   }
 
   /** A row whose experiment is in progress says so; any other, why its verdict is as it is, or why there is none. */
@@ -142,15 +117,14 @@ export function mount(element, { props, trigger, server, watch }, setup) {
     const { problem, why = "" } = row.found ?? {};
     row.head.classList.toggle("now", now);
     press(row, now);
-    write(row.why, now ? step || "Getting ready …" : (problem ?? why));
-    row.why.classList.toggle("problem", Boolean(problem) && !now);
+    say(row.why, now ? step || "Getting ready …" : (problem ?? why), problem && !now);
   }
 
   function turn(row, open, byHand = false) {
     if (!row) return;
     row.more.hidden = !open;
     row.head.classList.toggle("open", open);
-    row.quote.setAttribute("aria-expanded", String(open));
+    row.quote.ariaExpanded = open;
     draw(row);
     if (!byHand) return;
     const { id } = row.claim;
@@ -174,30 +148,18 @@ export function mount(element, { props, trigger, server, watch }, setup) {
   }
 
   function tally() {
-    const counts = Object.fromEntries(Object.keys(verdicts).map((word) => [word, 0]));
-    let left = 0;
-    for (const { found } of rows.values()) {
-      if (found?.verdict) counts[found.verdict] += 1;
-      else left += 1;
-    }
-    const parts = Object.entries(counts).map(([key, count]) => {
-      const part = make("span", `count ${key}`);
-      part.append(make("span", "glyph", verdicts[key].glyph), make("b", "", String(count)), ` ${verdicts[key].label}`);
-      return part;
+    const found = [...rows.values()].map((row) => row.found?.verdict);
+    const parts = Object.entries(verdicts).map(([key, { glyph, label }]) => {
+      const count = found.filter((verdict) => verdict === key).length;
+      return make("span", `count ${key}`, make("span", "glyph", glyph), make("b", "", count), ` ${label}`);
     });
-    const rest = make("span", "count unchecked");
-    rest.append(make("b", "", String(left)), " not checked");
-    $(".tally").replaceChildren(...parts, rest);
+    const left = found.filter((verdict) => !verdict).length;
+    $(".tally").replaceChildren(...parts, make("span", "count unchecked", make("b", "", left), " not checked"));
   }
 
   for (const topic of new Set(setup.claims.map((claim) => claim.topic))) {
-    const body = make("tbody");
-    const title = make("tr", "topic");
-    const name = make("th", "", topic);
-    name.colSpan = 3;
-    name.scope = "rowgroup";
-    title.append(name);
-    body.append(title);
+    const title = make("tr", "topic", make("th", { colSpan: 3, scope: "rowgroup" }, topic));
+    const body = make("tbody", "", title);
     for (const claim of setup.claims.filter((claim) => claim.topic === topic)) {
       const row = build(claim);
       rows.set(claim.id, row);
@@ -212,7 +174,5 @@ export function mount(element, { props, trigger, server, watch }, setup) {
 
   onLook(() => rows.forEach(draw));
   if (setup.server) recall();
-  const readValue = recordReader(read);
-  watch("value", () => readValue(props.value));
-  readValue(props.value);
+  readRecords(gradio, read);
 }

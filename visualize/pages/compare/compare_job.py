@@ -11,8 +11,9 @@ from contextlib import suppress
 from lab.config import EngineConfig
 from lab.engine.engine import Engine
 from lab.errors import ConfigError
-from lab.measure.comparison import RunTurn, compare
+from lab.measure.comparison import compare
 from lab.measure.difference import first_differences
+from lab.measure.measuring import RunTurn
 from lab.measure.scaling_fit import UNCACHED, measure_growth
 from lab.settings import KV_DTYPES
 from lab.trace.run import Run

@@ -2,15 +2,14 @@
 
 import { initialQuery, linkSelect, query, recordRun, updateAddress } from "../../static/address.js";
 import { announcer } from "../../static/announce.js";
-import { drawChart, onLook } from "../../static/chart_panel.js";
-import { body, counted, gently, make, narrow, within, write } from "../../static/dom.js";
+import { chartsOf } from "../../static/chart_panel.js";
+import { body, counted, gently, make, narrow, say, tableRow, within, write } from "../../static/dom.js";
 import { Race } from "../../static/race.js";
-import { recordReader } from "../../static/sse.js";
+import { readRecords } from "../../static/sse.js";
 
-export function mount(element, { props, trigger, watch }, setup) {
+export function mount(element, gradio, setup) {
   const $ = within(element);
-  const { shells } = setup;
-  const drawn = {};
+  const { show, draw } = chartsOf(element, setup.shells);
   let running = false;
   let stale = false; // whether race and theory are of the comparison before
   let old = false; // whether bars and figures are
@@ -30,6 +29,7 @@ export function mount(element, { props, trigger, watch }, setup) {
   linkSelect("speed", race.pace);
 
   function read(record) {
+    if (!record) return;
     if (record.growth) return grown(record.growth);
     if (record.running !== running) {
       running = record.running;
@@ -39,9 +39,7 @@ export function mount(element, { props, trigger, watch }, setup) {
       if (running) recordRun();
       if (running && narrow.matches) $(".contest-head").scrollIntoView({ behavior: gently(), block: "start" });
     }
-    const problem = record.problem ?? "";
-    tell(problem || record.progress || record.said?.[0] || "", record.tokens);
-    $(".contest-say").classList.toggle("problem", Boolean(problem));
+    tell(record.problem || record.progress || record.said?.[0] || "", record.tokens, record.problem);
     stale = !record.race && (running ? race.lanes.length > 0 : stale); // also when it is stopped before it has a race
     for (const face of element.querySelectorAll(".face")) face.classList.toggle("stale", stale);
     old = !record.rows && (running ? Boolean($(".contest-lower tbody tr")) : old);
@@ -80,46 +78,21 @@ export function mount(element, { props, trigger, watch }, setup) {
 
   const announce = announcer($(".heard"));
   /** Show the progress. Tokens are counted on the screen only: screen readers are told of runs. */
-  function tell(text, tokens) {
-    write($(".contest-say"), tokens === undefined ? text : `${text}, ${counted(tokens, "token")}`);
+  function tell(text, tokens, problem) {
+    say($(".contest-say"), tokens === undefined ? text : `${text}, ${counted(tokens, "token")}`, problem);
     announce(text, running);
-  }
-
-  function show(charts) {
-    Object.assign(drawn, charts);
-    for (const [name, chart] of Object.entries(charts)) drawChart(element, shells, name, chart);
-  }
-
-  function draw() {
-    for (const [name, chart] of Object.entries(drawn)) drawChart(element, shells, name, chart);
-  }
-
-  /** The columns' names, each with what it means. */
-  function named(columns) {
-    const head = make("tr");
-    head.append(make("td"), ...columns.map(([label, about]) => {
-      const cell = make("th", "", label);
-      cell.scope = "col";
-      Object.assign(cell, { tabIndex: 0 }).dataset.about = about;
-      return cell;
-    }));
-    return head;
   }
 
   /** A table of settings: a mark and a name, and in every cell a figure with a small text beside it. */
   function fill(table, columns, rows) {
-    if (!table.tHead.rows.length) table.tHead.append(named(columns)); // only once: the focus may be on one of them
+    // The columns' names, each with what it means: only once, because the focus may be on one of them.
+    const named = ([label, about]) => make("th", { scope: "col", tabIndex: 0, dataset: { about } }, label);
+    if (!table.tHead.rows.length) table.tHead.append(make("tr", "", make("td"), ...columns.map(named)));
+    const cell = ([figure, small]) => make("td", "", figure, ...(small ? [" ", make("small", "", small)] : []));
     table.tBodies[0].replaceChildren(...rows.map(({ name, mark, cells }) => {
-      const row = make("tr");
-      const title = make("th");
-      title.scope = "row";
-      title.title = name;
-      title.append(make("span", "mark", mark), ` ${name}`);
-      row.append(title, ...cells.map(([figure, small]) => {
-        const cell = make("td", "", figure);
-        if (small) cell.append(" ", make("small", "", small));
-        return cell;
-      }));
+      const row = tableRow(` ${name}`, cells.map(cell));
+      row.cells[0].prepend(make("span", "mark", mark));
+      row.cells[0].title = name;
       return row;
     }));
   }
@@ -143,8 +116,7 @@ export function mount(element, { props, trigger, watch }, setup) {
     if (running) race.stop(); // nobody sees it, and it would take time from what is measured
     $(".grow").disabled = running;
     body.classList.toggle("running", running);
-    $(".grown").textContent = problem ?? progress;
-    $(".grown").classList.toggle("problem", Boolean(problem));
+    say($(".grown"), problem ?? progress, problem);
     if (charts) show(charts);
   }
 
@@ -152,9 +124,7 @@ export function mount(element, { props, trigger, watch }, setup) {
 
   function turn(face) {
     for (const part of element.querySelectorAll(".face")) part.hidden = part.dataset.face !== face;
-    for (const button of element.querySelectorAll(".faces button")) {
-      button.setAttribute("aria-pressed", String(button.dataset.shows === face));
-    }
+    for (const button of element.querySelectorAll(".faces button")) button.ariaPressed = button.dataset.shows === face;
     draw();
   }
 
@@ -166,13 +136,10 @@ export function mount(element, { props, trigger, watch }, setup) {
     };
   }
 
-  $(".grow").onclick = () => trigger("submit");
+  $(".grow").onclick = () => gradio.trigger("submit");
 
   fill($(".contest-lower table"), setup.columns, []);
   predicted(setup.theory);
-  onLook(draw);
   turn(initialQuery.get("face") === "theory" ? "theory" : "race");
-  const readValue = recordReader(read);
-  watch("value", () => readValue(props.value));
-  readValue(props.value);
+  readRecords(gradio, read);
 }

@@ -1,15 +1,15 @@
 // The Deploy page's answer (visualize/pages/deploy/deploy_report.py).
 
 import { markStale } from "../../static/announce.js";
-import { copy, make, within } from "../../static/dom.js";
+import { copy, make, say, tableRow, within } from "../../static/dom.js";
+import { readRecords } from "../../static/sse.js";
 
-export function mount(element, { props, watch }) {
+export function mount(element, gradio) {
   const $ = within(element);
-  function read(value) {
-    if (!value) return;
-    const sheet = JSON.parse(value);
-    $(".sheet-say").textContent = sheet.command ? sheet.say : markStale(sheet.say, $(".serve").textContent);
-    $(".sheet-say").classList.toggle("problem", Boolean(sheet.problem));
+
+  function read(sheet) {
+    if (!sheet) return;
+    say($(".sheet-say"), sheet.command ? sheet.say : markStale(sheet.say, $(".serve").textContent), sheet.problem);
     $(".sheet").classList.toggle("stale", !sheet.command);
     if (!sheet.command) return;
     $(".serve").textContent = sheet.command;
@@ -20,18 +20,12 @@ export function mount(element, { props, watch }) {
   }
 
   function row({ gpus, weights, token, left, sequences, holds, chosen }) {
-    const line = make("tr", chosen ? "chosen" : "");
-    const head = make("th", "", gpus);
-    head.scope = "row";
     const verdict = make("td", holds ? "holds" : "fails", holds ? "✓ enough" : "✗ too few");
-    line.append(head, ...[weights, token, left, sequences].map((text) => make("td", "", text)), verdict);
-    return line;
+    return tableRow(gpus, [weights, token, left, sequences, verdict], chosen ? "chosen" : "");
   }
 
   for (const button of element.querySelectorAll(".copy")) {
     button.onclick = () => copy(button, button.closest(".panel").querySelector("code"));
   }
-
-  watch("value", () => read(props.value));
-  read(props.value);
+  readRecords(gradio, read);
 }

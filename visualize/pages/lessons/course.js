@@ -1,9 +1,10 @@
 // The list of lessons with their completed stages, and the progress that the browser stores:
 // {format, lessons: {number: ``Learner.kept`` of visualize/pages/lessons/learner.py}}.
 
-import { make, narrow, relist, store, stored, within } from "../../static/dom.js";
+import { download, foldWhenNarrow, make, relist, store, stored, within } from "../../static/dom.js";
+import { readRecords } from "../../static/sse.js";
 
-export function mount(element, { props, server, watch }, setup) {
+export function mount(element, gradio, setup) {
   const $ = within(element);
   const FORMAT = "decode-lab-progress";
   const STAGES = ["predict", "run", "try", "check"];
@@ -31,11 +32,9 @@ export function mount(element, { props, server, watch }, setup) {
       throw "This file holds no progress of this course. Choose one that this page exported.";
     }
     const known = new Set(setup.lessons.map((lesson) => String(lesson.number)));
-    return Object.fromEntries(
-      Object.entries(lessons).filter(
-        ([key, kept]) => known.has(key) && Array.isArray(kept?.done) && JSON.stringify(kept).length <= setup.most,
-      ),
-    );
+    const makesSense = ([key, kept]) =>
+      known.has(key) && Array.isArray(kept?.done) && JSON.stringify(kept).length <= setup.most;
+    return Object.fromEntries(Object.entries(lessons).filter(makesSense));
   }
 
   function save(lessons) {
@@ -55,9 +54,8 @@ export function mount(element, { props, server, watch }, setup) {
 
   const say = (text) => ($(".course-say").textContent = text);
 
-  function read(value) {
-    if (!value) return;
-    const record = JSON.parse(value);
+  function read(record) {
+    if (!record) return;
     number = record.number;
     if (record.keep) {
       const lessons = load(); // again: another tab may have kept something
@@ -106,23 +104,18 @@ export function mount(element, { props, server, watch }, setup) {
 
   function entry(lesson, kept) {
     const done = doneOf(lesson, kept);
-    const item = make("li");
-    const link = make("a");
-    link.href = lesson.href;
-    if (lesson.number === number) link.setAttribute("aria-current", "page");
     const whole = done.includes("check");
-    const sign = make("span", `sign${whole ? " whole" : ""}`, whole ? "✓" : String(lesson.number));
-    const words = make("span", "words");
-    words.append(make("b", "", lesson.title), " ", make("small", "", `${lesson.minutes} min`), " ");
-    const steps = make("span", "steps");
-    steps.title = done.length ? `Done: ${done.join(", ")}` : "Not begun";
-    steps.append(...STAGES.map((stage) => make("i", done.includes(stage) ? "done" : "")));
-    steps.setAttribute("role", "img"); // so that the link's name includes its lesson's progress
-    steps.setAttribute("aria-label", whole ? "finished" : done.length ? `begun: ${done.join(", ")}` : "not begun");
-    words.append(steps);
-    link.append(sign, " ", words);
-    item.append(link);
-    return item;
+    const steps = make("span", {
+      className: "steps",
+      title: done.length ? `Done: ${done.join(", ")}` : "Not begun",
+      role: "img", // so that the link's name includes its lesson's progress
+      ariaLabel: whole ? "finished" : done.length ? `begun: ${done.join(", ")}` : "not begun",
+    }, ...STAGES.map((stage) => make("i", done.includes(stage) ? "done" : "")));
+    const words = [make("b", "", lesson.title), " ", make("small", "", `${lesson.minutes} min`), " ", steps];
+    const sign = make("span", `sign${whole ? " whole" : ""}`, whole ? "✓" : lesson.number);
+    const link = make("a", { href: lesson.href }, sign, " ", make("span", "words", ...words));
+    if (lesson.number === number) link.ariaCurrent = "page";
+    return make("li", "", link);
   }
 
   $('[data-does="again"]').onclick = ({ currentTarget }) => {
@@ -135,12 +128,7 @@ export function mount(element, { props, server, watch }, setup) {
 
   $('[data-does="export"]').onclick = ({ currentTarget }) => {
     if (currentTarget.ariaDisabled) return;
-    const text = JSON.stringify({ format: FORMAT, lessons: load() });
-    const link = make("a");
-    link.download = "decode-lab-progress.json";
-    link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-    link.click();
-    URL.revokeObjectURL(link.href);
+    download("decode-lab-progress.json", "application/json", JSON.stringify({ format: FORMAT, lessons: load() }));
   };
 
   const file = $("input[type=file]");
@@ -158,9 +146,6 @@ export function mount(element, { props, server, watch }, setup) {
 
   $(".to-teach").hidden = !setup.teaching;
   if (setup.teaching) $(".to-teach a").href = setup.teaching;
-  const fold = () => ($("details").open = !narrow.matches);
-  narrow.addEventListener("change", fold);
-  fold();
-  watch("value", () => read(props.value));
-  read(props.value);
+  foldWhenNarrow($("details"));
+  readRecords(gradio, read);
 }

@@ -1,44 +1,33 @@
 // The lessons on the instructor's page: which are measured, and the progress (visualize/pages/lessons/answer_key.py).
 
-import { progressAnnouncer } from "../../static/announce.js";
-import { body, make, narrow, relist, within } from "../../static/dom.js";
-import { recordReader } from "../../static/sse.js";
+import { progressOf } from "../../static/announce.js";
+import { body, button, foldWhenNarrow, make, relist, within } from "../../static/dom.js";
+import { readRecords } from "../../static/sse.js";
 
-export function mount(element, { props, trigger, watch }) {
+export function mount(element, gradio) {
   const $ = within(element);
-  const announce = progressAnnouncer(element);
+  const { trigger } = gradio;
+  const tell = progressOf(element);
   let numbers = [];
 
-  function read({ lessons, running: runs, more = false, now, progress = "", share = 0, place = 0, of = 1 }) {
-    const running = runs || more; // another lesson follows
+  function read(record) {
+    if (!record) return;
+    const { lessons, now, share = 0, place = 0, of = 1 } = record;
+    const running = record.running || Boolean(record.more); // another lesson follows
     numbers = lessons.map(({ number }) => number);
-    body.classList.toggle("running", running);
-    const guide = make("li");
-    const top = make("a", "", "Teaching this course");
-    top.href = "#guide";
-    guide.append(top);
+    const guide = make("li", "", make("a", { href: "#guide" }, "Teaching this course"));
     relist($("ol"), [guide, ...lessons.map((lesson) => entry(lesson, running, now))]);
     $('[data-does="stop"]').ariaDisabled = !running; // not disabled, so that it keeps the focus
-    announce(progress, running);
-    $(".bar").hidden = !running;
-    $(".bar i").style.width = `${(100 * (place + share)) / of}%`;
+    tell({ ...record, running, share: (place + share) / of });
   }
 
   function entry({ number, title, measured }, running, now) {
-    const item = make("li", number === now ? "now" : "");
-    const link = make("a");
-    link.href = `#lesson-${number}`;
-    const sign = make("span", `sign${measured ? " whole" : ""}`, String(number));
-    link.title = measured ? `Measured ${measured}` : "Not measured yet";
-    link.append(sign, make("b", "", title));
-    const again = make("button", "measure", "↻");
-    again.type = "button";
-    again.ariaDisabled = running;
-    again.title = `Measure the answers of lesson ${number}`;
-    again.setAttribute("aria-label", again.title);
+    const about = { href: `#lesson-${number}`, title: measured ? `Measured ${measured}` : "Not measured yet" };
+    const sign = make("span", `sign${measured ? " whole" : ""}`, number);
+    const named = `Measure the answers of lesson ${number}`;
+    const again = button({ className: "measure", ariaDisabled: running, title: named, ariaLabel: named }, "↻");
     again.onclick = () => running || trigger("submit", { lessons: [number] });
-    item.append(link, again);
-    return item;
+    return make("li", number === now ? "now" : "", make("a", about, sign, make("b", "", title)), again);
   }
 
   element.addEventListener("click", (event) => {
@@ -53,11 +42,6 @@ export function mount(element, { props, trigger, watch }) {
   $('[data-does="measure"]').onclick = () => trigger("submit", { lessons: numbers }); // when it may be: header.js
   $('[data-does="stop"]').onclick = () => body.matches(".running") && trigger("stop");
   $('[data-does="print"]').onclick = () => window.print();
-
-  const fold = () => ($("details").open = !narrow.matches);
-  narrow.addEventListener("change", fold);
-  fold();
-  const readValue = recordReader(read);
-  watch("value", () => readValue(props.value));
-  readValue(props.value);
+  foldWhenNarrow($("details"));
+  readRecords(gradio, read);
 }

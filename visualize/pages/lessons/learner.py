@@ -17,9 +17,8 @@ from typing import Any
 from lab.engine.engine import Engine
 from lab.errors import LabError
 from lessons.experiments import Experiment, Preset, whole
-from lessons.lesson import Lesson
+from lessons.lesson import Answer, Lesson
 from lessons.marking import checked, mark
-from lessons.questions import Answer
 
 MOST_CHARACTERS = 500_000
 """Most that is kept of a lesson: its figures take about ten thousand."""

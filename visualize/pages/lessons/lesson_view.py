@@ -10,10 +10,9 @@ from typing import Any
 from lab.util.messages import listed
 from lessons.course import course
 from lessons.expressions import Figures
-from lessons.lesson import Lesson
+from lessons.lesson import AnyQuestion, Choice, Curve, Lesson, Slider
 from lessons.marking import Mark, mark
-from lessons.questions import AnyQuestion, Choice, Curve, Slider
-from lessons.units import WRITE
+from lessons.template import WRITE
 from visualize.pages.lessons.learner import Learner
 from visualize.pool_inputs import PRESETS, address
 

@@ -10,8 +10,7 @@ from lab.measure.scaling_fit import StepTimes
 from lab.trace.run import Run
 from lessons.experiments import Measured, spoken
 from lessons.experiments.growth_experiments import NAMES
-from lessons.lesson import Lesson
-from lessons.views import AnyView, Bars, Distances, GrowthChart, Overlap, Player, Race, Speed
+from lessons.lesson import AnyView, Lesson
 from visualize.charts import compare_charts as compare_figures
 from visualize.charts import length_charts as length_figures
 from visualize.charts import lesson_charts as lesson_figures
@@ -70,7 +69,7 @@ class LessonViews(NamedTuple):
 def seen(lesson: Lesson, measured: Mapping[str, Measured]) -> LessonViews:
     """Everything there is to observe."""
     views = lesson.front.observe
-    player = next((view for view in views if isinstance(view, Player)), None)
+    player = next((view for view in views if view.view == "player"), None)
     played = typical(measured["runs"].runs[player.run]) if player else None
     return LessonViews([_panel(view, lesson, measured) for view in views], played)
 
@@ -78,24 +77,24 @@ def seen(lesson: Lesson, measured: Mapping[str, Measured]) -> LessonViews:
 def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> dict[str, Any]:
     panel: dict[str, Any] = {"view": view.view, "title": TITLES.get(view.view, ""), "say": view.say}
     runs = measured["runs"].runs if "runs" in measured else {}
-    match view:
-        case Player():
+    match view.view:
+        case "player":
             return panel | {"say": f"{view.say} {_which_of(len(runs[view.run]))}".rstrip()}
-        case Race():
+        case "race":
             return panel | {"race": comparison.race({spoken(name): typical(some) for name, some in runs.items()})}
-        case Bars():
+        case "bars":
             figures = {kind: found.figures for kind, found in measured.items()}
             values = {name: expression.number(figures) for name, expression in view.bars.items()}
             return panel | {"title": view.title, "chart": _drawn(lesson_figures.bars_columns(values, view.unit))}
-        case Speed():
+        case "speed":
             named = {spoken(name): some for name, some in runs.items()}
             chart = _drawn(compare_figures.bars(list(named), summarise(named)))
             return panel | {"say": f"{view.say} {SPEED}".lstrip(), "chart": chart}
-        case Overlap():
+        case "overlap":
             return panel | {"overlap": overlap.pictures(measured["rules"].figures["words"])}
-        case Distances():
+        case "distances":
             return panel | {"chart": _drawn(lesson_figures.distances_columns(measured["rules"].figures))}
-        case GrowthChart():
+        case "growth":
             return panel | {"chart": _drawn(length_figures.growth_columns(_curves(measured["growth"].figures)))}
     return panel | {"chart": _theory(lesson, runs)[view.view]}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lessons.experiments.rules import picture, variation
-from lessons.units import WRITE
+from lessons.template import WRITE
 from visualize.charts import overlap_chart as figures
 from visualize.charts.lesson_charts import LINES
 

@@ -2,6 +2,7 @@
 // says what is asked, what was answered and, once it is marked, where the right answer is.
 
 import { make, modified, narrow, store, stored, within } from "../../static/dom.js";
+import { readRecords } from "../../static/sse.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const [HIGH, LEFT, RIGHT, TOP, BOTTOM] = [260, 56, 24, 14, 40];
@@ -18,14 +19,21 @@ function nearest(stops, value) {
   return far.indexOf(Math.min(...far));
 }
 
-export function mount(element, { props, trigger, server, watch }, setup) {
+/** A slider between its label, what it says, and its ends. */
+export function sliderOf(label, input, first, last) {
+  const output = make("output", "", "?");
+  const track = make("div", "track-line", input);
+  const ends = make("div", "ends", make("span", "", first), make("span", "", last));
+  return { slider: make("div", "slider", make("span", "label", label), output, track, ends), output, track };
+}
+
+export function mount(element, gradio, setup) {
   const $ = within(element);
   const button = $(".give button");
   let answer = () => null;
   let unsent = null; // under which name this tab keeps an answer that was not given yet
 
-  function read(value) {
-    const record = value ? JSON.parse(value) : null;
+  function read(record) {
     $(".question").hidden = !record;
     if (!record) return;
     if (record.problem) return tell(record.problem, "problem");
@@ -43,10 +51,8 @@ export function mount(element, { props, trigger, server, watch }, setup) {
     for (const input of element.querySelectorAll(".given input")) input.disabled = locked;
     button.hidden = locked;
     button.textContent = setup.does;
-    const { next } = record;
-    $(".onwards").hidden = !next;
-    if (next) $(".onwards a").textContent = next.said;
-    if (next) $(".onwards a").href = next.href;
+    $(".onwards").hidden = !record.next;
+    if (record.next) Object.assign($(".onwards a"), { textContent: record.next.said, href: record.next.href });
     $(".feedback").textContent = locked ? "" : (mark?.feedback ?? "");
     if (mark && !locked) return tell(mark.said, mark.kind);
     tell(locked || given === null ? "" : setup.kept);
@@ -59,17 +65,14 @@ export function mount(element, { props, trigger, server, watch }, setup) {
   }
 
   function slider({ stops, label, given, mark }) {
-    const box = make("div", "slider");
-    const input = make("input");
-    input.type = "range";
-    input.max = stops.length - 1;
-    input.value = given === null ? Math.round((stops.length - 1) / 2) : nearest(stops, given);
-    input.setAttribute("aria-label", label);
-    const output = make("output", "", "?");
+    const value = given === null ? Math.round((stops.length - 1) / 2) : nearest(stops, given);
+    const input = make("input", { type: "range", max: stops.length - 1, value, ariaLabel: label });
+    const { slider, output, track } = sliderOf(label, input, stops[0][1], stops.at(-1)[1]);
     let chosen = given !== null; // its initial position is no answer
     const show = () => {
-      if (chosen) output.textContent = stops[input.value][1];
-      input.setAttribute("aria-valuetext", chosen ? stops[input.value][1] : `not answered yet; at ${stops[input.value][1]}`);
+      const said = stops[input.value][1];
+      if (chosen) output.textContent = said;
+      input.ariaValueText = chosen ? said : `not answered yet; at ${said}`;
     };
     input.oninput = input.onclick = () => {
       chosen = true;
@@ -81,35 +84,21 @@ export function mount(element, { props, trigger, server, watch }, setup) {
       input.onclick(); // answers with the current position, as a click does
     };
     show();
-    const track = make("div", "track-line");
-    track.append(input);
-    if (mark) {
-      const right = make("i", "right", "◆");
-      right.style.setProperty("--at", mark.right);
-      right.title = mark.found;
-      track.append(right);
-    }
-    const ends = make("div", "ends");
-    ends.append(make("span", "", stops[0][1]), make("span", "", stops.at(-1)[1]));
-    box.append(make("span", "label", label), output, track, ends);
-    return [box, () => (chosen ? stops[input.value][0] : null)];
+    if (mark) track.append(make("i", { className: "right", title: mark.found, style: `--at: ${mark.right}` }, "◆"));
+    return [slider, () => (chosen ? stops[input.value][0] : null)];
   }
 
   function choice({ question, options, stage, given, mark }) {
-    const box = make("div", "choices");
-    Object.assign(box, { role: "radiogroup", ariaLabel: question });
-    const inputs = options.map((text, i) => {
-      const label = make("label", mark?.right === i ? "right" : "");
-      const input = make("input");
-      input.type = "radio";
-      input.name = `answer-${stage}`;
-      input.checked = given === i;
-      label.append(input, make("span", "", text));
-      if (mark?.right === i) label.append(make("small", "", "◆ correct"));
-      box.append(label);
-      return input;
+    const right = (i) => mark?.right === i;
+    const inputs = options.map((_, i) =>
+      make("input", { type: "radio", name: `answer-${stage}`, checked: given === i }));
+    const labels = inputs.map((input, i) => {
+      const correct = right(i) ? [make("small", "", "◆ correct")] : [];
+      return make("label", right(i) ? "right" : "", input, make("span", "", options[i]), ...correct);
     });
-    return [box, () => (inputs.some((input) => input.checked) ? inputs.findIndex((input) => input.checked) : null)];
+    const box = make("div", { className: "choices", role: "radiogroup", ariaLabel: question }, ...labels);
+    const place = () => inputs.findIndex((input) => input.checked);
+    return [box, () => (place() < 0 ? null : place())];
   }
 
   // -- a curve ---------------------------------------------------------------------------------
@@ -137,15 +126,15 @@ export function mount(element, { props, trigger, server, watch }, setup) {
     const line = shape("polyline", { class: "own" });
     svg.append(line);
     const handles = x.at.map((at, i) => {
-      const handle = shape("circle", { class: "handle", cx: across(at), r: 9 });
-      if (!locked) {
-        handle.setAttribute("tabindex", 0);
-        handle.setAttribute("role", "slider");
-        handle.setAttribute("aria-label", `${label}, at ${at}`);
-        handle.setAttribute("aria-valuemin", 0);
-        handle.setAttribute("aria-valuemax", last);
-        listen(handle, i);
-      }
+      const slides = {
+        tabindex: 0,
+        role: "slider",
+        "aria-label": `${label}, at ${at}`,
+        "aria-valuemin": 0,
+        "aria-valuemax": last,
+      };
+      const handle = shape("circle", { class: "handle", cx: across(at), r: 9, ...(!locked && slides) });
+      if (!locked) listen(handle, i);
       svg.append(handle);
       return handle;
     });
@@ -205,28 +194,24 @@ export function mount(element, { props, trigger, server, watch }, setup) {
       line.setAttribute("points", x.at.map((at, i) => `${across(at)},${up(places[i] / last)}`).join(" "));
       handles.forEach((handle, i) => {
         handle.setAttribute("cy", up(places[i] / last));
-        handle.setAttribute("aria-valuenow", places[i]);
-        handle.setAttribute("aria-valuetext", stops[places[i]][1]);
+        Object.assign(handle, { ariaValueNow: places[i], ariaValueText: stops[places[i]][1] });
       });
     }
 
     draw();
-    const box = make("div", "drawing");
-    const key = make("p", "drawing-key");
-    key.append(make("span", "own", "● you"));
-    if (mark) key.append(make("span", "right", `◆ ${mark.found}`));
-    else key.append(make("span", "", "Draw across the plot, or choose a point with Tab and move it with ↑ and ↓."));
-    box.append(make("span", "label", label), svg, key);
+    const how = "Draw across the plot, or choose a point with Tab and move it with ↑ and ↓.";
+    const right = mark ? make("span", "right", `◆ ${mark.found}`) : make("span", "", how);
+    const key = make("p", "drawing-key", make("span", "own", "● you"), right);
+    const box = make("div", "drawing", make("span", "label", label), svg, key);
     return [box, () => (drawn ? places.map((place) => stops[place][0]) : null)];
   }
 
   button.onclick = () => {
     const value = answer();
     if (value === null) return tell(setup.unanswered, "problem");
-    trigger("submit", { answer: value });
+    gradio.trigger("submit", { answer: value });
   };
   // Gradio loads a page again that has lost its server (answers.js).
   addEventListener("pagehide", () => unsent && answer() !== null && store(unsent, JSON.stringify(answer()), "sessionStorage"));
-  watch("value", () => read(props.value));
-  read(props.value);
+  readRecords(gradio, read);
 }

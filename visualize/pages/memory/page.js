@@ -1,27 +1,25 @@
 // The sheet of the Memory page, from one JSON object (visualize/pages/memory/memory_report.py).
 
 import { markStale } from "../../static/announce.js";
-import { drawChart, onLook } from "../../static/chart_panel.js";
-import { fillReadout, make, readout, within } from "../../static/dom.js";
+import { chartsOf } from "../../static/chart_panel.js";
+import { fillReadout, make, readout, say, tableRow, within } from "../../static/dom.js";
+import { readRecords } from "../../static/sse.js";
 
-export function mount(element, { props, watch }, setup) {
+export function mount(element, gradio, { shells, assumed }) {
   const $ = within(element);
-  const { shells, assumed } = setup;
-  let charts = {};
+  const { charts, show } = chartsOf(element, shells);
 
-  function read(value) {
-    if (!value) return;
-    const sheet = JSON.parse(value);
+  function read(sheet) {
+    if (!sheet) return;
     const instead = sheet.problem ?? sheet.status;
-    $(".sheet-say").textContent = instead ? markStale(instead, Object.keys(charts).length) : sheet.notice || sheet.about;
-    $(".sheet-say").classList.toggle("problem", Boolean(sheet.problem || sheet.notice));
+    const said = instead ? markStale(instead, Object.keys(charts).length) : sheet.notice || sheet.about;
+    say($(".sheet-say"), said, sheet.problem || sheet.notice);
     $(".sheet").classList.toggle("stale", !sheet.charts);
     if (!sheet.charts) return;
     $(".readouts").replaceChildren(...sheet.readouts.map(figure));
     $("tbody").replaceChildren(...sheet.formula.map(step));
     $(".source").textContent = sheet.source;
-    charts = sheet.charts;
-    draw();
+    show(sheet.charts);
   }
 
   function figure({ label, value, small, about }) {
@@ -31,20 +29,10 @@ export function mount(element, { props, watch }, setup) {
     return card;
   }
 
-  function step({ name, words, numbers, result }) {
-    const row = make("tr");
-    const head = make("th", "", name);
-    head.scope = "row";
-    row.append(head, make("td", "words", words), make("td", "numbers", numbers), make("td", "result", result));
-    return row;
-  }
-
-  function draw() {
-    for (const [name, chart] of Object.entries(charts)) drawChart(element, shells, name, chart);
+  function step({ name, ...cells }) {
+    return tableRow(name, ["words", "numbers", "result"].map((cell) => make("td", cell, cells[cell])));
   }
 
   $(".assumed").textContent = assumed;
-  onLook(draw);
-  watch("value", () => read(props.value));
-  read(props.value);
+  readRecords(gradio, read);
 }

@@ -1,51 +1,32 @@
 // The Pool page: the stage of many sequences, with their blocks as squares, the queue and the batch as chips, and what a
 // chosen sequence writes.
 
-import { BlockGrid } from "../../static/block_grid.js";
-import { counted, make, tone, within } from "../../static/dom.js";
+import { button, counted, make, tone, within } from "../../static/dom.js";
 import { createStage } from "../../static/stage.js";
 
 export function mount(element, gradio, setup) {
   const $ = within(element);
   const stage = createStage(element, gradio, setup);
-  Object.assign(stage, { drawOwn, moved, covered, relook });
+  Object.assign(stage, { drawOwn, moved });
 
-  const squares = new BlockGrid($(".squares"), stage.schedule);
+  const { squares } = stage;
   const lists = Object.fromEntries([...element.querySelectorAll(".chips")].map((list) => [list.dataset.state, list]));
   const chips = new Map(); // by the sequence's number
-  let seen = -1; // the frame drawn last
   let chosen = null; // a sequence: pointed at, or pinned
   let pinned = null; // of the run that is shown
   let shownRun = "";
 
-  function drawOwn({ columns, head, at }) {
-    squares.draw(columns.pool[0], head.block_size, happened());
-    seen = at;
+  function drawOwn({ columns }) {
     drawChips(rows(columns.sequences[0]));
     drawWrote();
     stage.offer(stage.run.against, "Use these settings in the Lab: the first request alone");
   }
 
   function moved() {
-    if (stage.picture.id !== shownRun) pinned = null;
-    if (stage.picture.id !== shownRun) point(null);
+    if (stage.picture.id === shownRun) return;
     shownRun = stage.picture.id;
-    seen = Math.min(seen, stage.picture.at); // for a new run, or one that is played again, everything is news
-  }
-
-  function covered() {
-    return false;
-  }
-
-  function relook() {} // its colours are all in pool.css
-
-  /** What happened to blocks since the frame drawn last; nothing when going back. */
-  function happened() {
-    const marks = new Map();
-    for (const { charts } of stage.picture.frames.slice(seen + 1, stage.picture.at + 1)) {
-      for (const [, block, { mark }] of charts?.pool ?? []) if (mark) marks.set(block, mark);
-    }
-    return marks;
+    pinned = null;
+    point(null);
   }
 
   /** A table's columns as rows. */
@@ -76,15 +57,13 @@ export function mount(element, gradio, setup) {
   }
 
   function chip({ number }) {
-    const item = make("li");
-    const button = make("button", `chip ${tone(number)}${number === chosen ? " chosen" : ""}`);
-    button.type = "button";
-    button.setAttribute("aria-pressed", number === pinned);
-    button.dataset.sequence = number;
-    const parts = { number: make("b", "", number), count: make("span", "count"), done: make("i", "done"), notes: make("span", "notes") };
-    button.append(parts.number, parts.count, parts.done, parts.notes);
-    item.append(button);
-    return { item, button, ...parts, told: "" };
+    const parts = { count: make("span", "count"), done: make("i", "done"), notes: make("span", "notes") };
+    const chip = button({
+      className: `chip ${tone(number)}${number === chosen ? " chosen" : ""}`,
+      ariaPressed: number === pinned,
+      dataset: { sequence: number },
+    }, make("b", "", number), ...Object.values(parts));
+    return { item: make("li", "", chip), button: chip, ...parts, told: "" };
   }
 
   function fill(chip, row) {
@@ -115,7 +94,7 @@ export function mount(element, gradio, setup) {
     $(".stage").classList.toggle("choosing", number !== null);
     for (const [of, { button }] of chips) {
       button.classList.toggle("chosen", of === number);
-      button.setAttribute("aria-pressed", of === pinned);
+      button.ariaPressed = of === pinned;
     }
     stage.schedule();
   }
@@ -124,10 +103,8 @@ export function mount(element, gradio, setup) {
     const row = chosen === null ? null : rows(stage.picture.columns.sequences[0]).find(({ number }) => number === chosen);
     if (!row) return $(".wrote").replaceChildren(make("p", "hint", HINT));
     const text = stage.picture.tokens.filter(({ owner }) => owner === chosen).map(({ text }) => text).join("");
-    const line = make("p", "", "");
-    Object.assign(line, { dir: "auto", translate: false });
-    line.append(make("b", "", `${chosen} `), make("span", "prompt", row.prompt), text);
-    $(".wrote").replaceChildren(line);
+    const parts = [make("b", "", `${chosen} `), make("span", "prompt", row.prompt), text];
+    $(".wrote").replaceChildren(make("p", { dir: "auto", translate: false }, ...parts));
     $(".wrote").scrollTop = $(".wrote").scrollHeight;
   }
   const HINT = $(".wrote .hint").textContent;
@@ -143,8 +120,6 @@ export function mount(element, gradio, setup) {
   for (const part of [$(".squares"), $(".queues")]) {
     part.addEventListener("pointerover", ({ target, pointerType }) => {
       if (pointerType === "touch") return;
-      const square = target.closest("[data-block]");
-      if (square) square.title = described(square.dataset.block);
       point(ownersOf(target)[0] ?? pinned);
     });
     part.addEventListener("pointerleave", () => point(pinned));
@@ -156,15 +131,6 @@ export function mount(element, gradio, setup) {
       chosen = undefined;
       point(pinned);
     });
-  }
-
-  function described(block) {
-    if (!stage.picture.frame) return "";
-    const pool = stage.picture.columns.pool[0];
-    const [state, owners, fill] = [pool.state[block], pool.owners[block], pool.fill[block]];
-    if (state !== "live") return `Block ${block}: ${state === "cached" ? "cached: can be allocated, but its tokens can still be found" : "free"}`;
-    const whose = owners.length > 1 ? `shared by requests ${owners.join(", ")}` : `request ${owners[0]}`;
-    return `Block ${block}: ${whose}, ${fill} of ${counted(stage.picture.head.block_size, "slot")} filled`;
   }
 
   // What a person chose last: by the time Gradio asks for the answer, that to an earlier choice may have been put in its place.

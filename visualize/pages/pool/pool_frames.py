@@ -1,7 +1,7 @@
 """Steps of many sequences reduced to frames, as ``visualize.reduce.frames`` does with the events of one run.
 
 There is one frame per engine step and one for the end, in order, numbered by ``seq``; a frame says only what changed.
-The page's script (``static/run_state.js``) applies both kinds alike. These fields of a frame have a meaning of their
+The page's script (``static/stage.js``) applies both kinds alike. These fields of a frame have a meaning of their
 own here:
 
     head       first frame only: models and configuration, sequences ``expected``, slots per block
@@ -24,7 +24,7 @@ from lab.trace.recorder import BatchStep
 from visualize.charts import pool_charts as figures
 from visualize.pages.pool import pool_narration as narrate
 from visualize.pages.pool.pool_metrics import PoolWorkload, PreviousPoolRun, Tally, rows
-from visualize.reduce.block_map import PoolBlocks
+from visualize.reduce.block_map import BlockMap
 from visualize.reduce.frames import Frame, about, news
 from visualize.reduce.sequence_table import Sequences
 from visualize.reduce.settings_text import small
@@ -59,7 +59,7 @@ class BatchReducer:
         self._expected = expected
         self._tally = Tally(expected)
         self._sequences = Sequences()
-        self._blocks: PoolBlocks | None = None
+        self._blocks: BlockMap | None = None
         self._seq = 0
         # Tokens, and the ms at which they were committed. Of the first only the time counts: it starts the interval.
         self._pace: deque[tuple[int, float]] = deque(maxlen=SMOOTH + 1)
@@ -124,7 +124,7 @@ class BatchReducer:
 
     def _head(self, step: BatchStep) -> dict[str, Any]:
         run = next(entry.event for entry in step.entries if isinstance(entry.event, RunStarted))
-        self._blocks = PoolBlocks(run.num_blocks, run.config["block_size"])
+        self._blocks = BlockMap(run.num_blocks, run.config["block_size"])
         head = {
             **about(run),
             "expected": self._expected,
@@ -167,13 +167,10 @@ class BatchReducer:
         return charts, figures.layout(seconds, self._blocks.num_blocks, self._expected, self._top_speed)
 
     def _captions(self) -> dict[str, str]:
-        counts, (free, cached, live) = self._sequences.counts(), self._blocks.occupancy()
-        used = self._blocks.used()
+        counts = self._sequences.counts()
         done = sum(counts[state] for state in ("finished", "cancelled", "failed"))
         return {
-            "pool": f"{live} in use"
-            + (f", {used:.0%} full" if used is not None else "")
-            + f" · {cached} cached · {free} free",
+            "pool": self._blocks.caption(),
             "waiting": f"{counts['waiting']}",
             "running": f"{counts['running']}",
             "done": f"{done} of {self._expected}",

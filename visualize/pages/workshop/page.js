@@ -1,14 +1,14 @@
 // The Room page: the state of everybody's runs (visualize/pages/workshop/feed.py), and for the presenter how to join.
 
 import { BlockGrid } from "../../static/block_grid.js";
-import { drawChart, onLook } from "../../static/chart_panel.js";
-import { counted, fillReadout, make, readout, tone, within, write } from "../../static/dom.js";
+import { chartsOf } from "../../static/chart_panel.js";
+import { counted, fillReadout, make, readout, say, tone, within, write } from "../../static/dom.js";
 import { AGAIN, UNREACHED, openChannel } from "../../static/sse.js";
 import { join, key, knownCode, leads, present, storedNumber } from "./join.js";
 
-export function mount(element, _, setup) {
+export function mount(element, _, { shells }) {
   const $ = within(element);
-  const { shells } = setup;
+  const { show } = chartsOf(element, shells);
   const READOUTS = {
     running: ["running", "Runs whose next tokens the engine computes, all in the same step."],
     waiting: ["waiting", "Runs that wait until there are blocks for them."],
@@ -25,10 +25,7 @@ export function mount(element, _, setup) {
   let now = null;
   let stream;
 
-  function say(text, problem = false) {
-    write($(".sheet-say"), text);
-    $(".sheet-say").classList.toggle("problem", problem);
-  }
+  const tell = (text, problem) => say($(".sheet-say"), text, problem);
 
   let scheduled = false;
   function schedule() {
@@ -48,7 +45,7 @@ export function mount(element, _, setup) {
     for (const key of Object.keys(READOUTS)) fillReadout($(`[data-key=${key}]`), [values[key]?.toLocaleString("en") ?? "–", units[key]]);
     if (pool) drawPool(pool, blocks);
     write($(".room-others"), others.length ? `Also, in pools of their own: ${others.join("; ")}.` : "");
-    for (const [name, chart] of Object.entries(charts)) drawChart(element, shells, name, chart);
+    show(charts);
   }
 
   function drawPool({ name, block_size, blocks: table, occupancy, guests }, count) {
@@ -70,11 +67,8 @@ export function mount(element, _, setup) {
   }
 
   function chip() {
-    const item = make("li");
-    const chip = make("span", "chip");
-    chip.append(make("b"), make("span", "count"), make("i", "done"), make("span", "notes"));
-    item.append(chip);
-    return item;
+    const parts = [make("b"), make("span", "count"), make("i", "done"), make("span", "notes")];
+    return make("li", "", make("span", "chip", ...parts));
   }
 
   function fill(item, { number, tokens, wanted, blocks, preempted }) {
@@ -95,18 +89,18 @@ export function mount(element, _, setup) {
     const { room, problem, lost } = answer;
     if (lost) return later(problem);
     $(".strip-join").hidden = Boolean(room);
-    if (!room) return say(problem, true);
+    if (!room) return tell(problem, true);
     const hint = $(".squares .hint"); // in place of squares, until there are some
     if (hint) write(hint, "Nobody has run anything yet. Every square will be a block of the cache, with the number of the run it belongs to.");
     const hear = (news) => ((now = JSON.parse(news)), schedule());
-    const found = () => say("Everybody's runs, updated ten times a second. No text is shown, and a run has a number instead of a name.");
+    const found = () => tell("Everybody's runs, updated ten times a second. No text is shown, and a run has a number instead of a name.");
     found();
     stream?.close();
-    stream = openChannel(room, { hear, gone: begin, lost: () => say(UNREACHED, true), found, rests: true }); // a restarted server may have another code
+    stream = openChannel(room, { hear, gone: begin, lost: () => tell(UNREACHED, true), found, rests: true }); // a restarted server may have another code
   }
 
   function later(problem) {
-    say(problem, true);
+    tell(problem, true);
     setTimeout(begin, AGAIN);
   }
 
@@ -126,14 +120,13 @@ export function mount(element, _, setup) {
     const known = knownCode();
     if (known && !(problem && leads)) return enter(known);
     $(".strip-join").hidden = false;
-    say(problem ?? "Join with the code on the presenter's screen.", Boolean(problem));
+    tell(problem ?? "Join with the code on the presenter's screen.", Boolean(problem));
   }
 
   $(".strip-join").onsubmit = (event) => {
     event.preventDefault();
     enter(event.target.elements.code.value);
   };
-  onLook(schedule);
-  for (const name of Object.keys(shells)) drawChart(element, shells, name, { columns: [{}, {}], layout: {} });
+  for (const name of Object.keys(shells)) show({ [name]: { columns: [{}, {}], layout: {} } });
   begin();
 }

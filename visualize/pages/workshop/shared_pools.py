@@ -7,7 +7,7 @@ from typing import Any
 from lab.kv_cache.kv_cache import CacheConfig
 from lab.settings import KV_DTYPES
 from lab.trace.events import Bonus, Distributions, Event, Finished, Judged, Proposed, Recovered, RunStarted
-from visualize.reduce.block_map import PoolBlocks
+from visualize.reduce.block_map import BlockMap
 from visualize.reduce.sequence_table import Progress
 
 IGNORED = (Proposed, Judged, Distributions, Recovered, Bonus)
@@ -27,7 +27,7 @@ class SharedPool:
 
     def __init__(self, name: str, num_blocks: int, block_size: int) -> None:
         self.name = name
-        self.blocks = PoolBlocks(num_blocks, block_size)
+        self.blocks = BlockMap(num_blocks, block_size, shown=MOST_BLOCKS)
         self.guests: dict[int, Progress] = {}
 
     @property
@@ -51,7 +51,7 @@ class SharedPool:
         return {
             "name": self.name,
             "block_size": self.blocks.block_size,
-            "blocks": self.blocks.columns(MOST_BLOCKS)[0],
+            "blocks": self.blocks.columns()[0],
             "occupancy": self.blocks.occupancy()._asdict(),
             "guests": [vars(guest) for guest in self.guests.values()],
         }

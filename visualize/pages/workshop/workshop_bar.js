@@ -2,8 +2,8 @@
 // (static/player.js) what to show, and tell this script what is shown.
 
 import { updateAddress } from "../../static/address.js";
-import { body, store, stored, tone, within } from "../../static/dom.js";
-import { view } from "../../static/shared_view.js";
+import { body, say, store, stored, tone, within } from "../../static/dom.js";
+import { view } from "../../static/player.js";
 import { UNREACHED, openChannel } from "../../static/sse.js";
 import { KEPT_CODE, ask, join, key, knownCode, leads, present, storeNumber, visit } from "./join.js";
 
@@ -50,13 +50,11 @@ export function mount(element) {
     $(".strip-join").hidden = state !== "out";
     for (const act of element.querySelectorAll("[data-act]")) act.hidden = !ACTS[state].includes(act.dataset.act);
     if (focused?.closest("[hidden]")) ($("[data-act]:not([hidden])") ?? $("input")).focus();
-    say(problem || SAYS[state](), Boolean(problem));
+    sayState(problem);
   }
 
-  function say(text, problem = false) {
-    if ($(".strip-say").textContent !== text) $(".strip-say").textContent = text;
-    $(".strip-say").classList.toggle("problem", problem);
-  }
+  const report = (text, problem) => say($(".strip-say"), text, problem);
+  const sayState = (problem = "") => report(problem || SAYS[state](), problem);
 
   // -- following ---------------------------------------------------------------------------------------
 
@@ -73,7 +71,7 @@ export function mount(element) {
     store(ALONE, null, "sessionStorage");
     if (alone) return acts.alone();
     stream?.close();
-    const tell = (problem) => state === "following" && say(problem || SAYS.following(), Boolean(problem));
+    const tell = (problem) => state === "following" && sayState(problem);
     const gone = () => enter(asked, true);
     stream = openChannel(answer.lead, { hear: led, gone, lost: () => tell(UNREACHED), found: () => tell(""), rests: true });
     become("following");
@@ -84,7 +82,7 @@ export function mount(element) {
     shown = JSON.parse(news);
     seen ||= Boolean(shown.run);
     if (state !== "following") return;
-    say(SAYS.following());
+    sayState();
     tellStage();
   }
 
@@ -127,7 +125,7 @@ export function mount(element) {
     if (answer.leader) return giveWay();
     followers = answer.followers ?? followers;
     trouble = answer.problem ?? "";
-    say(trouble || SAYS.leading(), Boolean(trouble));
+    sayState(trouble);
     await new Promise((done) => setTimeout(done, EVERY - (performance.now() - began)));
   }
 
@@ -164,7 +162,7 @@ export function mount(element) {
     if (state !== "leading" && state !== "ready") return;
     const before = state;
     const problem = (await knock()).problem || (state === "leading" && trouble);
-    if (state === before) say(problem || SAYS[state](), Boolean(problem));
+    if (state === before) sayState(problem);
   }, COUNT);
 
   // -- what a person does, and what the stage tells ----------------------------------------------------
@@ -191,9 +189,9 @@ export function mount(element) {
       const answer = await join(knownCode());
       if (!answer) return;
       const { query, problem, lost } = answer;
-      if (lost) return say(problem, true);
+      if (lost) return report(problem, true);
       if (query === undefined) return become("out", OVER);
-      if (query === null) return say(UNLED, true);
+      if (query === null) return report(UNLED, true);
       store(ALONE, "yes", "sessionStorage");
       location.search = `${query}&join=${knownCode()}`;
     },

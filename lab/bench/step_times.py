@@ -1,0 +1,203 @@
+"""The time of single steps: against the limits of the device (``roofline``), and with the distributions around each
+verdict recorded (``logprobs``). Steps are taken from runs of the engine itself; rows take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import chain
+
+import numpy as np
+
+from lab.bench.output import about, format_table
+from lab.config import EngineConfig, SamplingParams
+from lab.engine.device_limits import device_limits
+from lab.engine.engine import Engine
+from lab.errors import LabError
+from lab.measure.measuring import Spread, finish, steps, take_turns
+from lab.measure.workload import PROMPTS, PlannedRequest, refuse_cut
+from lab.trace.events import StepKind, StepTimed
+from lab.trace.roofline import Limits, PassCost
+
+TOGETHER = 16
+"""Sequences in the batch."""
+PREFILL_TOKENS = 512
+"""Tokens of the long prompt, or half the model's context if that is less."""
+
+
+def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable[[str], None]) -> dict[str, object]:
+    """Measure the device and the steps. A verify has two rows: the draft's passes, and the target's one pass after
+    them; without a draft there are none.
+
+    Returns:
+        A JSON-ready dict; of each of ``rows``, medians over its ``steps``: ``bytes`` and ``flops`` of the work,
+        ``least_ms`` that it takes on the device, ``ms`` that it took, ``share`` of the limit (least_ms / ms of each
+        step), ``step_ms`` with drafting, sampling and reporting; and ``bound``, what limits it.
+
+    Raises:
+        LabError: too few tokens for a full window or more than the context leaves, limits that cannot be measured,
+            work that cannot be counted, a run failed, or part of its setting was given up.
+    """
+    draft = EngineConfig(speculative="draft")
+    gamma = draft.num_speculative_tokens
+    if max_tokens < gamma + 2:
+        raise LabError(
+            f"--max-tokens {max_tokens} leaves no room for a whole round: it takes the prefill's token and "
+            f"{gamma + 1} more. Ask for {gamma + 2} or more."
+        )
+    refuse_cut(engine, PROMPTS, max_tokens)
+    limits = device_limits(engine.target.device, engine.product_dtype)
+    if limits is None:
+        raise LabError(
+            f"a copy or a {engine.dtype} matrix product failed on {engine.device}: no limits to compare with."
+        )
+    if any(model.routed for model in (engine.target, engine.draft) if model):
+        raise LabError("a model with experts reads other weights for every token: its work cannot be counted.")
+    report(f"copy {limits.bytes_per_second / 1e9:.1f} GB/s, product {limits.flops_per_second / 1e9:.0f} GFLOP/s")
+
+    words, one, plain = " ".join(PROMPTS), PROMPTS[:1], EngineConfig()
+    length = min(PREFILL_TOKENS, engine.context_length // 2)
+    long = (words + " ") * (length // len(engine.tokenizer(words)["input_ids"]) + 1)
+    kinds: dict[str, tuple[Sequence[str], EngineConfig, int, StepKind]] = {
+        "prefill": ([long], plain, 1, "prefill"),
+        "decode": (one, plain, max_tokens, "decode"),
+        "decode, INT8": (one, EngineConfig(kv_dtype="int8"), max_tokens, "decode"),
+        "decode, no cache": (one, EngineConfig(kv_cache=False), max_tokens, "decode"),
+        f"decode, {TOGETHER} at once": ((PROMPTS * TOGETHER)[:TOGETHER], plain, max_tokens, "decode"),
+    }
+    if engine.draft:
+        kinds["verify"] = (one, draft, max_tokens, "verify")
+    lists = take_turns({name: partial(_steps, engine, *how) for name, how in kinds.items()}, repeats, report)
+    measured = {name: list(chain(*some)) for name, some in lists.items()}
+    table = []
+    for name, some in measured.items():
+        passes = [(PassCost(step.verify_bytes, step.verify_flops), step.verify_ms) for step in some]
+        whole = statistics.median(step.total_ms for step in some)
+        if name == "verify":
+            drafting = [(PassCost(step.draft_bytes, step.draft_flops), step.draft_ms) for step in some]
+            table.append(_row(f"draft, {gamma} passes", drafting, whole, limits))
+            name = f"verify, {gamma} proposals"
+        table.append(_row(name, passes, whole, limits))
+    return about(engine) | {
+        "limits": asdict(limits),
+        "max_tokens": max_tokens,
+        "prefill_tokens": max(step.target_tokens for step in measured["prefill"]),
+        "repeats": repeats,
+        "rows": table,
+    }
+
+
+def _steps(
+    engine: Engine, prompts: Sequence[str], config: EngineConfig, max_tokens: int, kind: StepKind
+) -> list[StepTimed]:
+    """The steps of one kind, as reported to the first request: verifies of a full window, prefills of a full chunk."""
+    sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+    (first, *_), _ = finish(engine, [PlannedRequest(prompt, sampling) for prompt in prompts], config)
+    own = steps(first, kind)
+    full = max(event.batch_tokens for event in own) if kind != "decode" else 0
+    return [event for event in own if event.batch_tokens >= full]
+
+
+def _row(name: str, passes: list[tuple[PassCost, float]], step_ms: float, limits: Limits) -> dict[str, object]:
+    """One kind of pass; ``passes`` gives the work of each and the milliseconds it took."""
+    works = [work for work, _ in passes]
+    return {
+        "name": name,
+        "steps": len(passes),
+        "bytes": statistics.median(work.bytes for work in works),
+        "flops": statistics.median(work.flops for work in works),
+        "least_ms": statistics.median(limits.least_ms(work) for work in works),
+        "ms": statistics.median(ms for _, ms in passes),
+        "step_ms": step_ms,
+        "share": statistics.median(limits.least_ms(work) / ms for work, ms in passes),
+        "bound": statistics.mode(limits.bound(work) for work in works),
+    }
+
+
+def format_roofline(result: dict) -> str:
+    limits = Limits(**result["limits"])
+    ridge = limits.flops_per_second / limits.bytes_per_second
+    head = ["", "MB", "MFLOP", "FLOP/B", "least ms", "ms", "step ms", "of limit", "bound by"]
+    rows = [
+        [row["name"], f"{row['bytes'] / 1e6:.1f}", f"{row['flops'] / 1e6:.1f}", f"{row['flops'] / row['bytes']:.1f}"]
+        + [f"{row[name]:.3f}" for name in ("least_ms", "ms", "step_ms")]
+        + [f"{row['share']:.1%}", row["bound"]]
+        for row in result["rows"]
+    ]
+    return (
+        f"a large copy {limits.bytes_per_second / 1e9:.1f} GB/s, a large product "
+        f"{limits.flops_per_second / 1e9:.0f} GFLOP/s ({result['dtype']}): memory-bound below {ridge:.1f} FLOPs a byte"
+        f"\n\n{format_table(head, rows)}"
+    )
+
+
+# -- recorded distributions ------------------------------------------------------------------
+
+RECORDED = EngineConfig(paged=True, speculative="draft")
+TEMPERATURE = 0.8
+
+
+def read_logprobs(args: argparse.Namespace) -> dict[str, int]:
+    """The options. Raises ConfigError: too many tokens under each distribution."""
+    SamplingParams(logprobs=args.logprobs)
+    return {"logprobs": args.logprobs, "max_tokens": args.max_tokens, "repeats": args.repeats}
+
+
+def run_logprobs(
+    engine: Engine, logprobs: int, max_tokens: int, repeats: int, report: Callable[[str], None]
+) -> dict[str, object]:
+    """Time rounds of speculation with ``logprobs`` recorded and with none.
+
+    Recording changes no token, so step i of the one does the same work as step i of the other, and every step of a
+    repeat is compared with its own twin.
+
+    Returns:
+        A JSON-ready dict: ``plain_ms`` and ``recorded_ms`` (median of a verify step), and ``added_ms`` (median and
+        quartiles of the difference between a step and its twin).
+
+    Raises:
+        LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
+    """
+    refuse_cut(engine, PROMPTS, max_tokens)
+    rows = {}
+    for seed, prompt in enumerate(PROMPTS):
+        sampling = SamplingParams(max_tokens=max_tokens, temperature=TEMPERATURE, seed=seed, ignore_eos=True)
+        for count in (0, logprobs):
+            rows[count, seed] = partial(_rounds, engine, PlannedRequest(prompt, replace(sampling, logprobs=count)))
+    times = take_turns(rows, repeats, report)
+    plain, recorded = (
+        np.concatenate([ms for (asked, _), again in times.items() if asked == count for ms in again])
+        for count in (0, logprobs)
+    )
+    return about(engine) | {
+        "logprobs": logprobs,
+        "num_speculative_tokens": RECORDED.num_speculative_tokens,
+        "temperature": TEMPERATURE,
+        "max_tokens": max_tokens,
+        "prompts": len(PROMPTS),
+        "repeats": repeats,
+        "steps": len(plain),
+        "plain_ms": float(np.median(plain)),
+        "recorded_ms": float(np.median(recorded)),
+        "added_ms": asdict(Spread.of((recorded - plain).tolist())),
+    }
+
+
+def _rounds(engine: Engine, request: PlannedRequest) -> list[float]:
+    """Milliseconds of a request's rounds, in order."""
+    (run,), _ = finish(engine, [request], RECORDED)
+    return [step.total_ms for step in steps(run, "verify")]
+
+
+def format_logprobs(result: dict) -> str:
+    added = result["added_ms"]
+    return (
+        f"{result['steps']} rounds of {result['num_speculative_tokens']} draft tokens, each with and without the "
+        f"{result['logprobs']} likeliest tokens\n"
+        f"without {result['plain_ms']:.3f} ms, with {result['recorded_ms']:.3f} ms\n"
+        f"added {added['median']:.3f} ms (quartiles {added['lower']:.3f} to {added['upper']:.3f})"
+    )
