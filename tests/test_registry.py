@@ -127,25 +127,6 @@ def test_nothing_of_a_failed_load_is_kept(monkeypatch) -> None:
         gc.enable()
 
 
-def test_cancelling_returns_at_once_and_the_next_caller_waits_for_the_load(monkeypatch) -> None:
-    engines, stopped, goes_on = Engines(device="cpu"), threading.Event(), threading.Event()
-    at_once, loads = [], engines_module.load_engine
-
-    def load(*some, **how) -> Engine:
-        at_once.append(engines._loading.locked())
-        stopped.set()
-        assert goes_on.wait(30)
-        return loads(*some, **how)
-
-    monkeypatch.setattr(engines_module, "load_engine", load)
-    with track_loading(Loading(stopped)), pytest.raises(LoadingCancelled):
-        engines("matched")
-    assert engines._loading.locked()
-    goes_on.set()
-    assert engines("matched").generate("A fox", DRAFT, GREEDY).reason == "length"
-    assert at_once == [True, True]
-
-
 @pytest.mark.parametrize("cyclic", [False, True])
 def test_one_other_pair_is_kept_and_the_embedded_ones_stay_loaded(folders, cyclic) -> None:
     """Its graphs are destroyed with it, which must not happen during a capture."""

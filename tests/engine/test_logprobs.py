@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from lab import EngineConfig, SamplingParams
-from lab.backends.torch import batched_verification as outcome
 from lab.backends.torch.sampler import distribution
 from lab.load import new_engine
 from lab.trace.events import Bonus, Committed, Distributions, Event, Judged, Proposed, Recovered, StepTimed
@@ -100,27 +99,6 @@ def test_recording_changes_nothing_else(drafter: str) -> None:
     recorded, plain = run(drafter), run(drafter, logprobs=0)
     assert not any(isinstance(event, Distributions) for event in plain)
     assert rest(recorded) == rest(plain)
-
-
-def test_logprobs_add_no_copy_to_a_round_and_are_gathered_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    copies: list[int] = []
-    real = torch.Tensor.tolist
-
-    def counted(tensor: torch.Tensor) -> list:
-        if tensor.dtype == torch.float32:
-            copies.append(tensor.numel())
-        return real(tensor)
-
-    monkeypatch.setattr(torch.Tensor, "tolist", counted)
-    before = len(copies)
-    events = run()
-    steps = sum(isinstance(event, StepTimed) for event in events)
-    assert len(copies) - before == steps
-    assert max(copies) > 3 * 4 + 3
-    copies.clear()
-    monkeypatch.setattr(outcome, "gather_distributions", None)
-    run(logprobs=0)
-    assert max(copies) == 3 * 4 + 3
 
 
 def test_a_broken_draft_leaves_no_nan_in_the_distributions(monkeypatch: pytest.MonkeyPatch) -> None:

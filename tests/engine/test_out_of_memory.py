@@ -221,26 +221,6 @@ def test_a_prompt_is_refused_where_no_smaller_chunk_can_be_read(lab, monkeypatch
     assert lab.generate(PROMPTS[2], CONFIGS["paged"], SAMPLING).reason == "length"
 
 
-def test_a_pool_that_cannot_be_allocated_affects_only_the_requests_for_it(lab, monkeypatch):
-    plain = lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING).token_ids
-    storage, short = cache._storage, [True]
-
-    def raising(model, setting, *rest):
-        if short[0] and setting.kv_dtype == "int8":
-            raise ERRORS["gpu"]
-        return storage(model, setting, *rest)
-
-    monkeypatch.setattr(cache, "_storage", raising)
-    others = [lab.submit(PROMPTS[0], CONFIGS["paged"], SAMPLING) for _ in range(2)]
-    lab.step()
-    refused = lab.generate(PROMPTS[0], CONFIGS["int8"], SAMPLING)
-    assert refused.reason == "error"
-    assert "ran out of memory" in refused.finished.message
-    assert [request.result().token_ids for request in others] == [plain, plain]
-    short[0] = False
-    assert lab.generate(PROMPTS[0], CONFIGS["int8"], SAMPLING).reason == "length"
-
-
 def only_so_many_slots(monkeypatch, most):
     """A cache of more slots than ``most[0]`` finds no memory. Returns the slots of every one that was tried."""
     storage, tried = cache._storage, []

@@ -42,19 +42,6 @@ def test_a_fully_cached_prompt_still_computes_a_token(length):
     assert sum(isinstance(event, BlockShared) for event in second.events) == (length - 1) // 2
 
 
-def test_a_prefix_that_is_found_gets_the_priority_of_the_request_that_finds_it():
-    lab, one = engine(), replace(GREEDY, max_tokens=1)
-    config = replace(CACHED, eviction="priority")
-    high = replace(config, cache_priority=3)
-    for prompt, asked in ((text(7), config), (text(7), high), (text(9, 1), config)):
-        run = lab.generate(prompt, asked, one)
-        assert kinds(run, Prefilled)[0].cached_tokens == (6 if asked is high else 0)
-    [pool], ids = lab._cores, tokenizer()(text(7))["input_ids"]
-    blocks = pool.cache.blocks
-    last = [blocks.prefix(block).tokens for block in blocks.cached_blocks()][-3:]  # given up last, though used before
-    assert sorted(last) == sorted(zip(ids[::2], ids[1::2], strict=False))
-
-
 def test_a_preempted_request_finds_its_own_blocks_in_the_prefix_cache():
     """The newest request gives up its blocks, and finds what is left of them when it is admitted again."""
     lab = engine()
@@ -72,21 +59,6 @@ def test_a_preempted_request_finds_its_own_blocks_in_the_prefix_cache():
         for event in kinds(run, Preempted):
             *_, last = kinds(Run(run.events[: run.events.index(event)]), StepTimed)
             assert event.tokens == last.kv_tokens
-
-
-def test_blocks_a_request_computed_itself_do_not_count_as_a_cache_hit():
-    """It is preempted between two chunks of its prompt, and finds its blocks when it is admitted again."""
-    lab, prompts = engine(max_num_batched_tokens=33), [text(14, seed) for seed in range(3)]
-    requests = [lab.submit(prompt, CACHED, GREEDY) for prompt in prompts]
-    lab.step()
-    (pool,) = lab._cores
-    last = pool.scheduler.running[-1]
-    assert 0 < last.computed < len(last.tokens)
-    pool.scheduler.shrink()
-    run = drain(requests)[-1]
-    assert [admitted.cached_tokens > 0 for admitted in kinds(run, Admitted)] == [False, True]
-    assert kinds(run, Prefilled)[0].cached_tokens == run.metrics.cached_prompt_tokens == 0
-    assert run.token_ids == alone(prompts[-1], CACHED, GREEDY)
 
 
 def test_a_failed_step_returns_references_to_shared_blocks(monkeypatch):
@@ -229,20 +201,6 @@ def test_seats_are_limited_and_given_in_order_of_arrival():
     assert max(step.batch_sequences for run in runs for step in kinds(run, StepTimed)) == 2
     assert [kinds(run, Admitted)[0].waiting for run in runs] == [4, 3, 2, 1, 0]
     assert [kinds(run, Admitted)[0].running for run in runs] == [1, 2, 2, 2, 2]
-
-
-@pytest.mark.parametrize("running", [1, 2, 3, 4, 5])
-def test_of_a_batch_that_was_too_large_the_older_half_goes_on(running):
-    lab = engine(max_num_seqs=5)
-    requests = [lab.submit(text(4, seed), PLAIN, GREEDY) for seed in range(running)]
-    lab.step()
-    [pool] = lab._cores
-    batch, kept = list(pool.scheduler.running), max(1, running // 2)
-    pool.scheduler.shrink()
-    assert pool.scheduler.running == batch[:kept]
-    assert list(pool.scheduler.waiting) == batch[kept:]
-    for seed, run in enumerate(drain(requests)):
-        assert run.token_ids == alone(text(4, seed), PLAIN, GREEDY)
 
 
 def test_a_step_stays_within_its_token_budget_with_speculation():

@@ -323,36 +323,6 @@ def test_a_copy_that_fails_changes_neither_table_nor_pool():
     assert pool.occupancy().live == 0
 
 
-def test_contiguous_tables_need_adjacent_blocks():
-    pool = BlockPool(num_blocks=5, block_size=1)
-    assert leave_behind(pool, [1]) == [0]  # a cached block is not among those that they can have
-    tables = [BlockTable(pool, owner, ignore, paged=False) for owner in range(4)]
-    for table in tables:
-        table.allocate_slots(1)
-    tables[0].release()
-    tables[2].release()
-    scattered = BlockTable(pool, 9, ignore, paged=False)
-    with pytest.raises(PoolExhaustedError, match=r"2 cache blocks side by side are needed and 2 of 5 are free"):
-        scattered.allocate_slots(2)
-    paged = BlockTable(pool, 9, ignore, paged=True)
-    paged.allocate_slots(2)
-    assert sorted(paged.blocks) == [1, 3]
-    paged.release()
-    tables[3].release()
-    scattered.allocate_slots(2)  # behind the one that lies alone
-    assert list(scattered.blocks) == [3, 4]
-
-
-def test_only_a_held_block_can_be_given_back_or_shared():
-    pool = BlockPool(num_blocks=1, block_size=1)
-    (block,) = pool.allocate(1, ignore)
-    pool.free(block)
-    with pytest.raises(AssertionError, match="no table has it"):
-        pool.free(block)
-    with pytest.raises(AssertionError, match="nothing in it to share"):
-        pool.share(block)
-
-
 def test_each_block_of_a_long_prefix_is_compared_once(monkeypatch):
     """Otherwise a long document would be compared as often as it has blocks, in every step that a request waits."""
     pool, root, tokens = BlockPool(40, 2), Prefix.root("models"), list(range(61))

@@ -15,7 +15,7 @@ from lab.engine.memory_budget import Budget
 from lab.errors import ConfigError
 from lab.kv_cache.kv_cache import KVCache
 from lab.memory.capacity import MAX_PARAMETERS, POLICIES, Deployment, Lengths
-from lab.memory.catalogue import GPU_KEYS, GPUS, MAX_GIB, WEIGHT_BITS, GiB, device_bytes
+from lab.memory.catalogue import MAX_GIB, WEIGHT_BITS, GiB, device_bytes
 from lab.memory.model_memory import known_models
 from lab.models.loader import WEIGHTS, load_model
 
@@ -137,15 +137,6 @@ def test_mean_and_blocks_equal_the_sums_over_all_lengths(longest: int, share: fl
     assert float(exactly.sum()) == pytest.approx(1)
     assert float((exactly * n).sum()) == pytest.approx(mean, rel=1e-6)
     assert lengths.mean_blocks(block_size) == pytest.approx(float((exactly * (n / block_size).ceil()).sum()), rel=1e-6)
-
-
-def test_a_device_is_named_or_has_as_many_bytes_as_are_given() -> None:
-    assert [device_bytes(key) for key in GPU_KEYS] == [size * GiB for size in GPUS.values()]
-    for gpu in ("t4", "no-such-gpu"):
-        assert device_bytes(gpu, 24) == 24 * GiB
-        assert device_bytes(gpu, 0.5) == GiB // 2
-        assert device_bytes(gpu, 1e-12) == 1  # never none
-        assert device_bytes(gpu, MAX_GIB) == MAX_GIB * GiB
 
 
 NAN = float("nan")
