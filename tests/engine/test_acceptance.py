@@ -187,3 +187,13 @@ def test_top_k_and_top_p_keep_the_likeliest():
         assert distribution(logits, SamplingParams(temperature=2.0, top_k=k, top_p=top_p)).sum().item() == (
             pytest.approx(1, abs=1e-5)
         )
+
+
+def test_the_token_after_the_last_proposal_is_drawn_from_p():
+    """Nothing was rejected, so nothing of q is subtracted."""
+    p = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.25, 0.5]])
+    q = torch.tensor([[0.5, 0.5, 0.0]])
+    for u_next, token in ((0.249, 0), (0.251, 1), (0.499, 1), (0.501, 2)):
+        u_next = torch.tensor([0.9, u_next], dtype=torch.float64)
+        verdict = rejection_sample(p, q, torch.tensor([0]), torch.zeros(1).double(), u_next)
+        assert (verdict.accepted.item(), verdict.next_token.item()) == (1, token)

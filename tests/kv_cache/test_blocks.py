@@ -361,3 +361,23 @@ def test_eviction_does_not_scan_all_cached_blocks():
     compared.clear()
     assert evicted(pool, 150) == [*range(0, 300, 3), *range(1, 150, 3)]
     assert len(compared) <= 150 * 3
+
+
+def test_contiguous_tables_need_adjacent_blocks():
+    pool = BlockPool(num_blocks=5, block_size=1)
+    assert leave_behind(pool, [1]) == [0]  # a cached block is not among those that they can have
+    tables = [BlockTable(pool, owner, ignore, paged=False) for owner in range(4)]
+    for table in tables:
+        table.allocate_slots(1)
+    tables[0].release()
+    tables[2].release()
+    scattered = BlockTable(pool, 9, ignore, paged=False)
+    with pytest.raises(PoolExhaustedError, match=r"2 cache blocks side by side are needed and 2 of 5 are free"):
+        scattered.allocate_slots(2)
+    paged = BlockTable(pool, 9, ignore, paged=True)
+    paged.allocate_slots(2)
+    assert sorted(paged.blocks) == [1, 3]
+    paged.release()
+    tables[3].release()
+    scattered.allocate_slots(2)  # behind the one that lies alone
+    assert list(scattered.blocks) == [3, 4]

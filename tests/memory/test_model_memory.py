@@ -14,6 +14,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from transformers import (
     BertConfig,
     DeepseekV3Config,
+    FalconConfig,
     Gemma2Config,
     GitConfig,
     GPT2Config,
@@ -192,3 +193,13 @@ def test_models_refused_by_the_hub_come_from_the_cache_only_for_its_owner(monkey
     else:
         assert models.find_model("somebody/private").shape == kept
         assert [how["local_files_only"] for how in asked] == [True, True]
+
+
+@pytest.mark.parametrize(("changes", "kv_heads"), [({}, 1), ({"new_decoder_architecture": True}, 8)])
+def test_falcons_newer_architecture_ignores_multi_query(changes: dict, kv_heads: int) -> None:
+    """Falcon 40B gives both, and has eight KV heads."""
+    sizes = {"num_hidden_layers": 1, "hidden_size": 128, "num_attention_heads": 16, "num_kv_heads": 8}
+    config = FalconConfig(**sizes, multi_query=True, **changes)
+    assert ModelShape.from_config(config).kv_heads == kv_heads
+    weight = without_weights(config).transformer.h[0].self_attention.query_key_value.weight
+    assert weight.shape[0] == 128 + 2 * kv_heads * 128 // 16
