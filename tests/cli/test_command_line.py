@@ -62,12 +62,11 @@ def test_settings_without_effect_are_reported_beside_the_answer(shell: Shell, ar
     assert ("does nothing" in notes or "do nothing" in notes) == bool(names)
 
 
-def test_a_text_cut_off_by_the_context_is_reported(shell: Shell, engine) -> None:
-    most = engine.context_length
-    prompt = "a " * (most - 4)
-    room = most - len(engine.tokenizer(prompt)["input_ids"])
-    assert 2 < room < 50
-    full = f"context of {most:,} tokens is full"
+def test_a_text_cut_off_by_the_context_is_reported(shell: Shell, engine, monkeypatch) -> None:
+    room, full = 5, "context of 16 tokens is full"
+    prompt = engine.tokenizer.decode(engine.tokenizer(PROMPT * 9)["input_ids"][: 16 - room])
+    assert len(engine.tokenizer(prompt)["input_ids"]) == 16 - room
+    monkeypatch.setattr(engine.target, "context_length", 16)
     notes = shell("run", prompt, "--max-tokens", "50", "--ignore-eos")[2]
     assert f"{room} tokens" in notes
     assert full in notes
