@@ -258,14 +258,14 @@ def test_a_pool_as_large_as_memory_allows_is_made_smaller_if_that_was_too_much(l
 
 def test_a_pool_that_leaves_no_memory_for_a_step_is_made_smaller(lab, monkeypatch):
     """But not one whose size was asked for, nor below what the request needs: they may still do."""
-    full, made = lab.default_num_blocks(EngineConfig()), lab._cores._new
+    full, made = lab.default_num_blocks(EngineConfig()), pools.EngineCore
 
-    def new(setting):
-        pool = made(setting)
+    def new(setting, *rest, **how):
+        pool = made(setting, *rest, **how)
         monkeypatch.setattr(Budget, "leaves_enough", setting.num_blocks <= room)
         return pool
 
-    monkeypatch.setattr(lab._cores, "_new", new)
+    monkeypatch.setattr(pools, "EngineCore", new)
     room = 0
     run = lab.generate(PROMPTS[0], EngineConfig(num_blocks=11), SAMPLING)
     assert (run.reason, run.started.num_blocks, of(run, FellBack)) == ("length", 11, [])
