@@ -56,6 +56,16 @@ export function fillReadout(card, [value, unit = "", was = "", more = ""]) {
   write(card.querySelector(".was"), was);
 }
 
+/** Put a tip below what it is about or, where there is no room, above it. ``centred`` over it, or from its left on; not
+    left of ``first``. */
+export function placeTip(tip, about, { centred = false, first = 8, gap = 6 } = {}) {
+  const [at, box] = [about.getBoundingClientRect(), tip.getBoundingClientRect()];
+  const left = centred ? at.left + (at.width - box.width) / 2 : at.left;
+  const below = at.bottom + gap + box.height < innerHeight;
+  tip.style.left = `${Math.max(first, Math.min(left, innerWidth - box.width - 8))}px`;
+  tip.style.top = `${below ? at.bottom + gap : at.top - box.height - gap}px`;
+}
+
 /** Whether a key is pressed with a modifier: then it is the browser's, or the system's. */
 export const modified = ({ ctrlKey, metaKey, altKey, shiftKey }) => ctrlKey || metaKey || altKey || shiftKey;
 
