@@ -9,16 +9,11 @@ BIN    := $(VENV)/bin
 run: $(VENV)/.installed
 	$(BIN)/python app.py $(ARGS)
 
-# All tests run in three processes, which mostly wait for different things: browser tests of the pages, browser tests
-# that need apps or sites of their own, and the others. With ARGS, those that it names, in one.
-OWN_APPS := tests/browser/workshop $(patsubst %,tests/browser/test_%.py,lost models proxy shutdown site space)
+# All tests run in three processes, a file at a time, each with an app and a browser of its own: on two cores, one of
+# them mostly waits. With ARGS, those that it names, in one.
 test: $(VENV)/.installed-test lint
 	@CHROMIUM="$$($(BIN)/python tests/ensure_chromium.py)" || exit 1; export CHROMIUM; \
-	if [ -n "$(ARGS)" ]; then exec $(BIN)/python -m pytest $(ARGS); fi; \
-	$(BIN)/python -m pytest --ignore tests/browser & others=$$!; \
-	$(BIN)/python -m pytest $(OWN_APPS) & apps=$$!; \
-	$(BIN)/python -m pytest tests/browser $(OWN_APPS:%=--ignore %); pages=$$?; \
-	wait $$others; others=$$?; wait $$apps && [ $$others = 0 ] && exit $$pages
+	exec $(BIN)/python -m pytest $(or $(ARGS),-n 3 --dist loadfile --no-loadscope-reorder)
 
 # The inner loop: no browser, nothing slow, a file at a time on each of two cores.
 test-fast: $(VENV)/.installed-test

@@ -42,12 +42,12 @@ from visualize.options import (
     KEY,
     SHARED,
     ask_directly,
+    borrows_a_gpu,
     can_listen,
     is_private,
     known_hosts,
     read_options,
 )
-from visualize.zerogpu_space import borrows_a_gpu
 
 if borrows_a_gpu(os.environ):  # before anything asks torch for a GPU: afterwards no forked process could use one
     import spaces  # noqa: F401
@@ -64,7 +64,6 @@ from lab.vllm.client import Server
 from visualize.api import endpoints as programs
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.reducer_process import ReducerClient
-from visualize.malloc_trim import limit_arenas
 from visualize.page_list import PAGES
 from visualize.pages.claims import page as claims
 from visualize.pages.compare import page as compare
@@ -98,37 +97,31 @@ def build(
     vLLM server to watch. ``borrowed``: counts the Lab's runs, each of which borrows a GPU. ``workshop``: the one that
     visitors join. ``told``: see ``Programs``.
     """
-    if attached:
-        PAGES["Server"] = "server"
-    if workshop:
-        PAGES["Room"] = "room"
     load = engines
     if borrowed:
         from visualize.jobs.zerogpu import borrowing  # a package that only such a Space has
 
         load = borrowing(engines, borrowed.watch)
-    pages = lab.build(load, queue, engines.offered, any_pair=engines.any_pair, workshop=workshop)
     answers = Answers()
-    with pages.route("Compare", "/compare", show_in_navbar=False):
-        compare.build(pages, engines, queue, engines.offered)
-    with pages.route("Lessons", "/lessons", show_in_navbar=False):
-        lessons.build(pages, embedded, queue, answers)
-    with pages.route("Instructor", "/instructor", show_in_navbar=False):
-        instructor.build(pages, embedded, queue, answers)
-    with pages.route("Pool", "/pool", show_in_navbar=False):
-        pool.build(pages, engines, queue)
-    with pages.route("Memory", "/memory", show_in_navbar=False):
-        memory.build(pages)
-    with pages.route("Claims", "/claims", show_in_navbar=False):
-        claims.build(pages, embedded, queue)
-    with pages.route("Deploy", "/deploy", show_in_navbar=False):
-        deploy.build(pages)
+    others = {
+        "Compare": lambda: compare.build(pages, engines, queue, engines.offered),
+        "Lessons": lambda: lessons.build(pages, embedded, queue, answers),
+        "Instructor": lambda: instructor.build(pages, embedded, queue, answers),
+        "Pool": lambda: pool.build(pages, engines, queue),
+        "Memory": lambda: memory.build(pages),
+        "Claims": lambda: claims.build(pages, embedded, queue),
+        "Deploy": lambda: deploy.build(pages),
+    }
     if attached:
-        with pages.route("Server", "/server", show_in_navbar=False):
-            server.build(pages, attached, queue)
+        PAGES["Server"] = "server"
+        others["Server"] = lambda: server.build(pages, attached, queue)
     if workshop:
-        with pages.route("Room", "/room", show_in_navbar=False):
-            room.build(pages)
+        PAGES["Room"] = "room"
+        others["Room"] = lambda: room.build(pages)
+    pages = lab.build(load, queue, engines.offered, any_pair=engines.any_pair, workshop=workshop)
+    for name, lay_out in others.items():
+        with pages.route(name, f"/{name.lower()}", show_in_navbar=False):
+            lay_out()
     with pages:
         programs.build(pages, engines, queue, tuple(engines.offered), told)
     return pages
@@ -136,7 +129,6 @@ def build(
 
 def main(arguments: list[str] | None = None) -> None:
     """Serve the pages until interrupted."""
-    limit_arenas()
     options = read_options(arguments, os.environ)
     print_utf8()
     if not can_listen(options.host, options.port):  # asked before models are loaded, which may take minutes

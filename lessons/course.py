@@ -18,7 +18,8 @@ import yaml
 from pydantic import ValidationError
 
 from lab.errors import LabError
-from lessons.experiments import Part, Preset
+from lessons.experiments import Preset
+from lessons.experiments.base import Part
 from lessons.expressions import ExpressionError
 from lessons.lesson import FrontMatter, Lesson, overlaid
 from lessons.template import Template
@@ -42,11 +43,8 @@ class LessonError(LabError):
 
 @functools.cache
 def course(folder: Path = FOLDER) -> dict[int, Lesson]:
-    """All lessons by number, in order.
-
-    Raises:
-        LessonError: a lesson is invalid, or needs one that does not come before it.
-    """
+    """All lessons by number, in order. Raises LessonError: a lesson is invalid, or needs one that does not come before
+    it."""
     lessons: dict[int, Lesson] = {}
     for path in sorted(folder.glob("[0-9]*.md")):
         lesson = read(path)
@@ -60,11 +58,7 @@ def course(folder: Path = FOLDER) -> dict[int, Lesson]:
 
 
 def read(path: Path) -> Lesson:
-    """The lesson in a file.
-
-    Raises:
-        LessonError: the first thing in it that is wrong.
-    """
+    """The lesson in a file. Raises LessonError: the first thing in it that is wrong."""
     named = FILE.fullmatch(path.name)
     if not named:
         raise LessonError(path, 1, "a lesson's file is called NN-name.md, as 02-the-kv-cache.md.")

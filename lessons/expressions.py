@@ -127,8 +127,7 @@ class Expression:
     Attributes:
         names: the dotted names of the figures that it asks for.
 
-    Raises:
-        ExpressionError: it is not in the language.
+    Raises ExpressionError: it is not in the language.
     """
 
     def __init__(self, text: object) -> None:
@@ -144,11 +143,8 @@ class Expression:
         self.names = tuple(_names(self._root))
 
     def value(self, figures: Figures) -> Value:
-        """Value of the expression.
-
-        Raises:
-            ExpressionError: a figure is missing or of a kind that cannot be computed with, or a division by zero.
-        """
+        """Value of the expression. Raises ExpressionError: a figure is missing or of a kind that cannot be computed
+        with, or a division by zero."""
         try:
             return _value(self._root, figures)
         except (ArithmeticError, TypeError, ValueError) as error:

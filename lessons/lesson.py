@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
-from lessons.experiments import Part, Preset
+from lessons.experiments import Preset
+from lessons.experiments.base import Part
 from lessons.expressions import Expression
 from lessons.template import Template, Unit
 

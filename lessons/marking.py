@@ -70,9 +70,7 @@ def mark(
             repeats say beside them makes no other answer right.
         source: of the figures.
 
-    Raises:
-        AnswerError: it is not an answer to this question.
-        ExpressionError: the figures do not give one.
+    Raises AnswerError: it is not an answer to this question; ExpressionError: the figures do not give one.
     """
     checked(question, answer)
     right = right_one(question, figures)

@@ -70,11 +70,8 @@ class Plans(Part):
 
 
 def guide(path: Path = GUIDE, lessons: Mapping[int, Lesson] | None = None) -> str:
-    """The file's Markdown, with its timetables computed anew.
-
-    Raises:
-        LessonError: the first thing in it that is wrong.
-    """
+    """The file's Markdown, with its timetables computed anew. Raises LessonError: the first thing in it that is
+    wrong."""
     lessons = course() if lessons is None else lessons
     source = Source.read(path)
     plans = source.as_part(Plans).plans

@@ -32,11 +32,8 @@ _NUMBER = re.compile(
 
 
 class Template:
-    """Text and its placeholders, parsed.
-
-    Raises:
-        ExpressionError: a placeholder without an expression, or with an unknown unit.
-    """
+    """Text and its placeholders, parsed. Raises ExpressionError: a placeholder without an expression, or with an
+    unknown unit."""
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
@@ -50,11 +47,8 @@ class Template:
         return [expression for expression, _ in self._parts[1::2]]
 
     def fill(self, figures: Figures) -> str:
-        """The text with all placeholders filled.
-
-        Raises:
-            ExpressionError: a figure is missing, or of a kind that its placeholder cannot hold.
-        """
+        """The text with all placeholders filled. Raises ExpressionError: a figure is missing, or of a kind that its
+        placeholder cannot hold."""
         return "".join(part if isinstance(part, str) else _written(*part, figures) for part in self._parts)
 
     def blank(self, mark: str) -> str:

@@ -12,6 +12,7 @@ import importlib.util
 import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,6 +28,18 @@ if not torch.cuda.is_available():
 torch.set_num_threads(1)
 settings.register_profile("lab", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("lab")
+
+
+@pytest.hookimpl(trylast=True)  # when those of pages are marked
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In several processes, files of pages are begun in turn with others, evenly: they wait for different things."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    files: dict[bool, dict[Path, list[pytest.Item]]] = {True: {}, False: {}}
+    for item in items:
+        files[item.get_closest_marker("browser") is not None].setdefault(item.path, []).append(item)
+    turns = [(n / len(kind), path) for kind in files.values() for n, path in enumerate(kind)]
+    items[:] = [item for _, path in sorted(turns) for kind in files.values() for item in kind.get(path, ())]
 
 
 def pytest_collection_finish() -> None:

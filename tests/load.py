@@ -26,7 +26,6 @@ import psutil
 
 from lab.util.machine_info import describe_machine
 from tests.browser.conftest import started
-from visualize.malloc_trim import IDLE_S
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "contiguous": {},
@@ -159,7 +158,7 @@ async def measure(address: str, process: psutil.Process, clients: int, seconds: 
     server = Server(address)
 
     async def resident() -> float:
-        await asyncio.sleep(2 * IDLE_S)  # until free memory has been given back
+        await asyncio.sleep(20)
         return process.memory_info().rss / 1e6
 
     alone = await texts_alone(server)

@@ -42,8 +42,16 @@ def client_of(request: gr.Request) -> str | None:
     return request.headers.get(CLIENT) or request.session_hash
 
 
+def leave(pages: gr.Blocks, client: str) -> None:
+    """Notify the listeners to ``unload`` of a client who has left, as ``session_hash`` of their request."""
+    function: Any
+    for function in pages.fns.values():
+        if any(event == "unload" for _, event in function.targets):
+            function.fn(gr.Request(session_hash=client, headers={}))
+
+
 class ClientsMiddleware:
-    """Notifies the listeners to ``unload`` of a client who has left, as ``session_hash`` of their request.
+    """Notices a client who leaves (``leave``).
 
     A program that fetches an answer by HTTP gets, between Gradio's heartbeats, events called "progress" that say what
     it waits for. (Other clients get this from Gradio.)
@@ -53,16 +61,8 @@ class ClientsMiddleware:
         status: by client, what it waits for.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        pages: gr.Blocks,
-        waiting: set[str],
-        status: Mapping[str | None, str],
-        unfetched_s: float = UNFETCHED_S,
-    ) -> None:
+    def __init__(self, app: ASGIApp, pages: gr.Blocks, waiting: set[str], status: Mapping[str | None, str]) -> None:
         self._app, self._pages, self._waiting, self._status = app, pages, waiting, status
-        self._unfetched_s = unfetched_s
         self._calls: dict[str, asyncio.Task[None]] = {}  # by the event of a call that nobody has fetched; drops it
         self._tools: set[str] = set()  # clients of tools
         self._unread: OrderedDict[str, int] = OrderedDict()  # by session, events since it was last read
@@ -75,21 +75,16 @@ class ClientsMiddleware:
         path, method = scope["path"].rstrip("/"), scope["method"]
         known = [it for it in scope["headers"] if it[0] != CLIENT.encode() or it[1].decode("latin-1") in self._tools]
         scope = scope | {"headers": known}
-        call = CALL.fullmatch(path)
-        if call and call[3]:
-            await self._fetch(call[3], scope, receive, send)
-        elif call:
-            await self._call(scope, receive, send)
+        call, answer = CALL.fullmatch(path), self._app
+        if call:
+            answer = self._fetch if call[3] else self._call
         elif TOOLS.fullmatch(path) and method == "POST":
-            await self._use_tool(scope, receive, send)
-        elif TOOLS.fullmatch(path) and method == "GET":
-            await self._listen(scope, receive, send)
+            answer = self._use_tool
         elif path == JOIN:
-            await self._join(scope, receive, send)
+            answer = self._join
         elif path == STREAM and method == "GET":
-            await self._read(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+            answer = self._read
+        await answer(scope, receive, send)
 
     async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A program's call, whose answer has an event's id, by which it will be fetched."""
@@ -107,7 +102,7 @@ class ClientsMiddleware:
 
     async def _drop(self, event: str, scope: Scope) -> None:
         """Fetch an answer that nobody else does, so that Gradio does not keep it."""
-        await asyncio.sleep(self._unfetched_s)
+        await asyncio.sleep(UNFETCHED_S)
         del self._calls[event]
 
         async def unsent(message: Message) -> None:
@@ -116,16 +111,14 @@ class ClientsMiddleware:
         path = f"{scope['path'].rstrip('/')}/{event}"
         await self._app(scope | {"method": "GET", "path": path}, asyncio.Event().wait, unsent)
 
-    async def _fetch(self, event: str, scope: Scope, receive: Receive, send: Send) -> None:
-        if event in self._waiting:  # each would get half of the answer, and the run would end when either left
-            detail = "Another connection waits for this answer already. Read it there, or call again."
-            await JSONResponse({"detail": detail}, 409)(scope, receive, send)
-        elif scope["method"] != "GET" or event not in self._calls:
+    async def _fetch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        event = scope["path"].rstrip("/").rpartition("/")[2]
+        if drops := self._calls.pop(event, None):
+            drops.cancel()
+            await self._wait(event, scope, receive, send, streams=True)
+        else:  # or another connection waits for it: each would get half, and the run would end when either left
             detail = "There is no such event here, or its answer was fetched already. Call again."
             await JSONResponse({"detail": detail}, 404)(scope, receive, send)
-        else:
-            self._calls.pop(event).cancel()
-            await self._wait(event, scope, receive, send, streams=True)
 
     async def _use_tool(self, scope: Scope, receive: Receive, send: Send) -> None:
         client = secrets.token_hex(16)
@@ -158,7 +151,7 @@ class ClientsMiddleware:
         async def heard() -> Message:
             message = await receive()
             if message["type"] == "http.disconnect" and not answered:
-                self._leave(client)
+                leave(self._pages, client)
             return message
 
         self._waiting.add(client)
@@ -168,26 +161,6 @@ class ClientsMiddleware:
         finally:
             reporting.cancel()
             self._waiting.discard(client)
-
-    def _leave(self, client: str) -> None:
-        function: Any
-        for function in self._pages.fns.values():
-            if any(event == "unload" for _, event in function.targets):
-                function.fn(gr.Request(session_hash=client, headers={}))
-
-    async def _listen(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on the stream that an MCP client keeps open, and complete it when the server ends: what serves it just
-        returns then."""
-        unfinished = False
-
-        async def passed_on(message: Message) -> None:
-            nonlocal unfinished
-            unfinished = message["type"] == "http.response.start" or bool(message.get("more_body"))
-            await send(message)
-
-        await self._app(scope, receive, passed_on)
-        if unfinished:
-            await send({"type": "http.response.body"})
 
     async def _join(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A page's event, whose answer is read from the session's stream."""
@@ -212,17 +185,9 @@ class ClientsMiddleware:
             return
         self._unread[session] = 0
         self._reading[session] += 1
-        left = False
-
-        async def heard() -> Message:
-            nonlocal left
-            message = await receive()
-            left |= message["type"] == "http.disconnect"
-            return message
-
         try:
-            await self._app(scope, heard, send)
+            await self._app(scope, receive, send)
         finally:
             self._reading -= Counter([session])  # which drops those without one
-            if left and not self._reading[session] and not self._unread.get(session):
+            if not self._reading[session] and not self._unread.get(session):
                 self._unread.pop(session, None)

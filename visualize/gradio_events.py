@@ -5,12 +5,13 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import gradio as gr
 from gradio.events import Dependency
 
 from visualize.jobs.live_run import ProgressJob
+from visualize.jobs.visitor_sessions import OnePerSession, VisitorSessions
 from visualize.text import as_line
 from visualize.url_settings import Form
 
@@ -29,14 +30,6 @@ By default Gradio drops that."""
 REPEATED: dict[str, Any] = QUIET | {"trigger_mode": "multiple"}
 """For what is sent as often as a person does it: what stops something, or brings along what it is about. By default
 Gradio drops an event while the last one of its kind is unanswered."""
-
-
-class Stoppable(Protocol):
-    """Visitors, each with one thing in progress at most."""
-
-    def stop(self, visitor: str | None) -> None: ...
-
-    def leave(self, visitor: str | None) -> None: ...
 
 
 def ready(opened: Dependency) -> None:
@@ -62,7 +55,7 @@ def follow(job: ProgressJob | None) -> Any:
     return gr.skip() if job is None else as_line({"channel": job.id})
 
 
-def stops(pages: gr.Blocks, pressed: Callable[..., Dependency], visitors: Stoppable) -> None:
+def stops(pages: gr.Blocks, pressed: Callable[..., Dependency], visitors: OnePerSession[Any] | VisitorSessions) -> None:
     """Stop what a visitor has in progress when they press Stop or leave. ``pressed``: the event of Stop."""
 
     def stop(request: gr.Request) -> None:

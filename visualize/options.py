@@ -9,16 +9,15 @@ from __future__ import annotations
 import argparse
 import re
 import socket
-import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 
 from lab.cli.arguments import Parser, add_pair
 from lab.errors import ConfigError
 from lab.vllm.client import Server, trusted
 from visualize.url_settings import SWITCHED
-from visualize.zerogpu_space import borrows_a_gpu
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """This machine's names for itself."""
@@ -51,7 +50,7 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
         default="127.0.0.1",
         help="Default: 127.0.0.1, this machine alone; 0.0.0.0: all of IPv4, :: of IPv6.",
     )
-    parser.add_argument("--port", type=_whole(1, 65535), default=7860, help="Default: 7860.")
+    parser.add_argument("--port", type=partial(_whole, low=1, high=65535), default=7860, help="Default: 7860.")
     parser.add_argument(
         "--allowed-hosts",
         type=_hosts,
@@ -63,14 +62,14 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
     parser.add_argument("--share", action=argparse.BooleanOptionalAction, default=False, help=SHARED)
     parser.add_argument(
         "--max-users",
-        type=_whole(1, 100_000),
+        type=partial(_whole, low=1, high=100_000),
         default=MAX_USERS,
         help=f"most visitors with runs going or waiting at once; others are asked to come back. Default: {MAX_USERS}.",
     )
     parser.add_argument(
         "--attach",
         metavar="URL",
-        type=_server(environment.get("VLLM_API_KEY")),
+        type=partial(_server, key=environment.get("VLLM_API_KEY")),
         help="a vLLM server to watch on a page of its own, such as http://127.0.0.1:8000. Its key, if it needs one, "
         "is read from the variable VLLM_API_KEY.",
     )
@@ -92,6 +91,8 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
             parser.error(f"{variable}: {error.message}")
     parser.exit_on_error = True
     parser.parse_args(arguments, options)
+    if options.workshop and borrows_a_gpu(environment):
+        parser.error("a ZeroGPU Space lends its GPU to one run at a time: there is nothing for a workshop to share.")
     # These import torch, so they come after --help and errors in other options.
     from lab.models.devices import resolve_device
     from lab.models.loader import resolve_dtype
@@ -103,11 +104,12 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
             trusted()  # Gradio reads them when it is imported
     except ConfigError as error:
         parser.error(str(error))
-    if any("\ud800" <= character <= "\udfff" for character in environment.get(KEY, "")):  # bytes that are not UTF-8
-        parser.error(f"{KEY} must be text in UTF-8: no page could send this one.")
-    if options.workshop and borrows_a_gpu(environment):
-        parser.error("a ZeroGPU Space lends its GPU to one run at a time: there is nothing for a workshop to share.")
     return options
+
+
+def borrows_a_gpu(environment: Mapping[str, str]) -> bool:
+    """True on the server of a ZeroGPU Space, a kind of Hugging Face Space."""
+    return SWITCHED.get(environment.get("SPACES_ZERO_GPU", "").lower(), False)
 
 
 def is_private(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
@@ -130,16 +132,10 @@ def in_address(host: str) -> str:
 def can_listen(host: str, port: int) -> bool:
     """True if this machine has such an address, and no other program listens there. Of several addresses that a name
     has, one is enough."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError:
-        return False
-    for family, kind, _, _, address in found:
-        with suppress(OSError), socket.socket(family, kind) as probe:
-            if sys.platform != "win32":  # where it would take a port from another program
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just given up is free
-            probe.bind(address)
-            return True
+    with suppress(OSError):
+        for family, *_ in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with suppress(OSError), socket.create_server((host, port), family=family):
+                return True
     return False
 
 
@@ -155,13 +151,13 @@ def _from_environment(parser: Parser, environment: Mapping[str, str]) -> Iterato
     """The variables that are set, each with the equivalent argument. An empty one counts as unset."""
     names = GRADIO | {PREFIX + name.upper(): name for name in vars(parser.parse_args([]))}
     for variable, name in names.items():
-        value, option = environment.get(variable, ""), name.replace("_", "-")
-        if value and name in SWITCHES:
-            if value.lower() not in SWITCHED:
-                parser.error(f"{variable} must be one of {', '.join(SWITCHED)}, not {value!r}.")
-            yield variable, f"--{name}" if SWITCHED[value.lower()] else f"--no-{name}"
+        value = environment.get(variable, "")
+        if value and name not in SWITCHES:
+            yield variable, f"--{name.replace('_', '-')}={value}"
+        elif value and value.lower() not in SWITCHED:
+            parser.error(f"{variable} must be one of {', '.join(SWITCHED)}, not {value!r}.")
         elif value:
-            yield variable, f"--{option}={value}"
+            yield variable, f"--{name}" if SWITCHED[value.lower()] else f"--no-{name}"
 
 
 def _host(text: str) -> str:
@@ -184,20 +180,14 @@ def _hosts(text: str) -> tuple[str, ...]:
     return names
 
 
-def _server(key: str | None) -> Callable[[str], Server]:
-    def read(text: str) -> Server:
-        try:
-            return Server(text, key)
-        except ConfigError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return read
+def _server(text: str, key: str | None) -> Server:
+    try:
+        return Server(text, key)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not text.isascii() or not text.isdecimal() or not low <= int(text[:20]) <= high:
-            raise argparse.ArgumentTypeError(f"it must be a whole number from {low:,} to {high:,}, not {text!r}")
-        return int(text)
-
-    return read
+def _whole(text: str, low: int, high: int) -> int:
+    if not text.isascii() or not text.isdecimal() or not low <= int(text[:20]) <= high:
+        raise argparse.ArgumentTypeError(f"it must be a whole number from {low:,} to {high:,}, not {text!r}")
+    return int(text)

@@ -24,9 +24,23 @@ from visualize.jobs.job_queue import JobQueue
 
 REASONS = {"eos": "stop", "stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}
 """Why a run ended, in vLLM's words."""
-FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
-WHOLE = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480)
-"""Histogram bounds in seconds: vLLM's, without the longest."""
+COUNTERS: dict[str, tuple[str, ...]] = {
+    "prompt_tokens": ("Tokens of prompts.",),
+    "generation_tokens": ("Tokens of outputs.",),
+    "prefix_cache_queries": ("Prompt tokens looked up in the cache.",),
+    "prefix_cache_hits": ("Prompt tokens found in the cache.",),
+    "spec_decode_num_drafts": ("Rounds that had draft tokens.",),
+    "spec_decode_num_draft_tokens": ("Draft tokens.",),
+    "spec_decode_num_accepted_tokens": ("Accepted draft tokens.",),
+    "spec_decode_num_accepted_tokens_per_pos": ("Accepted draft tokens by position in the round.", "position"),
+    "num_preemptions": ("Sequences that gave their blocks back.",),
+    "request_success": ("Finished requests.", "finished_reason"),
+}
+"""By name: what is counted, and a label beside the model's name."""
+HISTOGRAMS = {
+    "time_to_first_token_seconds": "From a run's turn to its first token.",
+    "e2e_request_latency_seconds": "From a run's turn to its end.",
+}
 
 
 class EngineMetrics:
@@ -37,35 +51,19 @@ class EngineMetrics:
         self._engines: dict[str, weakref.ref[Engine]] = {}
         self._registry = CollectorRegistry()
         self._registry.register(self)
-
-        def counter(name: str, about: str, *labels: str) -> Counter:
-            return Counter(name, about, ("model_name", *labels), registry=self._registry)
-
-        def histogram(name: str, about: str, bounds: tuple[float, ...]) -> Histogram:
-            return Histogram(name, about, ("model_name",), buckets=bounds, registry=self._registry)
-
-        self._prompt = counter("vllm:prompt_tokens", "Tokens of prompts.")
-        self._generated = counter("vllm:generation_tokens", "Tokens of outputs.")
-        self._queries = counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the cache.")
-        self._hits = counter("vllm:prefix_cache_hits", "Prompt tokens found in the cache.")
-        self._drafts = counter("vllm:spec_decode_num_drafts", "Rounds that had draft tokens.")
-        self._proposed = counter("vllm:spec_decode_num_draft_tokens", "Draft tokens.")
-        self._accepted = counter("vllm:spec_decode_num_accepted_tokens", "Accepted draft tokens.")
-        by_position = "Accepted draft tokens by position in the round."
-        self._by_position = counter("vllm:spec_decode_num_accepted_tokens_per_pos", by_position, "position")
-        self._preemptions = counter("vllm:num_preemptions", "Sequences that gave their blocks back.")
-        self._ended = counter("vllm:request_success", "Finished requests.", "finished_reason")
-        ttft = "From a run's turn to its first token."
-        self._first_token = histogram("vllm:time_to_first_token_seconds", ttft, FIRST_TOKEN)
-        self._whole = histogram("vllm:e2e_request_latency_seconds", "From a run's turn to its end.", WHOLE)
+        model, to = "model_name", {"registry": self._registry}
+        self._counters = {
+            name: Counter(f"vllm:{name}", about, (model, *label), **to) for name, (about, *label) in COUNTERS.items()
+        }
+        self._histograms = {
+            name: Histogram(f"vllm:{name}", about, (model,), **to) for name, about in HISTOGRAMS.items()
+        }
 
     def watch(self, model: str) -> EventListener:
-        """A function for ``Engine(watch=)`` that counts its events, in a few microseconds per step."""
-        prompt, generated = self._prompt.labels(model), self._generated.labels(model)
-        queries, hits = self._queries.labels(model), self._hits.labels(model)
-        drafts, proposed = self._drafts.labels(model), self._proposed.labels(model)
-        accepted, preemptions = self._accepted.labels(model), self._preemptions.labels(model)
-        first_token, whole = self._first_token.labels(model), self._whole.labels(model)
+        """A function for ``Engine(on_event=)`` that counts its events, in a few microseconds per step."""
+        of = {name: counter.labels(model) for name, counter in self._counters.items() if len(COUNTERS[name]) == 1}
+        by_position, ended = (self._counters[name] for name in COUNTERS if len(COUNTERS[name]) == 2)
+        first_token, whole = (histogram.labels(model) for histogram in self._histograms.values())
         begun: dict[int, bool] = {}  # sequences without a token so far, and whether they use prefix caching
 
         def take(owner: int, seconds: float, event: Event) -> None:
@@ -73,25 +71,25 @@ class EngineMetrics:
                 case RunStarted():
                     begun[owner] = event.config["enable_prefix_caching"]
                 case Prefilled() if owner in begun:
-                    prompt.inc(event.tokens)
+                    of["prompt_tokens"].inc(event.tokens)
                     if begun[owner]:
-                        queries.inc(event.tokens)
-                        hits.inc(event.cached_tokens)
+                        of["prefix_cache_queries"].inc(event.tokens)
+                        of["prefix_cache_hits"].inc(event.cached_tokens)
                 case Proposed():
-                    drafts.inc(event.position == 0)
-                    proposed.inc()
+                    of["spec_decode_num_drafts"].inc(event.position == 0)
+                    of["spec_decode_num_draft_tokens"].inc()
                 case Judged() if event.accepted:
-                    accepted.inc()
-                    self._by_position.labels(model, event.position).inc()
+                    of["spec_decode_num_accepted_tokens"].inc()
+                    by_position.labels(model, event.position).inc()
                 case Committed():
-                    generated.inc(len(event.token_ids))
+                    of["generation_tokens"].inc(len(event.token_ids))
                     if begun.pop(owner, None) is not None:
                         first_token.observe(event.t_ms / 1000)
                 case Preempted():
-                    preemptions.inc()
+                    of["num_preemptions"].inc()
                 case Finished():
                     begun.pop(owner, None)
-                    self._ended.labels(model, REASONS[event.reason]).inc()
+                    ended.labels(model, REASONS[event.reason]).inc()
                     whole.observe(event.t_ms / 1000)
 
         return take
@@ -100,23 +98,25 @@ class EngineMetrics:
         """Report this engine's queues and blocks too, for as long as something else keeps it alive."""
         self._engines[model] = weakref.ref(engine)
 
+    def _there(self) -> dict[str, Engine]:
+        kept = list(self._engines.items())  # others may be added meanwhile
+        return {model: engine for model, reference in kept if (engine := reference())}
+
     def collect(self) -> Iterator[Metric]:
         """The current gauges, for Prometheus's registry."""
-
-        def gauge(name: str, about: str) -> GaugeMetricFamily:
-            return GaugeMetricFamily(name, about, labels=("model_name",))
-
-        running = gauge("vllm:num_requests_running", "Sequences in the batch.")
-        waiting = gauge("vllm:num_requests_waiting", "Sequences that wait for a place in the batch.")
-        usage = gauge("vllm:kv_cache_usage_perc", "Blocks in use / all blocks.")
-        for model, kept in list(self._engines.items()):
-            if engine := kept():
-                computed, queued = engine.counts()
-                running.add_metric((model,), computed)
-                waiting.add_metric((model,), queued)
-                blocks = engine.occupancy()
-                usage.add_metric((model,), blocks.live / max(1, sum(blocks)))
-        yield from (running, waiting, usage)
+        gauges = [
+            GaugeMetricFamily(f"vllm:{name}", about, labels=("model_name",))
+            for name, about in (
+                ("num_requests_running", "Sequences in the batch."),
+                ("num_requests_waiting", "Sequences that wait for a place in the batch."),
+                ("kv_cache_usage_perc", "Blocks in use / all blocks."),
+            )
+        ]
+        for model, engine in self._there().items():
+            blocks = engine.occupancy()
+            for gauge, value in zip(gauges, (*engine.counts(), blocks.live / max(1, sum(blocks))), strict=True):
+                gauge.add_metric((model,), value)
+        yield from gauges
         queue = self._queue
         yield GaugeMetricFamily("decode_lab:visits", "Visitors with a job in progress or waiting.", queue.inside)
         yield GaugeMetricFamily("decode_lab:waiting", "Visitors that wait for their turn.", queue.waiting)
@@ -124,11 +124,10 @@ class EngineMetrics:
         yield SummaryMetricFamily("decode_lab:wait_seconds", about, queue.turns, queue.waited)
 
     def routes(self) -> list[Route]:
-        return [Route("/health", self._health), Route("/metrics", self._metrics)]
+        async def health(request: Request) -> Response:
+            return JSONResponse({"status": "ok", "models": list(self._there())})
 
-    async def _health(self, request: Request) -> Response:
-        engines = list(self._engines.items())  # others may be added meanwhile
-        return JSONResponse({"status": "ok", "models": [model for model, kept in engines if kept()]})
+        async def metrics(request: Request) -> Response:
+            return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    async def _metrics(self, request: Request) -> Response:
-        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return [Route("/health", health), Route("/metrics", metrics)]

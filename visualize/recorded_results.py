@@ -6,6 +6,10 @@ import functools
 import json
 from pathlib import Path
 
+from lab.trace.run import Run, RunFileError
+from visualize.reduce.settings_text import in_short
+from visualize.text import visible
+
 DOCS = Path(__file__).parents[1] / "docs"
 KV_ERROR = DOCS / "bench" / "kv-error-cpu.json"
 """Written by ``python -m lab.bench kv``, for the embedded target."""
@@ -39,3 +43,25 @@ def kv_error(kv_dtype: str) -> str:
     row = next(row for row in json.loads(KV_ERROR.read_text("utf-8"))["formats"] if row["kv_dtype"] == kv_dtype)
     fewer = 1 - 1 / row["perplexity_ratio"]["value"]  # perplexity is 1 / the mean probability of a text's tokens
     return f"Right tokens {fewer:.2%} less likely (on a CPU)."
+
+
+@functools.cache
+def runs() -> dict[str, Path]:
+    """Those of ``run_files`` that can be read, by what they are in a few words: where they were recorded, with which
+    settings, and after which of their prompts."""
+    found: dict[str, Path] = {}
+    prompts: dict[str, int] = {}
+    for file in run_files():
+        try:
+            started = Run.load(file).started
+        except RunFileError:
+            continue
+        number = prompts.setdefault(started.prompt, len(prompts) + 1)
+        name = visible(f"{_model(started.accelerator)}: {in_short(started.config)}, prompt {number}")
+        found[f"{name} ({visible(file.stem)})" if name in found else name] = file
+    return found
+
+
+def _model(hardware: str) -> str:
+    """The word that tells a device from others of its maker: "H100" of "NVIDIA H100 80GB HBM3"."""
+    return next((word for word in hardware.split() if any(map(str.isdigit, word))), hardware)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,14 +19,9 @@ MOST_BYTES = 2 * 2**20
 most a prompt of 100,000 characters of up to twelve bytes each."""
 MOST_VALUES = 10_000
 """Most values in a document. A page sends about thirty; a program may have up to a thousand stop strings."""
-MOST_BETWEEN = 2**18
-"""Most characters of a document outside strings: numbers, brackets, blanks."""
 DEEPEST = 64
 """Most lists and objects nested within each other."""
-STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-"""A JSON string; also an unterminated one, at which parsing fails."""
 TOO_DEEP = f"The JSON is too deep: lists and objects may be nested at most {DEEPEST} deep."
-TOO_MANY = f"The JSON has too many values: no function here takes more than {MOST_VALUES:,}."
 SERVER_FUNCTIONS = ("take_away",)
 """The names of the functions that components of pages call (``gr.HTML(server_functions=)``)."""
 
@@ -35,17 +29,18 @@ Document = dict[str, Any]
 
 
 class Refusal(Exception):
-    """A refused request: a status, and a sentence that may quote what the client sent. ``call``: the id of a call of a
-    tool, which is answered as JSON-RPC has it: at an HTTP error, MCP's clients would end the session."""
+    """A refused request: a status, and a sentence that may quote what the client sent."""
 
-    def __init__(self, status: int, detail: str, call: int | str | None = None) -> None:
-        self.status, self.detail, self.call = status, visible(detail[:300]), call
+    def __init__(self, status: int, detail: str) -> None:
+        self.status, self.detail = status, visible(detail[:300])
+
+    @classmethod
+    def of(cls, error: Mapping[str, Any]) -> Refusal:
+        """The same of an error of pydantic's."""
+        return cls(422, f"{'.'.join(map(str, error['loc']))}: {error['msg']}.")
 
     def response(self) -> Response:
-        if self.call is None:
-            return JSONResponse({"detail": self.detail}, self.status)
-        error = {"code": -32602, "message": self.detail}  # invalid parameters
-        return JSONResponse({"jsonrpc": "2.0", "id": self.call, "error": error})
+        return JSONResponse({"detail": self.detail}, self.status)
 
 
 class PageEvent(BaseModel):
@@ -63,17 +58,13 @@ class PageEvent(BaseModel):
 def parse(body: bytes) -> Any:
     """The JSON document in ``body``. Raises Refusal if it is no JSON, or larger or deeper than any client needs."""
     try:
-        text = body.decode()
-        # Counted before parsing: first the quotation marks of names and values, then what is between them.
-        if text.count('"') - text.count('\\"') > 4 * MOST_VALUES:
-            raise Refusal(413, TOO_MANY)
-        between = STRING.sub("", text)
-        if len(between) > MOST_BETWEEN or sum(map(between.count, ",[{")) > MOST_VALUES:
-            raise Refusal(413, TOO_MANY)
-        document = json.loads(text)
-        level = [document]
+        document = json.loads(body.decode())
+        level, values = [document], 0
         for _ in range(DEEPEST):
             level = [inner for outer in level for inner in _within(outer)]
+            values += len(level)
+        if values > MOST_VALUES:
+            raise Refusal(413, f"The JSON has too many values: no function here takes more than {MOST_VALUES:,}.")
         if level:
             raise Refusal(422, TOO_DEEP)
         json.dumps(document, ensure_ascii=False).encode()
@@ -104,37 +95,26 @@ def values_in_order(document: Any, function: Any) -> Document:
     return {"data": without_files(values)}
 
 
-def tool_call(document: Any) -> Any:
-    """A call of an MCP tool."""
-    try:
-        return without_files(document)
-    except Refusal as refusal:
-        call = document.get("id") if isinstance(document, dict) else None
-        raise Refusal(refusal.status, refusal.detail, call if type(call) in (int, str) else None) from None
-
-
 def page_event(document: Any, pages: gr.Blocks, programs: Collection[str], uploads: Path) -> Document:
     """A page's event, reduced to what Gradio uses, with every value one that its component takes."""
     try:
         event = PageEvent.model_validate(as_object(document))
     except ValidationError as error:
-        first = error.errors()[0]
-        raise Refusal(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
+        raise Refusal.of(error.errors()[0]) from None
     function: Any = pages.fns.get(event.fn_index)
     if function is None or function.fn is None:
         raise Refusal(422, "There is no event with this number here: the page is out of date. Load it again.")
     wanted = len(function.inputs)
     if len(event.data) < wanted:
         raise Refusal(422, f"This event takes {wanted} values, not {len(event.data)}.")
-    given = list(zip(function.inputs, event.data[:wanted], strict=True))
-    event_data = event.event_data if isinstance(event.event_data, dict) else {}
+    data, event_data = event.data[:wanted], event.event_data if isinstance(event.event_data, dict) else {}
     if any(kind == "upload" for _, kind in function.targets):
-        values, event_data = [_uploaded(value, uploads) for _, value in given], {}
+        data, event_data = [_uploaded(value, uploads) for value in data], {}
     else:
-        without_files([event.data[:wanted], event_data])
-        checks_itself = function.api_name in programs
-        values = [value if checks_itself else _offered(block, value) for block, value in given]
-    return {**event.model_dump(), "data": values, "event_data": event_data}
+        without_files([data, event_data])
+        if function.api_name not in programs:  # which check themselves
+            data = [_offered(block, value) for block, value in zip(function.inputs, data, strict=True)]
+    return event.model_dump() | {"data": data, "event_data": event_data}
 
 
 def component_call(document: Any, pages: gr.Blocks) -> Document:
@@ -181,9 +161,7 @@ def _offered(block: Any, value: Any) -> Any:
             value = block.value if value is None else min(max(value, block.minimum), block.maximum)
         block.preprocess(value)
     except Exception:  # every component raises its own for a value it rejects
+        bounds = f"be a number from {block.minimum:g} to {block.maximum:g}" if slider else "have another value"
         label = f"“{block.label}”" if block.label else "This"
-        wanted = (
-            f"must be a number from {block.minimum:g} to {block.maximum:g}" if slider else "does not take this value"
-        )
-        raise Refusal(422, f"{label} {wanted}: choose one that the page offers.") from None
+        raise Refusal(422, f"{label} must {bounds}: choose one that the page offers.") from None
     return value

@@ -12,9 +12,9 @@ from lab.errors import ConfigError, PromptError
 from lab.models.devices import has_gpu, prefill_backends
 from lab.registry import EMBEDDED, Pair, named_pair
 from lab.settings import DRAFTERS, MAX_PROMPT, SETTINGS, Need, Setting, need, unmet
+from visualize.options import borrows_a_gpu
 from visualize.recorded_results import kv_error, logprobs_cost
 from visualize.url_settings import Form
-from visualize.zerogpu_space import borrows_a_gpu
 
 OTHER = "other"
 """The pair whose models are named in fields on the page, where a server accepts any models."""

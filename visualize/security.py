@@ -12,12 +12,10 @@ import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import SpooledTemporaryFile
 from urllib.parse import parse_qs, urlsplit
 
 import gradio as gr
 from fastapi.exceptions import RequestValidationError
-from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -38,11 +36,9 @@ COMPONENT = f"{API}component_server"
 """The address at which a component of a page calls its server function."""
 KNOWN = re.compile(
     rf"{API}(?:run/predict|queue/join|queue/data|component_server|upload|upload_progress|info|app_id|startup-events"
-    rf"|theme\.css|heartbeat/[\w-]+(?:/\w+)?|cancel|reset|mcp/schema)/?"
+    rf"|theme\.css|heartbeat/[\w-]+(?:/\w+)?|cancel|reset|mcp/schema|mcp(?:/http)?)/?"
 )
-"""The addresses that pages, Gradio's client and the hub's MCP server request, beside calls."""
-ICONS = "/pwa_icon/"
-"""The addresses at which Gradio scales the icon, which is drawn, and so has no size."""
+"""The addresses that pages, Gradio's client and MCP clients request, beside calls."""
 LONGEST = 255
 """Most bytes of a file's name."""
 SESSION = "decode_lab.session"
@@ -71,8 +67,7 @@ class SecurityMiddleware:
     def __init__(
         self, app: ASGIApp, pages: gr.Blocks, names: Collection[str], hosts: Sequence[str] | None, uploads: Path
     ) -> None:
-        self._app, self._pages, self._names, self._hosts = app, pages, names, hosts
-        self._uploads = uploads
+        self._app, self._pages, self._names, self._hosts, self._uploads = app, pages, names, hosts, uploads
         others = [f"{host}:*" for host in hosts or () if ":" not in host]  # no such rule can name an IPv6 address
         self._frames = " ".join(["frame-ancestors 'self'", *others])
 
@@ -80,66 +75,54 @@ class SecurityMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        path, sent = scope["path"].rstrip("/"), send
+        path = scope["path"].rstrip("/")
 
         async def framed(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            if message["type"] == "http.response.start" and self._hosts is not None:
                 MutableHeaders(scope=message)["content-security-policy"] = self._frames
-            await sent(message)
+            await send(message)
 
-        send = sent if self._hosts is None else framed
         try:
             if self._hosts is not None:
                 _check_host(Headers(scope=scope), self._hosts)
             self._check_address(scope, path)
             if scope["method"] == "POST" and path.startswith(API):
                 receive = _again(await self._checked(scope, receive, path), receive)
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, framed)
         except Refusal as refusal:
-            await refusal.response()(scope, receive, send)
+            await refusal.response()(scope, receive, framed)
         except ClientDisconnect:
             pass  # while it was still sending
-        except TypeError as error:  # Gradio's, before it answers: an unknown parameter, or a part of a form
+        except (TypeError, OSError) as error:  # Gradio's, before it answers: an unknown parameter, or a full disk
             if path != UPLOAD and not CALL.fullmatch(path):
                 raise
-            detail = str(error).partition(" Please click on")[0]
-            await Refusal(422, f"{detail[:200]} See {API}info for what there is.").response()(scope, receive, send)
-        except OSError as error:  # Gradio's, before it answers
-            if path != UPLOAD:
-                raise
-            detail = f"The server cannot store this file: {error.strerror}."
-            await Refusal(507, detail).response()(scope, receive, send)
+            if isinstance(error, OSError):
+                refusal = Refusal(507, f"The server cannot store this file: {error.strerror}.")
+            else:
+                detail = str(error).partition(" Please click on")[0]
+                refusal = Refusal(422, f"{detail[:200]} See {API}info for what there is.")
+            await refusal.response()(scope, receive, framed)
 
     def _check_address(self, scope: Scope, path: str) -> None:
         pages = parse_qs(scope["query_string"].decode("latin-1")).get("page", [])[-1:]
-        if path.startswith(ICONS) or any(len(part.encode("utf-8", "replace")) > LONGEST for part in path.split("/")):
+        too_long = any(len(part.encode("utf-8", "replace")) > LONGEST for part in path.split("/"))
+        unknown = not path and any(name not in self._pages.config["page"] for name in pages)
+        icon = path.startswith("/pwa_icon/")  # which Gradio would scale: it is drawn, and so has no size
+        if too_long or unknown or icon:
             raise Refusal(404, NOTHING)
-        if not path and any(name not in self._pages.config["page"] for name in pages):
-            raise Refusal(404, NOTHING)
-        if not path.startswith(API):
-            return
         if call := CALL.fullmatch(path):
             _, name, event = call.groups()
             if name not in self._names:
                 raise Refusal(404, f"There is no such function here; there are {', '.join(self._names)}.")
-            if event and scope["method"] != "GET":
-                raise Refusal(404, "There is no such event here: an answer is fetched with GET.")
-            if not event and scope["method"] == "GET":  # which Gradio would take for the event "run" of a function "v2"
-                raise Refusal(
-                    405, "Call with POST. The answer is then fetched with GET, with the event's id at the end."
-                )
-        elif path not in (PREDICT, JOIN, UPLOAD, COMPONENT) and not TOOLS.fullmatch(path) and not KNOWN.fullmatch(path):
+            if bool(event) != (scope["method"] == "GET"):
+                raise Refusal(405, "Call with POST, then fetch the answer with GET and the event's id at the end.")
+        elif path.startswith(API) and not KNOWN.fullmatch(path):
             raise Refusal(404, NOTHING)
 
     async def _checked(self, scope: Scope, receive: Receive, path: str) -> bytes:
         """The body to pass on to Gradio."""
         if path == UPLOAD:
             body = await _read(scope, receive, MOST_UPLOAD, f"A run's file has at most {MAX_RUN_FILE >> 20} MiB.")
-            # Parsed as Gradio parses it: a check that read it differently could be bypassed.
-            _, options = parse_options_header(Headers(scope=scope).get("content-type"))
-            boundary = options.get(b"boundary")
-            if boundary and body.count(b"--" + boundary) > 2:  # one before the only part, one after it
-                raise Refusal(422, "More than one file was sent: send them one by one.")
             self._make_room(len(body))
             return body
         body = await _read(scope, receive, MOST_BYTES, f"More than {MOST_BYTES >> 20} MiB were sent.")
@@ -150,12 +133,10 @@ class SecurityMiddleware:
         elif path in (PREDICT, JOIN):
             document = checks.page_event(document, self._pages, self._names, self._uploads)
             scope[SESSION] = document["session_hash"]
-        elif TOOLS.fullmatch(path):
-            document = checks.tool_call(document)
         elif path == COMPONENT:
             document = checks.component_call(document, self._pages)
         else:
-            checks.without_files(checks.as_object(document))
+            checks.without_files(document if TOOLS.fullmatch(path) else checks.as_object(document))
         return json.dumps(document).encode()
 
     def _make_room(self, size: int) -> None:
@@ -181,12 +162,12 @@ class SecurityMiddleware:
 def unreadable(request: Request, error: RequestValidationError) -> Response:
     """The answer to a request that does not match an address's schema: which field, and why. FastAPI would send the
     whole input back, and fails if JSON cannot express it."""
-    first = error.errors()[0]
-    return Refusal(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}.").response()
+    return Refusal.of(error.errors()[0]).response()
 
 
 def _check_host(headers: Headers, hosts: Sequence[str]) -> None:
-    """Raises Refusal if the request names another host, or comes from another host's page."""
+    """Raises Refusal if the request names another host, or comes from another host's page. (Starlette's middleware for
+    hosts says nothing that helps; Gradio's for origins lets a page of another site send what it likes.)"""
     host, origin = headers.get("host", ""), headers.get("origin")
     if _hostname(f"//{host}") not in hosts:
         names = f"{', '.join(hosts[:-1])} or {hosts[-1]}"
@@ -204,17 +185,15 @@ def _hostname(address: str) -> str | None:
 
 async def _read(scope: Scope, receive: Receive, most: int, refusal: str) -> bytes:
     """The body. Raises Refusal if it has more than ``most`` bytes, once all are read: a client that is cut off while
-    sending misses the answer. A slow client's are on disk, not in memory."""
-    size = 0
-    with SpooledTemporaryFile(2**20) as kept:
-        async for part in Request(scope, receive).stream():
-            size += len(part)
-            if size <= most:
-                kept.write(part)
-        if size > most:
-            raise Refusal(413, refusal)
-        kept.seek(0)
-        return kept.read()
+    sending misses the answer."""
+    size, kept = 0, bytearray()
+    async for part in Request(scope, receive).stream():
+        size += len(part)
+        if size <= most:
+            kept += part
+    if size > most:
+        raise Refusal(413, refusal)
+    return bytes(kept)
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

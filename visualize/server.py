@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
@@ -23,21 +24,16 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from lab.util.stdio import Output
-from visualize import assets, compression
-from visualize.api_clients import ClientsMiddleware
-from visualize.assets import STATIC
+from visualize import assets
+from visualize.api_clients import ClientsMiddleware, leave
 from visualize.jobs import sse_channel
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.run_store import MAX_RUN_FILE
 from visualize.jobs.tab_heartbeat import HeartbeatMiddleware
-from visualize.malloc_trim import IDLE_S, trim
-from visualize.not_found import not_found
+from visualize.middleware import GZIP, PagesMiddleware
 from visualize.options import in_address, known_hosts
-from visualize.page_head import PageHeadMiddleware
 from visualize.page_list import ABOUT
-from visualize.root_path import RootPathMiddleware
 from visualize.security import SecurityMiddleware, unreadable
-from visualize.url_settings import OldLinks
 
 UPLOADS = "decode-lab-uploads-"
 """Begins the name of a folder for uploads that is this server's own."""
@@ -103,22 +99,15 @@ def serve(
         if number and signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks for
             signal.signal(number, lambda *_: asked.set())
     with private_uploads() as uploads:
+        hosts = known_hosts(options, os.environ)
         middleware = [
-            Middleware(RootPathMiddleware),
-            Middleware(OldLinks),
-            *compression.MIDDLEWARE,
-            Middleware(PageHeadMiddleware, names={"/": "Lab"} | {f"/{name.lower()}": name for name in ABOUT}),
-            Middleware(
-                SecurityMiddleware,
-                pages=pages,
-                names=names,
-                hosts=known_hosts(options, os.environ),
-                uploads=uploads,
-            ),
+            GZIP,
+            Middleware(PagesMiddleware, names={"/": "Lab"} | {f"/{name.lower()}": name for name in ABOUT}),
+            Middleware(SecurityMiddleware, pages=pages, names=names, hosts=hosts, uploads=uploads),
             Middleware(ClientsMiddleware, pages=pages, waiting=waiting, status=status),
-            Middleware(HeartbeatMiddleware),
+            Middleware(HeartbeatMiddleware, leave=partial(leave, pages), closed=lambda: queue.closed),
         ]
-        _launch(pages, options, middleware, [sse_channel.ROUTE, compression.ROUTE, assets.ROUTE, *routes], look)
+        _launch(pages, options, middleware, [sse_channel.ROUTE, *assets.ROUTES, *routes], look)
         # Not earlier: Ctrl-C has to end a long wait for a public link.
         signal.signal(signal.SIGINT, lambda *_: asked.set())
         output = Output()
@@ -128,12 +117,12 @@ def serve(
         gc.enable()
         if announcement:
             output.say(announcement(pages.share_url or pages.local_url))
-        _wait_for_a_signal(asked, queue)
+        while not asked.wait(1):  # on Windows, a wait without a timeout is deaf to signals
+            pass
         queue.close(PATIENCE_S)
         until = time.monotonic() + ANSWERING_S
         while waiting and time.monotonic() < until:  # once closed, Gradio gives no answer
             time.sleep(0.02)
-        _end_streams()
         pages.close(verbose=False)
         gc.unfreeze()  # otherwise Triton's library complains at exit about what it finds
 
@@ -152,11 +141,11 @@ def _launch(
             app_kwargs={
                 "routes": routes,
                 "middleware": middleware,
-                "exception_handlers": {RequestValidationError: unreadable, 404: not_found},
+                "exception_handlers": {RequestValidationError: unreadable},
             },
             server_name=in_address(options.host),
             server_port=options.port,
-            favicon_path=STATIC / "icon.svg",  # for what asks for no other
+            favicon_path=assets.STATIC / "icon.svg",  # for what asks for no other
             max_threads=max(200, 2 * options.max_users),  # who waits has one, and can press Stop
             max_file_size=MAX_RUN_FILE,
             state_session_capacity=500,  # half a megabyte each
@@ -176,20 +165,3 @@ def _launch(
             refuse(options)
         print(f"app.py: the server cannot start: {error.strerror}.", file=sys.stderr)
         sys.exit(2)
-
-
-def _wait_for_a_signal(asked: threading.Event, queue: JobQueue) -> None:
-    """Wait for Ctrl-C, or until the system asks this process to end."""
-    idle = 0
-    while not asked.wait(1):  # on Windows, a wait without a timeout is deaf to signals
-        idle = 0 if queue.inside else idle + 1
-        if idle and idle % IDLE_S == 0:  # repeatedly: visits shorter than a second were not seen
-            trim()
-
-
-def _end_streams() -> None:
-    """End the streams that MCP clients keep open: closing would wait five seconds for them, and then break them off."""
-    with suppress(ImportError):  # mcp, which brings it, need not be there
-        from sse_starlette.sse import AppStatus
-
-        AppStatus.should_exit = True

@@ -9,31 +9,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import make_dataclass, replace
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
-
-from starlette.responses import RedirectResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from urllib.parse import urlencode
 
 from lab.errors import ConfigError
-from lab.settings import OLD_NAMES, Setting, with_new_names
+from lab.settings import Setting
 
 SWITCHED = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 """What a link or the server's environment may say for a switch. The page itself writes "1" and "0"."""
-
-
-class OldLinks:
-    """ASGI middleware: redirect a page's link with old names of settings to the one with the names of now."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self._app
-        if scope["type"] == "http" and scope["method"] == "GET" and not scope["path"].startswith("/gradio_api/"):
-            query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
-            if not OLD_NAMES.keys().isdisjoint(query):
-                app = RedirectResponse(f"?{urlencode(with_new_names(query))}")
-        await app(scope, receive, send)
 
 
 class Form:

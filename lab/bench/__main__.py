@@ -91,13 +91,13 @@ MEASUREMENTS = {
         {**tokens(128), **repeats(3)},
     ),
     "kv": Measurement(
-        "lab.bench.kv_formats_bench",
+        "lab.bench.quality_bench",
         "what each KV format costs in quality",
         {"--text": option("FILE", "text files. Default: the model card's held-out prompts.", type=path, nargs="+")},
         draft=False,
     ),
     "ab": Measurement(
-        "lab.bench.ab_test",
+        "lab.bench.quality_bench",
         "two settings over the same prompts: quality and speed",
         {
             **tokens(64),
@@ -176,8 +176,7 @@ GPU_OPTIONS: Options = {
     ),
     "--record": option("DIR", "save a few runs there, to be replayed. Default: none.", type=path),
     "--seconds": number(
-        SECONDS,
-        "the most that all parts and the recording may take together; what there is no time for is left out.",
+        SECONDS, "the most that all parts and the recording may take together; what there is no time for is left out."
     ),
     "--small": {"action": "store_true", "help": "tiny shapes: to try the bench itself, in seconds on a CPU"},
 }

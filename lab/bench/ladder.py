@@ -68,8 +68,7 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
     Returns:
         A JSON-ready dict: ``gammas``, ``ladder`` and ``unseen`` rows, the best gamma, and the ratios that matter.
 
-    Raises:
-        LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
+    Raises LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
     """
     unseen = held_out_prompts()
     refuse_cut(engine, (*PROMPTS, *unseen), max_tokens)

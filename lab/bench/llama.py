@@ -42,10 +42,8 @@ def run_llama(engine: Engine, max_tokens: int, repeats: int, report: Callable[[s
         A JSON-ready dict: ``rows`` as the ladder's; ``alike``, for each of llama.cpp's rows and each prompt the number
         of tokens before the first that is not the engine's; and the ratios.
 
-    Raises:
-        LabError: llama.cpp is not installed, the target is not on a CPU, more tokens than its context leaves, a run
-            failed, or part of its setting was given up.
-        UnsupportedModelError: the target cannot be written as GGUF.
+    Raises LabError: llama.cpp is not installed, the target is not on a CPU, more tokens than its context leaves, a run
+    failed, or part of its setting was given up; UnsupportedModelError: the target cannot be written as GGUF.
     """
     if engine.device != "cpu":
         raise LabError(f"this bench compares on a CPU, and the model is on {engine.device}. Add --device cpu.")
@@ -107,11 +105,8 @@ def _begin() -> object:
 
 @contextmanager
 def llama_cpp(path: Path, context: int, threads: int) -> Iterator[Decode]:
-    """llama.cpp with a model from a GGUF file, decoding greedily; end of text is a token like any other.
-
-    Raises:
-        LabError: it cannot load the file, or a step fails.
-    """
+    """llama.cpp with a model from a GGUF file, decoding greedily; end of text is a token like any other. Raises
+    LabError: it cannot load the file, or a step fails."""
     import llama_cpp as library
 
     _begin()
@@ -164,11 +159,8 @@ def format_llama(result: dict) -> str:
 
 
 def write_gguf(model: PreTrainedModel, path: Path, dtype: str) -> None:
-    """Write a Llama's matrices in ``dtype`` ("bf16", "f16" or "f32"), its norms in float32.
-
-    Raises:
-        UnsupportedModelError: it is not a Llama, it has biases, or its rotary embedding is scaled.
-    """
+    """Write a Llama's matrices in ``dtype`` ("bf16", "f16" or "f32"), its norms in float32. Raises
+    UnsupportedModelError: it is not a Llama, it has biases, or its rotary embedding is scaled."""
     import gguf
 
     config = model.config

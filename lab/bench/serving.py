@@ -10,7 +10,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 
 import numpy as np
@@ -50,8 +50,7 @@ def run_serve(
     Returns:
         A JSON-ready dict: ``throughput``, ``growth`` and ``memory`` by row, and the ratios that matter.
 
-    Raises:
-        LabError: the model's context is too short for the requests; and see ``serve``.
+    Raises LabError: the model's context is too short for the requests; and see ``serve``.
     """
 
     def measure(rows: Rows) -> dict[str, Figures]:
@@ -117,17 +116,13 @@ def throughput_rows(engine: Engine, requests: list[PlannedRequest]) -> Rows:
     count, paged = len(requests), EngineConfig(paged=True)
     caching = EngineConfig(paged=True, enable_prefix_caching=True)
 
-    def stock() -> Figures:
-        runs = serve_stock(engine, requests, batched_tokens(engine.target))
-        return latencies(sum(map(len, runs.outputs)), runs.seconds, runs.ttft, runs.itl)
-
     return {
         "one after another": partial(serve, engine, requests, EngineConfig(), max_num_seqs=1),
         "batched contiguous": partial(serve, engine, requests, EngineConfig(), max_num_seqs=count),
         "batched paged": partial(serve, engine, requests, paged, max_num_seqs=count),
         "shared prefix, computed": partial(serve, engine, alike, paged, max_num_seqs=count),
         "shared prefix, cached": partial(serve, engine, alike, caching, max_num_seqs=count),
-        "transformers": stock,
+        "transformers": lambda: serve_stock(engine, requests, batched_tokens(engine.target))[1],
     }
 
 
@@ -229,26 +224,16 @@ def table(rows: dict[str, Figures], columns: dict[str, str]) -> str:
 PAGE_SIZE = 16
 
 
-@dataclass(frozen=True)
-class StockRuns:
-    """``outputs``: token ids of each request. ``seconds``: for all of them. ``ttft`` and ``itl`` in milliseconds: of
-    every request, and between all neighbouring tokens.
-    """
-
-    outputs: list[list[int]]
-    seconds: float
-    ttft: list[float]
-    itl: list[float]
-
-
-def serve_stock(engine: Engine, requests: list[PlannedRequest], max_batch_tokens: int) -> StockRuns:
-    """Decode all requests greedily at once, each to its own length.
+def serve_stock(
+    engine: Engine, requests: list[PlannedRequest], max_batch_tokens: int
+) -> tuple[list[list[int]], Figures]:
+    """transformers' own continuous batching: decode all requests greedily at once, each to its own length.
 
     ``generate_batch`` takes one length for all; the manager that it calls takes one per request. Neither making
     its cache nor stopping its thread is timed, and it is given token ids, not text.
 
-    Raises:
-        LabError: it did not finish.
+    Returns:
+        The token ids of each, and ``latencies``. Raises LabError: it did not finish.
     """
     prompts = [engine.tokenizer(one.prompt)["input_ids"] for one in requests]
     longest = max(len(prompt) + one.sampling.max_tokens for prompt, one in zip(prompts, requests, strict=True))
@@ -281,9 +266,7 @@ def serve_stock(engine: Engine, requests: list[PlannedRequest], max_batch_tokens
     outputs = [results[name] for name in names]
     if failed := next((output.error for output in outputs if output.error), None):
         raise LabError(f"transformers' continuous batching failed: {failed}")
-    return StockRuns(
-        [output.generated_tokens for output in outputs],
-        seconds,
-        [1000 * (output.timestamps[0] - output.created_time) for output in outputs],
-        [1000 * (after - before) for output in outputs for before, after in itertools.pairwise(output.timestamps)],
-    )
+    ttft = [1000 * (output.timestamps[0] - output.created_time) for output in outputs]
+    itl = [1000 * (after - before) for one in outputs for before, after in itertools.pairwise(one.timestamps)]
+    tokens = [output.generated_tokens for output in outputs]
+    return tokens, latencies(sum(map(len, tokens)), seconds, ttft, itl)

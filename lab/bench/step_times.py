@@ -38,9 +38,8 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
         ``least_ms`` that it takes on the device, ``ms`` that it took, ``share`` of the limit (least_ms / ms of each
         step), ``step_ms`` with drafting, sampling and reporting; and ``bound``, what limits it.
 
-    Raises:
-        LabError: too few tokens for a full window or more than the context leaves, limits that cannot be measured,
-            work that cannot be counted, a run failed, or part of its setting was given up.
+    Raises LabError: too few tokens for a full window or more than the context leaves, limits that cannot be measured,
+    work that cannot be counted, a run failed, or part of its setting was given up.
     """
     draft = EngineConfig(speculative="draft")
     gamma = draft.num_speculative_tokens
@@ -159,8 +158,7 @@ def run_logprobs(
         A JSON-ready dict: ``plain_ms`` and ``recorded_ms`` (median of a verify step), and ``added_ms`` (median and
         quartiles of the difference between a step and its twin).
 
-    Raises:
-        LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
+    Raises LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
     """
     refuse_cut(engine, PROMPTS, max_tokens)
     rows = {}

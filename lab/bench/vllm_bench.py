@@ -40,8 +40,7 @@ def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[
         of each round were accepted here (``ours``) and there (``theirs``), and for how many rounds from the first the
         counts agree (``alike``). Rounds here are those of a full window: none is drafted past the end.
 
-    Raises:
-        LabError: the server cannot be asked, or does not report rounds; or a run here failed or gave up its draft.
+    Raises LabError: the server cannot be asked, or does not report rounds; or a run here failed or gave up its draft.
     """
     models = asyncio.run(server.models())
     if not models:

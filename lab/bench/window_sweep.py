@@ -63,8 +63,7 @@ def run_window(
         A JSON-ready dict: ``rows`` (tokens per second of the whole mix with quartiles over repeats, and of each kind),
         and the adaptive window's ratios to the worst and the best fixed one.
 
-    Raises:
-        LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
+    Raises LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
     """
     mismatched, engine = load("mismatched"), load("matched")
     refuse_cut(engine, STORIES + PROGRAMS, max_tokens)

@@ -148,12 +148,8 @@ class Claim:
     arithmetic: bool = False
 
     def check(self, trial: Trial) -> Checked:
-        """Do the experiment and apply the rule.
-
-        Raises:
-            Stopped: the trial was cancelled.
-            LabError: the experiment cannot be done with this engine.
-        """
+        """Do the experiment and apply the rule. Raises Stopped: the trial was cancelled; LabError: the experiment
+        cannot be done with this engine."""
         before = trial.seconds
         found = self.find(trial)
         return Checked(found, self.verdict(found), trial.seconds - before)

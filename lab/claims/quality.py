@@ -17,9 +17,8 @@ from lab.config import EngineConfig, SamplingParams
 from lab.errors import LabError
 from lab.measure.difference import common_length
 from lab.measure.interval import MIN_SAMPLES
-from lab.measure.kv_error import kv_errors
 from lab.measure.measuring import finish
-from lab.measure.score import divergence, surprise
+from lab.measure.score import divergence, kv_errors, surprise
 from lab.measure.workload import PlannedRequest, held_out_prompts
 from lab.memory.model_memory import known_models
 from lab.models.language_model import LanguageModel
@@ -70,11 +69,8 @@ def _with_heads(model: PreTrainedModel, kv_heads: int, weights: dict[str, torch.
 
 
 def multi_head(target: LanguageModel) -> PreTrainedModel:
-    """A model with the output of ``target`` and a KV head for every query head: shared heads are repeated.
-
-    Raises:
-        LabError: keys and values do not come from layers of their own.
-    """
+    """A model with the output of ``target`` and a KV head for every query head: shared heads are repeated. Raises
+    LabError: keys and values do not come from layers of their own."""
     weights = {name: tensor.cpu().clone() for name, tensor in target.model.state_dict().items()}
     projections = [name for name in weights if name.endswith(("k_proj.weight", "v_proj.weight"))]
     if not projections:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType
 from typing import Any, Literal, NamedTuple
@@ -95,10 +96,11 @@ def _value(expression: str | float, names: Mapping[str, Any]) -> Any:
     return Value(found) if type(found) in (int, float) else found
 
 
+@dataclass(frozen=True)
 class Rule:
     """The verdict that follows from the numbers: the first of ``holds`` and ``depends`` that is true, else "fails".
 
-    Args:
+    Attributes:
         why: a template for every verdict, or one for all. needs: for those that are not "holds".
         groups: by name, the values that begin with ``of`` and a colon: ``without`` a name, names ``upto`` a number,
             divided ``over`` another group's, in the order ``by`` another group's, asked to be ``least`` to ``most``.
@@ -106,19 +108,13 @@ class Rule:
         words: by name, pairs of a condition and a template, of which the first that is true counts; "": always.
     """
 
-    def __init__(
-        self,
-        holds: str,
-        why: str | Mapping[str, str],
-        needs: str,
-        depends: str = "False",
-        groups: Mapping[str, Mapping[str, Any]] | None = None,
-        let: Mapping[str, str] | None = None,
-        words: Mapping[str, list[list[str]]] | None = None,
-    ) -> None:
-        self._tests: dict[Word, str] = {"holds": holds, "conditions": depends}
-        self._why, self._needs = why, needs
-        self._groups, self._let, self._words = groups or {}, let or {}, words or {}
+    holds: str
+    why: str | Mapping[str, str]
+    needs: str
+    depends: str = "False"
+    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    let: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, list[list[str]]] = field(default_factory=dict)
 
     def word(self, values: Mapping[str, float]) -> Word:
         return self._word(self._names(values))
@@ -126,14 +122,14 @@ class Rule:
     def __call__(self, values: Mapping[str, float]) -> ClaimResult:
         names = self._names(values)
         word = self._word(names)
-        for name, options in self._words.items():
+        for name, options in self.words.items():
             template = next((text for test, text in options if not test or _value(test, names)), "")
             names[name] = template.format_map(names)
-        why = self._why if isinstance(self._why, str) else self._why[word]
-        return ClaimResult(word, why.format_map(names), "" if word == "holds" else self._needs.format_map(names))
+        why = self.why if isinstance(self.why, str) else self.why[word]
+        return ClaimResult(word, why.format_map(names), "" if word == "holds" else self.needs.format_map(names))
 
     def _word(self, names: Mapping[str, Any]) -> Word:
-        return next((word for word, test in self._tests.items() if _value(test, names)), "fails")
+        return "holds" if _value(self.holds, names) else "conditions" if _value(self.depends, names) else "fails"
 
     def _names(self, values: Mapping[str, float]) -> dict[str, Any]:
         names: dict[str, Any] = dict(FUNCTIONS)
@@ -144,9 +140,9 @@ class Rule:
                 names.setdefault(start, ValueGroup())[rest] = Value(value)
             elif key.startswith("at_"):
                 names.setdefault("at", ValueGroup())[int(key.removeprefix("at_"))] = Value(value)
-        for name, options in self._groups.items():
+        for name, options in self.groups.items():
             names[name] = self._group(names, **options)
-        for name, expression in self._let.items():
+        for name, expression in self.let.items():
             names[name] = _value(expression, names)
         return names
 

@@ -83,18 +83,16 @@ def accepted(tallies: Sequence[DraftTally]) -> Interval:
     return ratio_interval([one.accepted for one in tallies], [one.judged for one in tallies])
 
 
-def acceptance_rates(found: Mapping[str, TextSpeculation]) -> dict[str, Interval]:
-    return {f"accepted: {kind}": accepted(one.tallies) for kind, one in found.items()}
-
-
-def speedups(found: Mapping[str, TextSpeculation]) -> dict[str, Interval]:
-    return {f"faster: {kind}": median_interval(one.faster) for kind, one in found.items()}
+def by_kind(found: Mapping[str, TextSpeculation]) -> dict[str, Interval]:
+    """The acceptance rate of every kind of text, and the median of its texts' speed-ups."""
+    rates = {f"accepted: {kind}": accepted(one.tallies) for kind, one in found.items()}
+    return rates | {f"faster: {kind}": median_interval(one.faster) for kind, one in found.items()}
 
 
 def acceptance(trial: Trial, *, low: float, high: float) -> Figures:
     """The acceptance rate of every kind of text, beside a promised range."""
     found, engine = trial.once(speculation), trial.engine("matched")
-    rates, names = acceptance_rates(found), tuple(found)
+    names, rates = tuple(found), {f"accepted: {kind}": accepted(one.tallies) for kind, one in found.items()}
     target, draft = (model.layer_weights + model.head_weights for model in (engine.target, engine.draft))
     promised = (("claimed, from", low), ("claimed, to", high))
     series = (
@@ -111,20 +109,18 @@ def acceptance(trial: Trial, *, low: float, high: float) -> Figures:
 def formula(trial: Trial) -> Figures:
     """1 + γ × acceptance, beside the tokens per pass and the speed-up."""
     found = trial.once(speculation)
-    faster, values = speedups(found), {}
+    values: dict[str, float | Interval] = {}
     for kind, one in found.items():
         values |= {
             f"tokens: {kind}": one.rounds.tokens,
             f"said: {kind}": 1 + GAMMA * one.rounds.acceptance,
             f"theory: {kind}": one.rounds.expected_tokens,
-            f"faster: {kind}": faster[f"faster: {kind}"],
+            f"faster: {kind}": median_interval(one.faster),
         }
     series = (
-        Series("1 + γ × accepted of all", tuple(found), tuple(one.rounds.tokens for one in found.values()), "claimed"),
-        Series(
-            "(1 − aᵞ⁺¹) / (1 − a)", tuple(found), tuple(one.rounds.expected_tokens for one in found.values()), "formula"
-        ),
-        Series("speed-up", tuple(found), tuple(one.value for one in faster.values())),
+        Series("1 + γ × accepted of all", tuple(found), tuple(values[f"tokens: {kind}"] for kind in found), "claimed"),
+        Series("(1 − aᵞ⁺¹) / (1 − a)", tuple(found), tuple(values[f"theory: {kind}"] for kind in found), "formula"),
+        Series("speed-up", tuple(found), tuple(values[f"faster: {kind}"].value for kind in found)),
     )
     return Figures(values, Chart("bars", f"tokens per pass, and × as fast, γ {GAMMA}", "", series))
 
@@ -137,8 +133,7 @@ def gains(trial: Trial) -> Figures:
     }
     return Figures(
         {
-            **acceptance_rates(found),
-            **speedups(found),
+            **by_kind(found),
             **large,
             "cost": found[PLAIN].rounds.cost,
             "wide": found[PLAIN].rounds.pass_ratio,
@@ -195,7 +190,7 @@ def promised(
         *(Series(f"claimed, ×{ratio:g}", (0.0, 1.0), (ratio, ratio), "claimed") for ratio in claimed),
     )
     return Figures(
-        {**acceptance_rates(found), **speedups(found), **(fixed or {}), **needed},
+        {**by_kind(found), **(fixed or {}), **needed},
         Chart("lines", "acceptance", "× as fast at the best γ", series),
     )
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,41 +23,32 @@ class Stopped(Exception):
     """The trial was cancelled."""
 
 
+@dataclass
 class Trial:
     """A series of experiments, one after another. Its methods raise Stopped once it was cancelled.
 
-    Args:
-        load: gives an engine of the embedded target with the "matched" or the "mismatched" draft.
+    Attributes:
+        engine: gives one of the embedded target with the "matched" or the "mismatched" draft.
         small: use sizes for a test: it takes less time, and the figures are not to be trusted.
         cancelled: once set, the experiment ends with ``Stopped`` before its next measurement.
         report: called with a few words on what is under way.
         turn: entered around every measurement, so that others' can come in between.
-
-    Attributes:
         seconds: spent on measurements so far, without waiting for a turn.
     """
 
-    def __init__(
-        self,
-        load: Callable[[str], Engine],
-        *,
-        small: bool = False,
-        cancelled: threading.Event | None = None,
-        report: Callable[[str], None] = lambda line: None,
-        turn: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> None:
-        self.engine = load
-        self.small = small
-        self.report = report
-        self.seconds = 0.0
-        self._cancelled = cancelled or threading.Event()
-        self._turn = turn
-        self._measured: dict[tuple[str, str], Any] = {}
+    engine: Callable[[str], Engine]
+    _: KW_ONLY
+    small: bool = False
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    report: Callable[[str], None] = lambda line: None
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext
+    seconds: float = 0.0
+    measured: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     def measure(self, work: Callable[[], T]) -> T:
         """Do a piece of work that is timed, or long, when it is this trial's turn."""
-        with self._turn():
-            if self._cancelled.is_set():
+        with self.turn():
+            if self.cancelled.is_set():
                 raise Stopped
             began = time.perf_counter()
             try:
@@ -82,7 +74,7 @@ class Trial:
         """A run of exactly ``max_tokens`` tokens, part of a measurement. All runs have the same seed. Raises LabError:
         the run failed, or part of its setting was given up."""
         sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=1, ignore_eos=True)
-        run = decode(engine, prompt, config, sampling, cancelled=self._cancelled)
+        run = decode(engine, prompt, config, sampling, cancelled=self.cancelled)
         if run is None:
             raise Stopped
         return run
@@ -90,9 +82,9 @@ class Trial:
     def once(self, measurement: Callable[..., T], **how: Any) -> T:
         """``measurement(self, **how)``, made once for all claims that rest on it."""
         key = measurement.__name__, repr(how)
-        if key not in self._measured:
-            self._measured[key] = measurement(self, **how)
-        return self._measured[key]
+        if key not in self.measured:
+            self.measured[key] = measurement(self, **how)
+        return self.measured[key]
 
 
 def passage(engine: Engine, tokens: int) -> str:

@@ -31,9 +31,8 @@ def arrivals(
     arrived, take no time and are left out.
 
     Setting ``cancelled`` ends it after the step under way; the last step then reports that the requests have ended.
-
-    Raises:
-        LabError: one of the requests can never be decoded, or the synthetic drafter is asked for. None is begun then.
+    Raises LabError: one of the requests can never be decoded, or the synthetic drafter is asked for. None is begun
+    then.
     """
     if config.speculative == "synthetic":
         raise ConfigError(

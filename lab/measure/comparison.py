@@ -52,10 +52,9 @@ def compare(
         cancelled: once set, the run under way ends and is not yielded, and no other begins.
         watch: called with the number of tokens that the run under way has so far.
 
-    Raises:
-        ConfigError: not two to five settings, nothing to time, or a setting that this engine cannot have.
-        PromptError: a prompt that cannot be decoded.
-        LabError: a run failed, or part of its setting was given up. As with the others, the setting is named.
+    Raises ConfigError: not two to five settings, nothing to time, or a setting that this engine cannot have;
+    PromptError: a prompt that cannot be decoded; LabError: a run failed, or part of its setting was given up. As with
+    the others, the setting is named.
     """
     refuse(configs, sampling, repeats)
     cases = {name: Case(engine, prompt, config, sampling) for name, config in configs.items()}

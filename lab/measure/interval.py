@@ -85,8 +85,7 @@ def bootstrap(
         columns: each with one entry per prompt.
         figure: called with the sum of each column: single numbers, or arrays of one number per resample.
 
-    Raises:
-        ValueError: no samples, columns of several lengths, or no figure of all samples.
+    Raises ValueError: no samples, columns of several lengths, or no figure of all samples.
     """
     samples = [np.asarray(column, dtype=float) for column in columns]
     n = len(samples[0])
@@ -119,10 +118,7 @@ def median_interval(values: Sequence[float]) -> Interval:
 
     Each value is as likely to be below the median as above it, whatever their distribution: how many may be left out at
     either end follows from the binomial distribution. Fewer than six are too few for that: then the interval runs from
-    the least of them to the greatest. A single value has none.
-
-    Raises:
-        ValueError: no values.
+    the least of them to the greatest. A single value has none. Raises ValueError: no values.
     """
     ordered, n = sorted(map(float, values)), len(values)
     if n == 0:
@@ -153,9 +149,7 @@ def factor_interval(factors: Sequence[float]) -> Interval:
     logarithms.
 
     It assumes that these are normally distributed, which the bootstrap does not, and therefore works from two on.
-
-    Raises:
-        ValueError: no factors.
+    Raises ValueError: no factors.
     """
     logs = np.log(factors)
     if not len(logs):

@@ -90,12 +90,8 @@ def decode(
     cancelled: threading.Event | None = None,
     watch: Callable[[int], None] = lambda tokens: None,
 ) -> Run | None:
-    """A ``sound`` run, or None once ``cancelled`` is set. ``watch`` gets the number of tokens so far.
-
-    Raises:
-        PromptError: a prompt that cannot be decoded.
-        LabError: see ``sound``.
-    """
+    """A ``sound`` run, or None once ``cancelled`` is set. ``watch`` gets the number of tokens so far. Raises
+    PromptError: a prompt that cannot be decoded; LabError: see ``sound``."""
     [run] = _watched([engine.stream(prompt, config, sampling, cancelled=cancelled)], watch)
     return None if cancelled and cancelled.is_set() else sound(run, engine)
 
@@ -128,8 +124,7 @@ def finish(
         The runs, and the seconds they took together from when all were queued. Nothing is computed before that, and
         reading a long prompt takes the host milliseconds in which a GPU would idle.
 
-    Raises:
-        LabError: one of them failed, or part of its setting was given up.
+    Raises LabError: one of them failed, or part of its setting was given up.
     """
     begins = [engine.prepare(one.prompt, config, one.sampling, cancelled=cancelled) for one in requests]
     submitted = [request for begin in begins for request in begin()]
@@ -163,10 +158,8 @@ def make_ready(engine: Engine, config: EngineConfig, longest: int) -> None:
 def refuse_failure(run: Run, engine: Engine) -> None:
     """Refuse a run for which ``engine`` did not do what its setting says.
 
-    Without a C compiler it did: torch then computes all of an engine's runs alike.
-
-    Raises:
-        LabError: it failed, or part of its setting was given up.
+    Without a C compiler it did: torch then computes all of an engine's runs alike. Raises LabError: it failed, or part
+    of its setting was given up.
     """
     start = f"decoding {run.prompt[:40]!r}"
     if run.reason == "error":
@@ -177,11 +170,8 @@ def refuse_failure(run: Run, engine: Engine) -> None:
 
 
 def sound(run: Run, engine: Engine) -> Run:
-    """The run itself, if it did what its setting says and has a time between tokens.
-
-    Raises:
-        LabError: see ``refuse_failure``; or it has only one token.
-    """
+    """The run itself, if it did what its setting says and has a time between tokens. Raises LabError: see
+    ``refuse_failure``; or it has only one token."""
     refuse_failure(run, engine)
     if len(run.token_ids) < 2:
         raise LabError(f"{run.prompt[:40]!r} leaves the model room for one token only. Shorten the prompt.")

@@ -69,8 +69,7 @@ def fit_power(
         consecutive: the points were measured one after another in one run, so that what slows one down also slows its
             neighbours. They then count as ``worth`` says.
 
-    Raises:
-        ValueError: fewer than five points, all at one x, or an x that is not above 0.
+    Raises ValueError: fewer than five points, all at one x, or an x that is not above 0.
     """
     xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     if len(xs) < MIN_POINTS or np.ptp(xs) == 0 or xs.min() <= 0:
@@ -166,13 +165,9 @@ def measure_growth(
     cancelled: threading.Event,
     watch: Callable[[str, int], None] = lambda name, tokens: None,
 ) -> dict[str, StepTimes]:
-    """Decode greedily with and without a cache; ``watch`` is told which has how many tokens. Empty if cancelled.
-
-    Raises:
-        ConfigError: too few tokens to draw a curve through.
-        PromptError: a prompt that cannot be decoded.
-        LabError: a run failed.
-    """
+    """Decode greedily with and without a cache; ``watch`` is told which has how many tokens. Empty if cancelled. Raises
+    ConfigError: too few tokens to draw a curve through; PromptError: a prompt that cannot be decoded; LabError: a run
+    failed."""
     least = MIN_POINTS * TOGETHER + 1  # the prefill gives the first
     if max_tokens < least:
         raise ConfigError(f"To see times grow takes {least} tokens or more, not {max_tokens}.")

@@ -1,15 +1,16 @@
-"""The likelihood of a given text under a given setting (teacher forcing).
+"""The likelihood of a given text under a given setting (teacher forcing), and the error of each KV format in it.
 
-The text goes through the engine's own forward pass, and keys and values through its own
-storage: each token sees the stored, perhaps quantised, keys and values of itself and of all
-tokens before it, as it does in decoding. All of it is computed by what computes a run's steps
-after the prompt. The prompt itself a run may have read by another attention, which differs by
-rounding (``EngineConfig.prefill_attention``).
+The text goes through the engine's own forward pass, and keys and values through its own storage: each token sees the
+stored, perhaps quantised, keys and values of itself and of all tokens before it, as it does in decoding. All of it is
+computed by what computes a run's steps after the prompt. The prompt itself a run may have read by another attention,
+which differs by rounding (``EngineConfig.prefill_attention``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 
@@ -18,7 +19,8 @@ from lab.config import EngineConfig
 from lab.engine.engine import Engine
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable
-from lab.kv_cache.formats import KVStorage
+from lab.kv_cache.formats import FORMATS, KVStorage, bytes_per_token
+from lab.measure.interval import Interval, ratio_interval
 
 CHUNK = 256
 """Tokens per forward pass; more would only take more memory."""
@@ -52,7 +54,7 @@ def log_probabilities(
     table, chunk, sdpa = None, len(ids), config.prefill_attention
     if config.kv_cache:
         blocks = -(-len(ids) // config.block_size)
-        table = BlockTable(BlockPool(blocks, config.block_size), 0, _ignore, paged=config.paged)
+        table = BlockTable(BlockPool(blocks, config.block_size), 0, lambda *_, **__: None, paged=config.paged)
         table.allocate_slots(len(ids))
         storage = storage or new_storage(engine, config, blocks * config.block_size)
         chunk, sdpa = CHUNK, "auto"
@@ -73,5 +75,89 @@ def surprise(log_p: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
     return -log_p.gather(-1, token_ids[:, None])[:, 0]
 
 
-def _ignore(*_: object, **__: object) -> None:
-    """Events of the scorer's blocks are not recorded."""
+# -- formats ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FormatError:
+    """One format against the model's own dtype ("auto").
+
+    Attributes:
+        key_error, value_error: ||stored - computed|| / ||computed|| (Frobenius) over all layers, heads and
+            tokens, of the keys (rotary embedding applied) and values that "auto" computes.
+        bytes_per_token: scales included, all layers.
+        bytes_ratio: those of "auto" / its own.
+        perplexity: exp of the mean surprise.
+        perplexity_ratio: its own / that of "auto".
+        kl: mean KL("auto" || format) of next-token distributions, nats per token.
+    """
+
+    kv_dtype: str
+    key_error: float
+    value_error: float
+    bytes_per_token: int
+    bytes_ratio: float
+    perplexity: float
+    perplexity_ratio: Interval
+    kl: Interval
+
+
+def kv_errors(engine: Engine, windows: list[list[int]], report: Callable[[str], None]) -> list[FormatError]:
+    """Every format on the same windows of token ids, each at least two tokens long and at most the model's context:
+    read from an empty cache, the first token given and all others scored."""
+    configs = {form: EngineConfig(kv_dtype=form) for form in FORMATS}
+    surprises = {form: [0.0] * len(windows) for form in FORMATS}  # one sum per window
+    divergences = {form: [0.0] * len(windows) for form in FORMATS}
+    squares = {form: torch.zeros(2, 2, dtype=torch.float64) for form in FORMATS}
+    for window, ids in enumerate(windows):
+        tokens, start, size = len(ids) - 1, 1, EngineConfig().block_size
+        storages = {form: new_storage(engine, config, -(-tokens // size) * size) for form, config in configs.items()}
+        passes = [log_probabilities(engine, ids, config, storages[form]) for form, config in configs.items()]
+        for chunk in zip(*passes, strict=True):
+            written = torch.tensor(ids[start : start + len(chunk[0])], device=chunk[0].device)
+            start += len(written)
+            for form, log_q in zip(FORMATS, chunk, strict=True):
+                surprises[form][window] += surprise(log_q, written).sum().item()
+                divergences[form][window] += divergence(chunk[0], log_q).sum().item()
+        for form in FORMATS:
+            squares[form] += storing_squares(storages["auto"], new_storage(engine, configs[form], tokens), tokens)
+        if (window + 1) % 20 == 0 or window + 1 == len(windows):
+            report(f"  window {window + 1} of {len(windows)} read")
+
+    model, counts = engine.target, [len(ids) - 1 for ids in windows]
+    shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim, "dtype": model.dtype}
+    native = bytes_per_token("auto", **shape)
+    rows = []
+    for form in FORMATS:
+        off, whole = squares[form].sqrt().tolist()
+        more = [own - auto for own, auto in zip(surprises[form], surprises["auto"], strict=True)]
+        rows.append(
+            FormatError(
+                kv_dtype=form,
+                key_error=off[0] / whole[0],
+                value_error=off[1] / whole[1],
+                bytes_per_token=bytes_per_token(form, **shape),
+                bytes_ratio=native / bytes_per_token(form, **shape),
+                perplexity=math.exp(sum(surprises[form]) / sum(counts)),
+                perplexity_ratio=ratio_interval(more, counts).map(math.exp),
+                kl=ratio_interval(divergences[form], counts),
+            )
+        )
+    return rows
+
+
+@torch.inference_mode()
+def storing_squares(native: KVStorage, other: KVStorage, tokens: int) -> torch.Tensor:
+    """Store in ``other`` what ``native`` holds in its first slots, and compare.
+
+    Returns:
+        [2, 2] float64 on the CPU: sums of squares of the error and of what was stored; of keys and of values.
+    """
+    sums = torch.zeros(2, 2, dtype=torch.float64)
+    for source, layer in zip(native.layers, other.layers, strict=True):
+        key, value = source.read(slice(0, tokens))
+        layer.write(torch.arange(tokens, device=key.device), key, value)
+        for i, (stored, x) in enumerate(zip(layer.read(slice(0, tokens)), (key, value), strict=True)):
+            sums[0, i] += (stored.double() - x.double()).square().sum().cpu()
+            sums[1, i] += x.double().square().sum().cpu()
+    return sums

@@ -26,11 +26,8 @@ SCARCITY = 3
 
 
 def serve(engine: Engine, requests: Sequence[PlannedRequest], config: EngineConfig, *, max_num_seqs: int) -> Figures:
-    """All requests, arriving together, on a fresh engine that has captured its steps.
-
-    Raises:
-        LabError: see ``finish`` and ``served``.
-    """
+    """All requests, arriving together, on a fresh engine that has captured its steps. Raises LabError: see ``finish``
+    and ``served``."""
     fresh = engine.clone(max_num_seqs=max_num_seqs)
     most = longest(engine, (one.prompt for one in requests)) + max(one.sampling.max_tokens for one in requests)
     fresh.warm_up(config, sequences=min(max_num_seqs, len(requests)), longest=min(most, engine.context_length))
@@ -38,11 +35,8 @@ def serve(engine: Engine, requests: Sequence[PlannedRequest], config: EngineConf
 
 
 def served(runs: Sequence[Run], seconds: float) -> Figures:
-    """Throughput, latencies and sequences in flight of runs that took ``seconds`` together.
-
-    Raises:
-        LabError: none gave more than one token.
-    """
+    """Throughput, latencies and sequences in flight of runs that took ``seconds`` together. Raises LabError: none gave
+    more than one token."""
     ttft = [run.metrics.ttft_ms for run in runs]
     gaps = [gap for run in runs for gap in inter_token_ms(run.events)]
     if not gaps:

@@ -161,11 +161,7 @@ def refuse_cut(engine: Engine, prompts: Iterable[str], max_tokens: int) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file.
-
-    Raises:
-        LabError: it cannot be read, is not UTF-8, or holds nothing.
-    """
+    """The text of a UTF-8 file. Raises LabError: it cannot be read, is not UTF-8, or holds nothing."""
     try:
         text = path.read_text("utf-8-sig")  # some editors begin a file with a byte order mark
     except OSError as error:

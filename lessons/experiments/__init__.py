@@ -1,37 +1,16 @@
-"""Experiments of lessons: one file per kind."""
+"""The experiments of a lesson's preset, and how certain their figures are."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from lessons.experiments.base import Experiment, Load, Measured, Part, Watch, Work, spoken, whole
+from lessons.experiments.base import Experiment, Part
 from lessons.experiments.batches import Batches
 from lessons.experiments.caches import Formats, Models
 from lessons.experiments.growth_experiments import Growth
 from lessons.experiments.rules import Rules
 from lessons.experiments.runs import Runs
-
-__all__ = [
-    "FITTED",
-    "WORKED_OUT",
-    "Batches",
-    "Experiment",
-    "Formats",
-    "Growth",
-    "Load",
-    "Measured",
-    "Models",
-    "Part",
-    "Preset",
-    "Rules",
-    "Runs",
-    "Watch",
-    "Work",
-    "by_repeat",
-    "spoken",
-    "whole",
-]
 
 
 class Preset(Part):

@@ -112,7 +112,4 @@ class Experiment(Part, ABC):
     @abstractmethod
     def work(self, load: Load, cancelled: threading.Event, watch: Watch) -> Work:
         """Measure, one portion per ``yield``; what it returns in the end means nothing once ``cancelled`` is set.
-
-        Raises:
-            LabError: something in it cannot be done.
-        """
+        Raises LabError: something in it cannot be done."""

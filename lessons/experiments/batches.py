@@ -15,7 +15,6 @@ from lab.errors import LabError
 from lab.measure.measuring import RunTurn, finish, turns
 from lab.measure.throughput import Figures, served
 from lab.measure.workload import PlannedRequest, write
-from lab.trace.run import Run
 from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
 
 FIGURES = {
@@ -131,25 +130,18 @@ def serve(
     exist. Raises LabError as ``finish`` and ``served``."""
     fresh = engine.clone(max_num_seqs=at_once or len(jobs))
     if config.kv_cache and config.num_blocks is None:
-        config = replace(config, num_blocks=room(engine, jobs, config))
+        guesses = config.num_speculative_tokens if config.speculative != "off" else 0
+        prompts = (len(engine.tokenizer(job.prompt)["input_ids"]) for job in jobs)
+        longest = (tokens + job.sampling.max_tokens + guesses for tokens, job in zip(prompts, jobs, strict=True))
+        config = replace(config, num_blocks=sum(-(-length // config.block_size) for length in longest))
     most = sum(job.sampling.max_tokens for job in jobs)
     watched = {"cancelled": cancelled, "watch": lambda tokens: report(min(1.0, tokens / most))}
     runs, seconds = finish(fresh, jobs, config, **watched)
-    return {} if cancelled.is_set() else summary(runs, seconds)
-
-
-def room(engine: Engine, jobs: list[PlannedRequest], config: EngineConfig) -> int:
-    """Blocks in which all jobs fit at their longest, guesses included."""
-    guesses = config.num_speculative_tokens if config.speculative != "off" else 0
-    lengths = (len(engine.tokenizer(job.prompt)["input_ids"]) + job.sampling.max_tokens + guesses for job in jobs)
-    return sum(-(-length // config.block_size) for length in lengths)
-
-
-def summary(runs: list[Run], seconds: float) -> Figures:
-    """The figures of one batch."""
-    return {
+    if cancelled.is_set():
+        return {}
+    return served(runs, seconds) | {
         "requests": len(runs),
         "prompt_tokens": sum(len(run.prompt_token_ids) for run in runs),
         "cached_prompt_tokens": sum(run.metrics.cached_prompt_tokens for run in runs),
         "output_tokens": sum(len(run.token_ids) for run in runs),
-    } | served(runs, seconds)
+    }

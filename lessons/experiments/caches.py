@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from lab.kv_cache.formats import FORMATS, bytes_per_token
 from lab.measure.interval import Interval
-from lab.measure.kv_error import kv_errors
+from lab.measure.score import kv_errors
 from lab.measure.workload import write
 from lab.memory.model_memory import known_models
 from lessons.experiments.base import Experiment, Load, Measured, Name, Watch, Work

@@ -45,17 +45,14 @@ class Growth(Experiment):
 
     def work(self, load: Load, cancelled: threading.Event, watch: Watch) -> Work:
         def report(name: str, tokens: int) -> None:
-            words = name if name == CACHED else f"{name} a cache"
-            watch(f"{words}: {tokens} of {self.tokens} tokens", share(name, tokens / self.tokens))
+            words, done = name if name == CACHED else f"{name} a cache", tokens / self.tokens
+            # With a cache a run takes almost none of the time, without one it grows with the square.
+            share = 0.05 * done if name == CACHED else 0.05 + 0.95 * done**2
+            watch(f"{words}: {tokens} of {self.tokens} tokens", share)
 
         yield
         curves = measure_growth(load("matched"), self.prompt, self.tokens, cancelled=cancelled, watch=report)
         return Measured({own: figures(curves[name]) for own, name in NAMES.items()} if curves else {})
-
-
-def share(name: str, done: float) -> float:
-    """Share of the whole time: with a cache a run takes almost none, without one it grows with the square."""
-    return 0.05 * done if name == CACHED else 0.05 + 0.95 * done**2
 
 
 def fitted(one: Mapping[str, Any], exponent: float) -> list[float]:

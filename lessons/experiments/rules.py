@@ -87,37 +87,24 @@ class Rules(Experiment):
 
 
 def by_rule(rule: str, p: torch.Tensor, q: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The words that come out, and which of them are proposals that were kept.
+    """The words that come out, [n] int64, and which of them are proposals that were kept, [n] bool.
 
     Args:
         p, q: [words] float64.
         u: [3, n] float64 in [0, 1): for each proposal, each verdict, each redraw.
-
-    Returns:
-        [n] int64 and [n] bool.
     """
-    n = u.shape[1]
     if rule == "target_alone":
-        return draw(p, u[2]), torch.zeros(n, dtype=torch.bool)
+        return draw(p, u[2]), torch.zeros(u.shape[1], dtype=torch.bool)
     proposals = draw(q, u[0])
     if rule == "residual":  # the engine's own rule
-        rows = p.expand(n, 2, -1), q.expand(n, 1, -1)
-        verdict = rejection_sample(*rows, proposals[:, None], *_pair(u))
+        rows = p.expand(u.shape[1], 2, -1), q.expand(u.shape[1], 1, -1)
+        uniforms = u[1][:, None], u[2][:, None].expand(-1, 2)  # of the verdict, and of the token after it
+        verdict = rejection_sample(*rows, proposals[:, None], *uniforms)
         kept = verdict.accepted > 0
         return torch.where(kept, proposals, verdict.next_token), kept
     other = by_target if rule == "without_q" else with_target
     kept, words = other(Context(p, q), Draws(proposals, u[1], u[2]))
     return words, kept
-
-
-def _pair(u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The uniforms of one verdict and of the token after it, wherever it stands."""
-    return u[1][:, None], u[2][:, None].expand(-1, 2)
-
-
-def keeping(rule: str, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """The probability with which each word is kept when it is proposed. [words]."""
-    return p if rule == "without_q" else (p / q).clamp_max(1)
 
 
 def law_of(rule: str, p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, float]:
@@ -130,16 +117,12 @@ def law_of(rule: str, p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, f
 
 def parts_of(rule: str, p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Probabilities that each word is proposed and accepted, and that it replaces a rejected one; [words] each."""
-    kept = q * keeping(rule, p, q)
+    kept = q * (p if rule == "without_q" else (p / q).clamp_max(1))
     rejected = q - kept
-    if rule == "residual":
-        left = residual(p, q)
-        replaced = rejected.sum() * left / left.sum()
-    elif rule == "redrawn_from_p":
-        replaced = rejected.sum() * p
-    else:
-        replaced = p * (rejected / (1 - p)).sum() - p * rejected / (1 - p)
-    return kept, replaced
+    if rule == "without_q":
+        return kept, p * (rejected / (1 - p)).sum() - p * rejected / (1 - p)
+    weights = residual(p, q) if rule == "residual" else p
+    return kept, rejected.sum() * weights / weights.sum()
 
 
 def moved(p: torch.Tensor, q: torch.Tensor, to: float) -> torch.Tensor:

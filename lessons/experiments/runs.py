@@ -23,8 +23,7 @@ from lab.trace.verdict_rounding import RoundedVerdict, round_verdict
 from lab.util.messages import counted
 from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
 
-CONFIG = tuple(field.name for field in fields(EngineConfig))
-SAMPLING = tuple(field.name for field in fields(SamplingParams))
+CONFIG, SAMPLING = (tuple(field.name for field in fields(kind)) for kind in (EngineConfig, SamplingParams))
 MOST = 6
 
 OF_METRICS = tuple(
@@ -45,20 +44,11 @@ OTHERS = {
     "agreeing_tokens": "tokens at the beginning of the output that are those of the first setting's",
     "kept_share": "accepted of judged guesses",
     "overlap": "mean of sum min(p, q) over the places of these guesses, where it was recorded",
-    "refused_p": "of the first guess that was rejected: the target's probability (not where nothing is drawn)",
-    "refused_q": "the draft's",
-    "refused_u": "the number drawn",
-    "refused_ratio": "p / q; all four rounded, so that they show what was decided",
-    "kept_p": "of the first guess that was kept: the same",
-    "kept_q": "",
-    "kept_u": "",
-    "kept_ratio": "",
-    "close_p": "of the guess on which the verdict was closest, among those with p below q: the same",
-    "close_q": "",
-    "close_u": "",
-    "close_ratio": "",
+    **{f"{which}_{name}": "" for which in ("refused", "kept", "close") for name in ("p", "q", "u", "ratio")},
 }
-"""Other figures of a run."""
+"""Other figures of a run. Of a verdict, where anything is drawn: the target's probability, the draft's, the number that
+was drawn and p / q, rounded so that they show what was decided. It is that of the first guess that was rejected
+(refused) or kept, or the closest one among those with p below q."""
 OF_ROUNDS = {
     "gamma": "guesses of a full window",
     "acceptance": "accepted of judged guesses, in rounds of a full window",
@@ -87,14 +77,10 @@ class RunSetting(Part):
             raise ValueError("a setting is a mapping; {} has nothing of its own.")
         flat: dict[str, Any] = {"config": {}, "sampling": {}}
         for name, value in given.items():
-            if name in CONFIG:
-                flat["config"][name] = value
-            elif name in SAMPLING:
-                flat["sampling"][name] = value
-            elif name in ("prompt", "draft"):
-                flat[name] = value
-            else:
-                raise ValueError(f"there is no {name!r}; there are prompt, draft, {', '.join(CONFIG + SAMPLING)}.")
+            if name not in (known := ("prompt", "draft", *CONFIG, *SAMPLING)):
+                raise ValueError(f"there is no {name!r}; there are {', '.join(known)}.")
+            group = flat["config"] if name in CONFIG else flat["sampling"] if name in SAMPLING else flat
+            group[name] = value
         return flat
 
 
@@ -121,16 +107,13 @@ class Runs(Experiment):
         return self
 
     def config(self, name: str) -> EngineConfig:
-        """Raises ConfigError."""
         return EngineConfig(**self.settings[name].config)
 
     def how(self, name: str) -> SamplingParams:
-        """Raises ConfigError, or TypeError for a field that does not exist."""
         return SamplingParams(**{"seed": 1} | self.sampling | self.settings[name].sampling)
 
     def names(self) -> Mapping[str, Any]:
-        of_one = dict.fromkeys((*OF_METRICS, *OTHERS, *OF_ROUNDS))
-        return dict.fromkeys(self.settings, of_one)
+        return dict.fromkeys(self.settings, dict.fromkeys((*OF_METRICS, *OTHERS, *OF_ROUNDS)))
 
     def case(self, load: Load, name: str) -> Case:
         """Case that a setting decodes. A cache of one context is enough, and small enough to be seen block by block."""

@@ -20,8 +20,7 @@ from lab.memory.model_memory import known_models
 from tests.api.calls import PROMPT, ask
 from tests.coroutines import complete
 from visualize.api.endpoints import NAMES
-from visualize.assets import STATIC
-from visualize.compression import CHARTS, FOR_EVER
+from visualize.assets import CHARTS, FOR_EVER, STATIC
 from visualize.page_list import ABOUT, PAGES
 
 pytestmark = pytest.mark.slow
@@ -101,7 +100,7 @@ def test_the_calculator_agrees_with_the_memory_page(client: Client) -> None:
 
 def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:
     pytest.importorskip("mcp")
-    from mcp import ClientSession, McpError
+    from mcp import ClientSession
     from mcp.client.streamable_http import streamable_http_client
 
     async def use() -> None:
@@ -133,8 +132,6 @@ def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:
             assert json.loads(answer.content[0].text)["metrics"]["generated_tokens"] > 5
             answer = await session.call_tool("calculator", {"model": "gpt-2"})
             assert json.loads(answer.content[0].text)["parameters"] == known_models()["gpt-2"].parameters
-            with pytest.raises(McpError, match="a file, and none is taken here"):  # which ends no session
-                await session.call_tool("run", {"prompt": {"path": "/etc/passwd", "meta": {}}})
             for name, arguments in (("run", {"prompt": ""}), ("run", {"prompt": 1}), ("nothing", {})):
                 answer = await session.call_tool(name, arguments)
                 assert answer.isError

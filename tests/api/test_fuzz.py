@@ -53,7 +53,7 @@ SOUND = {
 }
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_any_argument_gets_an_answer_or_an_explanation(
     server: str, parameters: dict[str, dict[str, dict[str, Any]]], data: st.DataObject
@@ -86,7 +86,7 @@ BODIES = st.one_of(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(
     address=st.sampled_from(ADDRESSES),
     body=BODIES,
@@ -98,7 +98,7 @@ def test_any_body_at_any_route_gets_no_server_error(server: str, address: str, b
     assert len(answer) < 1000
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_any_value_sent_as_by_a_page_is_accepted_or_refused_with_a_reason(
     server: str, events: list[dict[str, Any]], data: st.DataObject

@@ -26,8 +26,6 @@ def test_a_shutdown_is_reported_to_callers_and_uploads_are_deleted(
     assert list(sent.rglob("a.json"))
     (folder,) = sent.glob("decode-lab-uploads-*")
     assert folder.stat().st_mode & 0o777 == 0o700, "nobody else on this machine can read it"
-    stream = {"Accept": "text/event-stream, application/json"}
-    listening = urllib.request.urlopen(urllib.request.Request(f"{server}/gradio_api/mcp/", headers=stream))
     calls = [hung_on(server, "run", FOREVER) for _ in range(3)]
     with ThreadPoolExecutor() as callers:
         answers = [callers.submit(call.read) for call in calls]
@@ -35,7 +33,6 @@ def test_a_shutdown_is_reported_to_callers_and_uploads_are_deleted(
         process.send_signal(signal.SIGTERM)
         for answer in answers:  # of one call under way, and of two that wait
             assert b"The server is shutting down." in answer.result()
-    assert listening.read() == b"", "an MCP client's own stream ends, too, and is not broken off"
     assert process.wait(30) == 0
     assert not folder.exists()
 

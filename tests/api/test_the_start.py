@@ -52,7 +52,6 @@ httpx.Client.request = asking
     ("number", "when"),
     [
         (signal.SIGINT, AS_SOON_AS_IT_SAYS_WHERE_IT_IS),
-        (signal.SIGTERM, WHEN_IT_ANSWERS_AND_HAS_NOT_SAID_SO),
         (signal.SIGHUP, WHEN_IT_ANSWERS_AND_HAS_NOT_SAID_SO),  # its terminal was closed
     ],
 )

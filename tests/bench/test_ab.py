@@ -9,11 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from lab import ConfigError, EngineConfig, LabError, Run, SamplingParams
-from lab.bench import ab_test as bench
-from lab.bench.ab_test import Sample, SideMetrics, format_ab, measure_sample, run_ab, summarise
-from lab.measure.difference import common_length
-from lab.trace.events import FellBack
+from lab import ConfigError, EngineConfig, LabError, SamplingParams
+from lab.bench import quality_bench as bench
+from lab.bench.quality_bench import Sample, SideMetrics, format_ab, measure_sample, run_ab, summarise
 from lab.trace.run import AcceptanceStats as Stats
 from lab.trace.run import acceptance_stats
 from tests import tiny_models
@@ -122,11 +120,6 @@ def test_a_and_b_alternate_and_each_repeat_has_a_seed_of_its_own(lab, monkeypatc
     assert turns[6:] == [(False, True), (True, True)]  # greedy texts, to be compared
 
 
-def test_the_common_length_ends_at_the_first_difference() -> None:
-    assert common_length([1, 2, 3], [1, 2, 4]) == common_length([1, 2], [1, 2, 4]) == 2
-    assert common_length([5], [1]) == 0
-
-
 def side(stats: Stats, *times: float) -> SideMetrics:
     return SideMetrics(*(times or (1, 1, 1)), stats)
 
@@ -162,16 +155,6 @@ def test_a_prompt_counts_by_its_draft_tokens() -> None:
     assert metrics["draft_acceptance_rate"]["a"]["value"] == 0
     assert metrics["draft_acceptance_rate"]["ratio"] is None
     assert metrics["mean_acceptance_length"]["ratio"]["value"] == pytest.approx(2.8)
-
-
-@pytest.mark.parametrize(("how", "message"), [("error", "failed: It broke"), ("fall", "without its drafter: It broke")])
-def test_a_run_that_failed_or_fell_back_is_not_measured(lab, monkeypatch, how, message) -> None:
-    run = lab.generate("A fox", PLAIN, SamplingParams(max_tokens=3))
-    end = replace(run.finished, reason="error", message="It broke.") if how == "error" else run.finished
-    fallen = [FellBack(t_ms=1.0, part="drafter", reason="It broke.")] if how == "fall" else []
-    monkeypatch.setattr(lab, "generate", lambda *_: Run([*run.events[:-1], *fallen, end]))
-    with pytest.raises(LabError, match=message):
-        run_ab(lab, PLAIN, PLAIN, PROMPTS, SamplingParams(max_tokens=4), repeats=1, report=print)
 
 
 FEW = EngineConfig(paged=True, num_blocks=2, block_size=16)

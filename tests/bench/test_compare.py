@@ -17,7 +17,7 @@ from lab.measure.comparison import compare, summarise, typical
 from lab.measure.difference import first_difference
 from lab.measure.measuring import Spread, turns
 from lab.measure.scaling_fit import CACHED, TOGETHER, UNCACHED, measure_growth
-from lab.trace.events import Committed, FellBack, Judged, Proposed
+from lab.trace.events import Committed, FellBack
 from lab.trace.run import Run
 from tests import tiny_models
 from visualize.reduce import compare_report as comparison
@@ -50,11 +50,10 @@ def test_every_setting_runs_equally_often_in_a_changing_order():
 
 
 def test_runs_use_their_own_settings_and_greedy_outputs_are_the_same(engine):
-    told = []
+    """No stop string ends an output early: that setting would be compared on less work than the others."""
+    told, asked = [], replace(SAMPLING, stop=(engine.generate(PROMPT, EngineConfig(), SAMPLING).text[2:4],))
     runs = {name: [] for name in CONFIGS}
-    for turn, run in compare(
-        engine, PROMPT, CONFIGS, SAMPLING, 2, watch=lambda turn, tokens: told.append((turn, tokens))
-    ):
+    for turn, run in compare(engine, PROMPT, CONFIGS, asked, 2, watch=lambda turn, tokens: told.append((turn, tokens))):
         assert run.config == CONFIGS[turn.name]
         assert len(run.token_ids) == (24 if turn.repeat else 16)
         assert told[-1] == (turn, len(run.token_ids))
@@ -81,29 +80,11 @@ def test_speed_ups_compare_runs_of_the_same_repeat(engine):
     assert summaries["a"].tokens_per_second == Spread(125.0, 150.0, 175.0)
     assert typical([faster, slow, fast]) is fast
     assert typical([faster, slow]) is slow
-
-
-def test_stop_strings_do_not_end_an_output_early(engine):
-    """A setting whose run stopped early would be compared on less work than the others."""
-    written = engine.generate(PROMPT, EngineConfig(), SAMPLING).text
-    asked = replace(SAMPLING, stop=(written[2:4],))
-    runs = [run for turn, run in compare(engine, PROMPT, CONFIGS, asked, 1) if turn.repeat]
-    assert [len(run.token_ids) for run in runs] == [24] * len(CONFIGS)
-
-
-def test_acceptance_is_counted_over_all_proposals(engine):
-    """A run without proposals says nothing about acceptance, and long runs say more than short ones."""
-    config = CONFIGS["draft"]
-    short, long = (
-        engine.generate(PROMPT, config, SamplingParams(max_tokens=tokens, seed=3, temperature=0.9))
-        for tokens in (5, 40)
-    )
-    none = Run([event for event in short.events if not isinstance(event, (Proposed, Judged))])
-    proposed = [sum(isinstance(event, Proposed) for event in run.events) for run in (short, long)]
-    right = [run.metrics.draft_acceptance_rate * count for run, count in zip((short, long), proposed, strict=True)]
-    found = summarise({"draft": [none, short, long], "none": [none]})
-    assert found["draft"].acceptance == pytest.approx(sum(right) / sum(proposed))
-    assert found["none"].acceptance is None
+    paces = {"first": (2, 2), "slower": (4, 4.1), "faster": (1, 1.02), "either": (1.9, 2.2)}
+    runs = {name: [timed(engine, pace) for pace in some] for name, some in paces.items()}
+    clear = {name: summary.clear for name, summary in summarise(runs).items()}
+    assert clear == {"first": True, "slower": True, "faster": True, "either": False}
+    assert not any(summary.clear for summary in summarise({name: some[:1] for name, some in runs.items()}).values())
 
 
 def timed(engine, pace: float) -> Run:
@@ -115,14 +96,6 @@ def timed(engine, pace: float) -> Run:
             place += 1
             events[i] = replace(event, t_ms=pace * place)
     return Run(events)
-
-
-def test_a_setting_is_clearly_faster_or_slower_only_if_all_likely_factors_are_on_one_side(engine):
-    paces = {"first": (2, 2), "slower": (4, 4.1), "faster": (1, 1.02), "either": (1.9, 2.2)}
-    runs = {name: [timed(engine, pace) for pace in some] for name, some in paces.items()}
-    clear = {name: summary.clear for name, summary in summarise(runs).items()}
-    assert clear == {"first": True, "slower": True, "faster": True, "either": False}
-    assert not any(summary.clear for summary in summarise({name: some[:1] for name, some in runs.items()}).values())
 
 
 def test_a_cancelled_comparison_yields_no_partial_run(engine):
@@ -139,6 +112,9 @@ def test_a_cancelled_comparison_yields_no_partial_run(engine):
     assert [turn.number for turn, _ in steps] == [1, 2, 3, 4]
 
 
+ONE, EARLY = {"default": EngineConfig()}, EngineConfig(speculative="early_exit", early_exit_layer=99)
+
+
 @pytest.mark.parametrize(
     ("changes", "kind", "says"),
     [
@@ -149,12 +125,14 @@ def test_a_cancelled_comparison_yields_no_partial_run(engine):
         ({"repeats": 0}, ConfigError, "at least one repeat"),
         ({"prompt": ""}, PromptError, r"^The prompt is empty"),  # not blamed on a setting
         ({"prompt": "x" * (tiny_models.CONTEXT - 1)}, LabError, "one token only"),
+        ({"configs": ONE | {"odd": EARLY}}, ConfigError, "^odd: early_exit_layer=99"),
+        ({"configs": ONE | {"odd": EngineConfig(num_blocks=1)}}, PromptError, r"^odd: \d+ tokens .* the pool has 1"),
     ],
 )
-def test_invalid_comparisons_are_refused_with_the_reason(engine, changes, kind, says):
+def test_invalid_comparisons_are_refused_before_the_first_run_with_the_reason(engine, changes, kind, says):
     asked = {"prompt": PROMPT, "configs": CONFIGS, "sampling": SAMPLING, "repeats": 1} | changes
     with pytest.raises(kind, match=says):
-        list(compare(engine, **asked))
+        next(compare(engine, **asked))
 
 
 def test_a_run_that_fell_back_from_its_setting_is_not_compared(engine, monkeypatch):
@@ -189,29 +167,10 @@ def test_without_a_compiler_settings_are_compared_as_torch_computes_them(monkeyp
         list(compare(engine, PROMPT, CONFIGS, SAMPLING, 1))
 
 
-@pytest.mark.parametrize(
-    ("config", "kind", "says"),
-    [
-        (EngineConfig(speculative="early_exit", early_exit_layer=99), ConfigError, "^odd: early_exit_layer=99"),
-        (EngineConfig(num_blocks=1), PromptError, r"^odd: \d+ tokens .* the pool has 1"),
-    ],
-)
-def test_an_impossible_setting_is_named(engine, config, kind, says):
-    with pytest.raises(kind, match=says):
-        list(compare(engine, PROMPT, {"default": EngineConfig(), "odd": config}, SAMPLING, 1))
-
-
-def test_what_does_not_fit_is_refused_before_the_first_run(engine):
-    configs = CONFIGS | {"small": EngineConfig(paged=True, block_size=4, num_blocks=8)}
-    runs = compare(engine, PROMPT, configs, replace(SAMPLING, max_tokens=60), 1)
-    with pytest.raises(PromptError, match=r"^small: .* the pool has 8"):
-        next(runs)
-
-
 # -- growth ----------------------------------------------------------------------------------
 
 
-def test_both_runs_are_timed_over_the_same_lengths(engine):
+def test_both_runs_are_timed_over_the_same_lengths_unless_cancelled_or_too_short(engine):
     told = []
     curves = measure_growth(
         engine, PROMPT, 61, cancelled=threading.Event(), watch=lambda name, tokens: told.append((name, tokens))
@@ -222,9 +181,6 @@ def test_both_runs_are_timed_over_the_same_lengths(engine):
         assert len(curves[name].medians[0]) == 60 // TOGETHER
         assert min(curves[name].ms) > 0
         assert (name, 61) in told
-
-
-def test_growth_can_be_cancelled_and_refuses_too_few_tokens(engine):
     cancelled = threading.Event()
     assert measure_growth(engine, PROMPT, 60, cancelled=cancelled, watch=lambda *_: cancelled.set()) == {}
     with pytest.raises(ConfigError, match="takes 51 tokens or more, not 30"):

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lab import load_engine
 from lab.config import EngineConfig, SamplingParams
 from lab.measure.difference import Difference, draws, first_difference, first_differences, read_again
 from lab.trace.events import Committed
@@ -66,21 +65,6 @@ def test_places_far_apart_are_read_in_one_go(engine, monkeypatch):
     assert {place: p[run.token_ids[place]].item() for place, p in again.items()} == pytest.approx(
         {place: probabilities(run)[place] for place in (2, 20, 35)}, abs=1e-4
     )
-
-
-@pytest.mark.slow
-def test_margins_of_the_embedded_pair_in_int4_are_those_of_its_runs():
-    """By the step in C, where a token gives the same bits alone and among many."""
-    engine = load_engine()
-    sampling = SamplingParams(max_tokens=150, ignore_eos=True)
-    prompt = "In the middle of a dark forest stood a little house, and"
-    runs = {kv: engine.generate(prompt, EngineConfig(kv_dtype=kv), sampling) for kv in ("auto", "int4")}
-    found = first_differences(engine, runs)[("auto", "int4")]
-    for run, choice in zip(runs.values(), (found.a, found.b), strict=True):
-        again = read_again(engine, run, [found.place])[found.place]
-        assert again[run.token_ids[found.place]].item() == pytest.approx(choice.p, abs=1e-6)
-        assert 0 <= choice.margin <= choice.p <= 1
-        assert choice.other_p <= choice.p - choice.margin + 1e-6
 
 
 def test_only_pairs_that_differ_are_reported(engine):

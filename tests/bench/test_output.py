@@ -15,7 +15,7 @@ import torch
 from lab import EngineConfig
 from lab.backends.cpu.native_model import native_step
 from lab.bench import __main__ as command
-from lab.bench import ab_test, step_times
+from lab.bench import quality_bench, step_times
 from lab.bench.output import format_table, write
 from lab.claims import report
 from lab.errors import LabError
@@ -72,16 +72,6 @@ def test_measurements_are_printed_and_written_with_what_the_engine_gave_up(bench
         assert (record["bench"], record["rows"], record["fell_back"]) == ("roofline", [1.5], said)
         lines = [*said, "half of it", "", "p − q, γ = 4", "", f"written to {out}"]
         assert capsys.readouterr().out.splitlines() == lines
-
-
-@pytest.mark.parametrize("tty", [False, True])
-def test_loading_shows_its_progress_on_a_terminal_only(bench, measured, monkeypatch, tmp_path, tty) -> None:
-    """In a log every state of a bar would stay."""
-    silenced: list[int] = []
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: tty)
-    monkeypatch.setattr(command.transformers_logging, "disable_progress_bar", lambda: silenced.append(1))
-    assert bench("roofline", "--json", tmp_path / "out.json") == 0
-    assert silenced == [1] * (not tty)
 
 
 def test_a_file_that_cannot_be_written_is_reported_before_measuring_if_possible(
@@ -219,8 +209,8 @@ def test_more_tokens_than_the_context_leaves_are_refused(bench, tmp_path, capsys
 def test_a_file_of_prompts_has_one_a_line_and_no_byte_order_mark(bench, monkeypatch, tmp_path) -> None:
     """The mark, which some editors write, would be a token of the first prompt. Other separators are text."""
     asked = {}
-    monkeypatch.setattr(ab_test, "run_ab", lambda engine, **options: asked.update(options) or {})
-    monkeypatch.setattr(ab_test, "format_ab", lambda result: "")
+    monkeypatch.setattr(quality_bench, "run_ab", lambda engine, **options: asked.update(options) or {})
+    monkeypatch.setattr(quality_bench, "format_ab", lambda result: "")
     (file := tmp_path / "prompts.txt").write_bytes("\ufeffThe king\r\n \r\nA\u2028fox\x0c".encode())
     how = ("--b", "kv_dtype=int8", "--temperature", "0.5", "--repeats", "2")
     assert bench("ab", *how, "--prompts", file, "--json", tmp_path / "ab.json") == 0

@@ -99,13 +99,6 @@ def test_negating_a_difference_mirrors_its_interval(prompts) -> None:
     assert (other.value, other.low, other.high) == pytest.approx((-one.value, -one.high, -one.low))
 
 
-def test_a_function_of_several_sums_has_an_interval() -> None:
-    """A ratio of ratios, as for the acceptance of two drafts."""
-    columns = [1.0, 2, 3, 4, 5, 6], [2.0, 4, 6, 8, 10, 12], [1.0] * 6, [1.0] * 6
-    sure = bootstrap(columns, lambda a, b, c, d: a / b / (c / d))
-    assert (sure.value, sure.low, sure.high) == pytest.approx((0.5, 0.5, 0.5))
-
-
 def test_a_resample_without_a_figure_might_be_anywhere() -> None:
     """Of one in a hundred nothing is known: both ends are further out than if those were known to be at one of them."""
     samples = [np.random.default_rng(0).normal(0, 1, 12), np.ones(12)]
@@ -120,11 +113,6 @@ def test_a_resample_without_a_figure_might_be_anywhere() -> None:
         assert found.low <= plain.low
         assert found.high >= plain.high
         assert (found.low, found.high) != (plain.low, plain.high)
-
-
-def test_map_transforms_the_value_and_both_ends() -> None:
-    assert Interval(0.0, -1.0, 1.0).map(math.exp) == Interval(1.0, math.exp(-1), math.e)
-    assert Interval(0.0, None, None).map(math.exp) == Interval(1.0, None, None)
 
 
 def test_closed_forms_agree_with_the_tables() -> None:

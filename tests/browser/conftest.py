@@ -52,13 +52,7 @@ QUIET = (
 
 def chromium() -> str:
     """CHROMIUM, else the first on the path, else Playwright's own; without one these tests fail."""
-    found = ensure_chromium.find()
-    if not found:
-        pytest.fail(
-            "No Chromium found. Install one (Debian: apt-get install chromium; anywhere: "
-            "python -m playwright install chromium), or set CHROMIUM to its path."
-        )
-    return found
+    return ensure_chromium.find() or pytest.fail("No Chromium found: tests/ensure_chromium.py installs one.")
 
 
 OUTSIDE = range(20_000, 32_000)
@@ -88,15 +82,10 @@ def started(
 ) -> Iterator[tuple[str, subprocess.Popen]]:
     """A running ``python app.py`` with these options and environment variables: its address and its process. Its
     output goes to ``log``. ``port`` 0: any free port. ``host``: the one in the address."""
-    port = free_port(port)
+    port, command = free_port(port), [sys.executable, "app.py", "--port"]
     with log.open("w") as out:
-        app = subprocess.Popen(
-            [sys.executable, "app.py", "--port", str(port), *options],
-            cwd=ROOT,
-            env=os.environ | ALWAYS | variables,
-            stdout=out,
-            stderr=out,
-        )
+        env = os.environ | ALWAYS | variables
+        app = subprocess.Popen([*command, str(port), *options], cwd=ROOT, env=env, stdout=out, stderr=out)
         try:
             _await_answers(log, lambda: app.poll() is None)
             yield f"http://{host}:{port}", app
@@ -123,9 +112,9 @@ def forking(
 
 
 @contextmanager
-def serving(log: Path, *options: str, port: int = 0, host: str = "127.0.0.1", **variables: str) -> Iterator[str]:
+def serving(log: Path, *options: str, **how: Any) -> Iterator[str]:
     """The address of such a process."""
-    with forking(log, *options, port=port, host=host, **variables) as (address, _):
+    with forking(log, *options, **how) as (address, _):
         yield address
 
 
@@ -296,6 +285,35 @@ def troubled(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
     logs every request that fails."""
     yield lambda at=server, **options: Lab(rooms.page(at, options), at)
     rooms.clear()
+
+
+@pytest.fixture(scope="session")
+def offline(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
+    """A browser without a network. A page of it stays open to keep its process, and thus the scripts of saved pages."""
+    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 720})
+    context.set_default_timeout(PATIENCE_MS)
+    empty = tmp_path_factory.mktemp("keeper") / "empty.html"
+    empty.write_text("<!doctype html>")
+    context.new_page().goto(empty.as_uri())
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def alone(offline: BrowserContext) -> Iterator[Page]:
+    """A page in it, when nothing is stored yet; it may log nothing, and request nothing but files that are there."""
+    page, complaints = offline.new_page(), []
+    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda asked: complaints.append(asked.url) if asked.url.startswith("http") else None)
+    page.on(
+        "requestfailed",  # or the page was left while it was still loading
+        lambda asked: complaints.append(asked.url) if asked.failure != "net::ERR_ABORTED" else None,
+    )
+    yield page
+    page.close()
+    offline.pages[0].evaluate("localStorage.clear()")
+    assert complaints == []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

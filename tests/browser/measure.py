@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
+from playwright.sync_api import Browser, CDPSession, sync_playwright
 
 from app import Engines  # before anything that imports torch: this leaves a core to the server
 from lab import Run
@@ -38,6 +38,8 @@ SETTLED = 1500
 """Milliseconds after which a browser has finished opening a page."""
 ENOUGH = 60
 """Instants a second that a run must have, to see how many of them are shown."""
+# Waited for within the page: Playwright's own waiting polls on every animation frame, which makes the browser draw
+# frames that nothing else asked for.
 COUNT = """() => {
   window.drawn = [];
   window.firstToken = 0;
@@ -52,27 +54,18 @@ COUNT = """() => {
 RUN = """() => new Promise((over) => {
   const clicked = performance.now();
   let began = 0;
-  new MutationObserver((_, observer) => {
-    if (document.body.classList.contains("running")) return (began ||= performance.now());
-    if (!began) return;
-    observer.disconnect();
-    over({ clicked, began, ended: performance.now() });
+  new MutationObserver(() => {
+    if (document.body.classList.contains("running")) began ||= performance.now();
+    else if (began) over({ clicked, began, ended: performance.now() });
   }).observe(document.body, { attributes: true, attributeFilter: ["class"] });
   document.querySelector("#run").click();
 })"""
-"""A whole run, waited for within the page: Playwright's own waiting polls on every animation frame, which makes
-the browser draw frames that nothing else asked for."""
-
 PLAY = """() => new Promise((over) => {
   const stage = document.querySelector(".stage");
-  new MutationObserver((_, observer) => {
-    if (stage.dataset.seq !== document.querySelector(".bar").max) return;
-    observer.disconnect();
-    over();
-  }).observe(stage, { attributes: true, attributeFilter: ["data-seq"] });
+  new MutationObserver(() => stage.dataset.seq === document.querySelector(".bar").max && over()).observe(
+    stage, { attributes: true, attributeFilter: ["data-seq"] });
   document.querySelector("[data-do=play]").click();
 })"""
-"""A run played to its end, waited for in the same way."""
 
 
 class Watch:
@@ -82,9 +75,14 @@ class Watch:
         self._browser, self._server = browser, server
 
     def open(self, **link: Any) -> tuple[Lab, CDPSession]:
-        page: Page = self._browser.new_page(viewport={"width": 1280, "height": 720})
-        lab = Lab(page, self._server).open(seed=3, **link)
-        return lab, page.context.new_cdp_session(page)
+        page = self._browser.new_page(viewport={"width": 1280, "height": 720})
+        return Lab(page, self._server).open(seed=3, **link), page.context.new_cdp_session(page)
+
+
+def saved(lab: Lab) -> Run:
+    """The run on the stage."""
+    with tempfile.TemporaryDirectory() as folder:
+        return Run.load(lab.save("json", Path(folder)))
 
 
 def live(watch: Watch) -> dict[str, float]:
@@ -109,8 +107,7 @@ def live(watch: Watch) -> dict[str, float]:
         frames += sum(shown <= instant <= times["ended"] for instant in drawn)
         lab.finish()
         bytes_ += received[0]
-        with tempfile.TemporaryDirectory() as folder:
-            had = Run.load(lab.save("json", Path(folder))).metrics.ttft_ms
+        had = saved(lab).metrics.ttft_ms
         shown_ms.append(shown - times["clicked"])
         late_ms.append(shown_ms[-1] - had)
     lab.page.close()
@@ -131,9 +128,7 @@ def player(watch: Watch) -> dict[str, float]:
         lab.run()
         lab.finish()
         lab.page.evaluate(COUNT)
-        with tempfile.TemporaryDirectory() as folder:
-            run = Run.load(lab.save("json", Path(folder)))
-        each_ms = run.events[-1].t_ms / int(lab.page.get_attribute(".bar", "max"))
+        each_ms = saved(lab).events[-1].t_ms / int(lab.page.get_attribute(".bar", "max"))
         speeds = [
             float(value)
             for value in lab.page.eval_on_selector_all(".speed option", "all => all.map((one) => one.value)")
@@ -154,8 +149,8 @@ def player(watch: Watch) -> dict[str, float]:
 
 def slow_down(watch: Watch, pairs: int) -> dict[str, float]:
     """How much slower the same run is, alternating with one that nobody watches: when a browser on the same machine
-    draws it; when its frames are made and nobody reads them; and when another process keeps one core busy, computing
-    or copying memory, which shows how much of it is due to the machine (cores share caches and memory)."""
+    draws it; when its frames are made and nobody reads them; and when another process copies memory on one core, which
+    shows how much of it is due to the machine (cores share caches and memory)."""
     settings = Settings(seed=3, max_tokens=TOKENS)
     config = settings.engine_config(num_blocks=settings.blocks)
     waiting, engine = JobQueue(), Engines()
@@ -169,8 +164,8 @@ def slow_down(watch: Watch, pairs: int) -> dict[str, float]:
         run.done.wait()
         return measure(run.events).tokens_per_second
 
-    def neighbour(does: str) -> float:
-        script = f"a, b = bytearray({MOVED}), bytearray({MOVED})\nwhile True: {does}"
+    def beside_a_neighbour() -> float:
+        script = f"a, b = bytearray({MOVED}), bytearray({MOVED})\nwhile True: b[:] = a"
         busy = subprocess.Popen([sys.executable, "-c", script])
         try:
             return alone()
@@ -183,17 +178,11 @@ def slow_down(watch: Watch, pairs: int) -> dict[str, float]:
         lab.page.wait_for_timeout(SETTLED)
         lab.page.evaluate(RUN)
         lab.finish(120)
-        with tempfile.TemporaryDirectory() as folder:
-            speed = Run.load(lab.save("json", Path(folder))).metrics.tokens_per_second
+        speed = saved(lab).metrics.tokens_per_second
         lab.page.close()
         return speed
 
-    ways = {
-        "": watched,
-        "_told": told,
-        "_computing_neighbour": lambda: neighbour("pass"),
-        "_moving_neighbour": lambda: neighbour("b[:] = a"),
-    }
+    ways = {"": watched, "_told": told, "_moving_neighbour": beside_a_neighbour}
     for way in (alone, *ways.values()):
         way()  # the first of each loads models and pages
     ratios: dict[str, list[float]] = {name: [] for name in ways}

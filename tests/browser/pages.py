@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -15,11 +16,18 @@ ENDED = re.compile("^(Finished|Done)")
 """The first word of what is said of a run that came to its end."""
 STOPPED = re.compile("stopped|Stopped|[Ee]nded early")
 UNREACHED = "The lab does not answer. Trying again"
+POLL = 50
+"""Milliseconds between two looks at a page: Playwright's own are one a frame, each of which the browser then draws."""
 OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
 """Pixels by which a page is wider and higher than its window; less than 0 by a scrollbar where there is one. On a
 phone, a page that is too wide widens the window: there, ``innerWidth`` is to be looked at, too."""
 CUT = "all => all.filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent)"
 """The texts that are cut off."""
+EMPTY_SCROLLBARS = """() => [...document.querySelectorAll("body *")].filter((node) => {
+  const { display, borderLeftWidth, borderRightWidth } = getComputedStyle(node);
+  const bar = node.offsetWidth - node.clientWidth - parseFloat(borderLeftWidth) - parseFloat(borderRightWidth);
+  return display !== "inline" && node.checkVisibility() && bar > 3 && node.scrollHeight - node.clientHeight < 4;
+}).map((node) => node.outerHTML.slice(0, 100))"""
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}</script>\u202e"
 LONG = {"max_tokens": 900, "kernels": "reference"}
 """A run of seconds even on the fastest processor."""
@@ -105,6 +113,12 @@ class Lab:
 
     def __init__(self, page: Page, server: str) -> None:
         self.page, self.server = page, server
+        self.prompt = page.locator("#prompt textarea")
+        self.say = page.locator(".say")  # what the page says of the run or the moment that is shown
+        self.problem = page.locator(".say.problem")  # what went wrong, when something did
+        self.tip = page.locator(".tip")  # what the token under the pointer or the focus is
+        self.verdict = page.locator(".verdict")  # the panel with the distributions behind a draft token
+        self.written = page.locator(".token:not(.prompt)")
 
     def open(self, **link: Any) -> Lab:
         self.page.goto(f"{self.server}/?{urlencode(link)}" if link else self.server)
@@ -167,34 +181,6 @@ class Lab:
         self.number(name).fill(str(value))
         self.page.keyboard.press("Tab")
 
-    @property
-    def prompt(self) -> Locator:
-        return self.page.locator("#prompt textarea")
-
-    @property
-    def say(self) -> Locator:
-        """What the page says of the run or the moment that is shown."""
-        return self.page.locator(".say")
-
-    @property
-    def problem(self) -> Locator:
-        """What went wrong, when something did."""
-        return self.page.locator(".say.problem")
-
-    @property
-    def tip(self) -> Locator:
-        """What the token under the pointer or the focus is."""
-        return self.page.locator(".tip")
-
-    @property
-    def verdict(self) -> Locator:
-        """The panel with the distributions behind a draft token."""
-        return self.page.locator(".verdict")
-
-    @property
-    def written(self) -> Locator:
-        return self.page.locator(".token:not(.prompt)")
-
     def tokens(self, origin: str) -> Locator:
         return self.page.locator(f".text .token.{origin}")
 
@@ -203,7 +189,7 @@ class Lab:
         before = self.page.get_attribute(".stage", "data-run")
         self.page.click("#run")
         self.page.wait_for_function(
-            "before => document.querySelector('.stage').dataset.run !== before", arg=before or "", timeout=60_000
+            "before => document.querySelector('.stage').dataset.run !== before", arg=before or "", polling=POLL
         )
 
     def finish(self, seconds: float = 90) -> None:
@@ -212,7 +198,7 @@ class Lab:
           const { dataset: { at, seq }, ariaBusy } = document.querySelector(".stage");
           return at === undefined || (at === seq && ariaBusy === "false");
         }"""
-        self.page.wait_for_function(drawn, timeout=1000 * seconds)
+        self.page.wait_for_function(drawn, timeout=1000 * seconds, polling=POLL)
 
     def ran(self, **link: Any) -> Lab:
         """Open a link, if there is one, and make a run of it to its end."""
@@ -279,7 +265,7 @@ class Lab:
 
     def wait_for_tokens(self, count: int) -> None:
         self.page.wait_for_function(
-            "count => document.querySelectorAll('.token:not(.prompt)').length >= count", arg=count, timeout=60_000
+            "count => document.querySelectorAll('.token:not(.prompt)').length >= count", arg=count, polling=POLL
         )
 
     def seen(self) -> dict[str, Any]:
@@ -338,3 +324,6 @@ class Lab:
     @property
     def running(self) -> bool:
         return self.page.evaluate("document.body.classList.contains('running')")
+
+
+Visit = Callable[..., Lab]

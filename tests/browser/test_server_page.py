@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.pages import CUT, HOSTILE, OVERFLOW, UNREACHED, Lab, is_harmless, link_to, notices
+from tests.browser.pages import (
+    CUT,
+    HOSTILE,
+    OVERFLOW,
+    UNREACHED,
+    Visit,
+    as_on_a_phone,
+    is_harmless,
+    link_to,
+    notices,
+)
 from tests.browser.test_accessibility import violations
 from tests.vllm.scripted_vllm import ACCEPTED, WORDS, ScriptedVLLM
 
-Visit = Callable[..., Lab]
 POINTS = (
     "name => document.querySelector(`[data-chart=${name}] .plot`)?.data?.[0].y?.filter((y) => y !== null).length ?? 0"
 )
@@ -30,12 +39,12 @@ def _well_behaved(vllm: ScriptedVLLM) -> Iterator[None]:
 
 
 def watching(page: Page) -> Page:
-    page.wait_for_function(f"({POINTS})('speed') >= 1", timeout=60_000)
+    page.wait_for_function(f"({POINTS})('speed') >= 1")
     return page
 
 
 def answers(page: Page, words: str, where: str = ".answer-say") -> None:
-    expect(page.locator(where)).to_contain_text(words, timeout=60_000)
+    expect(page.locator(where)).to_contain_text(words)
 
 
 def test_charts_update_a_prompt_is_answered_with_its_rounds_and_a_lost_server_is_reported(
@@ -74,11 +83,10 @@ def test_charts_update_a_prompt_is_answered_with_its_rounds_and_a_lost_server_is
     vllm.wrong["/metrics"] = "html"
     expect(page.locator(".sheet-say.problem")).to_contain_text("Prometheus")
     page.wait_for_selector(".readouts.old")
-    assert page.evaluate("getComputedStyle(document.querySelector('.readouts.old')).opacity") == "1"
     vllm.wrong.clear()
     vllm.restart()
     vllm.model = hostile
-    expect(page.locator(".sheet-say:not(.problem)")).to_contain_text(hostile, timeout=60_000)
+    expect(page.locator(".sheet-say:not(.problem)")).to_contain_text(hostile)
     assert page.locator(".readouts.old").count() == 0
     gaps = "document.querySelector('[data-chart=usage] .plot').data[0].y.filter((y) => y === null).length"
     assert page.evaluate(gaps) >= 1
@@ -118,24 +126,16 @@ def test_no_label_is_cut_a_lost_server_moves_nothing_and_the_page_fits_a_phone(
     page.wait_for_selector("[data-key=length] .was:not(:empty)")
     assert page.evaluate(NO_ROOM) == []
     page.wait_for_function(f"({POINTS})('acceptance') === 16")
-    angles = "ticks => ticks.map((tick) => tick.transform.baseVal[1]?.angle ?? 0)"
-    assert set(page.eval_on_selector_all("[data-chart=acceptance] .xtick text", angles)) == {0}
     charts = page.locator(".remote-charts")
     before = charts.bounding_box()
     vllm.wrong["/metrics"] = "html"
     page.wait_for_selector(".sheet-say.problem")
     assert charts.bounding_box() == before
-    page.focus(".sheet-say")  # what does not fit can be read by Tab, too
-    assert page.inner_text(".meaning") == page.text_content(".sheet-say")
     vllm.wrong.clear()
-    page.wait_for_selector(".sheet-say:not(.problem)", timeout=60_000)
+    page.wait_for_selector(".sheet-say:not(.problem)")
 
-    page = watching(visit(viewport={"width": 390, "height": 844}, is_mobile=True).at("server"))
-    across, _ = page.evaluate(OVERFLOW)
-    assert (across, page.evaluate("innerWidth")) == (0, 390)
-    box = page.locator("nav [aria-current]").bounding_box()
-    assert box["x"] + box["width"] <= 390
-    assert violations(page) == []
     page.set_viewport_size({"width": 1024, "height": 768})
     assert page.eval_on_selector_all(".remote-charts .caption", CUT) == []
-    assert page.locator(".answer").bounding_box()["y"] < page.locator(".remote-charts").bounding_box()["y"]
+    as_on_a_phone(page)
+    assert violations(page) == []
+    assert page.locator(".answer").bounding_box()["y"] < charts.bounding_box()["y"]

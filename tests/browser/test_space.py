@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import ROOT, started
-from tests.browser.pages import PAIRS, Lab
-
-Visit = Callable[..., Lab]
+from tests.browser.pages import PAIRS, Lab, Visit
 
 SPACE = {
     "SYSTEM": "spaces",

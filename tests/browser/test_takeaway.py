@@ -20,7 +20,7 @@ from tests.visualize.conftest import script
 from tests.waiting import until
 from visualize.jobs.downloads import page as as_page
 from visualize.jobs.run_store import MAX_RUN_FILE
-from visualize.recordings import runs
+from visualize.recorded_results import runs
 from visualize.reduce.frames import Reducer
 
 Visit = Callable[..., Lab]

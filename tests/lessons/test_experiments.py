@@ -21,10 +21,10 @@ from lab.measure.theory import speculated
 from lab.measure.workload import exactly
 from lab.trace.run import Run
 from lessons.course import course
-from lessons.experiments import Batches, Rules, Runs, whole
-from lessons.experiments.batches import serve
-from lessons.experiments.rules import RULES, by_rule, law_of, moved, parts_of, variation
-from lessons.experiments.runs import figures, figures_of
+from lessons.experiments.base import whole
+from lessons.experiments.batches import Batches, serve
+from lessons.experiments.rules import RULES, Rules, by_rule, law_of, moved, parts_of, variation
+from lessons.experiments.runs import Runs, figures, figures_of
 from lessons.marking import right_answer
 from tests import tiny_models
 from tests.visualize.conftest import script

@@ -11,7 +11,12 @@ import pytest
 
 from lab import Engine, load_engine
 from lessons.course import course
-from lessons.experiments import Batches, Experiment, Formats, Growth, Measured, Preset, Runs, whole
+from lessons.experiments import Preset
+from lessons.experiments.base import Experiment, Measured, whole
+from lessons.experiments.batches import Batches
+from lessons.experiments.caches import Formats
+from lessons.experiments.growth_experiments import Growth
+from lessons.experiments.runs import Runs
 from lessons.lesson import AnyQuestion, Choice, Curve
 from lessons.marking import mark
 

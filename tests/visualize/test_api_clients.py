@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.coroutines import complete
+from visualize import api_clients
 from visualize.api_clients import CLIENT, MOST_UNREAD, ClientsMiddleware
 from visualize.jobs.job_queue import TICK
 from visualize.security import SESSION
@@ -31,7 +32,7 @@ class Server:
     """An app like Gradio's behind the middleware. ``reached``: method, path and the client's name of each request;
     ``gone``: the sessions reported as gone. ``answers``: after how many ticks; None: only when the client leaves."""
 
-    def __init__(self, answers: int | None = 0, status: dict[str, str] | None = None, **how: Any) -> None:
+    def __init__(self, answers: int | None = 0, status: dict[str, str] | None = None) -> None:
         self.reached: list[tuple[str, str, str]] = []
         self.gone: list[str] = []
         self.answers, self.waiting = answers, set()
@@ -40,7 +41,7 @@ class Server:
         )
         other = SimpleNamespace(targets=[(1, "click")], fn=None)
         pages = SimpleNamespace(fns={0: listener, 1: other})
-        self.app = ClientsMiddleware(self._gradio, pages=pages, waiting=self.waiting, status=status or {}, **how)
+        self.app = ClientsMiddleware(self._gradio, pages=pages, waiting=self.waiting, status=status or {})
 
     async def _gradio(self, scope: Any, receive: Any, send: Any) -> None:
         client = dict(scope["headers"]).get(CLIENT.encode(), b"").decode()
@@ -81,7 +82,9 @@ def test_a_program_that_hangs_up_is_reported_and_one_that_is_answered_is_not() -
         assert (await server.ask(CALL, "POST"))[0] == 200
         await server.ask(ANSWER, receive=receive)
         assert not server.waiting
+        reached = list(server.reached)
         assert (await server.ask(ANSWER))[0] == 404, "an answer is fetched once"
+        assert server.reached == reached, "Gradio is not asked for what it does not know"
         return server.gone
 
     assert complete(use(Server(answers=None), hangs_up)) == ["abc"]
@@ -94,23 +97,18 @@ def test_a_second_connection_for_an_answer_is_refused_and_ends_nothing() -> None
         await server.ask(CALL, "POST")
         first = asyncio.create_task(server.ask(ANSWER))
         await asyncio.sleep(0)
-        assert (await server.ask(ANSWER, receive=hangs_up))[0] == 409
+        assert (await server.ask(ANSWER, receive=hangs_up))[0] == 404
         assert (await first)[1][-1] == b"the answer"
         assert server.gone == []
 
     complete(use())
 
 
-@pytest.mark.parametrize(("path", "method"), [(ANSWER, "GET"), (ANSWER, "POST"), (f"{CALL}/abc", "GET")])
-def test_an_event_that_is_not_known_does_not_reach_gradio(path: str, method: str) -> None:
-    server = Server()
-    assert complete(server.ask(path, method))[0] == 404
-    assert server.reached == []
+def test_an_answer_that_is_not_fetched_is_dropped_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_clients, "UNFETCHED_S", 0.05)
 
-
-def test_an_answer_that_is_not_fetched_is_dropped_after_a_while() -> None:
     async def use() -> None:
-        server = Server(unfetched_s=0.05)
+        server = Server()
         await server.ask(CALL, "POST")
         await asyncio.sleep(0.2)
         assert ("GET", f"{CALL}/abc", "") in server.reached
@@ -148,7 +146,6 @@ def test_a_stream_reports_what_its_client_waits_for_until_the_answer() -> None:
         server = Server(answers=6, status=status)
         await server.ask(CALL, "POST")
         asyncio.get_running_loop().call_later(3 * TICK, status.update, {"abc": "Under way"})
-        asyncio.get_running_loop().call_later(7 * TICK, status.update, {"abc": "too late"})
         return (await server.ask(ANSWER))[1]
 
     events = [f"event: progress\ndata: {json.dumps(words)}\n\n".encode() for words in (status["abc"], "Under way")]
@@ -176,15 +173,5 @@ def test_a_session_that_is_not_known_is_told_so_at_once() -> None:
         await server.join("page")
         await server.read("page", hangs_up)
         assert b'"session_not_found":true' in await server.read("page"), "its connection broke"
-
-    complete(use())
-
-
-def test_the_stream_of_an_mcp_client_is_completed_at_the_end() -> None:
-    async def use() -> None:
-        server = Server(answers=None)
-        _, parts = await server.ask(TOOL, "GET", hangs_up)
-        assert parts == [b""]
-        assert server.gone == []
 
     complete(use())

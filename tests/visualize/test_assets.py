@@ -9,7 +9,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from visualize.assets import EXPORT, IMPORT, ROUTE, bundle, module_folder, modules, with_imports
+from visualize.assets import EXPORT, IMPORT, ROUTES, bundle, module_folder, modules, with_imports
 
 MODULES = modules()
 
@@ -47,7 +47,7 @@ def test_a_bundle_has_every_module_once_after_what_it_imports() -> None:
 
 
 def test_modules_are_served_for_ever_under_a_version_and_nothing_else_is() -> None:
-    client = TestClient(Starlette(routes=[ROUTE]))
+    client = TestClient(Starlette(routes=ROUTES))
     answer = client.get(f"/{module_folder()}/pages/pool/page.js")
     assert answer.text == MODULES["pages/pool/page.js"]
     assert answer.headers["content-type"].startswith("text/javascript")

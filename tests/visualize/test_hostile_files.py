@@ -36,7 +36,6 @@ def deep(levels: int) -> list:
 
 HOSTILE = {
     "huge": 10**15,
-    "endless": 10**300,
     "negative": -1,
     "infinite": float("inf"),
     "html": HTML,
@@ -83,20 +82,14 @@ def test_names_of_models_and_devices_are_spelled_out(tmp_path: Path, kind: RunKi
     assert "\u202e" not in "".join(shown.values())
 
 
-def test_the_last_of_duplicate_keys_counts(tmp_path: Path) -> None:
-    text = json.dumps(DOCUMENT).replace('"kind": "finished"', '"kind": "committed", "kind": "finished"')
-    assert "finished" in opened(tmp_path, text)[-1]
-    assert "problem" in opened(tmp_path, text.replace('"version": ', '"version": 4, "version": 9'))[-1]
-
-
 @pytest.mark.parametrize("levels", [900, 100_000])
-@pytest.mark.parametrize("around", ['{{"format": "decode-lab-run", "version": 4, "events": {}}}', "{}"])
-def test_deeply_nested_files_are_refused(tmp_path: Path, levels: int, around: str) -> None:
-    *_, last = opened(tmp_path, around.format("[" * levels + "]" * levels))
-    assert "run.json is" in last["problem"]
+def test_deeply_nested_files_are_refused(tmp_path: Path, levels: int) -> None:
+    for around in ('{{"format": "decode-lab-run", "version": 4, "events": {}}}', "{}"):
+        *_, last = opened(tmp_path, around.format("[" * levels + "]" * levels))
+        assert "run.json is" in last["problem"]
 
 
-@pytest.mark.parametrize("value", ["[]", "{}", "1", '""', "[[1]]"])
+@pytest.mark.parametrize("value", ["[]", "1", '""'])
 @pytest.mark.parametrize("kind", [RUN, POOL])
 def test_files_with_too_many_values_are_refused_unparsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: RunKind, value: str

@@ -13,7 +13,7 @@ import pytest
 
 from lab import Engine, RunFileError, load_engine
 from lessons.course import course
-from lessons.experiments import Measured
+from lessons.experiments.base import Measured
 from visualize.jobs.job_queue import JobQueue
 from visualize.pages.lessons import saved_runs as kept_runs
 from visualize.pages.lessons.learner import Learner, restored

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from lab import Engine, EngineConfig, load_engine
 from lab.trace.run import Run
 from lessons.course import course, read
-from lessons.experiments import Measured
+from lessons.experiments.base import Measured
 from lessons.experiments.rules import RULES
 from lessons.experiments.runs import MOST, figures
 from lessons.lesson import Curve, Lesson, Slider

@@ -94,13 +94,6 @@ def test_a_restart_and_a_lost_connection_are_reported_and_leave_a_gap() -> None:
     assert "restarted" not in back["say"]
 
 
-def test_a_restart_is_said_for_long_enough_to_read() -> None:
-    reducer = ServerReducer("http://host", began=0.0)
-    reducer.take(reading(1.0, 5, started=1.0), ["tiny"])
-    says = [reducer.take(reading(second, 1, started=2.0), ["tiny"])["say"] for second in range(2, 20)]
-    assert ["restarted" in said for said in says] == [True] * 10 + [False] * 8
-
-
 def test_servers_that_answer_in_turn_at_one_address_have_no_speed() -> None:
     """As behind a load balancer: what one has generated since its start is not what happened in a second."""
     reducer = ServerReducer("http://host", began=0.0)
@@ -118,10 +111,6 @@ def test_metrics_missing_from_the_server_are_reported() -> None:
     said = ServerReducer("http://host", 0.0).take(ServerMetrics(1.0, whole), [HOSTILE, "tiny"])["say"]
     assert said.startswith("http://host serves <img src=x onerror=window.pwned=1>⟨RLO⟩ and others.")
     assert said.endswith("It does not speculate, so there are no draft tokens to report.")
-
-
-def test_every_line_has_its_trace() -> None:
-    assert {name: len(figures.CHARTS[name]().data) for name in figures.LINES} == figures.LINES
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 2**62)), min_size=1, max_size=20))
@@ -150,11 +139,6 @@ def test_rounds_are_drawn_like_the_labs_own(pairs: list[tuple[int, int]]) -> Non
     assert count["bonus"] + count["recovered"] == len(pairs)
     assert count["accepted"] + count["rejected"] + count["unjudged"] == sum(drafted)
     assert count["plain"] == 0
-
-
-def test_a_guess_of_a_server_is_named_by_its_number_too() -> None:
-    for trace in figures.reported_rounds(ReportedRounds((3, 2), (1, 2)))["columns"]:
-        assert [row[2] for row in trace["customdata"]] == trace["y"]
 
 
 @pytest.mark.parametrize(
@@ -232,23 +216,17 @@ def test_metrics_are_read_even_if_models_cannot_be(
 
 
 def test_an_answer_is_streamed_with_its_rounds(server: Server, vllm: ScriptedVLLM) -> None:
-    vllm.words = (*WORDS, "a\n\nline")
+    vllm.words = (*WORDS, f"{HOSTILE}\n\nline")
     asked = RemotePrompt(server, JobQueue(), vllm.model, "Once", SamplingParams(max_tokens=9))
     *pieces, end = heard(asked.channel)
-    assert "".join(piece["text"] for piece in pieces) == "".join(f" {word}" for word in vllm.words)
+    written = "".join(f" {word}" for word in vllm.words).replace("\u202e", "⟨RLO⟩")
+    assert "".join(piece["text"] for piece in pieces) == written
     assert end["rounds"].startswith("4 rounds with draft tokens, 8 of 14 draft tokens accepted")
     assert end["charts"]["rounds"]["columns"]
     assert not asked.goes_on
 
 
-def test_invisible_characters_in_an_answer_are_spelled_out(server: Server, vllm: ScriptedVLLM) -> None:
-    vllm.words = (HOSTILE, "\x07two\nlines")
-    *pieces, _ = heard(RemotePrompt(server, JobQueue(), vllm.model, "Once", SamplingParams()).channel)
-    told = "".join(piece["text"] for piece in pieces)
-    assert told == " <img src=x onerror=window.pwned=1>⟨RLO⟩ ⟨0007⟩two\nlines"
-
-
-@pytest.mark.parametrize(("rounds", "guesses"), [(10, 1), (25_000, 4), (1, 33), (1, 2**50)])
+@pytest.mark.parametrize(("rounds", "guesses"), [(10, 1), (1, 33), (1, 2**50)])
 def test_implausibly_many_rounds_or_guesses_are_not_drawn(
     server: Server, vllm: ScriptedVLLM, rounds: int, guesses: int
 ) -> None:
@@ -256,13 +234,6 @@ def test_implausibly_many_rounds_or_guesses_are_not_drawn(
     vllm.drafted, vllm.accepted = (guesses,) * rounds, (0,) * rounds
     end = heard(RemotePrompt(server, JobQueue(), vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
     assert end["rounds"] == remote.TOO_MANY
-    assert "charts" not in end
-
-
-def test_without_rounds_the_page_says_how_to_enable_them(server: Server, vllm: ScriptedVLLM) -> None:
-    vllm.spec = False
-    end = heard(RemotePrompt(server, JobQueue(), vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
-    assert "--per-request-spec-decode-metrics detailed" in end["rounds"]
     assert "charts" not in end
 
 

@@ -125,8 +125,7 @@ def test_an_upload_brings_its_file_as_long_as_that_is_kept_and_nothing_else(app:
 
 def test_no_file_comes_in_by_a_tool_or_a_component(app: Guarded) -> None:
     call = {"id": 7, "params": {"arguments": {"prompt": FILE}}}
-    answer = app.post("/gradio_api/mcp/", json=call)
-    assert (answer.status_code, answer.json()["id"], answer.json()["error"]["code"]) == (200, 7, -32602)
+    assert app.post("/gradio_api/mcp/", json=call).status_code == 422
     number = next(number for number, block in PAGES.blocks.items() if isinstance(block, gr.HTML))
     asked = {"component_id": number, "fn_name": "take_away", "session_hash": "abc", "data": [FILE]}
     assert app.post("/gradio_api/component_server", json=asked).status_code == 422
@@ -192,8 +191,32 @@ def upload() -> dict[str, Any]:
     return {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": []}
 
 
-def test_pages_may_be_framed_by_the_hosts_that_the_server_answers_to_and_if_by_any_by_all(tmp_path: Path) -> None:
-    answer = Guarded(tmp_path, ("lab.example", "::1")).get("/")
-    assert answer.headers["content-security-policy"] == "frame-ancestors 'self' lab.example:*"
-    assert "content-security-policy" not in Guarded(tmp_path).get("/").headers
-    assert Guarded(tmp_path, ("127.0.0.1", "::1")).get("/").status_code == 421
+HOSTS = ("127.0.0.1", "lab.example", "::1")
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("lab.example", None, 200),
+        ("LAB.example:7860", "https://lab.example", 200),
+        ("[::1]:7860", "http://127.0.0.1:80", 200),
+        ("evil.example:7860", None, 421),  # a name that points to this machine (DNS rebinding): browsers still send it
+        ("127.0.0.1.evil.example", None, 421),
+        ("user@evil.example", None, 421),
+        ("[", None, 421),
+        ("lab.example", "http://evil.example", 403),  # though the page could not read the answer
+        ("lab.example", "null", 403),
+        ("lab.example", "http://[", 403),
+        ("lab.example", "", 403),
+    ],
+)
+def test_only_requests_by_the_servers_names_and_from_its_own_pages_are_answered(
+    tmp_path: Path, host: str, origin: str | None, status: int
+) -> None:
+    app = Guarded(tmp_path, HOSTS)
+    for path in ("/", "/health", "/gradio_api/info", "/channels/x"):
+        answer = app.get(path, headers={"Host": host} | ({} if origin is None else {"Origin": origin}))
+        assert answer.status_code == status
+        assert answer.headers["content-security-policy"] == "frame-ancestors 'self' 127.0.0.1:* lab.example:*"
+    assert len(app.reached) == 4 * (status == 200)
+    assert "content-security-policy" not in Guarded(tmp_path).get("/").headers, "where any name may reach it"

@@ -1,56 +1,26 @@
-"""How serving begins and ends: what is said where it cannot, and memory that is returned meanwhile."""
+"""How serving begins and ends: what is said where it cannot."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from visualize import malloc_trim, server
+from visualize import server
 from visualize.options import read_options
-
-IN_PIECES = """
-import psutil
-from visualize.malloc_trim import limit_arenas, trim
-
-def resident():
-    return psutil.Process().memory_info().rss / 1e6
-
-limit_arenas()
-pieces = [bytearray(100_000) for _ in range(1000)]
-used = resident()
-pieces = pieces[999:]  # the last holds all the others
-free = resident()
-trim()
-print(used, free, resident())
-"""
 
 
 @pytest.fixture
 def begin(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Serves pages, launched by the given function, until the server has looked at its queue a few times."""
+    """Serves pages, launched by the given function, as if it was asked to end at once."""
     monkeypatch.setattr(server.signal, "signal", lambda *_: None)
 
-    def begin(launch: Callable[..., None] = lambda **_: None, inside: list[int] | None = None) -> None:
-        asked = threading.Event()
-        monkeypatch.setattr(server.threading, "Event", lambda: asked)
-        monkeypatch.setattr(asked, "wait", lambda _: asked.is_set())
-        looks = inside or [0]
-
-        class Queue:
-            @property
-            def inside(self) -> int:
-                if len(looks) == 1:
-                    asked.set()
-                return looks.pop(0)
-
-            def close(self, patience: float) -> None:
-                pass
+    def begin(launch: Callable[..., None] = lambda **_: None) -> None:
+        monkeypatch.setattr(server.threading, "Event", lambda: SimpleNamespace(wait=lambda _: True))
+        queue = SimpleNamespace(close=lambda patience: None)
 
         def close(verbose: bool = True) -> None:
             if verbose:
@@ -58,7 +28,7 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
         pages = SimpleNamespace(queue=lambda **_: None, launch=launch, close=close)
         pages.local_url, pages.share_url = "http://127.0.0.1:7860/", None
-        server.serve(pages, read_options([], {}), Queue(), {}, names=(), routes=(), announcement=str.upper)
+        server.serve(pages, read_options([], {}), queue, {}, names=(), routes=(), announcement=str.upper)
 
     return begin
 
@@ -92,26 +62,3 @@ def test_nothing_is_printed_at_the_end(begin, capsys) -> None:
     """What read the output may be gone by then, and the status would say that the server failed."""
     begin()
     assert capsys.readouterr().out == "Decode Lab is at http://127.0.0.1:7860\nHTTP://127.0.0.1:7860/\n"
-
-
-def test_an_idle_server_returns_memory_and_a_busy_one_does_not(begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    returned: list[int] = []
-    monkeypatch.setattr(server, "trim", lambda: returned.append(len(looks)))
-    monkeypatch.setattr(server, "IDLE_S", 2)
-    looks = [1, 0, 0, 1, 0, 0]
-    begin(inside=looks)
-    assert returned == [3, 0]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="a call of glibc's")
-def test_free_memory_between_pieces_in_use_is_returned() -> None:
-    used, free, left = map(float, subprocess.check_output([sys.executable, "-c", IN_PIECES]).split())
-    assert free > used - 10  # freeing alone keeps the memory in the process
-    assert left < used - 90
-
-
-def test_without_glibc_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on macOS, or with musl."""
-    monkeypatch.setattr(malloc_trim.sys, "platform", "darwin")
-    malloc_trim.limit_arenas()
-    malloc_trim.trim()

@@ -25,6 +25,7 @@ from tests.visualize.any_settings import LAB, values
 from visualize import memory_inputs as memory
 from visualize import pool_inputs as pool
 from visualize import run_settings as lab
+from visualize.middleware import PagesMiddleware
 from visualize.pages.claims import checks
 from visualize.pages.compare import configurations as compare
 from visualize.pages.deploy import deployment as deploy
@@ -32,7 +33,7 @@ from visualize.pages.lab.controls import UNSURE_SEED, follow
 from visualize.pages.server import page as server
 from visualize.recorded_results import KV_ERROR, LOGPROBS, kv_error, logprobs_cost
 from visualize.run_settings import FORM, OTHER, Settings, from_link, unusable, with_pairs, without_unusable
-from visualize.url_settings import Form, OldLinks, as_text
+from visualize.url_settings import Form, as_text
 
 FORMS = {page.__name__: page.FORM for page in (lab, pool, compare, memory, deploy, server, checks)}
 INPUTS = {
@@ -254,7 +255,7 @@ def test_recorded_costs_are_shown_for_the_models_they_were_measured_with() -> No
     ],
 )
 def test_an_old_link_is_redirected_to_the_names_of_now(old: str, new: dict[str, str]) -> None:
-    pages = TestClient(OldLinks(PlainTextResponse("")), follow_redirects=False)
+    pages = TestClient(PagesMiddleware(PlainTextResponse(""), {}), follow_redirects=False)
     answer = pages.get(f"/compare?{old}")
     where = answer.headers["location"]
     query = dict(parse_qsl(where.removeprefix("?"), keep_blank_values=True))

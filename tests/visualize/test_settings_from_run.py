@@ -59,7 +59,6 @@ def test_a_runs_settings_are_those_it_was_made_with(settings: Settings) -> None:
         ({"config": {"prompt_lookup_min": 3}}, "n-gram cannot be set here: 3"),
         ({"config": {"prompt_lookup_max": 8}}, "n-gram cannot be set here: 8"),
         ({"sampling": {"stop": ["END\u202e"]}}, "“END⟨RLO⟩”"),
-        ({"sampling": {"stop": "END"}}, "“END”"),
         ({"sampling": {"ignore_eos": True}}, "ignored"),
         ({"sampling": {"logprobs": 2}}, "logprobs"),
         ({"target": "mine\u202e", "draft": "small"}, "mine⟨RLO⟩ and small"),

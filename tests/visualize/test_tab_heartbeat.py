@@ -30,20 +30,12 @@ async def later(seconds: float) -> None:
 
 
 class Tabs:
-    """Browser tabs before an app like Gradio's, which notes the heartbeats that it began and ended."""
+    """Browser tabs before a server. ``left``: the sessions that were reported as gone."""
 
     def __init__(self, **limits: float) -> None:
-        self.begun: list[str] = []
-        self.ended: list[str] = []
-        self.down = asyncio.Event()
-        self._presence = HeartbeatMiddleware(self._gradio, **limits)
-
-    async def _gradio(self, scope: Any, receive: Callable, send: Callable) -> None:
-        self.begun.append(scope["path"])
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        ends = [asyncio.ensure_future(receive()), asyncio.ensure_future(self.down.wait())]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        self.ended.append(scope["path"])
+        self.left: list[str] = []
+        self.closed = False
+        self._presence = HeartbeatMiddleware(None, self.left.append, lambda: self.closed, **limits)
 
     async def ask(self, path: str, method: str = "POST") -> int:
         """The status of an answer."""
@@ -80,18 +72,15 @@ class Tabs:
 
 
 STORIES = {
-    # connect, break (the oldest connection), away and gone (the tab's news), down (the server ends), a wait in seconds,
-    # and how many heartbeats Gradio has then begun/ended
-    "no connection follows the last": "connect connect break 30 1/0 break 12 1/0 3 1/1",
-    "it may return each time": "connect break 12 connect break 12 connect break 12 connect 30 1/0 break 15 1/1",
-    "closed, a moment after its connection broke": "connect break gone 1/1",
-    "closed, before that, and opened anew": "connect gone 1/1 connect break 30 2/1",
-    "away after its connection broke": "connect break away 30 1/0",
-    "away until it is closed": "connect away break connect 1/0 away break 1/0 gone 1/1 connect 2/1",
-    "back before its first connection is closed": "connect away connect break break 1/0 15 1/1",
-    "not away for ever": "connect away break 5760 1/0 connect away break 5760 connect 14400 1/0 away break 7200 1/1",
-    "the server ends while it is connected": "connect down 1/1 break",
-    "the server ends while it is waited for": "connect break down 1/1",
+    # connect, break (the oldest connection), away and gone (the tab's news), a wait in seconds, and =how many have left
+    "no connection follows the last": "connect connect break 30 =0 break 12 =0 3 =1",
+    "it may return each time": "connect break 12 connect break 12 connect break 12 connect 30 =0 break 15 =1",
+    "closed, a moment after its connection broke": "connect break gone =1",
+    "closed, before that, and opened anew": "connect gone =1 connect break 30 =1",
+    "away after its connection broke": "connect break away 30 =0",
+    "away until it is closed": "connect away break connect =0 away break =0 gone =1 connect 30 =1",
+    "back before its first connection is closed": "connect away connect break break =0 15 =1",
+    "not away for ever": "connect away break 5760 =0 connect away break 5760 connect 14400 =0 away break 7200 =1",
 }
 
 
@@ -109,11 +98,8 @@ def test_a_tab_is_there_until_it_is_closed_or_does_not_return(story: str) -> Non
                     await connections.pop(0)()
                 case "away" | "gone":
                     assert await tabs.ask(f"{TAB}/{step}") == 204
-                case "down":
-                    tabs.down.set()
-                    await settle()
-                case _ if "/" in step:
-                    assert f"{len(tabs.begun)}/{len(tabs.ended)}" == step
+                case _ if step.startswith("="):
+                    assert tabs.left == ["abc"] * int(step[1:])
                 case _:
                     await later(float(step))
 
@@ -124,8 +110,8 @@ def test_a_tab_that_returns_as_it_is_closed_is_not_taken_for_the_one_that_was() 
     async def use() -> None:
         tabs = Tabs()
         await tabs.connect()
-        status, _ = await asyncio.gather(tabs.ask(f"{TAB}/gone"), tabs.connect())  # before the old heartbeat has ended
-        assert (status, tabs.begun, tabs.ended) == (204, [TAB] * 2, [TAB])
+        status, _ = await asyncio.gather(tabs.ask(f"{TAB}/gone"), tabs.connect())  # before the old one has ended
+        assert (status, tabs.left) == (204, ["abc"])
         assert await tabs.ask(f"{TAB}/away") == 204
 
     complete(use())
@@ -142,7 +128,18 @@ def test_of_too_many_who_are_absent_the_first_to_leave_is_forgotten(paths: tuple
             if news:
                 assert await tabs.ask(f"{path}/{news}") == 204
             await close()
-        assert tabs.ended == [TAB]
+        assert tabs.left == ["abc"]
+
+    complete(use())
+
+
+def test_the_connections_end_with_the_server() -> None:
+    async def use() -> None:
+        tabs = Tabs()
+        await tabs.connect()
+        tabs.closed = True
+        await later(2)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     complete(use())
 

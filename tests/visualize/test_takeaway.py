@@ -25,7 +25,7 @@ from tests.visualize.test_text import HOSTILE
 from tests.waiting import until
 from visualize.jobs import run_store as shelf_module
 from visualize.jobs.downloads import COLUMNS, FORMATS, numbers, page
-from visualize.jobs.run_store import RUN, RunStore, StoredRun
+from visualize.jobs.run_store import RunStore, StoredRun
 from visualize.reduce.frames import Reducer
 from visualize.reduce.ndjson import recorded
 
@@ -70,12 +70,6 @@ def test_the_csv_has_one_row_a_step_and_adds_up(events: list[Event]) -> None:
     verdicts = [event for event in events if isinstance(event, Judged)]
     assert sum(int(row["judged"]) for row in rows) == len(verdicts)
     assert sum(int(row["accepted"]) for row in rows) == sum(verdict.accepted for verdict in verdicts)
-
-
-def test_the_csv_contains_no_formula_a_spreadsheet_could_run() -> None:
-    hostile = "=HYPERLINK(1)"
-    text = numbers(Run(script(CONFIGS["speculative"], max_tokens=8, words=[hostile], others=[hostile])))
-    assert "HYPERLINK" not in text
 
 
 def test_a_recorded_run_shows_the_same_and_says_where_it_was_recorded(events: list[Event]) -> None:
@@ -193,6 +187,13 @@ def test_the_last_two_runs_of_a_visitor_are_kept(store: RunStore) -> None:
     for id in ("one", "two", "three"):
         store.put("me", id, script(CONFIGS["plain"], max_tokens=3))
     assert [bool(store.events(id)) for id in ("one", "two", "three")] == [False, True, True]
+    for id in ("refused", "refused again", "and again"):
+        store.put("me", id, [])
+    assert "text" in store.take_away(["three", "json"]), "those that were refused take no other's place"
+    store.put("you", "yours", script(CONFIGS["plain"], max_tokens=3))
+    store.clear("me")
+    assert "Run it again" in store.take_away(["three", "json"])["problem"]
+    assert "text" in store.take_away(["yours", "json"])
 
 
 def test_the_shelf_is_looked_at_and_changed_by_one_visitor_at_a_time(store: RunStore) -> None:
@@ -220,20 +221,6 @@ def test_the_shelf_is_looked_at_and_changed_by_one_visitor_at_a_time(store: RunS
     assert alone == [True] * 4
 
 
-def test_runs_that_were_refused_take_no_other_runs_place(store: RunStore) -> None:
-    store.put("me", "shown", script(CONFIGS["plain"], max_tokens=3))
-    for id in ("refused", "refused again", "and again"):
-        store.put("me", id, [])
-    assert "text" in store.take_away(["shown", "json"])
-
-
-def test_two_visitors_can_open_the_same_file(store: RunStore, tmp_path: Path) -> None:
-    path = tmp_path / "run.json"  # Gradio stores uploads by content: both visitors get this path
-    path.write_text(Run(script(CONFIGS["plain"], max_tokens=3)).to_json(), "utf-8")
-    for visitor in ("me", "you"):
-        assert "finished" in json.loads(store.reopen(visitor, path).splitlines()[-1])
-
-
 @pytest.mark.parametrize("text", ["", "{}", "[1, 2", '{"format": "decode-lab-run", "version": 4, "events": [{}]}'])
 def test_an_invalid_file_is_explained_and_loses_nothing(
     store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
@@ -247,15 +234,7 @@ def test_an_invalid_file_is_explained_and_loses_nothing(
     assert "text" in store.take_away(["one", "json"])
 
 
-def test_a_visitors_runs_are_gone_after_they_leave(store: RunStore) -> None:
-    store.put("me", "one", script(CONFIGS["plain"], max_tokens=3))
-    store.put("you", "two", script(CONFIGS["plain"], max_tokens=3))
-    store.clear("me")
-    assert "Run it again" in store.take_away(["one", "json"])["problem"]
-    assert "text" in store.take_away(["two", "json"])
-
-
-@pytest.mark.parametrize("wanted", [[], ["one"], ["one", "exe"], None, {"a": 1}, 3])
+@pytest.mark.parametrize("wanted", [["one"], ["one", "exe"], None, {"a": 1}])
 def test_an_invalid_save_request_is_explained(store: RunStore, wanted: object) -> None:
     assert "can be saved as json, csv, html" in store.take_away(wanted)["problem"]
 
@@ -283,20 +262,3 @@ def test_when_full_the_shelf_drops_the_oldest_run_and_never_the_newest(
     store.put("cat", "cat's", events * 10)
     assert store.visitors == {"cat"}
     assert "no longer has this run" in store.take_away([opened, "csv"])["problem"]
-
-
-def test_what_a_run_takes_is_judged_by_its_events_and_by_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("visualize.jobs.run_store.MOST_KEPT", 10_000)
-    path = tmp_path / "run.json"
-    path.write_text("[]".ljust(4_000))
-    full = RunStore(replace(RUN, load=lambda document, name: ["a step"], told=lambda events, id: ""))
-    for visitor in ("ann", "ben"):
-        full.reopen(visitor, path)
-    assert full.visitors == {"ben"}
-    for kind, file_bytes in ((RUN, 4_000), (replace(RUN, count=lambda steps: 16), 0)):
-        full = RunStore(kind)
-        for visitor in ("ann", "ben"):
-            full.put(visitor, f"{visitor}'s", ["a step"], file_bytes)
-        assert full.visitors == {"ben"}

@@ -163,21 +163,6 @@ def hear(run: LiveRun) -> None:
     complete(all_of_it())
 
 
-def test_a_visitor_who_never_connected_is_forgotten_when_others_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk()
-    for visitor in ("ann", "ben"):
-        desk.begin(visitor, max_tokens=3)
-        desk.wait()
-    hear(desk.runs[1])
-    monkeypatch.setattr("visualize.jobs.live_run.ABSENT_S", 0.01)
-    time.sleep(0.02)
-    desk.begin("cat", max_tokens=3)
-    desk.wait()
-    assert desk.store.visitors == {"ben", "cat"}
-    desk.begin("ann", max_tokens=3)
-    assert desk.compared[-1] is None
-
-
 def test_a_run_without_listeners_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(0.01)
     desk.begin("ann", max_tokens=1000)

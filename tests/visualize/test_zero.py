@@ -10,12 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import gradio as gr
@@ -24,11 +22,10 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from lab import EngineConfig, Run, SamplingParams, load_engine
-from lab.errors import ConfigError, LabError, PromptError
+from lab.errors import LabError, PromptError
 from lab.registry import EMBEDDED
 from lab.trace.events import Finished, StepTimed
-from tests.api.calls import call
-from tests.browser.conftest import ROOT, started
+from tests.browser.conftest import ROOT
 from tests.visualize.lending import lending
 from tests.waiting import until
 from visualize.jobs import zerogpu as zero
@@ -84,16 +81,9 @@ def test_its_yields_can_be_pickled_and_make_up_the_run(borrowed: zero.BorrowedGP
     assert Run(borrowed.stream("A fox", CONFIG, sampling, cancelled=threading.Event())).token_ids == run.token_ids
 
 
-def test_its_pool_is_as_large_as_that_of_the_engine_here(borrowed: zero.BorrowedGPU) -> None:
-    assert borrowed.default_num_blocks(CONFIG) == zero._engine("matched").default_num_blocks(CONFIG)
-
-
-def test_a_process_that_is_kept_loads_a_pair_once() -> None:
-    assert zero._engine("matched") is zero._engine("matched")
-
-
 def test_a_borrowed_run_is_of_the_pair_that_was_asked_for(monitor: EngineMetrics) -> None:
     load, sampling = zero.borrowing(zero._engine, monitor.watch), SamplingParams(max_tokens=1)
+    assert load("matched").default_num_blocks(CONFIG) == zero._engine("matched").default_num_blocks(CONFIG)
     runs = [Run(load(pair).stream("A fox", CONFIG, sampling, cancelled=threading.Event())) for pair in EMBEDDED]
     assert [run.started.draft for run in runs] == [load_engine(draft=pair).draft.name for pair in EMBEDDED]
     assert runs[0].started.draft != runs[1].started.draft
@@ -133,7 +123,9 @@ def test_a_borrowed_run_is_shown_like_any_other(borrowed: zero.BorrowedGPU, monk
     ]
 
 
-def test_stopping_ends_a_borrowed_run_after_the_current_step(borrowed: zero.BorrowedGPU, left: list[bool]) -> None:
+def test_stopping_ends_a_borrowed_run_after_the_current_step_and_the_server_counts_it(
+    borrowed: zero.BorrowedGPU, left: list[bool], monitor: EngineMetrics
+) -> None:
     cancelled, events = threading.Event(), []
     for event in borrowed.stream("A fox", CONFIG, SamplingParams(max_tokens=99, seed=1), cancelled=cancelled):
         events.append(event)
@@ -143,6 +135,10 @@ def test_stopping_ends_a_borrowed_run_after_the_current_step(borrowed: zero.Borr
     run = Run(events)
     assert run.reason == "cancelled"
     assert sum(isinstance(event, StepTimed) for event in events) == 4
+    page = TestClient(Starlette(routes=monitor.routes())).get("/metrics").text
+    label = f'model_name="{EMBEDDED["matched"].label}"'
+    assert f'vllm:request_success_total{{finished_reason="abort",{label}}} 1.0' in page
+    assert f"vllm:generation_tokens_total{{{label}}} {len(run.token_ids)}.0" in page
 
 
 @pytest.mark.parametrize("words", [0, 2], ids=["no GPU yet", "kernels are being compiled"])
@@ -192,29 +188,6 @@ def test_a_gpu_is_asked_for_in_the_visitors_name(borrowed: zero.BorrowedGPU, mon
     assert asked == ["somebody"]
 
 
-def test_the_server_counts_a_borrowed_run(borrowed: zero.BorrowedGPU, monitor: EngineMetrics) -> None:
-    def page() -> str:
-        return TestClient(Starlette(routes=monitor.routes())).get("/metrics").text
-
-    ended = 'vllm:request_success_total{finished_reason="%s",model_name="' + EMBEDDED["matched"].label + '"} 1.0'
-    cancelled = threading.Event()
-    list(borrowed.stream("A fox", CONFIG, SamplingParams(max_tokens=7), cancelled=cancelled))
-    assert ended % "length" in page()
-    assert f'vllm:generation_tokens_total{{model_name="{EMBEDDED["matched"].label}"}} 7.0' in page()
-    for _ in borrowed.stream("A fox", CONFIG, SamplingParams(max_tokens=7), cancelled=cancelled):
-        cancelled.set()
-    assert ended % "abort" in page()
-
-
-def test_a_borrowed_run_that_is_stopped_as_it_ends_has_one_end(borrowed: zero.BorrowedGPU) -> None:
-    cancelled, events = threading.Event(), []
-    for event in borrowed.stream("A fox", CONFIG, SamplingParams(max_tokens=3, seed=1), cancelled=cancelled):
-        events.append(event)
-        if isinstance(event, Finished):
-            cancelled.set()
-    assert [event.reason for event in events if isinstance(event, Finished)] == ["length"]
-
-
 def test_errors_are_reported_as_anywhere_else_when_the_gpu_is_given_back(
     borrowed: zero.BorrowedGPU, left: list[bool]
 ) -> None:
@@ -231,17 +204,9 @@ def test_of_a_call_that_is_broken_off_it_is_said_what_to_do(
         raise gr.Error("GPU task aborted", title="ZeroGPU worker error")  # by ``spaces``, when its time is over
 
     decode = zero.decode
-    monkeypatch.setattr(zero, "_compiled", {None})
     monkeypatch.setattr(zero, "decode", broken_off)
     with pytest.raises(LabError, match=r"^ZeroGPU worker error: GPU task aborted\. It may .* Run it again"):
         list(borrowed.stream("A fox", CONFIG, SamplingParams(), cancelled=threading.Event()))
-    assert zero._compiled == {None}
-
-
-def test_layers_are_not_compiled_on_a_borrowed_gpu(borrowed: zero.BorrowedGPU) -> None:
-    compiled = EngineConfig(kernels="reference", torch_compile=True)
-    with pytest.raises(ConfigError, match="torch_compile=True does not work on a borrowed GPU"):
-        list(borrowed.stream("A fox", compiled, SamplingParams(), cancelled=threading.Event()))
 
 
 BUILT_FOR_CUDA = """
@@ -265,17 +230,20 @@ for name in ("is_available", "device_count", "init"):
 )
 """Once such a build is asked for devices, no forked process can use one."""
 BORROWS = (
-    BUILT_FOR_CUDA
+    GUARDED
     + """
 import threading
-import spaces, spaces.zero.torch
+import app
+import spaces.zero.torch
 spaces.zero.torch.init = spaces.zero.torch.move = lambda *_, **__: None  # there is no GPU to move tensors to
-import gradio
 from lab import EngineConfig, LabError, Run, SamplingParams
+from lab.registry import Engines
 from visualize.jobs import zerogpu as zero
+from visualize.jobs.job_queue import JobQueue
+from visualize.prometheus import EngineMetrics
 
-with gradio.Blocks() as pages:
-    gradio.Markdown("")
+queue, engines = JobQueue(), Engines(device="cpu")
+pages = app.build(engines, engines, queue, borrowed=EngineMetrics(queue), told={})
 pages.launch(prevent_thread_lock=True, quiet=True)
 borrowed = zero.borrowing(lambda pair: None, lambda model: lambda *event: None)("matched")
 def events(prompt, cancelled):
@@ -297,20 +265,7 @@ pages.close()
 )
 
 
-def test_a_zerogpu_space_starts_without_touching_the_gpu_and_reports(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(GUARDED)
-    log = tmp_path / "log.txt"
-    with lending() as lender, started(log, **lender.variables, PYTHONPATH=str(tmp_path)) as (address, _):
-        with urllib.request.urlopen(f"{address}/health", timeout=10) as answer:
-            assert answer.status == 200
-        event, answer = call(address, "run", {"prompt": "A fox", "max_tokens": 3})
-        assert event == "complete"
-        assert '\\"device\\": \\"cpu\\"' in answer
-    assert lender.asked == ["/startup-report"]
-    assert "Traceback" not in log.read_text(), log.read_text()
-
-
-def test_a_space_lends_a_gpu_and_what_goes_wrong_there_or_before_is_told_in_its_words() -> None:
+def test_a_space_is_built_without_touching_the_gpu_lends_one_and_says_what_goes_wrong_in_its_words() -> None:
     """In a process that ``spaces`` forks: of an error that is raised there, it tells the class's name alone."""
     text = zero._engine("matched").generate("A fox", CONFIG, SamplingParams(max_tokens=8, seed=1)).text.strip()
     with lending("lends", "lends", "refuses", "waits") as lender:
@@ -347,47 +302,6 @@ def test_what_such_a_space_cannot_compile_is_left_out(monkeypatch: pytest.Monkey
     assert "torch_compile was left out: it needs a GPU for longer" in notice
 
 
-def test_the_time_estimate_grows_with_the_tokens_and_with_kernels_that_are_still_to_be_compiled(
-    borrowed: zero.BorrowedGPU, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(zero, "_compiled", {None})
-
-    def estimates(tokens: int = 1) -> list[int]:
-        others = CONFIG, replace(CONFIG, speculative="ngram"), replace(CONFIG, block_size=8), INT8
-        return [zero.seconds("matched", "A fox", config, SamplingParams(max_tokens=tokens)) for config in others]
-
-    def ends(config: EngineConfig, cancelled: threading.Event) -> None:
-        for _ in borrowed.stream("A fox", config, SamplingParams(max_tokens=9, seed=1), cancelled=cancelled):
-            cancelled.set()
-
-    assert zero.seconds("matched", "A fox", replace(CONFIG, kernels="reference"), SamplingParams(max_tokens=1)) == 20
-    cancelled, goes_on = threading.Event(), SimpleNamespace(is_set=lambda: False, set=lambda: None)
-    ends(CONFIG, cancelled)
-    assert estimates() == [60, 60, 60, 60], "a run that did not come to its end"
-    ends(CONFIG, goes_on)
-    assert estimates() == [20, 20, 60, 60]
-    with monkeypatch.context() as failing:
-        failed = Finished(t_ms=0.0, reason="error", text="", message="")
-        failing.setattr(zero, "decode", lambda *request: (step for step in [[failed]]))
-        assert list(borrowed.stream("A fox", INT8, SamplingParams(), cancelled=goes_on)) == [failed]
-    assert estimates() == [20, 20, 60, 60], "a run that failed"
-    ends(INT8, goes_on)
-    assert estimates() == [20, 20, 60, 20]
-    assert estimates(1000) == [40, 40, 80, 40]
-
-
-def test_a_run_whose_kernels_are_taken_for_compiled_needs_few_more() -> None:
-    pytest.importorskip("triton")
-    from tests.engine.first_runs import RUNS
-
-    there = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.engine.first_runs", "90", "--count"]
-    done = subprocess.run(command, cwd=ROOT, env=there, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    lines = dict(zip(RUNS, done.stdout.splitlines(), strict=True))
-    more: dict[object, list[int]] = {}
-    for label, (config, _) in RUNS.items():
-        more.setdefault(zero._kernels(config), []).append(int(lines[label].split()[-2]))
-    assert len(more) == 5
-    assert max(sum(rest) for _, *rest in more.values()) < 10, "several seconds, of BEGINNING's twenty"
-    assert min(first for first, *_ in more.values()) >= 5, "as many are compiled for what has been compiled already"
+def test_the_time_estimate_grows_with_the_tokens() -> None:
+    few, many = (zero.seconds("matched", "A fox", CONFIG, SamplingParams(max_tokens=most)) for most in (1, 1000))
+    assert (few, many) == (45, 65)

@@ -7,12 +7,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
-from functools import partial
 from typing import Annotated, Any, Literal, get_type_hints
 
 import gradio as gr
 from pydantic import BeforeValidator, ValidationError, create_model
-from pydantic_core import PydanticCustomError
 
 from lab.errors import ConfigError, LabError
 from lab.settings import SETTINGS
@@ -84,9 +82,10 @@ def flat(
             }
             return json.dumps(await function(**given, **spread, **dict.fromkeys(asks, request)), ensure_ascii=False)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise gr.Error(f"{where} {_wanted(first)}, not {_short(first['input'])}.", print_exception=False) from None
+            first = error.errors()[0]
+            where, given = ".".join(map(str, first["loc"])), repr(first["input"])
+            said = f"{where}: {first['msg']}, not {given[:80]}{'…' * (len(given) > 80)}."
+            raise gr.Error(visible(said), print_exception=False) from None
         except LabError as error:
             raise gr.Error(visible(str(error)), print_exception=False) from None
 
@@ -107,44 +106,7 @@ def _usual(name: str, default: Any, bounds: Mapping[str, tuple[float, float]]) -
 
 
 def _as_given(hint: Any) -> Any:
-    """Accept one string where several are taken, as ``SamplingParams`` has it. A number may come as text, as language
-    models like to write it, but true is none."""
+    """Accept one string where several are taken, as ``SamplingParams`` has it."""
     if hint == tuple[str, ...]:
         return Annotated[hint, BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
-    if hint in _NUMBERS:
-        return Annotated[hint, BeforeValidator(partial(_no_truth, _NUMBERS[hint]))]
     return hint
-
-
-_NUMBERS = {int: "int_type", int | None: "int_type", float: "float_type", float | None: "float_type"}
-"""The pydantic errors of what is none."""
-
-
-def _no_truth(error: str, value: Any) -> Any:
-    if isinstance(value, bool):
-        raise PydanticCustomError(error, "it is a truth value")
-    return value
-
-
-_KINDS = {
-    "string": "must be text",
-    "int": "must be a whole number",
-    "float": "must be a number",
-    "bool": "must be true or false",
-    "list": "must be a list",
-    "tuple": "must be a list",
-}
-"""By how pydantic's errors of a type begin, what ``lab.config`` says of such a value."""
-
-
-def _wanted(error: Mapping[str, Any]) -> str:
-    if error["type"] == "string_unicode":
-        return "must have no half character (a lone surrogate)"
-    if error["type"] == "literal_error":
-        return f"must be one of {error['ctx']['expected']}"
-    return _KINDS.get(error["type"].partition("_")[0], f"cannot be taken ({error['msg']})")
-
-
-def _short(value: Any) -> str:
-    said = repr(value)
-    return said if len(said) <= 80 else f"{said[:79]}…"

@@ -11,8 +11,7 @@ from lab.cli.arguments import READ_ENOUGH, Parser, path
 from lab.errors import LabError
 from lab.util.stdio import Output, print_notes, print_utf8
 from visualize.export import folder
-from visualize.export.site import QUICK, Wanted, make
-from visualize.export.terminal import Terminal
+from visualize.export.site import QUICK, Terminal, Wanted, make
 from visualize.recorded_results import run_files
 
 
@@ -48,13 +47,13 @@ def main(arguments: list[str] | None = None) -> None:
         folder.check(options.folder, options.force)
         folder.write(options.folder, make(load, wanted, terminal), options.force)
     except LabError as error:
-        terminal.clear()
+        terminal.step("")
         parser.error(str(error))
     except KeyboardInterrupt:
-        terminal.clear()
+        terminal.step("")
         print_notes(["Stopped. Nothing was written."])
         sys.exit(130)
-    terminal.clear()
+    terminal.step("")
     output = Output()
     output.say(f"Written: {options.folder / 'index.html'}")
     if isinstance(output.failure, BrokenPipeError):

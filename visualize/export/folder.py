@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from lab.errors import LabError
 
@@ -65,7 +64,11 @@ def write(folder: Path, files: Mapping[str, str], force: bool = False) -> None:
             for path, text in files.items():
                 (made / path).parent.mkdir(parents=True, exist_ok=True)
                 (made / path).write_text(text, "utf-8", newline="\n")
-            _move(made, folder, files)
+            for path in _manifest(folder) - files.keys():
+                (folder / path).unlink()
+            for path in files:
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(made / path, folder / path)
         finally:
             shutil.rmtree(made)
 
@@ -82,44 +85,25 @@ def _refusals(folder: Path) -> Iterator[None]:
 def _check_way(folder: Path, paths: Iterable[str]) -> None:
     """Check that each path leads to a file or to nothing, through folders that are not links. Raises FolderError."""
     for path in paths:
-        way = PurePosixPath(path)
-        for place in (folder / part for part in way.parents if part.name):
-            if place.is_symlink() or (place.exists() and not place.is_dir()):
-                raise FolderError(f"{place} is in the way: a folder of the site has that name. Name another folder.")
-        if (folder / way).is_dir():
-            raise FolderError(f"{folder / way} is in the way: a file of the site has that name. Name another folder.")
+        folders = [folder / part for part in PurePosixPath(path).parents if part.name]
+        in_the_way = [place for place in folders if place.is_symlink() or (place.exists() and not place.is_dir())]
+        if in_the_way or (folder / path).is_dir():
+            place = in_the_way[0] if in_the_way else folder / path
+            raise FolderError(f"{place} is in the way: the site has something else of that name. Name another folder.")
 
 
-def _move(made: Path, folder: Path, files: Mapping[str, str]) -> None:
-    for path in _written_before(folder) - set(files):
-        (folder / path).unlink()
-    for path in files:
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(made / path, folder / path)
-
-
-def _written_before(folder: Path) -> set[str]:
-    """The files of the site that is there. A manifest that was tampered with leads to no file outside the folder."""
-    try:
-        paths = set(map(str, _manifest(folder)["files"]))
-        return {path for path in paths if (folder / path).is_file() and _within(folder, path)}
-    except (OSError, ValueError, LookupError, TypeError):
-        return set()
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of the site that is there; empty if there is none, or it is another program's."""
+def _manifest(folder: Path) -> set[str]:
+    """The files of the site that is there; none if there is none, or it is another program's. A manifest that was
+    tampered with leads to no file outside the folder."""
     try:
         listed = json.loads((folder / MANIFEST).read_text("utf-8"))
-        return listed if listed["format"] == FORMAT else {}
+        files = {MANIFEST, *map(str, listed["files"])} if listed["format"] == FORMAT else ()
+        found, within = {path: folder / path for path in files}, folder.resolve()
+        return {path for path, file in found.items() if file.is_file() and file.resolve().is_relative_to(within)}
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return {}
+        return set()
 
 
 def _beside(place: Path) -> Path:
     """A new folder in ``place``, and so on the same disk: only there can files be moved atomically."""
     return Path(tempfile.mkdtemp(prefix=".decode-lab-", dir=place))
-
-
-def _within(folder: Path, path: str) -> bool:
-    return (folder / path).resolve().is_relative_to(folder.resolve())

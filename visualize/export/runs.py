@@ -14,7 +14,7 @@ from lab.measure.measuring import RunTurn
 from lab.trace.run import Run
 from lab.util.machine_info import hardware
 from lab.util.messages import counted
-from visualize import recordings as replays
+from visualize import recorded_results as replays
 from visualize.assets import read
 from visualize.export.pages import CHARTS, Page
 from visualize.reduce.ndjson import recorded

@@ -3,20 +3,55 @@
 from __future__ import annotations
 
 import html
+import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from lab.claims import CLAIMS
 from lab.engine.engine import Engine
 from lab.errors import LabError
 from lab.util.machine_info import describe_machine, hardware
 from lab.util.messages import counted
+from lab.util.stdio import discard
 from lessons.course import course
 from visualize.export import claims, index, lessons, runs
 from visualize.export.pages import common_files
 from visualize.export.runs import PRESETS, REPEATS
-from visualize.export.terminal import Terminal
+
+
+class Terminal:
+    """One line for each of ``parts``. Progress within a part is shown below it, if ``stream`` can overwrite a line.
+
+    What is made does not depend on who reads of it: nothing here raises if the stream is closed (``| head``) or full.
+    """
+
+    def __init__(self, stream: TextIO, parts: int) -> None:
+        self._stream, self._parts = stream, parts
+        self._part, self._began = 0, time.monotonic()
+
+    def part(self, words: str) -> None:
+        """Begin the next part."""
+        self._part += 1
+        self.note(f"[{self._part}/{self._parts}] {words} (after {time.monotonic() - self._began:.0f} s)")
+
+    def note(self, words: str) -> None:
+        """Print a line that stays."""
+        self.step("")
+        self._write(f"{words}\n")
+
+    def step(self, words: str) -> None:
+        """Show what is being done, in place of what was; nothing, in the end."""
+        if self._stream.isatty():
+            self._write(f"\r\x1b[K{words}"[: shutil.get_terminal_size().columns + 3])
+
+    def _write(self, text: str) -> None:
+        try:
+            print(text, end="", file=self._stream, flush=True)
+        except OSError:
+            discard(self._stream)
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from lab.config import EngineConfig, SamplingParams
+from lab.engine.engine import Engine
 from lab.trace.events import Event
-from visualize.jobs.job_queue import TICK, JobQueue, QueuedJob, before_yours
+from visualize.jobs.job_queue import TICK, JobQueue, Load, QueuedJob, before_yours
 from visualize.jobs.reducer_process import ComparingReducer, ReducerClient
 from visualize.jobs.sse_channel import Channel
 from visualize.reduce.frames import Reducer
@@ -34,23 +34,6 @@ ABSENT_S = 60.0
 Record = dict[str, Any]
 Reduce = Callable[[Sequence[Any]], Iterable[str]]
 """Turns new events, in order, into the transcript lines that they complete."""
-
-
-class Streams(Protocol):
-    """The part of an engine that is needed here."""
-
-    def default_num_blocks(self, config: EngineConfig) -> int: ...
-
-    def models(self, config: EngineConfig) -> object: ...
-
-    @property
-    def wait_reason(self) -> str: ...
-
-    def place_in_queue(self, cancelled: threading.Event) -> int | None: ...
-
-    def stream(
-        self, prompt: str, config: EngineConfig, sampling: SamplingParams, *, cancelled: threading.Event
-    ) -> Iterator[Event]: ...
 
 
 class ReportedJob(QueuedJob):
@@ -129,11 +112,6 @@ class LiveJob(ReportedJob):
         """False once it is reported to its end or cancelled."""
         return not self.channel.closed and not self.cancelled.is_set()
 
-    @property
-    def deserted(self) -> bool:
-        """True if it is over and no page ever read it."""
-        return self.channel.closed and self.channel.never_read and self.channel.unread_s > ABSENT_S
-
     def after(self) -> Any:
         """The basis of comparison for the visitor's next run."""
         return self._after
@@ -180,9 +158,7 @@ class LiveRun(LiveJob):
 
     _alone = False
 
-    def __init__(
-        self, queue: JobQueue, load: Callable[[str], Streams], settings: Settings, before: PreviousRun | None = None
-    ) -> None:
+    def __init__(self, queue: JobQueue, load: Load, settings: Settings, before: PreviousRun | None = None) -> None:
         self._settings = settings
         super().__init__(queue, load, Reducer(before))
 
@@ -199,14 +175,14 @@ class LiveRun(LiveJob):
         settings.engine_config()  # refuses a combination that makes no sense before any model is loaded
         prompt = bounded(settings.prompt)
         sampling = settings.sampling()
-        engine: Streams = self.engine(settings.models())
+        engine = self.engine(settings.models())
         config = settings.engine_config(num_blocks=_num_blocks(engine, settings))
         self.compile(engine, [config])
         if not self.cancelled.is_set():
             yield from engine.stream(prompt, config, sampling, cancelled=self.cancelled)
 
 
-def _num_blocks(engine: Streams, settings: Settings) -> int | None:
+def _num_blocks(engine: Engine, settings: Settings) -> int | None:
     """Blocks in the pool: the number set, few enough for each to be seen, but no more than fit in memory."""
     blocks = settings.blocks
     return blocks and min(blocks, engine.default_num_blocks(settings.engine_config()))

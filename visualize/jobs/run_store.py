@@ -71,19 +71,15 @@ _turn = threading.Lock()
 _waiting = threading.BoundedSemaphore(MOST_WAITING)
 
 
-class BusyError(LabError):
-    """Too many files at once."""
-
-
 @contextmanager
 def _in_turn() -> Iterator[None]:
     """One file is read, or written, at a time: a large one is seconds of Python, in which everybody else waits. Raises
-    BusyError after ``PATIENCE_S``, or if too many wait."""
+    LabError after ``PATIENCE_S``, or if too many wait."""
     if not _waiting.acquire(blocking=False):
-        raise BusyError(BUSY)
+        raise LabError(BUSY)
     try:
         if not _turn.acquire(timeout=PATIENCE_S):
-            raise BusyError(BUSY)
+            raise LabError(BUSY)
         try:
             yield
         finally:

@@ -14,12 +14,13 @@ import uuid
 import weakref
 from collections.abc import AsyncIterator, Callable
 
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
-
-from visualize.compression import CompressedStream
+from starlette.types import Receive, Scope, Send
 
 RETRY_MS = 500
 """Time after which a page that lost its connection reconnects."""
@@ -66,10 +67,6 @@ class Channel:
     def unread_s(self) -> float:
         """Seconds for which the channel has had no reader."""
         return 0.0 if self._wake else time.monotonic() - (self._left or self._begun)
-
-    @property
-    def never_read(self) -> bool:
-        return self._left is None and not self._wake
 
     def put(self, message: str) -> None:
         """Append a message, from any thread."""
@@ -148,5 +145,16 @@ async def _answer(request: Request) -> Response:
     return StreamingResponse(_events(channel, begin), media_type="text/event-stream", headers=FRESH)
 
 
-ROUTE = Route("/channels/{id}", _answer, middleware=[Middleware(CompressedStream)])
+class CompressedStream(GZipMiddleware):
+    """Compresses a stream, and holds back no part of it; not for Jupyter's proxy, which passes the bytes of streams on,
+    but not that they are compressed."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        by_jupyter = "x-proxycontextpath" in Headers(scope=scope)
+        await (self.app if by_jupyter else super().__call__)(scope, receive, send)
+
+
+ROUTE = Route(
+    "/channels/{id}", _answer, middleware=[Middleware(CompressedStream, compresslevel=5, exclude_content_types=())]
+)
 """The address at which pages read channels."""

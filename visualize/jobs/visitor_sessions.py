@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -48,8 +48,7 @@ class OnePerSession(Generic[One]):
         """Begin what ``make`` makes. Does nothing and returns None while the visitor's last is in progress and not
         stopped. Raises what ``make`` raises."""
         with self._lock:
-            last = self.last(visitor)
-            if last and last.goes_on:
+            if self.goes_on(visitor):
                 return None
             one = make()
             self._theirs.pop(visitor, None)  # moves the visitor to the end
@@ -57,16 +56,20 @@ class OnePerSession(Generic[One]):
             self._forget(list(self._theirs)[:-MOST])
             return one
 
-    def keep(self, wanted: Callable[[str | None, One], bool]) -> list[str | None]:
-        """Forget visitors who are not ``wanted`` and have nothing in progress. Returns those who were forgotten."""
-        with self._lock:
-            return self._forget([visitor for visitor, one in self._theirs.copy().items() if not wanted(visitor, one)])
+    def goes_on(self, visitor: str | None) -> bool:
+        """True if the visitor has something in progress."""
+        last = self.last(visitor)
+        return last is not None and last.goes_on
 
-    def _forget(self, visitors: Iterable[str | None]) -> list[str | None]:
-        over = [visitor for visitor in visitors if (one := self.last(visitor)) and not one.goes_on]
-        for visitor in over:
-            self._theirs.pop(visitor, None)
-        return over
+    def keep(self, visitors: Collection[str | None]) -> None:
+        """Forget all others who have nothing in progress."""
+        with self._lock:
+            self._forget(self._theirs.keys() - visitors)
+
+    def _forget(self, visitors: Iterable[str | None]) -> None:
+        for visitor in visitors:
+            if not self.goes_on(visitor):
+                self._theirs.pop(visitor, None)
 
     def stop(self, visitor: str | None) -> None:
         """Cancel what the visitor has in progress; it ends soon."""
@@ -80,12 +83,12 @@ class OnePerSession(Generic[One]):
 
 
 class VisitorSessions:
-    """One run at a time for each visitor. Runs are kept on ``store``, and forgotten when they are gone from there.
-    Those of a visitor who never read one are dropped when another run begins."""
+    """One run at a time for each visitor. Runs are kept in ``store``, and forgotten when they are gone from there."""
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
         self._runs: OnePerSession[LiveJob] = OnePerSession()
+        self.busy, self.stop = self._runs.goes_on, self._runs.stop
 
     def begin(self, visitor: str | None, make: Callable[[Any], LiveJob], *, against: str = "") -> str | None:
         """Begin what ``make`` makes, given what it is to be compared with. None: see ``OnePerSession``.
@@ -102,9 +105,7 @@ class VisitorSessions:
         if live is None:
             return None
         self._store.put(visitor, live.id, live.events)
-        there = self._store.visitors
-        for other in self._runs.keep(lambda other, run: other in there and not run.deserted):
-            self._store.clear(other)
+        self._runs.keep(self._store.visitors)
         return head(live.id, live=True, against=against)
 
     def reopen(self, visitor: str | None, path: Path) -> str:
@@ -119,15 +120,6 @@ class VisitorSessions:
             self.leave(visitor)
 
         return self._store.reopen(visitor, path, accept)
-
-    def busy(self, visitor: str | None) -> bool:
-        """True if the visitor has a run in progress."""
-        last = self._runs.last(visitor)
-        return last is not None and last.goes_on
-
-    def stop(self, visitor: str | None) -> None:
-        """See ``OnePerSession``."""
-        self._runs.stop(visitor)
 
     def leave(self, visitor: str | None) -> None:
         """Forget the visitor and their runs."""

@@ -21,24 +21,18 @@ import spaces
 
 from lab import Engine, load_engine
 from lab.config import EngineConfig, SamplingParams
-from lab.errors import ConfigError, LabError
+from lab.errors import LabError
 from lab.registry import EMBEDDED
 from lab.trace.events import Event, Finished, StepTimed
 from lab.trace.recorder import EventListener
 from visualize.jobs.job_queue import TICK, Load
 
-BEGINNING = 20.0
-"""Seconds in a call's estimate for the fork, the models, and the few kernels that another drafter or length needs."""
-COMPILING = 40.0
-"""Seconds more if all kernels have to be compiled: ``python -m tests.engine.first_runs 90`` took 17, on a slow core."""
+BEGINNING = 45.0
+"""Seconds in a call's estimate for the fork, the models, and kernels: to compile all took 17, on a slow core."""
 TOKEN = 0.02
 """Seconds in it per token."""
-
 ABORTED = "It may have needed the GPU for longer than it had asked for. Run it again: compiled kernels are kept."
 """Advice when the process that had the GPU is gone."""
-
-_compiled: set[tuple[str, int] | None] = {None}
-"""The ``_kernels`` of runs that have ended. Triton keeps kernels on the disk, where later calls find them."""
 
 Step = list[Event] | str | LabError
 """A step's events; before the first, what is waited for; or the error that there is instead (see ``Engine.submit``):
@@ -76,42 +70,26 @@ class BorrowedGPU:
         then without any event.
 
         Raises:
-            ConfigError: layers are to be compiled.
             LabError: see ``Engine.submit``; or no GPU was lent, or not for long enough.
         """
-        if config.torch_compile:
-            raise ConfigError(
-                "torch_compile=True does not work on a borrowed GPU, which is there for a run alone. Switch it off."
-            )
-        owner = next(self._owners)
+        owner, last = next(self._owners), None
         self.wait_reason = "a GPU"
-        try:
-            for event in self._events(prompt, config, sampling, cancelled):
-                self._watch(owner, time.perf_counter(), event)
-                yield event
-        finally:
-            self.wait_reason = ""
-
-    def _events(
-        self, prompt: str, config: EngineConfig, sampling: SamplingParams, cancelled: threading.Event
-    ) -> Iterator[Event]:
-        last: Event | None = None
         try:
             with contextlib.closing(_until(cancelled, decode(self._pair, prompt, config, sampling))) as steps:
                 for step in steps:
-                    if isinstance(step, str):
-                        self.wait_reason = step
-                        continue
-                    self.wait_reason = ""
-                    yield from step
-                    last = step[-1]
+                    self.wait_reason = step if isinstance(step, str) else ""
+                    for last in () if isinstance(step, str) else step:
+                        self._watch(owner, time.perf_counter(), last)
+                        yield last
         except gr.Error as error:  # as ``spaces`` says why there is no GPU, or none any more
             told = f"{error.title}: {error.message}"
             raise LabError(f"{told}. {ABORTED}" if "aborted" in told else told) from error
-        if isinstance(last, Finished) and last.reason != "error":
-            _compiled.add(_kernels(config))
-        elif last is not None and not isinstance(last, Finished):
-            yield Finished(t_ms=last.t_ms, reason="cancelled", text="", message="")
+        finally:
+            self.wait_reason = ""
+        if last is not None and not isinstance(last, Finished):
+            ended = Finished(t_ms=last.t_ms, reason="cancelled", text="", message="")
+            self._watch(owner, time.perf_counter(), ended)
+            yield ended
 
 
 def _until(cancelled: threading.Event, steps: Generator[Step, None, None]) -> Iterator[list[Event] | str]:
@@ -168,13 +146,7 @@ def borrowing(load: Load, watch: Callable[[str], EventListener]) -> Load:
 def seconds(pair: str, prompt: str, config: EngineConfig, sampling: SamplingParams) -> int:
     """A call's estimated duration. The shorter it is, the sooner a Space gives the call a GPU; a call that takes longer
     is broken off."""
-    compiling = 0.0 if _kernels(config) in _compiled else COMPILING
-    return round(BEGINNING + compiling + TOKEN * sampling.max_tokens)
-
-
-def _kernels(config: EngineConfig) -> tuple[str, int] | None:
-    """The settings of which each combination has kernels of its own. None: torch's are used."""
-    return None if config.kernels == "reference" else (config.kv_dtype, config.block_size)
+    return round(BEGINNING + TOKEN * sampling.max_tokens)
 
 
 @spaces.GPU(duration=seconds)

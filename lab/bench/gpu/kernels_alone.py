@@ -38,11 +38,7 @@ def run_attention(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, sma
     """Fill ``cases``: microseconds of one layer's attention for one new token per sequence, and GB/s of keys, values
     and scales; and ``ratios``. The table's columns come first. A case that does not fit in half of the free memory is
     left out. Before them come the ``products`` and the ``splits`` (microseconds of one sequence's attention by the
-    programs that share it), which take little time.
-
-    Raises:
-        ConfigError: the kernels cannot run here.
-    """
+    programs that share it), which take little time. Raises ConfigError: the kernels cannot run here."""
     choose_kernels("triton", device)
     shape, contexts, batches, repeats = LLAMA_8B, CONTEXTS, BATCHES, 10
     if small:

@@ -6,7 +6,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -187,6 +187,7 @@ def format_prefill(result: dict) -> list[str]:
 RATES = (0.5, 0.7, 0.9)
 
 
+@dataclass
 class Speculation:
     """Speculation with a draft that is right with a chosen probability, against what the formula says: fills
     ``speculation``, a row for every acceptance and gamma, from all runs so far.
@@ -194,32 +195,24 @@ class Speculation:
     A round of gamma proposals, each right with probability a, gives (1 - a^(gamma + 1)) / (1 - a) tokens on average and
     takes the time of 1 + gamma c passes (Leviathan et al., 2211.17192), where c is a proposal's time in decode steps.
 
-    Args:
-        lab: an engine with a draft whose script may be written into.
-        script: the target's.
-        plain: the setting without speculation.
-        gammas: in the order in which they are measured.
+    Attributes:
+        lab: an engine with a draft whose script may be written into. script: the target's.
+        plain: the setting without speculation. gammas: in the order in which they are measured.
         decode: decodes with a setting, all tokens or the given number.
     """
 
-    def __init__(
-        self,
-        sheet: Sheet,
-        lab: Engine,
-        script: torch.Tensor,
-        plain: EngineConfig,
-        gammas: tuple[int, ...],
-        decode: Callable[..., Run],
-    ) -> None:
-        self._sheet = sheet
-        self._lab = lab
-        self._script = script
-        self._plain = plain
-        self._configs = {g: replace(plain, speculative="draft", num_speculative_tokens=g) for g in gammas}
-        self._decode = decode
-        self._runs: dict[tuple[float, int], list[dict[str, float]]] = defaultdict(list)
-        self._passes = 0
-        sheet.result["speculation"] = []
+    sheet: Sheet
+    lab: Engine
+    script: torch.Tensor
+    plain: EngineConfig
+    gammas: tuple[int, ...]
+    decode: Callable[..., Run]
+    runs: dict[tuple[float, int], list[dict[str, float]]] = field(default_factory=lambda: defaultdict(list))
+    passes: int = 0
+
+    @property
+    def configs(self) -> dict[int, EngineConfig]:
+        return {g: replace(self.plain, speculative="draft", num_speculative_tokens=g) for g in self.gammas}
 
     def warm_up(self, longest: int) -> None:
         """Capture and compile everything that the measured runs need, for up to ``longest`` tokens.
@@ -227,11 +220,11 @@ class Speculation:
         First the graphs of every window, because a window that the run's end cuts short is that of a smaller gamma.
         Then a short run of each, with a draft that is often wrong.
         """
-        for config in self._configs.values():
-            self._lab.warm_up(config, longest=longest)
-        self._lab.draft.script.copy_(draft_script(self._script, RATES[0]))
-        for gamma, config in self._configs.items():
-            self._decode(config, 4 * (gamma + 1))
+        for config in self.configs.values():
+            self.lab.warm_up(config, longest=longest)
+        self.lab.draft.script.copy_(draft_script(self.script, RATES[0]))
+        for gamma, config in self.configs.items():
+            self.decode(config, 4 * (gamma + 1))
 
     def measure(self, reserve: float) -> bool:
         """Another run of every pair while ``reserve`` seconds are left, and a plain run to compare them with.
@@ -239,22 +232,22 @@ class Speculation:
         The draft is wrong at other positions in each pass. Returns whether there was time for all.
         """
         began = time.perf_counter()
-        plain = self._decode(self._plain)
+        plain = self.decode(self.plain)
         longest = time.perf_counter() - began
-        for gamma, config in self._configs.items():
-            what = f"run {self._passes + 1} of speculation from gamma {gamma} on"
-            if not self._sheet.has_time(len(RATES) * longest + reserve, what):
+        for gamma, config in self.configs.items():
+            what = f"run {self.passes + 1} of speculation from gamma {gamma} on"
+            if not self.sheet.has_time(len(RATES) * longest + reserve, what):
                 return False
             for rate in RATES:
-                self._lab.draft.script.copy_(draft_script(self._script, rate, seed=self._passes))
+                self.lab.draft.script.copy_(draft_script(self.script, rate, seed=self.passes))
                 began = time.perf_counter()
-                run = self._decode(config)
+                run = self.decode(config)
                 longest = max(longest, time.perf_counter() - began)
-                self._runs[rate, gamma].append(_figures(run, gamma, plain))
-                self._sheet.result["speculation"] = [_row(*key, runs) for key, runs in sorted(self._runs.items())]
-                self._sheet.keep()
-            self._sheet.say(f"  gamma {gamma} done")
-        self._passes += 1
+                self.runs[rate, gamma].append(_figures(run, gamma, plain))
+                self.sheet.result["speculation"] = [_row(*key, runs) for key, runs in sorted(self.runs.items())]
+                self.sheet.keep()
+            self.sheet.say(f"  gamma {gamma} done")
+        self.passes += 1
         return True
 
 

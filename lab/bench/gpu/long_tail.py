@@ -36,9 +36,7 @@ def run_capacity(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, smal
     unused, preemptions, and output tokens per second overall.
 
     A seed determines where an answer ends, so all rows do the same work, except one with time for fewer ``requests``.
-
-    Raises:
-        LabError: the device is too small.
+    Raises LabError: the device is too small.
     """
     shape, requests, most, mean, kv_bytes = LLAMA_8B, REQUESTS, 4096, MEAN_OUTPUT, KV_BYTES
     lengths = LENGTHS.draw(requests, seed=0)

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -25,35 +26,35 @@ MOST_GAPS = 6
 """The most lines that a table has on what is missing."""
 
 
+@dataclass
 class Sheet:
     """A part's results, written to disk as they are added.
 
-    Args:
+    Attributes:
         path: the file, JSON. None: results are kept in memory only.
         until: when the part will be stopped, in seconds as ``time.time`` counts them.
-
-    Attributes:
         entry: all that is known about the part. ``done``: it finished; ``failure``, ``traceback``: what ended it.
         result: what it measured, part of the entry. ``failures``: what could not be measured, and why;
             ``left_out``: what there was no time for.
     """
 
-    def __init__(self, path: Path | None = None, until: float = math.inf) -> None:
-        self._path = path
-        self._until = until
-        self.result: dict = {}
-        self.entry: dict = {"result": self.result}
+    path: Path | None = None
+    until: float = math.inf
+    result: dict = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.entry = {"result": self.result}
 
     @property
     def seconds_left(self) -> float:
-        return self._until - time.time()
+        return self.until - time.time()
 
     def keep(self) -> None:
         """Write everything to the file, which is complete at any moment."""
-        if self._path:
-            new = self._path.with_name(f"{self._path.name}.new")
+        if self.path:
+            new = self.path.with_name(f"{self.path.name}.new")
             new.write_text(json.dumps(self.entry, default=str), "utf-8")
-            new.replace(self._path)
+            new.replace(self.path)
 
     def say(self, line: str) -> None:
         """Print a line for whoever watches, and write what is known."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from pathlib import Path
 
 import psutil
 from playwright.sync_api import Browser, BrowserContext, Route, expect
@@ -10,7 +11,7 @@ from playwright.sync_api import Browser, BrowserContext, Route, expect
 from lab.util.machine_info import describe_machine
 from tests import followers
 from tests.browser.conftest import PRESENTERS_KEY as KEY
-from tests.browser.pages import LONG, Lab, background, until_asked
+from tests.browser.pages import LONG, Lab, Visit, background, until_asked
 from tests.browser.workshop.conftest import (
     PROBLEM,
     acts,
@@ -24,16 +25,13 @@ from tests.browser.workshop.conftest import (
 )
 from tests.waiting import until
 
-Visit = Callable[..., Lab]
-
 
 def run_of(lab: Lab) -> str:
     return lab.page.get_attribute(".stage", "data-run")
 
 
 def test_followers_see_what_is_shown_until_they_go_their_own_way(visit: Visit, leading: Lab, code: str) -> None:
-    lab = visit().open(join=code.lower())
-    state(lab.page, "following")
+    lab = joins(visit().page, leading.server, code.lower())
     assert "join" not in lab.page.url
     leading.choose("speculative", "ngram")
     leading.ran()
@@ -52,7 +50,7 @@ def test_followers_see_what_is_shown_until_they_go_their_own_way(visit: Visit, l
     assert lab.say.inner_text() == leading.say.inner_text()
     assert lab.seen()["rounds"] == leading.seen()["rounds"]
 
-    late = visit(viewport={"width": 390, "height": 844}).open(join=code)
+    late = joins(visit(viewport={"width": 390, "height": 844}).page, leading.server, code)
     sees(late.page, 2)
     assert late.page.is_hidden("#controls"), "on a phone, a follower sees only the stage"
     followed_by(leading.page, 2)
@@ -72,13 +70,7 @@ def test_followers_see_what_is_shown_until_they_go_their_own_way(visit: Visit, l
     leading.wait_for_instant(2)
     background(late.page, False)
     sees(late.page, 2)
-
-    acts(lab.page, "follow")
-    sees(lab.page, 2)
-    lab.ran()  # the follower's own run
-    state(lab.page, "alone")
-    expect(lab.page.locator(".strip-own")).to_be_visible()
-    sees(late.page, 2)
+    late.page.close()
 
     with leading.page.expect_response(lambda answer: "prefix_caching" in (answer.request.post_data or "")):
         leading.toggle("enable_prefix_caching")  # and has not run with it yet
@@ -92,48 +84,27 @@ def test_followers_see_what_is_shown_until_they_go_their_own_way(visit: Visit, l
 
 
 def test_a_reopened_run_is_seen_kept_when_showing_stops_and_nobody_with_a_run_is_pulled_in(
-    visit: Visit, leading: Lab, code: str, tmp_path
+    visit: Visit, leading: Lab, code: str, tmp_path: Path
 ) -> None:
+    """A run that was saved midway, too, of which followers read what the presenter reads."""
     file = leading.save("json", tmp_path)
-    lab = visit().open(join=code)
+    whole = json.loads(file.read_text())
+    file.write_text(json.dumps(whole | {"events": whole["events"][:-1]}))
+    lab = joins(visit().page, leading.server, code)
     sees(lab.page, leading.instant)
-    before = run_of(leading)
+    before = leading.say.inner_text()
     leading.reopen(file)
-    until(lambda: leading.page.wait_for_timeout(20) or run_of(leading) != before)
+    expect(leading.say).not_to_have_text(before)
     leading.finish()
-    lab.page.wait_for_function(
-        "run => JSON.parse(document.querySelector('.stage').dataset.run).run === JSON.parse(run).run",
-        arg=run_of(leading),
-    )
+    expect(lab.say).to_have_text(leading.say.inner_text())
     sees(lab.page, leading.instant)
     assert lab.seen()["text"] == leading.seen()["text"]
     said = lab.page.inner_text(".strip-say")
     acts(leading.page, "rest")
     expect(lab.page.locator(".strip-say")).not_to_have_text(said)
     assert lab.written.count() == leading.written.count()
-    lab.ran()
-    state(lab.page, "alone")
-    own = run_of(lab)
-    acts(leading.page, "lead")
-    state(leading.page, "leading")
-    leading.press("Home")
-    followed_by(leading.page, 0)
-    assert run_of(lab) == own
 
-    lab.page.focus("[data-act=follow]")
-    lab.press("Enter")
-    sees(lab.page, 0)
-    lab.page.wait_for_selector("[data-act=alone]:focus")  # the button that had the focus is hidden
-    assert "run" not in lab.link
-    leading.ran()
-
-
-def test_ones_own_run_is_told_from_the_presenters_and_no_late_answer_takes_the_stage_from_it(
-    visit: Visit, leading: Lab, code: str
-) -> None:
-    """What is shown is pale until one's own run has something to show, which may take a while in a full room."""
-    lab = joins(visit().page, leading.server, code)
-    sees(lab.page, leading.instant)
+    # What is shown is pale until one's own run has something to show, which may take a while in a full room.
     held: list[Route] = []
     lab.page.route("**/channels/**", lambda route: held.append(route), times=1)
     lab.run()
@@ -144,14 +115,27 @@ def test_ones_own_run_is_told_from_the_presenters_and_no_late_answer_takes_the_s
     lab.finish()
     state(lab.page, "alone")
     assert lab.page.evaluate(f"['.readouts', '.text', '.charts'].map({opacity})") == [1, 1, 1]
-    for ask in (lambda: acts(lab.page, "follow"), lambda: lab.open(join=code)):
-        lab.page.route("**/workshop/join", lambda route: held.append(route), times=1)
-        ask()
-        lab.ran()
-        own = run_of(lab)
-        answered(lab.page, held.pop())
-        state(lab.page, "alone")
-        assert run_of(lab) == own
+    own = run_of(lab)
+    acts(leading.page, "lead")
+    state(leading.page, "leading")
+    leading.press("Home")
+    followed_by(leading.page, 0)
+    assert run_of(lab) == own
+    lab.page.focus("[data-act=follow]")
+    lab.press("Enter")
+    sees(lab.page, 0)
+    lab.page.wait_for_selector("[data-act=alone]:focus")  # the button that had the focus is hidden
+    assert "run" not in lab.link
+    leading.ran()
+
+    lab.page.route("**/workshop/join", lambda route: held.append(route), times=1)
+    acts(lab.page, "alone")
+    acts(lab.page, "follow")
+    lab.ran()
+    own = run_of(lab)
+    answered(lab.page, held.pop())  # too late to take the stage from one's own run
+    state(lab.page, "alone")
+    assert run_of(lab) == own
 
 
 def test_following_again_stops_ones_own_run_even_one_that_the_server_has_not_answered_yet(
@@ -168,12 +152,10 @@ def test_following_again_stops_ones_own_run_even_one_that_the_server_has_not_ans
     lab.page.click("#run")
     until(lambda: lab.page.wait_for_timeout(20) or held)
     acts(lab.page, "follow")
-    lab.page.wait_for_timeout(300)
     answered(lab.page, held.pop())
     state(lab.page, "following")
     lab.page.wait_for_selector("body:not(.begun, .running)")
     sees(lab.page, leading.instant)
-    lab.page.wait_for_timeout(500)
     state(lab.page, "following")
     lab.run()  # the one before has ended
     lab.page.click("#stop")
@@ -183,11 +165,10 @@ def test_following_again_stops_ones_own_run_even_one_that_the_server_has_not_ans
 
 
 def test_a_verdict_opened_by_the_presenter_opens_for_everyone(visit: Visit, leading: Lab, code: str) -> None:
-    lab = visit().open(join=code)
+    lab, late = (joins(visit().page, leading.server, code) for _ in range(2))
     sees(lab.page, leading.instant)
     leading.page.locator(".text .token:is(.accepted, .recovered)").first.click()
     expect(leading.verdict).to_be_visible()
-    late = visit().open(join=code)
     title = "h2"
     for follower in (lab, late):
         expect(follower.verdict.locator(title)).to_have_text(leading.verdict.locator(title).inner_text())
@@ -208,26 +189,23 @@ def test_a_verdict_opened_by_the_presenter_opens_for_everyone(visit: Visit, lead
     leading.press("Home")  # it has not happened yet
     for follower in (lab, late):
         expect(follower.verdict).to_be_hidden()
-    leading.page.click("[data-do=last]")
-    sees(late.page, end)
-    acts(late.page, "alone")  # a verdict opened while not following is their own
-    late.page.locator(".text .token:is(.accepted, .recovered)").first.click()
-    expect(late.verdict).to_be_visible()
-    acts(late.page, "follow")
-    expect(late.verdict).to_be_hidden()
 
 
 def test_settings_can_be_taken_before_the_presenter_has_run_anything_and_without_one_ones_own_stay(
-    visit: Visit, presenter: BrowserContext, server: str, code: str
+    troubled: Visit, presenter: BrowserContext, server: str, code: str
 ) -> None:
     leads = presents(presenter, server)
     acts(leads.page, "lead")
     state(leads.page, "leading")
     with leads.page.expect_response(lambda answer: "ngram" in (answer.request.post_data or "")):
         leads.choose("speculative", "ngram")
-    lab = joins(visit().page, server, code, temperature=0.3)
+    lab = joins(troubled().page, server, code, temperature=0.3)
     acts(lab.page, "alone")
+    fails_once(lab.page, "join")
     acts(lab.page, "settings")
+    lab.page.wait_for_selector(PROBLEM)
+    state(lab.page, "alone")
+    acts(lab.page, "settings")  # asked for again
     until_asked(lab.page, speculative="ngram", temperature=None)
     lab.ready()
     state(lab.page, "alone")
@@ -236,49 +214,12 @@ def test_settings_can_be_taken_before_the_presenter_has_run_anything_and_without
         acts(leads.page, "rest")
     leads.page.close()
 
-    lab = joins(visit().page, server, code, temperature=0.3, **LONG)
-    lab.run()
-    lab.wait_for_tokens(3)
-    own = run_of(lab)
+    own = run_of(lab.ran())
     acts(lab.page, "settings")
     lab.page.wait_for_selector(PROBLEM)
-    assert lab.link["temperature"] == "0.3"
+    assert lab.link["speculative"] == "ngram"
     state(lab.page, "alone")
-    if lab.running:  # unless it has come to its end meanwhile
-        lab.press("Escape")
-    lab.finish()
     assert run_of(lab) == own
-
-
-def test_the_presenters_settings_can_be_asked_for_again_when_the_server_did_not_answer(
-    troubled: Visit, leading: Lab, server: str, code: str
-) -> None:
-    page = joins(troubled().page, server, code).page
-    acts(page, "alone")
-    fails_once(page, "join")
-    acts(page, "settings")
-    page.wait_for_selector(PROBLEM)
-    state(page, "alone")
-
-    joined: list[Route] = []
-
-    def lose_the_second(route: Route) -> None:
-        joined.append(route)
-        if len(joined) == 2:  # the first is for the settings
-            route.abort()
-        else:
-            route.continue_()
-
-    page.route("**/workshop/join", lose_the_second)
-    acts(page, "settings")
-    page.wait_for_selector(f".strip[data-state=out] {PROBLEM}")
-    state(page, "alone")  # although the server answers later
-    page.wait_for_timeout(500)
-    state(page, "alone")
-    acts(page, "follow")
-    state(page, "following")
-    page.reload()
-    state(page, "following")
 
 
 def test_the_cost_of_followers_is_measured_while_they_follow(browser: Browser, server: str) -> None:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import BrowserContext, Route, expect
+from playwright.sync_api import BrowserContext, expect
 
-from tests.browser.pages import ENDLESS, STOPPED, Lab
+from tests.browser.pages import LONG, STOPPED, Lab, Visit
 from tests.browser.workshop.conftest import HASTY, PROBLEM, acts, joins, presents, sees, state
-
-Visit = Callable[..., Lab]
 
 
 def test_of_two_presenters_the_last_to_press_lead_leads(
     visit: Visit, presenter: BrowserContext, leading: Lab, code: str
 ) -> None:
-    lab = visit().open(join=code)
+    lab = joins(visit().page, leading.server, code)
     sees(lab.page, leading.instant)
     said = leading.page.locator(".strip-say")
     leads = said.inner_text()
@@ -34,9 +31,7 @@ def test_of_two_presenters_the_last_to_press_lead_leads(
     other.ran()
     other.press("Home")
     sees(lab.page, 0)
-    other.press("ArrowRight")
-    sees(lab.page, 1)
-    assert other.page.get_attribute(".strip", "data-state") == "leading"
+    state(other.page, "leading")
 
     leading.page.bring_to_front()
     acts(leading.page, "lead")  # takes over again
@@ -44,85 +39,40 @@ def test_of_two_presenters_the_last_to_press_lead_leads(
     sees(lab.page, leading.instant)
     other.page.bring_to_front()
     state(other.page, "ready")  # even an idle presenter is told
-    leading.page.bring_to_front()
-    leading.press("Home")
-    sees(lab.page, 0)
     other.page.close()
     leading.page.bring_to_front()
     leading.press("End")
 
 
-def test_followers_are_told_when_the_presenter_closes_the_page_and_keep_what_was_shown(
-    visit: Visit, presenter: BrowserContext, server: str, code: str, tmp_path: Path
+def test_followers_are_told_when_the_presenter_closes_the_page_even_during_a_run_and_keep_what_was_shown(
+    visit: Visit, presenter: BrowserContext, shown: Lab, code: str, tmp_path: Path
 ) -> None:
-    follower = joins(visit().page, server, code)
+    follower = joins(visit().page, shown.server, code)
     said = follower.page.locator(".strip-say")
-    for runs in (False, True):
-        lab = presents(presenter, server, max_tokens=12, speculative="ngram")
-        acts(lab.page, "lead")
-        state(lab.page, "leading")
-        if runs:
-            lab.ran()
-            sees(follower.page, lab.instant)
-        led = said.inner_text()
-        lab.page.close(run_before_unload=True)
-        expect(said).not_to_have_text(led)
-        state(follower.page, "following")
+    leaving = presents(presenter, shown.server, speculative="ngram", seed=5, **LONG)
+    acts(leaving.page, "lead")
+    state(leaving.page, "leading")
+    leaving.run()
+    for page in (leaving, follower):
+        page.wait_for_tokens(5)
+    led = said.inner_text()
+    leaving.page.close(run_before_unload=True)
+    expect(follower.say).to_have_text(STOPPED)
+    expect(said).not_to_have_text(led)
+    state(follower.page, "following")
+    end = follower.instant
     follower.page.click(".use")
     expect(follower.option("speculative", "ngram")).to_be_checked()
     saved = json.loads(follower.save("json", tmp_path).read_text())
     assert saved["events"][0]["config"]["speculative"] == "ngram"
-    left = said.inner_text()
-    lab = presents(presenter, server)
-    acts(lab.page, "lead")
-    state(lab.page, "leading")
-    expect(said).not_to_have_text(left)
-    acts(lab.page, "rest")
-    state(lab.page, "ready")
-    lab.page.close()
-
-
-def test_followers_read_what_the_presenter_reads_of_a_run_saved_midway(
-    visit: Visit, leading: Lab, code: str, tmp_path: Path
-) -> None:
-    file = leading.save("json", tmp_path)
-    whole = json.loads(file.read_text())
-    file.write_text(json.dumps(whole | {"events": whole["events"][:-1]}))
-    before = leading.say.inner_text()
-    leading.reopen(file)
-    expect(leading.say).not_to_have_text(before)
-    leading.finish()
-    says = leading.say.inner_text()
-    lab = visit().open(join=code)
-    expect(lab.say).to_have_text(says)
-    expect(lab.written).to_have_count(leading.written.count())
-    lab.page.wait_for_timeout(500)
-    assert lab.say.inner_text() == says, "it stays"
-    leading.ran()
-
-
-def test_what_is_shown_stays_when_the_presenter_closes_the_page_during_a_run(
-    visit: Visit, presenter: BrowserContext, shown: Lab, code: str
-) -> None:
-    leaving = presents(presenter, shown.server, seed=5, **ENDLESS)
-    acts(leaving.page, "lead")
-    state(leaving.page, "leading")
-    lab = visit().open(join=code)
-    leaving.run()
-    for page in (leaving, lab):
-        page.wait_for_tokens(5)
-    leaving.page.close()
-    expect(lab.say).to_have_text(STOPPED, timeout=60_000)
-    end = lab.instant
-    state(lab.page, "following")
-    lab.press("Home")
-    sees(lab.page, 0)
-    late = visit().open(join=code)
+    late = joins(visit().page, shown.server, code)
     late.wait_for_instant(end)
 
+    left = said.inner_text()
     shown.page.bring_to_front()
     acts(shown.page, "lead")  # another presenter takes over
     state(shown.page, "leading")
+    expect(said).not_to_have_text(left)
     late.page.wait_for_function(
         "run => JSON.parse(document.querySelector('.stage').dataset.run).run === JSON.parse(run).run",
         arg=shown.page.get_attribute(".stage", "data-run"),
@@ -143,7 +93,7 @@ def test_the_presenter_is_told_of_an_unreachable_server_and_it_is_retried(
     leading.ready()
     acts(leading.page, "lead")
     leading.ran()
-    lab = visit().open(join=code)
+    lab = joins(visit().page, server, code)
     sees(lab.page, leading.instant)
     room = presenter.new_page()
     presenter.route(f"{server}/workshop/*", lambda route: route.abort())
@@ -161,11 +111,4 @@ def test_the_presenter_is_told_of_an_unreachable_server_and_it_is_retried(
     expect(leading.page.locator(PROBLEM)).to_have_count(0)
     sees(lab.page, 0)  # the instant that could not be sent arrives
 
-    lost: list[Route] = []
-    leading.page.route("**/workshop/lead", lambda route: lost.append(route))  # never answered
-    leading.press("End")
-    leading.page.wait_for_selector(PROBLEM)
-    leading.page.unroute("**/workshop/lead")
-    expect(leading.page.locator(PROBLEM)).to_have_count(0)
-    sees(lab.page, leading.last)
     leading.page.close()

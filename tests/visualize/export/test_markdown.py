@@ -7,7 +7,7 @@ import re
 import pytest
 
 from lessons.course import course
-from visualize.export.markdown import to_html
+from visualize.export.lessons import to_html
 
 
 @pytest.mark.parametrize("number", course())
@@ -19,12 +19,6 @@ def test_every_formula_of_the_course_becomes_mathml(number: int) -> None:
         assert "$" not in html
         assert "\\" not in html
         assert ("<table>" in html) == ("| --- " in text)
-
-
-def test_a_formula_is_inline_or_block_as_written() -> None:
-    assert "<msup><mi>x</mi><mn>2</mn></msup>" in to_html("so $x^2$ it is")
-    assert 'display="inline"' in to_html("so $x$ it is")
-    assert 'display="block"' in to_html("$$x$$")
 
 
 @pytest.mark.parametrize(

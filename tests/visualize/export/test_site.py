@@ -24,12 +24,11 @@ from lessons.expressions import ExpressionError
 from tests.visualize.conftest import script
 from tests.visualize.scripted import ScriptedEngine
 from tests.visualize.test_takeaway import contradictory
-from visualize import recordings as replays
+from visualize import recorded_results as replays
 from visualize.export import claims, index, lessons, runs
 from visualize.export.folder import EVERY, MANIFEST, write
 from visualize.export.runs import POOL, PRESETS, Recording, read_files
-from visualize.export.site import QUICK, Wanted, make
-from visualize.export.terminal import Terminal
+from visualize.export.site import QUICK, Terminal, Wanted, make
 from visualize.format_numbers import three
 from visualize.recorded_results import run_files
 from visualize.text import visible
@@ -99,13 +98,10 @@ def test_every_page_is_made(site: dict[str, str]) -> None:
         *(f"runs/{name}.html" for name in QUICK.runs),
         *(f"lessons/{number}.html" for number in QUICK.lessons),
     }
+    assert set(EVERY) <= {*site, MANIFEST}, "known beforehand"
     assert set(Wanted().lessons) == set(course())
     assert site["README.md"].startswith("---\ntitle: ")
     assert "\nsdk: static\napp_file: index.html\n" in site["README.md"]
-
-
-def test_the_files_of_every_site_are_known_beforehand(site: dict[str, str]) -> None:
-    assert set(EVERY) <= {*site, MANIFEST}
 
 
 def test_runs_with_very_long_file_names_get_separate_files(tmp_path: Path) -> None:
@@ -117,14 +113,6 @@ def test_runs_with_very_long_file_names_get_separate_files(tmp_path: Path) -> No
     assert all(len(recording.name) < 100 for recording in recordings), "room for longer suffixes"
     write(tmp_path / "site", {f"runs/{recording.name}.json": "" for recording in recordings})
     assert len(list((tmp_path / "site" / "runs").iterdir())) == 2
-
-
-def test_a_run_of_a_gpu_is_listed_under_its_name(tmp_path: Path) -> None:
-    begun, *events = script(EngineConfig(), max_tokens=2)
-    for name, hardware in ("named", "NVIDIA H200"), ("earlier", ""):
-        Run([replace(begun, device="cuda:0", hardware=hardware), *events]).save(tmp_path / f"{name}.json")
-    listed = index.page(read_files(sorted(tmp_path.iterdir()), ()), [], {}, "").html()
-    assert re.findall("Recorded on ([^.<]+)", listed) == ["cuda:0", "NVIDIA H200"]
 
 
 def test_a_recorded_run_of_the_repository_has_the_title_that_it_has_in_the_lab() -> None:
@@ -141,13 +129,6 @@ def test_every_device_has_one_table(tmp_path: Path) -> None:
     assert re.findall(r'href="runs/(\w)\.html"', listed) == ["a", "c", "b"]
 
 
-def test_a_claim_whose_check_failed_is_counted_as_not_checked() -> None:
-    found = {"kv-heads-8": {"verdict": "holds"}, "seventy-80gb": {"problem": "There is no room."}}
-    assert found.keys() <= CLAIMS.keys()
-    said = f"tested by an experiment: holds here: 1, not checked: {len(CLAIMS) - 1}."
-    assert said in index.page([], [], found, "").html()
-
-
 def test_a_claim_that_cannot_be_checked_has_the_reason_in_its_place() -> None:
     def load(pair: str) -> Any:
         raise LabError("No \u202e room.")
@@ -157,11 +138,19 @@ def test_a_claim_that_cannot_be_checked_has_the_reason_in_its_place() -> None:
     assert told[0] == f"claim 1 of 1, {name}"
 
 
-def test_every_page_has_one_main_element_and_a_header_for_every_column(site: dict[str, str]) -> None:
-    for path in pages(site):
-        assert site[path].count("<main") == 1, path
-        assert site[path].count(" aria-current=page>") == 1, path
-        assert not re.search(r"<th[^>]*></th>", site[path]), path
+def test_every_page_has_what_readers_and_browsers_need_and_a_policy_against_outside_content(
+    site: dict[str, str],
+) -> None:
+    for path, page in pages(site).items():
+        text = site[path]
+        assert text.count("<main") == text.count(" aria-current=page>") == 1, path
+        assert not re.search(r"<th[^>]*></th>", text), path
+        assert len(re.findall('<meta property="og:description" content=".{20,}">', text)) == 1, path
+        assert "default-src 'none'; script-src 'self' file:;" in text
+        assert not any(name.startswith("on") for name in page.attributes)
+        assert "style" not in page.tags
+        for tag in re.findall(r"<script src=[^>]+>", text):
+            assert ("plotly" in tag) == tag.endswith(" async>"), "no script waits for Plotly"
 
 
 def test_every_link_is_relative_and_leads_to_a_file_of_the_site(site: dict[str, str]) -> None:
@@ -189,26 +178,6 @@ def test_no_file_names_a_host_that_is_not_cited(site: dict[str, str]) -> None:
     found = {host for text in own for host in re.findall(r"https?://[\w.-]+", text)}
     assert found <= CITED | NAMESPACES
     assert not any(re.search(r"url\(|@import|\bfetch\(|XMLHttpRequest|\bimport\(", text) for text in own)
-
-
-def test_every_page_says_in_a_line_what_it_shows(site: dict[str, str]) -> None:
-    for path, text in site.items():
-        if path.endswith(".html"):
-            assert len(re.findall('<meta property="og:description" content=".{20,}">', text)) == 1, path
-
-
-def test_every_page_has_a_policy_against_outside_content(site: dict[str, str]) -> None:
-    for path, page in pages(site).items():
-        assert "default-src 'none'; script-src 'self' file:;" in site[path]
-        assert not any(name.startswith("on") for name in page.attributes)
-        assert "style" not in page.tags
-
-
-def test_no_script_waits_for_plotly(site: dict[str, str]) -> None:
-    tags = [tag for path in pages(site) for tag in re.findall(r"<script src=[^>]+>", site[path])]
-    of_plotly = [tag for tag in tags if "plotly" in tag]
-    assert of_plotly
-    assert [tag for tag in tags if tag.endswith(" async>")] == of_plotly
 
 
 def test_the_data_in_a_page_is_json_and_holds_only_what_was_recorded(site: dict[str, str]) -> None:
@@ -275,28 +244,12 @@ def test_hostile_text_stays_text(site: dict[str, str], tmp_path: Path) -> None:
     assert "Recorded on &lt;img" in now["index.html"]
 
 
-def test_a_file_that_is_not_a_run_is_refused_before_models_load(tmp_path: Path) -> None:
-    bad = tmp_path / "bad.json"
-    bad.write_text("{}", "utf-8")
-
-    def load(pair: str) -> Any:
-        raise AssertionError("nothing is to be loaded")
-
-    with pytest.raises(RunFileError, match=r"bad\.json is not a run's file"):
-        make(load, replace(QUICK, files=(bad,)), Terminal(io.StringIO(), 0))
-
-
-def test_what_a_lesson_measures_is_told_as_it_goes_on() -> None:
-    told: list[str] = []
-    lessons.record(lambda pair: Scripted(), course()[3], told.append)
-    assert len(told) > 2
-
-
-def test_a_file_that_contradicts_itself_is_refused_before_models_load(tmp_path: Path) -> None:
-    _, events = contradictory()[0]
-    Run(events).save(tmp_path / "odd.json")
-    with pytest.raises(RunFileError, match="contradict each other"):
-        make(pytest.fail, replace(QUICK, files=(tmp_path / "odd.json",)), Terminal(io.StringIO(), 0))
+def test_a_file_that_is_no_run_or_contradicts_itself_is_refused_before_models_load(tmp_path: Path) -> None:
+    (bad := tmp_path / "bad.json").write_text("{}", "utf-8")
+    Run(contradictory()[0][1]).save(odd := tmp_path / "odd.json")
+    for file, says in ((bad, r"bad\.json is not a run's file"), (odd, "contradict each other")):
+        with pytest.raises(RunFileError, match=says):
+            make(pytest.fail, replace(QUICK, files=(file,)), Terminal(io.StringIO(), 0))
 
 
 def test_what_a_file_says_of_itself_turns_no_other_text_around(tmp_path: Path) -> None:
@@ -307,12 +260,6 @@ def test_what_a_file_says_of_itself_turns_no_other_text_around(tmp_path: Path) -
     assert "stop" in one.about
     assert "\u202e" not in one.title + one.device + one.about
     assert (one.title, one.device) == (visible("na\u202eme"), visible("c\u202epu"))
-
-
-def test_files_have_names_that_any_disk_and_address_takes(tmp_path: Path) -> None:
-    for title, name in (("—", "run"), ("My Run, 2", "my-run-2")):
-        Run(script(EngineConfig(), max_tokens=2)).save(tmp_path / f"{title}.json")
-        assert [(one.name, one.title) for one in read_files([tmp_path / f"{title}.json"], ())] == [(name, title)]
 
 
 def test_every_run_of_a_whole_site_can_be_made() -> None:

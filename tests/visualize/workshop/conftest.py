@@ -10,8 +10,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from visualize import workshop as doors
 from visualize.jobs.job_queue import JobQueue
-from visualize.pages.workshop import routes as doors
 from visualize.workshop import Workshop
 
 KEY = "the presenter's"

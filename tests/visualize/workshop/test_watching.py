@@ -52,17 +52,22 @@ def test_the_room_is_updated_only_while_someone_is_watching(room: Room) -> None:
     assert messages[0]["pool"]["name"].startswith("tiny, KV dtype Auto")
     last = messages[-1]
     assert (last["running"], last["waiting"], last["done"]) == (0, 0, 4)
-    assert set(last["pool"]["blocks"]) == {"state", "owners", "fill", "mark"}
+    assert set(last["pool"]["blocks"]) >= {"state", "owners", "fill", "mark"}
     assert max(message["speed"] for message in messages) <= 4 * 8
     assert "fox" not in str(messages)
 
 
-def test_a_room_in_which_nothing_happens_is_told_once(room: Room) -> None:
-    async def look() -> list[bool]:
+def test_a_room_in_which_nothing_happens_is_told_once_and_again_when_someone_follows(room: Room) -> None:
+    async def look() -> list[int | None]:
         async with aclosing(room.workshop.room.channel.read(quiet_s=3 * TICK)) as messages:
-            return [bool((await anext(messages))[1]) for _ in range(2)]
+            followers = [message and json.loads(message)["followers"] for message in [(await anext(messages))[1]]]
+            assert not (await anext(messages))[1]
+            following = asyncio.ensure_future(anext(aiter(room.workshop.lead.channel.read(1))))
+            followers.append(json.loads((await anext(messages))[1])["followers"])
+            following.cancel()
+        return followers
 
-    assert complete(asyncio.wait_for(look(), 10)) == [True, False]
+    assert complete(asyncio.wait_for(look(), 10)) == [0, 1]
 
 
 def test_who_comes_after_a_while_without_watchers_is_told_what_has_happened_meanwhile(room: Room) -> None:
@@ -123,24 +128,6 @@ def test_the_room_starts_over_after_what_it_cannot_take(room: Room, monkeypatch:
 
     seen = complete(asyncio.wait_for(look(), 10))
     assert (seen["running"], seen["waiting"], seen["done"]) == (0, 0, 1)
-
-
-def test_the_room_is_updated_when_someone_follows(room: Room) -> None:
-    async def follow() -> None:
-        async for _ in room.workshop.lead.channel.read():
-            pass
-
-    async def look() -> list[int]:
-        counts: list[int] = []
-        async for _, message in room.workshop.room.channel.read():
-            counts.append(json.loads(message)["followers"])
-            if len(counts) == 2:
-                break
-            following = asyncio.create_task(follow())
-        following.cancel()
-        return counts
-
-    assert complete(asyncio.wait_for(look(), 10)) == [0, 1]
 
 
 def test_the_workshop_ends_for_everyone_when_the_server_closes() -> None:

@@ -13,10 +13,10 @@ from lab.measure.comparison import MAX_CONFIGS, MIN_CONFIGS
 from lab.models.devices import has_gpu
 from lab.registry import EMBEDDED, Pair
 from lab.settings import SETTINGS, Setting
+from visualize.options import borrows_a_gpu
 from visualize.run_settings import FORM as LAB
 from visualize.text import visible
 from visualize.url_settings import Form
-from visualize.zerogpu_space import borrows_a_gpu
 
 HAS_GPU = has_gpu() and not borrows_a_gpu(os.environ)
 """Whether settings are compared on a GPU: what a ZeroGPU Space lends is for single runs."""

@@ -14,7 +14,7 @@ from lab.settings import SETTINGS
 from visualize.example_prompts import examples, listed
 from visualize.forms import Widgets
 from visualize.gradio_events import LATEST, QUIET
-from visualize.recordings import runs
+from visualize.recorded_results import runs
 from visualize.run_settings import FORM, Settings, unusable, unused, without_unusable
 from visualize.url_settings import Form
 
@@ -84,7 +84,7 @@ def build(form: Form) -> Controls:
 
 
 def recordings() -> gr.Dropdown:
-    """A list of the runs that the repository keeps, each by its name in ``visualize.recordings.runs``."""
+    """A list of the runs that the repository keeps, each by its name in ``visualize.recorded_results.runs``."""
     names = [(name, name) for name in runs()]
     return listed("GPU recordings", names, elem_id="replays", visible=bool(names), filterable=False)
 

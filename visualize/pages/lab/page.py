@@ -21,7 +21,7 @@ from visualize.jobs.live_run import LiveRun
 from visualize.jobs.run_store import RunStore
 from visualize.jobs.visitor_sessions import VisitorSessions
 from visualize.pages.lab import controls
-from visualize.recordings import runs
+from visualize.recorded_results import runs
 from visualize.reduce.settings_from_run import settings_from_run
 from visualize.run_settings import FORM, OTHER, from_link, unusable, with_pairs, without_unusable
 from visualize.workshop import Workshop

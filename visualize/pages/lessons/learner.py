@@ -16,7 +16,8 @@ from typing import Any
 
 from lab.engine.engine import Engine
 from lab.errors import LabError
-from lessons.experiments import Experiment, Preset, whole
+from lessons.experiments import Preset
+from lessons.experiments.base import Experiment, whole
 from lessons.lesson import Answer, Lesson
 from lessons.marking import checked, mark
 

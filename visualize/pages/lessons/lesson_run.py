@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lessons.experiments import Experiment, Measured, Preset
+from lessons.experiments import Preset
+from lessons.experiments.base import Experiment, Measured
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.live_run import ProgressJob, Record
 

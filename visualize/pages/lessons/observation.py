@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from lab.measure.comparison import summarise, typical
 from lab.measure.scaling_fit import StepTimes
 from lab.trace.run import Run
-from lessons.experiments import Measured, spoken
+from lessons.experiments.base import Measured, spoken
 from lessons.experiments.growth_experiments import NAMES
 from lessons.lesson import AnyView, Lesson
 from visualize.charts import compare_charts as compare_figures

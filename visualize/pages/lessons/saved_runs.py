@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from lab.trace.run import Run, parse_json
-from lessons.experiments import Measured
+from lessons.experiments.base import Measured
 from lessons.experiments.runs import figures
 from lessons.lesson import Lesson
 from visualize.pages.lessons.learner import NONSENSE, Learner

@@ -35,34 +35,30 @@ class WorkshopAuth:
 
     Args:
         key: None: one is generated. The code follows from the key: a server restarted with a chosen key has the same
-            code, and nobody has to join again.
+            code, and nobody has to join again. By scrypt (RFC 7914): to find the key by trial from the code takes a
+            twentieth of a second per attempt.
     """
 
     def __init__(self, key: str | None = None) -> None:
         self.key = key or secrets.token_urlsafe(16)
-        self.code = _code(self.key)
+        number = int.from_bytes(hashlib.scrypt(self.key.encode(), salt=SALT, n=2**14, r=8, p=1))
+        self.code = "".join(LETTERS[number // len(LETTERS) ** place % len(LETTERS)] for place in range(LENGTH))
 
     def join(self, code: object) -> None:
-        """Raises AccessError if the code is wrong. Case and spaces do not matter."""
+        """Raises WorkshopAuthError if the code is wrong. Case and spaces do not matter."""
         if not _same("".join(str(code).split()).upper(), self.code):
             raise WorkshopAuthError(
                 f"That is not this workshop's code: it is {LENGTH} letters and digits, on the presenter's screen."
             )
 
     def lead(self, key: object) -> None:
-        """Raises AccessError if the key is wrong. It may come as it stands in an address, where the browser may have
-        written some of its characters as %20 and the like."""
+        """Raises WorkshopAuthError if the key is wrong. It may come as it stands in an address, where the browser may
+        have written some of its characters as %20 and the like."""
         if not any(_same(text, self.key) for text in (str(key), unquote(str(key)))):
             raise WorkshopAuthError(
                 "That is not this workshop's key. It is in the link that the server printed when it was started, or in "
                 "its variable DECODE_LAB_PRESENTER_KEY."
             )
-
-
-def _code(key: str) -> str:
-    """By scrypt (RFC 7914): to find the key by trial from the code takes a twentieth of a second per attempt."""
-    number = int.from_bytes(hashlib.scrypt(key.encode(), salt=SALT, n=2**14, r=8, p=1))
-    return "".join(LETTERS[number // len(LETTERS) ** place % len(LETTERS)] for place in range(LENGTH))
 
 
 def _same(one: str, other: str) -> bool:
@@ -79,8 +75,8 @@ def joining(page: str, code: str, host: str, names: Collection[str] | None = Non
         names: those that the server answers to. None: any.
 
     Raises:
-        AccessError: ``page`` is not a web address, nobody else can reach the server, or its address is not known, or is
-            none that it answers to.
+        WorkshopAuthError: ``page`` is not a web address, nobody else can reach the server, or its address is not known,
+            or is none that it answers to.
     """
     try:
         parts = urlsplit(page)
@@ -126,8 +122,9 @@ def qr_code(text: str) -> str:
 
 def _own_address(host: str) -> str | None:
     """This machine's address in its network, IPv6 if ``host`` is, else IPv4: the one that leads out of that network or,
-    where no way does (a hotspot, a switch on a table), that of the first interface. Nothing is sent: a datagram socket
-    only looks up the route to a host that does not exist (RFC 5737 and 3849 reserve these addresses for documentation).
+    where no way does (a hotspot, a switch on a table), that of the first interface; last those it gave itself (RFC
+    3927). Nothing is sent: a datagram socket only looks up the route to a host that does not exist (RFC 5737 and 3849
+    reserve these addresses for documentation).
     """
     family, nobody = (socket.AF_INET6, "2001:db8::1") if ":" in host else (socket.AF_INET, "192.0.2.1")
     try:
@@ -135,14 +132,9 @@ def _own_address(host: str) -> str | None:
             way.connect((nobody, 9))
             return way.getsockname()[0]
     except OSError:
-        return next(iter(_on_interfaces(family)), None)
-
-
-def _on_interfaces(family: socket.AddressFamily) -> list[str]:
-    """This machine's addresses that others in its network can use; last those it gave itself (RFC 3927), because
-    nothing else did. Those of IPv6 (fe80::) mean something only on one machine's interface."""
-    states = psutil.net_if_stats()
-    up = (known for name, known in psutil.net_if_addrs().items() if name in states and states[name].isup)
-    found = [one.address for known in up for one in known if one.family == family and "%" not in one.address]
-    usable = [address for address in found if not ip_address(address).is_loopback]
-    return sorted(usable, key=lambda address: ip_address(address).is_link_local)
+        states = psutil.net_if_stats()
+        up = [known for name, known in psutil.net_if_addrs().items() if name in states and states[name].isup]
+        # Those of IPv6 with a % (fe80::) mean something only on one machine's interface.
+        found = [one.address for known in up for one in known if one.family == family and "%" not in one.address]
+        usable = [address for address in found if not ip_address(address).is_loopback]
+        return min(usable, key=lambda address: ip_address(address).is_link_local, default=None)

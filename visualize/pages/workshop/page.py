@@ -12,7 +12,7 @@ from visualize.gradio_events import QUIET, ready
 
 
 def build(pages: gr.Blocks) -> None:
-    """Lay the page out, inside a route of ``pages``. What it shows comes from ``visualize.pages.workshop.routes``."""
+    """Lay the page out, inside a route of ``pages``. What it shows comes from ``visualize.workshop``."""
     header.build("Room")
     setup = {"shells": {name: looks(make) for name, make in CHARTS.items()}}
     component("pages/workshop/page", setup, elem_id="room")

@@ -1,6 +1,7 @@
-"""Quality beside speed: two settings of the engine, A and B, over the same prompts.
+"""Quality. ``ab``: beside speed, of two settings of the engine, A and B, over the same prompts. ``kv``: of each KV
+format, on texts cut into windows side by side.
 
-Both decode every prompt, one right after the other and in alternating order. Quality: how far greedy outputs agree,
+A and B decode every prompt, one right after the other and in alternating order. Quality: how far greedy outputs agree,
 and how likely A and B find the texts that each of them wrote (teacher forcing). A setting finds its own text likelier
 than another's, so each reads both, and comparing B with A gives the inverse of comparing A with B. Every output has
 the same length. With ``enable_prefix_caching``, every decoding of a prompt but the first finds its prefix cached.
@@ -26,7 +27,7 @@ from lab.errors import ConfigError, LabError
 from lab.measure.difference import common_length
 from lab.measure.interval import METHOD, MIN_SAMPLES, Interval, bootstrap, ratio_interval, share_interval
 from lab.measure.measuring import make_ready, sound
-from lab.measure.score import divergence, log_probabilities, surprise
+from lab.measure.score import divergence, kv_errors, log_probabilities, surprise
 from lab.measure.workload import held_out_prompts, longest, read_text, refuse_cut
 from lab.trace.run import AcceptanceStats, Run, acceptance_stats
 
@@ -97,9 +98,8 @@ def run_ab(
     Returns:
         A JSON-ready dict: what was measured, ``summarise``'s figures, and those of each prompt as ``samples``.
 
-    Raises:
-        ConfigError: nothing to measure, or a setting that this engine cannot have.
-        LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
+    Raises ConfigError: nothing to measure, or a setting that this engine cannot have; LabError: more tokens than the
+    context leaves, a run failed, or part of its setting was given up.
     """
     if sampling.max_tokens < 2 or repeats < 1 or not prompts:
         raise ConfigError("comparing takes at least a prompt, a repeat and two tokens: one to wait for, one to time.")
@@ -248,3 +248,56 @@ def format_ab(result: dict) -> str:
     both["kl"] = "KL(A || B), nats"
     rows += [[label, "", "", str(Interval(**result[name]))] for name, label in both.items()]
     return "\n".join([*lines, "", format_table(["", "A", "B", "B / A"], rows)])
+
+
+WINDOW = 1024
+"""Tokens of a window, if the model's context is that long."""
+
+
+def read_kv(args: argparse.Namespace) -> dict[str, object]:
+    """The texts. Raises LabError."""
+    if args.target and not args.text:
+        raise LabError("the default text is held out from the embedded pair's training only: name a --text too")
+    own = [(f"held-out prompt {i}", prompt) for i, prompt in enumerate(held_out_prompts(), 1)]
+    return {"texts": [(path.stem, read_text(path)) for path in args.text or ()] or own}
+
+
+def run_kv(engine: Engine, texts: list[tuple[str, str]], report: Callable[[str], None]) -> dict[str, object]:
+    """Measure every format on texts, each a title and the text itself. Raises LabError: a text of fewer than two
+    tokens."""
+    length = min(WINDOW, engine.context_length)
+    described, windows = [], []
+    for title, text in texts:
+        ids = engine.tokenizer(text, verbose=False)["input_ids"]
+        if len(ids) < 2:
+            raise LabError(f"{title!r} has {len(ids)} tokens; two or more are needed, one to read and one to expect.")
+        described.append({"title": title, "tokens": len(ids)})
+        windows += [ids[first : first + length] for first in range(0, len(ids) - 1, length)]
+    rows = kv_errors(engine, windows, report)
+    return about(engine, draft=False) | {
+        "texts": described,
+        "windows": len(windows),
+        "window_tokens": length,
+        "scored_tokens": sum(len(ids) - 1 for ids in windows),
+        "intervals": METHOD,
+        "formats": [asdict(row) for row in rows],
+    }
+
+
+def format_kv(result: dict) -> str:
+    sure = "intervals are 95%" if result["windows"] >= MIN_SAMPLES else f"an interval takes {MIN_SAMPLES} windows"
+    titles = ", ".join(f"{text['title']} ({text['tokens']:,} tokens)" for text in result["texts"][:5])
+    more = f" and {len(result['texts']) - 5} more" if len(result["texts"]) > 5 else ""
+    lines = [
+        f"{result['scored_tokens']:,} tokens scored in {result['windows']} windows: {titles}{more}",
+        f"auto is {result['dtype']}; {sure}",
+        "",
+        f"{'':6}bytes per token  smaller  keys off  values off  perplexity  {'x auto':30}KL from auto, nats per token",
+    ]
+    for row in result["formats"]:
+        ratio, kl = Interval(**row["perplexity_ratio"]), Interval(**row["kl"])
+        lines.append(
+            f"{row['kv_dtype']:6}{row['bytes_per_token']:15,}{row['bytes_ratio']:8.2f}x{row['key_error']:10.3%}"
+            f"{row['value_error']:12.3%}{row['perplexity']:12.3f}  {ratio!s:30}{kl}"
+        )
+    return "\n".join(lines)
