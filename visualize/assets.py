@@ -55,8 +55,8 @@ def header(about: str, links: str = "") -> str:
 
 @functools.cache
 def read(name: str) -> str:
-    """A file of this folder, as ``static/stage.html`` or ``pages/pool/page.js``, with the files and charts that it names
-    in comments included. No template has placeholders for values, because Gradio would evaluate them."""
+    """A file of this folder, as ``static/stage.html`` or ``pages/pool/page.js``, with the files and charts that its
+    comments name. No template has placeholders for values, because Gradio would evaluate them."""
     text = (ROOT / name).read_text(encoding="utf-8")
     return re.sub(r"<!-- ([\w/]+\.html) -->", lambda found: read(found[1]), CHART.sub(_figure, text))
 
