@@ -120,13 +120,13 @@ class RunStore:
             before = {id: kept for id, kept in self._runs.pop(visitor, {}).items() if kept.events}
             runs = before | {id: StoredRun(events, file_bytes)}
             self._runs[visitor] = dict(list(runs.items())[-2:])
-            sizes = {who: self._size(runs) for who, runs in self._runs.items()}
+            sizes = {
+                who: sum(max(AN_EVENT * self._kind.count(events), 2 * read) for events, read in runs.values())
+                for who, runs in self._runs.items()
+            }
             while len(sizes) > 1 and (len(sizes) > MOST_VISITORS or sum(sizes.values()) > MOST_KEPT):
                 sizes.pop(first := next(iter(sizes)))
                 del self._runs[first]
-
-    def _size(self, runs: Mapping[str, StoredRun]) -> int:
-        return sum(max(AN_EVENT * self._kind.count(events), 2 * read) for events, read in runs.values())
 
     def clear(self, visitor: str | None) -> None:
         """Forget the runs of a visitor."""

@@ -1,7 +1,7 @@
 // The player of the stage.
 
 import { initialQuery, linkSelect, updateAddress } from "./address.js";
-import { calm, isForTarget, modified, within } from "./dom.js";
+import { calm, onKeys, within } from "./dom.js";
 import { Timeline } from "./pace.js";
 import { explained, phaseAt, phasesOf, reached } from "./round_phases.js";
 import { sentenceOf } from "./round_words.js";
@@ -214,23 +214,15 @@ export function addPlayer(stage) {
   linkSelect("speed", speed);
   speed.addEventListener("change", () => stage.mode === "playing" && restart());
 
-  const KEYS = { " ": "play", arrowleft: "back", arrowright: "on", home: "first", end: "last", l: "loop" };
-  document.addEventListener("keydown", (event) => {
-    const { target } = event;
-    const key = event.key?.toLowerCase(); // autofill sends events without a key
-    const action = KEYS[key];
-    const byRound = event.shiftKey && (action === "back" || action === "on");
-    if (!action || !element.offsetParent || buttons.play.disabled || (modified(event) && !byRound)) return;
-    if (target !== bar && isForTarget(event, key)) return;
-    if (action !== "loop" && target.closest(".rule")) return; // it scrolls
-    event.preventDefault();
-    if (byRound) actions[action === "on" ? "roundOn" : "roundBack"]();
-    else if (!event.repeat || action === "back" || action === "on") actions[action]();
+  const ROUNDS = { "shift+arrowleft": "roundBack", "shift+arrowright": "roundOn" };
+  const KEYS = { " ": "play", arrowleft: "back", arrowright: "on", home: "first", end: "last", l: "loop", ...ROUNDS };
+  const STEPS = ["back", "on", "roundBack", "roundOn"]; // as long as their key is held
+  const keyed = (action) => (held) => {
+    if (!held || STEPS.includes(action)) actions[action]();
     leave();
-  });
-
-  // After a button was pressed with a pointer, the next key is meant for the run and not for the button.
-  document.addEventListener("click", ({ target, detail }) => detail && target.closest("#run, .transport button")?.blur());
+  };
+  const keys = Object.fromEntries(Object.entries(KEYS).map(([key, action]) => [key, keyed(action)]));
+  onKeys(element, buttons.play, keys, bar);
 
   function drawControls() {
     const { frame, last, at, steps } = stage.picture;
