@@ -233,9 +233,9 @@ class Lab:
         self.page.locator(".bar").fill(str(seq))
         self.wait_for_instant(seq)
 
-    def pace(self, factor: float) -> None:
-        """Choose how fast Play plays; 1: as it was."""
-        self.page.select_option(".speed", f"{factor:g}")
+    def pace(self, name: str) -> None:
+        """Choose how fast Play plays; "real": as it was."""
+        self.page.select_option(".speed", name)
 
     def press(self, *keys: str) -> None:
         for key in keys:

@@ -57,23 +57,25 @@ def test_every_key_and_the_bar_move_every_view_together_and_the_browsers_own_are
     assert_shows(lab, frames, last)
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
-    for keys, seq in ((("Home",), 0), (("ArrowRight",) * 2, 2), (("End", "ArrowLeft"), last - 1)):
+    for keys, seq in ((("Home",), 0), (("Shift+ArrowRight",) * 2, 2), (("End", "Shift+ArrowLeft"), last - 1)):
         lab.press(*keys)
         assert_shows(lab, frames, seq)
     for seq in (last // 2, last // 4):
         page.locator(".bar").fill(str(seq))
         assert_shows(lab, frames, seq)
-    page.locator(".bar").press("ArrowLeft")
+    page.locator(".bar").press("Shift+ArrowLeft")
     assert_shows(lab, frames, last // 4 - 1)
     page.click("[data-do=on]")
-    assert_shows(lab, frames, last // 4)
+    assert page.inner_text(".stages .now") == "Draft"
+    page.click("[data-do=last]")
+    assert_shows(lab, frames, last)
     assert requests == []
 
     lab.leave_controls()
     lab.press("End")
     lab.wait_for_instant(last)
     page.evaluate("window.kept = []; window.addEventListener('keydown', (e) => kept.push([e.key, e.defaultPrevented]))")
-    for key in ("Shift+ArrowRight", "Alt+ArrowRight", "Control+Home"):
+    for key in ("Shift+Home", "Alt+ArrowRight", "Control+Home"):
         page.keyboard.press(key)
         page.locator(".story .text").press(key)
     assert all(not prevented for _, prevented in page.evaluate("kept")), page.evaluate("kept")
@@ -83,10 +85,10 @@ def test_every_key_and_the_bar_move_every_view_together_and_the_browsers_own_are
     lab.press("Home")
     lab.wait_for_instant(0)
     lab.until_asked(step="start")
-    lab.press("ArrowRight")
+    lab.press("Shift+ArrowRight")
     lab.wait_for_instant(1)
     lab.until_asked(step=0)
-    lab.pace(0.01)
+    lab.pace("explain")
     page.evaluate("document.activeElement.blur()")
     for _ in range(5):
         page.keyboard.down("Space")  # the key repeats while held
@@ -101,19 +103,19 @@ def test_every_key_and_the_bar_move_every_view_together_and_the_browsers_own_are
     gamma = lab.control("num_speculative_tokens").locator("input[type=range]")
     switch.click()
     for control, key, seq in (
-        (switch, "ArrowLeft", last - 1),
+        (switch, "Shift+ArrowLeft", last - 1),
         (switch, "Home", 0),
         (switch, "Space", 0),
-        (switch, "ArrowRight", 1),
-        (folded, "ArrowRight", 2),
+        (switch, "Shift+ArrowRight", 1),
+        (folded, "Shift+ArrowRight", 2),
         (folded, "Space", 2),
         (format, "Home", 0),
         (gamma, "End", 0),
-        (lab.prompt, "ArrowRight", 0),
+        (lab.prompt, "Shift+ArrowRight", 0),
         (page.locator("#openings input"), "End", 0),
         (page.locator(".speed"), "End", 0),
         (format, "End", last),
-        (format, "ArrowRight", last),
+        (format, "Shift+ArrowRight", last),
         (page.locator("#run"), "Home", 0),
     ):
         control.press(key)
@@ -140,7 +142,7 @@ def slowly(visit: Visit, folder: Path, ms: float) -> tuple[Lab, list[Frame]]:
     lab.page.wait_for_function("document.querySelector('.bar').max > 9")
     lab.finish()
     lab.leave_controls()
-    lab.pace(1)
+    lab.pace("real")
     lab.press("Home")
     lab.wait_for_instant(0)
     return lab, Reducer(recorded=True).feed(Run.load(folder / "slow.json").events)
@@ -157,7 +159,7 @@ DRAWN = """() => {
 def test_a_run_plays_slowed_down_and_a_round_loops(visit: Visit, tmp_path: Path) -> None:
     lab, frames = slowly(visit, tmp_path, 10)
     last = len(frames) - 1
-    lab.pace(0.05)
+    lab.pace("fast")
     lab.listen()
     lab.page.evaluate(DRAWN)
     began = lab.page.evaluate("performance.now()")
@@ -170,13 +172,13 @@ def test_a_run_plays_slowed_down_and_a_round_loops(visit: Visit, tmp_path: Path)
     steps = lab.page.evaluate("drawn")
     assert steps == sorted(steps)
     assert len(set(steps)) >= 3, "it is seen at several instants on its way"
-    assert took > 20 * frames[6]["t_ms"], "at a twentieth of the speed at most"
+    assert took > 6 * 200, "five rounds per second"
     paused = lab.instant
     assert paused < last
     lab.page.wait_for_timeout(200)
     assert lab.instant == paused
 
-    lab.pace(1)
+    lab.pace("real")
     lab.scrub(6)
     assert lab.heard[-1][1] == lab.seen()["say"], "an instant chosen by hand is announced"
     lab.press("l")
@@ -184,7 +186,7 @@ def test_a_run_plays_slowed_down_and_a_round_loops(visit: Visit, tmp_path: Path)
     for seq in (5, 6, 5):
         lab.wait_for_instant(seq)
     assert lab.heard == []
-    lab.press("ArrowRight")
+    lab.press("Shift+ArrowRight")
     for seq in (6, 7):
         lab.wait_for_instant(seq)
     lab.press("l")
@@ -232,14 +234,14 @@ def test_passes_to_come_stay_veiled_and_glyphs_are_drawn_only_when_passes_go_by_
     page, steps = lab.page, [frame["step"] for frame in frames]
     rounds = "[data-chart=rounds] .plot"
     playing = f"document.querySelector('.stage').dataset.seq > 3 && document.querySelector('{rounds}').data.some"
-    for pace, glyphs in ((1, False), (0.1, True)):
+    for pace, glyphs in (("fast", False), ("slow", True)):
         lab.pace(pace)
         lab.press("Home")
         page.wait_for_selector(".stage[data-seq='0'][aria-busy=false]")
         lab.press("Space")
         now = page.wait_for_function(f"() => {playing}(({{ x }}) => x?.length) && ({SQUARE})()").json_value()
         assert (now["glyphs"], now["shapes"]) == (glyphs, 2 if glyphs else 5)  # without glyphs, a shape for each state
-        if glyphs:  # 400 ms a pass: a square of the past can be pointed at, and none to come
+        if glyphs:  # a second per round: a square of the past can be pointed at, and none to come
             hover = page.locator("[data-chart=rounds] .hovertext")
             for past in (True, False):
                 now = page.evaluate(SQUARE)
@@ -253,7 +255,7 @@ def test_passes_to_come_stay_veiled_and_glyphs_are_drawn_only_when_passes_go_by_
         lab.plays(False)
     page.wait_for_function(f"({SQUARE})().glyphs")  # at rest
 
-    lab.pace(0.2)
+    lab.pace("fast")
     lab.press("Home")
     lab.wait_for_instant(0)
     page.evaluate(f"views = []; new MutationObserver(() => views.push(({UNVEILED})())).observe({STAGE}, {SEQ})")
@@ -292,7 +294,7 @@ def test_a_live_run_is_followed_until_the_user_scrubs_back(visit: Visit) -> None
     assert all(later - before > 1900 for (before, _), (later, _) in pairwise(lab.heard[1:]))  # after the first wait
     assert not live.is_visible()
     lab.leave_controls()
-    lab.press("ArrowLeft")
+    lab.press("Shift+ArrowLeft")
     lab.page.wait_for_selector("[data-do=live].offered")
     there = lab.instant
     seen = lab.seen()
@@ -313,7 +315,7 @@ def test_a_link_opens_the_run_at_its_step_and_speed_until_settings_are_changed(v
     lab.press("Home")
     lab.wait_for_instant(0)
     assert lab.seen()["pass"] is None
-    lab.press("ArrowRight")
+    lab.press("Shift+ArrowRight")
     lab.wait_for_instant(1)
     seen = lab.seen()
     assert seen["pass"] == 0
@@ -322,8 +324,8 @@ def test_a_link_opens_the_run_at_its_step_and_speed_until_settings_are_changed(v
     lab.until_asked(step=None)
     lab.scrub(9)
     lab.until_asked(step=8)  # the head comes before step 0
-    lab.pace(0.2)
-    lab.until_asked(speed=0.2)
+    lab.pace("fast")
+    lab.until_asked(speed="fast")
     seen, link = lab.seen(), lab.page.url
     lab.leave_controls()
     lab.press("Home")
@@ -347,7 +349,7 @@ def test_a_link_opens_the_run_at_its_step_and_speed_until_settings_are_changed(v
         seen[name] for name in ("text", "say", "rounds", "squares")
     ]
     assert other.instant == 9
-    assert other.page.input_value(".speed") == "0.2"
+    assert other.page.input_value(".speed") == "fast"
     other.page.goto(start)
     other.ready()
     other.finish()
@@ -381,4 +383,4 @@ def test_every_button_has_a_label_and_is_large_enough_to_tap(visit: Visit) -> No
     lab.page.tap("[data-do=first]")
     lab.wait_for_instant(0)
     lab.page.tap("[data-do=on]")
-    lab.wait_for_instant(1)
+    lab.page.wait_for_selector(".stages .now")

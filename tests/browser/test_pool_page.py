@@ -128,7 +128,7 @@ def test_preemption_in_a_small_pool_is_shown_step_by_step(visit: Visit, tmp_path
     page.locator(".bar").press("ArrowRight")
     assert_shows(lab, frames, preempted)
     lab.scrub(last - 6)
-    lab.pace(1)
+    lab.pace("real")
     lab.press("Space")
     assert_shows(lab, frames, last)
     assert requests == []

@@ -99,7 +99,7 @@ def test_formats_paging_speculation_and_no_cache_take_visible_effect(visit: Visi
             assert lab.ratio("kv") < 0.75
             assert value.upper() in lab.page.inner_text(".compared")
         assert end["squares"]["live"] == 0 < end["squares"]["fill"]  # blocks given back stay visible
-        lab.press("Home", "ArrowRight")
+        lab.press("Home", "Shift+ArrowRight")
         lab.page.wait_for_selector(".squares .square.live")
         first = lab.seen()["squares"]
         empty = first["live"] - first["fill"]
@@ -173,16 +173,16 @@ def test_a_repeated_prompt_is_found_in_the_prefix_cache_and_evicted_from_a_small
     second = lab.ran().seen()
     assert second["text"] == first["text"]
     assert int(second["numbers"]["found"]) >= 32
-    lab.press("Home", "ArrowRight")
+    lab.press("Home", "Shift+ArrowRight")
     lab.wait_for_instant(1)
     assert second["numbers"]["found"] in lab.say.inner_text()
-    lab.press("ArrowRight")
+    lab.press("Shift+ArrowRight")
     lab.page.wait_for_selector(".square.live[data-mark=found]")  # this run holds the cached blocks
     kept = second["squares"]["cached"]
     lab.prompt.fill("The king's youngest daughter went down to the well, and there she saw")
     lab.until_asked(prompt="The king's youngest daughter went down to the well, and there she saw")
     lab.ran()
-    lab.press("End", "ArrowLeft")  # its blocks are live once more
+    lab.press("End", "Shift+ArrowLeft")  # its blocks are live once more
     until(lambda: (now := lab.seen()["squares"])["live"] > 16 - kept and now["cached"] < kept, 10)
 
 

@@ -113,7 +113,7 @@ def test_a_run_is_saved_reopened_made_again_and_a_bad_file_changes_nothing(
     own.leave_controls()
     own.press("Home")
     own.wait_for_instant(0)
-    own.pace(1)
+    own.pace("real")
     page.evaluate("document.activeElement.blur()")
     own.press("Space")
     until(lambda: page.wait_for_timeout(20) or own.instant >= 3, 60)  # its policy allows no wait_for_function
@@ -260,7 +260,7 @@ def test_a_link_to_a_saved_page_opens_each_frame_of_a_step(alone: Page, tmp_path
     file.write_text(as_page(Run(events)), "utf-8")  # saved while it was going on
     alone.goto(f"{file.as_uri()}?step=9")
     lab.wait_for_instant(len(Reducer().feed(events)) - 1)
-    lab.press("ArrowLeft")
+    lab.press("Shift+ArrowLeft")
     expect(alone).to_have_url(re.compile(r"\?step=8$"))
     alone.goto(f"{file.as_uri()}?guess=3.1")
     expect(lab.verdict).to_be_visible()

@@ -92,9 +92,9 @@ def test_tokens_squares_and_keys_open_the_recorded_verdict_and_a_link_opens_it_a
     page.focus(".text")
     lab.press("Escape", "Home", "Enter")
     assert page.evaluate(OPENED) is None  # prompt tokens have no verdict
-    lab.press(*["ArrowRight"] * (lab.tokens("prompt").count() + 1), "Enter")  # the first comes from the prefill
+    lab.press(*["Shift+ArrowRight"] * (lab.tokens("prompt").count() + 1), "Enter")  # the first comes from the prefill
     assert_shows(page.evaluate(OPENED), verdicts[0])
-    lab.press("ArrowRight")
+    lab.press("Shift+ArrowRight")
     assert_shows(page.evaluate(OPENED), verdicts[1])
 
     lab.scrub(9)
@@ -109,7 +109,7 @@ def test_tokens_squares_and_keys_open_the_recorded_verdict_and_a_link_opens_it_a
     lab.press("Home")
     expect(lab.verdict).to_be_hidden()  # it has not happened yet
     for step in (1, 2):
-        lab.press("ArrowRight")  # still a key of the player
+        lab.press("Shift+ArrowRight")  # still a key of the player
         lab.wait_for_instant(step)
 
     lab.scrub(9)

@@ -40,11 +40,12 @@ export function addPlayer(stage) {
   const live = () => stage.run.running && (stage.mode === "following" || (stage.mode === "led" && stage.led.at === null));
   const moving = () => stage.mode === "playing" || live();
 
-  /** A new run is followed from its beginning. */
+  /** A new run is shown from its beginning: as it comes or, where the page has it ``slowed``, at the chosen speed. */
   function rewind() {
     stage.part = null;
     stage.moved();
-    enter(stage.led ? "led" : stage.run.running && speed.value !== "real" && wanted === null ? "playing" : "following");
+    const slowed = stage.slowed && stage.run.running && speed.value !== "real" && wanted === null;
+    enter(stage.led ? "led" : slowed ? "playing" : "following");
     stage.held = false;
     stage.pans += 1;
   }
@@ -140,6 +141,12 @@ export function addPlayer(stage) {
     const { frames } = stage.picture;
     timeline = new Timeline(frames, speed.value, !stage.run.running);
     clock = stage.mode === "looping" ? 0 : timeline.end(shown() - (stage.part ? 1 : 0));
+  }
+
+  /** Milliseconds for which the frame is shown that plays. */
+  function shownFor() {
+    const seq = Math.max(0, shown());
+    return timeline.end(seq) - timeline.end(seq - 1);
   }
 
   function tick(now) {
@@ -319,5 +326,5 @@ export function addPlayer(stage) {
 
   document.addEventListener("decode-lab-led", beLed);
 
-  Object.assign(stage, { bar, speed, live, moving, rewind, follow, move, enter, go, playOpening, leave, drawControls, beLed, report });
+  Object.assign(stage, { bar, speed, live, moving, rewind, follow, move, enter, go, playOpening, shownFor, leave, drawControls, beLed, report });
 }

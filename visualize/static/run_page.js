@@ -16,7 +16,8 @@ export function mount(element, gradio, setup) {
   const stage = createStage(element, gradio, setup);
   const { charts } = stage;
   const covered = (name) => (stage.opened !== null && name !== "rounds") || name === absent();
-  Object.assign(stage, { drawOwn, moved, covered, relook });
+  const slowed = Boolean(stage.server) && !stage.inLesson();
+  Object.assign(stage, { drawOwn, moved, covered, relook, slowed });
   addText(stage);
   const film = new RoundFilm($(".film"), setup.vocabulary.states, (token) => light($(".flow"), token, stage.shown[token]?.mark));
   addVerification(stage);

@@ -121,7 +121,7 @@ export function addCharts(stage) {
   }
 
   const LEGIBLE = 80; // milliseconds per pass: what is seen for less needs no glyphs, which take half of a chart's time
-  const legible = ({ t_ms, step }) => t_ms / Math.max(1, step) > LEGIBLE * (stage.mode === "playing" ? stage.speed.value : 1);
+  const legible = ({ t_ms, step }) => (stage.mode === "playing" ? stage.shownFor() : t_ms / Math.max(1, step)) > LEGIBLE;
 
   /** Draw a chart: its empty figure with the current axes and rows; all rows or, if it ``moves``, those in view. */
   function plotChart(plot, shell, columns, axes, moves = false) {

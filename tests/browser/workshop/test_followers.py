@@ -44,7 +44,7 @@ def test_followers_see_what_is_shown_until_they_go_their_own_way(visit: Visit, l
     expect(lab.option("speculative", "ngram")).to_be_checked()
     state(lab.page, "following")
 
-    leading.press("Home", "ArrowRight", "ArrowRight")  # as the presenter scrubs
+    leading.press("Home", "Shift+ArrowRight", "Shift+ArrowRight")  # as the presenter scrubs
     for page in (leading.page, lab.page):  # a follower's page may be drawn before the presenter's own
         sees(page, 2)
     assert lab.say.inner_text() == leading.say.inner_text()
@@ -57,7 +57,7 @@ def test_followers_see_what_is_shown_until_they_go_their_own_way(visit: Visit, l
     lab.press("End")  # the follower takes over the player
     state(lab.page, "alone")
     sees(lab.page, end)
-    leading.press("ArrowLeft")
+    leading.press("Shift+ArrowLeft")
     sees(late.page, 1)
     assert lab.instant == end
     assert lab.page.is_hidden(".strip-own"), "the run on the stage is the presenter's"
@@ -66,7 +66,7 @@ def test_followers_see_what_is_shown_until_they_go_their_own_way(visit: Visit, l
     # A browser allows six connections to a server, and every page needs one: a hidden page disconnects.
     background(late.page, True)
     followed_by(leading.page, 0)
-    leading.press("ArrowRight")
+    leading.press("Shift+ArrowRight")
     leading.wait_for_instant(2)
     background(late.page, False)
     sees(late.page, 2)

@@ -22,7 +22,7 @@ def test_of_two_presenters_the_last_to_press_lead_leads(
     acts(other.page, "lead")  # even before any run
     state(other.page, "leading")
     leading.page.bring_to_front()
-    leading.press("ArrowLeft")
+    leading.press("Shift+ArrowLeft")
     state(leading.page, "ready")  # it learns that another presenter leads
     with leading.page.expect_response("**/workshop/presenter"):
         pass  # the message survives the next poll
