@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lab.measure.arrivals import arrivals
+from lab.measure.throughput import arrivals
 from lab.trace.recorder import BatchStep
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.live_run import LiveJob
