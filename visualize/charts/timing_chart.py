@@ -7,7 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from lab.trace.events import StepTimed
-from visualize.charts.base import Patch, blank, look, nice_ceiling, window
+from visualize.charts.base import Patch, blank, look, nice_ceiling, window, words
 from visualize.states import DRAFT_TIME
 
 MODELS = ("draft", "target")
@@ -43,15 +43,7 @@ def figure(dark: bool = False) -> go.Figure:
         line={"color": colours["speed"], "width": 1.6},
         hovertemplate=f"Pass %{{x}}: %{{y:,.4~r}} tokens/s, mean of up to {SMOOTH} passes<extra></extra>",
     )
-    prefill = go.Scatter(
-        name="prefill",
-        yaxis="y3",
-        mode="text",
-        texttemplate="\u2002%{text}",
-        textposition="middle right",
-        textfont={"color": look(dark).muted, "size": 11},
-        hoverinfo="skip",
-    )
+    prefill = words(dark, 11, muted=True, name="prefill", yaxis="y3", texttemplate="\u2002%{text}", cliponaxis=True)
     return blank(
         [*bars, line, prefill],
         dark,
@@ -70,10 +62,6 @@ def figure(dark: bool = False) -> go.Figure:
         },
         yaxis3={"range": [0, 1], "overlaying": "y", "visible": False, "fixedrange": True},
     )
-
-
-def columns() -> list[dict[str, list[Any]]]:
-    return [{"x": [], "y": []} for _ in (*PARTS, "speed", "prefill")]
 
 
 def points(step: int, draft: float, target: float, other: float, speed: float | None, limit: str) -> list[Patch]:

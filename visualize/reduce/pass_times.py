@@ -6,9 +6,9 @@ from collections import deque
 from typing import Any
 
 from lab.trace.events import StepTimed
-from visualize.charts import recompute_chart as recomputed
+from lab.util.messages import counted
 from visualize.charts import timing_chart as timing
-from visualize.charts.base import Patch, window
+from visualize.charts.base import Patch, nice_ceiling, window
 
 
 class TimingView:
@@ -68,14 +68,16 @@ class RecomputedView:
     def take(self, timed: StepTimed, guesses: int) -> list[Patch]:
         """Add a pass. New are its guesses and the token before them, which the last pass chose; in the first pass, all
         tokens."""
-        new = guesses + 1 if self._new else timed.target_tokens
-        again = timed.target_tokens - new
-        self._new, self._again = self._new + new, self._again + again
-        self._most = max(self._most, timed.target_tokens)
-        return recomputed.point(timed.step, new, again)
+        whole, step = timed.target_tokens, timed.step
+        new = guesses + 1 if self._new else whole
+        self._new, self._again, self._most = self._new + new, self._again + whole - new, max(self._most, whole)
+        said = f"{counted(new, 'new token')}, {whole - new:,} computed before"
+        return [[0, None, {"x": step, "y": whole, "customdata": said}], [1, None, {"x": step, "y": new}]]
 
     def layout(self, step: int) -> dict[str, Any]:
-        return recomputed.layout(step, self._most)
+        """The axes, on which every label is a whole number."""
+        return {"xaxis.range": [0, max(5.0, nice_ceiling(step))], "yaxis.range": [0, nice_ceiling(1.05 * self._most)]}
 
     def caption(self) -> str:
-        return recomputed.caption(self._new, self._again)
+        """The totals of the run so far."""
+        return f"{self._again:,} of {counted(self._new + self._again, 'token')}"
