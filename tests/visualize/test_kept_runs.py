@@ -15,11 +15,10 @@ from lab import Engine, RunFileError, load_engine
 from lessons.course import course
 from lessons.experiments.base import Measured
 from visualize.jobs.job_queue import JobQueue
-from visualize.pages.lessons import saved_runs as kept_runs
-from visualize.pages.lessons.learner import Learner, restored
+from visualize.pages.lessons import learner as kept_runs
+from visualize.pages.lessons.learner import Learner, packed, remembered, restored, unpacked
 from visualize.pages.lessons.lesson_run import LessonRun
 from visualize.pages.lessons.observation import seen
-from visualize.pages.lessons.saved_runs import packed, remembered, unpacked
 
 COSTS, LOSSLESS = 3, 9
 
