@@ -12,9 +12,9 @@ from lab.trace.events import Event
 from tests.visualize.picture import Picture, apply, draw
 from visualize.charts import CHARTS
 from visualize.charts import rounds_chart as rounds
-from visualize.charts import timing_chart as timing
 from visualize.charts.base import TURN, WINDOW, empty, nice_ceiling, shells, window
 from visualize.reduce.frames import Reducer
+from visualize.reduce.pass_times import axis_top
 from visualize.states import STATES
 
 
@@ -81,23 +81,12 @@ def test_states_differ_in_shape_when_glyphs_are_not_drawn() -> None:
         assert len({shapes[STATES[key].label] for key in row}) == len(row)
 
 
-def test_a_pass_is_drawn_as_three_parts_and_a_speed() -> None:
-    columns = empty(CHARTS)["timing"]
-    apply(columns, timing.points(1, 2.0, 5.0, 0.5, 400.0, "memory-bound, 71% of the limit"))
-    assert [trace["y"] for trace in columns] == [[2.0], [5.0], [0.5], [400.0], []]
-    assert {x for trace in columns for x in trace["x"]} == {1}
-    said = ("memory-bound, 71% of the limit",)
-    drawn = draw(timing.figure(), columns).data
-    assert [trace.customdata for trace in drawn] == [said, said, None, None, None]
-    assert ["%{customdata}" in (trace.hovertemplate or "") for trace in drawn] == [True, True, False, False, False]
-
-
 def test_axes_move_rarely() -> None:
     assert [nice_ceiling(value) for value in (0, 0.9, 1, 1.2, 4, 51, 700)] == [1, 1, 1, 1.5, 5, 75, 750]
-    assert timing.axis_top(10, 6) == 10
-    assert timing.axis_top(10, 10) == 10
-    assert timing.axis_top(10, 10.5) == 15
-    assert timing.axis_top(100, 2) == 3
+    assert axis_top(10, 6) == 10
+    assert axis_top(10, 10) == 10
+    assert axis_top(10, 10.5) == 15
+    assert axis_top(100, 2) == 3
     assert window(0) == [-0.5, WINDOW - 0.5]
     windows = [window(step) for step in range(100)]
     assert all(first < step < last for step, (first, last) in enumerate(windows))

@@ -34,12 +34,22 @@ class TimingView:
         while self._in_view and self._in_view[0][0] < first:
             self._in_view.popleft()
         self._fit(first)
-        other = timed.sample_ms + timed.rest_ms
-        bars = timing.points(timed.step, timed.draft_ms, timed.verify_ms, other, speed, near)
+        parts = (timed.draft_ms, timed.verify_ms, timed.sample_ms + timed.rest_ms)
+        bars: list[Patch] = [[i, None, {"x": timed.step, "y": round(ms, 3)}] for i, ms in enumerate(parts)]
+        for _, _, row in bars[: len(timing.MODELS)]:
+            row["customdata"] = near
+        if speed is not None:
+            bars.append([len(parts), None, {"x": timed.step, "y": round(speed, 2)}])
         return bars + self._of_prefill(first)
 
     def layout(self, step: int) -> dict[str, Any]:
-        return timing.layout(step, *self._tops)
+        ms, speed = self._tops
+        return {
+            "xaxis.range": window(step),
+            "yaxis.range": [0, ms],
+            "yaxis2.range": [0, speed],
+            "yaxis2.tickvals": [0.4 * speed, 0.8 * speed],  # no 0: it would touch a pass number
+        }
 
     def _fit(self, first: int) -> None:
         """Fit the axes to what is visible: the steps after ``first``."""
@@ -48,15 +58,23 @@ class TimingView:
         if step > first and (not longest or ms <= timing.DWARFS * longest):
             longest = max(longest, ms)
         highest = longest, fastest or self._tops[1] / 2
-        self._tops = tuple(map(timing.axis_top, self._tops, highest))
+        self._tops = tuple(map(axis_top, self._tops, highest))
 
     def _of_prefill(self, first: int) -> list[Patch]:
         """The label of the latest prefill's bar, if it changed; it is hidden once the bar is left of ``first``."""
         if self._prefill is None:
             return []
         (step, ms), was = self._prefill, self._said
-        self._said = timing.prefill(step, ms, self._tops[0], first=not was, seen=step > first)
+        said = f"prefill {ms:.1f} ms{', cut off' * (ms > self._tops[0])}" if step > first else ""
+        self._said = [len(timing.PARTS) + 1, 0 if was else None, {"x": step, "y": 0.94, "text": said}]
         return [self._said] if self._said[2] != (was and was[2]) else []
+
+
+def axis_top(current: float, highest: float) -> float:
+    """The top of an axis that moves rarely: it follows the ``highest`` value in view only when that no longer fits or
+    is dwarfed."""
+    wanted = nice_ceiling(1.15 * highest)
+    return wanted if highest > current or wanted < current / 2.5 else current
 
 
 class RecomputedView:
