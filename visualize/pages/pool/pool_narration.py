@@ -24,7 +24,7 @@ from visualize.reduce.narration import fallback
 from visualize.text import visible
 
 
-class Step:
+class PoolStep:
     """The events of a step, by type: each with the number of its sequence."""
 
     def __init__(self, entries: Sequence[BatchEvent]) -> None:
@@ -115,7 +115,7 @@ class Step:
 def narrated(entries: Sequence[BatchEvent], tokens: dict[int, int]) -> tuple[str, bool]:
     """A step in words, and whether they are rare enough to stay up for a moment. ``tokens``: how many each sequence has
     written so far."""
-    step = Step(entries)
+    step = PoolStep(entries)
     rare = step.rare()
     return " ".join([*rare, *step.usual(tokens)][:2]) or step.passed(), bool(rare)
 
