@@ -23,7 +23,7 @@ def test_all_that_a_bench_compares_gets_as_many_threads_as_there_are_cores(monke
     given: list[int] = []
     monkeypatch.setattr("sys.argv", ["bench", "ladder"])
     monkeypatch.setattr("lab.backends.cpu.cpu_count.cores", lambda: 2)
-    monkeypatch.setattr(benches, "_measure", lambda args: True)
+    monkeypatch.setattr(benches, "_measure", lambda args, report: True)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(torch, "set_num_threads", given.append)
     assert benches.main() == 0

@@ -3,16 +3,13 @@ each says when it is hidden."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
-from tests.browser.pages import OVERFLOW, Lab, rests
+from tests.browser.pages import EMPTY_SCROLLBARS, OVERFLOW, Visit, rests
 from visualize.page_list import PAGES
 
-Visit = Callable[..., Lab]
 PHONE = {"width": 390, "height": 844}  # where tables scroll
 PAPER = {"width": 794, "height": 1123}  # A4
 ADDRESSES = [*PAGES.values(), "instructor"]  # the last is not in the header's navigation
@@ -37,6 +34,8 @@ def test_a_page_at_rest(visit: Visit, path: str) -> None:
     page = visit(viewport=PHONE, color_scheme="dark").at(path)
     assert violations(page) == []
     assert page.evaluate(OVERFLOW)[0] <= 0
+    page.set_viewport_size({"width": 1440, "height": 900})
+    assert page.evaluate(EMPTY_SCROLLBARS) == []
     page.set_viewport_size(PAPER)
     page.emulate_media(media="print")
     assert page.evaluate(CUT) == []

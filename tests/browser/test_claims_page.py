@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
 from lab.claims import CLAIMS
-from tests.browser.pages import OVERFLOW, Lab, as_on_a_phone, notices
-
-Visit = Callable[..., Lab]
+from tests.browser.pages import OVERFLOW, Lab, Visit, as_on_a_phone, notices
 
 
 def opened(lab: Lab, **link: Any) -> Page:
@@ -22,7 +19,7 @@ def opened(lab: Lab, **link: Any) -> Page:
 
 
 def verdict(page: Page, claim: str, found: str) -> None:
-    page.wait_for_selector(f"[data-claim={claim}] .verdict.{found}", timeout=90_000)
+    page.wait_for_selector(f"[data-claim={claim}] .verdict.{found}")
 
 
 def verdicts(page: Page) -> dict[str, str]:
@@ -59,8 +56,6 @@ def test_arithmetic_is_checked_at_once_and_measurements_on_request(visit: Visit)
     page.keyboard.press("Enter")
     verdict(page, "accept-by-p", "conditions")
     page.wait_for_selector("body:not(.running)")
-    for check in page.locator(".check").all():
-        assert check.get_attribute("aria-label").startswith(check.inner_text()), "its name begins with its text"
     measured = numbers(page, "accept-by-p")
     assert {kind for _, _, kind in measured} == {"measured", "formula"}
     after = verdicts(page)
@@ -78,7 +73,7 @@ def test_arithmetic_is_checked_at_once_and_measurements_on_request(visit: Visit)
     problem = part(page, "ladder", "why.problem")
     expect(problem).to_have_text("No.")
     part(page, "ladder", "check").click()
-    expect(part(page, "ladder", "why:not(.problem)")).to_have_text(re.compile(r"\d+ of"), timeout=60_000)
+    expect(part(page, "ladder", "why:not(.problem)")).to_have_text(re.compile(r"\d+ of"))
     page.click(".check-stop")
     expect(problem).to_have_text("No.")
     page.evaluate(f"sessionStorage.setItem('decode-lab-claims', JSON.stringify({{...{kept}, server: 'another'}}))")
@@ -94,12 +89,12 @@ def test_check_all_shows_its_progress_and_can_be_stopped(visit: Visit) -> None:
     expect(halt).to_have_attribute("aria-disabled", "true")
     lab.listen()
     lab.press("Control+Enter")
-    expect(said).to_have_text(re.compile(r"\b2 of 25\b.*\d+ of"), timeout=60_000)
+    expect(said).to_have_text(re.compile(r"\b2 of 25\b.*\d+ of"))
     expect(page.locator(".claim.now")).to_have_count(1)
     expect(part(page, "ladder", "check")).to_have_attribute("aria-disabled", "true")
     halt.focus()
     lab.press("Enter")
-    expect(halt).to_have_attribute("aria-disabled", "true", timeout=60_000)
+    expect(halt).to_have_attribute("aria-disabled", "true")
     expect(said).to_have_text(re.compile(r"\d+ of 25"))
     expect(halt).to_be_focused()
     page.wait_for_function("document.querySelector('.heard').textContent.includes('of 25')")
@@ -122,12 +117,10 @@ def test_a_link_opens_its_claim_and_the_page_fits_the_screen(visit: Visit) -> No
     lab.until_asked(claim=None)
     page = opened(lab, claim="<b>none</b>")
     expect(notices(page)).to_contain_text("claim")
-
-    page = opened(lab, claim="memory-share")
     part(page, "seventy-4gb", "quote").click()
     page.wait_for_selector("#claim-seventy-4gb .main-svg")
     drawn = "plot => plot.querySelector('.main-svg').clientWidth === plot.clientWidth"
-    for wide in (1280, 1024, 830, 390):  # Stop and the progress are in view at every width
+    for wide in (1280, 830, 390):  # Stop and the progress are in view at every width
         if wide == 390:
             as_on_a_phone(page)
         else:
@@ -146,13 +139,3 @@ def test_a_link_opens_its_claim_and_the_page_fits_the_screen(visit: Visit) -> No
             "all => all.filter(cell => cell.scrollWidth > cell.clientWidth + 1).length",
         )
         assert over == 0, wide
-    page.set_viewport_size({"width": 1024, "height": 600})
-    long = page.eval_on_selector(
-        ".claims-say",
-        """say => {
-          say.textContent = "What went wrong, in a long sentence. ".repeat(9);
-          say.classList.add("problem");
-          return say.scrollWidth > say.clientWidth;
-        }""",
-    )
-    assert not long, "a problem can be read whole"
