@@ -22,11 +22,10 @@ TAIL = 60
 
 @dataclass
 class Progress:
-    """Progress of one sequence, and its row on the page.
+    """Progress of one sequence, without any of its text.
 
     ``number`` identifies it as the owner of blocks. ``tokens`` of at most ``wanted`` have been written. ``blocks`` are
     in its block table. ``found`` tokens were in the cache when it was last admitted. ``preempted``: how often.
-    ``prompt``: what is shown of it; nothing where others' are shown.
     """
 
     number: int
@@ -36,7 +35,6 @@ class Progress:
     blocks: int = 0
     found: int = 0
     preempted: int = 0
-    prompt: str = ""
 
     def take(self, event: Event) -> None:
         """Apply one of its events."""
@@ -53,11 +51,18 @@ class Progress:
                 self.state = {"cancelled": "cancelled", "error": "failed"}.get(event.reason, "finished")
 
 
+@dataclass(kw_only=True)
+class Seen(Progress):
+    """A sequence's row on the page."""
+
+    prompt: str
+
+
 class Sequences:
     """All that have arrived, by number."""
 
     def __init__(self) -> None:
-        self.seen: dict[int, Progress] = {}
+        self.seen: dict[int, Seen] = {}
         self._rows = Rows()
         self._places: dict[int, int] = {}
         self._changed: dict[int, None] = {}
@@ -67,7 +72,7 @@ class Sequences:
         if isinstance(event, RunStarted):
             self._places[owner] = len(self._places)
             prompt = visible(event.prompt if len(event.prompt) <= TAIL else f"…{event.prompt[-TAIL:]}")
-            self.seen[owner] = Progress(owner, event.sampling["max_tokens"], prompt=prompt)
+            self.seen[owner] = Seen(owner, event.sampling["max_tokens"], prompt=prompt)
         self.seen[owner].take(event)
         self._changed[owner] = None
 
