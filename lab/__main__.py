@@ -7,11 +7,11 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from importlib import import_module
-from types import ModuleType
 from typing import Any, NoReturn, get_args
 
-from lab.cli.arguments import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings, typed
+from lab.cli.arguments import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings
 from lab.config import EngineConfig, KVFormat, SamplingParams
 from lab.errors import LabError
 from lab.memory.catalogue import GPU_KEYS, MODELS, WEIGHT_BITS
@@ -28,7 +28,7 @@ class _Prompted(Parser):
 
 
 def commands() -> Parser:
-    """The parser of all commands: each is carried out by the module of its name in ``lab.cli``."""
+    """The parser of all commands: each is carried out by the function of its name in ``lab.cli.commands``."""
     parser = _Prompted(prog="python -m lab", description="Decode without a page, or work out what fits.")
     added = parser.add_subparsers(dest="command", required=True)
     _add_run(added)
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     print_utf8()
     command = _imported(options.command)
     try:
-        status = command.do(options)
+        status = command(options)
         if sys.stdout:  # None if whoever started this closed it
             sys.stdout.flush()  # here, where an error can be reported
         return status
@@ -62,10 +62,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
 
 
-def _imported(command: str) -> ModuleType:
-    """The module that carries out a command. It needs torch and transformers, which take seconds: what can be said
-    without it has been said before. Ctrl-C raises only when it is there."""
-    module = import_module(f"lab.cli.{command}_command")
+def _imported(command: str) -> Callable[[argparse.Namespace], int]:
+    """A command. It needs torch and transformers, which take seconds: what can be said without them has been said
+    before. Ctrl-C raises only when they are there."""
+    do = getattr(import_module("lab.cli.commands"), command)
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -73,17 +73,15 @@ def _imported(command: str) -> ModuleType:
         logging.disable_progress_bar()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    return module
+    return do
 
 
 def _add_run(commands: Any) -> None:
     command = commands.add_parser("run", help="decode a prompt; the text goes to standard output as it is generated")
     _add_prompt(command)
-    shown = command.add_mutually_exclusive_group()
-    shown.add_argument(
-        "--json", action="store_true", help="print the run's file, to open in the page, instead of the text"
-    )
-    shown.add_argument("--metrics", action="store_true", help="print the run's figures as JSON, instead of the text")
+    shown, switch = command.add_mutually_exclusive_group(), "store_true"
+    shown.add_argument("--json", action=switch, help="print the run's file, to open in the page, instead of the text")
+    shown.add_argument("--metrics", action=switch, help="print the run's figures as JSON, instead of the text")
     add_pair(command)
     add_settings(command, EngineConfig)
     add_settings(command, SamplingParams)
@@ -91,19 +89,13 @@ def _add_run(commands: Any) -> None:
 
 def _add_compare(commands: Any) -> None:
     about = "All runs share a seed and go on past an end of text, so that all are of one length."
-    command = commands.add_parser(
-        "compare", help="compare two to five settings on a prompt, in turn", description=about
-    )
+    what = "compare two to five settings on a prompt, in turn"
+    command = commands.add_parser("compare", help=what, description=about)
     _add_prompt(command)
-    command.add_argument(
-        "settings", nargs="+", help="each as kv_dtype=int8,paged=true; '' is the default settings. The others are "
-        "compared with the first."
-    )  # fmt: skip
-    command.add_argument(
-        "--repeats", type=int, default=3, metavar="N", help=f"runs of each, in changing order. {DEFAULT}"
-    )
-    about = f"of the random draws of every run. {DEFAULT}"
-    command.add_argument("--seed", type=int, default=0, metavar="N", help=about)
+    about = "each as kv_dtype=int8,paged=true; '' is the default settings. The others are compared with the first."
+    command.add_argument("settings", nargs="+", help=about)
+    _add_number(command, "--repeats", int, 3, "runs of each, in changing order.")
+    _add_number(command, "--seed", int, 0, "of the random draws of every run.")
     command.add_argument("--json", action="store_true", help="print all figures as JSON, not a table")
     add_pair(command)
     add_settings(command, SamplingParams, without=("seed", "stop", "ignore_eos", "logprobs"))
@@ -111,32 +103,31 @@ def _add_compare(commands: Any) -> None:
 
 def _add_fit(commands: Any) -> None:
     command = commands.add_parser("fit", help="what a model and its cache take on a GPU: arithmetic, nothing is loaded")
-    command.add_argument(
-        "model", type=os.path.expanduser, help=f"{', '.join(MODELS)}; a folder with a config.json, or a hub id"
-    )
+    about = f"{', '.join(MODELS)}; a folder with a config.json, or a hub id"
+    command.add_argument("model", type=os.path.expanduser, help=about)
     device = command.add_mutually_exclusive_group()
-    device.add_argument(
-        "--gpu", choices=GPU_KEYS, default="h100-80-gb", metavar="GPU", help=f"{', '.join(GPU_KEYS)}. {DEFAULT}"
-    )
+    about = f"{', '.join(GPU_KEYS)}. {DEFAULT}"
+    device.add_argument("--gpu", choices=GPU_KEYS, default="h100-80-gb", metavar="GPU", help=about)
     device.add_argument("--memory", type=float, metavar="GIB", help="that of another device. Default: the GPU's.")
     about = f"what a layer's parameter is stored as; the embedding table and the head have 16 bits or more. {DEFAULT}"
     command.add_argument("--weights", choices=WEIGHT_BITS, default="bfloat16", help=about)
     about = f"what a cached number is stored as; auto is bfloat16, or float32 with such weights. {DEFAULT}"
     command.add_argument("--kv-dtype", choices=get_args(KVFormat), default="auto", help=about)
-    about = f"share of the memory that is kept for activations and the driver. {DEFAULT}"
-    command.add_argument("--set-aside", type=float, default=0.1, metavar="N", help=about)
-    about = f"mean length of a sequence in tokens. {DEFAULT}"
-    command.add_argument("--mean", type=float, default=500, metavar="N", help=about)
-    about = f"tokens of the longest sequence. {DEFAULT}"
-    command.add_argument("--longest", type=int, default=4096, metavar="N", help=about)
-    about = f"tokens of a block of the cache. {DEFAULT}"
-    command.add_argument("--block-size", type=int, default=16, metavar="N", help=about)
+    reserved = "share of the memory that is kept for activations and the driver."
+    _add_number(command, "--set-aside", float, 0.1, reserved)
+    _add_number(command, "--mean", float, 500, "mean length of a sequence in tokens.")
+    _add_number(command, "--longest", int, 4096, "tokens of the longest sequence.")
+    _add_number(command, "--block-size", int, 16, "tokens of a block of the cache.")
     command.add_argument("--json", action="store_true", help="print all figures as JSON, not a table")
+
+
+def _add_number(command: argparse.ArgumentParser, option: str, kind: type, default: float, about: str) -> None:
+    command.add_argument(option, type=kind, default=default, metavar="N", help=f"{about} {DEFAULT}")
 
 
 def _add_prompt(command: argparse.ArgumentParser) -> None:
     about = "the text to go on from; - reads it from standard input. One that begins with a dash comes last, after --"
-    command.add_argument("prompt", type=typed, help=about)
+    command.add_argument("prompt", help=about)
 
 
 if __name__ == "__main__":

@@ -15,19 +15,9 @@ from lab.backends.cpu.native_model import packed_parameters
 from lab.backends.interface import KernelChoice
 from lab.engine.engine import Engine
 from lab.engine.step_limits import refuse_limits
+from lab.models import loader
 from lab.models.devices import DeviceMap, computing, refuse_device_map, resolve_device
 from lab.models.language_model import LanguageModel
-from lab.models.loader import (
-    EMBEDDED_DRAFTS,
-    EMBEDDED_TARGET,
-    WEIGHTS,
-    ModelLoadError,
-    load_model,
-    load_tokenizer,
-    refuse_absent,
-    refuse_mismatch,
-    resolve_dtype,
-)
 from lab.models.quantization import Quantization, resolve_quantization
 from lab.trace.recorder import EventListener
 
@@ -54,38 +44,27 @@ def load_engine(
 
     Args:
         target: a folder or a hub id. None: the embedded story model, which needs no network.
-        draft: a folder or a hub id with the target's tokenizer; "matched" (the default)
-            or "mismatched" with the embedded target. None with another target: no draft model.
+        draft: a folder or a hub id with the target's tokenizer; "matched" (the default) or "mismatched" with the
+            embedded target. None with another target: no draft model.
         device: "cpu", "cuda", "cuda:1". None: a GPU if there is one.
-        device_map: for a target larger than one GPU, instead of ``device``: "auto" (accelerate spreads it over
-            the GPUs, and the rest over main memory), or a device for each of its modules by name (a GPU's
-            number, "cpu", "disk"). A draft goes on the device where the target's tokens come out.
-        dtype: that of the computation: "float32", "bfloat16", "float16"; "auto": bfloat16 on GPUs, float16
-            if one of them has a compute capability below 8.0; float32 on a CPU, but with products of bfloat16 where the
-            processor has them, so that several tokens cost hardly more than one ("float32" asks for float32 alone);
-            float16 with bitsandbytes.
-        quantization: INT8 weights, the target's and the draft's: "torchao-int8" or "bitsandbytes-int8" (see
-            ``lab.models.quantization``). None: weights in the dtype.
-        max_num_seqs, max_num_batched_tokens, kv_bytes: see ``Engine``.
-        kernels: "triton", "c" or "reference" (torch); see ``new_engine``.
-        fuse_layers, async_scheduling, on_event, seq_ids: see ``new_engine``.
+        device_map: for a target larger than one GPU, instead of ``device``: "auto" (accelerate spreads it over the GPUs
+            and main memory), or a device for each of its modules by name (a GPU's number, "cpu", "disk").
+        dtype: "float32", "bfloat16", "float16"; "auto": bfloat16 on GPUs, float16 if one has a compute capability below
+            8.0 or with bitsandbytes; float32 on a CPU, but with products of bfloat16 where the processor has them, so
+            that several tokens cost hardly more than one ("float32" asks for float32 alone).
+        quantization: INT8 weights: "torchao-int8" or "bitsandbytes-int8" (``lab.models.quantization``).
+        max_num_seqs, max_num_batched_tokens, kv_bytes, async_scheduling, on_event, seq_ids: see ``Engine``.
+        kernels, fuse_layers: see ``new_engine``.
 
     Raises:
         ModelLoadError: a model that cannot be found or read.
         UnsupportedModelError: a model this engine would decode wrongly, or a draft that does not fit.
-        ConfigError: an unknown dtype, device or quantization, or some that do not go together; a library that is
-            not installed; limits that are too low, or kernels that cannot run here.
+        ConfigError: arguments that are unknown or do not go together, limits that are too low, a library that is not
+            installed, or kernels that cannot run here.
     """
-    settings = {
-        "max_num_seqs": max_num_seqs,
-        "max_num_batched_tokens": max_num_batched_tokens,
-        "kv_bytes": kv_bytes,
-        "kernels": kernels,
-        "fuse_layers": fuse_layers,
-        "async_scheduling": async_scheduling,
-        "on_event": on_event,
-        "seq_ids": seq_ids,
-    }
+    limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "kv_bytes": kv_bytes}
+    how = {"kernels": kernels, "fuse_layers": fuse_layers, "async_scheduling": async_scheduling}
+    settings = limits | how | {"on_event": on_event, "seq_ids": seq_ids}
     if device_map is None:
         place = resolve_device(device)
         devices = [place]
@@ -94,35 +73,35 @@ def load_engine(
         devices = computing(device_map)
         # On a Mac, accelerate's choice is Metal.
         place = "cpu" if device_map == "auto" and devices == ["cpu"] else device_map
-    refuse_limits(max_num_seqs, max_num_batched_tokens, kv_bytes)
+    refuse_limits(**limits)
     chosen = choose_kernels(kernels, torch.device(devices[0]))  # refuses those that cannot run there
     weights, dtype = resolve_quantization(quantization, dtype, devices[0].partition(":")[0])
-    torch_dtype = resolve_dtype(dtype, *devices)
+    torch_dtype = loader.resolve_dtype(dtype, *devices)
 
     def load(
         where: str | Path, name: str, place: str | DeviceMap = place
     ) -> tuple[LanguageModel, PreTrainedTokenizerBase]:
         how = {"quantization": weights, "rounded": dtype == "auto"}
         how["packed"] = packed_parameters if chosen == "c" else None
-        model = load_model(where, name=name, place=place, dtype=torch_dtype, **how)
-        tokenizer = load_tokenizer(where, name=name)
+        model = loader.load_model(where, name=name, place=place, dtype=torch_dtype, **how)
+        tokenizer = loader.load_tokenizer(where, name=name)
         if name == str(where) and os.path.isdir(where):  # a run's file may be passed on, and somebody's path may not
             model.name = Path(os.path.abspath(where)).name
         return model, tokenizer
 
     if target is None:
-        target, target_name = WEIGHTS / "target", EMBEDDED_TARGET
+        target, target_name = loader.WEIGHTS / "target", loader.EMBEDDED_TARGET
         draft, draft_name = _embedded_draft("matched" if draft is None else str(draft))
     else:
         target_name, draft_name = str(target), str(draft)
     for where in (target, draft):  # both, before one of them takes minutes
         if where is not None:
-            refuse_absent(where)
+            loader.refuse_absent(where)
     target_model, tokenizer = load(target, target_name)
     if draft is None:
         return new_engine(target_model, tokenizer, **settings)
     draft_model, draft_tokenizer = load(draft, draft_name, str(target_model.device))
-    refuse_mismatch(target_model, tokenizer, draft_model, draft_tokenizer)
+    loader.refuse_mismatch(target_model, tokenizer, draft_model, draft_tokenizer)
     if draft_model.vocabulary != target_model.vocabulary:
         draft_model = draft_model.with_vocabulary(target_model.vocabulary)
     return new_engine(target_model, tokenizer, draft_model, **settings)
@@ -143,25 +122,18 @@ def new_engine(
         kernels: what computes the steps. "triton": kernels on a GPU; "c": a step in C on a CPU (``lab.backends.cpu``;
             made ready here, in a few seconds the first time); "reference": torch. "auto": Triton on a GPU of compute
             capability 8.0 or more if it is installed, C on a CPU. If they fail, torch takes over (``FellBack``).
-        fuse_layers: with Triton's kernels, compute Llama-like layers in few launches (``lab.backends.gpu``). False:
-            compute them as transformers does, for comparison.
-        settings: see ``Engine``.
-
-    Raises:
-        ConfigError: see ``Engine``; or kernels that cannot run here.
+        fuse_layers: with Triton's kernels, compute Llama-like layers in few launches (``lab.backends.gpu``).
+        settings: see ``Engine``. Raises ConfigError, as that does, or for kernels that cannot run here.
     """
-    limits = (settings.get(name) for name in ("max_num_batched_tokens", "kv_bytes"))
-    refuse_limits(settings.get("max_num_seqs", 64), *limits)  # before kernels are made ready
     return Engine(ModelBackends(target, draft, kernels=kernels, fuse_layers=fuse_layers), tokenizer, **settings)
 
 
 def _embedded_draft(choice: str) -> tuple[str | Path, str]:
-    """The place of a draft for the embedded target, and its name."""
-    if choice in EMBEDDED_DRAFTS:
-        return WEIGHTS / EMBEDDED_DRAFTS[choice], f"{EMBEDDED_TARGET}-{choice}"
+    if choice in loader.EMBEDDED_DRAFTS:
+        return loader.WEIGHTS / loader.EMBEDDED_DRAFTS[choice], f"{loader.EMBEDDED_TARGET}-{choice}"
     if "/" not in choice and not os.path.isdir(choice):
-        raise ModelLoadError(
+        raise loader.ModelLoadError(
             f"There is no draft {choice[:80]!r} for the embedded target: it is "
-            f"{' or '.join(EMBEDDED_DRAFTS)}, a folder, or a hub id, which is owner/name."
+            f"{' or '.join(loader.EMBEDDED_DRAFTS)}, a folder, or a hub id, which is owner/name."
         )
     return choice, choice

@@ -56,7 +56,6 @@ class Pair:
 
     @property
     def has_draft(self) -> bool:
-        """True if there is a draft model."""
         return self.draft is not None
 
 
@@ -65,11 +64,7 @@ EMBEDDED = {name: Pair(name.capitalize(), draft=name) for name in EMBEDDED_DRAFT
 
 
 def named_pair(target: str | None, draft: str | None) -> Pair:
-    """The pair that a user names, each model by a folder or a hub id; a draft alone is for the embedded target.
-
-    Raises:
-        ConfigError: neither is named.
-    """
+    """The pair that a user names, each model by a folder or a hub id; a draft alone is for the embedded target."""
     target, draft = _unquoted(target), _unquoted(draft)
     names = [Path(os.path.abspath(name)).name for name in (target, draft) if name]  # of "..", too
     if not names:
@@ -137,7 +132,6 @@ class EngineMonitor(Protocol):
 
 
 def _all_of(watches: Sequence[EventListener]) -> EventListener | None:
-    """One watch that calls all of ``watches``."""
     if len(watches) < 2:
         return next(iter(watches), None)
 
@@ -152,13 +146,8 @@ class Engines:
     """One engine for each pair, loaded on first use and shared by all.
 
     The embedded ones stay. Of the others, which are large, one stays until the next one is loaded or, if both do not
-    fit, until just before.
-
-    Args:
-        offered: pairs by name.
-        any_pair: whether others may be named.
-        device, dtype: see ``load_engine``.
-        monitors: listeners to all events of the engines.
+    fit, until just before. ``any_pair``: pairs that are not ``offered`` may be named. ``monitors`` listen to all
+    events.
     """
 
     _seq_ids = itertools.count()  # of all requests in this process: monitors may be shared, too
@@ -181,14 +170,13 @@ class Engines:
         self._loading = threading.Lock()
 
     def __call__(self, wanted: str | Pair) -> Engine:
-        """The engine of an offered pair, by its name, or of another pair.
+        """The engine of an offered pair, by its name, or of another pair. After an error everything loaded before is
+        still there, except a large pair that had to make room.
 
         Raises:
             ConfigError: a pair that is not available here, or does not fit.
             LoadingCancelled: see ``lab.models.load_progress``.
             LabError: whatever else ``load_engine`` raises.
-
-        After an error everything loaded before is still there, except a large pair that had to make room.
         """
         pair = self._pair(wanted)
         if engine := self._loaded.get(pair):
@@ -197,7 +185,6 @@ class Engines:
         return _unless_stopped(self._load_aside(pair))
 
     def _begin(self) -> None:
-        """Wait until no other pair is being loaded. A caller may stop waiting."""
         while not self._loading.acquire(timeout=POLL_SECONDS):
             if loading := current_loading():
                 loading.check()
@@ -248,13 +235,7 @@ class Engines:
         return next(name for name in names if name not in self._called.values())
 
     def _make_room(self, pair: Pair) -> None:
-        """Drop other large pairs if memory is short.
-
-        Raises:
-            ConfigError: there is not enough even then.
-            LoadingCancelled: the caller was stopped.
-            LabError: what ``refuse_absent`` and ``find_model`` raise.
-        """
+        """Drop other large pairs if memory is short. Raises ConfigError if there is not enough even then."""
         places = [where for where in (pair.target, pair.draft) if where and where not in EMBEDDED_DRAFTS]
         for where in places:
             refuse_absent(where)

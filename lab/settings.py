@@ -108,7 +108,6 @@ class Setting:
 
     @property
     def words(self) -> str:
-        """The label within a sentence."""
         return self.label if self.label[1:2].isupper() else self.label[0].lower() + self.label[1:]
 
     @property
@@ -321,7 +320,6 @@ def with_new_names(link: Mapping[str, str]) -> dict[str, str]:
 
 
 def table() -> list[str]:
-    """The engine's settings as lines of a Markdown table."""
     rows = []
     for one in (SETTINGS[name] for name in SETTINGS if name in ENGINE_DEFAULTS):
         values = "on, off" if one.kind == "switch" else one.range if one.bounds else ", ".join(map(str, one.options))
@@ -335,7 +333,6 @@ def table() -> list[str]:
 
 
 def markdown() -> str:
-    """docs/settings.md."""
     about = "Numbers' ranges are those of the pages; the engine may accept more."
     parts = ("# Settings", "", about, "", "<!-- generated: settings -->", *table(), "<!-- end -->", "")
     return "\n".join(parts)

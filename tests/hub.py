@@ -1,4 +1,9 @@
-"""A model hub that answers what huggingface_hub requests from folders named owner/name."""
+"""A model hub that answers what huggingface_hub requests from folders named owner/name.
+
+It has Xet storage, as far as that is needed for whole files to be fetched (Hugging Face, specification of the Xet
+protocol: download protocol, CAS API, xorb format). A file is stored in xorbs, and a xorb in chunks. Real hashes are
+made from the chunks' hashes; whoever fetches does not check them.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +17,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-
-from tests import xet
+from typing import Any
 
 LATE = str(1 << 40)
 """When a token for Xet storage expires, in seconds since 1970."""
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PIECE = 1 << 16
+CHUNK = 1 << 16
+XORB = 16 * CHUNK
 
 
 @functools.cache
 def key(file: Path) -> str:
-    return xet.key(file.read_bytes())
+    return _hash(file.read_bytes())
 
 
 class Hub(ThreadingHTTPServer):
@@ -127,9 +133,9 @@ class _Answers(BaseHTTPRequestHandler):
         content = next(file for file in hub.root.rglob("*.safetensors") if key(file) == of).read_bytes()
         if number:
             time.sleep(3600 if hub.stalls else 0)
-            self._say(206, {}, xet.stored(content, int(number)))
+            self._say(206, {}, _stored(content, int(number)))
         else:
-            self._say(200, {}, json.dumps(xet.reconstruction(content, f"{hub.address}/xet/{of}")).encode())
+            self._say(200, {}, json.dumps(_reconstruction(content, f"{hub.address}/xet/{of}")).encode())
 
     def _say(self, status: int, head: dict[str, str], content: bytes = b"") -> None:
         self.send_response(status)
@@ -156,3 +162,37 @@ def serving(root: Path, **how: object) -> Iterator[Hub]:
     finally:
         hub.shutdown()
         hub.server_close()
+
+
+def _hash(content: bytes) -> str:
+    """By which a file or a xorb is known."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _reconstruction(content: bytes, at: str) -> dict[str, Any]:
+    """How a file is put together. Its xorbs can be had at the address ``at``, by their number."""
+    terms, places = [], {}
+    for number, xorb in enumerate(_xorbs(content)):
+        chunks = list(_chunks(xorb))
+        these = {"start": 0, "end": len(chunks)}
+        whole = {"start": 0, "end": sum(map(len, chunks)) - 1}
+        terms.append({"hash": _hash(xorb), "unpacked_length": len(xorb), "range": these})
+        places[_hash(xorb)] = [{"range": these, "url": f"{at}/{number}", "url_range": whole}]
+    return {"offset_into_first_range": 0, "terms": terms, "fetch_info": places}
+
+
+def _stored(content: bytes, number: int) -> bytes:
+    """A file's xorb, as it is stored."""
+    return b"".join(_chunks(_xorbs(content)[number]))
+
+
+def _xorbs(content: bytes) -> list[bytes]:
+    return [content[begin : begin + XORB] for begin in range(0, len(content), XORB)]
+
+
+def _chunks(xorb: bytes) -> Iterator[bytes]:
+    """Each with its head: version 0, length as it is stored, 0 for not compressed, length."""
+    for begin in range(0, len(xorb), CHUNK):
+        chunk = xorb[begin : begin + CHUNK]
+        length = len(chunk).to_bytes(3, "little")
+        yield b"\0" + length + b"\0" + length + chunk

@@ -42,16 +42,6 @@ def test_a_browser_that_is_there_is_used(make, monkeypatch, capsys, there, named
     assert capsys.readouterr().out.strip() == str(programs[used])
 
 
-def test_where_there_is_no_package_of_one_without_windows_the_other_is_installed(make, monkeypatch, capfd) -> None:
-    """As on Ubuntu, and on older releases of Debian."""
-    browser = make("apt-get").with_name("chromium")
-    install = f'[ "$last" = chromium ] && echo "#!/bin/sh" >{browser} && /bin/chmod +x {browser}\n'
-    make("apt-get", f'[ "$1" = update ] && exit\nfor last; do :; done\n{install}')
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    assert ensure_chromium.main() == 0
-    assert capfd.readouterr().out.strip() == str(browser)
-
-
 @pytest.mark.parametrize("works", [True, False])
 def test_a_missing_browser_is_installed_or_asked_for(make, monkeypatch, capsys, works: bool) -> None:
     monkeypatch.setattr(ensure_chromium, "install", lambda: make("chromium") if works else None)

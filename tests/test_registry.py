@@ -51,14 +51,6 @@ def pair(folders: dict[str, Path], target: str = "target", draft: str = "draft")
     return named_pair(str(folders[target]), str(folders[draft]) if draft else "")
 
 
-@pytest.mark.parametrize(("target", "draft"), LISTED.items())
-def test_listed_pairs_are_known_and_share_a_vocabulary_size(target: str, draft: str) -> None:
-    models = known_models()[target], known_models()[draft]
-    assert models[0].shape.vocabulary == models[1].shape.vocabulary
-    assert models[0].parameters > 2 * models[1].parameters
-    assert all(model.hub and "/" in model.hub for model in models)
-
-
 def test_a_device_is_offered_the_pairs_that_fit_it(monkeypatch) -> None:
     def offered(gigabytes: float) -> list[str]:
         device = type("Device", (), {"total_memory": int(gigabytes * 1e9), "major": 9, "minor": 0})
@@ -113,47 +105,6 @@ def test_during_a_load_others_use_loaded_pairs_and_can_stop_waiting(folders, mon
     assert len(loaded) == 2
 
 
-def test_any_failure_of_a_load_is_raised_to_those_waiting_for_it(monkeypatch) -> None:
-    """A panic in a library's Rust code is not an Exception."""
-
-    class Panic(BaseException):
-        pass
-
-    def panics(*_: object, **__: object) -> None:
-        raise Panic
-
-    raised, engines = [], Engines(device="cpu")
-
-    def ask() -> None:
-        try:
-            engines("matched")
-        except BaseException as error:
-            raised.append(error)
-
-    monkeypatch.setattr(engines_module, "load_engine", panics)
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(30)
-    assert [type(error) for error in raised] == [Panic]
-
-
-def test_a_load_can_be_retried_after_no_thread_could_be_started(monkeypatch) -> None:
-    def no_thread(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    engines, aside = Engines(device="cpu"), engines_module.in_background
-    monkeypatch.setattr(engines_module, "in_background", no_thread)
-    with pytest.raises(RuntimeError, match="thread"):
-        engines("matched")
-    monkeypatch.setattr(engines_module, "in_background", aside)
-    stopped = threading.Event()
-    given_up = threading.Timer(30, stopped.set)
-    given_up.start()
-    with track_loading(Loading(stopped)):
-        assert engines("matched").generate("A fox", None, GREEDY).reason == "length"
-    given_up.cancel()
-
-
 def test_nothing_of_a_failed_load_is_kept(monkeypatch) -> None:
     """Not even until the garbage collector runs: it may be most of a GPU's memory."""
     engines, made = Engines(device="cpu"), []
@@ -174,25 +125,6 @@ def test_nothing_of_a_failed_load_is_kept(monkeypatch) -> None:
         until(lambda: made[0]() is None)  # the loading thread has to end first
     finally:
         gc.enable()
-
-
-def test_cancelling_returns_at_once_and_the_next_caller_waits_for_the_load(monkeypatch) -> None:
-    engines, stopped, goes_on = Engines(device="cpu"), threading.Event(), threading.Event()
-    at_once, loads = [], engines_module.load_engine
-
-    def load(*some, **how) -> Engine:
-        at_once.append(engines._loading.locked())
-        stopped.set()
-        assert goes_on.wait(30)
-        return loads(*some, **how)
-
-    monkeypatch.setattr(engines_module, "load_engine", load)
-    with track_loading(Loading(stopped)), pytest.raises(LoadingCancelled):
-        engines("matched")
-    assert engines._loading.locked()
-    goes_on.set()
-    assert engines("matched").generate("A fox", DRAFT, GREEDY).reason == "length"
-    assert at_once == [True, True]
 
 
 @pytest.mark.parametrize("cyclic", [False, True])

@@ -33,6 +33,8 @@ FOR_EVER = "public, max-age=31536000, immutable"
 TITLE = "Decode Lab"
 IMPORT = re.compile(r'^import \{ ([\w, ]+) \} from "(\.[\w./]+)";$', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
+CHART = re.compile(r"<!-- chart (\w+): ([^|\n]+) \| ([^|\n]+?)(?: \| ([^|\n]+))? -->")
+"""In a template, a chart's place: its name, title and caption, and what is said below it."""
 FIRST = ("static/header.js", "static/run_page.js", "static/announce.js")
 """Modules that most pages begin with."""
 
@@ -53,10 +55,19 @@ def header(about: str, links: str = "") -> str:
 
 @functools.cache
 def read(name: str) -> str:
-    """A file of this folder, as ``static/stage.html`` or ``pages/pool/page.js``, with the files that it names in
-    comments included. No template has placeholders for values, because Gradio would evaluate them."""
+    """A file of this folder, as ``static/stage.html`` or ``pages/pool/page.js``, with the files and charts that its
+    comments name. No template has placeholders for values, because Gradio would evaluate them."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    return re.sub(r"<!-- ([\w/]+\.html) -->", lambda found: read(found[1]), text)
+    return re.sub(r"<!-- ([\w/]+\.html) -->", lambda found: read(found[1]), CHART.sub(_figure, text))
+
+
+def _figure(found: re.Match[str]) -> str:
+    name, title, caption, key = found.groups()
+    return f"""<figure class="panel" data-chart="{name}">
+  <figcaption class="panel-head"><h2>{title}</h2><span class="caption">{caption}</span></figcaption>
+  <div class="plot"></div>
+  {f'<p class="key">{key}</p>' if key else ""}
+</figure>"""
 
 
 def styles(*names: str) -> str:

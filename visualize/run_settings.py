@@ -60,12 +60,8 @@ def _of_lab() -> dict[str, dict[str, Any]]:
     }
 
 
-def _form() -> Form:
-    changes = _of_lab()
-    return Form(replace(one, **changes.get(one.name, {})) for one in SETTINGS.values() if one.group is not None)
-
-
-FORM = _form()
+_CHANGES = _of_lab()
+FORM = Form(replace(one, **_CHANGES.get(one.name, {})) for one in SETTINGS.values() if one.group is not None)
 
 
 class Settings(FORM.values_class("LabValues")):

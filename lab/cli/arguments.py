@@ -30,23 +30,6 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def typed(argument: str) -> str:
-    """The type of an option that is text. Bytes that are no character in the locale's encoding come as lone surrogates
-    (PEP 383), in the C locale all but ASCII: these are read as UTF-8.
-
-    Raises:
-        ArgumentTypeError: it is not valid text.
-    """
-    if not any("\udc80" <= sign <= "\udcff" for sign in argument):
-        return argument
-    try:
-        return os.fsencode(argument).decode("utf-8")
-    except UnicodeError as error:
-        raise argparse.ArgumentTypeError(
-            f"not text in UTF-8: byte {error.start} begins no character. Set the terminal to UTF-8."
-        ) from None
-
-
 def add_settings(parser: argparse.ArgumentParser, settings: type, *, without: Collection[str] = ()) -> None:
     """Add an option for every field not in ``without``: ``--kv-dtype`` for ``kv_dtype``, ``--paged`` or ``--no-paged``
     for a toggle."""
@@ -58,7 +41,7 @@ def add_settings(parser: argparse.ArgumentParser, settings: type, *, without: Co
         if hint is bool:
             kind: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": field.default}
         elif get_origin(hint) is tuple:
-            kind = {"action": "append", "type": typed, "default": list(field.default), "metavar": "TEXT"}
+            kind = {"action": "append", "default": list(field.default), "metavar": "TEXT"}
             words += " May be given several times."
         else:
             kind = {"type": _reader(field.name, hint), "default": field.default}

@@ -16,17 +16,13 @@ JsonResult = dict[str, Any]
 
 
 def fell_back(runs: Iterable[Run]) -> list[str]:
-    """The reasons of these runs' fallbacks, each once."""
     return list(dict.fromkeys(event.reason for run in runs for event in run.events if event.kind == "fell_back"))
 
 
 def run_result(run: Run) -> JsonResult:
-    """A run without its events.
-
-    Returns:
-        ``text`` and ``reason`` (``StopReason``), the models, the ``config`` and the ``sampling`` with its seed, what
-        the run went on without (``fell_back``), and ``metrics`` (``Metrics``, under its names).
-    """
+    """A run without its events: ``text`` and ``reason`` (``StopReason``), the models, the ``config`` and the
+    ``sampling`` with its seed, what the run went on without (``fell_back``), and ``metrics`` (``Metrics``, under its
+    names)."""
     started = run.started
     return {
         "text": run.text,
@@ -45,12 +41,11 @@ def compare_result(
 ) -> JsonResult:
     """Settings compared with each other.
 
-    Returns:
-        ``target``, ``draft`` (None: no setting asks for it), ``device``, ``hardware``, ``dtype`` and the ``sampling``
-        with its seed, as all runs had them; None if no run is over. What they went on without (``fell_back``).
-        ``settings``: by name, its ``config``, the fields of ``Summary`` and the ``text`` of the first run. ``speedup``
-        is relative to the first setting. ``differences``: for each two that wrote different text, the first token that
-        differs; None, as ``partings``, if not every setting has had a run, or one failed.
+    ``target``, ``draft`` (None: no setting asks for it), ``device``, ``hardware``, ``dtype`` and the ``sampling`` with
+    its seed, as all runs had them; None if no run is over. What they went on without (``fell_back``). ``settings``: by
+    name, its ``config``, the fields of ``Summary`` and the ``text`` of the first run. ``speedup`` is relative to the
+    first setting. ``differences``: for each two that wrote different text, the first token that differs; None, as
+    ``partings``, if not every setting has had a run, or one failed.
     """
     started = [some[0].started for some in runs.values() if some]
     first = started[0] if started else None

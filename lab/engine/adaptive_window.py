@@ -3,14 +3,14 @@
 With acceptance rate a, a round of g proposals gives (1 - a^(g + 1)) / (1 - a) tokens on average (Leviathan et al.,
 2211.17192, equation 1). It takes the time of g proposals, of one pass over g + 1 tokens per sequence, and of the work
 around them. The adaptive window is the g with the best ratio of the two: Leviathan's section 3.5 computes it from
-constants, Liu et al. (2406.14066, "goodput") and this module from measured times. The acceptance rate is that of recent
-rounds, the times are those of recent steps.
+constants, Liu et al. (2406.14066, "goodput") and this module from measured times of recent rounds and steps.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
+import operator
 import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -42,10 +42,9 @@ def tokens_per_round(acceptance: float, gamma: int) -> float:
 class TheilSen:
     """Milliseconds as a linear function of size, fitted to the last measurements of every size.
 
-    It is the Theil-Sen line (Sen 1968) through the sizes' medians: its slope is the median of the slopes of all
-    pairs of sizes, so that steps slowed down by something else do not bend it. A pair is weighted by the measurements
-    of the size that has fewer. A size that is rarely met is not displaced by one that is met in every step. Until a
-    second size is known, the constant is taken to be 0, so that a smaller window is tried.
+    It is the Theil-Sen line (Sen 1968) through the sizes' medians: its slope is the median of the slopes of all pairs
+    of sizes, so that steps slowed down by something else do not bend it. A pair is weighted by the measurements of the
+    size that has fewer. Until a second size is known, the constant is taken to be 0, so that a smaller window is tried.
     """
 
     def __init__(self) -> None:
@@ -55,12 +54,10 @@ class TheilSen:
 
     @property
     def known(self) -> bool:
-        """True once anything has been measured."""
         return self._seen > 0
 
     @property
     def compared(self) -> bool:
-        """True once a second size is known, without which constant and slope cannot be told apart."""
         return len(self._times) > 1
 
     def observe(self, size: int, ms: float) -> None:
@@ -83,38 +80,22 @@ class TheilSen:
 class StepCosts:
     """Measured times of a core's steps in milliseconds, without drafting, which each drafter times itself.
 
-    Over the few tokens of a round all are near enough to lines: the target's pass and the work around it (verdicts,
+    Over the few tokens of a round all are near enough to lines: the target's pass and the work ``around`` it (verdicts,
     events) by the tokens in the pass, drafting by the proposals. Prompts are not: there another token costs less.
     """
 
     def __init__(self) -> None:
-        self._passes, self._around = TheilSen(), TheilSen()
+        self.passes, self.around = TheilSen(), TheilSen()
 
     def observe(self, tokens: int, pass_ms: float, around_ms: float) -> None:
-        """A pass over ``tokens`` took ``pass_ms``, and what surrounded it ``around_ms``."""
-        self._passes.observe(tokens, pass_ms)
-        self._around.observe(tokens, around_ms)
-
-    @property
-    def compared(self) -> bool:
-        """True once passes of two sizes have been timed. Until then the estimate for any other size only invites a try,
-        and is not worth reporting."""
-        return self._passes.compared
-
-    @property
-    def known(self) -> bool:
-        """True once a step has been timed; not yet, if a request has just moved here in the middle of its output."""
-        return self._passes.known
-
-    def pass_ms(self, tokens: int) -> float:
-        """The estimate for a pass of the target over ``tokens``."""
-        return self._passes.ms(tokens)
+        self.passes.observe(tokens, pass_ms)
+        self.around.observe(tokens, around_ms)
 
     def round_ms(self, gamma: int, sequences: int, known: int, drafting: TheilSen) -> float:
         """The estimate for a round of ``gamma`` proposals for each of ``sequences``. ``known``: tokens that its pass
         computes besides proposals; ``drafting``: times by number of proposals."""
         tokens = known + sequences * gamma
-        return (drafting.ms(gamma) if gamma else 0.0) + self.pass_ms(tokens) + self._around.ms(tokens)
+        return (drafting.ms(gamma) if gamma else 0.0) + self.passes.ms(tokens) + self.around.ms(tokens)
 
 
 def _line(points: Sequence[tuple[int, float, int]]) -> tuple[float, float]:
@@ -128,7 +109,6 @@ def _line(points: Sequence[tuple[int, float, int]]) -> tuple[float, float]:
 
 
 def _weighted_median(values: list[tuple[float, int]]) -> float:
-    """The weighted median of pairs (value, weight)."""
     values.sort()
     sums = list(itertools.accumulate(weight for _, weight in values))
     return values[bisect.bisect_left(sums, sums[-1] / 2)][0]
@@ -136,16 +116,11 @@ def _weighted_median(values: list[tuple[float, int]]) -> float:
 
 def promises(acceptance: float, most: int, round_ms: Callable[[int], float]) -> list[float]:
     """Expected tokens a millisecond with 0 .. ``most`` proposals a round, which takes ``round_ms(g)``."""
-    found, tokens, likely = [], 0.0, 1.0
-    for gamma in range(most + 1):
-        tokens += likely  # which makes it tokens_per_round(acceptance, gamma)
-        likely *= acceptance
-        found.append(tokens / round_ms(gamma))
-    return found
+    powers = itertools.accumulate(itertools.repeat(acceptance, most), operator.mul, initial=1.0)
+    return [tokens / round_ms(gamma) for gamma, tokens in enumerate(itertools.accumulate(powers))]
 
 
 def best_window(acceptance: float, most: int, round_ms: Callable[[int], float]) -> int:
-    """The g in 0 .. ``most`` that promises most."""
     found = promises(acceptance, most, round_ms)
     return found.index(max(found))
 
@@ -177,14 +152,14 @@ class AdaptiveWindow:
     def observe(
         self, accepted: int, verified: int, sequences: int, known: int, costs: StepCosts, drafting: TheilSen
     ) -> bool:
-        """Take in a round, in which ``accepted`` of ``verified`` draft tokens were accepted, and choose the next gamma.
+        """Take in a round, in which ``accepted`` of ``verified`` draft tokens were accepted, and choose the next gamma:
+        the best if the whole batch uses it. A round in which nothing was proposed changes nothing.
 
         The next pass, for ``sequences``, computes ``known`` tokens besides proposals: the newest of each, or without
-        a cache their whole texts. ``drafting``: the times of the request's own drafter by number of proposals. A round
-        in which it proposed nothing changes nothing.
+        a cache their whole texts. ``drafting``: the times of the request's own drafter by number of proposals.
 
         Returns:
-            Whether gamma has changed. The new one is best if the whole batch uses it.
+            Whether gamma has changed.
         """
         if not self.adaptive or (self.gamma and not verified):
             return False
@@ -193,7 +168,7 @@ class AdaptiveWindow:
         if verified:
             self._accepted = FORGET * self._accepted + accepted
             self._verified = FORGET * self._verified + verified
-        if not costs.known or (self.gamma and not drafting.known):  # the times of this round are still to come
+        if not costs.passes.known or (self.gamma and not drafting.known):  # the times of this round are still to come
             return False
 
         found = promises(self.acceptance, self.most, lambda gamma: costs.round_ms(gamma, sequences, known, drafting))

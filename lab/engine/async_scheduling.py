@@ -2,11 +2,10 @@
 
 Between two steps of plain decoding a GPU waits for the host: it reads the token, looks whether the text ends there,
 records what happened, and launches the next step. But all that the next pass needs is there before: the token on the
-device, and its slot, which follows the last one's. So that pass is launched at once, and the host does its work while
-it runs (vLLM calls this asynchronous scheduling).
+device, and its slot. So that pass is launched at once (vLLM calls this asynchronous scheduling).
 
-The slot lies in the block that this step wrote to, which the sequence keeps. If it turns out to have ended, the pass
-was in vain and its block is freed: whoever takes it writes to a slot before reading it, later on the same device.
+The slot lies in a block of the sequence. If the sequence turns out to have ended, the pass was in vain and the block is
+freed: whoever takes it writes to a slot before reading it, later on the same device.
 """
 
 from __future__ import annotations
@@ -51,11 +50,7 @@ class PassAhead:
 
 
 class AsyncScheduling:
-    """Launches passes ahead, for the steps of one core.
-
-    Attributes:
-        ahead: the pass launched for the next step. None: none was.
-    """
+    """Launches passes ahead, for the steps of one core. ``ahead``: the one for the next step, if there is one."""
 
     def __init__(
         self, target: Backend, cache: KVCache | None, drafters: Drafters, scheduler: Scheduler, *, on: bool
@@ -66,7 +61,6 @@ class AsyncScheduling:
         self.ahead: PassAhead | None = None
 
     def take(self) -> PassAhead | None:
-        """The pass launched for the step that begins now."""
         ahead, self.ahead = self.ahead, None
         return ahead
 

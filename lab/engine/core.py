@@ -69,12 +69,10 @@ class EngineCore:
         self._async = AsyncScheduling(target, self.cache, self._drafters, self.scheduler, on=async_scheduling)
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence, with the drafter it asks for."""
         self._drafters.assign(sequence)
         self.scheduler.add(sequence)
 
     def finish(self, sequence: Sequence) -> None:
-        """End a sequence that has its last token."""
         self.scheduler.remove(sequence)
         sequence.finish(sequence.reason)
 

@@ -35,9 +35,6 @@ class EngineCores:
     A core is made when it is first asked for. An idle one is dropped when the next is made; if it still holds prefixes
     that can be found, or captured steps, only if its memory is needed. A sequence whose core has no room yet waits.
 
-    Args:
-        max_num_seqs, max_num_batched_tokens, async_scheduling: see ``Engine``.
-
     Attributes:
         inbox: new sequences, which any thread may add.
         unplaced: sequences that wait for a core.
@@ -49,17 +46,12 @@ class EngineCores:
         processor: Processor,
         budget: Budget,
         tokenizer: PreTrainedTokenizerBase,
-        *,
         max_num_seqs: int,
         max_num_batched_tokens: int,
-        async_scheduling: bool = True,
+        async_scheduling: bool,
     ) -> None:
-        self._backends = backends
-        self._processor = processor
-        self._budget = budget
-        self._tokenizer = tokenizer
-        self._max_num_seqs = max_num_seqs
-        self._max_num_batched_tokens = max_num_batched_tokens
+        self._backends, self._processor, self._budget, self._tokenizer = backends, processor, budget, tokenizer
+        self._limits = max_num_seqs, max_num_batched_tokens
         self._async_scheduling = async_scheduling
         self._known_identity = backends.weights_identity()
         self._cores: OrderedDict[CacheConfig, EngineCore] = OrderedDict()  # the longest wait for a turn first
@@ -71,7 +63,6 @@ class EngineCores:
 
     @property
     def busy(self) -> bool:
-        """True while any sequence is under way."""
         return bool(self.unplaced) or any(len(core.scheduler) for core in self)
 
     def bytes_in_use(self) -> int:
@@ -113,25 +104,20 @@ class EngineCores:
         return True
 
     def _go_on_without(self, sequence: Sequence, setting: CacheConfig, error: Exception) -> None:
-        """Move a sequence that failed in a core from quantised to plain storage; from plain storage it ends.
-
-        It also ends if memory ran out: plain storage takes more.
-        """
-        if sequence.reason:  # it had its last token
+        """Move a sequence that failed in a core from quantised to plain storage. It ends if it had its last token or
+        plain storage, or if memory ran out: plain storage takes more."""
+        if sequence.reason:
             sequence.finish(sequence.reason)
-            return
-        if setting.kv_dtype == "auto" or is_out_of_memory(error):
+        elif setting.kv_dtype == "auto" or is_out_of_memory(error):
             sequence.finish("error", explain(error))
-            return
-        sequence.leave_core()
-        sequence.recorder.emit(FellBack, part="kv_format", reason=explain(error))
-        sequence.config = replace(sequence.config, kv_dtype="auto")
-        if not self._budget.allows(sequence.config):
-            sequence.config = replace(sequence.config, num_blocks=None)
-        sequence.report.num_blocks = self._budget.cache_config(
-            sequence.config
-        ).num_blocks  # fewer: plain ones are larger
-        self.unplaced.append(sequence)
+        else:
+            sequence.leave_core()
+            sequence.recorder.emit(FellBack, part="kv_format", reason=explain(error))
+            sequence.config = replace(sequence.config, kv_dtype="auto")
+            if not self._budget.allows(sequence.config):
+                sequence.config = replace(sequence.config, num_blocks=None)
+            sequence.report.num_blocks = self._budget.cache_config(sequence.config).num_blocks  # plain ones are larger
+            self.unplaced.append(sequence)
 
     # -- coming and going ----------------------------------------------------------------------
 
@@ -145,7 +131,6 @@ class EngineCores:
         self._place_waiting()
 
     def _reap(self) -> None:
-        """End the sequences that have been cancelled."""
         for core in self:
             for sequence in (*core.scheduler.running, *core.scheduler.waiting):
                 if sequence.prompt.cancelled.is_set():
@@ -163,12 +148,10 @@ class EngineCores:
         others wait as well: otherwise the cores that hold the memory might never become idle."""
         left, short = [], False
         for sequence in self.unplaced:
-            ready = sequence.ready
-            if ready:
+            if sequence.ready:
                 self._begin(sequence)
-            if ready and not short:
-                short = not self._place(sequence)
-            if not ready or short:
+                short = short or not self._place(sequence)
+            if not sequence.ready or short:
                 left.append(sequence)
         self.unplaced = left
 
@@ -191,7 +174,8 @@ class EngineCores:
                 sequence.recorder.emit(FellBack, part="full_pool", reason=reason)
                 sequence.report.num_blocks = blocks
             if sequence.prefix_root is None:
-                sequence.prefix_root = self._root(sequence)
+                # The blocks that requests with a draft model find hold the draft's keys and values too.
+                sequence.prefix_root = Prefix.root((self._known_identity, sequence.config.speculative == "draft"))
             if not len(core.scheduler) or core.scheduler.limits.retry_is_due:
                 core.scheduler.limits.grow()
                 core.target.try_again()
@@ -220,52 +204,41 @@ class EngineCores:
         core, fitting = None, setting
         while core is None:
             try:
-                core = self._new(fitting)
+                core = EngineCore(
+                    fitting,
+                    *self._backends.create(fitting),
+                    self._tokenizer,
+                    self._budget,
+                    StepLimits(*self._limits),
+                    async_scheduling=self._async_scheduling,
+                )
                 if fitting.num_blocks > least and not self._budget.leaves_enough:
                     core = None
                     raise MemoryError("The cache leaves no memory for a step.")
             except Exception as error:  # while there is an error, it keeps the attempt's memory alive
                 if not is_out_of_memory(error):
                     raise
-                if not self._drop_idle():
-                    if fitting.num_blocks <= least or self.bytes_in_use():
-                        raise
+                if idle := self._idle():
+                    self._drop(idle)
+                elif fitting.num_blocks <= least or self.bytes_in_use():
+                    raise
+                else:
                     fitting = fitting._replace(num_blocks=max(least, fitting.num_blocks * 3 // 4))
         if fitting is not setting:
             self._budget.lower(self._budget.cache_bytes(fitting))  # no more than this is counted on from now on
         return core
 
-    def _new(self, setting: CacheConfig) -> EngineCore:
-        return EngineCore(
-            setting,
-            *self._backends.create(setting),
-            self._tokenizer,
-            self._budget,
-            StepLimits(self._max_num_seqs, self._max_num_batched_tokens),
-            async_scheduling=self._async_scheduling,
-        )
-
-    def _drop_idle(self) -> bool:
-        """Drop the idle cores. False if there are none."""
-        idle = [core for core in self if not len(core.scheduler)]
-        self._drop(idle)
-        return bool(idle)
+    def _idle(self) -> list[EngineCore]:
+        return [core for core in self if not len(core.scheduler)]
 
     def _drop(self, cores: Iterable[EngineCore]) -> None:
-        """Drop these cores, with all that they hold."""
         for core in cores:
             del self._cores[core.config]
             core.target.close()
 
-    def _root(self, sequence: Sequence) -> Prefix:
-        """The root of the sequence's prefixes. Requests with a draft model have a root of their own: the blocks that
-        they find hold the draft's keys and values too."""
-        return Prefix.root((self._known_identity, sequence.config.speculative == "draft"))
-
     def _make_room(self, setting: CacheConfig) -> bool:
         wanted = self._budget.cache_bytes(setting)
-        idle = [core for core in self if not len(core.scheduler)]
-        for core in sorted(idle, key=_is_worth_keeping):
+        for core in sorted(self._idle(), key=_is_worth_keeping):
             if not _is_worth_keeping(core) or self.bytes_in_use() + wanted > self._budget.limit:
                 self._drop([core])
         return self.bytes_in_use() + wanted <= self._budget.limit or not self._cores
@@ -302,6 +275,4 @@ class EngineCores:
 
 def _is_worth_keeping(core: EngineCore) -> bool:
     """True if it holds prefixes that can still be found, or captured steps."""
-    if core.cache is None:
-        return False
-    return core.cache.blocks.occupancy().cached > 0 or core.target.num_captured > 0
+    return core.cache is not None and (core.cache.blocks.occupancy().cached > 0 or core.target.num_captured > 0)

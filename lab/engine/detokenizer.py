@@ -55,7 +55,6 @@ class TextStream:
         """Whether a stop string has come; no text follows it."""
 
     def push(self, token_id: int) -> str:
-        """The text this token adds: often the token's own, sometimes none or more."""
         if self.stopped:
             return ""
         self._undecoded.append(token_id)

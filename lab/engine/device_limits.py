@@ -50,11 +50,9 @@ if hasattr(os, "register_at_fork"):  # a forked process lacks the thread that ma
 
 
 def device_limits(device: torch.device, dtype: torch.dtype) -> Limits | None:
-    """Bytes per second of a large copy, counting those read and those written, and FLOPs per second of a large product.
-
-    Uses as many threads as torch does. On CUDA the times are those of device events. None: it could not be measured
-    (no memory for it, or no such product in this dtype on this device).
-    """
+    """Bytes per second of a large copy, counting those read and those written, and FLOPs per second of a large product,
+    on as many threads as torch uses, on CUDA by device events. None: it could not be measured (no memory for it, or no
+    such product in this dtype on this device)."""
     with _measuring:  # two at once would slow each other down
         try:
             return _measured(device, dtype, torch.get_num_threads())
@@ -95,11 +93,8 @@ def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def timed(run: Callable[[], object], device: torch.device, repeats: int, least: float = 0.0) -> list[float]:
-    """Seconds that each of several runs takes, after one to warm up. On CUDA by device events.
-
-    Args:
-        least: run more often than ``repeats``, until the runs add up to this many seconds.
-    """
+    """Seconds that each of several runs takes, after one to warm up; more often than ``repeats`` until they add up to
+    ``least``. On CUDA by device events."""
     run()
     taken: list[float] = []
     while len(taken) < repeats or sum(taken) < least:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from collections import defaultdict
-from collections.abc import Callable
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -62,10 +61,10 @@ class Drafter(ABC):
 class ModelDrafter(Drafter):
     """A model that decodes ahead on its own, all sequences in one forward pass.
 
-    Either a smaller model with the target's tokenizer, whose keys and values have
-    the same slot numbers as the target's in a storage of their own; or the target's own first layers
-    (``early_exit``: Elhoushi et al., 2404.16710, but without their training, and without reusing these
-    layers' work when verifying), which read what the target stored and write what it will overwrite.
+    Either a smaller model with the target's tokenizer, whose keys and values have the same slot numbers as the target's
+    in a storage of their own; or the target's own first layers (``early_exit``: Elhoushi et al., 2404.16710, but
+    without their training, and without reusing these layers' work when verifying), which read what the target stored
+    and write what it will overwrite.
     """
 
     def __init__(self, backend: Backend, storage: KVStorage | None, *, early_exit: bool = False) -> None:
@@ -137,16 +136,12 @@ class PromptLookup(Drafter):
     """Drafts what followed the text's last few tokens where they occurred earlier: no model, no cost.
 
     Saxena, "Prompt Lookup Decoding" (2023), who takes the first occurrence followed by enough tokens (here it is the
-    last); Yang et al., 2304.04487. Nothing is drawn: q is 1 on each draft token, so rejection sampling accepts it with
-    probability p.
+    last); Yang et al., 2304.04487. q is 1 on each draft token, so rejection sampling accepts it with probability p.
     """
 
     def __init__(self, shortest: int, longest: int, vocabulary: int, device: torch.device) -> None:
         super().__init__()
-        self._shortest = shortest
-        self._longest = longest
-        self._vocabulary = vocabulary
-        self._device = device
+        self._shortest, self._longest, self._vocabulary, self._device = shortest, longest, vocabulary, device
         self._texts: WeakKeyDictionary[Sequence, array[int]] = WeakKeyDictionary()
 
     def propose(self, sequences: list[Sequence], windows: list[int]) -> list[DraftTokens | None]:
@@ -171,11 +166,8 @@ def lookup(text: np.ndarray, count: int, shortest: int, longest: int) -> list[in
     """Up to ``count`` tokens that followed an earlier occurrence of the longest suffix of ``text`` that has one.
 
     Of several occurrences, it is the last one that ``count`` tokens follow, or else the first. (In a text that repeats
-    itself, few tokens follow the very last.)
-
-    Args:
-        text: [length] of integers, length > 0.
-        shortest, longest: length of the suffix in tokens.
+    itself, few tokens follow the very last.) ``text``: [length] of integers, length > 0. ``shortest``, ``longest``:
+    length of the suffix in tokens.
     """
     length, ends = 1, np.flatnonzero(text[:-1] == text[-1]) + 1  # just after each occurrence of the last token
     while length < longest and len(ends):
@@ -200,10 +192,7 @@ class Synthetic(Drafter):
 
     def __init__(self, rate: float, target_tokens: list[int], vocabulary: int, device: torch.device) -> None:
         super().__init__()
-        self._rate = rate
-        self._target_tokens = target_tokens
-        self._vocabulary = vocabulary
-        self._device = device
+        self._rate, self._target_tokens, self._vocabulary, self._device = rate, target_tokens, vocabulary, device
 
     def propose(self, sequences: list[Sequence], windows: list[int]) -> list[DraftTokens | None]:
         drafts = []
@@ -211,12 +200,9 @@ class Synthetic(Drafter):
             first = sequence.generated
             known = self._target_tokens[first : first + window]
             right = (sequence.uniforms[first : first + len(known), PROPOSE] < self._rate).tolist()
-            drafts.append(
-                [t if is_right else (t + 1) % self._vocabulary for t, is_right in zip(known, right, strict=True)]
-            )
-        return [
-            DraftTokens(tokens, None) if len(tokens) else None for tokens in several_on_device(drafts, self._device)
-        ]
+            wrong = [(token + 1) % self._vocabulary for token in known]
+            drafts.append([k if is_right else w for k, w, is_right in zip(known, wrong, right, strict=True)])
+        return [DraftTokens(ids, None) if len(ids) else None for ids in several_on_device(drafts, self._device)]
 
 
 class DraftOutput(NamedTuple):
@@ -238,14 +224,11 @@ class Drafters:
     """The drafters of one core. Sequences that ask for the same drafter share it, and so its forward passes."""
 
     def __init__(self, target: Backend, draft: Backend | None, cache: KVCache | None) -> None:
-        self._target = target
-        self._draft = draft
-        self._cache = cache
+        self._target, self._draft, self._cache = target, draft, cache
         self._shared: dict[tuple[object, ...], Drafter] = {}
         self._assigned: WeakKeyDictionary[Sequence, Drafter] = WeakKeyDictionary()
 
     def assign(self, sequence: Sequence) -> None:
-        """Give a sequence the drafter that it asks for."""
         if drafter := self._wanted(sequence):
             self._assigned[sequence] = drafter
 
@@ -306,29 +289,30 @@ class Drafters:
         return room
 
     def _wanted(self, sequence: Sequence) -> Drafter | None:
-        config, target, model = sequence.config, self._target, self._target.model
+        config, model = sequence.config, self._target.model
         match config.speculative:
-            case "draft":
-                return self._share(("draft",), lambda: ModelDrafter(self._draft, self._cache and self._cache.draft))
-            case "early_exit":
-                layers, storage = model.early_layers(config.early_exit_layer), self._cache and self._cache.target
-                return self._share(
-                    ("early_exit", layers), lambda: ModelDrafter(target.first(layers), storage, early_exit=True)
-                )
-            case "ngram":
-                low, high = config.prompt_lookup_min, config.prompt_lookup_max
-                return self._share(
-                    ("ngram", low, high), lambda: PromptLookup(low, high, model.vocabulary, model.device)
-                )
+            case "off":
+                return None
             case "synthetic":  # not shared: it knows only one request's tokens
                 tokens = sequence.draft.oracle.tokens[sequence.prompt.length :]
                 return Synthetic(config.synthetic_acceptance_rate, tokens, model.vocabulary, model.device)
-        return None
-
-    def _share(self, key: tuple[object, ...], make: Callable[[], Drafter]) -> Drafter:
+            case "draft":
+                key = ("draft",)
+            case "early_exit":
+                key = ("early_exit", model.early_layers(config.early_exit_layer))
+            case "ngram":
+                key = ("ngram", config.prompt_lookup_min, config.prompt_lookup_max)
         if key not in self._shared:
-            self._shared[key] = make()
+            self._shared[key] = self._made(*key)
         return self._shared[key]
+
+    def _made(self, kind: str, *numbers: int) -> Drafter:
+        target, cache = self._target, self._cache
+        if kind == "ngram":
+            return PromptLookup(*numbers, target.model.vocabulary, target.model.device)
+        if kind == "early_exit":
+            return ModelDrafter(target.first(*numbers), cache and cache.target, early_exit=True)
+        return ModelDrafter(self._draft, cache and cache.draft)
 
 
 def _round(sequence: Sequence, draft: DraftTokens | None) -> DraftRound:

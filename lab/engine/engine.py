@@ -68,9 +68,8 @@ class Request:
 class Engine:
     """A target model, perhaps a draft, and the caches they share.
 
-    Any method may be called from any thread.
-
-    ``lab.load.load_engine`` makes one from names, ``lab.load.new_engine`` from models.
+    Any method may be called from any thread. ``lab.load.load_engine`` makes an engine from names,
+    ``lab.load.new_engine`` from models.
 
     Args:
         backends: the models, and what computes them.
@@ -84,17 +83,13 @@ class Engine:
         async_scheduling: with CUDA graphs, launch the next step of plain decoding before this one's token is read
             (``lab.engine.async_scheduling``). False: afterwards, for comparison.
         on_event: called with every event of every request's sequence, in order, by the thread that emits it; the engine
-            waits for it to return. If it raises, the error is logged and the engine goes on. Left out is what prepares
-            a synthetic run, the same request decoded plainly: the blocks that this takes, evicts and frees are not
-            reported, though ``Admitted`` shows them while they are held.
-        seq_ids: numbers requests as they arrive. Engines with one listener share one, so that no two of their
-            sequences have the same number. None: from 0.
+            waits for it. If it raises, the error is logged. Left out is what prepares a synthetic run.
+        seq_ids: numbers requests as they arrive; engines with one listener share one. None: from 0.
 
     Attributes:
         target, draft: the models, as they are computed for a request with ``kernels="auto"``.
         kernels: what computes such a request: "triton", "c" or "reference" (torch).
-        cuda_graphs: True if its steps can be captured. If capturing fails, kernels are launched one by one
-            (``FellBack``); if compiling fails, layers run uncompiled.
+        cuda_graphs: True if its steps can be captured.
 
     Raises:
         ConfigError: a limit that is no whole number from 1 to ``LARGEST_LIMIT``, or fewer tokens than one round of
@@ -121,15 +116,8 @@ class Engine:
         self.kernels, self.cuda_graphs = backends.kernels, backends.cuda_graphs
         self._budget = Budget(self.target, self.draft, kv_bytes)
         self._processor = Processor(backends, tokenizer, self._budget, on_event=on_event, seq_ids=seq_ids)
-        self._cores = EngineCores(
-            backends,
-            self._processor,
-            self._budget,
-            tokenizer,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens or batched_tokens(self.target),
-            async_scheduling=async_scheduling,
-        )
+        limits = max_num_seqs, max_num_batched_tokens or batched_tokens(self.target)
+        self._cores = EngineCores(backends, self._processor, self._budget, tokenizer, *limits, async_scheduling)
         self._lock = StepLock(self._cores.take_new, self._cores.abort_all)
 
     def clone(self, *, max_num_seqs: int = 64, on_event: EventListener | None = None) -> Engine:
@@ -145,17 +133,14 @@ class Engine:
 
     @property
     def dtype(self) -> str:
-        """The dtype that the target is computed in, for display, like "float32, products of bfloat16"."""
         return self._processor.dtype_name(EngineConfig())
 
     @property
     def product_dtype(self) -> torch.dtype:
-        """The dtype of the numbers that the target's linear layers multiply."""
         return self._backends.product_dtype(EngineConfig())
 
     @property
     def computes_by_kernels(self) -> bool:
-        """True if C or Triton computes the target's steps, and not torch."""
         return self._backends.uses_kernels(EngineConfig())
 
     @property
@@ -170,18 +155,12 @@ class Engine:
 
     def models(self, config: EngineConfig) -> tuple[LanguageModel, LanguageModel | None]:
         """Target and draft as they are computed for a request with this ``config``. Compiling them takes some seconds
-        the first time.
-
-        Raises:
-            ConfigError: compiling is asked for, and there is nothing to compile.
-            UnsupportedModelError: compiling is asked for, and the model's layers are not found.
-        """
+        the first time. Raises ConfigError or UnsupportedModelError if they cannot be."""
         self._backends.refuse(config)
         return self._backends.models(config)
 
     def backends(self, config: EngineConfig) -> tuple[Backend, Backend | None]:
-        """New back ends for target and draft, as they compute a request with this ``config``. Errors: see
-        ``models``."""
+        """New back ends for target and draft, for a request with this ``config``. Errors: see ``models``."""
         self._backends.refuse(config)
         return self._backends.create(config)
 
@@ -194,7 +173,6 @@ class Engine:
         return self._budget.token_bytes(config)
 
     def occupancy(self) -> Occupancy:
-        """The blocks of all caches by state."""
         caches = [core.cache.blocks.occupancy() for core in self._cores if core.cache]
         return Occupancy(*(sum(state) for state in zip(*caches, strict=True))) if caches else Occupancy(0, 0, 0)
 
@@ -269,15 +247,12 @@ class Engine:
         continuations: int = 1,
         cancelled: threading.Event | None = None,
     ) -> Callable[[], list[Request]]:
-        """Check a request now; calling what is returned hands it over.
+        """Check a request now; calling what is returned hands it over. Raises what ``submit`` raises.
 
         Args:
             continuations: number of requests for the prompt, with seeds from ``sampling.seed`` upwards. With paged
-                blocks the prompt is computed once: the others share its blocks, and copy a partly filled one before
-                they write to it.
+                blocks the prompt is computed once: the others share its blocks.
             cancelled: setting it ends them all after the current step.
-
-        Raises: what ``submit`` raises.
         """
         require_whole("continuations", continuations, 1, LARGEST_LIMIT)
         first = self._processor.sequence(prompt, config, sampling, cancelled)
@@ -313,8 +288,7 @@ class Engine:
 
         Raises:
             ConfigError: more blocks than memory holds.
-            torch.OutOfMemoryError: there is no memory for a pool of a stated size, or for one of a block. (Or another
-                error that says so: ``lab.util.device_memory.is_out_of_memory``.)
+            torch.OutOfMemoryError: no memory for the pool (or another error: ``is_out_of_memory``).
         """
         if not self._backends.captures(config):
             return
@@ -331,8 +305,7 @@ class Engine:
     def advance(self, sequence: Sequence) -> None:
         """Return when ``sequence`` has an event or is finished, through another thread's step or one made here.
 
-        Ctrl-C raises KeyboardInterrupt after that step. A second one breaks the step off, and with it end all requests
-        under way.
+        Ctrl-C raises KeyboardInterrupt after that step. A second one breaks the step off, and ends all requests.
         """
 
         def served() -> bool:
@@ -363,8 +336,9 @@ class Engine:
         if self.target.device.type == "cuda" and not self._cores.busy:
             for device in {self.target.device, *self.target.layer_devices}:
                 torch.cuda.reset_peak_memory_stats(device)
-        for sequence in sequences:
-            if not sequence.draft.oracle:
+        oracles = [sequence.draft.oracle for sequence in sequences]
+        for sequence, oracle in zip(sequences, oracles, strict=True):
+            if not oracle:
                 self._processor.announce(sequence)
-        for sequence in sequences:  # now that none of them can fail
-            self._cores.inbox.extend((sequence.draft.oracle, sequence) if sequence.draft.oracle else (sequence,))
+        for sequence, oracle in zip(sequences, oracles, strict=True):  # now that none of them can fail
+            self._cores.inbox.extend((oracle, sequence) if oracle else (sequence,))

@@ -27,7 +27,6 @@ FAULTS = (
 
 
 def explain(error: Exception) -> str:
-    """A sentence about an error, for the user."""
     if isinstance(error, LabError):
         return str(error)
     if is_out_of_memory(error):

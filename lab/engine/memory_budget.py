@@ -15,23 +15,19 @@ from lab.models.language_model import LanguageModel
 from lab.util.device_memory import free_bytes
 from lab.util.messages import counted
 
-# The share of free memory that all caches together may take, and the full contexts
-# that a pool has room for at most when num_blocks is None.
 MEMORY_SHARE = {"cuda": 0.9, "cpu": 0.25}
+"""Share of free memory that all caches together may take."""
 LEFT_BYTES = {"cuda": 128 * 2**20}
 """What caches leave on a device at least, for a step: activations, logits, graphs, and cuBLAS's workspace (32 MiB on an
-H100). With 3 MiB left beside its cache, a Llama 1B could read no prompt on an H200; with 60 it could, in small chunks
-and without graphs."""
+H100). With 3 MiB left, a Llama 1B could read no prompt on an H200; with 60 it could, in small chunks and without
+graphs."""
 FULL_CONTEXTS = 8
+"""The full contexts that a pool has room for at most when num_blocks is None."""
 
 
 class Budget:
-    """The memory for all caches of an engine.
-
-    Args:
-        limit: bytes for all caches together. None: a share of what is free when first asked for, so that no
-            device is filled beyond that share. Less once a pool has turned out not to fit (``lower``).
-    """
+    """The memory for all caches of an engine. ``limit``: bytes; None: a share of what is free when first asked for, so
+    that no device is filled beyond that share. Less once a pool has turned out not to fit (``lower``)."""
 
     def __init__(self, target: LanguageModel, draft: LanguageModel | None, limit: int | None = None) -> None:
         self._target = target
@@ -46,7 +42,6 @@ class Budget:
 
     @property
     def leaves_enough(self) -> bool:
-        """True if what is free now is enough for a step."""
         devices = {device for model in self._models for device in model.layer_devices if device.type in LEFT_BYTES}
         return all(free_bytes(device) >= LEFT_BYTES[device.type] for device in devices)
 
@@ -60,29 +55,22 @@ class Budget:
         Raises:
             ConfigError: ``num_blocks`` exceeds the budget.
         """
+        size = config.block_size
         computed = config.prefill_attention, config.kernels, config.cuda_graphs, config.torch_compile
         if not config.kv_cache:
-            return CacheConfig("auto", False, config.block_size, 0, False, "lru", *computed)
-        fitting = self.limit // (config.block_size * _token_bytes(self._models, config.kv_dtype))
+            return CacheConfig("auto", False, size, 0, False, "lru", *computed)
+        fitting = self.limit // (size * _token_bytes(self._models, config.kv_dtype))
         if config.num_blocks and config.num_blocks > fitting:
             raise ConfigError(
                 f"num_blocks={config.num_blocks:,} does not fit: the memory for caches holds "
-                f"{counted(fitting, 'block')} of {counted(config.block_size, 'token')} here. Choose fewer, or leave "
-                "num_blocks at None."
+                f"{counted(fitting, 'block')} of {counted(size, 'token')} here. Choose fewer, or leave num_blocks at "
+                "None."
             )
-        useful = FULL_CONTEXTS * -(-self._target.context_length // config.block_size)
-        return CacheConfig(
-            config.kv_dtype,
-            config.paged,
-            config.block_size,
-            config.num_blocks or max(1, min(fitting, useful)),
-            config.enable_prefix_caching,
-            config.eviction,
-            *computed,
-        )
+        blocks = config.num_blocks or max(1, min(fitting, FULL_CONTEXTS * -(-self._target.context_length // size)))
+        shared = config.enable_prefix_caching, config.eviction
+        return CacheConfig(config.kv_dtype, config.paged, size, blocks, *shared, *computed)
 
     def allows(self, config: EngineConfig) -> bool:
-        """True if the blocks that are asked for fit in the budget."""
         try:
             self.cache_config(config)
         except ConfigError:
@@ -90,12 +78,8 @@ class Budget:
         return True
 
     def refuse_misfit(self, prompt_tokens: int, end: int, config: EngineConfig) -> None:
-        """Refuse a sequence of up to ``end`` tokens that the whole pool could not hold.
-
-        Raises:
-            PromptError: with both numbers.
-            ConfigError: see ``cache_config``.
-        """
+        """Raises PromptError, with both numbers, for a sequence of up to ``end`` tokens that the whole pool could not
+        hold; and ConfigError, as ``cache_config`` does."""
         cache = self.cache_config(config)
         needed = -(-end // cache.block_size)
         if cache.num_blocks and needed > cache.num_blocks:
@@ -107,7 +91,6 @@ class Budget:
             )
 
     def cache_bytes(self, cache: CacheConfig) -> int:
-        """Bytes of a whole cache, the draft's share included."""
         return cache.num_blocks * cache.block_size * _token_bytes(self._models, cache.kv_dtype)
 
     def token_bytes(self, config: EngineConfig) -> int:
@@ -119,12 +102,9 @@ class Budget:
 
 
 def _token_bytes(models: Iterable[LanguageModel], kv_dtype: KVFormat) -> int:
-    """Bytes of one token in all layers of all ``models``."""
     return sum(
-        bytes_per_token(
-            kv_dtype, layers=model.layers, kv_heads=model.kv_heads, head_dim=model.head_dim, dtype=model.dtype
-        )
-        for model in models
+        bytes_per_token(kv_dtype, layers=m.layers, kv_heads=m.kv_heads, head_dim=m.head_dim, dtype=m.dtype)
+        for m in models
     )
 
 
@@ -139,6 +119,5 @@ def _limit(models: list[LanguageModel]) -> int:
 
 
 def _for_caches(device: torch.device) -> float:
-    """Of what is free on a device, the bytes for caches."""
     free = free_bytes(device)
     return max(0, min(free * MEMORY_SHARE.get(device.type, 0.25), free - LEFT_BYTES.get(device.type, 0)))

@@ -43,7 +43,6 @@ class PassCostModel:
         self._slot_bytes = storage.slot_bytes(model.layers) if storage else 0
 
     def of(self, spans: Iterable[Span], sdpa: SdpaChoice = "auto") -> PassCost:
-        """The cost of one pass. ``sdpa``: as it was passed to ``Backend.forward``."""
         spans = list(spans)
         heads = any(span.keep for span in spans)
         moved, flops = self._bytes + heads * self._head_bytes, 0

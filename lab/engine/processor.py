@@ -27,8 +27,6 @@ from lab.util.messages import counted
 
 
 class Processor:
-    """Checks requests, and numbers them in order of arrival."""
-
     def __init__(
         self,
         backends: Backends,
@@ -60,10 +58,8 @@ class Processor:
         *,
         hidden: bool = False,
     ) -> Sequence:
-        """The sequence of a request. ``hidden``: it serves another, and no listener gets its events.
-
-        Raises what ``Engine.submit`` raises.
-        """
+        """The sequence of a request. ``hidden``: it serves another, and no listener gets its events. Raises what
+        ``Engine.submit`` raises."""
         config, sampling = config or EngineConfig(), sampling or SamplingParams()
         if not isinstance(config, EngineConfig) or not isinstance(sampling, SamplingParams):
             raise ConfigError(
@@ -139,7 +135,6 @@ class Processor:
         return device_limits(self._target.device, self._backends.product_dtype(config))
 
     def dtype_name(self, config: EngineConfig) -> str:
-        """The dtype that a request is computed in, for display, like "float32, products of bfloat16"."""
         dtypes = self._target.dtype, self._backends.product_dtype(config)
         name, products = (str(dtype).removeprefix("torch.") for dtype in dtypes)
         return name if name == products else f"{name}, products of {products}"
@@ -167,7 +162,6 @@ class Processor:
         return tokens
 
     def _pieces(self, tokens: list[int]) -> tuple[str, ...]:
-        """The text that each token of a prompt adds."""
         text = TextStream(self._tokenizer)
         *pieces, last = map(text.push, tokens)
         return (*pieces, last + text.flush())

@@ -46,8 +46,7 @@ class Scheduler:
     Args:
         blocks: the block pool; None without a cache, when every step computes each sequence from its beginning.
         copy: copies a block, for sequences that share one and diverge.
-        window: how many tokens a sequence would draft in its next round. Asked once a step; the answer must
-            not depend on which others are running.
+        window: how many tokens a sequence would draft in its next round, whichever others are running.
         limits: most sequences and most tokens in a step.
     """
 
@@ -57,16 +56,13 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # the oldest first
         self.limits = limits
-        self._blocks = blocks
-        self._copy = copy
-        self._window = window
+        self._blocks, self._copy, self._window = blocks, copy, window
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.running)
 
     @property
     def may_admit(self) -> bool:
-        """True if the next step may begin with another sequence."""
         return bool(self.waiting) and len(self.running) < self.limits.max_num_seqs
 
     def add(self, sequence: Sequence) -> None:
@@ -75,7 +71,6 @@ class Scheduler:
         self.waiting.insert(len(self.waiting) - younger, sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Forget a sequence and free its blocks."""
         sequence.release()
         (self.running if sequence in self.running else self.waiting).remove(sequence)
 
@@ -107,7 +102,6 @@ class Scheduler:
 
     @property
     def can_shrink(self) -> bool:
-        """True if the next step can be smaller than the last one was."""
         return self.limits.can_shrink(self.running, self._blocks is not None)
 
     def shrink(self) -> None:
@@ -136,24 +130,17 @@ class Scheduler:
 
     def _make_room(self, scheduled: ScheduledSequence) -> bool:
         """Allocate the slots to write; while the pool has too little, preempt the newest sequence, perhaps this one.
-
-        Returns:
-            True if any was preempted.
-        """
-        preempted = False
-        while scheduled.sequence in self.running:
+        True if any was preempted."""
+        sequence, preempted = scheduled.sequence, False
+        while sequence in self.running:
             try:
-                self._allocate(scheduled)
+                if sequence.table and sequence.table.paged:
+                    sequence.table.allocate_slots(len(sequence.tokens) + scheduled.num_draft_tokens)
                 break
             except PoolExhaustedError:
                 self._preempt(self.running[-1], "blocks")
                 preempted = True
         return preempted
-
-    def _allocate(self, scheduled: ScheduledSequence) -> None:
-        table = scheduled.sequence.table
-        if table and table.paged:
-            table.allocate_slots(len(scheduled.sequence.tokens) + scheduled.num_draft_tokens)
 
     def _preempt(self, sequence: Sequence, cause: Shortage) -> None:
         sequence.recorder.emit(Preempted, tokens=sequence.computed, cause=cause)
@@ -216,7 +203,6 @@ class Scheduler:
         return len(found) * self._blocks.block_size, found
 
     def _fits(self, scheduled: ScheduledSequence, cached: int, found: list[tuple[int, Prefix]]) -> bool:
-        """True if the pool has the blocks that an admission needs."""
         pool, sequence = self._blocks, scheduled.sequence
         if pool is None:
             return True

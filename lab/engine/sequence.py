@@ -118,7 +118,6 @@ class Sequence:
 
     @property
     def generated(self) -> int:
-        """Tokens of output so far."""
         return len(self.tokens) - self.prompt.length
 
     @property

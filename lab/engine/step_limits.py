@@ -30,7 +30,6 @@ stopped, and all others in the batch, wait for the end of a step."""
 
 
 def batched_tokens(target: LanguageModel) -> int:
-    """The default of ``max_num_batched_tokens``: a power of two."""
     most = BATCHED_TOKENS.get(target.device.type, BATCHED_TOKENS["cpu"])
     if target.device.type == "cuda" and torch.cuda.get_device_properties(target.device).total_memory < SMALL_GPU:
         return SMALL_GPU_TOKENS

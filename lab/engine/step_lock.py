@@ -103,7 +103,6 @@ class DeferredSigint:
             raise KeyboardInterrupt
 
     def defer(self) -> None:
-        """From here on Ctrl-C waits."""
         self._defers = True
 
     def _on_sigint(self, number: int, frame: FrameType | None) -> None:

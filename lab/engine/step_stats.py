@@ -78,10 +78,7 @@ class StepStats:
         finish: Callable[[Sequence], None],
     ) -> float:
         """Report the step's time to every sequence in it that has not ``failed``, and ``finish`` those that are done.
-
-        Returns:
-            When the step's time was taken, by ``time.perf_counter``.
-        """
+        Returns when the step's time was taken, by ``time.perf_counter``."""
         parts, total = timer.read()
         taken = time.perf_counter()
         scheduled, drafted, ahead = snapshot.scheduled, snapshot.drafted, snapshot.ahead
@@ -142,5 +139,5 @@ class StepStats:
                 gamma=window.gamma,
                 acceptance=window.acceptance,
                 draft_ms=drafting.ms(1) if drafting.known else None,
-                verify_ms=costs.pass_ms(known + num_seqs * window.gamma) if costs.compared else None,
+                verify_ms=costs.passes.ms(known + num_seqs * window.gamma) if costs.passes.compared else None,
             )

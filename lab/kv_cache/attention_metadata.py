@@ -1,8 +1,8 @@
 """A step's plan: what attention needs to know about the sequences whose tokens the step packs.
 
 ``input_ids`` of a packed forward pass is [1, N]: new tokens of several sequences, one after another. A plan says which
-rows belong to which sequence, into which slots their keys and values go, and which slots each sequence may read. It
-goes with the step through all layers: a ``StepPlan`` for attention by torch, a ``BlockPlan`` for the kernels.
+rows belong to which sequence, into which slots their keys and values go, and which slots each sequence may read: a
+``StepPlan`` for attention by torch, a ``BlockPlan`` for the kernels.
 """
 
 from __future__ import annotations
@@ -26,11 +26,8 @@ class Plan:
     copies: dict[torch.device, Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def to(self, device: torch.device | int | str, non_blocking: bool = False) -> Plan:
-        """The plan with its tensors on ``device``, copied there once a step.
-
-        accelerate's hooks call it before each module of a model on several devices, as they call ``to`` of
-        every argument.
-        """
+        """The plan with its tensors on ``device``, copied there once a step. accelerate's hooks call it before each
+        module of a model on several devices."""
         device = torch.device(device)
         if device not in self.copies:
             parts = {part.name: getattr(self, part.name) for part in fields(self) if part.init}

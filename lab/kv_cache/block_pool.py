@@ -61,15 +61,12 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """Blocks that can be taken: free and cached ones."""
         return len(self._free) + self._count_cached()
 
     def has_contiguous(self, count: int) -> bool:
-        """True if ``count`` free blocks lie side by side."""
         return _first_contiguous(self._free, count) is not None
 
     def references(self, block: int) -> int:
-        """The number of tables that share the block."""
         return self._references[block]
 
     def holds_prefix(self, block: int) -> bool:
@@ -77,11 +74,9 @@ class BlockPool:
         return block in self._prefixes
 
     def prefix(self, block: int) -> Prefix:
-        """The prefix that a stored block is found by."""
         return self._prefixes.prefix(block)
 
     def live_blocks(self) -> list[int]:
-        """In ascending order."""
         return [block for block, count in enumerate(self._references) if count]
 
     def cached_blocks(self) -> list[int]:

@@ -9,7 +9,7 @@ Lessons 3, what the cache costs, and 4, INT8 and INT4 keys and values.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
@@ -24,23 +24,11 @@ class VectorBytes(NamedTuple):
     scales: int
 
 
-class LayerStorage(Protocol):
-    """One layer's slots. Keys and values are passed in and out as [tokens, kv_heads, head_dim].
+class PlainLayer:
+    """Keys and values as the model computed them, passed in and out as [tokens, kv_heads, head_dim].
 
     ``tensors``: everything that the slots hold, each [slots, ...].
     """
-
-    tensors: tuple[torch.Tensor, ...]
-
-    def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Store one row per slot. ``slots``: [tokens] int64."""
-
-    def read(self, where: slice | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows at a run of slots (slice) or at any slots ([tokens] int64), in the compute dtype."""
-
-
-class PlainLayer:
-    """Keys and values as the model computed them."""
 
     def __init__(self, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
         self._key = torch.empty(slots, kv_heads, head_dim, dtype=dtype, device=device)
@@ -48,10 +36,12 @@ class PlainLayer:
         self.tensors = self._key, self._value
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Store one row per slot. ``slots``: [tokens] int64."""
         self._key.index_copy_(0, slots, key)
         self._value.index_copy_(0, slots, value)
 
     def read(self, where: slice | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows at a run of slots (slice) or at any slots ([tokens] int64), in the compute dtype."""
         return _rows(self._key, where), _rows(self._value, where)
 
     @staticmethod
@@ -94,16 +84,14 @@ class Int8Layer(QuantisedLayer):
     """One signed byte per number, and one float32 scale per token and KV head.
 
     Symmetric round-to-nearest: ``scale = max|x| / 127``, ``x ~ scale * round(x / scale)`` ("absmax": Dettmers et al.,
-    2208.07339, who scale a row or a column of a product's matrices so), so a number is off by at most half a scale. The
-    scale is taken over one head's vector of one token: a token's outliers cost no other token precision.
+    2208.07339), so a number is off by at most half a scale. The scale is taken over one head's vector of one token: a
+    token's outliers cost no other token precision.
     """
 
     @staticmethod
     def quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """[..., d] of any float dtype -> ([..., d] int8, [..., 1] float32 scale).
-
-        An all-zero vector gets the smallest normal scale: it stays zero, and nothing is divided by 0.
-        """
+        """[..., d] of any float dtype -> ([..., d] int8, [..., 1] float32 scale). An all-zero vector gets the smallest
+        normal scale: it stays zero, and nothing is divided by 0."""
         x = x.float()
         scale = (x.abs().amax(-1, keepdim=True) / 127).clamp_min(torch.finfo(torch.float32).tiny)
         return (x / scale).round().to(torch.int8), scale
@@ -120,26 +108,19 @@ class Int8Layer(QuantisedLayer):
 class Int4Layer(QuantisedLayer):
     """Half a byte per number, and one bfloat16 scale per group of 32 numbers of a head's vector.
 
-    Half a byte ranges from -8 to 7. The scale has a sign, chosen so that the number furthest from
-    zero lands on -8, as in the Q4_0 format of llama.cpp; and it is wide enough for the other side to stay
-    within 7.5, so that here too every number is off by at most half a scale (where both sides reach nearly
-    equally far, the scale is so wide that the furthest number lands on -7). An offset in addition to the scale
-    (asymmetric quantisation) takes as many bytes if groups are twice as long: on the embedded pair that
-    had the larger error, in keys, in values and in the resulting distributions.
+    Half a byte ranges from -8 to 7. The scale has a sign, chosen so that the number furthest from zero lands on -8, as
+    in the Q4_0 format of llama.cpp; and it is wide enough for the other side to stay within 7.5, so that here too every
+    number is off by at most half a scale. An offset in addition to the scale takes as many bytes if groups are twice as
+    long: on the embedded pair that had the larger error.
 
-    Steps are wide: a key that differs in its last digit, because a different number of tokens shared the
-    forward pass, may be stored a whole step apart. Greedy tokens can then differ too.
+    Steps are wide: a key that differs in its last digit, because a different number of tokens shared the forward pass,
+    may be stored a whole step apart. Greedy tokens can then differ too.
     """
 
     @staticmethod
     def quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """[..., d] of any float dtype -> ([..., d / 2] uint8, [..., groups] bfloat16 scale).
-
-        An all-zero group gets the smallest normal scale: it stays zero, and nothing is divided by 0.
-
-        Raises:
-            ConfigError: d is odd.
-        """
+        """[..., d] of any float dtype -> ([..., d / 2] uint8, [..., groups] bfloat16 scale). An all-zero group stays
+        zero, as in INT8. Raises ConfigError if d is odd."""
         group = _group(x.shape[-1])
         x = x.float().unflatten(-1, (-1, group))
         lowest, highest = x.aminmax(dim=-1, keepdim=True)
@@ -187,7 +168,8 @@ def _rows(tensor: torch.Tensor, where: slice | torch.Tensor) -> torch.Tensor:
     return tensor[where] if isinstance(where, slice) else tensor.index_select(0, where)
 
 
-FORMATS: dict[KVFormat, type[PlainLayer | QuantisedLayer]] = {"auto": PlainLayer, "int8": Int8Layer, "int4": Int4Layer}
+LayerStorage = PlainLayer | QuantisedLayer
+FORMATS: dict[KVFormat, type[LayerStorage]] = {"auto": PlainLayer, "int8": Int8Layer, "int4": Int4Layer}
 
 
 def parts(layer: LayerStorage) -> tuple[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:

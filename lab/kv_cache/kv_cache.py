@@ -39,11 +39,8 @@ class CachedModel(Protocol):
 
 
 class KVCache:
-    """A pool of blocks and what its slots hold.
-
-    Target and draft have a storage each and share the blocks: position i of a sequence has
-    one slot number, under which the target keeps its keys and values and the draft its own.
-    """
+    """A pool of blocks and what its slots hold. Target and draft have a storage each and share the blocks: position i
+    of a sequence has one slot number, under which the target keeps its keys and values and the draft its own."""
 
     def __init__(self, config: CacheConfig, target: CachedModel, draft: CachedModel | None) -> None:
         self.blocks = BlockPool(config.num_blocks, config.block_size, eviction=config.eviction)
@@ -51,7 +48,6 @@ class KVCache:
         self.draft = _storage(draft, config) if draft else None
 
     def copy_block(self, source: int, destination: int) -> None:
-        """Copy all slots of a block, the target's and the draft's."""
         size = self.blocks.block_size
         here, there = (slice(block * size, (block + 1) * size) for block in (source, destination))
         for storage in (self.target, self.draft):
@@ -60,12 +56,5 @@ class KVCache:
 
 
 def _storage(model: CachedModel, config: CacheConfig) -> KVStorage:
-    return KVStorage(
-        config.kv_dtype,
-        config.num_blocks * config.block_size,
-        layers=model.layers,
-        kv_heads=model.kv_heads,
-        head_dim=model.head_dim,
-        dtype=model.dtype,
-        device=model.layer_devices,
-    )
+    sizes = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim, "dtype": model.dtype}
+    return KVStorage(config.kv_dtype, config.num_blocks * config.block_size, **sizes, device=model.layer_devices)

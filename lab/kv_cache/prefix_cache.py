@@ -29,7 +29,6 @@ class Prefix:
         return cls((identity,), None)
 
     def then(self, tokens: Sequence[int]) -> Prefix:
-        """The prefix one full block longer."""
         return Prefix(tuple(tokens), self)
 
     def same(self, other: Prefix) -> bool:
@@ -43,7 +42,6 @@ class Prefix:
 
 
 def digest(parent: int, tokens: tuple[Hashable, ...]) -> int:
-    """A 64-bit hash that hardly any two chains share."""
     return hash((parent, tokens))
 
 

@@ -24,11 +24,8 @@ POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 
 class MemorySplit(NamedTuple):
-    """Bytes of a device's memory by purpose; they add up to all of it.
-
-    ``tokens``: keys and values of tokens. ``vain``: slots that sequences hold and never fill.
-    ``unused``: the rest of the cache, too little for another sequence.
-    """
+    """Bytes of a device's memory by purpose; they add up to all of it. ``tokens``: keys and values of tokens. ``vain``:
+    slots that sequences hold and never fill. ``unused``: the rest of the cache, too little for another sequence."""
 
     weights: float
     set_aside: float
@@ -81,7 +78,6 @@ class Deployment:
 
     @property
     def vector_bytes(self) -> VectorBytes:
-        """Bytes of one head's key, or value, of one token."""
         return FORMATS[self.kv_dtype].vector_bytes(self.shape.head_dim, self.dtype)
 
     @property
@@ -100,7 +96,6 @@ class Deployment:
 
     @property
     def usable_bytes(self) -> int:
-        """Memory without the share that is set aside."""
         return math.floor(self.memory * (1 - self.set_aside))
 
     @property
@@ -113,13 +108,7 @@ class Deployment:
         return max(0, self.cache_bytes) // (self.token_bytes * self.block_size)
 
     def blocks_per_sequence(self, policy: Policy) -> float:
-        """Contiguous: those of the longest sequence, however many are filled. Paged: those filled on average.
-
-        Raises:
-            ConfigError: no such policy.
-        """
-        if policy not in POLICIES:
-            raise ConfigError(f"A policy must be one of {', '.join(map(repr, POLICIES))}, not {policy!r}.")
+        """Contiguous: those of the longest sequence, however many are filled. Paged: those filled on average."""
         most = self.lengths.most_blocks(self.block_size)
         return most if policy == "contiguous" else self.lengths.mean_blocks(self.block_size)
 
@@ -145,15 +134,9 @@ class Lengths:
     """Truncated geometric lengths: a sequence ends after every token with the same probability, or else at ``longest``.
 
     Most are short and a few several times as long: one in e^4 is longer than four times the mean, as with the
-    log-normal lengths of ``lab.measure.workload``. Two numbers define them, and everything here follows in closed
-    form from P(length > n) = r^n for n < longest; nothing is sampled.
-
-    Args:
-        mean: of the truncated lengths, in tokens, from 1 to ``longest``.
-        longest: tokens.
-
-    Raises:
-        ConfigError: a mean that such lengths cannot have.
+    log-normal lengths of ``lab.measure.workload``. Everything here follows in closed form from P(length > n) = r^n for
+    n < longest. ``mean``: of the truncated lengths, in tokens. Raises ConfigError for a mean that such lengths cannot
+    have.
     """
 
     mean: float
@@ -181,19 +164,16 @@ class Lengths:
         return _log_survival(low)
 
     def mean_blocks(self, block_size: int) -> float:
-        """Blocks that a sequence fills on average, the last one perhaps in part.
-
-        The sum over k of P(length > k block_size): every sequence that gets that far takes the block.
+        """Blocks that a sequence fills on average, the last one perhaps in part: the sum over k of P(length > k
+        block_size).
         """
         return _geometric_sum(self.log_survival * block_size, self.most_blocks(block_size))
 
     def most_blocks(self, block_size: int) -> int:
-        """Blocks of the longest sequence."""
         return -(-self.longest // block_size)
 
 
 def _log_survival(log_ending: float) -> float:
-    """ln(1 - e^x)."""
     ending = math.exp(log_ending)
     return math.log1p(-ending) if ending < 1 else -math.inf
 

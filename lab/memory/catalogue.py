@@ -47,10 +47,8 @@ MODELS = (*PUBLISHED, *OWN)
 
 
 def device_bytes(gpu: str, memory: float | None = None) -> int:
-    """Memory of a device in ``GPU_KEYS``, or of one with ``memory`` GiB if that is given.
-
-    Raises:
-        ConfigError: no such device, or no such size.
+    """Memory of a device in ``GPU_KEYS``, or of one with ``memory`` GiB if that is given. Raises ConfigError for
+    another.
     """
     if memory is None:
         if gpu not in GPU_KEYS:

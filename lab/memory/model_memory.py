@@ -54,14 +54,12 @@ def known_models() -> dict[str, ModelInfo]:
 
 
 def published_config(entry: dict) -> PreTrainedConfig:
-    """A transformers configuration from an entry of ``models.json``."""
     return AutoConfig.for_model(**entry)
 
 
 def find_model(where: str | Path, *, open_to_all: bool = False) -> ModelInfo:
-    """A model from nothing but its configuration, in a folder (a ``Path``) or of a hub id (a ``str``).
-
-    Code that comes with a model is never run, and weights are neither fetched nor read.
+    """A model from nothing but its configuration, in a folder (a ``Path``) or of a hub id (a ``str``). Code that comes
+    with a model is never run, and weights are neither fetched nor read.
 
     Args:
         open_to_all: ask the hub anonymously, because whoever asks need not be the owner of this machine's token.
@@ -96,11 +94,8 @@ def find_model(where: str | Path, *, open_to_all: bool = False) -> ModelInfo:
 
 
 def count_parameters(config: PreTrainedConfig) -> int:
-    """Parameters of the model that transformers builds from a configuration, tied ones once. It takes no memory.
-
-    Raises:
-        UnsupportedModelError: transformers builds no causal language model from it.
-    """
+    """Parameters of the model that transformers builds from a configuration, tied ones once. It takes no memory. Raises
+    UnsupportedModelError if that is no causal language model."""
     return parameters(without_weights(config))
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from lab.errors import UnsupportedModelError
 from lab.kv_cache.attention_metadata import Group, StepPlan
 from lab.kv_cache.formats import KVStorage
 from lab.models.language_model import LanguageModel
+from lab.models.support import refuse_decoding
 from lab.util.device_memory import is_out_of_memory
 from lab.util.messages import error_summary
 
@@ -30,6 +30,9 @@ def refuse_disagreement(model: LanguageModel) -> None:
     Raises:
         UnsupportedModelError: the logits differ by more than rounding, or the layers fail.
     """
+    unlike = (
+        f"the layers of {type(model.model).__name__} do not say with the lab's attention what they say with their own"
+    )
     first = model.first(min(LAYERS, model.layers))
     texts = torch.arange(2 * TOKENS, device=model.device).view(2, TOKENS) % model.vocabulary
     try:
@@ -39,12 +42,12 @@ def refuse_disagreement(model: LanguageModel) -> None:
     except Exception as error:  # of any kind: it is the model's own code
         if is_out_of_memory(error):
             raise
-        _refuse(model, f"its layers cannot be computed so ({error_summary(error)})", error)
+        refuse_decoding(model.name, f"{unlike}; its layers cannot be computed so ({error_summary(error)})", error)
     wanted = wanted.float()
     off = (found - wanted).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
     # The median, because in a mixture a token near a tie may go to another expert.
     if not off.median() <= TOLERANCES[model.dtype]:
-        _refuse(model, f"what they say is {off.median():.1%} off")
+        refuse_decoding(model.name, f"{unlike}; what they say is {off.median():.1%} off")
 
 
 def _cached(model: LanguageModel, texts: torch.Tensor) -> torch.Tensor:
@@ -61,11 +64,3 @@ def _cached(model: LanguageModel, texts: torch.Tensor) -> torch.Tensor:
         plan = StepPlan((group,), slots[:, new].flatten(), storage)
         logits = model.forward(texts[:, new].flatten(), positions[new].repeat(2), plan, rows)
     return logits.unflatten(0, (2, -1))
-
-
-def _refuse(model: LanguageModel, reason: str, error: Exception | None = None) -> None:
-    raise UnsupportedModelError(
-        f"{model.name} cannot be decoded here: the layers of {type(model.model).__name__} do not say with the lab's "
-        f"attention what they say with their own; {reason}. Llama, Qwen, SmolLM, OLMo, Granite, Phi and GPT-2 models "
-        "work."
-    ) from error

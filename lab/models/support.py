@@ -23,12 +23,12 @@ def refuse_unsupported(config: PreTrainedConfig, name: str, model_class: type[Pr
         UnsupportedModelError: names the model and the reason.
     """
     if other := unsupported_cache(config):
-        _refuse(name, other)
+        refuse_decoding(name, other)
     if model_class is not None and not model_class._supports_attention_backend:
-        _refuse(name, f"the attention of {model_class.__name__} cannot be replaced by the lab's")
+        refuse_decoding(name, f"the attention of {model_class.__name__} cannot be replaced by the lab's")
     text = config.get_text_config(decoder=True)
     if getattr(text, "attn_logit_softcapping", None) is not None:
-        _refuse(name, f"it caps its attention scores (softcap {text.attn_logit_softcapping})")
+        refuse_decoding(name, f"it caps its attention scores (softcap {text.attn_logit_softcapping})")
 
 
 def unsupported_cache(config: PreTrainedConfig) -> str | None:
@@ -68,14 +68,14 @@ def refuse_sinks(model: PreTrainedModel, name: str) -> None:
     """Raises UnsupportedModelError for attention sinks: they are parameters, not configuration, so the model itself is
     searched."""
     if any(parameter.endswith("sinks") for parameter, _ in model.named_parameters()):
-        _refuse(name, "it has attention sinks, which the lab's attention leaves out")
+        refuse_decoding(name, "it has attention sinks, which the lab's attention leaves out")
 
 
-def _refuse(name: str, reason: str) -> None:
+def refuse_decoding(name: str, reason: str, error: Exception | None = None) -> None:
     raise UnsupportedModelError(
         f"{name} cannot be decoded here: {reason}. "
         "Llama, Qwen2, Qwen3, SmolLM3, OLMo2, Granite, Phi and GPT-2 models work."
-    )
+    ) from error
 
 
 def unlike_llama(model: PreTrainedModel, layers: int) -> str | None:

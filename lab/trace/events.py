@@ -2,8 +2,7 @@
 
 A run is a list of events: ``RunStarted`` with the request, ``Admitted`` when it joins the batch, then for each step its
 proposals, verdicts, commits and block changes, closed by one ``StepTimed``, and at the end ``Finished``. A step is one
-pass of the target, which other sequences may share. The first step or steps are the prefill. ``step`` counts the steps
-that this sequence had a part in, from 0.
+pass of the target, which other sequences may share. ``step`` counts the steps that this sequence had a part in, from 0.
 
 p is the target's probability of a token and q the draft's, both after temperature, top-k and top-p, as in Leviathan et
 al. (2211.17192). Under greedy decoding nothing is drawn: p and q are then the plain softmax probabilities, for display
@@ -308,17 +307,15 @@ class BlockFreed(BlockEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimed(Event):
-    """Closes a step. Times in milliseconds; they add up to ``total_ms``.
+    """Closes a step. Times in milliseconds, of the whole batch; they add up to ``total_ms``.
 
     ``draft_ms``: the draft's passes (its prefill too), or a lookup's search. ``verify_ms``: the target's pass. Both
-    include packing and launching on the host, for which a GPU that has nothing else queued waits. ``sample_ms``:
-    probabilities, draws and verdicts. ``rest_ms``: everything else. They are the batch's: ``batch_sequences`` shared
-    the pass, with ``batch_tokens`` between them. So are ``draft_bytes``, ``draft_flops``, ``verify_bytes`` and
-    ``verify_flops``: what those passes had to move and to compute (``lab.engine.pass_cost``). ``target_tokens``: those
-    of this sequence. ``kv_tokens``: tokens whose keys and values are kept. The ``kv_`` bytes are those of the cache:
-    reserved while the step was computed, proposals included, and used by the tokens that are kept. ``memory_bytes`` are
-    those of the device while it computes the target's pass (CUDA: peak since the engine was last idle; CPU: resident
-    size of the process).
+    include packing and launching on the host. ``sample_ms``: probabilities, draws and verdicts. ``rest_ms``: everything
+    else. ``batch_sequences`` shared the pass, with ``batch_tokens`` between them; ``target_tokens`` are those of this
+    sequence. ``draft_bytes``, ``draft_flops``, ``verify_bytes`` and ``verify_flops``: what those passes had to move and
+    to compute (``lab.engine.pass_cost``). ``kv_tokens``: tokens whose keys and values are kept. The ``kv_`` bytes are
+    those of the cache: reserved while the step was computed, proposals included, and used by the tokens that are kept.
+    ``memory_bytes``: CUDA's peak since the engine was last idle; on a CPU the resident size of the process.
     """
 
     step: int
@@ -343,11 +340,8 @@ class StepTimed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished(Event):
-    """The run is over.
-
-    ``text`` is what had been held back until now (half a stop string, or a character whose last bytes never came) and
-    belongs to the output. ``message`` says what went wrong if ``reason`` is "error"; otherwise it is empty.
-    """
+    """The run is over. ``text`` is what had been held back until now (half a stop string, or a character whose last
+    bytes never came). ``message`` says what went wrong if ``reason`` is "error"; otherwise it is empty."""
 
     reason: StopReason
     text: str

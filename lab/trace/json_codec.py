@@ -14,11 +14,8 @@ from lab.trace.events import EVENT_TYPES, Committed, Event, Judged, Proposed
 
 
 def dump_json(document: Any, **how: Any) -> str:
-    """JSON that can be written to a file: half a character (a lone surrogate) is written as its escape.
-
-    Args:
-        how: options of ``json.dumps``.
-    """
+    """JSON that can be written to a file: half a character (a lone surrogate) is written as its escape. ``how``:
+    options of ``json.dumps``."""
     return json.dumps(document, ensure_ascii=False, **how).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -28,11 +25,8 @@ def to_dict(event: Event) -> dict[str, Any]:
 
 
 def from_dict(record: Any) -> Event:
-    """The event a dict describes.
-
-    Raises:
-        ValueError: not an event, or a field is missing, unknown, of the wrong type or not a finite number.
-    """
+    """The event a dict describes. Raises ValueError: not an event, or a field is missing, unknown, of the wrong type or
+    not a finite number."""
     kind = record.get("kind") if isinstance(record, dict) else None
     if not isinstance(kind, str) or kind not in EVENT_TYPES:
         raise ValueError(f"not an event: {str(record)[:80]}")

@@ -72,7 +72,6 @@ class Meter:
         self._bounds: Counter[Bound] = Counter()
 
     def take(self, event: Event) -> None:
-        """Count one event; events come in order."""
         self._elapsed = event.t_ms
         match event:
             case RunStarted():
@@ -107,7 +106,6 @@ class Meter:
                 self._memory = max(self._memory, event.memory_bytes)
 
     def metrics(self) -> Metrics:
-        """The metrics of the events so far."""
         accepted, rounds = sum(self._accepted), self._rounds
         decode_ms = self._last.t_ms - self._first.t_ms if self._last else 0.0
         return Metrics(
@@ -131,7 +129,6 @@ class Meter:
 
 
 def measure(events: Iterable[Event]) -> Metrics:
-    """Metrics of a run, finished or not."""
     meter = Meter()
     for event in events:
         meter.take(event)
@@ -139,11 +136,8 @@ def measure(events: Iterable[Event]) -> Metrics:
 
 
 def inter_token_ms(events: Iterable[Event]) -> list[float]:
-    """Inter-token latency of every token after the first commit, in milliseconds.
-
-    The tokens of one commit arrive together; each counts as the time since the previous commit, divided by
-    their number.
-    """
+    """Inter-token latency of every token after the first commit, in milliseconds. The tokens of one commit arrive
+    together; each counts as the time since the previous commit, divided by their number."""
     gaps: list[float] = []
     for before, commit in itertools.pairwise(event for event in events if isinstance(event, Committed)):
         tokens = len(commit.token_ids)

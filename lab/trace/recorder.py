@@ -17,11 +17,8 @@ EventListener = Callable[[int, float, Event], None]
 
 
 class Recorder:
-    """Stamps events with the time since the first one and holds them until they are drained.
-
-    Args:
-        owner: the sequence's number, for ``on_event``, which is called at once with every event.
-    """
+    """Stamps events with the time since the first one and holds them until they are drained. ``owner``: the sequence's
+    number, for ``on_event``, which is called at once with every event."""
 
     def __init__(self, owner: int = 0, on_event: EventListener | None = None) -> None:
         self._owner, self._on_event = owner, on_event
@@ -42,12 +39,10 @@ class Recorder:
 
     @property
     def began(self) -> bool:
-        """True once there has been an event."""
         return self._began is not None
 
     @property
     def pending(self) -> bool:
-        """True while there are events to drain."""
         return bool(self._pending)
 
     def drain(self) -> Iterator[Event]:

@@ -1,14 +1,11 @@
 """The roofline: the least time that a device needs for a step, and how near the step came to it.
 
-A device moves so many bytes and does so many floating-point operations per second. Work that moves B
-bytes and does F operations takes at least max(B / bandwidth, F / rate): the roofline of Williams, Waterman and
-Patterson ("Roofline: An Insightful Visual Performance Model for Multicore Architectures", CACM 2009), where
-it is drawn as a rate, min(peak rate, bandwidth x operational intensity).
+Work that moves B bytes and does F floating-point operations takes at least max(B / bandwidth, F / rate): the roofline
+of Williams, Waterman and Patterson ("Roofline: An Insightful Visual Performance Model for Multicore Architectures",
+CACM 2009), where it is drawn as a rate, min(peak rate, bandwidth x operational intensity).
 
-A share above 1 is neither an error nor clipped. It says that the pass differed from what the limit was measured on.
-Bytes that come faster than in a large copy come from a cache (small weights stay in a CPU's last-level cache from one
-pass to the next), or are only read, which some processors do faster than copying. FLOPs that come faster than in a
-large product come from a different kernel (float16 on CPUs that have no such arithmetic).
+A share above 1 is neither an error nor clipped. It says that the pass differed from what the limit was measured on:
+bytes came from a cache or were only read, or FLOPs came from a faster kernel.
 """
 
 from __future__ import annotations
@@ -34,11 +31,8 @@ class PassCost:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """A device's peak rates: bytes read and written per second, and FLOPs per second.
-
-    Raises:
-        ValueError: one of them is not above 0.
-    """
+    """A device's peak rates: bytes read and written per second, and FLOPs per second. Raises ValueError unless both
+    are above 0. Times are in milliseconds."""
 
     bytes_per_second: float
     flops_per_second: float
@@ -48,11 +42,9 @@ class Limits:
             raise ValueError("a device's limits are above 0")
 
     def memory_ms(self, work: PassCost) -> float:
-        """The least time, in milliseconds, in which its bytes can be moved."""
         return 1000 * work.bytes / self.bytes_per_second
 
     def compute_ms(self, work: PassCost) -> float:
-        """The least time, in milliseconds, in which its operations can be done."""
         return 1000 * work.flops / self.flops_per_second
 
     def least_ms(self, work: PassCost) -> float:
@@ -60,17 +52,13 @@ class Limits:
         return max(self.memory_ms(work), self.compute_ms(work))
 
     def bound(self, work: PassCost) -> Bound:
-        """The slower of the two; "memory" if they take equally long."""
         return "memory" if self.memory_ms(work) >= self.compute_ms(work) else "compute"
 
 
 @dataclass(frozen=True, slots=True)
 class Achieved:
-    """A step's share of the limit.
-
-    Attributes:
-        share: of the limit: least time / time taken. 1: as fast as the device can; above 1: see the module.
-        bound: which of the two takes longer at best, moving bytes or computing.
+    """A step's ``share`` of the limit, least time / time taken, and what takes longer at best: moving bytes or
+    computing.
     """
 
     share: float
@@ -78,7 +66,6 @@ class Achieved:
 
 
 def limits_of(started: RunStarted) -> Limits | None:
-    """The limits of the device that a run was made on, if they are known."""
     if started.copy_bytes_per_second is None or started.matmul_flops_per_second is None:
         return None
     return Limits(started.copy_bytes_per_second, started.matmul_flops_per_second)
@@ -88,9 +75,8 @@ def achieved(timed: StepTimed, limits: Limits) -> Achieved | None:
     """Compares a step's passes, the draft's and the target's one after the other, with the least time for each.
 
     The time is ``draft_ms`` + ``verify_ms``, which includes drawing the proposals, and packing and launching the passes
-    on the host, but nothing else of the step: a GPU's share is lower by what it waits for the host. Where no model
-    drafts, it is ``verify_ms`` alone: a lookup is not a pass, though if both are in one batch its search is timed with
-    the draft's passes. None: no time was measured.
+    on the host: a GPU's share is lower by what it waits for the host. Where no model drafts, it is ``verify_ms`` alone:
+    a lookup is not a pass. None: no time was measured.
     """
     drafting = PassCost(timed.draft_bytes, timed.draft_flops)
     verifying = PassCost(timed.verify_bytes, timed.verify_flops)

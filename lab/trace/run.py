@@ -25,11 +25,8 @@ class RunFileError(LabError):
 
 
 def read_json(path: str | Path, most_bytes: int | None = None, most_values: int | None = None) -> Any:
-    """The contents of a run's file.
-
-    Raises:
-        RunFileError: unreadable, not JSON, larger than ``most_bytes`` (64 MiB), or refused by ``parse_json``.
-    """
+    """The contents of a run's file. Raises RunFileError: unreadable, not JSON, larger than ``most_bytes`` (64 MiB), or
+    refused by ``parse_json``."""
     path, most_bytes = Path(path), most_bytes or MAX_FILE_BYTES
     try:
         size = path.stat().st_size
@@ -44,13 +41,9 @@ def read_json(path: str | Path, most_bytes: int | None = None, most_values: int 
 
 
 def parse_json(data: bytes, name: str, most_values: int | None = None) -> Any:
-    """The contents of a run's file, from its bytes.
-
-    While JSON is parsed no other thread runs, for up to a microsecond per value: so values are counted first.
-
-    Raises:
-        RunFileError: not JSON, more than ``most_values``, or more lists and objects than a quarter of ``most_values``.
-    """
+    """The contents of a run's file, from its bytes. Raises RunFileError: not JSON, more than ``most_values``, or more
+    lists and objects than a quarter of that. While JSON is parsed no other thread runs, for up to a microsecond per
+    value: so values are counted first."""
     if most_values is not None:
         nested = data.count(b"[") + data.count(b"{")
         if nested > most_values // 4 or nested + data.count(b",") > most_values:
@@ -66,11 +59,8 @@ def parse_json(data: bytes, name: str, most_values: int | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Run:
-    """A recorded run: its events, and what follows from them.
-
-    Raises:
-        RunFileError: the first event is not a ``RunStarted``.
-    """
+    """A recorded run: its events, and what follows from them. Raises RunFileError if it does not begin
+    with a ``RunStarted``."""
 
     events: tuple[Event, ...]
 
@@ -85,7 +75,6 @@ class Run:
 
     @property
     def finished(self) -> Finished | None:
-        """None for a run whose end was not recorded."""
         return self.events[-1] if isinstance(self.events[-1], Finished) else None
 
     @property
@@ -102,12 +91,10 @@ class Run:
 
     @property
     def token_ids(self) -> list[int]:
-        """The generated tokens, an end-of-text token included."""
         return [token for event in self._commits for token in event.token_ids]
 
     @property
     def text(self) -> str:
-        """The generated text, without the prompt."""
         return "".join(event.text for event in self._commits) + (self.finished.text if self.finished else "")
 
     @property
@@ -127,30 +114,21 @@ class Run:
         return [event for event in self.events if isinstance(event, Committed)]
 
     def to_json(self) -> str:
-        """The run as the text of a run's file."""
         document = {"format": FORMAT, "version": VERSION, "events": [to_dict(event) for event in self.events]}
         return dump_json(document)
 
     def save(self, path: str | Path) -> None:
-        """Write the run as one JSON file."""
         Path(path).write_text(self.to_json(), "utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Run:
-        """Read a saved run; no model is needed.
-
-        Raises:
-            RunFileError: not a run's file, of another version, damaged or larger than 64 MiB.
-        """
+        """Read a saved run; no model is needed. Raises RunFileError: not a run's file, of another version, damaged or
+        larger than 64 MiB."""
         return cls.of(read_json(path), Path(path).name)
 
     @classmethod
     def of(cls, document: Any, name: str = "this document") -> Run:
-        """The run in a document that ``to_json`` wrote, parsed as JSON.
-
-        Raises:
-            RunFileError: not a run, of another version or damaged.
-        """
+        """The run in a document that ``to_json`` wrote, parsed as JSON. Raises RunFileError, as ``load`` does."""
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise RunFileError(f"{name} is not a run's file: its format is not {FORMAT!r}.")
         if document.get("version") != VERSION:
@@ -191,7 +169,6 @@ class AcceptanceStats:
 
 
 def acceptance_stats(runs: Iterable[Run]) -> AcceptanceStats:
-    """The counts of all ``runs`` together; a run without draft tokens adds nothing."""
     rounds = proposed = accepted = 0
     for run in runs:
         proposals = [event for event in run.events if isinstance(event, Proposed)]

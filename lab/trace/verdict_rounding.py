@@ -45,12 +45,10 @@ def round_verdict(p: float, q: float, u: float, *, accepted: bool, fewest: int =
 
 
 def written(number: float) -> str:
-    """A rounded number with all its digits."""
     return f"{number:.{MAX_DIGITS}g}"
 
 
 def significant(value: float, digits: int = MIN_DIGITS) -> float:
-    """``value`` rounded to so many significant digits."""
     return float(f"{value:.{digits}g}")
 
 

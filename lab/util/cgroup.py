@@ -23,10 +23,8 @@ def free_memory() -> float:
 
 
 def _least(controller: str, left: Callable[[Path], float]) -> float:
-    """The least that is ``left`` by one of this process's groups, of what a controller ("cpu") limits.
-
-    A group's limit holds for all groups in it. A container often sees its own group as the outermost one.
-    """
+    """The least that is ``left`` by one of this process's groups, of what a controller ("cpu") limits. A group's limit
+    holds for all groups in it. A container often sees its own group as the outermost one."""
     try:
         lines = PROCESS_GROUPS.read_text(errors="replace").splitlines()
     except OSError:  # no Linux

@@ -6,11 +6,8 @@ import torch
 
 
 def on_device(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy of a host tensor on ``device``; on a CPU the tensor itself.
-
-    A copy to a GPU from ordinary memory waits until the GPU has done everything queued before. From pinned memory it is
-    queued like the rest. Torch keeps the pinned memory until the copy has been made.
-    """
+    """A copy of a host tensor on ``device``; on a CPU the tensor itself. A copy to a GPU from ordinary memory waits
+    until the GPU has done everything queued before; from pinned memory it is queued like the rest."""
     return (numbers.pin_memory() if device.type == "cuda" else numbers).to(device, non_blocking=True)
 
 

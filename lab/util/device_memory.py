@@ -39,7 +39,6 @@ def release_cached_memory() -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True if a device ran out of memory."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in OUT_OF_MEMORY)

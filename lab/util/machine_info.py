@@ -12,7 +12,6 @@ import transformers
 
 
 def describe_machine(device: str) -> dict[str, str | int]:
-    """Processor, accelerator, versions and threads of this process."""
     machine: dict[str, str | int] = {
         "date": date.today().isoformat(),
         "processor": processor_name(),
@@ -39,7 +38,6 @@ def hardware(device: str) -> str:
 
 
 def processor_name() -> str:
-    """The model name the system gives, or the bare architecture."""
     return _cpuinfo("model name") or platform.processor() or platform.machine()
 
 

@@ -18,11 +18,7 @@ def print_utf8() -> None:
 
 
 class Output:
-    """The standard output.
-
-    Attributes:
-        failure: why nothing more is printed. None: nothing has failed.
-    """
+    """The standard output. ``failure``: why nothing more is printed."""
 
     def __init__(self) -> None:
         self.failure: OSError | None = None

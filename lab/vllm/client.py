@@ -66,11 +66,7 @@ class Server:
         self._verify = trusted() if self.address.startswith("https") else False
 
     async def read(self) -> ServerMetrics:
-        """Its metrics now.
-
-        Raises:
-            ServerError: it cannot be reached, or is no vLLM server.
-        """
+        """Its metrics now. Raises ServerError: it cannot be reached, or is no vLLM server."""
         page = await self._get("/metrics")
         try:
             return parse(page.decode("utf-8", "replace"), time.monotonic())
@@ -78,11 +74,7 @@ class Server:
             raise ServerError(f"{self.address}: {error}") from error
 
     async def models(self) -> tuple[str, ...]:
-        """The models it serves, by name.
-
-        Raises:
-            ServerError: as ``read``.
-        """
+        """The models it serves, by name. Raises ServerError, as ``read``."""
         try:
             listed = json.loads(await self._get("/v1/models"))["data"]
             names = tuple(str(model["id"])[:MAX_NAME] for model in listed[:MAX_MODELS])
@@ -93,23 +85,12 @@ class Server:
 
     async def complete(self, model: str, prompt: str, sampling: SamplingParams) -> AsyncIterator[str | CompletionEnd]:
         """Send a prompt; yields pieces of the answer's text as they come, then how it ended. Leaving early, or
-        cancelling, closes the connection, and vLLM then ends the request.
-
-        Raises:
-            ServerError: as ``read``, or the server refused the prompt or broke off.
-        """
-        asked = {
-            "model": model,
-            "prompt": prompt,
-            "max_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,  # like all of these, else as the model's generation_config.json has it
-            "stream": True,
-            "stream_options": {"include_usage": True},  # the last message then has the metrics, too
-        }
+        cancelling, closes the connection, and vLLM then ends the request. Raises ServerError, as ``read``, or if the
+        server refused the prompt or broke off."""
+        names = ("max_tokens", "temperature", "top_k", "top_p")
+        asked = {"model": model, "prompt": prompt} | {name: getattr(sampling, name) for name in names}
+        asked |= {"min_p": 0.0, "repetition_penalty": 1.0}  # like all of these, else as in generation_config.json
+        asked |= {"stream": True, "stream_options": {"include_usage": True}}  # the last message then has the metrics
         others = {"seed": sampling.seed, "stop": list(sampling.stop) or None, "ignore_eos": sampling.ignore_eos or None}
         asked |= {name: value for name, value in others.items() if value is not None}
         answer, pieces = CompletionReader(), 0
@@ -136,18 +117,11 @@ class Server:
 
     @asynccontextmanager
     async def _asked(self, method: str, path: str, patience: float, **body: Any) -> AsyncIterator[httpx.Response]:
-        """A response that is not an error, its content still to be read."""
-        timeout = httpx.Timeout(patience, connect=CONNECT_SECONDS)
-        answered = False
+        timeout, answered = httpx.Timeout(patience, connect=CONNECT_SECONDS), False
+        how = {"verify": self._verify, "transport": self._transport, "timeout": timeout, "headers": self._headers}
         try:
             async with (
-                httpx.AsyncClient(
-                    verify=self._verify,
-                    transport=self._transport,
-                    timeout=timeout,
-                    headers=self._headers,
-                    trust_env=False,
-                ) as client,
+                httpx.AsyncClient(**how, trust_env=False) as client,
                 client.stream(method, self.address + path, **body) as response,
             ):
                 answered = True
@@ -171,7 +145,6 @@ class Server:
             raise ServerError(f"{self.address}{path} broke off ({type(error).__name__}).{hint}") from error
 
     async def _refusal(self, response: httpx.Response, path: str) -> str:
-        """The meaning of a status other than 200."""
         status, where = response.status_code, self.address + path
         if 300 <= status < 400:
             return f"{where} redirects ({status}), which is not followed: give the address it leads to."
@@ -247,11 +220,7 @@ def _trouble(error: BaseException) -> str:
 
 
 def trusted() -> ssl.SSLContext:
-    """The certificates that are trusted here.
-
-    Raises:
-        ConfigError: there are none in ``SSL_CERT_FILE``.
-    """
+    """The certificates that are trusted here. Raises ConfigError: there are none in ``SSL_CERT_FILE``."""
     try:
         return httpx.create_ssl_context()
     except OSError as error:  # as OpenSSL's own are

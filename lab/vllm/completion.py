@@ -35,14 +35,11 @@ class CompletionEnd:
 
 
 class CompletionReader:
-    """An answer, assembled from its messages."""
-
     def __init__(self) -> None:
         self._reason = ""
         self._last: dict[str, dict[str, Any]] = {}
 
     def take(self, message: dict[str, Any]) -> str:
-        """The piece of text in the next message, empty if there is none."""
         choices = message.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
         if isinstance(reason := choice.get("finish_reason"), str):
@@ -53,7 +50,6 @@ class CompletionReader:
         return text.encode("utf-8", "replace").decode() if isinstance(text, str) else ""
 
     def completed(self) -> CompletionEnd:
-        """The end, after the last message."""
         usage = self._last.get("usage", {})
         counts = (_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
         rounds = reported_rounds(self._last.get("metrics", {}).get("speculative_decoding"))
@@ -73,7 +69,6 @@ def error_message(body: bytes) -> str:
 
 
 def reported_rounds(metrics: Any) -> ReportedRounds | None:
-    """A request's rounds, if the server reports them and they make sense."""
     if not isinstance(metrics, dict):
         return None
     drafted, accepted = metrics.get("per_step_drafted"), metrics.get("per_step_accepted")

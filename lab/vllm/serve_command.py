@@ -60,11 +60,8 @@ def serve_command(
         ConfigError: a model's name, a number or a step that vLLM refuses, or no draft where one is needed.
     """
     require_whole("tensor_parallel", tensor_parallel, 1, MAX_GPUS)
-    for name, number in (
-        ("max_model_len", max_model_len),
-        ("max_num_seqs", max_num_seqs),
-        ("max_num_batched_tokens", max_num_batched_tokens),
-    ):
+    sizes = {"max_model_len": max_model_len, "max_num_seqs": max_num_seqs}
+    for name, number in (sizes | {"max_num_batched_tokens": max_num_batched_tokens}).items():
         if number is not None:
             require_whole(name, number, 1, MAX_TOKENS)
     if gpu_memory_utilization is not None and not 0 < gpu_memory_utilization <= 1:
@@ -84,25 +81,23 @@ def serve_command(
         )
     if max_num_batched_tokens is None and max_num_seqs and max_num_seqs > limit:
         max_num_batched_tokens = max_num_seqs * tokens_of_each(config)
-    flags: list[tuple[str, ...]] = [("vllm", "serve", _name("target", target))]
-    if tensor_parallel != 1:
-        flags.append(("--tensor-parallel-size", str(tensor_parallel)))
-    numbers = {
+    speculative = _speculative(config, draft)
+    values = {
+        "vllm serve": _name("target", target),
+        "--tensor-parallel-size": None if tensor_parallel == 1 else tensor_parallel,
         "--dtype": None if dtype == "auto" else dtype,
         "--max-model-len": max_model_len,
         "--gpu-memory-utilization": None if gpu_memory_utilization is None else f"{gpu_memory_utilization:.3g}",
         "--max-num-seqs": max_num_seqs,
         "--max-num-batched-tokens": max_num_batched_tokens,
+        "--kv-cache-dtype": None if config.kv_dtype == "auto" else KV_CACHE_DTYPES[config.kv_dtype],
+        "--block-size": config.block_size if keeps_block_size(config) else None,
+        "--enable-prefix-caching" if config.enable_prefix_caching else "--no-enable-prefix-caching": "",
+        "--speculative-config": json.dumps(speculative) if speculative else None,
+        ROUND_METRICS_FLAG: "" if speculative else None,
     }
-    flags += [(flag, str(value)) for flag, value in numbers.items() if value is not None]
-    if config.kv_dtype != "auto":
-        flags.append(("--kv-cache-dtype", KV_CACHE_DTYPES[config.kv_dtype]))
-    if keeps_block_size(config):
-        flags.append(("--block-size", str(config.block_size)))
-    flags.append(("--enable-prefix-caching" if config.enable_prefix_caching else "--no-enable-prefix-caching",))
-    if speculative := _speculative(config, draft):
-        flags += [("--speculative-config", json.dumps(speculative)), tuple(ROUND_METRICS_FLAG.split())]
-    return " \\\n    ".join(" ".join(map(_quoted, flag)) for flag in flags)
+    flags = [(flag, "" if value == "" else _quoted(str(value))) for flag, value in values.items() if value is not None]
+    return " \\\n    ".join(" ".join(filter(None, flag)) for flag in flags)
 
 
 def keeps_block_size(config: EngineConfig) -> bool:
@@ -140,7 +135,6 @@ def left_behind(config: EngineConfig, sequences: int, max_num_batched_tokens: in
 
 
 def differences(config: EngineConfig) -> Iterator[str]:
-    """The differences between vLLM and this lab with these settings, one sentence each."""
     yield from unavoidable_differences(config.kv_cache, config.paged)
     if config.kv_dtype == "int8":
         yield (
@@ -226,13 +220,8 @@ class WithDraft(Deployment):
 
 
 def sharded(deployment: Deployment, tensor_parallel: int) -> Deployment:
-    """The share of one of ``tensor_parallel`` GPUs: its part of every weight, and its KV heads, at least one.
-
-    A draft is split like its target.
-
-    Raises:
-        ConfigError: vLLM cannot split a model's heads like that.
-    """
+    """The share of one of ``tensor_parallel`` GPUs: its part of every weight, and its KV heads, at least one. A draft
+    is split like its target. Raises ConfigError: vLLM cannot split a model's heads like that."""
     require_whole("tensor_parallel", tensor_parallel, 1, MAX_GPUS)
     shape = deployment.shape
     fewer, more = sorted((shape.kv_heads, tensor_parallel))
@@ -290,7 +279,6 @@ def _speculative(config: EngineConfig, draft: str | None) -> dict[str, str | int
 
 
 def _name(what: str, name: str) -> str:
-    """A model's name, if the shell and vLLM cannot take it for anything else."""
     if not name or name.startswith("-") or not name.isprintable() or name != name.strip():
         raise ConfigError(f"The {what} must be a hub id, like Qwen/Qwen3-8B, or a folder, not {name[:80]!r}.")
     return name

@@ -77,19 +77,15 @@ class ServerMetrics:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Metrics that the page does not have."""
         return tuple(name for name in (*GAUGES, *COUNTERS) if name not in self.values)
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates between two readings.
-
-    None if the server does not say, or if there was nothing to take a share of.
+    """Rates between two readings. None if the server does not say, or if there was nothing to take a share of.
 
     Attributes:
-        restarted: the counters did not go on: the server began anew between them, or another one answered. What
-            happened is then not known.
+        restarted: the server began anew between them, or another one answered. What happened is then not known.
         tokens_per_second: generated, over all requests.
         prefix_hit_share: share of the prompt tokens looked up in the prefix cache that were found there.
         mean_acceptance_length: 1 + accepted / drafts: tokens that a round yields.
@@ -106,13 +102,9 @@ class Rates:
 
 
 def parse(page: str, at: float) -> ServerMetrics:
-    """Read a page of Prometheus text that was fetched at ``at`` seconds.
-
-    Numbers that no such metric can have (negative, not finite, beyond ``MAX_VALUE``) are left out.
-
-    Raises:
-        MetricsError: not such text, or it has none of vLLM's metrics or no value of any, or more than any vLLM.
-    """
+    """Read a page of Prometheus text that was fetched at ``at`` seconds. Numbers that no such metric can have
+    (negative, not finite, beyond ``MAX_VALUE``) are left out. Raises MetricsError: not such text, none of vLLM's
+    metrics or no value of any, or more than any vLLM has."""
     lines = METRIC_LINE.findall(page)
     if max(map(len, lines), default=0) > MAX_LINE or sum(map(len, lines)) > MAX_PAGE:
         raise MetricsError(
@@ -151,11 +143,7 @@ def parse(page: str, at: float) -> ServerMetrics:
 
 
 def rates(before: ServerMetrics, after: ServerMetrics) -> Rates:
-    """The rates between two readings of one server.
-
-    Raises:
-        ValueError: ``after`` is not later than ``before``.
-    """
+    """The rates between two readings of one server. Raises ValueError if ``after`` is not later than ``before``."""
     seconds = after.at - before.at
     if seconds <= 0:
         raise ValueError(f"the second reading is later than the first, not {seconds} s")
@@ -190,5 +178,4 @@ def _share(part: float | None, whole: float | None) -> float | None:
 
 
 def _whole(text: str) -> int | None:
-    """The whole number in a label, if it is a short one."""
     return int(text) if text.isdecimal() and len(text) <= 9 else None

@@ -14,7 +14,7 @@ from gradio_client import Client
 from gradio_client.client import Job
 
 from tests import load
-from tests.api.calls import FOREVER, PROMPT, get, hung_on, inside, post
+from tests.api.calls import FOREVER, PROMPT, get, hung_on, inside
 from tests.coroutines import complete
 from tests.waiting import until
 
@@ -63,16 +63,6 @@ def test_hanging_up_ends_the_call_under_any_session_name(server: str, named: str
     stream = urllib.request.urlopen(f"{server}/gradio_api/call/run/{event}")
     until(lambda: inside(server) == 1)
     stream.close()
-    until(lambda: inside(server) == 0, NOTICED)
-
-
-def test_a_second_connection_for_an_answer_is_refused_and_ends_nothing(server: str) -> None:
-    event = json.loads(post(f"{server}/gradio_api/call/v2/run", json.dumps(FOREVER).encode())[1])["event_id"]
-    with urllib.request.urlopen(f"{server}/gradio_api/call/run/{event}") as stream:
-        until(lambda: inside(server) == 1)
-        assert get(f"{server}/gradio_api/call/run/{event}")[0] == 404
-        assert inside(server) == 1
-        stream.close()
     until(lambda: inside(server) == 0, NOTICED)
 
 

@@ -100,7 +100,7 @@ def test_formats_paging_speculation_and_no_cache_take_visible_effect(visit: Visi
             assert value.upper() in lab.page.inner_text(".compared")
         assert end["squares"]["live"] == 0 < end["squares"]["fill"]  # blocks given back stay visible
         lab.press("Home", "ArrowRight")
-        lab.page.wait_for_function("document.querySelector('[data-chart=blocks] .plot')?.data?.[1].y.length > 0")
+        lab.page.wait_for_selector(".squares .square.live")
         first = lab.seen()["squares"]
         empty = first["live"] - first["fill"]
         assert empty <= 1 if name in ("paged", "speculative") else empty > 1, (
@@ -216,7 +216,7 @@ def test_while_a_run_goes_on_none_begins_and_no_file_is_opened_and_stop_gives_th
     page.keyboard.press("Escape")  # closes what is open first
     page.wait_for_selector("[role=listbox]", state="detached")
     assert lab.running
-    page.wait_for_function("document.querySelector('[data-chart=blocks] .plot')?.data?.[1].y.length > 0")
+    page.wait_for_selector(".squares .square.live")
     page.evaluate(STOP)
     lab.finish()
     end = lab.seen()

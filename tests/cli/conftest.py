@@ -9,7 +9,7 @@ import pytest
 
 import lab.__main__ as command_line
 from lab import load_engine
-from lab.cli import common
+from lab.cli import commands
 
 ROOT = Path(__file__).parents[2]
 PROMPT = "Once upon a time"
@@ -24,7 +24,7 @@ def engine():
 @pytest.fixture
 def shell(engine, monkeypatch, capsys) -> Shell:
     """Runs a command in this process, on an engine that is loaded once. Returns exit status, stdout and stderr."""
-    monkeypatch.setattr(common, "load_engine", lambda *_, **__: engine)
+    monkeypatch.setattr(commands, "load_engine", lambda *_, **__: engine)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         try:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 
@@ -15,32 +12,12 @@ import pytest
 import lab.__main__ as command_line
 from lab import EngineConfig, Run, SamplingParams
 from lab.bench import __main__ as benches
-from lab.cli import common
+from lab.cli import commands
 from lab.cli.arguments import Parser
 from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import GiB
 from lab.memory.model_memory import known_models
-from lab.settings import ENGINE_DEFAULTS, SETTINGS
 from tests.cli.conftest import PROMPT, ROOT, Shell
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="arguments are no bytes there")
-def test_arguments_are_read_as_utf_8_whatever_the_locale() -> None:
-    """Python decodes arguments by the locale: as ASCII in the C locale, where its UTF-8 mode is off."""
-    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    read = "from lab.__main__ import commands; it = commands().parse_args(); print(ascii([it.prompt, *it.stop]))"
-    command = [sys.executable, "-c", read, "run", "Café", "--stop", "é"]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | plain, capture_output=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert ast.literal_eval(done.stdout.decode()) == ["Café", "é"]
-
-
-def test_help_describes_every_setting(shell: Shell) -> None:
-    _, out, _ = shell("run", "--help")
-    words = " ".join(out.split())
-    for name in ENGINE_DEFAULTS:
-        assert f"--{name.replace('_', '-')} " in words
-        assert SETTINGS[name].help in words
 
 
 @pytest.mark.parametrize("made", [command_line.commands, benches.commands], ids=["lab", "lab.bench"])
@@ -50,7 +27,7 @@ def test_help_describes_every_option_and_its_default(made: Callable[[], Parser])
         for option in (action for action in command._actions if action.option_strings):
             said = (name, option.option_strings[-1], option.help)
             assert option.help, said
-            assert option.nargs == 0 or "Default: " in option.help or "Required." in option.help, said
+            assert option.nargs == 0 or option.required or "Default: " in option.help, said
 
 
 SHORT = ["--max-tokens", "2"]
@@ -85,12 +62,11 @@ def test_settings_without_effect_are_reported_beside_the_answer(shell: Shell, ar
     assert ("does nothing" in notes or "do nothing" in notes) == bool(names)
 
 
-def test_a_text_cut_off_by_the_context_is_reported(shell: Shell, engine) -> None:
-    most = engine.context_length
-    prompt = "a " * (most - 4)
-    room = most - len(engine.tokenizer(prompt)["input_ids"])
-    assert 2 < room < 50
-    full = f"context of {most:,} tokens is full"
+def test_a_text_cut_off_by_the_context_is_reported(shell: Shell, engine, monkeypatch) -> None:
+    room, full = 5, "context of 16 tokens is full"
+    prompt = engine.tokenizer.decode(engine.tokenizer(PROMPT * 9)["input_ids"][: 16 - room])
+    assert len(engine.tokenizer(prompt)["input_ids"]) == 16 - room
+    monkeypatch.setattr(engine.target, "context_length", 16)
     notes = shell("run", prompt, "--max-tokens", "50", "--ignore-eos")[2]
     assert f"{room} tokens" in notes
     assert full in notes
@@ -137,8 +113,7 @@ def test_a_prompt_can_come_from_standard_input(shell: Shell, monkeypatch) -> Non
         (["run", PROMPT, "--json", "--metrics"], "not allowed with"),
         (["run", PROMPT, "--speculative", "draft", "--target", "a/target"], "--draft"),  # loading takes minutes
         (["compare", PROMPT, "", "speculative=draft", "--target", "a/target"], "--draft"),
-        (["run", "\udcff"], "argument prompt: not text in UTF-8: byte 0"),
-        (["run", PROMPT, "--stop", "a\udcff"], "argument --stop: not text in UTF-8: byte 1"),
+        (["run", PROMPT, "--stop", "a\udcff"], "stop must be valid text"),
         (["run", "-x"], "-- -x"),
         (["run", "--x"], "-- -x"),
         (["compare", "-x", "", "paged=true"], "A text that begins with a dash"),
@@ -160,22 +135,17 @@ def test_a_prompt_can_come_from_standard_input(shell: Shell, monkeypatch) -> Non
 def test_invalid_arguments_are_refused_in_one_line_before_models_are_loaded(
     shell: Shell, monkeypatch, arguments: list[str], word: str
 ) -> None:
-    monkeypatch.setattr(common, "load_engine", None)
+    monkeypatch.setattr(commands, "load_engine", None)
     status, out, line = shell(*arguments)
     assert (status, out) == (2, "")
     assert word in line
     assert line.count("\n") == 1
 
 
-def test_a_prompt_that_is_too_long_is_refused_in_one_line(shell: Shell) -> None:
-    status, out, line = shell("run", PROMPT * 500)
-    assert (status, out, line.count("\n"), "Shorten the prompt" in line) == (2, "", 1, True)
-
-
 def test_a_tilde_stands_for_the_home_folder(shell: Shell, engine, monkeypatch, tmp_path) -> None:
     loaded = []
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(common, "load_engine", lambda *where, **how: loaded.extend(where) or engine)
+    monkeypatch.setattr(commands, "load_engine", lambda *where, **how: loaded.extend(where) or engine)
     shell("run", PROMPT, "--target=~/model", "--draft=~/draft", "--max-tokens", "1")
     assert loaded == [str(tmp_path / "model"), str(tmp_path / "draft")]
     assert f"There is no folder '{tmp_path / 'model'}' here" in shell("fit", "~/model")[2]

@@ -11,11 +11,12 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from lab import Run
-from lab.cli import compare_command as compare
+from lab import EngineConfig, SamplingParams
+from lab.cli import commands
 from lab.cli.arguments import INTERRUPTED
-from lab.measure.measuring import Spread
+from lab.cli.json_results import compare_result
 from lab.trace.events import Finished
+from tests import tiny_models
 from tests.cli.conftest import PROMPT, Shell
 
 
@@ -26,16 +27,6 @@ def test_a_comparison_shows_its_progress_on_a_terminal_only(shell: Shell, monkey
     assert "runs done" not in table
     assert [f"{done} of 4 runs done" in said for done in (1, 4)] == [tty, tty]
     assert not said or said.endswith("\r\x1b[K")
-
-
-def test_the_help_of_a_comparison_tells_its_own_default_seed(shell: Shell) -> None:
-    """All its runs share one: none is picked anew."""
-    said = " ".join(shell("compare", "--help")[1].split())
-    assert "--seed N of the random draws of every run. Default: 0." in said
-    assert "picks one" not in said
-    short = ["compare", PROMPT, "", "paged=true", "--repeats", "1", "--max-tokens", "2", "--json"]
-    assert [json.loads(shell(*short, *given)[1])["sampling"]["seed"] for given in ([], ["--seed", "7"])] == [0, 7]
-    assert "seed must be a whole number from 0" in shell(*short, "--seed", "-1")[2]
 
 
 def test_a_comparison_is_printed_as_a_table_or_json(shell: Shell) -> None:
@@ -91,32 +82,6 @@ def test_what_had_finished_before_a_run_failed_is_printed(shell, engine, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("repeats", "said"), [("1", r"x\d+\.\d\d, one run +kv_dtype"), ("2", r"(x\d+\.\d\d|unclear) +kv")]
-)
-def test_a_speed_up_from_one_run_is_marked_as_such(shell: Shell, repeats: str, said: str) -> None:
-    _, table, _ = shell("compare", PROMPT, "", "kv_dtype=int8", "--repeats", repeats, "--max-tokens", "4")
-    usual, other = table.splitlines()[1:3]
-    assert re.search(r"x1\.00 +default", usual), "the first setting is compared with itself, which needs no remark"
-    assert re.search(said, other)
-
-
-def test_a_slow_models_speeds_are_told_apart(shell: Shell, monkeypatch) -> None:
-    """A large model on a CPU takes longer than a second for a token."""
-    slow = Spread(0.3619, 0.4249, 0.4871)
-    found = compare.summarise
-    monkeypatch.setattr(
-        compare,
-        "summarise",
-        lambda runs: {name: replace(one, tokens_per_second=slow) for name, one in found(runs).items()},
-    )
-    _, table, _ = shell("compare", PROMPT, "", "paged=true", "--repeats", "1", "--max-tokens", "4")
-    assert [line.split()[:4] for line in table.splitlines()[1:3]] == [["0.425", "0.362", "to", "0.487"]] * 2
-    whole = Run.metrics.func
-    monkeypatch.setattr(Run, "metrics", property(lambda run: replace(whole(run), tokens_per_second=0.4249)))
-    assert ", 0.425 per second, " in shell("run", PROMPT, "--max-tokens", "4")[2]
-
-
-@pytest.mark.parametrize(
     ("error", "status", "word"),
     [
         (KeyboardInterrupt(), INTERRUPTED, "Interrupted."),
@@ -127,7 +92,7 @@ def test_figures_are_printed_though_the_last_question_is_not_answered(
     shell: Shell, monkeypatch, error: BaseException, status: int, word: str
 ) -> None:
     """Reading the texts again takes memory beside the caches, which may fill a GPU."""
-    monkeypatch.setattr(compare, "first_differences", Mock(side_effect=error))
+    monkeypatch.setattr(commands, "first_differences", Mock(side_effect=error))
     command = ["compare", PROMPT, "", "speculative=draft", "--repeats", "1", "--max-tokens", "4"]
     found, table, notes = shell(*command)
     assert found == status
@@ -136,3 +101,14 @@ def test_figures_are_printed_though_the_last_question_is_not_answered(
     answer = json.loads(shell(*command, "--json")[1])
     assert answer["settings"]["speculative=draft"]["acceptance"] > 0
     assert answer["differences"] is None
+
+
+def test_if_a_setting_has_no_run_nothing_is_compared() -> None:
+    run = tiny_models.engine("llama").generate("The king", EngineConfig(), SamplingParams(max_tokens=4, seed=2))
+    some = json.loads(json.dumps(compare_result({"default": [run], "paged=true": []}, None)))
+    assert some["differences"] is None
+    assert list(some["settings"]) == ["default"]
+    assert (some["target"], some["draft"], some["sampling"]["seed"]) == (run.started.target, None, 2)
+    none = compare_result({"default": [], "paged=true": []}, None)
+    assert none["differences"] is none["target"] is none["sampling"] is None
+    assert none["settings"] == {}

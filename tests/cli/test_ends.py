@@ -15,7 +15,7 @@ import pytest
 
 import lab.__main__ as command_line
 from lab import Run
-from lab.cli import common
+from lab.cli import commands
 from lab.trace.events import Committed
 from tests.cli.conftest import PROMPT, ROOT, Shell
 
@@ -77,7 +77,7 @@ def module(monkeypatch, *arguments: str) -> int:
 def test_the_lab_runs_as_a_module_without_gradio_and_plotly(engine, monkeypatch, capsys) -> None:
     for name in ("gradio", "plotly"):
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setattr(common, "load_engine", lambda *_, **__: engine)
+    monkeypatch.setattr(commands, "load_engine", lambda *_, **__: engine)
     assert module(monkeypatch, "run", "A fox", "--max-tokens", "4") == 0
     out, notes = capsys.readouterr()
     assert out.strip()

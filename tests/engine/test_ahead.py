@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from time import perf_counter, sleep
+from time import perf_counter
 
 import pytest
 import torch
@@ -16,8 +16,7 @@ from lab.backends.gpu.gpu_backend import GpuBackend
 from lab.engine import drafters
 from lab.engine.adaptive_window import AdaptiveWindow
 from lab.engine.async_scheduling import PassAhead
-from lab.engine.scheduler import ScheduledSequence
-from lab.trace.events import FellBack, StepTimed
+from lab.trace.events import StepTimed
 from tests import tiny_models
 from tests.captured import SMALL, captured_engine
 
@@ -70,13 +69,6 @@ def test_tokens_are_those_of_the_reference(monkeypatch, reference, launches, con
     launched, used = launches
     assert used == launched == [1] * ahead_of
     assert [event.step_kind for event in run.events if isinstance(event, StepTimed)] == ["prefill"] + 6 * ["decode"]
-
-
-@without_gpu
-def test_an_engine_without_it_launches_nothing_ahead(monkeypatch, reference, launches):
-    run = captured_engine(monkeypatch, async_scheduling=False).generate("Once", CONTIGUOUS, GREEDY)
-    assert run.token_ids == reference.generate("Once", CONTIGUOUS, GREEDY).token_ids
-    assert launches == ([], [])
 
 
 @without_gpu
@@ -146,23 +138,6 @@ def test_a_drafter_that_is_given_up_leaves_no_token_in_a_block_that_is_given_bac
 
 
 @without_gpu
-def test_a_pass_into_another_slot_is_not_used(monkeypatch, launches):
-    """Whatever happened to the blocks in between."""
-    lab = captured_engine(monkeypatch)
-    request = lab.submit("Once", CONTIGUOUS, GREEDY)
-    for _ in range(4):
-        lab.step()
-    (used_by,) = lab._cores
-    made, turn = used_by._async.ahead, ScheduledSequence(request._sequence, 1, 0)
-    assert made.logits_of([turn]) is made.launched.logits
-    for other in (ScheduledSequence(request._sequence, 2, 0), ScheduledSequence(request._sequence, 1, 1)):
-        assert made.logits_of([other]) is None
-    blocks = request._sequence.table.blocks
-    blocks.append(blocks.pop(0))
-    assert made.logits_of([turn]) is None
-
-
-@without_gpu
 @pytest.mark.parametrize("how", ["cancelled", "failed", "not finite"])
 def test_nothing_is_left_of_a_request_that_ends_otherwise(monkeypatch, launches, how):
     lab, verify = captured_engine(monkeypatch), GpuBackend.verify
@@ -204,25 +179,6 @@ def test_a_newcomer_joins_a_step_later_and_changes_nothing(monkeypatch, referenc
 
 
 @without_gpu
-def test_a_pass_that_cannot_be_launched_ahead_is_launched_in_its_turn(monkeypatch, reference, launches):
-    """A failing replay is told by the step that runs without graphs."""
-    lab = captured_engine(monkeypatch)
-    calls, forward = [], GpuBackend.forward
-
-    def failing(*args):
-        calls.append(args)
-        if len(calls) == 3:
-            raise torch.OutOfMemoryError("no")
-        return forward(*args)
-
-    monkeypatch.setattr(GpuBackend, "forward", failing)
-    run = lab.generate("Once", CONTIGUOUS, GREEDY)
-    assert run.token_ids == reference.generate("Once", CONTIGUOUS, GREEDY).token_ids
-    assert not [event for event in run.events if isinstance(event, FellBack)]
-    assert len(calls) > len(launches[0]) > 1
-
-
-@without_gpu
 def test_a_step_out_of_memory_after_a_launch_is_computed_again(monkeypatch, reference):
     """What was launched for tokens that the step did not get to commit is not used."""
     lab = captured_engine(monkeypatch)
@@ -242,25 +198,6 @@ def test_a_step_out_of_memory_after_a_launch_is_computed_again(monkeypatch, refe
     assert [run.reason for run in runs] == ["length"] * 2
     for run, text in zip(runs, TEXTS, strict=False):
         assert run.token_ids == reference.generate(text, CONTIGUOUS, sampling).token_ids
-
-
-@without_gpu
-def test_the_times_of_steps_are_the_engines_and_each_counts_once(monkeypatch, launches):
-    """Not what the reader does between two events, nor another pool's steps."""
-    lab, sampling = captured_engine(monkeypatch), replace(GREEDY, max_tokens=12)
-    for config in (CONTIGUOUS, PAGED):
-        lab.generate("Once", config, sampling)
-    launches[1].clear()
-    requests, began, slept = [lab.submit("Once", config, sampling) for config in (CONTIGUOUS, PAGED)], perf_counter(), 0
-    while lab.step():
-        sleep(0.05)
-        slept += 0.05
-    took = perf_counter() - began - slept
-    steps = [event for request in requests for event in request.result().events if isinstance(event, StepTimed)]
-    assert len(launches[1]) > 10
-    # In the fake, a pass is computed when it is launched: within a step, whose time ends before, and the next one's.
-    inside = sum(step.total_ms - step.verify_ms for step in steps) / 1000
-    assert inside < took
 
 
 @without_gpu

@@ -9,15 +9,11 @@ import pytest
 import torch
 
 from lab import ConfigError, EngineConfig, Run, SamplingParams, load_engine
-from lab.backends.choose import choose_kernels
 from lab.backends.cpu.native_model import NativeModel, native_step
 from lab.engine import processor as intake
 from lab.measure.difference import first_differences, read_again
-from lab.measure.measuring import steps
 from lab.models.language_model import LanguageModel
-from lab.models.loader import resolve_dtype
 from lab.trace.events import StepTimed
-from tests import tiny_models
 
 SAMPLING = SamplingParams(max_tokens=40, temperature=0.8, seed=3, ignore_eos=True)
 PROMPT = "Once upon a time there was a poor miller"
@@ -91,66 +87,12 @@ def test_a_step_whose_attention_is_torchs_is_not_computed_in_c(engine, monkeypat
     assert computed == in_c
 
 
-@pytest.mark.parametrize(
-    ("capability", "dtype", "by"), [((7, 5), "float16", "reference"), ((8, 0), "bfloat16", "triton")]
-)
-def test_an_old_gpu_uses_torch_in_float16_by_default(monkeypatch, capability, dtype, by):
-    """Unless it is asked for something else."""
-    pytest.importorskip("triton")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert resolve_dtype("auto", "cuda:0") == getattr(torch, dtype)
-    assert choose_kernels("auto", torch.device("cuda:0")) == by
-    assert choose_kernels("triton", torch.device("cuda:0")) == "triton"
-
-
-@pytest.mark.parametrize("dtype", [None, 5, "float64", "Tensor"])
-def test_an_unknown_dtype_is_refused_with_the_valid_ones(dtype):
-    with pytest.raises(ConfigError, match="dtype must be 'auto', 'float32', 'bfloat16' or 'float16', not"):
-        resolve_dtype(dtype, "cpu")
-
-
-def test_a_gpu_that_cannot_be_queried_yet_is_taken_for_a_new_one(monkeypatch):
-    """On a Space that lends GPUs there is none before a call."""
-
-    def none_here(device):
-        raise RuntimeError("No CUDA GPUs are available")
-
-    monkeypatch.setattr(torch.cuda, "get_device_capability", none_here)
-    assert resolve_dtype("auto", "cuda") == torch.bfloat16
-
-
 def test_torch_compile_is_refused_where_a_step_in_c_computes(engine, monkeypatch):
     monkeypatch.setattr(LanguageModel, "compile", lambda model: pytest.fail("half a minute for nothing"))
     asked = EngineConfig(torch_compile=True)
     for refused in (lambda: engine.generate(PROMPT, asked, SAMPLING), lambda: engine.models(asked)):
         with pytest.raises(ConfigError, match=r"a step in C computes them. Set kernels='reference' as well"):
             refused()
-
-
-@pytest.mark.parametrize("kernels", ["auto", "reference"])
-def test_another_engine_of_the_same_models_has_the_same_kernels(kernels):
-    lab = load_engine(device="cpu", kernels=kernels)
-    other = lab.clone(max_num_seqs=2)
-    assert other.kernels == lab.kernels
-    assert other.generate(PROMPT, None, SAMPLING).token_ids == lab.generate(PROMPT, None, SAMPLING).token_ids
-    assert bool(native_step(lab.target).model) == (kernels == "auto")
-
-
-def test_another_engine_of_the_same_models_has_the_same_limits():
-    """Of memory, and of the tokens in a step: a prompt is read in as many parts."""
-    lab = tiny_models.engine("llama", max_num_batched_tokens=33, kv_bytes=100_000)
-    other = lab.clone()
-    context = tiny_models.CONTEXT // EngineConfig.block_size
-    assert other.default_num_blocks(EngineConfig()) == lab.default_num_blocks(EngineConfig()) < context
-    for engine in (lab, other):
-        parts = steps(engine.generate("A fox " * 9, None, SAMPLING), "prefill")
-        assert [step.target_tokens for step in parts] == [33, 21]
-
-
-@pytest.mark.parametrize("wrong", [{"kernels": "triton"}, {"cuda_graphs": 1}, {"torch_compile": None}])
-def test_a_wrong_value_is_refused_with_the_name_of_its_setting(wrong):
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        EngineConfig(**wrong)
 
 
 def test_other_requests_run_while_layers_are_being_compiled(engine, monkeypatch):

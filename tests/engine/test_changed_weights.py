@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from dataclasses import replace
 
 import torch
 
@@ -66,17 +65,6 @@ def test_a_run_that_finds_nothing_because_weights_changed_is_told() -> None:
     change()
     assert told(cached) == 1
     assert told(cached) == 0
-
-
-def test_a_run_that_has_not_begun_when_weights_change_is_told_nothing_before_its_beginning() -> None:
-    """A synthetic run begins once its answer has been prepared."""
-    lab, sampling = tiny_models.engine("llama"), SamplingParams(max_tokens=4)
-    lab.generate(PROMPTS[0], CONFIGS["cached"], sampling)
-    with torch.no_grad():
-        lab.target.model.lm_head.weight.mul_(1.0)
-    run = lab.generate(PROMPTS[0], replace(CONFIGS["cached"], speculative="synthetic"), sampling)
-    assert run.reason == "length"
-    assert kinds(run, CacheDropped) == []
 
 
 def test_an_identity_changes_with_weights_dtype_and_adapters():

@@ -140,15 +140,3 @@ def test_a_round_reads_from_the_device_once(watched, config, drawn):
     assert watch.reads == ["tolist"] * steps
     assert watch.waits == []
     assert watch.mixed == []
-
-
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_where_nothing_is_drawn_no_random_numbers_are_brought(watched, config):
-    lab, watch = watched
-    requests = [lab.submit("a b a b a b", config, GREEDY) for _ in range(2)]
-    with watch:
-        while lab.step():
-            pass
-    assert [request.result().reason for request in requests] == ["length"] * 2
-    assert watch.brought
-    assert torch.float64 not in watch.brought

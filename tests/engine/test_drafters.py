@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab import ConfigError, EngineConfig, SamplingParams
+from lab import EngineConfig, SamplingParams
 from lab.engine.drafters import PromptLookup, lookup
-from lab.trace.events import Committed, Judged, Preempted, Proposed, StepTimed
+from lab.trace.events import Committed, Judged, Proposed
 from tests import tiny_models
 
 PROMPT = "The king had three daughters, and the king had three"
@@ -43,12 +43,6 @@ def looked_up(tokens: list[int], count: int, shortest: int, longest: int) -> lis
 def test_lookup_finds_the_longest_suffix_that_occurred_before(tokens, count, shortest, more):
     longest = shortest + more
     assert lookup(np.array(tokens), count, shortest, longest) == looked_up(tokens, count, shortest, longest)
-
-
-def test_lookup_proposes_a_whole_window_of_a_text_that_repeats_itself():
-    assert lookup(np.array([7] * 10), 4, 2, 4) == [7] * 4
-    assert lookup(np.array([1, 2] * 5), 4, 2, 4) == [1, 2, 1, 2]
-    assert lookup(np.array([1, 2, 3, 1, 2]), 4, 1, 2) == [3, 1, 2]  # all that is left
 
 
 class Text:
@@ -95,14 +89,6 @@ def test_lookup_reads_only_the_new_tokens_of_a_long_text():
     assert tokens.read == 9
 
 
-def test_lookup_keeps_a_text_no_longer_than_its_sequence():
-    drafter, text = PromptLookup(1, 2, 4, torch.device("cpu")), Text([1, 2, 1])
-    drafter.propose([text], [1])
-    assert len(drafter._texts) == 1
-    del text
-    assert len(drafter._texts) == 0
-
-
 def all_from_the_text_itself(run, config: EngineConfig) -> bool:
     """Whether all of a run's proposals are those of the plain definition."""
     known, end = list(run.prompt_token_ids), len(run.prompt_token_ids) + run.sampling.max_tokens
@@ -128,18 +114,6 @@ def test_prompt_lookup_proposes_from_the_text_itself(temperature):
         assert all(event.accepted == (event.u < event.p) for event in of(run, Judged))
     else:
         assert run.token_ids == lab.generate(PROMPT, PLAIN, SamplingParams(max_tokens=60, ignore_eos=True)).token_ids
-
-
-def test_prompt_lookup_tells_texts_with_a_shared_prefix_apart_despite_preemption():
-    lab = tiny_models.engine("llama")
-    lookups = {"speculative": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3}
-    config = replace(PLAIN, num_blocks=36, **lookups)
-    sampling = SamplingParams(max_tokens=60, temperature=0.3, seed=1, ignore_eos=True)
-    runs = [request.result() for request in lab.prepare(PROMPT, config, sampling, continuations=3)()]
-    assert any(of(run, Preempted) for run in runs)
-    assert len({run.text for run in runs}) == 3
-    assert {event.accepted for run in runs for event in of(run, Judged)} == {True, False}
-    assert all(all_from_the_text_itself(run, config) for run in runs)
 
 
 # -- early exit ------------------------------------------------------------------------------------
@@ -171,30 +145,6 @@ def test_early_exit_proposes_what_the_first_layers_predict(architecture, layers)
             elif event.kind == "committed":
                 known, guesses = known + list(event.token_ids), []
     assert checked > 20
-
-
-def test_early_exit_does_not_read_the_prompt_once_more():
-    """The target's own pass has stored what its first layers make of it."""
-    config = replace(PLAIN, speculative="early_exit", early_exit_layer=1)
-    run = tiny_models.engine("llama").generate(PROMPT, config, SamplingParams(max_tokens=8, ignore_eos=True))
-    prefill, first, *_ = of(run, StepTimed)
-    assert (prefill.step_kind, prefill.draft_flops, prefill.draft_bytes) == ("prefill", 0, 0)
-    assert first.draft_flops > 0
-
-
-def test_early_exit_shares_all_weights():
-    model = tiny_models.engine("llama").target
-    cut = model.first(1)
-    theirs = {parameter.data_ptr() for parameter in model.model.parameters()}
-    assert {parameter.data_ptr() for parameter in cut.model.parameters()} < theirs
-    assert (cut.layers, model.layers, len(model.model.model.layers)) == (1, 2, 2)
-
-
-@pytest.mark.parametrize("layers", [3, 99])
-def test_an_early_exit_layer_out_of_range_is_refused(layers):
-    lab = tiny_models.engine("llama", shape={"num_hidden_layers": 3})
-    with pytest.raises(ConfigError, match=r"llama has 3 layers\. Choose from 1 to 2"):
-        lab.stream(PROMPT, replace(PLAIN, speculative="early_exit", early_exit_layer=layers))
 
 
 # -- synthetic -------------------------------------------------------------------------------------
@@ -238,15 +188,6 @@ def test_the_time_to_prepare_a_synthetic_run_is_not_counted():
     assert heard[0].config["speculative"] == "synthetic"
     assert request.result().metrics.generated_tokens == 20
     assert sum(event.kind == "prefilled" for event in heard) == 1
-
-
-def test_a_synthetic_run_can_be_cancelled_while_it_is_prepared():
-    lab = tiny_models.engine("llama")
-    request = lab.submit(PROMPT, EngineConfig(speculative="synthetic"), SamplingParams(max_tokens=200))
-    lab.step()
-    request.cancel()
-    assert request.result().reason == "cancelled"
-    assert not lab.step()
 
 
 def test_the_preparation_of_a_synthetic_run_is_not_observable():

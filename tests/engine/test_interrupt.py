@@ -10,7 +10,6 @@ import pytest
 
 from lab import EngineConfig, SamplingParams, load_engine
 from lab.engine.cores import BROKEN_OFF
-from lab.engine.step_lock import DeferredSigint
 from lab.trace.events import BlockFreed
 from tests import tiny_models
 
@@ -85,17 +84,6 @@ def test_a_second_ctrl_c_ends_the_step_and_all_that_is_under_way(ctrl_c, kernels
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_second_ctrl_c_ends_a_request_in_preparation_too(ctrl_c):
-    lab = load_engine(device="cpu", on_event=(watch := Pressing(times=2)))
-    configs = (SPECULATE, EngineConfig(speculative="synthetic"))
-    one, prepared = [lab.submit(PROMPT, config, SamplingParams(max_tokens=12, ignore_eos=True)) for config in configs]
-    watch.left = 10
-    with pytest.raises(KeyboardInterrupt):
-        one.result()
-    run = prepared.result()
-    assert (run.reason, run.finished.message, run.token_ids) == ("error", BROKEN_OFF, [])
-
-
 def test_a_block_that_was_being_given_back_is_not_given_back_again(ctrl_c):
     pressed: list[BlockFreed] = []
 
@@ -112,15 +100,6 @@ def test_a_block_that_was_being_given_back_is_not_given_back_again(ctrl_c):
     assert pressed
     assert requests[1].result().finished.message == BROKEN_OFF
     assert lab.generate(PROMPT, SPECULATE, SAMPLE).reason == "length"
-
-
-def test_ctrl_c_between_two_steps_leaves_no_handler_behind(ctrl_c):
-    """It may come before the context has begun for Python, and then nothing ends it."""
-    DeferredSigint().__enter__()
-    assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_ctrl_c_does_not_wait_while_another_thread_steps(ctrl_c):
@@ -146,21 +125,3 @@ def test_ctrl_c_does_not_wait_while_another_thread_steps(ctrl_c):
     leave.set()
     other.join(20)
     assert mine.finished
-
-
-def test_a_program_that_handles_ctrl_c_itself_hears_of_it_at_once():
-    heard, press = [], Pressing()
-
-    def watch(*event: object) -> None:
-        press(*event)
-        if press.left == 0:
-            heard.append("told")
-
-    before = signal.signal(signal.SIGINT, lambda *_: heard.append("pressed"))
-    try:
-        lab = tiny_models.engine("llama", on_event=watch)
-        press.left = 3
-        assert lab.generate(PROMPT, None, SamplingParams(max_tokens=4)).reason == "length"
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert heard == ["pressed", "told"]

@@ -9,10 +9,10 @@ import time
 import pytest
 import torch
 
-from lab import EngineConfig, Run, SamplingParams
+from lab import Run, SamplingParams
 from lab.engine import device_limits as limits
 from lab.engine import processor as intake
-from lab.engine.device_limits import device_limits, timed
+from lab.engine.device_limits import device_limits
 from lab.trace.roofline import Limits
 from tests import tiny_models
 
@@ -25,20 +25,6 @@ def unmeasured():
     limits._measured.cache_clear()
     yield
     limits._measured.cache_clear()
-
-
-def test_a_copy_counts_as_a_read_and_a_write(monkeypatch):
-    monkeypatch.setitem(limits.COPY_BYTES, "cpu", 1000)
-    monkeypatch.setattr(limits, "_best_seconds", lambda run, device: 0.5)
-    assert limits._copy_rate(CPU) == 2 * 1000 / 0.5
-
-
-def test_products_grow_until_one_takes_long_enough(monkeypatch):
-    seconds = iter([1e-5, 1e-4, 3e-3])
-    ran = []
-    monkeypatch.setattr(limits, "_best_seconds", lambda run, device: ran.append(run()) or next(seconds))
-    assert limits._product_rate(CPU, torch.float32) == 2 * 256**3 / 1e-5  # the best, though not the largest
-    assert [len(product) for product in ran] == [256, 512, 1024]
 
 
 def test_a_small_product_that_only_waits_is_no_limit(monkeypatch):
@@ -100,15 +86,6 @@ def test_measuring_does_not_count_as_time_of_the_run(monkeypatch):
     assert run.metrics.limit_share > 0
 
 
-def test_measuring_comes_before_any_step(monkeypatch):
-    """A synthetic run starts after a plain one has been decoded for it; measuring then would delay other requests."""
-    measured = []
-    monkeypatch.setattr(intake, "device_limits", lambda device, dtype: measured.append(dtype))
-    lab = tiny_models.engine("llama")
-    lab.submit("A fox", EngineConfig(speculative="synthetic"), SHORT)
-    assert measured
-
-
 def test_a_device_that_cannot_be_measured_still_decodes(monkeypatch, unmeasured, tmp_path):
     def fails(*_, **__):
         raise RuntimeError('"addmm" not implemented')
@@ -120,40 +97,6 @@ def test_a_device_that_cannot_be_measured_still_decodes(monkeypatch, unmeasured,
     assert run.metrics.limit_share is None
     run.save(tmp_path / "run.json")
     assert Run.load(tmp_path / "run.json").events == run.events
-
-
-def test_a_timed_run_is_launched_while_the_device_is_busy_with_another(monkeypatch):
-    """So its time does not include its launch."""
-    called = []
-
-    class Event:
-        def __init__(self, enable_timing):
-            assert enable_timing
-
-        def record(self, stream):
-            called.append("event")
-
-        def synchronize(self):
-            called.append("wait")
-
-        def elapsed_time(self, other):
-            return 2.0
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
-    assert timed(lambda: called.append("run"), torch.device("cuda"), repeats=1) == [0.002]
-    assert called == ["run", "run", "event", "run", "event", "wait"]
-
-
-def test_a_core_that_is_busy_for_a_moment_does_not_lower_the_limit():
-    """The first four runs are slow; a fifth, undisturbed, is many times as fast."""
-    called = []
-
-    def run():
-        called.append(1)
-        time.sleep(0.008 if len(called) < 5 else 0.00001)
-
-    assert limits._best_seconds(run, CPU) < 0.004
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")

@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lab import ConfigError, EngineConfig, SamplingParams
-from lab.backends.torch import batched_verification as outcome
+from lab import EngineConfig, SamplingParams
 from lab.backends.torch.sampler import distribution
 from lab.load import new_engine
 from lab.trace.events import Bonus, Committed, Distributions, Event, Judged, Proposed, Recovered, StepTimed
-from tests import tiny_models
 from tests.engine.test_distribution import WORDS, chain
 from tests.scripted_model import ScriptedModel
 from tests.tiny_models import tokenizer
@@ -103,45 +101,6 @@ def test_recording_changes_nothing_else(drafter: str) -> None:
     assert rest(recorded) == rest(plain)
 
 
-def test_requests_that_ask_for_more_and_for_less_share_a_step() -> None:
-    lab = tiny_models.engine("llama", "good")
-    config = EngineConfig(paged=True, speculative="draft")
-
-    def sampling(count: int, temperature: float) -> SamplingParams:
-        return SamplingParams(max_tokens=24, temperature=temperature, seed=count, logprobs=count, ignore_eos=True)
-
-    wanted = [sampling(count, temperature) for count, temperature in ((0, 1.0), (2, 1.0), (5, 0.0), (5, 1.0), (0, 0.0))]
-    together = [lab.submit("Once upon a time", config, each) for each in wanted]
-    for each, request in zip(wanted, together, strict=True):
-        shared = [event for event in request.result().events if isinstance(event, Distributions)]
-        alone = [e for e in lab.generate("Once upon a time", config, each).events if isinstance(e, Distributions)]
-        assert [(event.step, event.token_ids) for event in shared] == [(event.step, event.token_ids) for event in alone]
-        assert bool(shared) == bool(each.logprobs)
-        for event, same in zip(shared, alone, strict=True):
-            assert event.p == pytest.approx(same.p, abs=1e-5)
-
-
-def test_logprobs_add_no_copy_to_a_round_and_are_gathered_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    copies: list[int] = []
-    real = torch.Tensor.tolist
-
-    def counted(tensor: torch.Tensor) -> list:
-        if tensor.dtype == torch.float32:
-            copies.append(tensor.numel())
-        return real(tensor)
-
-    monkeypatch.setattr(torch.Tensor, "tolist", counted)
-    before = len(copies)
-    events = run()
-    steps = sum(isinstance(event, StepTimed) for event in events)
-    assert len(copies) - before == steps
-    assert max(copies) > 3 * 4 + 3
-    copies.clear()
-    monkeypatch.setattr(outcome, "gather_distributions", None)
-    run(logprobs=0)
-    assert max(copies) == 3 * 4 + 3
-
-
 def test_a_broken_draft_leaves_no_nan_in_the_distributions(monkeypatch: pytest.MonkeyPatch) -> None:
     table = DRAFT.clone()
     table[2] = torch.nan
@@ -151,12 +110,3 @@ def test_a_broken_draft_leaves_no_nan_in_the_distributions(monkeypatch: pytest.M
         events = engine.generate("".join(tokenizer().decode([0, 1])), EngineConfig(speculative="draft"), sampling)
         around = [event for event in events.events if isinstance(event, Distributions)]
         assert all(value == value for event in around for value in (*event.p, *event.q, *(event.residual or ())))
-
-
-def test_a_count_above_the_vocabulary_gives_all_of_it_and_a_bad_one_is_refused() -> None:
-    for event in run(logprobs=20):
-        if isinstance(event, Distributions):
-            assert sum(event.p) == pytest.approx(1, abs=1e-5)
-    for count in (-1, 21, 2.5, True):
-        with pytest.raises(ConfigError, match="logprobs must be a whole number from 0 to 20"):
-            SamplingParams(logprobs=count)

@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
-from lab import ConfigError, EngineConfig, SamplingParams, load_engine
+from lab import EngineConfig, SamplingParams, load_engine
 from lab.backends.gpu import paged_attention as attend_kernel
 from lab.backends.gpu import store_kv as store_kernel
 from lab.trace.events import FellBack, StepTimed
@@ -132,27 +132,7 @@ def test_a_failing_kernel_does_not_end_speculation(reference, monkeypatch, faili
     assert engine.occupancy().live == 0
 
 
-@without_gpu
-def test_every_request_in_the_pool_is_told_once_of_a_fallback(reference, monkeypatch):
-    """Those in the batch, and those that join after the reference has taken over."""
-    compute_in_torch(monkeypatch)
-    counted(monkeypatch, attend_kernel, "attend", failing_at=3)
-    engine = on_kernels(fuse_layers=False)
-    runs = [request.result() for request in [engine.submit(PROMPT, PAGED, SAMPLING) for _ in range(2)]]
-    runs.append(engine.generate(PROMPT, PAGED, SAMPLING))
-    assert [[event.part for event in fell_back(run)] for run in runs] == [["kernel"]] * 3
-    expected = reference.generate(PROMPT, PAGED, SAMPLING).token_ids
-    assert [run.token_ids for run in runs] == [expected] * 3
-    assert engine.occupancy().live == 0
-
-
 # -- choosing --------------------------------------------------------------------------------
-
-
-def test_kernels_are_chosen_by_name_and_unknown_ones_are_refused():
-    assert tiny_models.engine(kernels="reference").kernels == "reference"
-    with pytest.raises(ConfigError, match="'auto', 'triton', 'c', 'reference', not 'cuda'"):
-        load_engine(kernels="cuda")
 
 
 @without_gpu

@@ -10,7 +10,7 @@ import torch
 from lab import EngineConfig, SamplingParams
 from lab.engine.engine import Request
 from lab.load import new_engine
-from lab.trace.events import Admitted, BlockCopied, BlockShared, Committed, FellBack, Preempted, Prefilled, StepTimed
+from lab.trace.events import Admitted, BlockCopied, BlockShared, Preempted, Prefilled, StepTimed
 from lab.trace.run import Run
 from tests.scripted_engine import LETTERS, PLAIN, VOCABULARY, WORDS, alone, engine, kinds
 from tests.scripted_model import RememberingModel
@@ -42,19 +42,6 @@ def test_a_fully_cached_prompt_still_computes_a_token(length):
     assert sum(isinstance(event, BlockShared) for event in second.events) == (length - 1) // 2
 
 
-def test_a_prefix_that_is_found_gets_the_priority_of_the_request_that_finds_it():
-    lab, one = engine(), replace(GREEDY, max_tokens=1)
-    config = replace(CACHED, eviction="priority")
-    high = replace(config, cache_priority=3)
-    for prompt, asked in ((text(7), config), (text(7), high), (text(9, 1), config)):
-        run = lab.generate(prompt, asked, one)
-        assert kinds(run, Prefilled)[0].cached_tokens == (6 if asked is high else 0)
-    [pool], ids = lab._cores, tokenizer()(text(7))["input_ids"]
-    blocks = pool.cache.blocks
-    last = [blocks.prefix(block).tokens for block in blocks.cached_blocks()][-3:]  # given up last, though used before
-    assert sorted(last) == sorted(zip(ids[::2], ids[1::2], strict=False))
-
-
 def test_a_preempted_request_finds_its_own_blocks_in_the_prefix_cache():
     """The newest request gives up its blocks, and finds what is left of them when it is admitted again."""
     lab = engine()
@@ -72,72 +59,6 @@ def test_a_preempted_request_finds_its_own_blocks_in_the_prefix_cache():
         for event in kinds(run, Preempted):
             *_, last = kinds(Run(run.events[: run.events.index(event)]), StepTimed)
             assert event.tokens == last.kv_tokens
-
-
-def test_known_tokens_that_are_computed_again_one_at_a_time_are_no_decode():
-    """After a preemption, in what other requests leave of a step."""
-    lab = engine(max_num_batched_tokens=34)
-    sampling = SamplingParams(max_tokens=30, temperature=1.0, seed=1, ignore_eos=True)
-    runs = drain([lab.submit(text(8, i), replace(PLAIN, num_blocks=24), sampling) for i in range(6)])
-    without = []
-    for run in runs:
-        gave = {event.step for event in kinds(run, Committed)}
-        without += [event for event in kinds(run, StepTimed) if event.step not in gave]
-    assert {event.step_kind for event in without} == {"prefill"}
-    assert any(event.target_tokens == 1 for event in without)
-
-
-def test_blocks_a_request_computed_itself_do_not_count_as_a_cache_hit():
-    """It is preempted between two chunks of its prompt, and finds its blocks when it is admitted again."""
-    lab, prompts = engine(max_num_batched_tokens=33), [text(14, seed) for seed in range(3)]
-    requests = [lab.submit(prompt, CACHED, GREEDY) for prompt in prompts]
-    lab.step()
-    (pool,) = lab._cores
-    last = pool.scheduler.running[-1]
-    assert 0 < last.computed < len(last.tokens)
-    pool.scheduler.shrink()
-    run = drain(requests)[-1]
-    assert [admitted.cached_tokens > 0 for admitted in kinds(run, Admitted)] == [False, True]
-    assert kinds(run, Prefilled)[0].cached_tokens == run.metrics.cached_prompt_tokens == 0
-    assert run.token_ids == alone(prompts[-1], CACHED, GREEDY)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_preemption_does_not_change_the_tokens(temperature):
-    lab = engine()
-    config = replace(PLAIN, num_blocks=14, speculative="draft")
-    for seed in range(10 if temperature else 1):
-        sampling = SamplingParams(max_tokens=18, temperature=temperature, seed=seed, ignore_eos=True)
-        runs = drain([lab.submit(text(6, i), config, sampling) for i in range(3)])
-        assert any(kinds(run, Preempted) for run in runs)
-        for i, run in enumerate(runs):
-            assert run.token_ids == alone(text(6, i), config, sampling)
-
-
-def test_a_stop_string_ends_the_text_within_a_round():
-    """It ends the text whatever else was proposed and judged in that round."""
-    lab, stopped = engine(), 0
-    config = replace(CACHED, speculative="draft", num_speculative_tokens=5)
-    for seed in range(30):
-        whole = SamplingParams(max_tokens=14, temperature=1.0, seed=seed, ignore_eos=True)
-        words = lab.generate("abc", config, whole)
-        stop = words.text[5:7]
-        run = lab.generate("abc", config, replace(whole, stop=stop))
-        assert run.reason == "stop"
-        assert run.text == words.text[: words.text.index(stop)]
-        stopped += any(len(step.token_ids) > 1 for step in run._commits)
-        assert lab.occupancy().live == 0
-    assert stopped
-
-
-def test_equal_prompts_prefilled_in_one_step_share_nothing():
-    lab, prompt = engine(), text(9)
-    runs = drain([lab.submit(prompt, CACHED, GREEDY) for _ in range(2)])
-    assert runs[0].token_ids == runs[1].token_ids == alone(prompt, CACHED, GREEDY)
-    assert [kinds(run, Prefilled)[0].cached_tokens for run in runs] == [0, 0]  # neither was cached in time
-    third = lab.generate(prompt, CACHED, GREEDY)
-    assert kinds(third, Prefilled)[0].cached_tokens == 8
-    assert lab.occupancy().live == 0
 
 
 def test_a_failed_step_returns_references_to_shared_blocks(monkeypatch):
@@ -162,18 +83,6 @@ def test_a_failed_step_returns_references_to_shared_blocks(monkeypatch):
     again = lab.generate(prompt, CACHED, GREEDY)
     assert again.token_ids == alone(prompt, CACHED, GREEDY)
     assert kinds(again, Prefilled)[0].cached_tokens == 8
-
-
-def test_a_pool_of_exactly_the_needed_size_serves_every_request():
-    for config in (
-        replace(PLAIN, num_blocks=10),
-        replace(PLAIN, paged=False, num_blocks=10),
-        replace(CACHED, num_blocks=10),
-    ):
-        lab = engine()
-        runs = drain([lab.submit(text(8, seed), config, SamplingParams(max_tokens=12)) for seed in range(3)])
-        for seed, run in enumerate(runs):
-            assert run.token_ids == alone(text(8, seed), config, SamplingParams(max_tokens=12))
 
 
 # -- sharing a prompt ------------------------------------------------------------------------------
@@ -204,14 +113,6 @@ def test_continuations_wait_for_the_first_only_where_blocks_are_shared(config):
 
 
 # -- limits ------------------------------------------------------------------------------------------
-
-
-def test_continuations_wait_until_a_prompt_is_read_whole():
-    """In two chunks, of which they could share the first before."""
-    lab, sampling = engine(max_num_batched_tokens=33), SamplingParams(max_tokens=3, ignore_eos=True)
-    first, second = drain(lab.prepare(text(36), replace(PLAIN, num_blocks=80), sampling, continuations=2)())
-    assert first.token_ids == second.token_ids == alone(text(36), PLAIN, sampling)
-    assert kinds(second, Prefilled)[0].cached_tokens == 35
 
 
 def test_a_long_prompt_is_prefilled_in_chunks_beside_decoding():
@@ -290,52 +191,6 @@ def test_a_draft_does_not_read_again_what_is_shared(monkeypatch, found):
     assert len([count for count in read if count > 6]) == 1  # whole only once
 
 
-def test_a_draft_reads_what_the_one_of_another_continuation_did_not(monkeypatch):
-    """That one was given up in the prompt which both share."""
-    lab, errors = engine(), [RuntimeError("a cosmic ray")]
-    forward = lab.draft.forward
-
-    def fails_once(*args):
-        if errors:
-            raise errors.pop()
-        return forward(*args)
-
-    monkeypatch.setattr(lab.draft, "forward", fails_once)
-    config = replace(CACHED, speculative="draft", num_speculative_tokens=2)
-    runs = drain(lab.prepare(text(14), config, GREEDY, continuations=2)())
-    assert [run.token_ids for run in runs] == [alone(text(14), config, GREEDY)] * 2
-    assert [len(kinds(run, FellBack)) for run in runs] == [1, 0]
-
-
-@pytest.mark.parametrize("length", [27, 28, 29, 32, 33])
-def test_what_is_read_again_after_a_preemption_does_not_shorten_the_next_window(length):
-    """If both are too many tokens for a step, the last known token waits for the next step."""
-    lab = engine(max_num_batched_tokens=33)
-    config = replace(PLAIN, num_blocks=60, speculative="draft", num_speculative_tokens=5)
-    older = lab.submit(text(3), config, SamplingParams(max_tokens=30, ignore_eos=True))
-    sampling = SamplingParams(max_tokens=7, ignore_eos=True)
-    request = lab.submit(text(length), config, sampling)
-    lab.step()
-    [pool] = lab._cores
-    (_, again), turns, schedule = pool.scheduler.running, [], pool.scheduler.schedule
-    if not again.generated:
-        lab.step()
-    assert again.generated == 1
-    pool.scheduler.shrink()
-    known = len(again.tokens)
-
-    def watched(**how):
-        made = schedule(**how)
-        turns.extend((turn.num_tokens, turn.num_draft_tokens) for turn in made if turn.sequence is again)
-        return made
-
-    pool.scheduler.schedule = watched
-    older, run = drain([older, request])
-    assert run.token_ids == alone(text(length), config, sampling)
-    expected = [(known, 5)] if known + 5 <= 33 else [(known - 1, 0), (1, 5)]
-    assert turns[: len(expected)] == expected
-
-
 def test_seats_are_limited_and_given_in_order_of_arrival():
     lab = engine(max_num_seqs=2)
     requests = [lab.submit(text(4, seed), PLAIN, SamplingParams(max_tokens=5 + seed)) for seed in range(5)]
@@ -346,37 +201,6 @@ def test_seats_are_limited_and_given_in_order_of_arrival():
     assert max(step.batch_sequences for run in runs for step in kinds(run, StepTimed)) == 2
     assert [kinds(run, Admitted)[0].waiting for run in runs] == [4, 3, 2, 1, 0]
     assert [kinds(run, Admitted)[0].running for run in runs] == [1, 2, 2, 2, 2]
-
-
-@pytest.mark.parametrize("running", [1, 2, 3, 4, 5])
-def test_of_a_batch_that_was_too_large_the_older_half_goes_on(running):
-    lab = engine(max_num_seqs=5)
-    requests = [lab.submit(text(4, seed), PLAIN, GREEDY) for seed in range(running)]
-    lab.step()
-    [pool] = lab._cores
-    batch, kept = list(pool.scheduler.running), max(1, running // 2)
-    pool.scheduler.shrink()
-    assert pool.scheduler.running == batch[:kept]
-    assert list(pool.scheduler.waiting) == batch[kept:]
-    for seed, run in enumerate(drain(requests)):
-        assert run.token_ids == alone(text(4, seed), PLAIN, GREEDY)
-
-
-def test_seats_are_restored_after_a_batch_that_was_too_large():
-    """Also when other requests have joined meanwhile."""
-    lab = engine(max_num_seqs=4)
-    lengths = (6, 9, 12, 15, *[20] * 6)
-    requests = [lab.submit(text(4, seed), PLAIN, SamplingParams(max_tokens=n)) for seed, n in enumerate(lengths)]
-    lab.step()
-    [pool] = lab._cores
-    pool.scheduler.shrink()
-    most = []
-    while lab.step():
-        most.append(lab.counts()[0])
-    assert max(most[:8]) == 2  # until both of the older half are done, one after six tokens and one after nine
-    assert most[8] == max(most[-25:]) == 4
-    for run in drain(requests):
-        assert run.token_ids
 
 
 def test_a_step_stays_within_its_token_budget_with_speculation():
@@ -399,16 +223,3 @@ def test_a_step_stays_within_its_token_budget_with_speculation():
         scheduler.shrink()
     drain(requests)
     assert 9 < max(steps) <= 40
-
-
-def test_contiguous_storage_admits_fewer_requests_than_paged():
-    most = {}
-    for paged in (False, True):
-        lab = engine()
-        config = EngineConfig(block_size=2, num_blocks=30, paged=paged)
-        runs = drain(
-            [lab.submit(text(4, seed), config, SamplingParams(max_tokens=24, stop=LETTERS[2])) for seed in range(8)]
-        )
-        most[paged] = max(step.batch_sequences for run in runs for step in kinds(run, StepTimed))
-    assert most[False] == 30 // 14
-    assert most[True] > 2 * most[False]

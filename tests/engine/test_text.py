@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders
@@ -11,8 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from lab.config import SamplingParams
 from lab.engine.detokenizer import TextStream, token_text
-from lab.errors import PromptError
-from tests.tiny_models import PANICS_AT, engine, panicking_tokenizer, tokenizer
+from tests.tiny_models import engine, tokenizer
 
 
 def stream(text: str, stop=()) -> tuple[list[str], str, bool]:
@@ -48,18 +46,6 @@ def test_no_text_of_the_context_is_repeated(characters, data):
     before, whole = tokenizer().decode(tokens[:split]), tokenizer().decode(tokens)
     known = max(n for n in range(len(before) + 1) if whole.startswith(before[:n]))
     assert said == whole[known:]
-
-
-def test_a_stop_string_in_a_prompt_ends_nothing():
-    prompt = tokenizer()("the end \N{REPLACEMENT CHARACTER}")["input_ids"]
-    out = TextStream(tokenizer(), prompt, stop=("end",))
-    assert "".join(out.push(token) for token in tokenizer()(", and on")["input_ids"]) + out.flush() == ", and on"
-    assert not out.stopped
-
-
-def test_a_panic_at_the_context_is_an_error_of_the_prompts():
-    with pytest.raises(PromptError, match="tokenizer failed at this text"):
-        TextStream(panicking_tokenizer(), tokenizer()(f"a{PANICS_AT}")["input_ids"])
 
 
 def test_the_pieces_of_a_prompt_add_up_to_it():
@@ -132,9 +118,3 @@ def test_no_text_is_lost_among_byte_fallback_tokens(words, data):
     said = "".join(out.push(token) for token in tokens[split:]) + out.flush()
     plain = [word for word in words[split:] if not word.startswith("<")]
     assert [sign for sign in said if sign in "athe"] == [sign for word in plain for sign in word if sign in "athe"]
-
-
-def test_a_stop_string_in_the_last_flushed_piece_ends_the_text():
-    core = Tokenizer(BPE({" \N{REPLACEMENT CHARACTER}": 0, "y": 1}, []))
-    out = TextStream(PreTrainedTokenizerFast(tokenizer_object=core), stop=(" ",))
-    assert out.push(1) + out.push(0) + out.flush() == "y"

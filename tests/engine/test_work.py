@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, DynamicCache, MixtralConfig
 from lab import EngineConfig, SamplingParams
 from lab.backends.torch.torch_backend import TorchBackend
 from lab.engine.pass_cost import PassCostModel, Span
-from lab.kv_cache.formats import FORMATS, KVStorage, bytes_per_token
+from lab.kv_cache.formats import KVStorage, bytes_per_token
 from lab.load import new_engine
 from lab.models.language_model import LanguageModel
 from lab.trace.events import StepTimed
@@ -57,31 +57,6 @@ def test_a_decode_step_reads_the_weights_and_the_cached_context(llama):
     assert work.flops == 2 * (3 * LAYER + HEAD) + 10 * 3 * 4 * 48
 
 
-def test_a_batch_reads_the_weights_once(llama):
-    """A chunk of a prompt, which needs no logits, beside the verification of two proposals."""
-    work = costs(llama, storage(llama)).of([Span(0, 4, keep=0), Span(6, 9, keep=3)])
-    assert work.bytes == 4 * (3 * LAYER + NORMS + HEAD) + (4 + 9) * SLOT
-    assert work.flops == 2 * (7 * 3 * LAYER + 3 * HEAD) + (1 + 2 + 3 + 4 + 7 + 8 + 9) * 3 * 4 * 48
-
-
-def test_a_pass_that_needs_no_logits_does_not_read_the_head(llama):
-    work = costs(llama, storage(llama)).of([Span(0, 4, keep=0), Span(0, 2, keep=0)])
-    assert work.bytes == 4 * (3 * LAYER + NORMS) + (4 + 2) * SLOT
-    assert work.flops == 2 * 6 * 3 * LAYER + (1 + 2 + 3 + 4 + 1 + 2) * 3 * 4 * 48
-
-
-def test_without_a_cache_only_weights_are_read(llama):
-    work = costs(llama, None).of([Span(0, 10, keep=1)])
-    assert work.bytes == llama.weight_bytes
-    assert work.flops == 2 * (10 * 3 * LAYER + HEAD) + 55 * 3 * 4 * 48
-
-
-def test_an_early_exit_reads_only_its_layers(llama):
-    work = costs(llama.first(1), storage(llama)).of([Span(9, 10, keep=1)])
-    assert work.bytes == 4 * (LAYER + 3 * 48 + HEAD) + 10 * SLOT // 3
-    assert work.flops == 2 * (LAYER + HEAD) + 10 * 4 * 48
-
-
 def test_weights_count_in_their_dtype_and_without_lookup_tables():
     tied = LanguageModel(tiny_models.random_model("llama", num_hidden_layers=3), "tied")
     untied = tiny_models.random_model("llama", num_hidden_layers=3, tie_word_embeddings=False)
@@ -94,17 +69,6 @@ def test_weights_count_in_their_dtype_and_without_lookup_tables():
     gpt2 = LanguageModel(tiny_models.random_model("gpt2"), "gpt2")
     positions = tiny_models.CONTEXT * 48
     assert gpt2.weight_bytes == 4 * (sum(weight.numel() for weight in gpt2.model.parameters()) - positions)
-
-
-@pytest.mark.parametrize("kv_format", FORMATS)
-@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
-def test_a_slot_counts_the_bytes_that_storage_allocates(architecture, kv_format):
-    model = LanguageModel(tiny_models.random_model(architecture), architecture)
-    kept = storage(model, kv_format, slots=5)
-    held = [sum(tensor.untyped_storage().nbytes() for tensor in layer.tensors) for layer in kept.layers]
-    assert kept.slot_bytes(model.layers) * 5 == sum(held)
-    assert kept.slot_bytes(1) * 5 == held[0]
-    assert kept.slot_bytes(model.layers) == bytes_per_token(kv_format, **shape(model))
 
 
 class Packed(torch.nn.Module):
@@ -172,24 +136,6 @@ def test_sharing_a_pass_saves_the_weights_and_nothing_else(llama, some, more):
     assert together == replace(apart, bytes=apart.bytes - llama.weight_bytes + 4 * HEAD * (not all(heads)))
 
 
-@given(SPANS, st.integers(1, 20))
-def test_more_tokens_and_longer_contexts_are_more_work(llama, spans, more):
-    passes = costs(llama, storage(llama))
-    (start, stop, keep), *others = spans
-    now = passes.of(spans)
-    for larger in (Span(start, stop + more, keep), Span(start + more, stop + more, keep)):
-        then = passes.of([larger, *others])
-        assert then.bytes > now.bytes
-        assert then.flops > now.flops
-
-
-@given(SPANS)
-def test_a_smaller_format_moves_fewer_bytes_for_the_same_flops(llama, spans):
-    auto, int8, int4 = (costs(llama, storage(llama, form)).of(spans) for form in ("auto", "int8", "int4"))
-    assert auto.bytes > int8.bytes > int4.bytes > llama.weight_bytes - 4 * HEAD
-    assert auto.flops == int8.flops == int4.flops
-
-
 # -- a real run ------------------------------------------------------------------------------------
 
 PROMPTS = ("The king had three daughters, and the king", "A fox", "Once upon a time, a fox")
@@ -242,12 +188,6 @@ def test_the_events_of_a_run_add_up_to_the_work_of_its_passes(monkeypatch, confi
     assert any(event.batch_sequences > 1 for event in told) == (together > 1)
 
 
-def test_a_run_records_the_limits_of_its_device():
-    limits = limits_of(tiny_models.engine("llama").generate("A fox", sampling=SamplingParams(max_tokens=3)).started)
-    assert limits.bytes_per_second > 1e8
-    assert limits.flops_per_second > 1e8
-
-
 def mixture() -> LanguageModel:
     tiny = {"vocab_size": 257, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
     config = MixtralConfig(**tiny, num_attention_heads=2, num_key_value_heads=1, sliding_window=None)
@@ -259,11 +199,3 @@ def test_work_of_a_mixture_of_experts_is_not_counted():
     assert run.reason != "error"
     assert limits_of(run.started) is None
     assert run.metrics.limit_share is None
-
-
-@pytest.mark.parametrize(("speculative", "counted"), [("draft", False), ("ngram", True)])
-def test_a_mixture_of_experts_that_does_not_draft_hinders_no_counting(llama, speculative, counted):
-    engine = new_engine(llama, tiny_models.tokenizer(), mixture())
-    run = engine.generate("A fox", EngineConfig(speculative=speculative), SamplingParams(max_tokens=3))
-    assert run.reason != "error"
-    assert (limits_of(run.started) is not None) == counted

@@ -388,7 +388,7 @@ def change_the_weights(lab: Engine) -> None:
     [
         need_the_memory,
         change_the_weights,
-        lambda lab: lab._cores._drop_idle(),
+        lambda lab: lab._cores._drop(lab._cores._idle()),
         lambda lab: lab._cores.abort_all(),
         lambda lab: next(iter(lab._cores)).target.close(),
     ],

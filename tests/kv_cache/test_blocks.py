@@ -323,87 +323,6 @@ def test_a_copy_that_fails_changes_neither_table_nor_pool():
     assert pool.occupancy().live == 0
 
 
-@pytest.mark.parametrize("by_prefix", [True, False])
-def test_shared_blocks_are_not_hashed_again(monkeypatch, by_prefix):
-    """Otherwise a long document would be hashed again for every request that begins with it."""
-    pool, tokens = BlockPool(num_blocks=12, block_size=2), list(range(9))
-    first, second = tables_of(pool, 2)
-    fill(first, tokens[:7])
-    if by_prefix:
-        second.attach_cached_blocks(pool.find_cached_prefix(tokens[:7], ROOT), 0)
-    else:
-        second.fork_from(first, 6)
-    hashed, digest = [], prefix_module.digest
-    monkeypatch.setattr(prefix_module, "digest", lambda *link: hashed.append(link[1]) or digest(*link))
-    fill(second, tokens)
-    assert hashed == [(6, 7)]
-    assert found(pool, tokens) == list(second.blocks[:4])
-
-
-@pytest.mark.parametrize("length", [1, 2, 3])
-def test_a_continuation_from_within_a_text_stores_blocks_of_its_own(length):
-    """Even if the other text goes on for some blocks: those are not found for this one."""
-    pool = BlockPool(num_blocks=8, block_size=2)
-    first, second = tables_of(pool, 2)
-    tokens = [1, 1, 2, 2, 3, 3]
-    fill(first, tokens)
-    second.fork_from(first, length)
-    other = [*tokens[:length], *[7] * (6 - length)]
-    fill(second, other)
-    for table, text in ((first, tokens), (second, other)):
-        assert found(pool, [*text, 9]) == list(table.blocks)
-
-
-def test_a_released_table_begins_anew():
-    pool = BlockPool(num_blocks=4, block_size=2)
-    (table,) = tables_of(pool, 1)
-    for tokens in ([1, 1, 2, 2], [5, 5, 6, 6]):
-        fill(table, tokens)
-        assert found(pool, [*tokens, 9]) == list(table.blocks)
-        table.release()
-        assert (table.length, table.capacity) == (0, 0)
-
-
-def test_contiguous_tables_need_adjacent_blocks():
-    pool = BlockPool(num_blocks=5, block_size=1)
-    assert leave_behind(pool, [1]) == [0]  # a cached block is not among those that they can have
-    tables = [BlockTable(pool, owner, ignore, paged=False) for owner in range(4)]
-    for table in tables:
-        table.allocate_slots(1)
-    tables[0].release()
-    tables[2].release()
-    scattered = BlockTable(pool, 9, ignore, paged=False)
-    with pytest.raises(PoolExhaustedError, match=r"2 cache blocks side by side are needed and 2 of 5 are free"):
-        scattered.allocate_slots(2)
-    paged = BlockTable(pool, 9, ignore, paged=True)
-    paged.allocate_slots(2)
-    assert sorted(paged.blocks) == [1, 3]
-    paged.release()
-    tables[3].release()
-    scattered.allocate_slots(2)  # behind the one that lies alone
-    assert list(scattered.blocks) == [3, 4]
-
-
-def test_a_contiguous_table_never_grows():
-    pool = BlockPool(num_blocks=4, block_size=2)
-    table = BlockTable(pool, 0, ignore, paged=False)
-    table.allocate_slots(3)
-    table.allocate_slots(4)  # which it has room for
-    with pytest.raises(AssertionError, match="reserved once"):
-        table.allocate_slots(5)
-    assert list(table.blocks) == [0, 1]
-
-
-def test_only_a_held_block_can_be_given_back_or_shared():
-    pool = BlockPool(num_blocks=1, block_size=1)
-    (block,) = pool.allocate(1, ignore)
-    pool.free(block)
-    with pytest.raises(AssertionError, match="no table has it"):
-        pool.free(block)
-    with pytest.raises(AssertionError, match="nothing in it to share"):
-        pool.share(block)
-
-
 def test_each_block_of_a_long_prefix_is_compared_once(monkeypatch):
     """Otherwise a long document would be compared as often as it has blocks, in every step that a request waits."""
     pool, root, tokens = BlockPool(40, 2), Prefix.root("models"), list(range(61))
@@ -427,55 +346,6 @@ def evicted(pool: BlockPool, count: int) -> list[int]:
     return gone
 
 
-def test_free_blocks_go_before_cached_ones_and_a_tail_before_its_prefix():
-    pool = BlockPool(num_blocks=6, block_size=2)
-    old = leave_behind(pool, [1, 1, 2, 2, 3])  # two full blocks and a partial one
-    new = leave_behind(pool, [5, 5, 6, 6])
-    assert pool.occupancy() == (2, 4, 0)
-    assert evicted(pool, 2) == []  # the free ones first
-    assert evicted(pool, 3) == [old[1], old[0], new[1]]
-
-
-@pytest.mark.parametrize(("eviction", "outlives"), [("lru", "passing"), ("priority", "pinned")])
-def test_priority_outranks_recency(eviction, outlives):
-    pool = BlockPool(num_blocks=4, block_size=2, eviction=eviction)
-    blocks = {"pinned": leave_behind(pool, [1, 1, 2, 2], priority=9), "passing": leave_behind(pool, [3, 3, 4, 4])}
-    assert evicted(pool, 2) not in (blocks[outlives], blocks[outlives][::-1])
-
-
-@pytest.mark.parametrize("adopted", [False, True])
-def test_adopting_a_block_raises_its_priority_and_finding_it_does_not(adopted):
-    """A found block may be one for a request that is not admitted."""
-    pool = BlockPool(num_blocks=4, block_size=2, eviction="priority")
-    first, second = leave_behind(pool, [1, 1]), leave_behind(pool, [3, 3])
-    for tokens, priority in (([1, 1, 9], 9), ([3, 3, 9], 0)):  # the second is then the more recent one
-        blocks = pool.find_cached_prefix(tokens, ROOT)
-        if adopted:
-            (table,) = tables_of(pool, 1)
-            table.attach_cached_blocks(blocks, priority)
-            table.release()
-    assert evicted(pool, 3)[0] == (second if adopted else first)[0]
-
-
-@pytest.mark.parametrize("live", [True, False])
-def test_storing_a_prefix_again_raises_the_priority_of_the_block_that_holds_it(live):
-    """Two sequences that computed the same text at once: only the first one's block can be found."""
-    pool = BlockPool(num_blocks=4, block_size=2, eviction="priority")
-    held, again = tables_of(pool, 2)
-    again.allocate_slots(4)
-    fill(held, [1, 1])
-    (block,) = found(pool, [1, 1, 9])
-    if not live:
-        held.release()
-    fill(again, [1, 1, 2, 2], priority=9).release()
-    if live:
-        held.release()
-    (passing,) = leave_behind(pool, [3, 3], priority=5)
-    assert evicted(pool, 2) == [passing]  # after the free one
-    assert len(kept := found(pool, [1, 1, 2, 2, 9])) == 2
-    assert kept[0] == block
-
-
 def test_eviction_does_not_scan_all_cached_blocks():
     """With many blocks and few priorities, only the priorities are compared."""
     compared = []
@@ -491,3 +361,23 @@ def test_eviction_does_not_scan_all_cached_blocks():
     compared.clear()
     assert evicted(pool, 150) == [*range(0, 300, 3), *range(1, 150, 3)]
     assert len(compared) <= 150 * 3
+
+
+def test_contiguous_tables_need_adjacent_blocks():
+    pool = BlockPool(num_blocks=5, block_size=1)
+    assert leave_behind(pool, [1]) == [0]  # a cached block is not among those that they can have
+    tables = [BlockTable(pool, owner, ignore, paged=False) for owner in range(4)]
+    for table in tables:
+        table.allocate_slots(1)
+    tables[0].release()
+    tables[2].release()
+    scattered = BlockTable(pool, 9, ignore, paged=False)
+    with pytest.raises(PoolExhaustedError, match=r"2 cache blocks side by side are needed and 2 of 5 are free"):
+        scattered.allocate_slots(2)
+    paged = BlockTable(pool, 9, ignore, paged=True)
+    paged.allocate_slots(2)
+    assert sorted(paged.blocks) == [1, 3]
+    paged.release()
+    tables[3].release()
+    scattered.allocate_slots(2)  # behind the one that lies alone
+    assert list(scattered.blocks) == [3, 4]

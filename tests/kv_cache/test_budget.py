@@ -1,19 +1,24 @@
-"""The memory for caches, and how many blocks it holds."""
+"""The memory for caches, how many blocks it holds, and a cache shared by target and draft."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
 
-from lab.config import EngineConfig
+from lab.config import EngineConfig, SamplingParams
 from lab.engine import memory_budget as module
 from lab.engine.memory_budget import Budget
 from lab.errors import ConfigError
+from lab.kv_cache.kv_cache import KVCache
 from lab.models.language_model import LanguageModel
+from lab.trace.events import Prefilled
 from tests import tiny_models
 
 TARGET_BYTES, DRAFT_BYTES = 3 * 2 * 2 * 12 * 4, 2 * 2 * 12 * 4
 """Of a token: layers x heads x a key and a value x numbers x bytes."""
+SMALL = EngineConfig(paged=True, block_size=4, num_blocks=3)
 
 
 @pytest.fixture(scope="module")
@@ -36,16 +41,6 @@ def test_caches_leave_a_gpu_memory_for_a_step(monkeypatch, free, for_caches):
     assert module._for_caches(torch.device("cuda")) == for_caches * 2**20
 
 
-def test_what_is_left_is_looked_at_where_it_matters(pair, monkeypatch):
-    free = [199]
-    monkeypatch.setattr(module, "free_bytes", lambda device: free[0])
-    assert Budget(*pair).leaves_enough
-    monkeypatch.setattr(module, "LEFT_BYTES", {"cpu": 200})
-    assert not Budget(*pair).leaves_enough
-    free[0] = 200
-    assert Budget(*pair).leaves_enough
-
-
 def test_blocks_have_room_for_the_keys_and_values_of_both_models(pair):
     budget = Budget(*pair, limit=10 * 16 * (TARGET_BYTES + DRAFT_BYTES))
     assert budget.cache_config(EngineConfig()).num_blocks == 10
@@ -61,12 +56,39 @@ def test_a_pool_has_at_least_a_block_and_at_most_eight_contexts(pair):
     )  # 320 tokens are 6.7
 
 
-def test_without_a_cache_there_are_no_blocks_whatever_is_asked_for(pair):
-    assert Budget(*pair).cache_config(EngineConfig(kv_cache=False, num_blocks=7)).num_blocks == 0
-
-
 def test_a_token_takes_bytes_of_the_draft_where_it_drafts(pair):
     budget = Budget(*pair)
     assert budget.token_bytes(EngineConfig(speculative="draft")) == TARGET_BYTES + DRAFT_BYTES
     assert budget.token_bytes(EngineConfig()) == budget.token_bytes(EngineConfig(speculative="ngram")) == TARGET_BYTES
     assert budget.token_bytes(EngineConfig(kv_cache=False, speculative="draft")) == 0
+
+
+# -- a cache of that size, shared by target and draft ------------------------------------------------
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+def test_a_block_is_copied_whole_and_for_both_models(pair, kv_dtype):
+    made = KVCache(Budget(*pair).cache_config(replace(SMALL, kv_dtype=kv_dtype)), *pair)
+    held = [tensor for storage in (made.target, made.draft) for layer in storage.layers for tensor in layer.tensors]
+    for tensor in held:
+        tensor.copy_(torch.arange(12).view(12, *[1] * (tensor.dim() - 1)).expand_as(tensor))
+    made.copy_block(2, 0)
+    for tensor in held:
+        assert [int(slot.unique()) for slot in tensor] == [8, 9, 10, 11, *range(4, 12)]
+
+
+@pytest.mark.parametrize(("eviction", "found"), [("lru", 0), ("priority", 20)])
+def test_blocks_are_evicted_as_the_request_asks(eviction, found):
+    """The older prefix has the higher priority; a third prompt needs the room of one of them."""
+    lab = tiny_models.engine()
+
+    def cached(prompt: str, priority: int) -> int:
+        how = {"num_blocks": 16, "enable_prefix_caching": True, "eviction": eviction, "cache_priority": priority}
+        config = replace(SMALL, **how)
+        run = lab.generate(prompt, config, SamplingParams(max_tokens=1))
+        return next(event.cached_tokens for event in run.events if isinstance(event, Prefilled))
+
+    cached("a" * 21, 5)
+    cached("b" * 21, 0)
+    cached("c" * 44, 0)
+    assert cached("a" * 21, 5) == found

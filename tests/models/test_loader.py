@@ -272,7 +272,7 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
 )
 def test_wrong_arguments_are_refused_before_anything_is_loaded(monkeypatch, arguments: dict, word: str) -> None:
     called: list[object] = []
-    monkeypatch.setattr("lab.load.load_model", lambda where, **_: called.append(where))
+    monkeypatch.setattr("lab.models.loader.load_model", lambda where, **_: called.append(where))
     with pytest.raises(LabError) as refused:
         load_engine(**arguments, device="cpu")
     assert word in str(refused.value)

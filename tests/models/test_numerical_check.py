@@ -137,6 +137,7 @@ LONG_ROPE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "more"),
     [

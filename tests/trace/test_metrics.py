@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.trace.events import Bonus, Committed, Judged, Prefilled, Proposed, Recovered, RunStarted, StepTimed
+from lab.trace.events import Bonus, Committed, Judged, Proposed, Recovered, RunStarted, StepTimed
 from lab.trace.metrics import measure
 
 
@@ -76,35 +76,9 @@ def test_a_run_that_has_just_begun_has_no_rates():
         assert metrics.acceptance_by_position == ()
 
 
-def test_the_first_round_counts_whatever_its_number():
-    events = list(proposal(-1, 0, accepted=True))
-    assert measure(events).mean_acceptance_length == 2
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_there_are_as_many_positions_as_proposals_in_the_longest_round(count):
-    events = [event for position in range(count) for event in proposal(1, position, accepted=True)]
-    assert measure(events).acceptance_by_position == (1.0,) * count
-
-
-def test_tokens_less_than_a_millisecond_apart_have_a_rate():
-    assert measure([commit(10, 0, "plain"), commit(10.5, 1, "plain")]).tokens_per_second == pytest.approx(2000)
-
-
 def test_the_most_bytes_of_any_step_count():
     metrics = measure([timed(10, 5, "prefill", 200, 90), timed(20, 1, "decode", 100, 50)])
     assert (metrics.kv_reserved_bytes, metrics.kv_used_bytes, metrics.peak_memory_bytes) == (200, 90, 1005)
-
-
-def test_a_run_without_a_cache_holds_no_bytes_of_one():
-    metrics = measure([timed(10, 0, "prefill", 0, 0)])
-    assert (metrics.kv_reserved_bytes, metrics.kv_used_bytes) == (0, 0)
-
-
-def test_cached_prompt_tokens_are_those_of_the_prefill():
-    assert measure(EVENTS).cached_prompt_tokens == 0
-    found = Prefilled(t_ms=9, tokens=61, cached_tokens=48)
-    assert measure([found, *EVENTS]).cached_prompt_tokens == 48
 
 
 def test_the_share_of_the_limit_is_the_median_after_the_prefill():

@@ -39,30 +39,3 @@ def test_what_a_reader_works_out_is_what_was_decided(numbers: tuple[float, float
     assert found.u != found.chance
     assert found.product == pytest.approx(found.u * found.q, rel=0.005)
     assert found.ratio == pytest.approx(found.p / found.q, rel=0.005)
-
-
-@pytest.mark.parametrize(
-    ("p", "q", "u", "shown"),
-    [
-        (0.4, 0.5, 0.2, RoundedVerdict(3, p=0.4, q=0.5, u=0.2, product=0.1, ratio=0.8)),
-        (0.3, 0.1, 0.99995, RoundedVerdict(5, p=0.3, q=0.1, u=0.99995, product=0.099995, ratio=3.0)),
-        # Three digits would make 0.844 times 0.541 less than 0.457, and four the two sides equal.
-        (0.45661, 0.54083, 0.84433, RoundedVerdict(5, p=0.45661, q=0.54083, u=0.84433, product=0.45664, ratio=0.84428)),
-        # The most that a float has.
-        (
-            0.123456789012345,
-            1.0,
-            0.123456789012344,
-            RoundedVerdict(
-                15, 0.123456789012345, 1.0, 0.123456789012344, product=0.123456789012344, ratio=0.123456789012345
-            ),
-        ),
-    ],
-)
-def test_there_are_three_digits_or_as_many_as_it_takes(p: float, q: float, u: float, shown: RoundedVerdict) -> None:
-    assert judged(p, q, u) == shown
-
-
-def test_a_verdict_on_two_equal_numbers_has_three_digits() -> None:
-    assert judged(0.2, 0.4, 0.5) == RoundedVerdict(3, p=0.2, q=0.4, u=0.5, product=0.2, ratio=0.5)
-    assert judged(0.0, 0.4, 0.0).product == 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lab.util import cgroup, device_memory
-from lab.util.device_memory import CAPTURING, SAMPLES_PER_SECOND, free_bytes, memory_in_use
+from lab.util.device_memory import CAPTURING, free_bytes, memory_in_use
 
 FILES = "anon 500\nactive_file 20\ninactive_file 3\n"
 """A group's memory.stat: 23 bytes can be given up."""
@@ -84,14 +84,3 @@ def test_memory_of_several_gpus_is_added_up_anew_for_each_run(monkeypatch):
     for first, second in ((700, 30), (50, 3), (60, 3)):
         peaks.update({0: first, 1: second})
         assert memory_in_use({torch.device("cuda", 0), torch.device("cuda", 1)}) == first + second
-
-
-def test_process_memory_is_read_only_a_few_times_a_second(monkeypatch):
-    now, looks = [1000.0], []
-    monkeypatch.setattr(device_memory.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(device_memory, "_process", lambda pid: looks.append(pid) or device_memory.psutil.Process(pid))
-    device_memory._resident.cache_clear()
-    for step in range(100):  # one second of steps
-        now[0] = 1000 + step / 100
-        assert memory_in_use({torch.device("cpu")}) > 0
-    assert len(looks) == SAMPLES_PER_SECOND

@@ -149,49 +149,39 @@ def test_only_requests_to_this_machine_bypass_the_proxy() -> None:
     assert nobody == {"no_proxy": "*"}
 
 
-def test_a_server_that_others_can_reach_is_not_private() -> None:
-    assert is_private(read_options([], {}), {})
-    for arguments, environment in (
-        (["--host", "0.0.0.0"], {}),
-        (["--share"], {}),
-        ([], {"SPACE_ID": "somebody/lab"}),
-        ([], {"GRADIO_SERVER_NAME": "192.168.1.7"}),
-        (["--allowed-hosts", "lab.example.org"], {}),
-    ):
-        assert not is_private(read_options(arguments, environment), environment)
-    assert known_hosts(read_options([], {}), {"SPACE_ID": "somebody/lab"}) is None, "a Space has a name of its own"
-
-
 @pytest.mark.parametrize(
-    ("arguments", "known"),
+    ("arguments", "environment", "known"),
     [
-        ([], LOOPBACK),
-        (["--allowed-hosts", "lab.example.org"], (*LOOPBACK, "lab.example.org")),
-        (["--host", "192.168.1.7", "--allowed-hosts", "a.example,b.example"],
-         (*LOOPBACK, "192.168.1.7", "a.example", "b.example")),
-        (["--host", "0.0.0.0"], None),
-        (["--share"], None),
-        (["--share", "--allowed-hosts", "lab.example.org"], None),  # nobody knows the public link's name beforehand
+        ([], {}, LOOPBACK),
+        (["--allowed-hosts", "lab.example.org"], {}, (*LOOPBACK, "lab.example.org")),
+        (["--host", "10.0.0.7", "--allowed-hosts", "a.example,::2"], {}, (*LOOPBACK, "10.0.0.7", "a.example", "::2")),
+        (["--host", "0.0.0.0"], {}, None),
+        (["--share"], {}, None),
+        (["--share", "--allowed-hosts", "lab.example.org"], {}, None),  # nobody knows the public link's name beforehand
+        ([], {"SPACE_ID": "somebody/lab"}, None),  # which has a name of its own
+        ([], {"GRADIO_SERVER_NAME": "10.0.0.7"}, None),
     ],
-)  # fmt: skip
-def test_the_server_answers_to_the_names_that_it_was_told(arguments: list[str], known: tuple[str, ...] | None) -> None:
-    assert known_hosts(read_options(arguments, {}), {}) == known
+)
+def test_the_server_answers_to_the_names_that_it_was_told_and_is_private_where_there_are_none(
+    arguments: list[str], environment: dict[str, str], known: tuple[str, ...] | None
+) -> None:
+    options = read_options(arguments, environment)
+    assert known_hosts(options, environment) == known
+    assert is_private(options, environment) == (known == LOOPBACK)
 
 
 def test_a_librarys_variable_that_is_empty_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a container's often are. OpenMP would complain and take every core, the hub's library would report usage, and
     Gradio would fail at a number."""
     names = ("OMP_NUM_THREADS", "HF_HUB_DISABLE_TELEMETRY", "GRADIO_ANALYTICS_ENABLED", "GRADIO_ANALYTICS_MAX_EVENTS")
+    without = ("GRADIO_SERVER_PORT", "GRADIO_NUM_PORTS")  # which the lab has no value of its own for
     for chosen in ("", "7"):
-        for name in names:
+        for name in (*names, *without):
             monkeypatch.setenv(name, chosen)
         runpy.run_path(str(ROOT / "app.py"))
-        found = [os.environ[name] for name in names]
+        found = [os.environ.get(name) for name in names]
         assert all(found) if not chosen else found == ["7"] * len(names)
-    for name in ("GRADIO_SERVER_PORT", "GRADIO_NUM_PORTS"):  # which the lab has no value of its own for
-        monkeypatch.setenv(name, "")
-        runpy.run_path(str(ROOT / "app.py"))
-        assert name not in os.environ
+        assert [os.environ.get(name) for name in without] == [chosen or None] * 2
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--port", "none"]])

@@ -103,25 +103,6 @@ def test_a_caller_who_leaves_while_waiting_never_reaches_the_engine() -> None:
         complete(leave())
 
 
-def test_leaving_cancels_every_call_even_as_calls_finish() -> None:
-    some, ended = programs(), []
-
-    class Answered(threading.Event):
-        """Of a call that ends, as in another thread, the moment it is told to stop."""
-
-        def set(self) -> None:
-            ended.append(self)
-            jobs.discard(next((job for job in jobs if job.cancelled is self), None))
-
-    class Called:
-        def __init__(self) -> None:
-            self.cancelled = Answered()
-
-    jobs = some._jobs["a"] = {Called() for _ in range(3)}
-    some.leave(caller("a"))
-    assert len(ended) == 3
-
-
 def test_a_waiting_caller_is_told_each_change_once_and_no_status_is_kept() -> None:
     said: list[str] = []
 

@@ -10,12 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import gradio as gr
@@ -27,8 +25,7 @@ from lab import EngineConfig, Run, SamplingParams, load_engine
 from lab.errors import LabError, PromptError
 from lab.registry import EMBEDDED
 from lab.trace.events import Finished, StepTimed
-from tests.api.calls import call
-from tests.browser.conftest import ROOT, started
+from tests.browser.conftest import ROOT
 from tests.visualize.lending import lending
 from tests.waiting import until
 from visualize.jobs import zerogpu as zero
@@ -232,17 +229,20 @@ for name in ("is_available", "device_count", "init"):
 )
 """Once such a build is asked for devices, no forked process can use one."""
 BORROWS = (
-    BUILT_FOR_CUDA
+    GUARDED
     + """
 import threading
-import spaces, spaces.zero.torch
+import app
+import spaces.zero.torch
 spaces.zero.torch.init = spaces.zero.torch.move = lambda *_, **__: None  # there is no GPU to move tensors to
-import gradio
 from lab import EngineConfig, LabError, Run, SamplingParams
+from lab.registry import Engines
 from visualize.jobs import zerogpu as zero
+from visualize.jobs.job_queue import JobQueue
+from visualize.prometheus import EngineMetrics
 
-with gradio.Blocks() as pages:
-    gradio.Markdown("")
+queue, engines = JobQueue(), Engines(device="cpu")
+pages = app.build(engines, engines, queue, borrowed=EngineMetrics(queue), told={})
 pages.launch(prevent_thread_lock=True, quiet=True)
 borrowed = zero.borrowing(lambda pair: None, lambda model: lambda *event: None)("matched")
 def events(prompt, cancelled):
@@ -264,20 +264,7 @@ pages.close()
 )
 
 
-def test_a_zerogpu_space_starts_without_touching_the_gpu_and_reports(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(GUARDED)
-    log = tmp_path / "log.txt"
-    with lending() as lender, started(log, **lender.variables, PYTHONPATH=str(tmp_path)) as (address, _):
-        with urllib.request.urlopen(f"{address}/health", timeout=10) as answer:
-            assert answer.status == 200
-        event, answer = call(address, "run", {"prompt": "A fox", "max_tokens": 3})
-        assert event == "complete"
-        assert '\\"device\\": \\"cpu\\"' in answer
-    assert lender.asked == ["/startup-report"]
-    assert "Traceback" not in log.read_text(), log.read_text()
-
-
-def test_a_space_lends_a_gpu_and_what_goes_wrong_there_or_before_is_told_in_its_words() -> None:
+def test_a_space_is_built_without_touching_the_gpu_lends_one_and_says_what_goes_wrong_in_its_words() -> None:
     """In a process that ``spaces`` forks: of an error that is raised there, it tells the class's name alone."""
     text = zero._engine("matched").generate("A fox", CONFIG, SamplingParams(max_tokens=8, seed=1)).text.strip()
     with lending("lends", "lends", "refuses", "waits") as lender:

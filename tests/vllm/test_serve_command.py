@@ -22,7 +22,6 @@ from lab.vllm.serve_command import (
     fewest_gpus,
     holds,
     left_behind,
-    own_limit,
     serve_command,
     sharded,
     splits,
@@ -161,18 +160,6 @@ def test_the_token_budget_must_cover_every_sequence() -> None:
     assert "batched" not in serve_command(PAGED, "a/b", max_num_seqs=2049, limit=8192)
     draft = serve_command(replace(PAGED, speculative="draft"), "a/b", "c/d", max_num_seqs=2049)
     assert "--max-num-batched-tokens 12294" in draft, "4 guesses, the last token, and a place for the draft"
-
-
-def test_vllms_own_limit_depends_on_the_gpu() -> None:
-    assert [own_limit(gib * GiB) for gib in (16, 69, 70, 141, 160, 192)] == [2048, 2048, 8192, 8192, 16384, 16384]
-    assert own_limit(80 * GiB, a100=True) == 2048
-
-
-def test_a_step_must_hold_more_than_a_drafts_guesses() -> None:
-    for speculative in "draft", "ngram":
-        config = replace(PAGED, speculative=speculative, num_speculative_tokens=5)
-        assert "--max-num-batched-tokens 6" in serve_command(config, "a/b", "c/d", max_num_batched_tokens=6)
-    assert "--max-num-batched-tokens 5" in serve_command(config, "a/b", max_num_batched_tokens=5), "lookup makes none"
 
 
 @given(

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -83,7 +82,8 @@ class Job(QueuedJob):
 
 
 class Programs:
-    """The functions. Their runs wait in ``queue`` with those of the pages, and end when their caller leaves.
+    """The functions. Their runs wait in ``queue`` with those of the pages, and end when their caller leaves. All is
+    called in the server's event loop.
 
     Args:
         told: by caller, what each waits for: filled here.
@@ -92,29 +92,24 @@ class Programs:
     def __init__(self, load: Load, queue: JobQueue, told: dict[str | None, str]) -> None:
         self._load, self._queue, self._told = load, queue, told
         self._jobs: dict[str | None, set[Job]] = {}
-        self._lock = threading.Lock()  # over them: Gradio tells of who has left in a thread
 
     def leave(self, request: gr.Request) -> None:
         """A caller has gone."""
-        with self._lock:
-            jobs = list(self._jobs.get(client_of(request), ()))
-        for job in jobs:
+        for job in self._jobs.get(client_of(request), ()):
             job.cancelled.set()
 
     async def _answer(self, request: gr.Request, do: Callable[[Job], JsonResult]) -> JsonResult:
         job = Job(self._queue, self._load, do)
-        with self._lock:
-            mine = self._jobs.setdefault(who := client_of(request), set())
-            mine.add(job)
+        mine = self._jobs.setdefault(who := client_of(request), set())
+        mine.add(job)
         try:
             return await job.finished(lambda status: self._report(who, status))
         finally:
             job.cancelled.set()
-            with self._lock:
-                mine.discard(job)
-                if not mine:
-                    del self._jobs[who]
-                    self._told.pop(who, None)
+            mine.discard(job)
+            if not mine:
+                del self._jobs[who]
+                self._told.pop(who, None)
 
     def _report(self, who: str | None, status: str) -> None:
         """To those who listen to progress, as Gradio's own client and MCP do (which hears of steps only), and to those

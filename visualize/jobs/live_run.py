@@ -13,7 +13,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from lab.engine.engine import Engine
 from lab.trace.events import Event
 from visualize.jobs.job_queue import TICK, JobQueue, Load, QueuedJob, before_yours
 from visualize.jobs.reducer_process import ReducerClient
@@ -175,13 +174,9 @@ class LiveRun(LiveJob):
         prompt = bounded(settings.prompt)
         sampling = settings.sampling()
         engine = self.engine(settings.models())
-        config = settings.engine_config(num_blocks=_num_blocks(engine, settings))
+        blocks = settings.blocks  # few enough for each to be seen, but no more than fit in memory
+        blocks = blocks and min(blocks, engine.default_num_blocks(settings.engine_config()))
+        config = settings.engine_config(num_blocks=blocks)
         self.compile(engine, [config])
         if not self.cancelled.is_set():
             yield from engine.stream(prompt, config, sampling, cancelled=self.cancelled)
-
-
-def _num_blocks(engine: Engine, settings: Settings) -> int | None:
-    """Blocks in the pool: the number set, few enough for each to be seen, but no more than fit in memory."""
-    blocks = settings.blocks
-    return blocks and min(blocks, engine.default_num_blocks(settings.engine_config()))

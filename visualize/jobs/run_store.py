@@ -71,19 +71,15 @@ _turn = threading.Lock()
 _waiting = threading.BoundedSemaphore(MOST_WAITING)
 
 
-class BusyError(LabError):
-    """Too many files at once."""
-
-
 @contextmanager
 def _in_turn() -> Iterator[None]:
     """One file is read, or written, at a time: a large one is seconds of Python, in which everybody else waits. Raises
-    BusyError after ``PATIENCE_S``, or if too many wait."""
+    LabError after ``PATIENCE_S``, or if too many wait."""
     if not _waiting.acquire(blocking=False):
-        raise BusyError(BUSY)
+        raise LabError(BUSY)
     try:
         if not _turn.acquire(timeout=PATIENCE_S):
-            raise BusyError(BUSY)
+            raise LabError(BUSY)
         try:
             yield
         finally:
@@ -124,13 +120,13 @@ class RunStore:
             before = {id: kept for id, kept in self._runs.pop(visitor, {}).items() if kept.events}
             runs = before | {id: StoredRun(events, file_bytes)}
             self._runs[visitor] = dict(list(runs.items())[-2:])
-            sizes = {who: self._size(runs) for who, runs in self._runs.items()}
+            sizes = {
+                who: sum(max(AN_EVENT * self._kind.count(events), 2 * read) for events, read in runs.values())
+                for who, runs in self._runs.items()
+            }
             while len(sizes) > 1 and (len(sizes) > MOST_VISITORS or sum(sizes.values()) > MOST_KEPT):
                 sizes.pop(first := next(iter(sizes)))
                 del self._runs[first]
-
-    def _size(self, runs: Mapping[str, StoredRun]) -> int:
-        return sum(max(AN_EVENT * self._kind.count(events), 2 * read) for events, read in runs.values())
 
     def clear(self, visitor: str | None) -> None:
         """Forget the runs of a visitor."""

@@ -125,6 +125,8 @@ class BlockMap:
             case BlockAllocated() | BlockShared() | BlockCopied():
                 self._add(owner, event)
             case BlockStored():
+                if event.block not in self.owners:
+                    raise KeyError(event.block)  # the events contradict each other
                 self._stored.add(event.block)
                 self._changed.add(event.block)
             case BlockEvicted():

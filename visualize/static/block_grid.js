@@ -35,7 +35,8 @@ export class BlockGrid {
 
   /** As many squares as there are blocks, as large as there is room for. */
   lay(count) {
-    this.squares = Array.from({ length: count }, (_, block) => make("i", { className: "square free", dataset: { block } }));
+    const square = (block) => make("i", { className: "square free", dataset: { block } });
+    this.squares = Array.from({ length: count }, (_, block) => square(block));
     this.drawn = this.squares.map(() => "");
     this.root.replaceChildren(...this.squares);
     this.root.ariaDescription = null;
@@ -94,7 +95,8 @@ export class BlockGrid {
     const whose = others ? "others" : shared ? "shared" : owners.length ? own : fill ? "freed" : "";
     const more = `${stored ? " stored" : ""}${owners.includes(this.chosen) ? " chosen" : ""}`;
     square.className = `square ${state} ${whose}${more}`;
-    square.textContent = this.alone ? "" : shared ? `${roomy(this.side, owners.length) ? "×" : ""}${owners.length}` : (owners[0] ?? "");
+    const times = roomy(this.side, owners.length) ? "×" : "";
+    square.textContent = this.alone ? "" : shared ? `${times}${owners.length}` : (owners[0] ?? "");
     square.style = `--part: ${this.#share(others ? this.size : fill)}; --vain: ${this.#share(vain ? fill + vain : 0)}`;
     square.dataset.mark = mark;
   }
@@ -134,5 +136,5 @@ function holdings({ state = [], owners = [] }, alone) {
 
 function flash(square, mark) {
   const colour = getComputedStyle(square).getPropertyValue(`--${mark}`);
-  square.animate([{ outline: `3px solid ${colour}`, outlineOffset: "1px" }, { outline: "3px solid transparent", outlineOffset: "1px" }], FLASH);
+  square.animate({ outline: [`3px solid ${colour}`, "3px solid transparent"], outlineOffset: ["1px", "1px"] }, FLASH);
 }

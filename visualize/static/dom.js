@@ -56,6 +56,16 @@ export function fillReadout(card, [value, unit = "", was = "", more = ""]) {
   write(card.querySelector(".was"), was);
 }
 
+/** Put a tip below what it is about or, where there is no room, above it. ``centred`` over it, or from its left on; not
+    left of ``first``. */
+export function placeTip(tip, about, { centred = false, first = 8, gap = 6 } = {}) {
+  const [at, box] = [about.getBoundingClientRect(), tip.getBoundingClientRect()];
+  const left = centred ? at.left + (at.width - box.width) / 2 : at.left;
+  const below = at.bottom + gap + box.height < innerHeight;
+  tip.style.left = `${Math.max(first, Math.min(left, innerWidth - box.width - 8))}px`;
+  tip.style.top = `${below ? at.bottom + gap : at.top - box.height - gap}px`;
+}
+
 /** Whether a key is pressed with a modifier: then it is the browser's, or the system's. */
 export const modified = ({ ctrlKey, metaKey, altKey, shiftKey }) => ctrlKey || metaKey || altKey || shiftKey;
 
@@ -63,10 +73,26 @@ export const modified = ({ ctrlKey, metaKey, altKey, shiftKey }) => ctrlKey || m
 const OWN_KEYS = { checkbox: [" "], radio: [" ", "arrowleft", "arrowright"], range: ["arrowleft", "arrowright", "home", "end"] };
 
 /** Whether a key (in lower case) is for what has the focus, which uses it itself: then it is not meant for the page. */
-export function isForTarget({ target, defaultPrevented }, key) {
+function isForTarget({ target, defaultPrevented }, key) {
   if (defaultPrevented || target.closest("[contenteditable]")) return true;
   if (target.matches("button, summary")) return key === " ";
   return target.matches("input, textarea, select") && (OWN_KEYS[target.type]?.includes(key) ?? true);
+}
+
+/** Do what ``keys``, by key in lower case, ask for while ``part`` is shown and ``button`` works, unless what has the focus
+    uses the key itself. ``own``: what has no keys of its own. Each is told whether its key is held down. */
+export function onKeys(part, button, keys, own = null) {
+  document.addEventListener("keydown", (event) => {
+    const { target } = event;
+    const key = event.key?.toLowerCase(); // autofill sends events without a key
+    if (!keys[key] || !part.offsetParent || button.disabled || modified(event)) return;
+    if (target !== own && isForTarget(event, key)) return;
+    if (key !== "l" && target.closest(".rule, [role=region]")) return; // it scrolls
+    event.preventDefault();
+    keys[key](event.repeat);
+  });
+  // After a button was pressed with a pointer, the next key is meant for the run and not for the button.
+  document.addEventListener("click", ({ target, detail }) => detail && target.closest("#run, .transport button")?.blur());
 }
 
 /** To screen readers a chart is an image, labelled by the texts beside it, whatever they currently say. */

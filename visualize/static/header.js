@@ -2,7 +2,7 @@
 
 import { carrySettings, initialQuery, watchChanges, writeAddress } from "./address.js";
 import { look } from "./chart_panel.js";
-import { body, copy, make, store, stored, whenReady, within } from "./dom.js";
+import { body, copy, make, placeTip, store, stored, whenReady, within } from "./dom.js";
 import { fixGradio } from "./gradio.js";
 
 export function mount(element) {
@@ -104,8 +104,7 @@ export function mount(element) {
 
   // What a word on the page means (data-about) is shown to whoever points at it, taps it or comes to it by Tab; and so is
   // the whole of a text that is cut off.
-  const meaning = document.createElement("div");
-  Object.assign(meaning, { id: "meaning", className: "meaning", role: "tooltip", hidden: true });
+  const meaning = make("div", { id: "meaning", className: "meaning", role: "tooltip", hidden: true });
   body.append(meaning);
   let meant = null; // the word whose meaning is shown
   let meantAt; // its place: the browser tells late of a scroll that brought a word into view
@@ -128,11 +127,8 @@ export function mount(element) {
     const { about = word.textContent, more = "" } = word.dataset;
     meaning.textContent = `${about} ${more}`.trim();
     meaning.hidden = false;
-    const [at, box] = [word.getBoundingClientRect(), meaning.getBoundingClientRect()];
-    meantAt = at.top;
-    const below = at.bottom + 6 + box.height < innerHeight;
-    meaning.style.left = `${Math.max(8, Math.min(at.left, innerWidth - box.width - 8))}px`;
-    meaning.style.top = `${below ? at.bottom + 6 : at.top - box.height - 6}px`;
+    meantAt = word.getBoundingClientRect().top;
+    placeTip(meaning, word);
   }
   for (const how of ["pointerover", "focusin", "click"]) document.addEventListener(how, tellMeaning);
   document.addEventListener("focusout", hideMeaning, true);

@@ -1,7 +1,7 @@
 // The player of the stage.
 
 import { initialQuery, linkSelect, updateAddress } from "./address.js";
-import { isForTarget, modified, within } from "./dom.js";
+import { onKeys, within } from "./dom.js";
 
 /** What the stage shows, and what a workshop's presenter shows: between the stage and the workshop's bar. ``shown``: {run,
     at, number} of this page; ``guess``: [frame, place] of the draft token that is open, or null; ``led``: what a presenter
@@ -166,20 +166,12 @@ export function addPlayer(stage) {
   speed.addEventListener("change", () => stage.mode !== "playing" && stage.picture.frame?.finished && stage.sayNow(atTheEnd()));
 
   const KEYS = { " ": "play", arrowleft: "back", arrowright: "on", home: "first", end: "last", l: "loop" };
-  document.addEventListener("keydown", (event) => {
-    const { target } = event;
-    const key = event.key?.toLowerCase(); // autofill sends events without a key
-    const action = KEYS[key];
-    if (!action || !element.offsetParent || buttons.play.disabled || modified(event)) return;
-    if (target !== bar && isForTarget(event, key)) return;
-    if (action !== "loop" && target.closest(".rule")) return; // it scrolls
-    event.preventDefault();
-    if (!event.repeat || action === "back" || action === "on") actions[action]();
+  const keyed = (action) => (held) => {
+    if (!held || action === "back" || action === "on") actions[action]();
     leave();
-  });
-
-  // After a button was pressed with a pointer, the next key is meant for the run and not for the button.
-  document.addEventListener("click", ({ target, detail }) => detail && target.closest("#run, .transport button")?.blur());
+  };
+  const keys = Object.fromEntries(Object.entries(KEYS).map(([key, action]) => [key, keyed(action)]));
+  onKeys(element, buttons.play, keys, bar);
 
   function drawControls() {
     const { frame, last, at, steps } = stage.picture;

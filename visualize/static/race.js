@@ -1,6 +1,6 @@
 // The race: recorded runs on one clock, drawn in the browser.
 
-import { calm, isForTarget, make, modified } from "./dom.js";
+import { calm, make, onKeys } from "./dom.js";
 
 const LINE = 20; // pixels; compare.css
 const LONG_ENOUGH = 8000; // milliseconds
@@ -19,15 +19,7 @@ export class Race {
     this.at = this.ms = 0;
     this.play.onclick = () => (this.running ? this.leave() : this.start());
     const keys = { " ": () => this.play.onclick(), home: () => this.put(0), end: () => this.put(this.ms) };
-    document.addEventListener("keydown", (event) => {
-      const key = event.key?.toLowerCase(); // autofill sends events without a key
-      const act = keys[key];
-      if (!act || this.play.disabled || !root.offsetParent || modified(event) || isForTarget(event, key)) return;
-      if (event.target.closest("[role=region]")) return; // it scrolls
-      event.preventDefault();
-      if (!event.repeat) act();
-    });
-    document.addEventListener("click", ({ target, detail }) => detail && target.closest("#run, .transport button")?.blur());
+    onKeys(root, this.play, Object.fromEntries(Object.entries(keys).map(([key, act]) => [key, (held) => held || act()])));
     this.list = root.querySelector(".lanes");
     const pieces = ["plain", "accepted", "recovered", "bonus"].map((origin) =>
       make("li", { dataset: { origin } }, make("span", `piece ${origin}`, states[origin].label)));

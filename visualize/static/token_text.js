@@ -1,6 +1,6 @@
 // The text of the stage.
 
-import { make, modified, within } from "./dom.js";
+import { make, modified, placeTip, within } from "./dom.js";
 
 const ROOM = 3; // pixels above a line; stage.css
 const LONGEST = 24; // most characters of several tokens that are kept on one line
@@ -145,13 +145,7 @@ export function addText(stage) {
     const tip = $(".tip");
     tip.replaceChildren(...explained(shown[mark.dataset.index].about));
     tip.hidden = false;
-    const at = mark.getBoundingClientRect();
-    const box = tip.getBoundingClientRect();
-    const first = $(".stage").getBoundingClientRect().left + 4;
-    const left = Math.min(Math.max(first, at.left + at.width / 2 - box.width / 2), innerWidth - box.width - 8);
-    const below = at.bottom + 8 + box.height < innerHeight;
-    tip.style.left = `${left}px`;
-    tip.style.top = `${below ? at.bottom + 8 : at.top - box.height - 8}px`;
+    placeTip(tip, mark, { centred: true, first: $(".stage").getBoundingClientRect().left + 4, gap: 8 });
   }
 
   const hideTip = () => ($(".tip").hidden = true);

@@ -103,7 +103,10 @@ export function addVerification(stage) {
     if (!told) return;
     const shell = verdictLooks[look()];
     const drawn = shell.data.filter((_, i) => told.columns[i].y.length);
-    const key = drawn.map(({ name, type, marker, line }) => (type === "bar" ? part(name, marker.color) : part(name, line.color, "line")));
+    const key = drawn.map(({ name, type, marker, line }) => {
+      const bar = type === "bar";
+      return part(name, (bar ? marker : line).color, bar ? "" : "line");
+    });
     $(".verdict .parts").replaceChildren(...key);
     if (window.Plotly) stage.plotChart($(".verdict .plot"), shell, told.columns, told.layout);
   }

@@ -138,11 +138,19 @@ def test_a_claim_that_cannot_be_checked_has_the_reason_in_its_place() -> None:
     assert told[0] == f"claim 1 of 1, {name}"
 
 
-def test_every_page_has_one_main_element_and_a_header_for_every_column(site: dict[str, str]) -> None:
-    for path in pages(site):
-        assert site[path].count("<main") == 1, path
-        assert site[path].count(" aria-current=page>") == 1, path
-        assert not re.search(r"<th[^>]*></th>", site[path]), path
+def test_every_page_has_what_readers_and_browsers_need_and_a_policy_against_outside_content(
+    site: dict[str, str],
+) -> None:
+    for path, page in pages(site).items():
+        text = site[path]
+        assert text.count("<main") == text.count(" aria-current=page>") == 1, path
+        assert not re.search(r"<th[^>]*></th>", text), path
+        assert len(re.findall('<meta property="og:description" content=".{20,}">', text)) == 1, path
+        assert "default-src 'none'; script-src 'self' file:;" in text
+        assert not any(name.startswith("on") for name in page.attributes)
+        assert "style" not in page.tags
+        for tag in re.findall(r"<script src=[^>]+>", text):
+            assert ("plotly" in tag) == tag.endswith(" async>"), "no script waits for Plotly"
 
 
 def test_every_link_is_relative_and_leads_to_a_file_of_the_site(site: dict[str, str]) -> None:
@@ -170,20 +178,6 @@ def test_no_file_names_a_host_that_is_not_cited(site: dict[str, str]) -> None:
     found = {host for text in own for host in re.findall(r"https?://[\w.-]+", text)}
     assert found <= CITED | NAMESPACES
     assert not any(re.search(r"url\(|@import|\bfetch\(|XMLHttpRequest|\bimport\(", text) for text in own)
-
-
-def test_every_page_has_a_policy_against_outside_content(site: dict[str, str]) -> None:
-    for path, page in pages(site).items():
-        assert "default-src 'none'; script-src 'self' file:;" in site[path]
-        assert not any(name.startswith("on") for name in page.attributes)
-        assert "style" not in page.tags
-
-
-def test_no_script_waits_for_plotly(site: dict[str, str]) -> None:
-    tags = [tag for path in pages(site) for tag in re.findall(r"<script src=[^>]+>", site[path])]
-    of_plotly = [tag for tag in tags if "plotly" in tag]
-    assert of_plotly
-    assert [tag for tag in tags if tag.endswith(" async>")] == of_plotly
 
 
 def test_the_data_in_a_page_is_json_and_holds_only_what_was_recorded(site: dict[str, str]) -> None:

@@ -148,8 +148,10 @@ def test_leading_to_what_is_not_there_is_reported_and_changes_nothing(room: Room
 
 def test_of_several_presenters_the_last_to_take_over_leads(room: Room) -> None:
     one, other = Channel(), Channel()
-    assert room.ask("lead", key=KEY, run=one.id, at=1, who="ann", take=True)[1] == {"followers": 0}
-    assert room.ask("lead", key=KEY, run=other.id, at=2, who="ben", take=True)[1] == {"followers": 0}
+    for run, at, who in ((one, 1, "ann"), (other, 2, "ben")):
+        asked = {"run": run.id, "at": at, "who": who, "session": f"{who}'s", "take": True}
+        assert room.ask("lead", key=KEY, **asked)[1] == {"followers": 0}
+    room.workshop.lead.left("ann's")  # who does not lead any more
     for run in (one.id, None):  # ann can neither show a run nor end what ben shows
         assert room.ask("lead", key=KEY, run=run, at=1, who="ann")[1] == {"followers": 0, "leader": "ben"}
         assert room.shown() == {"run": other.id, "at": 2, "guess": None}
@@ -157,6 +159,8 @@ def test_of_several_presenters_the_last_to_take_over_leads(room: Room) -> None:
     room.ask("lead", key=KEY, run=None, who="ben", rest=True)
     assert room.ask("lead", key=KEY, run=one.id, at=1, who="ann")[1] == {"followers": 0}
     assert room.shown() == {"run": one.id, "at": 1, "guess": None}
+    room.ask("lead", key=KEY, run=None, who="ben", take=True)  # with nothing to show yet
+    assert room.ask("lead", key=KEY, run=None, who="ann", rest=True)[1] == {"followers": 0, "leader": "ben"}
 
 
 def test_followers_are_told_that_the_page_that_leads_has_closed(room: Room) -> None:
@@ -175,15 +179,6 @@ def test_followers_are_told_that_the_page_that_leads_has_closed(room: Room) -> N
     room.ask("lead", **sound | {"run": None, "rest": True})
     room.workshop.lead.left("ann's")
     assert room.shown() == {"run": None, "at": None, "guess": None}
-
-
-def test_the_last_to_take_over_leads_even_with_nothing_to_show_yet(room: Room) -> None:
-    for who in ("ann", "ben"):
-        assert room.ask("lead", key=KEY, run=None, who=who, take=True)[1] == {"followers": 0}
-        assert room.ask("presenter", key=KEY, page="https://lab.example/")[1]["leader"] == who
-    assert room.ask("lead", key=KEY, run=None, who="ann", rest=True)[1] == {"followers": 0, "leader": "ben"}
-    room.ask("lead", key=KEY, run=None, who="ben", rest=True)
-    assert room.ask("presenter", key=KEY, page="https://lab.example/")[1]["leader"] is None
 
 
 def test_a_run_stays_available_while_it_is_shown(room: Room) -> None:

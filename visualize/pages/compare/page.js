@@ -36,9 +36,9 @@ export function mount(element, gradio, setup) {
       body.classList.toggle("running", running);
       $(".grow").disabled = running;
       if (running) race.stop();
-      if (running) recordRun();
       if (running && narrow.matches) $(".contest-head").scrollIntoView({ behavior: gently(), block: "start" });
     }
+    if (running || record.race) recordRun(); // of a short one, perhaps only the end is heard
     tell(record.problem || record.progress || record.said?.[0] || "", record.tokens, record.problem);
     stale = !record.race && (running ? race.lanes.length > 0 : stale); // also when it is stopped before it has a race
     for (const face of element.querySelectorAll(".face")) face.classList.toggle("stale", stale);

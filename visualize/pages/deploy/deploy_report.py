@@ -45,7 +45,9 @@ def answer(inputs: DeployInputs) -> dict[str, Any]:
     target, drafts = _model(inputs.model), inputs.speculative == "draft"
     draft = _model(inputs.draft_model) if drafts else None
     needed = _needed(inputs, target, draft) if target else None
-    gpus = inputs.tensor_parallel or (_fewest(needed, inputs.at_once) if needed else 1)
+    # If even the most GPUs are not enough: the most.
+    fewest = (fewest_gpus(needed, inputs.at_once) or max(splits(needed))) if needed else 1
+    gpus = inputs.tensor_parallel or fewest
     limit = own_limit(calculator.gpu_bytes(inputs.gpu, inputs.memory), "a100" in inputs.gpu)
     command = serve_command(
         config,
@@ -60,19 +62,24 @@ def answer(inputs: DeployInputs) -> dict[str, Any]:
         limit=limit,
     )
     refused = _too_long(inputs, target) or _mismatched(target, draft) or NOTHING_LEFT * (not inputs.set_aside)
+    rows = _rows(needed, inputs.at_once, gpus) if needed else []
+    share = f"{100 - inputs.set_aside}% of the memory (--gpu-memory-utilization {1 - inputs.set_aside / 100:.3g})"
+    of_memory = (
+        f"vLLM's activations, CUDA graphs and whatever else it holds come out of its {share}, not out of what is set "
+        "aside: less is left for the cache than is counted here."
+    )
     return {
         "command": command,
         "say": refused or _fits(inputs, target, draft, needed, gpus),
-        "problem": bool(refused or (needed and not _holds(needed, gpus, inputs.at_once))),
+        "problem": bool(refused or (needed and not any(row["chosen"] and row["holds"] for row in rows))),
         "differences": [
-            *_of_weights(inputs, draft),
-            *_of_models(target, draft, drafts, gpus),
+            *_of_models(inputs, target, draft, gpus),
             *unavoidable_differences(inputs.kv_cache, inputs.paged),
             *differences(config),
             *left_behind(config, inputs.at_once, inputs.max_num_batched_tokens, limit),
-            *(_of_memory(inputs) if needed else ()),
+            *([of_memory] if needed else ()),
         ],
-        "splits": _rows(needed, inputs.at_once, gpus) if needed else [],
+        "splits": rows,
     }
 
 
@@ -97,17 +104,6 @@ def _needed(inputs: DeployInputs, target: ModelInfo, draft: ModelInfo | None) ->
         return asked.deployment(target)
     whole = replace(asked, weights="float32" if inputs.weights == "float32" else "bfloat16")
     return WithDraft(**vars(asked.deployment(target)), draft=whole.deployment(draft))
-
-
-def _holds(needed: Deployment, gpus: int, sequences: int) -> bool:
-    """True if the model can be split over that many GPUs, and they hold that many sequences."""
-    shard = splits(needed).get(gpus)
-    return shard is not None and holds(shard, sequences)
-
-
-def _fewest(needed: Deployment, sequences: int) -> int:
-    """The fewest GPUs that are enough; if even the most are not, the most."""
-    return fewest_gpus(needed, sequences) or max(splits(needed))
 
 
 def _too_long(inputs: DeployInputs, target: ModelInfo | None) -> str:
@@ -178,7 +174,7 @@ def _rows(needed: Deployment, at_once: int, gpus: int) -> list[dict[str, Any]]:
     ]
 
 
-def _of_weights(inputs: DeployInputs, draft: ModelInfo | None) -> Iterator[str]:
+def _of_models(inputs: DeployInputs, target: ModelInfo | None, draft: ModelInfo | None, gpus: int) -> Iterator[str]:
     if inputs.weights in ("int8", "int4"):
         yield (
             f"{calculator.WEIGHTS[inputs.weights]} weights come with the model: name one that was quantised that "
@@ -186,31 +182,17 @@ def _of_weights(inputs: DeployInputs, draft: ModelInfo | None) -> Iterator[str]:
             "counted in 16 bits, as most leave them."
             f"{' The draft named here is not, and its weights are counted in 16 bits.' if draft else ''}"
         )
-
-
-def _of_models(target: ModelInfo | None, draft: ModelInfo | None, drafts: bool, gpus: int) -> Iterator[str]:
-    if not drafts:
-        return
-    if draft is None:
-        if target:
-            yield "The draft's weights, keys and values come on top of what is counted here."
-        return
-    over = splits(calculator.MemoryInputs().deployment(target)) if target else (gpus,)
-    if without := [count for count in over if count not in splits(calculator.MemoryInputs().deployment(draft))]:
-        yield (
-            f"{draft.name} cannot be split over {_listed(without)} GPUs, and vLLM splits a draft as it does the "
-            "target: choose another draft, or a number of GPUs that both can be split over."
-        )
-    if target:
+    if draft:
+        over = splits(calculator.MemoryInputs().deployment(target)) if target else (gpus,)
+        if without := [count for count in over if count not in splits(calculator.MemoryInputs().deployment(draft))]:
+            yield (
+                f"{draft.name} cannot be split over {_listed(without)} GPUs, and vLLM splits a draft as it does the "
+                "target: choose another draft, or a number of GPUs that both can be split over."
+            )
+    if target and draft:
         yield "What each GPU holds is the target's and the draft's together, weights as well as keys and values."
-
-
-def _of_memory(inputs: DeployInputs) -> Iterator[str]:
-    yield (
-        f"vLLM's activations, CUDA graphs and whatever else it holds come out of its {100 - inputs.set_aside}% of the "
-        f"memory (--gpu-memory-utilization {1 - inputs.set_aside / 100:.3g}), not out of what is set aside: less is "
-        "left for the cache than is counted here."
-    )
+    elif target and inputs.speculative == "draft":
+        yield "The draft's weights, keys and values come on top of what is counted here."
 
 
 def _listed(ways: Iterable[Any]) -> str:

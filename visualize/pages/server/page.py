@@ -66,7 +66,10 @@ def build(pages: gr.Blocks, server: Server, queue: JobQueue) -> None:
     header.build("Server")
     with gr.Row(elem_id="lab", elem_classes="attached"):
         with gr.Column(elem_id="controls"):
-            controls = _controls()
+            widgets = Widgets(FORM)
+            with gr.Column(elem_id="settings", elem_classes="asked"):
+                widgets.add(*FORM.names)
+            controls = widgets.values
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Send", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
@@ -77,13 +80,6 @@ def build(pages: gr.Blocks, server: Server, queue: JobQueue) -> None:
     stops(pages, halt.click, prompts)
     keep_address(controls, FORM)
     ready(pages.load(opened, outputs=[view, *controls], **QUIET))
-
-
-def _controls() -> list[Any]:
-    widgets = Widgets(FORM)
-    with gr.Column(elem_id="settings", elem_classes="asked"):
-        widgets.add(*FORM.names)
-    return widgets.values
 
 
 def _asked(controls: Mapping[str, Any]) -> tuple[str, SamplingParams]:

@@ -1,4 +1,4 @@
-// A workshop's routes (visualize/pages/workshop/routes.py), and what the browser stores of passing them.
+// A workshop's routes (visualize/workshop.py), and what the browser stores of passing them.
 
 import { store, stored } from "../../static/dom.js";
 import { SILENT } from "../../static/sse.js";
