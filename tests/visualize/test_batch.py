@@ -44,7 +44,7 @@ HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 # -- queue and batch -------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(runs())
 def test_the_queue_and_the_batch_match_the_schedulers(run: tuple[list[PlannedRequest], list[BatchStep], int]) -> None:
     jobs, steps, _ = run
@@ -91,7 +91,7 @@ def test_the_queue_and_the_batch_match_the_schedulers(run: tuple[list[PlannedReq
     assert sum(row["preempted"] for row in rows) == int(shown.readouts["preempted"][0])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(runs(), st.data())
 def test_frames_do_not_depend_on_how_steps_are_cut(
     run: tuple[list[PlannedRequest], list[BatchStep], int], data: st.DataObject

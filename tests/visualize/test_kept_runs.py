@@ -92,7 +92,7 @@ def test_invalid_stored_runs_are_ignored(text: str | None) -> None:
 def test_runs_too_large_to_store_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = measured(COSTS)["runs"].runs
     assert {name: len(some) for name, some in unpacked(packed(runs)).items()} == {"native": 1, "int8": 1, "int4": 1}
-    monkeypatch.setattr(kept_runs, "MOST_CHARACTERS", 100)
+    monkeypatch.setattr(kept_runs, "MOST_OF_RUNS", 100)
     assert packed(runs) == ""
 
 
