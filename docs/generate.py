@@ -328,25 +328,20 @@ block(
 # -- measurements on a GPU -----------------------------------------------------------------------
 
 GPUS = {"h100": ("gpu-h100-early", "gpu-h100"), "h200": ("gpu-h200", "gpu-h200-first")}
-"""Records of two calls of the bench on each GPU, the later one first. A part is shown from the first that has it."""
-FULL = {
-    ("h100", "2"): "gpu-h100",
-    ("h200", "2"): "gpu-h200",
-    ("h100", "1"): "gpu-h100",
-    ("h200", "1"): "gpu-h200-first",
-}
-"""The call that had time for all rows of the pair (part 1) and of speculation (part 2)."""
+"""Records of two calls of the bench on each GPU, the later one first."""
+OFTEN = {"h100": "gpu-h100", "h200": "gpu-h200-first"}
+"""The call that timed the pair most often."""
 
 
 def part(gpu: str, number: str, key: str) -> Any:
-    """One result of the bench's part ``number``."""
+    """One result of the bench's part ``number``, from the call that had time for the most of its rows."""
     results = (record(name)["parts"].get(number, {}).get("result", {}) for name in GPUS[gpu])
-    return next(result[key] for result in results if result.get(key))
+    return max((result[key] for result in results if result.get(key)), key=len)
 
 
 def gpu_machine(gpu: str) -> list[str]:
     it = record(GPUS[gpu][0])["machine"]
-    copies = part(gpu, "2", "copy_gb_per_second")
+    copies = record(GPUS[gpu][0])["parts"]["2"]["result"]["copy_gb_per_second"]
     return [
         f"One {it['accelerator']}, driver {it['driver']}, torch {it['torch'].partition('+')[0]} (CUDA {it['cuda']}), "
         f"transformers {it['transformers']}, Triton {it['triton']}, bfloat16. A copy of 512 MiB moves {copies:.0f} "
@@ -355,7 +350,7 @@ def gpu_machine(gpu: str) -> list[str]:
 
 
 def gpu_speculation(gpu: str) -> list[str]:
-    found = record(FULL[gpu, "2"])["parts"]["2"]["result"]["speculation"]
+    found = part(gpu, "2", "speculation")
     rows = {(row["gamma"], row["acceptance"]): "{speedup:.2f} ({formula:.2f})".format(**row) for row in found}
     c, over = ([row[name] for row in found] for name in ("c", "measured_over_formula"))
     return [
@@ -383,7 +378,7 @@ def gpu_attention(gpu: str) -> list[str]:
 
 
 def gpu_pair(gpu: str) -> list[str]:
-    result = record(FULL[gpu, "1"])["parts"]["1"]["result"]
+    result = record(OFTEN[gpu])["parts"]["1"]["result"]
     often = cells(result["static"], "{name}", "{median:.0f}", QUARTILES, "{samples}")
     once = cells(result["rows"], "{name}", "{median:.0f}", "", "{samples}")
     return table(" | tokens/s | quartiles | runs", often + once)

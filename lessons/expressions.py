@@ -19,7 +19,7 @@ from typing import Any
 
 from lab.engine.adaptive_window import tokens_per_round
 from lab.errors import LabError
-from lab.measure.interval import factor_interval
+from lab.measure.interval import factor_interval, ratios
 from lab.measure.scaling_fit import TOGETHER
 from lab.measure.theory import speedup
 
@@ -61,7 +61,7 @@ def _named(value: Any) -> str:
 def _ratios(above: Value, below: Value) -> list[float]:
     """The ratios repeat by repeat; a single one unless both are lists of the same length."""
     if isinstance(above, (list, tuple)) and isinstance(below, (list, tuple)) and len(above) == len(below):
-        return [a / b for a, b in zip(above, below, strict=True)]
+        return ratios(above, below)
     return [number(above) / number(below)]
 
 

@@ -27,8 +27,11 @@ def example(path: str, about: str) -> str:
     return found
 
 
-def test_generated_blocks_are_up_to_date(capsys):
+def test_generated_blocks_are_up_to_date_and_a_changed_figure_is_noticed(tmp_path, capsys):
     assert generate.main(["--check"]) == 0, capsys.readouterr().out
+    page = tmp_path / "page.md"
+    page.write_text("<!-- generated: kv-formats -->\nold\n<!-- end -->\n", "utf-8")
+    assert "| int8 |" in generate.filled(page) != page.read_text("utf-8")
 
 
 def anchors(path: Path) -> set[str]:
@@ -39,7 +42,7 @@ def anchors(path: Path) -> set[str]:
 
 
 @named
-def test_every_path_and_heading_exists(path):
+def test_every_path_and_heading_exists_and_every_example_is_valid_python(path):
     for name, heading in re.findall(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?\)", PAGES[path]):
         to = (path.parent / name).resolve() if name else path
         assert to.exists(), name
@@ -47,6 +50,8 @@ def test_every_path_and_heading_exists(path):
         assert not heading or heading in anchors(to), f"{name}#{heading}"
     for name in re.findall(r"`((?:app|lab|visualize|lessons|tests|docs)/[\w./]+)`", PAGES[path]):
         assert (ROOT / name).exists(), name
+    for code in re.findall(r"```python\n(.+?)```", PAGES[path], re.DOTALL):
+        compile(code, path.name, "exec")
 
 
 def test_every_page_is_reached_from_the_readme():
@@ -60,12 +65,6 @@ def test_every_page_is_reached_from_the_readme():
     assert reached == set(PAGES)
 
 
-@named
-def test_every_example_is_valid_python(path):
-    for code in re.findall(r"```python\n(.+?)```", PAGES[path], re.DOTALL):
-        compile(code, path.name, "exec")
-
-
 def test_the_first_example_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(example("README.md", "load_engine"))
@@ -73,13 +72,10 @@ def test_the_first_example_runs(tmp_path, monkeypatch):
     assert run.metrics.generated_tokens == 64 or run.reason == "eos"
 
 
-def test_the_memory_example_prints_what_it_says(capsys):
+def test_the_other_examples_print_what_they_say(capsys):
     code = example("docs/pages.md", "lab.memory")
     exec(code)
     assert capsys.readouterr().out.strip() == code.strip().rsplit("# ", 1)[1]
-
-
-def test_the_vllm_example_prints_a_command(capsys):
     exec(example("docs/vllm.md", "lab.vllm"))
     assert capsys.readouterr().out.startswith("vllm serve Qwen/Qwen3-8B ")
 

@@ -1,4 +1,4 @@
-"""What stands around Gradio's pages: a proxy's path, links with old names, what browsers keep, and the pages' heads."""
+"""Completion of Gradio's pages: a proxy's path, links with old names, what browsers keep, and the pages' heads."""
 
 from __future__ import annotations
 

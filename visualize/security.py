@@ -94,13 +94,13 @@ class SecurityMiddleware:
         except ClientDisconnect:
             pass  # while it was still sending
         except (TypeError, OSError) as error:  # Gradio's, before it answers: an unknown parameter, or a full disk
-            if path != UPLOAD and not CALL.fullmatch(path):
-                raise
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) and path == UPLOAD:
                 refusal = Refusal(507, f"The server cannot store this file: {error.strerror}.")
-            else:
+            elif isinstance(error, TypeError) and (path == UPLOAD or CALL.fullmatch(path)):
                 detail = str(error).partition(" Please click on")[0]
                 refusal = Refusal(422, f"{detail[:200]} See {API}info for what there is.")
+            else:
+                raise
             await refusal.response()(scope, receive, framed)
 
     def _check_address(self, scope: Scope, path: str) -> None:

@@ -39,7 +39,8 @@ Options = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Measurement:
-    """A measurement. In its module are ``run_NAME``, which gives the record, and ``format_NAME``, a table of it.
+    """A measurement. In its module are ``run_NAME``, which gives what is recorded beside the models and the options
+    that are numbers, and ``format_NAME``, a table of the record.
 
     ``run_NAME`` is called with the engine, ``report`` and the options by name. Where there is a ``read_NAME``, it makes
     these of the parsed ones before a model is loaded: it reads files and checks settings.
@@ -268,18 +269,19 @@ def _measure(args: argparse.Namespace, report: Callable[[str], None]) -> bool:
     name, one = args.bench, MEASUREMENTS[args.bench]
     module = importlib.import_module(one.module)
     with writable(args.json):
-        if read := getattr(module, f"read_{name}", None):
-            options = read(args)
-        else:
-            options = {dest: getattr(args, dest) for dest in (flag[2:].replace("-", "_") for flag in one.options)}
+        given = {dest: getattr(args, dest) for dest in (flag[2:].replace("-", "_") for flag in one.options)}
+        options = read(args) if (read := getattr(module, f"read_{name}", None)) else given
         if one.draft and args.target and not args.draft:
             raise LabError("this bench measures speculation with a draft: name a --draft too")
         fell_back: list[str] = []
-        load = functools.partial(_load, args, report, fell_back)
+        load = functools.cache(functools.partial(_load, args, report, fell_back))
         result = getattr(module, f"run_{name}")(load if one.both else load("matched"), report=report, **options)
-        report(f"\n{getattr(module, f'format_{name}')(result)}\n")  # first, because writing the file may fail
-        about = {"bench": name, "machine": describe_machine(device), "fell_back": fell_back}
-        write(args.json, about | result)
+        engine = load("matched")
+        record = {"bench": name, "machine": describe_machine(device), "fell_back": fell_back, "dtype": engine.dtype}
+        record |= {"target": engine.target.name, "draft": engine.draft.name if engine.draft else None}
+        record |= {dest: value for dest, value in given.items() if type(value) is int} | result
+        report(f"\n{getattr(module, f'format_{name}')(record)}\n")  # first, because writing the file may fail
+        write(args.json, record)
     report(f"written to {args.json}")
     return True
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from lab.bench.output import about, format_ratios, format_table, quartiles, spread
+from lab.bench.output import format_ratios, format_table, quartiles, spread
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.measure.measuring import refuse_failure, shuffled
@@ -63,13 +63,8 @@ def ladder_configs(gamma: int) -> dict[str, EngineConfig]:
 
 
 def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[str], None]) -> dict[str, object]:
-    """Find the best gamma; time the ladder with it, and transformers' own generation, plain and assisted.
-
-    Returns:
-        A JSON-ready dict: ``gammas``, ``ladder`` and ``unseen`` rows, the best gamma, and the ratios that matter.
-
-    Raises LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
-    """
+    """Find the best gamma; time the ladder with it, and transformers' own generation, plain and assisted. Raises
+    LabError: more tokens than the context leaves, a run failed, or part of its setting was given up."""
     unseen = held_out_prompts()
     refuse_cut(engine, (*PROMPTS, *unseen), max_tokens)
     lab = partial(lab_generate, engine, sampling=SamplingParams(max_tokens=max_tokens, ignore_eos=True))
@@ -97,10 +92,8 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
     greedy, greedy_drafted, drawn, drafted = (row["median"] for row in unseen_rows)
     medians = {row["name"]: row["median"] for row in ladder}
     speculative = medians[speculation(gamma)]
-    return about(engine) | {
-        "max_tokens": max_tokens,
+    return {
         "prompts": len(PROMPTS),
-        "repeats": repeats,
         "unit": UNIT,
         "gammas": gammas,
         "best_gamma": gamma,

@@ -18,7 +18,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lab.bench.ladder import UNIT, drafting, format_rows, lab_generate, speculation, time_rows
-from lab.bench.output import about, format_ratios
+from lab.bench.output import format_ratios
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError, UnsupportedModelError
@@ -36,15 +36,10 @@ Decode = Callable[[list[int], int], list[int]]
 
 
 def run_llama(engine: Engine, max_tokens: int, repeats: int, report: Callable[[str], None]) -> dict[str, object]:
-    """Time the engine and llama.cpp in turns.
-
-    Returns:
-        A JSON-ready dict: ``rows`` as the ladder's; ``alike``, for each of llama.cpp's rows and each prompt the number
-        of tokens before the first that is not the engine's; and the ratios.
-
-    Raises LabError: llama.cpp is not installed, the target is not on a CPU, more tokens than its context leaves, a run
-    failed, or part of its setting was given up; UnsupportedModelError: the target cannot be written as GGUF.
-    """
+    """Time the engine and llama.cpp in turns. ``alike``: for each of llama.cpp's rows and each prompt, the number of
+    tokens before the first that is not the engine's. Raises LabError: llama.cpp is not installed, the target is not on
+    a CPU, more tokens than its context leaves, a run failed, or part of its setting was given up;
+    UnsupportedModelError: the target cannot be written as GGUF."""
     if engine.device != "cpu":
         raise LabError(f"this bench compares on a CPU, and the model is on {engine.device}. Add --device cpu.")
     refuse_cut(engine, PROMPTS, max_tokens)
@@ -67,15 +62,15 @@ def run_llama(engine: Engine, max_tokens: int, repeats: int, report: Callable[[s
             alike[dtype] = [_alike(engine, decode, prompt, sampling) for prompt in PROMPTS]
             report(f"  the engine's first tokens too: {', '.join(map(str, alike[dtype]))} of {max_tokens}")
         measured = time_rows(engine, rows, PROMPTS, repeats, report)
-    return about(engine) | {
-        "max_tokens": max_tokens,
+    medians = {row["name"]: row["median"] for row in measured}
+    pairs = [(ours, other) for ours in configs for other in rows if other not in configs]
+    return {
         "prompts": len(PROMPTS),
-        "repeats": repeats,
         "llama_cpp_python": version,
         "unit": UNIT,
         "rows": measured,
         "alike": alike,
-        "ratios": _ratios(measured, list(configs)),
+        "ratios": {f"{ours} / {other}": medians[ours] / medians[other] for ours, other in pairs},
     }
 
 
@@ -146,12 +141,6 @@ def _alike(engine: Engine, decode: Decode, prompt: str, sampling: SamplingParams
     refuse_failure(run, engine)
     theirs = decode(list(run.prompt_token_ids), sampling.max_tokens)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(run.token_ids, theirs, strict=True)))
-
-
-def _ratios(rows: list[dict], ours: list[str]) -> dict[str, float]:
-    medians = {row["name"]: row["median"] for row in rows}
-    theirs = [name for name in medians if name not in ours]
-    return {f"{name} / {other}": medians[name] / medians[other] for name in ours for other in theirs}
 
 
 def format_llama(result: dict) -> str:

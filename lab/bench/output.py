@@ -7,16 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab.engine.engine import Engine
 from lab.errors import LabError
 from lab.measure.measuring import Spread
 from lab.util.messages import format_rate
-
-
-def about(engine: Engine, *, draft: bool = True) -> dict[str, object]:
-    """The part of a record that names the models."""
-    names = {"draft": engine.draft.name if engine.draft else None} if draft else {}
-    return {"target": engine.target.name, **names, "dtype": engine.dtype}
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 
-from lab.bench.output import about, format_table
+from lab.bench.output import format_table
 from lab.cli.arguments import read_settings
 from lab.config import EngineConfig, SamplingParams, parse_config
 from lab.engine.engine import Engine
 from lab.errors import ConfigError, LabError
 from lab.measure.difference import common_length
 from lab.measure.interval import METHOD, MIN_SAMPLES, Interval, bootstrap, ratio_interval, share_interval
-from lab.measure.measuring import make_ready, sound
+from lab.measure.measuring import decode, make_ready
 from lab.measure.score import divergence, kv_errors, log_probabilities, surprise
 from lab.measure.workload import held_out_prompts, longest, read_text, refuse_cut
 from lab.trace.run import AcceptanceStats, Run, acceptance_stats
@@ -93,14 +93,9 @@ def run_ab(
     repeats: int,
     report: Callable[[str], None],
 ) -> dict[str, object]:
-    """Measure A and B and compare them. Repeat i is drawn with seed i, to the full length.
-
-    Returns:
-        A JSON-ready dict: what was measured, ``summarise``'s figures, and those of each prompt as ``samples``.
-
-    Raises ConfigError: nothing to measure, or a setting that this engine cannot have; LabError: more tokens than the
-    context leaves, a run failed, or part of its setting was given up.
-    """
+    """Measure A and B and compare them (``summarise``). Repeat i is drawn with seed i, to the full length. Raises
+    ConfigError: nothing to measure, or a setting that this engine cannot have; LabError: more tokens than the context
+    leaves, a run failed, or part of its setting was given up."""
     if sampling.max_tokens < 2 or repeats < 1 or not prompts:
         raise ConfigError("comparing takes at least a prompt, a repeat and two tokens: one to wait for, one to time.")
     refuse_cut(engine, prompts, sampling.max_tokens)
@@ -113,12 +108,11 @@ def run_ab(
     for number, prompt in enumerate(prompts):
         samples.append(measure_sample(engine, a, b, prompt, sampling, repeats, b_first=number % 2 == 1))
         report(f"  prompt {number + 1} of {len(prompts)} done")
-    return about(engine) | {
+    return {
         "a": asdict(a),
         "b": asdict(b),
         "prompts": len(prompts),
-        **{name: getattr(sampling, name) for name in ("max_tokens", "temperature", "top_k", "top_p")},
-        "repeats": repeats,
+        **{name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p")},
         "intervals": METHOD,
         **summarise(samples),
         "samples": [asdict(sample) for sample in samples],
@@ -170,13 +164,8 @@ def measure_sample(
 
 
 def summarise(samples: list[Sample]) -> dict[str, object]:
-    """Means over prompts, and ratios of those means, each with its interval.
-
-    Returns:
-        ``metrics``: per metric its mean under ``a`` and ``b``, and ``ratio``, B / A; figures of speculation are over
-        all prompts together, None without draft tokens. ``exact_match_length``, ``identical_outputs`` (a share) and
-        ``kl`` (nats per token).
-    """
+    """Means over prompts, and ratios of those means, each with its interval: of each metric under ``a`` and ``b``, and
+    B / A (``ratio``); figures of speculation are over all prompts together, None without draft tokens."""
     sides = [sample.a for sample in samples], [sample.b for sample in samples]
     metrics: dict[str, dict[str, object]] = {}
     for name in TIMES:
@@ -220,7 +209,7 @@ def _of_speculation(
 
 def _decode(engine: Engine, prompt: str, config: EngineConfig, sampling: SamplingParams) -> Run:
     make_ready(engine, config, longest(engine, [prompt]) + sampling.max_tokens)
-    return sound(engine.generate(prompt, config, sampling), engine)
+    return decode(engine, prompt, config, sampling)
 
 
 def _side(runs: list[Run]) -> SideMetrics:
@@ -274,7 +263,7 @@ def run_kv(engine: Engine, texts: list[tuple[str, str]], report: Callable[[str],
         described.append({"title": title, "tokens": len(ids)})
         windows += [ids[first : first + length] for first in range(0, len(ids) - 1, length)]
     rows = kv_errors(engine, windows, report)
-    return about(engine, draft=False) | {
+    return {
         "texts": described,
         "windows": len(windows),
         "window_tokens": length,

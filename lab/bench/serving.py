@@ -17,7 +17,7 @@ import numpy as np
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from lab.bench.ladder import BY_TORCH
-from lab.bench.output import about, format_ratios, format_table, quartiles
+from lab.bench.output import format_ratios, format_table, quartiles
 from lab.config import EngineConfig
 from lab.engine.engine import Engine
 from lab.engine.step_limits import batched_tokens
@@ -45,13 +45,8 @@ PAYS, LOSES, UNCLEAR = "pays", "loses", "cannot be told"
 def run_serve(
     engine: Engine, requests: int, seed: int, repeats: int, report: Callable[[str], None]
 ) -> dict[str, object]:
-    """All three parts, ``requests`` of them at once in the first, with lengths drawn by ``seed``.
-
-    Returns:
-        A JSON-ready dict: ``throughput``, ``growth`` and ``memory`` by row, and the ratios that matter.
-
-    Raises LabError: the model's context is too short for the requests; and see ``serve``.
-    """
+    """All three parts, ``requests`` of them at once in the first, with lengths drawn by ``seed``. Raises LabError: the
+    model's context is too short for the requests; and see ``serve``."""
 
     def measure(rows: Rows) -> dict[str, Figures]:
         return {name: summarise(samples) for name, samples in take_turns(rows, repeats, report).items()}
@@ -70,10 +65,7 @@ def run_serve(
     rows, memory_setting = memory_rows(engine, prompts, PARAGRAPH_TOKENS)
     report(f"{memory_setting['requests']} paragraphs of {spread(memory_setting['output_tokens'])}")
     memory = measure(rows)
-    return about(engine) | {
-        "requests": requests,
-        "seed": seed,
-        "repeats": repeats,
+    return {
         "lengths": {"distribution": "log-normal, rounded and clipped", **asdict(lengths)},
         "prompt_tokens_after_opening": prompt_tokens,
         "output_tokens": output_tokens,
@@ -144,14 +136,9 @@ def growth_name(size: int, temperature: float, speculative: str) -> str:
 
 
 def speculation(samples: dict[str, list[Figures]], temperature: float) -> dict[str, object]:
-    """Speed with speculation / without, by batch size.
-
-    Returns:
-        ``ratio_by_size``: of the medians. ``sure_by_size``: the ratio repeat by repeat, its mean and 95% interval
-        (``factor_interval``). ``told_by_size``: "pays" or "loses" if the whole interval is on that side of 1, else
-        "cannot be told". ``stops_paying_at``: the size from which on it loses at every size. None: that cannot be told,
-        or there is none.
-    """
+    """Speed with speculation / without, by batch size: of the medians (``ratio_by_size``), and repeat by repeat, as its
+    mean and 95% interval (``sure_by_size``). It "pays" or "loses" if the whole interval is on that side of 1, else that
+    "cannot be told". ``stops_paying_at``: the size from which on it loses at every size, if there is one."""
     by_size, sure, effect = {}, {}, {}
     for size in SIZES:
         off, on = (
@@ -161,9 +148,8 @@ def speculation(samples: dict[str, list[Figures]], temperature: float) -> dict[s
         by_size[size] = statistics.median(on) / statistics.median(off)
         one = factor_interval([fast / plain for fast, plain in zip(on, off, strict=True)])
         sure[size] = asdict(one)
-        effect[size] = UNCLEAR
-        if one.low is not None and (one.low > 1 or one.high < 1):
-            effect[size] = PAYS if one.low > 1 else LOSES
+        clear = one.low is not None and not one.low <= 1 <= one.high
+        effect[size] = UNCLEAR if not clear else PAYS if one.low > 1 else LOSES
     losing = [size for i, size in enumerate(SIZES) if all(effect[later] == LOSES for later in SIZES[i:])]
     return {
         "ratio_by_size": by_size,

@@ -13,7 +13,7 @@ from itertools import chain
 
 import numpy as np
 
-from lab.bench.output import about, format_table
+from lab.bench.output import format_table
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.device_limits import device_limits
 from lab.engine.engine import Engine
@@ -31,12 +31,9 @@ PREFILL_TOKENS = 512
 
 def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable[[str], None]) -> dict[str, object]:
     """Measure the device and the steps. A verify has two rows: the draft's passes, and the target's one pass after
-    them; without a draft there are none.
-
-    Returns:
-        A JSON-ready dict; of each of ``rows``, medians over its ``steps``: ``bytes`` and ``flops`` of the work,
-        ``least_ms`` that it takes on the device, ``ms`` that it took, ``share`` of the limit (least_ms / ms of each
-        step), ``step_ms`` with drafting, sampling and reporting; and ``bound``, what limits it.
+    them; without a draft there are none. Of each row, medians over its ``steps``: ``bytes`` and ``flops`` of the work,
+    ``least_ms`` that it takes on the device, ``ms`` that it took, ``share`` of the limit (least_ms / ms of each step),
+    ``step_ms`` with drafting, sampling and reporting; and ``bound``, what limits it.
 
     Raises LabError: too few tokens for a full window or more than the context leaves, limits that cannot be measured,
     work that cannot be counted, a run failed, or part of its setting was given up.
@@ -81,11 +78,9 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
             table.append(_row(f"draft, {gamma} passes", drafting, whole, limits))
             name = f"verify, {gamma} proposals"
         table.append(_row(name, passes, whole, limits))
-    return about(engine) | {
+    return {
         "limits": asdict(limits),
-        "max_tokens": max_tokens,
         "prefill_tokens": max(step.target_tokens for step in measured["prefill"]),
-        "repeats": repeats,
         "rows": table,
     }
 
@@ -149,17 +144,10 @@ def read_logprobs(args: argparse.Namespace) -> dict[str, int]:
 def run_logprobs(
     engine: Engine, logprobs: int, max_tokens: int, repeats: int, report: Callable[[str], None]
 ) -> dict[str, object]:
-    """Time rounds of speculation with ``logprobs`` recorded and with none.
-
-    Recording changes no token, so step i of the one does the same work as step i of the other, and every step of a
-    repeat is compared with its own twin.
-
-    Returns:
-        A JSON-ready dict: ``plain_ms`` and ``recorded_ms`` (median of a verify step), and ``added_ms`` (median and
-        quartiles of the difference between a step and its twin).
-
-    Raises LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
-    """
+    """Time rounds of speculation with ``logprobs`` recorded and with none: medians of a verify step, and median and
+    quartiles of the difference. Recording changes no token, so step i of the one does the same work as step i of the
+    other, and every step of a repeat is compared with its own twin. Raises LabError: more tokens than the context
+    leaves, a run failed, or part of its setting was given up."""
     refuse_cut(engine, PROMPTS, max_tokens)
     rows = {}
     for seed, prompt in enumerate(PROMPTS):
@@ -171,13 +159,10 @@ def run_logprobs(
         np.concatenate([ms for (asked, _), again in times.items() if asked == count for ms in again])
         for count in (0, logprobs)
     )
-    return about(engine) | {
-        "logprobs": logprobs,
+    return {
         "num_speculative_tokens": RECORDED.num_speculative_tokens,
         "temperature": TEMPERATURE,
-        "max_tokens": max_tokens,
         "prompts": len(PROMPTS),
-        "repeats": repeats,
         "steps": len(plain),
         "plain_ms": float(np.median(plain)),
         "recorded_ms": float(np.median(recorded)),

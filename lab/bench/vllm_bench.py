@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import takewhile
 
-from lab.bench.output import about, format_table
+from lab.bench.output import format_table
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError
@@ -33,15 +33,10 @@ def read_vllm(args: argparse.Namespace) -> dict[str, object]:
 
 
 def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[str], None]) -> dict[str, object]:
-    """Have both decode every prompt of the ladder.
-
-    Returns:
-        A JSON-ready dict: ``rows`` with, by prompt, the tokens, whether the texts are the same, how many draft tokens
-        of each round were accepted here (``ours``) and there (``theirs``), and for how many rounds from the first the
-        counts agree (``alike``). Rounds here are those of a full window: none is drafted past the end.
-
-    Raises LabError: the server cannot be asked, or does not report rounds; or a run here failed or gave up its draft.
-    """
+    """Have both decode every prompt of the ladder. Of each: whether the texts are the same, how many draft tokens of
+    each round were accepted here (``ours``) and there (``theirs``), and for how many rounds from the first the counts
+    agree (``alike``). Rounds here are those of a full window: none is drafted past the end. Raises LabError: the server
+    cannot be asked, or does not report rounds; or a run here failed or gave up its draft."""
     models = asyncio.run(server.models())
     if not models:
         raise LabError(f"{server.address} serves no model.")
@@ -65,7 +60,7 @@ def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[
             }
         )
         report(f"  {rows[-1]['alike']} of {len(ours)} rounds alike: {prompt}")
-    return about(engine) | {"model": models[0], "gamma": gamma, "max_tokens": max_tokens, "rows": rows}
+    return {"model": models[0], "gamma": gamma, "rows": rows}
 
 
 async def _answer(server: Server, model: str, prompt: str, sampling: SamplingParams) -> tuple[str, ReportedRounds]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lab.bench.output import about, format_table, quartiles
+from lab.bench.output import format_table, quartiles
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.measure.measuring import finish, take_turns
@@ -57,14 +57,9 @@ def window_configs(context_length: int) -> dict[str, EngineConfig]:
 def run_window(
     load: Callable[[str], Engine], max_tokens: int, repeats: int, report: Callable[[str], None]
 ) -> dict[str, object]:
-    """Time every setting on every request of the mix.
-
-    Returns:
-        A JSON-ready dict: ``rows`` (tokens per second of the whole mix with quartiles over repeats, and of each kind),
-        and the adaptive window's ratios to the worst and the best fixed one.
-
-    Raises LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
-    """
+    """Time every setting on every request of the mix: tokens per second of the whole mix with quartiles over repeats,
+    and of each kind; and the adaptive window's ratios to the worst and the best fixed one. Raises LabError: more tokens
+    than the context leaves, a run failed, or part of its setting was given up."""
     mismatched, engine = load("mismatched"), load("matched")
     refuse_cut(engine, STORIES + PROGRAMS, max_tokens)
     kinds = mix(engine, mismatched)
@@ -88,9 +83,7 @@ def run_window(
         lower, median, upper = map(float, np.percentile(rates(name, set(kinds)), (25, 50, 75)))
         by_kind = {kind: statistics.median(rates(name, {kind})) for kind in kinds}
         rows[name] = {"mix": median, "lower": lower, "upper": upper} | by_kind
-    return about(engine, draft=False) | {
-        "max_tokens": max_tokens,
-        "repeats": repeats,
+    return {
         "mix": {
             kind: {"draft": some.engine.draft.name, "temperature": some.temperature, "prompts": some.prompts}
             for kind, some in kinds.items()

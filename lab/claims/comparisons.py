@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from lab.claims.claim import Chart, Figures, Series
 from lab.claims.trial import Trial, passage
 from lab.config import EngineConfig
-from lab.measure.interval import median_interval
+from lab.measure.interval import median_interval, ratios
 from lab.measure.measuring import steps
 from lab.measure.scaling_fit import CACHED, UNCACHED, step_times
 from lab.measure.throughput import memory_rows, summarise
@@ -57,7 +57,7 @@ def by_length(
     sizes: Mapping[str, Any],
     small: Mapping[str, Any],
     configs: Configs,
-    ratios: Mapping[str, Sequence[str]],
+    compared: Mapping[str, Sequence[str]],
     chart: Mapping[str, str],
     rate: str = "tokens",
     as_claimed: float | None = None,
@@ -66,7 +66,7 @@ def by_length(
 
     Args:
         sizes, small: ``lengths``, ``tokens`` and ``repeats``; ``small`` for a test.
-        ratios: by the start of its keys, the faster setting, the slower one, and the name of its line if it is drawn.
+        compared: by the start of its keys, the faster setting, the slower one, and the name of its line if it is drawn.
         as_claimed: the first ratio, as the article has it.
     """
     size = small if trial.small else sizes
@@ -74,11 +74,11 @@ def by_length(
     lengths = tuple(size["lengths"])
     values: dict[str, Any] = {} if as_claimed is None else {"claimed": as_claimed}
     series = () if as_claimed is None else (Series("claimed", lengths, (as_claimed,) * len(lengths), "claimed"),)
-    for start, (over, under, *line) in ratios.items():
+    for start, (over, under, *line) in compared.items():
         found = {}
         for length in lengths:
-            pairs = zip(runs[over, length], runs[under, length], strict=True)
-            found[f"{start}{length}"] = median_interval([RATES[rate](a) / RATES[rate](b) for a, b in pairs])
+            rates = (map(RATES[rate], runs[way, length]) for way in (over, under))
+            found[f"{start}{length}"] = median_interval(ratios(*rates))
         values |= found
         series += tuple(Series(name, lengths, tuple(one.value for one in found.values())) for name in line)
     if as_claimed is not None:
@@ -104,11 +104,9 @@ def cache_times(trial: Trial, *, sizes: Mapping[str, Any], small: Mapping[str, A
     ms = {key: [1 / RATES["steps"](run) for run in some] for key, some in runs.items()}
     cached, uncached = ([ms[name, length] for length in lengths] for name in configs)
     medians = [tuple(map(statistics.median, some)) for some in (cached, uncached)]
-    ratios = tuple(
-        tuple(slow / fast for slow, fast in zip(*both, strict=True)) for both in zip(uncached, cached, strict=True)
-    )
+    gains = tuple(tuple(ratios(*both)) for both in zip(uncached, cached, strict=True))
     series = tuple(Series(name, lengths, some) for name, some in zip((CACHED, UNCACHED), medians, strict=True))[::-1]
-    return CacheTimes(lengths, *medians, ratios, Chart("lines", "tokens so far", "ms per token", series, log="xy"))
+    return CacheTimes(lengths, *medians, gains, Chart("lines", "tokens so far", "ms per token", series, log="xy"))
 
 
 # -- over texts ------------------------------------------------------------------------------
@@ -165,7 +163,7 @@ def ladder(trial: Trial, *, configs: Configs, tokens: int, claimed: Mapping[str,
     first, *others = claimed
     values, measured = {"rate": median_interval(rates[first])}, [1.0]
     for name in others:
-        ratio = median_interval([rate / base for rate, base in zip(rates[name], rates[first], strict=True)])
+        ratio = median_interval(ratios(rates[name], rates[first]))
         values |= {f"claimed: {name}": claimed[name] / claimed[first], f"measured: {name}": ratio}
         measured.append(ratio.value)
     series = (
@@ -194,7 +192,7 @@ def paging(trial: Trial, *, most: int, requests: int, repeats: int) -> Figures:
     contiguous, paged = (summarise(samples[name]) for name in ("contiguous", "paged"))
 
     def over(way: str, other: str, name: str = "tokens_per_second") -> Any:
-        return median_interval([a[name] / b[name] for a, b in zip(samples[way], samples[other], strict=True)])
+        return median_interval(ratios(*([one[name] for one in samples[some]] for some in (way, other))))
 
     model, lengths = known_models()["llama-3.1-8b"], Lengths(500, 4096)
     large = Deployment(shape=model.shape, parameters=model.parameters, memory=80 * GiB, lengths=lengths)

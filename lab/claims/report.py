@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import math
 import textwrap
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ def run_claims(
     """Check claims one after another; what several of them rest on is measured once.
 
     Args:
-        load: see ``Trial``; called once for each pair.
+        load: see ``Trial``.
 
     Returns:
         A JSON-ready dict: ``claims``, each with its ``numbers`` and ``verdict``, or with the ``problem`` that left it
@@ -35,13 +34,12 @@ def run_claims(
     """
     drafts: dict[str, str] = {}
 
-    @functools.cache
     def loaded(pair: str) -> Engine:
         engine = load(pair)
         drafts[pair] = engine.draft.name
         return engine
 
-    engine = loaded("matched")  # else what is wrong with it would be reported once for every claim
+    loaded("matched")  # else what is wrong with it would be reported once for every claim
     trial = Trial(loaded, small=small)
     rows = []
     for place, name in enumerate(ids, 1):
@@ -55,8 +53,7 @@ def run_claims(
             continue
         row |= {"verdict": checked.verdict._asdict(), "seconds": checked.seconds}
         rows.append(row | {"numbers": [_as_json(number) for number in checked.found.numbers]})
-    models = {"target": engine.target.name, "drafts": drafts, "dtype": engine.dtype}
-    return models | {"small": small, "claims": rows}
+    return {"drafts": drafts, "small": small, "claims": rows}
 
 
 def _as_json(number: Number) -> dict[str, object]:

@@ -14,7 +14,7 @@ from lab.claims.comparisons import PLAIN, Configs, decode_rate, kinds, text_swee
 from lab.claims.trial import Trial
 from lab.engine.adaptive_window import best_window
 from lab.errors import LabError
-from lab.measure.interval import Interval, median_interval, ratio_interval
+from lab.measure.interval import Interval, median_interval, ratio_interval, ratios
 from lab.measure.theory import Speculated, speculated, speedup, whole_rounds
 from lab.trace.events import Judged
 from lab.trace.run import Run
@@ -66,7 +66,7 @@ def speculation(trial: Trial) -> dict[str, TextSpeculation]:
             raise LabError(f"No whole round of {GAMMA} draft tokens in {len(drafted[0].token_ids)} tokens of {kind}.")
         both = list(zip(drafted, plain, strict=True))
         alike = [a.token_ids == b.token_ids for a, b in both if not all_kinds[kind].temperature]
-        faster = tuple(decode_rate(a) / decode_rate(b) for a, b in both)
+        faster = tuple(ratios(map(decode_rate, drafted), map(decode_rate, plain)))
         tallies = tuple(tally(run, GAMMA) for run in drafted)
         found[kind] = TextSpeculation(rounds, tallies, sum(alike), len(alike), faster)
     return found
@@ -225,7 +225,6 @@ def fastest(rates: Mapping[int, Sequence[float]]) -> Interval:
         rates: tokens per second by window, for the same texts in the same order.
     """
     best = max(rates, key=lambda gamma: statistics.median(rates[gamma]))
-    ratios = {gamma: [a / b for a, b in zip(some, rates[best], strict=True)] for gamma, some in rates.items()}
-    sure = {gamma: median_interval(some) for gamma, some in ratios.items()}
+    sure = {gamma: median_interval(ratios(some, rates[best])) for gamma, some in rates.items()}
     likely = [gamma for gamma, one in sure.items() if one.high is None or one.high >= 1]
     return Interval(best, min(likely), max(likely))

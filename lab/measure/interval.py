@@ -10,7 +10,7 @@ import functools
 import math
 import operator
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -47,6 +47,11 @@ class Interval:
     def __str__(self) -> str:
         spread = "" if self.low is None else f" ({self.low:.5g} to {self.high:.5g})"
         return f"{self.value:.5g}{spread}"
+
+
+def ratios(above: Iterable[float], below: Iterable[float]) -> list[float]:
+    """The quotients pair by pair: of two rows in each repeat or on each text, since what slows one slows the other."""
+    return [a / b for a, b in zip(above, below, strict=True)]
 
 
 def ratio_interval(numerator: Sequence[float], denominator: Sequence[float] | None = None) -> Interval:
@@ -173,16 +178,13 @@ def student_t(freedom: float) -> float:
 
 
 def g_test(counts: torch.Tensor, expected: torch.Tensor, *, least: float = 0.0) -> float:
-    """p-value of the likelihood-ratio test (Wilks, 1938) that draws come from a distribution.
+    """p-value of the likelihood-ratio test (Wilks, 1938) that draws come from a distribution; 0 if an outcome of
+    probability 0 was drawn.
 
     Args:
-        counts: [n], draws of each outcome.
-        expected: [n], their probabilities.
+        counts: [n], draws of each outcome. expected: [n], their probabilities.
         least: outcomes expected less often than this are pooled into one: the statistic follows chi-square only if
             each outcome is expected a few times.
-
-    Returns:
-        0 if an outcome of probability 0 was drawn.
     """
     counts, expected = counts.double(), expected.double()
     draws = counts.sum()

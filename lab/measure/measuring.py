@@ -120,11 +120,9 @@ def finish(
 ) -> tuple[list[Run], float]:
     """Submit all requests and wait for all. Setting ``cancelled`` ends them. ``watch`` gets the number of their tokens.
 
-    Returns:
-        The runs, and the seconds they took together from when all were queued. Nothing is computed before that, and
-        reading a long prompt takes the host milliseconds in which a GPU would idle.
-
-    Raises LabError: one of them failed, or part of its setting was given up.
+    Returns the runs, and the seconds they took together from when all were queued. Nothing is computed before that, and
+    reading a long prompt takes the host milliseconds in which a GPU would idle. Raises LabError: one of them failed, or
+    part of its setting was given up.
     """
     begins = [engine.prepare(one.prompt, config, one.sampling, cancelled=cancelled) for one in requests]
     submitted = [request for begin in begins for request in begin()]

@@ -113,13 +113,9 @@ def without_speculation(name: str, configs: Mapping[str, EngineConfig]) -> str |
 
 
 def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
-    """``runs`` of one setting beside those without speculation, in the order of their repeats.
-
-    Times are those of all runs. Verdicts are counted once if repeats share prompt and seed: the others say nothing
-    new, and an interval over all of them would be too narrow.
-
-    None: no speculation, a window that changes, or no whole round.
-    """
+    """``runs`` of one setting beside those without speculation, in the order of their repeats. None: no speculation, a
+    window that changes, or no whole round. Times are those of all runs. Verdicts are counted once if repeats share
+    prompt and seed: the others say nothing new, and an interval over all of them would be too narrow."""
     if not runs or not plain:
         return None
     config = runs[0].config

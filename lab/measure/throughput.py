@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -11,11 +14,12 @@ import numpy as np
 
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
-from lab.errors import LabError
+from lab.errors import ConfigError, LabError
 from lab.measure.measuring import finish
 from lab.measure.workload import PlannedRequest, longest
-from lab.trace.events import Admitted, Preempted, StepTimed
+from lab.trace.events import Admitted, Event, Finished, Preempted, StepTimed
 from lab.trace.metrics import inter_token_ms
+from lab.trace.recorder import BatchEvent, BatchStep
 from lab.trace.run import Run
 
 Figures = dict[str, float]
@@ -121,3 +125,63 @@ def memory_rows(engine: Engine, prompts: Sequence[str], most: int) -> tuple[Rows
         "max_tokens": most,
         "output_tokens": output_tokens,
     }
+
+
+def arrivals(
+    engine: Engine,
+    requests: Sequence[PlannedRequest],
+    config: EngineConfig,
+    *,
+    every: int = 0,
+    max_num_seqs: int = 64,
+    cancelled: threading.Event | None = None,
+) -> Iterator[BatchStep]:
+    """Decode ``requests``, which arrive all at once or one ``every`` so many steps, with the models of ``engine`` and
+    nothing cached. Each has its own cache priority. Their sequences are numbered (``owner``) in order: all
+    continuations of a request, then the next one's. Steps in which nothing happens, because the next request has not
+    arrived, take no time and are left out.
+
+    Setting ``cancelled`` ends it after the step under way; the last step then reports that the requests have ended.
+    Raises LabError: one of the requests can never be decoded, or the synthetic drafter is asked for. None is begun
+    then.
+    """
+    if config.speculative == "synthetic":
+        raise ConfigError(
+            "speculative='synthetic' decodes every request plainly before it begins, so requests would not arrive "
+            "when they should. Choose another drafter."
+        )
+    cancelled = cancelled or threading.Event()
+    heard: list[BatchEvent] = []
+    began = time.perf_counter()
+
+    def watch(owner: int, seconds: float, event: Event) -> None:
+        heard.append(BatchEvent((seconds - began) * 1000, owner, event))
+
+    own = engine.clone(max_num_seqs=max_num_seqs, on_event=watch)
+    coming = deque(
+        own.prepare(
+            one.prompt,
+            replace(config, cache_priority=one.cache_priority),
+            one.sampling,
+            continuations=one.continuations,
+            cancelled=cancelled,
+        )
+        for one in requests
+    )
+    began = time.perf_counter()
+    step = left = come = 0
+    while True:
+        if cancelled.is_set():
+            coming.clear()
+        while coming and step >= come * every:
+            left += len(coming.popleft()())
+            come += 1
+        own.step()
+        step += 1
+        entries, heard[:] = heard[:], []
+        left -= sum(isinstance(entry.event, Finished) for entry in entries)
+        last = not (coming or left)
+        if entries or last:
+            yield BatchStep(entries, last)
+        if last:
+            return

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from lab import ConfigError, EngineConfig, PromptError, SamplingParams
-from lab.measure.arrivals import arrivals
+from lab.measure.throughput import arrivals
 from lab.measure.workload import PlannedRequest, user_requests
 from lab.trace.events import Admitted, Event, Finished, Preempted, RunStarted, StepTimed
 from lab.trace.recorder import BatchStep

@@ -148,7 +148,7 @@ def test_llama_cpp_gives_the_same_tokens_and_every_row_is_timed(bench, monkeypat
     assert "llama.cpp, f16" in table
 
 
-def test_llama_rows_name_their_models_and_ratios_are_in_their_order(lab, monkeypatch) -> None:
+def test_ratios_to_llama_cpp_are_in_the_order_of_the_rows(lab, monkeypatch) -> None:
     @contextmanager
     def decoder(*_):
         yield lambda prompt, tokens: [0] * tokens
@@ -158,7 +158,6 @@ def test_llama_rows_name_their_models_and_ratios_are_in_their_order(lab, monkeyp
     monkeypatch.setattr(llama, "write_gguf", lambda *_: None)
     monkeypatch.setattr(llama, "llama_cpp", decoder)
     result = llama.run_llama(lab, 4, 1, silent)
-    assert (result["target"], result["draft"]) == (lab.target.name, lab.draft.name)
     medians = {row["name"]: row["median"] for row in result["rows"]}
     ours = ["cache", "cache + speculation (gamma 6)"]
     theirs = [f"llama.cpp, {dtype}" for dtype in llama.DTYPES]  # the order of a set would differ between processes

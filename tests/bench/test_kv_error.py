@@ -72,7 +72,7 @@ def test_the_error_is_between_stored_and_computed_numbers():
 
 def test_long_texts_are_cut_into_windows(lab, monkeypatch):
     monkeypatch.setattr(kv_error, "WINDOW", 100)
-    result = json.loads(json.dumps(run_kv(lab, TEXTS, silent)))
+    result = json.loads(json.dumps({"dtype": "float32"} | run_kv(lab, TEXTS, silent)))
     tokens = [len(text) for _, text in TEXTS]  # one per byte
     assert [text["tokens"] for text in result["texts"]] == tokens
     assert result["windows"] == 6 + 1
@@ -80,7 +80,7 @@ def test_long_texts_are_cut_into_windows(lab, monkeypatch):
     assert [row["kv_dtype"] for row in result["formats"]] == ["auto", "int8", "int4"]
     assert "Fox (540 tokens)" in format_kv(result)
     assert "intervals are 95%" in format_kv(result)
-    assert "an interval takes 6 windows" in format_kv(run_kv(lab, TEXTS[1:], silent))
+    assert "an interval takes 6 windows" in format_kv({"dtype": "float32"} | run_kv(lab, TEXTS[1:], silent))
     monkeypatch.setattr(kv_error, "WINDOW", 10 * tiny_models.CONTEXT)
     assert run_kv(lab, TEXTS, silent)["window_tokens"] == tiny_models.CONTEXT
     with pytest.raises(LabError, match="'a' has 1 tokens; two or more are needed"):

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 from lab import EngineConfig, Run
-from lab.trace.events import Admitted, Event, Preempted, StepTimed
+from lab.trace.events import Admitted, BlockAllocated, BlockFreed, Event, Preempted, StepTimed
 from tests.browser.conftest import PATIENCE_MS
 from tests.browser.pages import HOSTILE, LONG, Lab, notices
 from tests.browser.test_verdict import OPENED
@@ -213,13 +213,18 @@ def test_the_address_has_the_seed_of_the_run_that_is_shown(visit: Visit, tmp_pat
 def preempted(step: int) -> list[Event]:
     """A run that shares its pool from the start, and loses its blocks after a step."""
     events: list[Event] = []
+    held: dict[int, Event] = {}
     for event in script(EngineConfig(speculative="draft")):
         again = Admitted(
             t_ms=event.t_ms, owner=0, running=2, waiting=0, cached_tokens=0, live_blocks=(), cached_blocks=()
         )
         events.append(again if isinstance(event, Admitted) else event)
+        if isinstance(event, BlockAllocated):
+            held[event.block] = event
+        elif isinstance(event, BlockFreed):
+            del held[event.block]
         if isinstance(event, StepTimed) and event.step == step:
-            events += [Preempted(t_ms=event.t_ms, tokens=9), again]
+            events += [Preempted(t_ms=event.t_ms, tokens=9), again, *held.values()]
     return events
 
 

@@ -76,7 +76,7 @@ def written(folder: Path, text: str, name: str = "01-good.md") -> Path:
     return path
 
 
-def test_a_lesson_is_read(tmp_path: Path) -> None:
+def test_a_lesson_is_read_and_a_change_may_remove_a_setting(tmp_path: Path) -> None:
     lesson = read(written(tmp_path, GOOD))
     assert (lesson.number, lesson.name, lesson.front.title) == (1, "01-good", "A lesson")
     assert lesson.introduction == "Read *this* first."
@@ -85,6 +85,10 @@ def test_a_lesson_is_read(tmp_path: Path) -> None:
     assert [runs.how(name).max_tokens for name in runs.settings] == [4, 8]
     assert lesson.changed.runs.how("cached").max_tokens == 8
     assert lesson.changed.runs.prompts == runs.prompts
+    removed = GOOD.replace("      sampling: {max_tokens: 8}\n", "      settings: {plain: null}\n")
+    lesson = read(written(tmp_path, removed))
+    assert list(lesson.front.preset.runs.settings) == ["cached", "plain"]
+    assert list(lesson.changed.runs.settings) == ["cached"]
 
 
 # The text replaced, its replacement, the line reported (given by text in it), and the message.
@@ -93,21 +97,14 @@ MISTAKES = [
     ("minutes: 5", "minutes: five", "minutes", "minutes: Input should be a valid integer"),
     ("minutes: 5", "minuets: 5", "title", "there is no 'minuets' here; there are title, minutes, needs, preset"),
     ("title: A lesson", "title: [A lesson", "minutes", "the front matter is not YAML"),
-    ("needs: []", "needs: [x]", "needs", "needs.0: Input should be a valid integer"),
     ("kv_cache: false", "kv_cash: false", "plain:", "there is no 'kv_cash'; there are prompt, draft, kv_cache"),
     ("kv_cache: false", "kv_cache: 7", "runs:", "plain: kv_cache must be True or False, not 7."),
     ("      plain:", "      no cache:", "plain:", "'no cache' cannot stand in an expression"),
-    ("repeats: 1", "repeats: 0", "repeats", "repeats: Input should be greater than or equal to 1"),
-    ("{max_tokens: 4}", "{tokens: 4}", "runs:", "unexpected keyword argument 'tokens'"),
     ("kind: slider", "kind: dial", "predict:", "'slider', 'curve', 'choice'"),
-    ("range: [1, 100]", "range: [100, 1]", "predict:", "range is the least and the most, as [1, 100]"),
     ("range: [1, 100]", "range: [0, 100]", "predict:", "on a log scale both above 0"),
     ("unit: times", "unit: furlongs", "unit: times", "'number', 'count', 'tokens'"),
-    ("tolerance: 25%", "tolerance: much", "tolerance", "a tolerance is a share of the answer, as 25%"),
     ("tolerance: 25%", "tolerance: true", "tolerance", "a tolerance is a share of the answer, as 25%"),
-    ("ratio(runs.plain", "ration(runs.plain", "answer", "there is no function ration; there are ratio"),
     ("ratio(runs.plain", "ratio(runs.plan", "predict:", "there is no 'plan' in runs; there are cached, plain"),
-    ("itl_p50_ms, runs", "itl_ms, runs", "predict:", "there is no 'itl_ms' in runs.plain; there are generated"),
     ("answer: ratio(", "answer: eval(", "answer", "there is no function eval"),
     ("run: cached", "run: cash", "observe", "there is no setting 'cash' to play; there are cached, plain"),
     ("view: player", "view: pie", "view: player", "'player', 'race'"),
@@ -121,7 +118,6 @@ MISTAKES = [
     ("value: runs.cached.itl_p50_ms", "value: runs.cached.speed", "  shows:", "there is no 'speed'"),
     ("{{ before.runs", "{{ after.runs", "  see:", "there is no 'after'; there are runs, before"),
     ("  near: Yes.\n", "", "check:", "check: it needs both near"),
-    ("  far: No.\n", "", "check:", "check: it needs both near"),
     ("when: runs.cached.itl_p50_ms <", "when: runs.cached.x <", "check:", "there is no 'x' in runs.cached"),
     ("## Explain", "## Explained", "\nRead", "one heading '## Explain'"),
     ("It took {{", "It took 5 ms, not {{", "## Explain", "the text below '## Explain' says 5. A result comes"),
@@ -161,13 +157,6 @@ def test_file_names_numbers_and_needs_are_checked(tmp_path: Path) -> None:
     course.cache_clear()
     with pytest.raises(LessonError, match="there are two lessons 2"):
         course(tmp_path)
-
-
-def test_a_change_can_remove_a_setting(tmp_path: Path) -> None:
-    text = GOOD.replace("      sampling: {max_tokens: 8}\n", "      settings: {plain: null}\n")
-    lesson = read(written(tmp_path, text))
-    assert list(lesson.front.preset.runs.settings) == ["cached", "plain"]
-    assert list(lesson.changed.runs.settings) == ["cached"]
 
 
 def test_the_example_in_the_readme_is_a_valid_lesson(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 import time
@@ -94,14 +95,17 @@ def _no_engine(pair: str) -> Engine:
     raise AssertionError("a rule asks for no engine")
 
 
+ENGINE = functools.cache(lambda: tiny_models.engine("llama"))
+
+
 def batched(**settings: dict) -> dict[str, dict]:
-    """The figures of each setting, measured once on the embedded pair."""
+    """The figures of each setting, measured once on a tiny model."""
     batches = Batches.model_validate({"settings": settings, "repeats": 1})
-    return whole(batches.work(lambda pair: load_engine(), threading.Event(), lambda words, share: None)).figures
+    return whole(batches.work(lambda pair: ENGINE(), threading.Event(), lambda words, share: None)).figures
 
 
 def test_paged_blocks_let_more_requests_share_a_pool() -> None:
-    small = {"requests": 6, "output_tokens": 40, "num_blocks": 12}
+    small = {"requests": 6, "output_tokens": 40, "num_blocks": 26}
     found = batched(reserved=small, paged=small | {"paged": True})
     reserved, paged = found["reserved"], found["paged"]
     assert set(reserved) == set(Batches.model_validate({"settings": {"a": small}}).names()["a"])

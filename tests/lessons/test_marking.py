@@ -149,6 +149,9 @@ def test_only_a_measurement_is_called_measured_and_an_answer_worked_out_from_the
     | st.lists(st.none() | st.floats() | st.text() | st.booleans(), max_size=5) | st.dictionaries(st.text(), st.text())
 )  # fmt: skip
 def test_invalid_answers_are_refused(answer: Any) -> None:
+    for asked, beyond in ((slider(), 100.5), (slider(), 0.5), (slider(), True), (CURVE, [5, 10, 101]), (CHOICE, 2)):
+        with pytest.raises(AnswerError):
+            checked(asked, beyond)
     for asked in (slider(), CURVE, CHOICE):
         try:
             checked(asked, answer)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.load import new_engine
-from lab.measure.arrivals import arrivals
+from lab.measure.throughput import arrivals
 from lab.measure.workload import PlannedRequest
 from lab.trace.recorder import BatchStep
 from tests.scripted_model import RememberingModel

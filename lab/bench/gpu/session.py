@@ -79,14 +79,9 @@ def run_gpu(
     dtype: str = "auto",
     seconds: float = SECONDS,
 ) -> dict:
-    """Run the parts, writing all results so far to ``out`` after each. ``folder``: for recorded runs. ``seconds``: the
-    most that all of them may take together.
-
-    This process computes nothing on the device: only parts, each in a process of its own, can break or fill it.
-
-    Returns:
-        What is in ``out``: ``format_gpu`` makes a table of it.
-    """
+    """Run the parts, writing all results so far to ``out`` after each; ``format_gpu`` makes a table of them.
+    ``folder``: for recorded runs. ``seconds``: the most that all of them may take together. This process computes
+    nothing on the device: only parts, each in a process of its own, can break or fill it."""
     share, until = seconds / SECONDS, time.time()
     result: dict = {"bench": "gpu", "small": small, "dtype": dtype, "seconds": seconds, "machine": {}, "parts": {}}
     options = {"device": device, "dtype": dtype, "small": small}
@@ -113,11 +108,8 @@ def is_whole(result: dict) -> bool:
 
 
 def apart(name: str, out: Path, until: float, options: dict, report: Callable[[str], None]) -> dict:
-    """Run a part in a process, and stop it at ``until``, in seconds as ``time.time`` counts them.
-
-    Returns:
-        The part's entry (``Sheet``) as far as it got, with ``seconds``, and ``failure`` if it did not finish.
-    """
+    """Run a part in a process, and stop it at ``until``, in seconds as ``time.time`` counts them. Returns the part's
+    entry (``Sheet``) as far as it got, with ``seconds``, and ``failure`` if it did not finish."""
     sheet = out.with_name(f"{out.name}.part-{name}")
     sheet.parent.mkdir(parents=True, exist_ok=True)
     sheet.unlink(missing_ok=True)

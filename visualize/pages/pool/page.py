@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from lab.measure.arrivals import arrivals
+from lab.measure.throughput import arrivals
 from lab.settings import unmet
 from lab.trace.recorder import BatchStep
 from visualize import page_header as header
