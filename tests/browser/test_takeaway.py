@@ -130,9 +130,6 @@ def test_a_file_that_arrives_during_a_run_does_not_end_it(visit: Visit, tmp_path
     lab.wait_for_tokens(3)
     held.pop().continue_()
     expect(lab.problem).to_be_visible()
-    said, shown = lab.problem.inner_text(), lab.instant
-    lab.page.wait_for_function("shown => document.querySelector('.stage').dataset.seq > shown + 20", arg=shown)
-    assert lab.problem.inner_text() == said  # long enough to be read
     assert lab.running
     lab.page.click("#stop")
     lab.finish()
