@@ -3,22 +3,50 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html import escape
 from pathlib import Path
 
-from playwright.sync_api import Page, Route, expect
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 from lab import EngineConfig, Run
-from lab.trace.events import StepTimed
-from tests.browser.pages import HOSTILE, LONG, Lab, Visit, notices
+from lab.trace.events import Admitted, BlockAllocated, BlockFreed, Event, Preempted, StepTimed
+from tests.browser.conftest import PATIENCE_MS
+from tests.browser.pages import HOSTILE, LONG, Lab, notices
 from tests.browser.test_verdict import OPENED
 from tests.visualize.conftest import script
 from tests.waiting import until
 from visualize.jobs.downloads import page as as_page
+from visualize.jobs.run_store import MAX_RUN_FILE
 from visualize.recorded_results import runs
+from visualize.reduce.frames import Reducer
 
+Visit = Callable[..., Lab]
 SEEN = ("text", "tokens", "numbers", "rounds", "blocks", "timing", "say")
+
+
+@pytest.fixture(scope="module")
+def offline(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
+    """A browser without a network. A page of it stays open to keep its process, and thus the scripts of saved pages."""
+    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 720})
+    context.set_default_timeout(PATIENCE_MS)
+    empty = tmp_path_factory.mktemp("keeper") / "empty.html"
+    empty.write_text("<!doctype html>")
+    context.new_page().goto(empty.as_uri())
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def alone(offline: BrowserContext) -> Iterator[Page]:
+    """A page without a network, which may log no error."""
+    page, complaints = offline.new_page(), []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    yield page
+    page.close()
+    assert complaints == []
 
 
 def test_a_run_is_saved_reopened_made_again_and_a_bad_file_changes_nothing(
@@ -43,29 +71,38 @@ def test_a_run_is_saved_reopened_made_again_and_a_bad_file_changes_nothing(
         lab.page.click("[data-do=first]")
         lab.page.click("[data-do=last]")
         expect(lab.problem).to_have_count(0)
+    large = tmp_path / "large.json"
+    large.write_bytes(b" " * (MAX_RUN_FILE + 1))
+    lab.reopen(large)
+    expect(notices(lab.page)).to_contain_text("16")  # MB at most
     assert Run.load(lab.save("json", tmp_path)).events == run.events
     assert lab.link["run"] == "1"
 
-    shown = lab.page.get_attribute(".stage", "data-run")
-    lab.open()
-    lab.reopen(file)
-    lab.page.wait_for_selector(".use")
-    lab.finish()
-    again = lab.seen()
+    other = visit().open()
+    other.reopen(file)
+    other.page.wait_for_selector(".use")
+    other.finish()
+    again = other.seen()
     assert {name: again[name] for name in SEEN} == {name: end[name] for name in SEEN}
-    assert Run.load(lab.save("json", tmp_path)).events == run.events
-    assert lab.page.get_attribute(".stage", "data-run") != shown
-    lab.page.click(".use")
-    expect(lab.option("kv_dtype", "int8")).to_be_checked()
-    lab.until_asked(max_tokens=40, kv_dtype="int8", seed=3)
-    last = lab.ran().instant
-    assert lab.page.is_hidden(".use")
-    assert lab.seen()["text"] == end["text"]
+    assert Run.load(other.save("json", tmp_path)).events == run.events
+    shown = other.page.get_attribute(".stage", "data-run")
+    other.page.click(".use")
+    expect(other.option("kv_dtype", "int8")).to_be_checked()
+    other.until_asked(max_tokens=40, kv_dtype="int8", seed=3)
+    assert other.page.get_attribute(".stage", "data-run") == shown
+    other.ran()
+    assert other.page.is_hidden(".use")
+    assert other.seen()["text"] == end["text"]
 
     # The exported page opens from disk without a network, plays and shows verdicts.
-    page, own = alone, Lab(alone, "")
+    page, complaints = alone, []
+    page.on(
+        "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
+    )
+    page.on("request", lambda request: complaints.append(request.url) if request.url != exported.as_uri() else None)
     page.goto(exported.as_uri())
-    own.wait_for_instant(last)
+    own = Lab(page, "")
+    own.wait_for_instant(lab.instant)
     seen = own.seen()
     assert {name: seen[name] for name in SEEN} == {name: end[name] for name in SEEN}
     assert page.inner_text(".notice")  # where it was recorded
@@ -81,8 +118,13 @@ def test_a_run_is_saved_reopened_made_again_and_a_bad_file_changes_nothing(
     own.press("Space")
     until(lambda: page.wait_for_timeout(20) or own.instant >= 3, 60)  # its policy allows no wait_for_function
     page.hover(".token >> nth=1")
+    for chart in ("rounds", "timing", "blocks"):
+        box = page.locator(f"[data-chart={chart}] .plot").bounding_box()
+        page.mouse.move(box["x"] + box["width"] * 0.22, box["y"] + box["height"] * 0.8)
     assert page.evaluate("window.pwned") is None
     assert page.query_selector(".stage img") is None
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert [text for text in complaints if not text.startswith(("data:", "blob:"))] == []
 
 
 def test_a_part_of_a_run_and_names_of_models_as_markup_are_shown_and_of_two_files_the_second(
@@ -90,37 +132,56 @@ def test_a_part_of_a_run_and_names_of_models_as_markup_are_shown_and_of_two_file
 ) -> None:
     started, *rest = script(EngineConfig(speculative="draft"))
     lab, part = visit().open(), tmp_path / "part.json"
-    started = replace(started, target="<b>mine</b>", sampling=started.sampling | {"stop": ["<i>end</i>"]})
     Run([started, *rest[: len(rest) // 2]]).save(part)  # as if it had been saved while the run was going on
     lab.reopen(part)
     lab.page.wait_for_function("document.querySelector('.bar').max > 2")
     lab.finish()
     assert lab.seen()["pass"] > 0
+    Run([started]).save(part)
+    lab.reopen(part)
+    expect(lab.written).to_have_count(0)
+    started = replace(started, target="<b>mine</b>", sampling=started.sampling | {"stop": ["<i>end</i>"]})
+    Run([started, *rest]).save(part)
+    lab.reopen(part)
+    lab.written.first.wait_for()
     lab.page.click(".use")
     for quoted in ("<b>mine</b>", "<i>end</i>"):
         expect(notices(lab.page)).to_contain_text(quoted)
-    files = list(runs().values())[:2]
+
+    files = [tmp_path / f"{n}.json" for n in (1, 2)]
+    for file, kept in zip(files, runs().values(), strict=False):
+        file.write_bytes(kept.read_bytes())
     lab.slow(400)
     lab.reopen(files[0])
     lab.page.wait_for_timeout(500)  # uploaded, and not yet answered
     lab.reopen(files[1])
-    lab.page.wait_for_selector(f".token >> nth=1 >> text='{Run.load(files[1]).prompt.split()[1]}'")
+    first = Run.load(files[1]).prompt.split()[1]
+    lab.page.wait_for_selector(f".token >> nth=1 >> text='{first}'")
 
 
 def test_a_run_recorded_on_a_gpu_is_opened_without_one(visit: Visit) -> None:
     lab = visit().open(max_tokens=5)
     name, file = next((name, file) for name, file in runs().items() if "Draft" in name)
     run = Run.load(file)
-    lab.pick("replays", name)
-    expect(lab.page.locator(".notice")).to_contain_text(run.started.hardware)
-    lab.finish()
-    assert lab.seen()["pass"] == sum(isinstance(event, StepTimed) for event in run.events) - 1  # 0 is the prefill
-    lab.came_to_its_end(48)
+    for again in (False, True):
+        if again:
+            lab.ran()
+            assert lab.page.inner_text(".notice") == ""
+        lab.pick("replays", name)
+        expect(lab.page.locator(".notice")).to_contain_text(run.started.hardware)
+        lab.finish()
+        assert lab.seen()["pass"] == sum(isinstance(event, StepTimed) for event in run.events) - 1  # 0 is the prefill
+        lab.came_to_its_end(48)
+    lab.slow(400)
+    last = list(runs())[-1]
+    for chosen in (name, last):  # the second before the first is there
+        lab.pick("replays", chosen)
+    lab.page.wait_for_selector(f".token >> nth=1 >> text='{Run.load(runs()[last]).prompt.split()[1]}'")
     assert not {"run", "step"} & lab.link.keys()
 
 
 def test_a_file_that_arrives_during_a_run_does_not_end_it(visit: Visit, tmp_path: Path) -> None:
-    lab = visit().open(**LONG, seed="")
+    lab = visit().open(**LONG)
     file = tmp_path / "run.json"
     Run(script(EngineConfig())).save(file)
     held: list[Route] = []
@@ -130,34 +191,83 @@ def test_a_file_that_arrives_during_a_run_does_not_end_it(visit: Visit, tmp_path
     lab.wait_for_tokens(3)
     held.pop().continue_()
     expect(lab.problem).to_be_visible()
+    said, shown = lab.problem.inner_text(), lab.instant
+    lab.page.wait_for_function("shown => document.querySelector('.stage').dataset.seq > shown + 20", arg=shown)
+    assert lab.problem.inner_text() == said  # long enough to be read
     assert lab.running
     lab.page.click("#stop")
     lab.finish()
-    seed = lab.link["seed"]  # that of the run that is shown
-    assert f"seed={seed}&" in f"{lab.page.get_attribute('.against', 'href')}&"
-    assert str(Run.load(lab.save("json", tmp_path)).started.sampling["seed"]) == seed
 
 
-def test_a_link_to_a_saved_page_opens_its_step_also_within_another_page(alone: Page, tmp_path: Path) -> None:
-    run = Run(script(EngineConfig(speculative="draft")))
+def test_the_address_has_the_seed_of_the_run_that_is_shown(visit: Visit, tmp_path: Path) -> None:
+    lab, seeds = visit().open(seed="", max_tokens=5), set()
+    for _ in range(2):
+        lab.ran()
+        seed = str(Run.load(lab.save("json", tmp_path)).started.sampling["seed"])
+        assert lab.link["seed"] == seed
+        assert f"seed={seed}&" in f"{lab.page.get_attribute('.against', 'href')}&"
+        seeds.add(seed)
+    assert len(seeds) == 2
+
+
+def preempted(step: int) -> list[Event]:
+    """A run that shares its pool from the start, and loses its blocks after a step."""
+    events: list[Event] = []
+    held: dict[int, Event] = {}
+    for event in script(EngineConfig(speculative="draft")):
+        again = Admitted(
+            t_ms=event.t_ms, owner=0, running=2, waiting=0, cached_tokens=0, live_blocks=(), cached_blocks=()
+        )
+        events.append(again if isinstance(event, Admitted) else event)
+        if isinstance(event, BlockAllocated):
+            held[event.block] = event
+        elif isinstance(event, BlockFreed):
+            del held[event.block]
+        if isinstance(event, StepTimed) and event.step == step:
+            events += [Preempted(t_ms=event.t_ms, tokens=9), again, *held.values()]
+    return events
+
+
+def test_a_link_to_a_saved_page_opens_each_frame_of_a_step(alone: Page, tmp_path: Path) -> None:
+    events = preempted(5)
+    frames = Reducer().feed(events)
+    (first, *later) = [frame["seq"] for frame in frames if frame["step"] == 5]
+    assert len(later) == 2
     file, lab = tmp_path / "run.html", Lab(alone, "")
-    file.write_text(as_page(run), "utf-8")
+    file.write_text(as_page(Run(events)), "utf-8")
     alone.goto(f"{file.as_uri()}?step=5")
-    lab.wait_for_instant(6)  # the head comes before step 0
-    for seq, step in ((0, "start"), (2, "1")):
+    lab.wait_for_instant(first)
+    places = ((0, "start"), (1, "start.1"), (2, "0"), (later[0], "5.1"), (later[1], "5.2"), (later[1] + 1, "6"))
+    for seq, step in places:
         lab.scrub(seq)
-        expect(alone).to_have_url(re.compile(rf"\?step={step}$"))
+        expect(alone).to_have_url(re.compile(rf"\?step={re.escape(step)}$"))
+        if step in ("start.1", "5.1"):
+            alone.reload()
+            lab.wait_for_instant(seq)
+    lab.scrub(len(frames) - 1)
+    expect(alone).to_have_url(file.as_uri())
+
     alone.focus(".text")
     lab.press("End")
     expect(lab.tip).to_be_visible()
     lab.press("Space")  # plays from the beginning: that token is yet to come, and its line goes
     expect(lab.tip).to_be_hidden()
+    for step, seq in (("5.9", later[1]), ("999", len(frames) - 2)):  # of another run
+        alone.goto(f"{file.as_uri()}?step={step}")
+        lab.wait_for_instant(seq)
+
+    events = events[: 1 + next(i for i, event in enumerate(events) if isinstance(event, StepTimed) and event.step == 9)]
+    file.write_text(as_page(Run(events)), "utf-8")  # saved while it was going on
+    alone.goto(f"{file.as_uri()}?step=9")
+    lab.wait_for_instant(len(Reducer().feed(events)) - 1)
+    lab.press("ArrowLeft")
+    expect(alone).to_have_url(re.compile(r"\?step=8$"))
     alone.goto(f"{file.as_uri()}?guess=3.1")
     expect(lab.verdict).to_be_visible()
     assert alone.locator(".rule a").count() == 0, "there is nothing to run it with"
 
     around = tmp_path / "around.html"  # within another page, where its address cannot be written
-    around.write_text(f"<iframe width=1200 height=700 srcdoc='{escape(as_page(run))}'></iframe>", "utf-8")
+    around.write_text(f"<iframe width=1200 height=700 srcdoc='{escape(as_page(Run(preempted(5))))}'></iframe>", "utf-8")
     alone.goto(around.as_uri())
     inner = alone.frame_locator("iframe")
     inner.locator(".token.recovered").first.click()
