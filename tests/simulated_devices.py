@@ -80,9 +80,9 @@ def _run(func, args, kwargs):
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     crossing = func in (aten._to_copy.default, aten.copy_.default)
     # As on GPUs, a tensor on the host may take part if it has no dimensions, or as an index.
-    devices = {t.device for t in tensors if t.dim() and not (func is aten.index.Tensor and t.device.type == "cpu")}
-    if len(devices) > 1 and not crossing:
-        raise RuntimeError(f"{func} was given tensors on different devices: {', '.join(sorted(map(str, devices)))}")
+    apart = {t.device for t in tensors if t.dim() and not (func is aten.index.Tensor and t.device.type == "cpu")}
+    if len(apart) > 1 and not crossing:
+        raise RuntimeError(f"{func} was given tensors on different devices: {', '.join(sorted(map(str, apart)))}")
     away = {tensor.device for tensor in tensors if isinstance(tensor, Elsewhere)}
     if (target := kwargs.get("device")) is not None:
         away = {target} - {torch.device("cpu")}

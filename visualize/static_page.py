@@ -9,9 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 from visualize.assets import TITLE, bundle, read
-from visualize.charts import looks, shells
-from visualize.charts import timing_chart as timing
-from visualize.charts import verdict_chart as verdict
+from visualize.charts import CHARTS, timing_chart, verdict_chart
+from visualize.charts.base import looks, shells
 from visualize.reduce.metric_cards import labels
 from visualize.states import as_json
 
@@ -81,9 +80,9 @@ def stage_setup() -> dict[str, Any]:
     every prop at every update."""
     return {
         "vocabulary": as_json(),
-        "shells": shells(),
-        "verdict": looks(verdict.figure),
+        "shells": shells(CHARTS, start=True),
+        "verdict": looks(verdict_chart.figure),
         "rolling": ["rounds", "timing"],
-        "parts": {"light": timing.part_colours(False), "dark": timing.part_colours(True)},
+        "parts": {"light": timing_chart.part_colours(False), "dark": timing_chart.part_colours(True)},
         "readouts": labels(),
     }

@@ -38,7 +38,7 @@ class Loading:
     def __init__(self, cancelled: threading.Event | None = None) -> None:
         self.cancelled = cancelled or threading.Event()
         self._name = ""
-        self._fetched: list[tqdm] = []
+        self._fetched: list[_Fetched] = []
         self._sizes: dict[str, int] = {}
         self._bytes = self._total = self._layer = self._layers = 0
 
@@ -81,10 +81,7 @@ class Loading:
         """A progress bar class for downloads: it shows nothing and reports to this object."""
         loading = self
 
-        class Bar(tqdm):
-            """``received``: it counts bytes as they arrive, whose number is not known in advance. Xet has another bar
-            beside it, which counts bytes as they are written. They arrive compressed, and some time before."""
-
+        class Bar(_Fetched):
             def __init__(self, *args: Any, **options: Any) -> None:
                 super().__init__(*args, **options | {"disable": True})
                 self.received = "ownloading bytes" in (options.get("desc") or "")
@@ -101,6 +98,17 @@ class Loading:
                         raise
 
         return Bar
+
+
+class _Fetched(tqdm):
+    """A download's progress: ``n`` of ``total`` bytes.
+
+    Attributes:
+        received: whether it counts bytes as they arrive, whose number is not known in advance. Xet has another
+            bar beside it, which counts bytes as they are written. They arrive compressed, and some time before.
+    """
+
+    received: bool
 
 
 _watching: ContextVar[Loading | None] = ContextVar("loading", default=None)

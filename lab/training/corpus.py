@@ -128,12 +128,13 @@ def mixed_batches(
 SKIPPED_FOLDERS = {"test", "tests", "idle_test", "idlelib", "site-packages", "dist-packages", "__pycache__"}
 
 
-def standard_library() -> list[str]:
-    """The sources of this Python's standard library, one text per file, sorted by path.
+def standard_library(folder: Path | None = None) -> list[str]:
+    """The sources below ``folder`` (None: this Python's standard library), one text per file, sorted by path.
 
     Tests and installed packages are left out, and so are files that are not UTF-8.
     """
-    folder, texts = Path(sysconfig.get_paths()["stdlib"]), []
+    folder = folder or Path(sysconfig.get_paths()["stdlib"])
+    texts = []
     for file in sorted(folder.rglob("*.py")):
         if SKIPPED_FOLDERS.isdisjoint(file.relative_to(folder).parts):
             try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch.nn import functional as F
-from transformers import GenerationConfig, LlamaForCausalLM
+from transformers import AttentionInterface, AttentionMaskInterface, GenerationConfig, LlamaForCausalLM
 
 from lab.training.training import Loss
 
@@ -54,6 +54,29 @@ PROMPTS = (8, 16, 32, 64, 96)
 """Prompt lengths in tokens, in turn: each serves one batch per temperature."""
 
 
+def grouped_attention(
+    module: torch.nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: None, scaling: float, **_: object
+) -> tuple[torch.Tensor, None]:
+    """Causal attention of rows of equal length, for ``transformers``' attention interface.
+
+    ``q`` [rows, heads, new, dim], ``k`` and ``v`` [rows, kv_heads, past + new, dim] ->
+    [rows, new, heads, dim]. ``new`` is everything (prefill) or one token.
+    """
+    rows, heads, new, dim = q.shape
+    if new > 1:
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True, scale=scaling)
+        return out.transpose(1, 2).contiguous(), None
+    # The heads that share keys are rows of one matrix product: on a CPU this is several times
+    # as fast as the fused kernel, which needs the keys repeated for every head.
+    grouped = q.view(rows, k.shape[1], heads // k.shape[1], dim)
+    weights = (grouped @ k.transpose(-1, -2) * scaling).softmax(-1, dtype=torch.float32)
+    return (weights.to(v.dtype) @ v).view(rows, 1, heads, dim), None
+
+
+AttentionInterface.register("grouped", grouped_attention)
+AttentionMaskInterface.register("grouped", lambda *_, **__: None)
+
+
 @torch.no_grad()
 def continuations(model: LlamaForCausalLM, prompts: torch.Tensor, new_tokens: int, temperature: float) -> torch.Tensor:
     """``prompts`` [rows, length] (int64) with the model's continuations: [rows, length + new_tokens], int64.
@@ -66,7 +89,7 @@ def continuations(model: LlamaForCausalLM, prompts: torch.Tensor, new_tokens: in
     # The model's own, and not an argument: generate takes the end-of-text token of the model's own where an argument
     # has none.
     model.generation_config = GenerationConfig(max_new_tokens=new_tokens, eos_token_id=None, pad_token_id=0, **sampled)
-    model.set_attn_implementation("eager" if model.device.type == "cpu" else "sdpa")  # as in train()
+    model.set_attn_implementation("grouped")
     try:
         return model.generate(prompts, attention_mask=torch.ones_like(prompts))
     finally:

@@ -112,6 +112,7 @@ def train(
     peak_lr: float = 4e-3,
     tokens_a_step: int = TOKENS_A_STEP,
     compiled: bool = True,
+    seed: int = 0,
     save_every_s: float = 300.0,
 ) -> LlamaForCausalLM:
     """Train for ``tokens`` tokens, or continue from ``checkpoint`` if it exists; do nothing if it is complete.
@@ -127,7 +128,7 @@ def train(
     # Attention weights and gradients underflow as training goes on, and on a CPU arithmetic with
     # denormal numbers is many times slower than with zeros.
     torch.set_flush_denormal(True)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = LlamaForCausalLM(config).to(device)
     if initial is not None:
         model.load_state_dict(initial.state_dict())
@@ -162,7 +163,7 @@ def train(
         # On a CPU, explicit attention is faster on short windows; fused attention needs less
         # memory on long ones.
         model.set_attn_implementation("eager" if length == SHORT and device == "cpu" else "sdpa")
-        source = mixed_batches(data, tokens_a_step // length, length, seed=0, skip=steps_left.start - phase_start)
+        source = mixed_batches(data, tokens_a_step // length, length, seed=seed, skip=steps_left.start - phase_start)
         for step in steps_left:
             _set_lr(optimizers, peak_lr, step / steps)
             batch = next(source).to(device)

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 from playwright.sync_api import expect
 
-from lab import EngineConfig, Run
-from lab.settings import SETTINGS
-from tests.browser.pages import OVERFLOW, Lab
-from tests.visualize.conftest import script
+from tests.browser.pages import EMPTY_SCROLLBARS, OVERFLOW, Visit
+from tests.browser.test_controls import ROOM
 
-Visit = Callable[..., Lab]
-PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True, "reduced_motion": "reduce"}
 BOXES = """() => Object.fromEntries(
   [".readouts", ".story", ".charts", ".transport", ".say", "#run", "[data-chart=blocks] .plot"].map(
     (where) => [where, document.querySelector(where).getBoundingClientRect().toJSON()]))"""
-ROOM = "document.querySelector('#settings').clientHeight - document.querySelector('#settings').scrollHeight"
 LONGEST = {
     "speed": "99999",
     "pass": "33.00",
@@ -80,27 +72,9 @@ def test_on_a_projector_everything_is_in_view_nothing_jumps_and_no_readout_is_cu
             lab.toggle("enable_prefix_caching")
         lab.ran()
         assert lab.page.is_visible("[data-key=found]") == prefix_caching
-        for wide, high in ((1280, 720), (1600, 900), (1000, 720), (390, 844)):
+        for wide, high in ((1280, 720), (1000, 720), (390, 844)):
             lab.page.set_viewport_size({"width": wide, "height": high})
             assert lab.page.evaluate(CUT, [LONGEST, SMALL]) == [], (prefix_caching, wide)
-
-
-def test_on_a_projector_no_control_needs_scrolling(visit: Visit) -> None:
-    lab = visit().open(speculative="off", enable_prefix_caching=1, adaptive_window=1)
-    for name, about in SETTINGS["speculative"].about.items():
-        lab.choose("speculative", name)
-        expect(lab.control("speculative")).to_contain_text(about)
-        assert [lab.page.evaluate(ROOM) >= 0, lab.page.evaluate(OVERFLOW)] == [True, [0, 0]], name
-    # What was measured is said in one line.
-    lines = """part => {
-      const text = document.createRange();
-      text.selectNodeContents(part);
-      return new Set([...text.getClientRects()].map(({ top }) => top)).size;
-    }"""
-    for value in ("int8", "int4"):
-        lab.choose("kv_dtype", value)
-        assert lab.control("kv_dtype").locator(".info-text").evaluate(lines) == 1, value
-    assert lab.control("logprobs").locator(".info-text").evaluate(lines) == 1
 
 
 OUT = """() => [".save summary", ".against", ".place", ".say", "#run"].filter((where) => {
@@ -113,45 +87,16 @@ SQUARES = """() => {
   return Math.max(...plot._fullData.map(({ marker }) => marker.size)) - wide / (end - first);
 }"""
 """By how much a square of the rounds chart is wider than its column."""
-EMPTY_SCROLLBARS = """() => [...document.querySelectorAll("body *")].filter((node) => {
-  const { display, borderLeftWidth, borderRightWidth } = getComputedStyle(node);
-  const bar = node.offsetWidth - node.clientWidth - parseFloat(borderLeftWidth) - parseFloat(borderRightWidth);
-  return display !== "inline" && node.checkVisibility() && bar > 3 && node.scrollHeight - node.clientHeight < 4;
-}).map((node) => node.outerHTML.slice(0, 100))"""
 
 
-@pytest.mark.parametrize("path", ["compare", "pool"])
-def test_no_scrollbar_is_shown_where_there_is_nothing_to_scroll(visit: Visit, path: str) -> None:
-    page = visit(viewport={"width": 1440, "height": 900}).at(path)
-    assert page.evaluate(EMPTY_SCROLLBARS) == []
-
-
-ROUNDS = """() => {
-  const plot = document.querySelector("[data-chart=rounds] .plot");
-  const { _length: high, range: [low, top] } = plot._fullLayout.yaxis;
-  const labels = [...plot.querySelectorAll(".ytick text")];
-  const boxes = labels.map((label) => label.getBoundingClientRect());
-  return {
-    row: high / (top - low),
-    side: Math.max(...plot._fullData.map(({ marker }) => marker.size)),
-    last: labels.at(-1).textContent,
-    apart: Math.min(...boxes.slice(1).map(({ bottom }, at) => boxes[at].top - bottom)),
-  };
-}"""
-DRAWN = """(plot => plot._fullData?.some(({ x }) => x?.length)
-  && plot.querySelector(".main-svg").clientWidth === plot.clientWidth)"""
-
-
-def test_in_a_small_window_everything_can_be_reached_and_rounds_of_many_drafts_are_drawn_row_by_row(
-    visit: Visit, tmp_path: Path
-) -> None:
+def test_in_a_small_window_everything_can_be_reached(visit: Visit) -> None:
     lab = visit(viewport={"width": 1440, "height": 900}).open(max_tokens=100)
     page = lab.page
     lab.ran()
     assert page.evaluate(EMPTY_SCROLLBARS) == []
     page.wait_for_selector(".against:not([hidden])")
     say, box = (f"document.querySelector('{part}')" for part in (".say", ".gradio-container"))
-    for wide, high in ((1024, 768), (821, 800), (900, 700), (1100, 600), (1366, 625), (1280, 720)):
+    for wide, high in ((1024, 768), (821, 800), (1366, 625), (1280, 720)):
         page.set_viewport_size({"width": wide, "height": high})
         page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
         page.wait_for_function(f"({SQUARES})() <= 0 && ({OUT})().length === 0")
@@ -162,20 +107,6 @@ def test_in_a_small_window_everything_can_be_reached_and_rounds_of_many_drafts_a
         assert page.evaluate(f"{box}.scrollHeight - {box}.clientHeight") == 0, "clipped content cannot be scrolled to"
         assert page.evaluate(f"{say}.scrollHeight - {say}.clientHeight") <= 0, (wide, high)
 
-    # A run from a file may have more draft tokens a round than the page lets one choose.
-    file = tmp_path / "run.json"
-    Run(script(EngineConfig(speculative="draft", num_speculative_tokens=32), max_tokens=60)).save(file)
-    for wide, high in ((1280, 720), (390, 844)):
-        page.set_viewport_size({"width": wide, "height": high})
-        lab.reopen(file)
-        page.wait_for_function(
-            f"""wide => innerWidth === wide && {DRAWN}(document.querySelector('[data-chart=rounds] .plot'))
-              && ({ROUNDS})().last === "32" """,
-            arg=wide,
-        )
-        seen = page.evaluate(ROUNDS)
-        assert 0 < seen["side"] <= seen["row"], wide
-        assert seen["apart"] > -4, "the boxes of text are higher than its digits"
     page.set_viewport_size({"width": 320, "height": 640})
     page.click(".save summary")
     menu = page.locator(".save[open] div").bounding_box()
@@ -186,7 +117,7 @@ def test_in_a_small_window_everything_can_be_reached_and_rounds_of_many_drafts_a
 def test_on_a_phone_the_page_is_one_column_with_one_chart_at_a_time_and_nothing_covers_the_run_button(
     visit: Visit,
 ) -> None:
-    lab = visit(**PHONE).open(kv_cache=0)  # most settings are disabled
+    lab = visit(**PHONE).open(kv_cache=0, max_tokens=60, logprobs=5)  # most settings are disabled
     page = lab.page
     page.click("#folds button >> nth=0")
     page.wait_for_selector("#eviction")
@@ -198,16 +129,12 @@ def test_on_a_phone_the_page_is_one_column_with_one_chart_at_a_time_and_nothing_
       return there[0] === element && others.every((node) => z(node) < z(element));
     }"""
     run = page.query_selector("#run")
-    for step in range(0, 700, 50):
+    for step in range(0, 700, 100):
         page.evaluate("y => scrollTo(0, y)", step)
         assert run.evaluate(drawn), step
 
-    lab.open(max_tokens=60)
-    off = """[...document.querySelectorAll("#folds button.label-wrap")].map((fold) => {
-      const [word, arrow] = [...fold.children].map((part) => part.getBoundingClientRect());
-      return Math.abs(word.top + word.bottom - arrow.top - arrow.bottom) / 2;
-    })"""
-    assert max(page.evaluate(off)) <= 3
+    lab.toggle("kv_cache")
+    lab.until_asked(kv_cache=None)
     meaning = page.locator(".meaning")
     page.tap("[data-key=pass]")  # a readout explains itself on a tap
     box = meaning.bounding_box()
@@ -215,15 +142,7 @@ def test_on_a_phone_the_page_is_one_column_with_one_chart_at_a_time_and_nothing_
     assert box["x"] + box["width"] <= 390
     page.tap(".say")
     assert not meaning.is_visible()
-    left = "selector => document.querySelector(selector).getBoundingClientRect().left"
-    assert page.evaluate(left, "#pair input") - page.evaluate(left, "#pair .container > .wrap") <= 12
-    page.route("**/channels/**", lambda route: None)  # held back: the run has begun, and no frame of it arrives
-    lab.run()
-    page.tap(".choose button[data-for=timing]")
-    assert lab.link["chart"] == "timing"
-    page.unroute_all(behavior="ignoreErrors")
-
-    lab.ran(max_tokens=60)
+    lab.ran()
     page.wait_for_function(f"{OVERFLOW}[0] === 0")
     shown = "[...document.querySelectorAll('.charts .panel')].filter(p => p.offsetWidth).map(p => p.dataset.chart)"
     assert page.evaluate(shown) == ["rounds"]
@@ -237,5 +156,35 @@ def test_on_a_phone_the_page_is_one_column_with_one_chart_at_a_time_and_nothing_
     page.reload()  # the chosen chart is in the address
     lab.ready()
     assert page.evaluate(shown) == ["timing"]
+    for button in page.locator("[data-do]").all():
+        assert button.get_attribute("aria-label")
     page.tap(".choose button[data-for=rounds]")
     assert "chart" not in lab.link
+    lab.written.first.wait_for()
+    lab.finish()
+    boxes = [button.bounding_box() for button in page.locator(".transport .buttons button").all()]
+    assert min(min(box["width"], box["height"]) for box in boxes) >= 40
+    page.tap("[data-do=first]")
+    lab.wait_for_instant(0)
+    page.tap("[data-do=last]")
+    lab.wait_for_instant(lab.last)
+
+    # A verdict takes the charts' place within reach.
+    page.evaluate("document.querySelector('.story').scrollIntoView({ block: 'end' })")
+    lab.tokens("recovered").first.tap()
+    expect(lab.verdict).to_be_visible()
+    actions = "document.querySelector('#actions').getBoundingClientRect().top"
+    page.wait_for_function(
+        f"(({{ top, bottom }}) => top >= 0 && bottom <= {actions})"
+        "(document.querySelector('.verdict').getBoundingClientRect())"
+    )
+    assert not page.is_visible("[data-chart=rounds]")
+    for button in page.locator("[data-verdict]").all():
+        assert button.get_attribute("aria-label")
+        assert min(button.bounding_box()["width"], button.bounding_box()["height"]) >= 40
+    page.tap(".choose button[data-for=timing]")  # choosing a chart closes the verdict
+    assert page.is_visible("[data-chart=timing]")
+    assert lab.verdict.is_hidden()
+    lab.tokens("recovered").first.tap()  # with the rounds chart out of sight
+    expect(lab.verdict).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -5,17 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
-from tests.browser.pages import Lab, as_on_a_phone, notices
-from visualize.pages.lessons.lesson_view import KEPT
+from tests.browser.pages import Visit, as_on_a_phone, notices
 
-Visit = Callable[..., Lab]
 COSTS = 3  # a lesson whose answers are arithmetic: the same on every machine
 BYTES = [kib * 1024 for kib in (512, 320, 2560)]
 HOSTILE = "<img src=x onerror=window.pwned=1>"
@@ -57,7 +52,7 @@ def begun(visit: Visit, run: bool = True) -> Page:
     predict(page)
     if run:
         page.click("#run")
-        page.wait_for_selector(MADE, timeout=60_000)
+        page.wait_for_selector(MADE)
     return page
 
 
@@ -73,11 +68,8 @@ def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -
     for later in ("#explain .md", "#try section", "#check section", ".observe .found"):
         expect(page.locator(later)).to_be_hidden()
     assert "Llama 2 7B" not in page.content()  # the answer is not in the page
-    for does in ("again", "export"):
-        expect(page.locator(f"[data-does={does}]")).to_be_disabled()
-        page.focus(f"[data-does={does}]")
-        expect(page.locator(".meaning")).to_be_visible()  # says why
-        page.keyboard.press("Enter")  # does nothing
+    page.focus("[data-does=export]")
+    expect(page.locator(".meaning")).to_be_visible()  # says why it is disabled
     page.click("#predict .main")
     expect(page.locator("#predict .verdict.problem")).to_be_visible()
     expect(page.locator("#run")).to_be_disabled()
@@ -86,32 +78,20 @@ def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -
 
     outcome = page.locator(".observe .outcome")
     page.keyboard.press("Control+Enter")
-    expect(outcome).to_contain_text("The small one", timeout=60_000)
+    expect(outcome).to_contain_text("The small one")
     page.wait_for_selector(".observe [data-chart] .main-svg")
     page.wait_for_selector(MADE)
     expect(page.locator("#predict label.right")).to_contain_text("The small one")
-    assert page.get_attribute("#predict [role=radiogroup]", "aria-label") == page.inner_text("#predict .asked")
     expect(page.locator("#predict input").first).to_be_disabled()
     drawn = "document.querySelector('[data-chart=chart-0] .plot').data[0].x"
     assert page.evaluate(drawn) == BYTES
     explained = page.locator("#explain")
     expect(explained).to_contain_text("0.625×")
     assert explained.locator(".katex").count() >= 4
-    assert "{{" not in page.inner_text("#view")
-    assert "$" not in page.inner_text("#explain")
     assert page.evaluate("document.documentElement.scrollHeight - innerHeight") == 0  # the column scrolls
 
-    before = page.get_attribute(".stage", "data-run")
-    first = page.query_selector("[data-chart=chart-0] .plot")
-    page.keyboard.press("Control+Enter")  # again
-    page.wait_for_function("run => document.querySelector('.stage').dataset.run !== run", arg=before, timeout=60_000)
-    page.wait_for_selector(".observe [data-chart] .main-svg")
-    named = page.eval_on_selector_all("[id^=beside-]", "all => all.map(({ id }) => id)")
-    assert len(named) == len(set(named)), "the elements that name a chart have unique ids"
-    assert not first.evaluate("plot => plot.isConnected || Boolean(plot.data)"), "the replaced plot is released"
-
     page.click("#try .main")
-    expect(page.locator("#try .see")).to_contain_text("4.00×", timeout=60_000)
+    expect(page.locator("#try .see")).to_contain_text("4.00×")
     assert page.inner_text("#try tbody").split("\n")[0].split("\t")[1:] == ["32", "8"]
 
     slider, verdict = page.locator("#check input[type=range]"), page.locator("#check .verdict")
@@ -127,10 +107,6 @@ def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -
         expect(page.locator(".course li:nth-child(3) .steps")).to_have_attribute("title", re.compile("."))
         assert len(done(page, COSTS)) == steps
     expect(page.locator("#check .onwards a")).to_contain_text("4.")
-    right = page.eval_on_selector("#check .right", "mark => Number(mark.style.getPropertyValue('--at'))")
-    assert right == pytest.approx(slider.evaluate("({ value, max }) => value / max"), abs=0.01)
-    line = "getComputedStyle(document.querySelector('.course-about a')).textDecorationLine"
-    assert page.evaluate(line) == "underline", "within text, colour alone does not mark a link"
 
     page.reload()
     ready(page)
@@ -143,10 +119,6 @@ def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -
     assert page.evaluate("document.querySelector('#view').scrollTop") == 0  # a reload does not scroll
     expect(explained).to_contain_text("0.625×")
     expect(verdict).to_contain_text("16")
-    page.click(".course li:nth-child(1) a")
-    expect(page.locator("#introduction h1")).to_contain_text("1.")
-    page.go_back()
-    ready(page)
     page.click("[data-does=again]")
     ready(page)
     expect(page.locator("#run")).to_be_disabled()
@@ -157,25 +129,25 @@ def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -
 def test_a_prediction_changed_before_the_first_was_answered_is_kept_and_the_progress_is_heard_now_and_then(
     visit: Visit,
 ) -> None:
-    lab, held = visit(), []
-    lab.page.route("**/plotly.min.js", lambda route: held.append(route))
+    """Also where the browser can store no more, of which the page tells."""
+    lab = visit()
     page = lab.at("lessons", lesson=COSTS)
     lab.slow()
     for option in (0, 1):
         page.click(f"#predict label >> nth={option}")
         page.click("#predict .main")
-    page.wait_for_timeout(1500)
-    expect(page.locator("#predict label >> nth=1").locator("input")).to_be_checked()
     expect(page.locator("#run")).to_be_enabled()
+    page.wait_for_timeout(700)
+    expect(page.locator("#predict label >> nth=1").locator("input")).to_be_checked()
+    page.evaluate(
+        """() => { localStorage.setItem("full", "");
+        for (let size = 2 ** 22; size >= 2048; size /= 2)
+          try { localStorage.setItem("full", localStorage.getItem("full") + "x".repeat(size)); } catch {} }"""
+    )
     lab.listen()
-    with page.expect_request("**/queue/join*"):
-        page.keyboard.press("Control+Enter")  # which needs no Plotly
-    assert held
-    for route in held:
-        route.continue_()
-    page.wait_for_selector(".observe .outcome:visible", timeout=60_000)
-    page.click("#try .main")
-    page.wait_for_selector("#try .see:visible", timeout=60_000)
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(".observe .outcome:visible")
+    expect(page.locator(".course-say")).not_to_be_empty()
     progress = [(at, text) for at, text in lab.heard if re.search(r"warm|repeat \d|tokens|ready", text)]
     assert not any("tokens" in text for _, text in progress)
     assert all(later - before > 2400 for (before, _), (later, _) in itertools.pairwise(progress))
@@ -203,17 +175,9 @@ def test_a_curve_is_drawn_by_mouse_and_keys_and_a_run_can_be_stopped(visit: Visi
     assert min(steps) > 0.8 * max(steps) > 0  # a straight line
     page.mouse.move(left, bottom)  # no longer pressed
     assert drawn() == found
-    assert page.evaluate("getSelection().toString()") == ""
-    middle = handles.nth(2).bounding_box()
-    page.mouse.click(middle["x"] + 9, middle["y"] + 9)
-    page.keyboard.press("ArrowUp")  # a clicked point can be moved on with the keys
-    assert drawn()[2] in range(found[2], found[2] + 4)
-    assert drawn() == [*found[:2], drawn()[2], *found[3:]]
     for key in ("Home", "PageUp"):
         handles.first.press(key)
     expect(handles.first).to_have_attribute("aria-valuenow", "10")
-    handles.first.press("PageDown")
-    expect(handles.first).to_have_attribute("aria-valuetext", re.compile(r"^0(\.00)?×$"))
     found = drawn()
     page.reload()  # as Gradio does when it has lost the server
     ready(page)
@@ -232,30 +196,19 @@ def test_a_curve_is_drawn_by_mouse_and_keys_and_a_run_can_be_stopped(visit: Visi
 
 
 def test_a_lesson_shows_its_last_run_only_in_the_browser_that_made_it(visit: Visit, tmp_path: Path) -> None:
-    page = begun(visit)
-    page.set_viewport_size({"width": 2560, "height": 1440})  # the column stays as wide as it is
-    cut = """() => [...document.querySelectorAll("#stage .readout:not([hidden]) .number, #stage .say")].filter(
-      (node) => node.scrollWidth > node.clientWidth || node.clientHeight < 20).map((node) => node.textContent)"""
-    assert page.evaluate(cut) == []
+    page = visit().at("lessons", lesson=COSTS)
+    as_on_a_phone(page)
+    predict(page)
+    page.click("#run")
+    page.wait_for_selector(MADE)
+    expect(page.locator("#view .outcome")).to_be_in_viewport()  # not scrolled past it, to the player
+    assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
+    expect(page.locator("#check .verdict")).to_have_css("white-space", "normal")  # long text wraps
     with page.expect_download() as download:
         page.click("[data-does=export]")
     file = tmp_path / download.value.suggested_filename
     download.value.save_as(file)
     assert json.loads(file.read_text())["lessons"]["3"]["prediction"] == 2
-    page.goto(f"{page.url.split('?')[0]}?lesson=1")
-    ready(page)
-    expect(page.locator(".observe .found")).to_be_hidden()
-    page.click(f".course li:nth-child({COSTS}) a")
-    page.wait_for_selector(MADE)
-
-    page.evaluate("kept => localStorage.setItem(kept, 'H4sIAAAAAAAA')", RUNS)  # damaged
-    page.reload()
-    ready(page)
-    expect(page.locator("#explain")).to_contain_text("0.625×")
-    expect(page.locator("#stage")).to_be_hidden()
-    page.click("#run")
-    page.wait_for_selector(MADE, timeout=60_000)
-    page.wait_for_function("kept => localStorage.getItem(kept).length > 1000", arg=RUNS)
 
     other = visit().at("lessons", lesson=COSTS)
     said = other.locator(".course-say")
@@ -277,29 +230,10 @@ def test_a_lesson_shows_its_last_run_only_in_the_browser_that_made_it(visit: Vis
     ready(other)
     expect(other.locator(".observe .outcome")).to_contain_text("The small one")
     expect(other.locator("#stage")).to_be_hidden()
-    other.evaluate(  # of a run other than the one in the progress
-        "([kept, runs]) => localStorage.setItem(kept, runs)",
-        [RUNS, page.evaluate("kept => localStorage.getItem(kept)", RUNS)],
-    )
-    other.reload()
-    ready(other)
-    expect(other.locator("#stage")).to_be_hidden()
     other.click(".course li:nth-child(1) a")
     ready(other)
     expect(other.locator("#run")).to_be_disabled()
     assert other.evaluate("window.pwned") is None
-
-    # More than a lesson ever keeps does not keep the page from loading.
-    other.evaluate(
-        """([kept, lesson, runs]) => {
-          localStorage.setItem(kept, JSON.stringify({ lessons: { [lesson]: { name: "x".repeat(1e6) } } }));
-          localStorage.setItem(runs, "x".repeat(3e6));
-        }""",
-        [KEPT, COSTS, RUNS],
-    )
-    other.click(f".course li:nth-child({COSTS}) a")
-    ready(other)
-    predict(other)
 
 
 def test_a_tab_that_stayed_behind_erases_nothing(visit: Visit) -> None:
@@ -308,87 +242,24 @@ def test_a_tab_that_stayed_behind_erases_nothing(visit: Visit) -> None:
     stays = visit(beside=lab).at("lessons", lesson=COSTS)
     predict(ahead)
     ahead.click("#run")
-    ahead.wait_for_selector("#explain .md", timeout=60_000)
+    ahead.wait_for_selector("#explain .md")
     ahead.wait_for_function("localStorage.getItem('decode-lab-course').includes('figures\":{')")
     expect(stays.locator(".course-say")).not_to_be_empty()  # it went on in another tab
     assert done(stays, COSTS) == ["predict", "run"]
     before = ahead.evaluate("localStorage.getItem('decode-lab-course')")
     predict(stays, 1)
     assert stays.evaluate("localStorage.getItem('decode-lab-course')") == before
-
     stays.reload()  # now both have the run
     stays.wait_for_selector(MADE)
     slide(ahead, "#check", "84")
     ahead.click("#check .main")
     expect(ahead.locator("#check .verdict")).to_contain_text("84")
     stays.click("#try .main")
-    expect(stays.locator("#try .see")).to_contain_text("4.00×", timeout=60_000)
+    expect(stays.locator("#try .see")).to_contain_text("4.00×")
     ahead.reload()
     ahead.wait_for_selector(MADE)
     expect(ahead.locator("#check .verdict")).to_contain_text("84")
     expect(ahead.locator("#try .see")).to_contain_text("4.00×")
-
-
-def test_full_browser_storage_is_reported(visit: Visit) -> None:
-    page = visit().at("lessons", lesson=COSTS)
-    page.evaluate("localStorage.setItem('full', '')")
-    predict(page)
-    page.evaluate(
-        """() => { for (let size = 2 ** 22; size >= 2048; size /= 2)
-          try { localStorage.setItem('full', localStorage.getItem('full') + 'x'.repeat(size)); } catch {} }"""
-    )
-    page.click("#run")
-    page.wait_for_selector(MADE, timeout=60_000)
-    expect(page.locator(".course-say")).not_to_be_empty()
-
-
-def test_a_link_to_an_unknown_lesson_gives_a_notice_and_shows_what_was_done_in_the_first(visit: Visit) -> None:
-    lab = visit()
-    page = lab.at("lessons", lesson="99")
-    expect(notices(page)).to_contain_text("1, 2,")
-    expect(page.locator("#introduction h1")).to_contain_text("1.")
-    page.press("#predict input", "Enter")
-    page.click("#predict .main")
-    expect(page.locator("#run")).to_be_enabled()
-    for asked in ("lesson=99", f"lesson={COSTS}&lesson=1"):  # the last counts
-        page.goto(f"{lab.server}/lessons?{asked}")
-        expect(page.locator("#run")).to_be_enabled()
-
-
-def test_the_page_fits_a_phone(visit: Visit) -> None:
-    page = visit(viewport={"width": 390, "height": 844}, is_mobile=True).at("lessons", lesson=COSTS)
-    predict(page)
-    page.click("#run")
-    page.wait_for_selector(MADE, timeout=60_000)
-    expect(page.locator("#view .outcome")).to_be_in_viewport()  # not scrolled past it, to the player
-    assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
-    expect(page.locator("#check .verdict")).to_have_css("white-space", "normal")  # long text wraps
-
-
-def test_a_server_that_lost_the_session_says_so_and_no_progress_is_lost(visit: Visit) -> None:
-    """It was restarted, or very many others have come since: to the server, the page's session is then unknown."""
-    page = begun(visit, run=False)
-    kept = "JSON.stringify(localStorage)"
-    before = page.evaluate(kept)
-
-    def as_another(route: Route) -> None:
-        old, new = r'(session_hash(?:=|": ?"))\w+', r"\1another"
-        url, data = re.sub(old, new, route.request.url), route.request.post_data
-        route.continue_(url=url, post_data=re.sub(old, new, data) if data else None)
-
-    page.route("**/gradio_api/queue/**", as_another)
-    forgotten = page.locator(".toast-body")
-    for button in ("#predict .main", "#run"):
-        page.click(button)
-        expect(forgotten.first).to_be_visible()
-        forgotten.locator(".toast-close").first.click()
-        expect(forgotten).to_have_count(0)
-    assert page.evaluate(kept) == before
-    page.unroute_all()
-    page.reload()
-    ready(page)
-    expect(page.locator("#run")).to_be_enabled()
-    assert done(page, COSTS) == ["predict"]
 
 
 def test_the_instructors_answers_are_measured_on_request_and_can_be_stopped_and_the_page_prints_in_full(
@@ -407,50 +278,25 @@ def test_the_instructors_answers_are_measured_on_request_and_can_be_stopped_and_
     expect(lossless).to_contain_text(blank)
     measured = page.locator(".teaching li .measure")
     measured.nth(8).click()
-    expect(lossless).not_to_contain_text(blank, timeout=60_000)
-    expect(page.locator("#lesson-8")).to_contain_text(blank)
-    when = page.eval_on_selector_all(".teaching a[href^='#lesson-']", "links => links.map((link) => link.title)")
-    assert [n for n, title in enumerate(when, 1) if re.search(r"\d", title)] == [COSTS, 9]
-    page.click(".teaching a[href='#lesson-12']")
-    expect(page.locator("#lesson-12 h2")).to_be_in_viewport()
-    page.keyboard.press("Tab")
-    expect(page.locator("#lesson-12 a").first).to_be_focused()
-
-    progress, every = page.locator(".teaching .progress"), page.locator("[data-does=measure]")
-    lab = Lab(page, "")
-    lab.listen()
-    every.click()
-    expect(progress).to_contain_text("tokens", timeout=60_000)
-    page.focus("[data-does=stop]")
-    page.keyboard.press("Escape")
-    expect(every).to_be_enabled(timeout=60_000)
-    expect(page.locator("[data-does=stop]")).to_be_focused()
-    expect(progress).not_to_contain_text("tokens")
-    assert not any("tokens" in text for _, text in lab.heard), "screen readers hear the progress without its tokens"
-
-    held: list[Route] = []
-    answering = threading.Event()
-    page.route("**/queue/join*", lambda route: route.continue_() if answering.is_set() else held.append(route))
-    page.reload()
-    every.click(force=True)  # before the page knows its lessons
-    expect(every).to_be_disabled()
-    answering.set()
-    for route in held:
-        route.continue_()
-    ready(page)
-    expect(every).to_be_enabled()
     expect(lossless).not_to_contain_text(blank)
     expect(page.locator("#lesson-8")).to_contain_text(blank)
-    assert progress.inner_text() == ""
+    page.click(".teaching a[href='#lesson-12']")
+    expect(page.locator("#lesson-12 h2")).to_be_in_viewport()
+
+    progress, every = page.locator(".teaching .progress"), page.locator("[data-does=measure]")
+    every.click()
+    expect(progress).to_contain_text("tokens")
+    page.focus("[data-does=stop]")
+    page.keyboard.press("Escape")
+    expect(every).to_be_enabled()
+    expect(page.locator("[data-does=stop]")).to_be_focused()
+    expect(progress).not_to_contain_text("tokens")
+    page.reload()
+    ready(page)
+    expect(lossless).not_to_contain_text(blank)
+    expect(page.locator("#lesson-8")).to_contain_text(blank)
 
     as_on_a_phone(page)
-    at = page.locator(".told td:first-child").filter(has_text=re.compile(r"^\d:\d\d$"))
-    lines = """cells => cells.map((cell) => {
-      const text = document.createRange();
-      text.selectNodeContents(cell);
-      return text.getClientRects().length;
-    })"""
-    assert set(at.evaluate_all(lines)) == {1}, "a time is not broken in two"
     page.emulate_media(media="print")
     expect(page.locator("#controls")).to_be_hidden()
     expect(page.locator("#lesson-12 h2")).to_be_visible()
@@ -459,29 +305,25 @@ def test_the_instructors_answers_are_measured_on_request_and_can_be_stopped_and_
 
 
 def test_p_and_q_are_shown_under_every_rule_and_can_be_moved(visit: Visit) -> None:
-    page = visit().at("lessons", lesson=9)
+    lab = visit()
+    page = lab.at("lessons", lesson="99")
+    expect(notices(page)).to_contain_text("1, 2,")  # which lessons there are
+    page = lab.at("lessons", lesson=9)
     predict(page, 0)
     page.click("#run")
-    page.wait_for_selector("[data-chart=written] .main-svg", timeout=60_000)
-
-    def heights(chart: str) -> list[list[float]]:
-        return page.evaluate(f"document.querySelector('[data-chart={chart}] .plot').data.map((trace) => [...trace.y])")
+    page.wait_for_selector("[data-chart=written] .main-svg")
 
     def too_much() -> float:
         """By how much the word with the largest excess stands above p."""
-        accepted, instead, p = heights("written")
-        return max(a + b - c for a, b, c in zip(accepted, instead, p, strict=True))
+        heights = "document.querySelector('[data-chart=written] .plot').data.map((trace) => [...trace.y])"
+        return max(a + b - c for a, b, c in zip(*page.evaluate(heights), strict=True))
 
-    rules, apart = page.locator(".overlap [role=radio], .overlap input[type=radio]"), page.locator(".overlap output")
+    rules = page.locator(".overlap [role=radio], .overlap input[type=radio]")
     assert too_much() < 1e-3
-    _, rejected, residual, _ = heights("proposed")
-    assert sum(rejected) == pytest.approx(sum(residual), abs=1e-3)
     said = page.inner_text(".overlap .said-of")
     rules.first.press("ArrowRight")
     expect(page.locator(".overlap .said-of")).not_to_have_text(said)
     assert too_much() > 0.05
     page.locator(".overlap input[type=range]").press("Home")
-    expect(apart).to_have_text(re.compile(r"^0%"))
+    expect(page.locator(".overlap output")).to_have_text(re.compile(r"^0%"))
     assert too_much() < 1e-3
-    rules.nth(2).check()
-    assert sum(heights("proposed")[1]) > 0.5  # rejected, although q equals p

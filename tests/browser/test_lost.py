@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Route, expect
 
-from tests.browser.pages import LONG, UNREACHED, Lab, background
+from tests.browser.pages import LONG, UNREACHED, Lab, Visit, background
 from tests.waiting import until
 
-Visit = Callable[..., Lab]
 HASTY = """
 const plain = setTimeout;
 const instead = { %s };
 window.setTimeout = (act, milliseconds, ...more) => plain(act, instead[milliseconds] ?? milliseconds, ...more);
 """
-REFUSED = HASTY % "3000: 300, 15000: 600_000"  # tried again sooner, and not because of silence
-SILENT = HASTY % "15000: 700"  # silence counts after less than a second
-SLOW = HASTY % "15000: 700, 30000: 1400"
+REFUSED = HASTY % "20000: 300, 3000: 300"  # tried again sooner
+SILENT = HASTY % "3000: 300, 15000: 700, 30000: 1400"  # silence counts after less than a second, at first after two
 
 
-@pytest.mark.parametrize(("trouble", "hasty"), [("refused", REFUSED), ("silent", SILENT)], ids=["refused", "silent"])
-def test_a_run_is_heard_to_its_end_although_the_connection_fails(troubled: Visit, trouble: str, hasty: str) -> None:
+def test_a_run_is_heard_to_its_end_although_the_connection_fails(troubled: Visit) -> None:
     lab = troubled()
-    lab.page.add_init_script(hasty)
+    lab.page.add_init_script(SILENT)
     held: list[Route] = []
 
     def fail(route: Route) -> None:
         held.append(route)
-        if trouble == "refused" and len(held) < 3:  # by a proxy, whose server is away for a moment
+        if len(held) < 3:  # by a proxy, whose server is away for a moment
             route.fulfill(status=502)
-        elif trouble == "silent" and len(held) == 1:
-            pass  # never answered
-        else:
+        elif len(held) > 3:  # the third is never answered
             route.continue_()
 
     lab.page.route("**/channels/*", fail)
@@ -43,34 +37,13 @@ def test_a_run_is_heard_to_its_end_although_the_connection_fails(troubled: Visit
     lab.run()
     lab.finish()
     lab.came_to_its_end(60)
-    said = [text for _, text in lab.heard]
-    assert sum(text.startswith(UNREACHED) for text in said) == 1, "once, not at every attempt"
-    assert len(held) == (3 if trouble == "refused" else 2)
+    assert len(held) > 3
+    assert sum(text.startswith(UNREACHED) for _, text in lab.heard) == 1, "once, not at every attempt"
 
 
-def stream(lab: Lab, speak: str) -> None:
-    """From here on, the page's streams are its own instead of the server's, counted in ``opened``. Each does what the
-    script ``speak`` says, which gets the stream and returns the timer that closing it ends."""
-    lab.page.evaluate(
-        """(speak) => {
-          window.opened = 0;
-          window.EventSource = class extends EventTarget {
-            static CLOSED = 2;
-            constructor() {
-              super();
-              window.opened += 1;
-              this.timer = eval(speak)(this);
-            }
-            close() { clearTimeout(this.timer); } // or an interval: their numbers are of one kind
-          };
-        }""",
-        speak,
-    )
-
-
-def test_a_run_is_heard_although_every_answer_or_its_first_message_is_slow(troubled: Visit) -> None:
+def test_a_run_is_heard_although_every_answer_is_slow(troubled: Visit) -> None:
     lab = troubled()
-    lab.page.add_init_script(SLOW)
+    lab.page.add_init_script(SILENT)
 
     def late(route: Route) -> None:
         lab.page.wait_for_timeout(900)
@@ -81,32 +54,13 @@ def test_a_run_is_heard_although_every_answer_or_its_first_message_is_slow(troub
     lab.run()
     lab.finish()
     lab.came_to_its_end(20)
-    stream(
-        lab,
-        """(stream) => {
-          setTimeout(() => stream.onopen());
-          const message = { data: '{"stopped": "It has come."}', lastEventId: "0" };
-          return setTimeout(() => stream.onmessage(message), 900);
-        }""",
-    )
-    lab.run()
-    expect(lab.say).to_have_text("It has come.")
-
-    lab = troubled()
-    lab.page.add_init_script(SILENT)
-    lab.open(speculative="off", max_tokens=20)  # a stream that only says that it is alive is kept
-    stream(lab, "(stream) => setInterval(() => stream.dispatchEvent(new Event('alive')), 300)")
-    lab.run()
-    lab.page.wait_for_timeout(1500)
-    assert lab.page.evaluate("opened") == 1
-    assert not lab.say.inner_text().startswith(UNREACHED)
 
 
 SAID = "getComputedStyle(document.querySelector('[data-chart=rounds] .plot'), '::before').content"
 
 
 def test_text_and_numbers_do_not_wait_for_plotly_and_charts_that_do_not_come_are_said_to_be_missing(
-    visit: Visit, troubled: Visit
+    visit: Visit,
 ) -> None:
     lab, held = visit(), []
     lab.page.route("**/plotly.min.js", lambda route: held.append(route))
@@ -117,8 +71,7 @@ def test_text_and_numbers_do_not_wait_for_plotly_and_charts_that_do_not_come_are
     assert lab.page.inner_text("[data-key=speed] .value") != "–"
     lab.page.locator(".text .token:is(.accepted, .recovered)").first.click()
     expect(lab.verdict).to_be_visible()
-    loading = lab.page.evaluate(SAID)
-    assert len(loading) > 2
+    assert len(lab.page.evaluate(SAID)) > 2
     (script,) = held  # both of the page's scripts that draw charts ask for it once
     script.continue_()
     lab.finish()
@@ -128,31 +81,14 @@ def test_text_and_numbers_do_not_wait_for_plotly_and_charts_that_do_not_come_are
     for chart in ("rounds", "blocks", "timing"):
         lab.page.wait_for_selector(f"[data-chart={chart}] .main-svg")
 
-    lab = troubled()
-    lab.page.route("**/plotly.min.js", lambda route: route.abort())
-    lab.at("", max_tokens=10)
-    lab.run()
-    expect(lab.written).to_have_count(10)
-    assert len(lab.page.evaluate(SAID)) > 2
-    assert lab.page.evaluate(SAID) != loading
-
 
 def test_until_the_links_settings_are_there_nothing_begins_and_the_page_says_why(troubled: Visit) -> None:
     lab = troubled()
     page = lab.page
-    page.add_init_script(REFUSED.replace("3000:", "20000: 300, 3000:"))
-    beats: list[Route] = []  # the connection by which a tab is known is asked for again
-
-    def refuse_once(route: Route) -> None:
-        beats.append(route)
-        if len(beats) == 1:
-            route.fulfill(status=502)
-        else:
-            route.continue_()
-
+    page.add_init_script(REFUSED)
     held: list[Route] = []
     answering = threading.Event()
-    page.route("**/heartbeat/*", refuse_once)
+    page.route("**/heartbeat/*", lambda route: route.fulfill(status=502), times=1)
     page.route("**/queue/join*", lambda route: route.continue_() if answering.is_set() else held.append(route))
     page.goto(f"{lab.server}/?max_tokens=12")
     about = page.locator(".lab-header p")
@@ -169,7 +105,6 @@ def test_until_the_links_settings_are_there_nothing_begins_and_the_page_says_why
     assert page.locator(".token").count() == 0
     lab.ran()
     lab.came_to_its_end(12)
-    until(lambda: page.wait_for_timeout(20) or len(beats) == 2)
 
 
 def test_a_page_that_lost_its_server_or_is_returned_to_begins_nothing_anew(visit: Visit) -> None:
@@ -181,24 +116,18 @@ def test_a_page_that_lost_its_server_or_is_returned_to_begins_nothing_anew(visit
     page.reload()
     lab.ready()
     expect(about).to_have_class("told")
-    page.wait_for_timeout(500)
+    page.wait_for_timeout(300)
     assert page.locator(".token").count() == 0
     page.reload()  # by a person
-    lab.written.first.wait_for()
-    page.evaluate("sessionStorage.setItem('decode-lab-lost', 'yes')")
-    lab.open(max_tokens=14, run=1)  # a link that was followed instead
     lab.written.first.wait_for()
 
     lab.at("compare", run=0)
     page.go_back()
     lab.ready()
     expect(about).to_have_class("told")
-    page.wait_for_timeout(500)
+    page.wait_for_timeout(300)
     assert page.locator(".token").count() == 0
     lab.ran()
-    expect(about).not_to_have_class("told")
-    page.go_forward()  # to a link that asks for no run
-    page.wait_for_selector("body[data-ready]")
     expect(about).not_to_have_class("told")
 
 
@@ -239,34 +168,21 @@ def test_a_hidden_tab_stays_connected_while_something_is_under_way_and_says_when
     page.on("request", lambda request: request.url.endswith("/away") and away.append(request.url))
     lab.run()
     background(page, True)
-    page.wait_for_timeout(1500)  # the tab would say it after a second
+    page.wait_for_timeout(1200)  # the tab would say it after a second
     assert lab.running
     assert not away
     with page.expect_response("**/away"):
         page.click("#stop")
     assert gone(lab)
 
-    lab.open(max_tokens=5)  # hidden, shown and hidden again before the first answer
-    held: list[Route] = []
-    page.route("**/away", lambda route: held.append(route))
-    for said in (1, 2):
-        background(page, True)
-        until(lambda said=said: page.wait_for_timeout(20) or len(held) == said)
-        background(page, False)
-    background(page, True)
-    for route in held:
-        route.continue_()
-    page.unroute("**/away")
-    page.wait_for_timeout(500)  # ``visit`` fails for an error on the page
-    with page.expect_request("**/heartbeat/*"):
-        background(page, False)
+    lab.open(max_tokens=5)
     # The server ended its session when it was left. Playwright switches the browser's own cache of pages off.
     with page.expect_navigation():
         page.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
     lab.ready()
 
     # Closed while it says that it is away: else the server would keep its session for two hours.
-    held.clear()
+    held: list[Route] = []
     page.evaluate("localStorage.clear()")
     page.route("**/away", lambda route: held.append(route))
     background(page, True)
@@ -274,14 +190,12 @@ def test_a_hidden_tab_stays_connected_while_something_is_under_way_and_says_when
     assert gone(lab)
 
 
-ENTRY, LAZY, PRELOADED, STYLE, PARTS_STYLE = (
-    f"**/assets/{name}" for name in ("index-*.js", "core-*.js", "statustracker-*.js", "index-*.css", "HTML-*.css")
-)
+LAZY, PRELOADED, STYLE = (f"**/assets/{name}" for name in ("core-*.js", "statustracker-*.js", "index-*.css"))
 
 
 @pytest.mark.parametrize(
     ("file", "times", "whole"),
-    [(ENTRY, None, False), (LAZY, None, False), (PRELOADED, 1, True), (PARTS_STYLE, 1, True), (STYLE, None, False)],
+    [(LAZY, None, False), (PRELOADED, 1, True), (STYLE, None, False)],
 )
 def test_a_page_whose_scripts_or_styles_do_not_come_says_so_once(
     troubled: Visit, file: str, times: int | None, whole: bool
@@ -289,7 +203,7 @@ def test_a_page_whose_scripts_or_styles_do_not_come_says_so_once(
     lab, failed = troubled(), []
     lab.page.route(file, lambda route: failed.append(route) or route.abort(), times=times)
     lab.page.goto(lab.server)
-    if file not in (ENTRY, LAZY):
+    if file != LAZY:
         lab.ready()
     expect(lab.page.locator("p[role=alert]")).to_have_count(0 if whole else 1)
     assert failed

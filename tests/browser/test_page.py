@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,14 +11,11 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from lab.config import EngineConfig
-from lab.trace.events import Judged
 from lab.trace.run import Run
-from tests.browser.pages import HOSTILE, Lab, id_of, link_to
+from tests.browser.pages import HOSTILE, Visit, id_of, link_to
 from tests.visualize.conftest import script
 from tests.waiting import until
 from visualize.states import STATES
-
-Visit = Callable[..., Lab]
 
 
 def comes_to_rest(page: Page, seconds: float = 60) -> None:
@@ -79,83 +74,51 @@ def test_a_mistake_is_explained_and_loses_nothing_and_a_finished_run_is_describe
 def test_the_link_claims_no_run_whose_settings_were_changed_before_it_came(visit: Visit) -> None:
     lab = visit().open(seed="", max_tokens=20)
     held: list[Route] = []
-    for late, paged in (("queue/join*", {"paged": "0"}), ("channels/*", {})):  # the server's answer; the first frame
-        lab.page.route(f"**/{late}", lambda route: held.append(route), times=1)
-        lab.page.click("#run")
-        until(lambda: lab.page.wait_for_timeout(20) or held)
-        lab.toggle("paged")
-        lab.until_asked(paged=paged.get("paged"))
-        held.pop().continue_()
-        lab.page.wait_for_selector("body:not(.begun)")
-        lab.finish()
-        lab.press("Home")
-        lab.page.wait_for_timeout(400)  # a step would be written by now
-        assert lab.link == {"seed": "", "max_tokens": "20"} | paged
+    lab.page.route("**/queue/join*", lambda route: held.append(route), times=1)
+    lab.page.click("#run")
+    until(lambda: lab.page.wait_for_timeout(20) or held)
+    lab.toggle("paged")
+    lab.until_asked(paged="0")
+    held.pop().continue_()
+    lab.page.wait_for_selector("body:not(.begun)")
+    lab.finish()
+    lab.press("Home")
+    lab.page.wait_for_timeout(400)  # a step would be written by now
+    assert lab.link == {"seed": "", "max_tokens": "20", "paged": "0"}
     lab.ran()
     lab.until_asked(run=1)
-    assert lab.link.keys() == {"seed", "max_tokens", "run"}
     assert lab.link["seed"]
 
 
-CONTRAST = """() => {
-  const pen = document.createElement("canvas").getContext("2d");
-  const luminance = (colour) => {
-    pen.fillStyle = colour;
-    pen.fillRect(0, 0, 1, 1);
-    const [red, green, blue] = [...pen.getImageData(0, 0, 1, 1).data]
-      .map((part) => part / 255)
-      .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
-  };
-  const paper = luminance(getComputedStyle(document.querySelector(".story")).backgroundColor);
-  return [...document.querySelectorAll(".legend .mark")].map((mark) => {
-    const [dim, bright] = [paper, luminance(getComputedStyle(mark).color)].sort((one, other) => one - other);
-    return (bright + 0.05) / (dim + 0.05);
-  });
-}"""
-"""Contrast of the legend's marks with the panel."""
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_theme_follows_the_system_and_the_button(visit: Visit, scheme: str) -> None:
-    lab = visit(color_scheme=scheme).open(max_tokens=30)
+def test_the_theme_follows_the_system_and_the_button(visit: Visit) -> None:
+    lab = visit(color_scheme="dark").open(max_tokens=30)
     ink = "document.querySelector('[data-chart=rounds] .plot').layout.font.color"
     dark = "document.body.classList.contains('dark')"
-    assert lab.page.evaluate(dark) is (scheme == "dark")
-    own = "getComputedStyle(document.documentElement).colorScheme"  # of the page's scrollbar
-    assert (lab.page.evaluate(own) == "dark") is (scheme == "dark")
-    assert min(lab.page.evaluate(CONTRAST)) >= 4.5
+    assert lab.page.evaluate(dark)
+    assert lab.page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"  # of its scrollbar
     before = lab.page.evaluate(ink)
     lab.page.click("#look")
     lab.page.wait_for_function(f"{ink} !== '{before}'")
-    assert lab.page.evaluate(dark) is (scheme == "light")
+    assert not lab.page.evaluate(dark)
     link_to(lab.page, "Memory").click()
     lab.page.wait_for_selector("body[data-ready]")
-    assert lab.page.evaluate(dark) is (scheme == "light"), "it is kept, and for every page"
+    assert not lab.page.evaluate(dark), "it is kept, and for every page"
     expect(lab.page.locator("nav [aria-current]")).to_have_text("Memory")
 
 
 def test_in_forced_colours_nothing_is_told_by_a_background_alone(visit: Visit) -> None:
-    lab = visit(forced_colors="active").open()
-    page = lab.page
-    style = "(where, what, part) => getComputedStyle(document.querySelector(where), part)[what]"
-    look = f"([where, what, part]) => ({style})(where, what, part ?? null)"
-    on, off = ("#toggle-paged input", "backgroundColor"), ("#toggle-adaptive-window input", "backgroundColor")
-    assert page.evaluate(look, on) != page.evaluate(look, off)
-    assert page.evaluate(look, off) != page.evaluate(look, [*off, "::before"]), "the switch's knob is visible"
-    for edged in (off[0], "#run"):
-        assert page.evaluate(look, [edged, "borderTopStyle"]) == "solid", edged
-    parts = page.eval_on_selector_all(
-        ".part", "all => all.map(part => getComputedStyle(part, '::before').backgroundColor)"
-    )
-    assert len(set(parts)) == len(parts), "each part of the time has its own colour"
-    format = id_of("kv_dtype")
-    chosen = page.evaluate(look, [f"{format} label.selected", "backgroundColor"])
-    assert chosen != page.evaluate(look, [f"{format} label:not(.selected)", "backgroundColor"])
-    for edged in (".tip", "#meaning"):
-        assert page.evaluate(look, [edged, "borderTopWidth"]) == "1px", edged
-    marked = page.evaluate(look, ["nav [aria-current]", "outlineStyle"])
-    assert (marked, page.evaluate(look, ["nav a:not([aria-current])", "outlineStyle"])) == ("solid", "none")
+    page = visit(forced_colors="active").open().page
+
+    def look(where: str, what: str, part: str | None = None) -> str:
+        script = "([where, what, part]) => getComputedStyle(document.querySelector(where), part)[what]"
+        return page.evaluate(script, [where, what, part])
+
+    on, off = "#toggle-paged input", "#toggle-adaptive-window input"
+    assert look(off, "backgroundColor") not in (look(on, "backgroundColor"), look(off, "backgroundColor", "::before"))
+    chosen, other = (f"{id_of('kv_dtype')} label{part}" for part in (".selected", ":not(.selected)"))
+    assert look(chosen, "backgroundColor") != look(other, "backgroundColor")
+    assert {look(edged, "borderTopStyle") for edged in (off, "#run", ".tip", "#meaning")} == {"solid"}
+    assert look("nav [aria-current]", "outlineStyle") == "solid"
 
 
 def test_keyboard_focus_is_visible_a_token_explains_itself_and_the_save_menu_closes_like_any_menu(visit: Visit) -> None:
@@ -164,12 +127,6 @@ def test_keyboard_focus_is_visible_a_token_explains_itself_and_the_save_menu_clo
     lab.prompt.focus()
     lab.press("Tab", "Shift+Tab")
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-    page.click("#openings input")
-    for there in ("#openings", "#replays"):  # a list opens as it gets the focus, and closes as it loses it
-        page.wait_for_selector(f"{there} [role=listbox]")
-        lab.press("Tab")
-        page.wait_for_selector(f"{there} [role=listbox]", state="detached")
-    lab.press("Escape")
 
     lab.ran()
     lab.tokens("recovered").first.hover()
@@ -191,26 +148,33 @@ def test_keyboard_focus_is_visible_a_token_explains_itself_and_the_save_menu_clo
     lab.press("Escape")
     page.wait_for_selector(shut)
     assert page.evaluate("document.activeElement.closest('.save') !== null")
-    lab.press("Enter")
-    page.wait_for_selector(opened)
-    page.click(".story h2")
-    page.wait_for_selector(shut)
-    page.focus(".save summary")
     lab.press("Enter", *["Tab"] * page.locator(".save button").count())
     assert page.query_selector(opened)
     lab.press("Tab")
     page.wait_for_selector(shut)
-    for name, images in {"rounds": 1, "timing": 1, "blocks": 2}.items():
-        assert page.locator(f"[data-chart={name}]").get_by_role("img").count() == images, name
-    assert page.get_attribute(".rule", "tabindex") == "0", "what scrolls can be reached by keyboard"
     page.evaluate("() => { window.fetch = () => Promise.reject(new TypeError('Failed to fetch')) }")  # as if down
     page.click(".save summary")
     page.click("[data-save=json]")
     expect(lab.problem).to_be_visible()
 
 
-def test_no_line_of_text_is_cut_off_at_the_top_and_no_word_is_split(visit: Visit) -> None:
-    lab = visit().ran(seed=3, max_tokens=300)
+TRANSLATE = """() => {
+  const texts = document.createTreeWalker(document.querySelector(".gradio-container"), NodeFilter.SHOW_TEXT);
+  const found = [];
+  while (texts.nextNode()) found.push(texts.currentNode);
+  for (const text of found) {
+    if (!text.parentElement.translate || text.parentElement.closest("svg, style, script")) continue;
+    const [outer, inner] = [document.createElement("font"), document.createElement("font")];
+    inner.textContent = text.data.toUpperCase();
+    outer.append(inner);
+    text.replaceWith(outer);
+  }
+}"""
+"""Chrome, when it translates a page, puts two elements of its own in place of every text that may be translated."""
+
+
+def test_no_line_is_cut_off_no_word_is_split_and_what_the_model_wrote_is_not_translated(visit: Visit) -> None:
+    lab = visit().ran(seed=3, max_tokens=200)
     cut = """() => {
       const { top, bottom } = document.querySelector(".text").getBoundingClientRect();
       const marks = [...document.querySelectorAll(".token")].map((token) => token.getBoundingClientRect());
@@ -221,16 +185,22 @@ def test_no_line_of_text_is_cut_off_at_the_top_and_no_word_is_split(visit: Visit
     tops = lab.page.eval_on_selector_all(".token", "all => [...new Set(all.map((token) => token.offsetTop))]")
     assert min(below - above for above, below in pairwise(tops)) > 30  # the prompt's last line is one line, not two
     words = lab.page.evaluate("""() => [...document.querySelectorAll(".lexeme")].map((word) => {
-      const box = (node) => node.getBoundingClientRect();
-      const marks = [...word.querySelectorAll(".token")].map(box);
-      const rejected = [...word.querySelectorAll(".above:has(s)")].map(box);
-      const tops = new Set(marks.map(({ top }) => top)).size;
-      const gaps = marks.slice(1).map((mark, i) => mark.left - marks[i].right);
-      return { gaps, tops, rejected: rejected.length, over: rejected.some(({ right }) => right > box(word).right + 1) };
+      const tops = [...word.querySelectorAll(".token")].map((token) => token.getBoundingClientRect().top);
+      const { right } = word.getBoundingClientRect();
+      const rejected = [...word.querySelectorAll(".above:has(s)")];
+      return [new Set(tops).size, rejected.filter((one) => one.getBoundingClientRect().right > right + 1).length];
     })""")
-    assert all(word["tops"] == 1 and not word["over"] for word in words)  # on one line, with room for rejected drafts
-    assert max(gap for word in words if word["rejected"] < 2 for gap in word["gaps"]) < 4  # which do not tear it apart
-    assert any(word["rejected"] and word["gaps"] for word in words)
+    assert all(word == [1, 0] for word in words)  # on one line, with room for rejected drafts
+
+    before = lab.seen()
+    label = lab.page.inner_text(".readout .label >> nth=0")
+    lab.page.evaluate(TRANSLATE)
+    assert lab.page.inner_text(".readout .label >> nth=0") == label.upper()
+    for button in ("first", "on", "last"):
+        lab.page.click(f"[data-do={button}]")
+        lab.finish()
+    after = lab.seen()
+    assert (after["text"], after["tokens"], after["numbers"]) == (before["text"], before["tokens"], before["numbers"])
 
     prompt = " ".join(("童话" * 60, "Donaudampfschiff" * 20, "a👩‍👩‍👧" * 30))  # text without spaces wraps
     lab.page.set_viewport_size({"width": 390, "height": 844})
@@ -238,18 +208,10 @@ def test_no_line_of_text_is_cut_off_at_the_top_and_no_word_is_split(visit: Visit
     assert lab.page.evaluate("(text => text.scrollWidth - text.clientWidth)(document.querySelector('.text'))") == 0
 
 
-def test_words_are_joined_up_to_a_space_and_written_in_the_direction_of_their_letters_and_close_verdicts_shown(
+def test_words_are_joined_up_to_a_space_and_written_in_the_direction_of_their_letters(
     visit: Visit, tmp_path: Path
 ) -> None:
-    events = script(EngineConfig(speculative="draft"))
-    at = next(i for i, event in enumerate(events) if isinstance(event, Judged) and event.accepted)
-    events[at] = replace(events[at], p=0.0021827521, q=0.0024019224, u=0.9086675729)
-    Run(events).save(tmp_path / "run.json")
     lab = visit().open()
-    lab.reopen(tmp_path / "run.json")
-    lab.tokens("accepted").first.hover()
-    for digits in ("0.90878", "0.90867"):  # to three digits, both p / q and u are 0.909
-        expect(lab.tip).to_contain_text(digits)
 
     def written(*words: str) -> None:
         Run(script(EngineConfig(), max_tokens=len(words), words=list(words))).save(tmp_path / "run.json")
@@ -274,39 +236,7 @@ def test_words_are_joined_up_to_a_space_and_written_in_the_direction_of_their_le
       .map(([, token]) => token.querySelector(".word").textContent)"""
     written(" كان", " في", " ال", "زم", "ان", " GPT", " two", " مل", "ك")
     assert lab.page.evaluate(drawn)[-9:] == ["ان", "زم", "ال", "في", "كان", "GPT", "two", "ك", "مل"]
-
     lab.open(prompt="שלום עולם", max_tokens=4)  # every letter is several tokens, of which the last shows it
     assert lab.page.evaluate("document.querySelector('#prompt textarea').matches(':dir(rtl)')")
     lab.ran()
     assert "".join(lab.page.evaluate(drawn)).replace("\u2009", "").endswith("שלום עולם"[::-1].replace(" ", ""))
-    lab.page.focus(".text")
-    for place in (0, 1):
-        lab.press("ArrowLeft")
-        expect(lab.page.locator(f".token >> nth={place}")).to_have_class(re.compile("focused"))
-
-
-def test_a_browser_that_translates_the_page_leaves_what_the_model_wrote(visit: Visit) -> None:
-    """Chrome puts two elements of its own in place of every text that may be translated."""
-    translate = """() => {
-      const texts = document.createTreeWalker(document.querySelector(".gradio-container"), NodeFilter.SHOW_TEXT);
-      const found = [];
-      while (texts.nextNode()) found.push(texts.currentNode);
-      for (const text of found) {
-        if (!text.parentElement.translate || text.parentElement.closest("svg, style, script")) continue;
-        const [outer, inner] = [document.createElement("font"), document.createElement("font")];
-        inner.textContent = text.data.toUpperCase();
-        outer.append(inner);
-        text.replaceWith(outer);
-      }
-    }"""
-    lab = visit().ran(max_tokens=60, seed=2)
-    before = lab.seen()
-    label = lab.page.inner_text(".readout .label >> nth=0")
-    lab.page.evaluate(translate)
-    assert lab.page.inner_text(".readout .label >> nth=0") == label.upper()
-    for button in ("first", "on", "last"):
-        lab.page.click(f"[data-do={button}]")
-        lab.finish()
-    after = lab.seen()
-    assert (after["text"], after["tokens"], after["numbers"]) == (before["text"], before["tokens"], before["numbers"])
-    assert lab.ran().seen()["tokens"] == before["tokens"]

@@ -11,6 +11,7 @@ from lab.trace.run import read_json
 from tests.browser.pages import CUT, HOSTILE, OVERFLOW, STOPPED, Lab, Visit, as_on_a_phone, asked, is_harmless, notices
 from tests.visualize.picture import Picture
 from visualize.charts import pool_charts as figures
+from visualize.charts.base import empty
 from visualize.pages.pool.pool_file import of
 from visualize.pages.pool.pool_frames import BatchReducer
 from visualize.pool_inputs import PRESETS, address
@@ -37,7 +38,7 @@ def frames_of(file: Path, *, recorded: bool = False) -> list[dict[str, Any]]:
 
 def first_preemption(frames: list[dict[str, Any]]) -> int:
     """The number of the first frame in which a sequence's blocks are marked as preempted."""
-    picture = Picture(figures.columns())
+    picture = Picture(empty(figures.CHARTS))
     for number, frame in enumerate(frames):
         picture.apply(frame)
         if "preempted" in picture.columns["pool"][0].get("mark", ()):
@@ -48,7 +49,7 @@ def first_preemption(frames: list[dict[str, Any]]) -> int:
 def assert_shows(lab: Lab, frames: list[dict[str, Any]], seq: int) -> Picture:
     """The stage shows what the frames up to ``seq`` say."""
     lab.wait_for_instant(seq)
-    picture = Picture(figures.columns())
+    picture = Picture(empty(figures.CHARTS))
     for frame in frames[: seq + 1]:
         picture.apply(frame)
     squares = lab.page.eval_on_selector_all(

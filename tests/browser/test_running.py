@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
-import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import expect
 
 from lab.settings import DRAFTERS
-from tests.browser.pages import ENDLESS, LONG, STOPPED, Lab
+from tests.browser.pages import ENDLESS, LONG, STOPPED, Lab, Visit
 from tests.waiting import until
 
-Visit = Callable[..., Lab]
 PLAIN = {"speculative": "off", "paged": 0}
 TALE = (
     "Once upon a time there was a poor miller who had three sons, and when the old miller died, the eldest took the "
     "mill, the second took the ass, and the youngest had nothing but the cat. So the youngest son went to the king, and"
 )
-AHEAD = """() => {
-  window.ahead = [];
-  const passOf = (name) => {
-    const plot = document.querySelector(`[data-chart=${name}] .plot`);
-    const data = getComputedStyle(plot).visibility === "hidden" ? [] : (plot.data ?? []);
-    return Math.max(...data.filter(({ yaxis }) => yaxis !== "y3").map(({ x }) => x?.at(-1) ?? -1));
-  };
-  const look = () => {
-    const at = Number(document.querySelector(".stage").dataset.seq);
-    const of = [passOf("rounds"), passOf("timing")];
-    if (document.body.matches(".running") && Math.max(...of) > at) ahead.push([at, ...of]);
-    requestAnimationFrame(look);
-  };
-  look();
-}"""
-"""Notes each time when a chart shows a pass that is yet to come: one of the run before."""
 
 
 def observe(lab: Lab, seconds: float = 60) -> list[dict[str, Any]]:
@@ -51,7 +32,7 @@ def observe(lab: Lab, seconds: float = 60) -> list[dict[str, Any]]:
 
 
 def test_everything_changes_during_a_run_and_repeated_runs_leave_no_nodes_behind(visit: Visit) -> None:
-    lab = visit().open(paged=0, max_tokens=300, kernels="reference")
+    lab = visit().open(paged=0, max_tokens=200, kernels="reference", seed=3)
     lab.run()
     views = observe(lab)
     made = [sum(view["tokens"].values()) for view in views]
@@ -60,14 +41,10 @@ def test_everything_changes_during_a_run_and_repeated_runs_leave_no_nodes_behind
     assert len({view["pass"] for view in views if view["pass"]}) >= 2
     assert max(view["squares"]["live"] for view in views) > views[-1]["squares"]["live"] == 0
     assert lab.page.evaluate("document.getAnimations().length") == 0
-
-    lab.open(max_tokens=60, seed=3)
-    lab.page.evaluate(AHEAD)
     nodes = []
-    for _ in range(4):
+    for _ in range(3):
         lab.ran()
         nodes.append(lab.page.evaluate("document.querySelectorAll('*').length"))
-    assert lab.page.evaluate("ahead") == []
     assert max(nodes[1:]) - min(nodes[1:]) < 60  # the same run, drawn again
 
 
@@ -76,7 +53,6 @@ def test_formats_paging_speculation_and_no_cache_take_visible_effect(visit: Visi
     for name, value in (
         (None, None),
         ("kv_dtype", "int8"),
-        ("kv_dtype", "int4"),
         ("paged", 1),
         ("speculative", "draft"),
     ):
@@ -111,61 +87,38 @@ def test_formats_paging_speculation_and_no_cache_take_visible_effect(visit: Visi
     end = lab.ran().seen()
     assert end["tokens"].keys() == {"prompt", "plain"}
     assert end["recomputed"] == {"again": 30, "new": 30}  # a point a pass, in place of the blocks
-    known = end["tokens"]["prompt"]
-    again, every = (f"{sum(range(known, known + 30 - less)):,}" for less in (1, 0))
-    caption = lab.page.inner_text("[data-chart=recomputed] .caption")
-    assert again in caption
-    assert every in caption
     assert not lab.page.is_visible("[data-chart=blocks]")
-
-    lab.page.set_viewport_size({"width": 390, "height": 844})  # where one chart is shown at a time
-    offered = lab.page.locator(".choose button:visible")
-    names = offered.evaluate_all("all => all.map((one) => one.dataset.for)")
-    assert names == ["rounds", "recomputed", "timing"]
-    lab.page.click(".choose [data-for=recomputed]")
-    lab.toggle("kv_cache")
-    lab.ran()
-    assert offered.evaluate_all("all => all.map((one) => one.dataset.for)") == ["rounds", "blocks", "timing"]
-    assert lab.page.is_visible("[data-chart=blocks]")
 
 
 def test_every_drafter_leaves_the_text_unchanged_and_drafts_as_well_as_it_can(visit: Visit) -> None:
     lab, texts, kept = visit().open(prompt=TALE, max_tokens=60, temperature=0, adaptive_window=1), {}, {}
-    for name in ("early_exit", *DRAFTERS):  # the last is made by chance: the page says so
-        lab.choose("speculative", name)
-        lab.until_asked(speculative=None if name == "draft" else name)
+    for name in ("early_exit", *DRAFTERS, "mismatched"):
+        if name == "mismatched":
+            lab.choose("speculative", "draft")
+            lab.pick("pair", name)
+            lab.until_asked(pair=name)
+        else:
+            lab.choose("speculative", name)
+            lab.until_asked(speculative=None if name == "draft" else name)
         if name == "early_exit" and texts:
             lab.toggle("adaptive_window")  # which keeps none of its drafts
             lab.until_asked(adaptive_window=None)
         end = lab.ran().seen()
         lab.came_to_its_end()
         texts[name] = end["text"]
-        assert (lab.page.inner_text(".notice") != "") == (name == "synthetic")
+        assert (lab.page.inner_text(".notice") != "") == (name == "synthetic"), "it is made by chance: the page says so"
         if end["tokens"].get("accepted"):
             assert end["rounds"]["accepted"] == end["tokens"]["accepted"], name
             lab.tokens("accepted").first.hover()
             kept[name] = lab.tip.inner_text()
     assert len(set(texts.values())) == 1, texts
+    kept.pop("mismatched", None)
     assert len(set(kept.values())) == len(kept) >= 3, "each token's tip names its drafter"
-
-    rates = []
-    lab.choose("speculative", "synthetic")
-    for rate in (0, 1):
-        lab.fill("synthetic_acceptance_rate", rate)
-        lab.until_asked(synthetic_acceptance_rate=rate)
-        rates.append(float(lab.ran().seen()["numbers"]["accepted"]))
-    assert rates == [0, 100]
-
-    lab.open(max_tokens=100)
-    accepted = [float(lab.ran().seen()["numbers"]["accepted"])]
-    lab.pick("pair", "mismatched")
-    lab.until_asked(pair="mismatched")
-    accepted.append(float(lab.ran().seen()["numbers"]["accepted"]))
-    assert accepted[0] > 1.5 * accepted[1]
 
 
 def test_a_repeated_prompt_is_found_in_the_prefix_cache_and_evicted_from_a_small_pool(visit: Visit) -> None:
-    lab = visit().open(prompt=f"Now hear this. {TALE}", max_tokens=150, speculative="off", num_blocks=16)
+    blocks = 10
+    lab = visit().open(prompt=f"Now hear this. {TALE}", max_tokens=60, speculative="off", num_blocks=blocks)
     lab.toggle("enable_prefix_caching")
     first = lab.ran().seen()
     assert first["numbers"]["found"] == "0"  # no other test begins so
@@ -182,6 +135,7 @@ def test_a_repeated_prompt_is_found_in_the_prefix_cache_and_evicted_from_a_small
     lab.prompt.fill("The king's youngest daughter went down to the well, and there she saw")
     lab.until_asked(prompt="The king's youngest daughter went down to the well, and there she saw")
     lab.ran()
+<<<<<<< HEAD
     lab.press("End", "Shift+ArrowLeft")  # its blocks are live once more
     until(lambda: (now := lab.seen()["squares"])["live"] > 16 - kept and now["cached"] < kept, 10)
 
@@ -193,6 +147,10 @@ STOP = """() => new Promise((stopped) => {
   }).observe(document.body, { attributes: true });
   document.querySelector("#stop").click();
 })"""
+=======
+    lab.press("End", "ArrowLeft")  # its blocks are live once more
+    until(lambda: (now := lab.seen()["squares"])["live"] > blocks - kept and now["cached"] < kept, 10)
+>>>>>>> main
 
 
 def test_while_a_run_goes_on_none_begins_and_no_file_is_opened_and_stop_gives_the_blocks_back(visit: Visit) -> None:
@@ -208,8 +166,6 @@ def test_while_a_run_goes_on_none_begins_and_no_file_is_opened_and_stop_gives_th
         page.focus(button)
         page.keyboard.press("Enter")
     page.keyboard.press("Control+Enter")
-    page.focus("#replays input")
-    expect(page.locator("#replays input")).to_have_attribute("aria-disabled", "true")
     assert begun == []
     page.click("#openings input")
     page.wait_for_selector("[role=listbox]")
@@ -217,7 +173,7 @@ def test_while_a_run_goes_on_none_begins_and_no_file_is_opened_and_stop_gives_th
     page.wait_for_selector("[role=listbox]", state="detached")
     assert lab.running
     page.wait_for_selector(".squares .square.live")
-    page.evaluate(STOP)
+    page.click("#stop")
     lab.finish()
     end = lab.seen()
     expect(lab.say).to_have_text(STOPPED)
@@ -226,22 +182,10 @@ def test_while_a_run_goes_on_none_begins_and_no_file_is_opened_and_stop_gives_th
     for button in ("#run", "#open"):
         expect(page.locator(button)).to_have_attribute("aria-disabled", "false")
 
-    held: list[Route] = []  # stop works although an earlier stop is still unanswered
-    page.route("**/run/predict*", lambda route: held.append(route), times=1)
-    lab.run()
-    with page.expect_request("**/run/predict*"):
-        page.click("#stop")
-    assert lab.running
-    page.click("#stop")
-    lab.finish()
-    held[0].continue_()
 
-
-@pytest.mark.parametrize("path", ["", "compare"])
-def test_stop_works_from_the_moment_run_is_pressed(visit: Visit, path: str) -> None:
+def test_stop_works_from_the_moment_run_is_pressed(visit: Visit) -> None:
     """Even when pressed before the page has received anything of its run."""
-    lab = visit()
-    page = lab.at(path, **ENDLESS)
+    page = visit().at("compare", **ENDLESS | {"max_tokens": 500})
     # Watched within the page: all may be over before Playwright looks.
     page.evaluate("""() => {
       const body = document.body, stop = document.querySelector("#stop");
@@ -271,18 +215,9 @@ def test_a_run_waits_for_another_can_be_stopped_then_and_begins_when_the_others_
     lab.finish()
     lab.came_to_its_end(5)
 
-    lab.open(**ENDLESS)  # pressed again after an early stop, it runs
-    lab.slow(150)
-    lab.page.evaluate("for (const button of ['#run', '#stop', '#run']) document.querySelector(button).click()")
-    lab.page.wait_for_selector("body.running")
-    lab.wait_for_tokens(3)
-    lab.page.click("#stop")
-    lab.finish()
 
-
-@pytest.mark.parametrize("path", ["", "pool", "compare"])
-def test_after_a_refused_run_nothing_is_stopped(troubled: Visit, path: str) -> None:
-    page = troubled().at(path)
+def test_after_a_refused_run_nothing_is_stopped(troubled: Visit) -> None:
+    page = troubled().at("compare")
     page.route("**/queue/join*", lambda route: route.fulfill(status=422, json={"detail": "That is too much."}))
     page.click("#run")
     page.wait_for_selector(".toast-wrap:has-text('too much')")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from types import SimpleNamespace
@@ -55,9 +56,8 @@ attend_kernel._takes_few_columns = lambda device: target.arch // 10 not in (10, 
 if target.arch >= 90:
     for module in attend_kernel, store_kernel, kernels, products:
         module.early = lambda device: {"EARLY": True, "launch_pdl": True}
-one, prompt = (1, 8), (20, 1)  # new tokens and splits
-kinds = [*((form, torch.bfloat16, one) for form in FORMATS), ("int4", torch.bfloat16, prompt)]
-kinds.append(("auto", torch.float32, prompt))
+steps = (1, 8), (20, 1)  # new tokens and splits
+kinds = [*product(FORMATS, [torch.bfloat16], steps), ("auto", torch.float32, steps[1])]
 for kv_format, dtype, (new, splits) in kinds:
     storage = KVStorage(kv_format, 32, layers=1, kv_heads=2, head_dim=128, dtype=dtype, device=torch.device("cpu"))
     layer = storage.layers[0]
@@ -73,15 +73,16 @@ for kv_format, dtype, (new, splits) in kinds:
     attend_kernel.attend(layer, torch.randn(new, 8, 128, dtype=dtype), plan, splits=splits)
 x, weight = torch.randn(2, 4096).bfloat16(), torch.randn(4096).bfloat16()  # as wide as a Llama 8B
 matrix = torch.randn(64, 4096).bfloat16()
-normed_product(x[:1], weight, 1e-5, matrix, weight[:64])  # a single row is compiled separately
-gated_product(x, weight, 1e-5, matrix)
-add_product(x[:, :64], x, matrix)
+for few, bias in ((x, None), (x[:1], weight[:64])):  # a single row is compiled separately
+    normed_product(few, weight, 1e-5, matrix, bias)
+    gated_product(few, weight, 1e-5, matrix)
+    add_product(few[:, :64], few, matrix)
 rms_norm(x, weight, 1e-5)
 swiglu(torch.randn(2, 2 * 14336).bfloat16())
 softmax(torch.randn(1, 128256))
 for norms in (None, (weight[:128], weight[:128])):
     shape = {"kv_heads": 8, "head_dim": 128, "dtype": torch.bfloat16}
     layer = KVStorage("auto", 32, layers=1, **shape, device=torch.device("cpu")).layers[0]
-    stored = (layer, torch.arange(2, dtype=torch.int32)) if norms else ()
-    qkv, angles = torch.randn(2, 48 * 128).bfloat16(), torch.randn(2, 2, 128).bfloat16()
-    rotate(qkv, 32, 8, *angles, norms, 1e-6, *stored)
+    for stored in ((), (layer, torch.arange(2, dtype=torch.int32))):
+        qkv, angles = torch.randn(2, 48 * 128).bfloat16(), torch.randn(2, 2, 128).bfloat16()
+        rotate(qkv, 32, 8, *angles, norms, 1e-6, *stored)

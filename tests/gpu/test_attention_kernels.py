@@ -69,7 +69,7 @@ class Case:
             self.layer.write(slots, key, size * value)
             self.slots.append(slots)
         whole = random.choice([torch.int32, torch.int64])
-        # Strided by heads, as in a model.
+        # The heads' rows lie apart, as in a model.
         self.query = torch.randn(kv_heads * shared, sum(new), head_dim, dtype=dtype, device=DEVICE).transpose(0, 1)
         self.new, self.shared, self.size = new, shared, size
         self.plan = BlockPlan(
@@ -177,8 +177,9 @@ def test_the_kernels_compile_for_an_absent_gpu(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
-    # Five kinds: store and attend, and three of them combine. Three of product, four between, two of softmax.
-    assert len(lines) == 5 * 2 + 3 + 3 + 4 + 2
+    # Seven kinds: store and attend, and three of them combine. Three kinds of product, for some rows and for one, and
+    # six kernels between: four of them rotate. Two of softmax.
+    assert len(lines) == 7 * 2 + 3 + 3 * 2 + 6 + 2
     waits = {"_attend_kernel", "_combine_kernel", "_product_kernel", "_rotate_kernel", "_store_kernel"}
     for name, rows, warps, shared, registers, in_memory, loads, stores, fetched, *kind in (
         (line[0], *map(int, line[1:9]), *line[9:]) for line in lines

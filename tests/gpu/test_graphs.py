@@ -119,7 +119,7 @@ def test_a_mixed_batch_gives_the_tokens_of_each_request_alone(engine, reference,
     configs = [replace(PAGED, speculative=kind, num_speculative_tokens=3) for kind in ("off", "draft", "ngram")]
     prompts = [PROMPT, "A king", PROMPT + " and once"]
     lab = engine(interpreted=True)
-    samplings = [replace(SAMPLING, max_tokens=length) for length in (2, 5, 3)]
+    samplings = [replace(SAMPLING, max_tokens=length) for length in (2, 6, 4)]
     asked = list(zip(prompts, configs, samplings, strict=True))
     runs = [request.result() for request in [lab.submit(*one) for one in asked]]
     assert [run.token_ids for run in runs] == [reference.generate(*one).token_ids for one in asked]
@@ -146,7 +146,12 @@ def test_a_failing_graph_is_replaced_by_kernel_launches(engine, reference, where
 
 
 @without_gpu
-def test_graphs_are_freed_when_memory_runs_short(engine, reference, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("no more"), RuntimeError("Triton Error [CUDA]: out of memory")],
+    ids=["torch", "triton"],
+)
+def test_graphs_are_freed_when_memory_runs_short(engine, reference, monkeypatch, error):
     """A prefill, which is not captured, finds no memory until the graphs are freed. The next request has graphs again,
     unless it comes while another runs."""
     lab = engine()
@@ -156,7 +161,7 @@ def test_graphs_are_freed_when_memory_runs_short(engine, reference, monkeypatch)
     def short(*args):
         calls.append(1)
         if len(calls) == 1:
-            raise RuntimeError("Triton Error [CUDA]: out of memory")
+            raise error
         return forward(*args)
 
     monkeypatch.setattr(lab.target, "forward", short)
@@ -330,7 +335,20 @@ def test_graphs_share_the_memory_of_their_logits_and_results_do_not(monkeypatch)
     assert list(memory.values()) == [rows * 15 * 4 for rows in (1, 2, 4, 16, 64)]
 
 
-def test_a_bucket_without_memory_is_tried_once_and_the_next_in_a_new_pool_if_there_are_no_others(monkeypatch):
+def in_the_end(error: Exception, cause: Exception) -> Exception:
+    """``error``, raised while ``cause`` was: ending a capture may fail because of what failed within it."""
+    error.__context__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        in_the_end(RuntimeError("operation failed due to a previous error"), torch.OutOfMemoryError("CUDA")),
+    ],
+)
+def test_a_bucket_without_memory_is_tried_once_and_the_next_in_a_new_pool_if_there_are_no_others(monkeypatch, error):
     """A pool of memory whose only graph is gone cannot be used again."""
     model, captured = scripted(monkeypatch)
     small, large, other = Bucket(1, 1, 512), Bucket(4, 1, 512), Bucket(2, 1, 512)
@@ -338,11 +356,7 @@ def test_a_bucket_without_memory_is_tried_once_and_the_next_in_a_new_pool_if_the
 
     def short(place, run):
         asked.append(Again.made.index(place))
-        if len(asked) == 1:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        if len(asked) == 3:  # ending a capture may fail because of what failed within it
-            error = RuntimeError("operation failed due to a previous error")
-            error.__context__ = torch.OutOfMemoryError("CUDA")
+        if len(asked) in (1, 3):
             raise error
         return record(place, run)
 

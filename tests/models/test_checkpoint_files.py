@@ -99,3 +99,13 @@ def test_an_index_that_lists_files_outside_its_folder_is_refused(folder, tmp_pat
     message = refusal(where)
     assert "elsewhere.safetensors'" in message
     assert "outside the folder" in message
+
+
+def test_one_git_lfs_pointer_among_downloaded_files_is_found(folder) -> None:
+    where = folder()
+    files = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    (where / WEIGHTS).rename(where / files[0])
+    (where / files[1]).write_bytes(POINTER)
+    weights = {name: files[i % 2] for i, name in enumerate(load_file(where / files[0]))}
+    (where / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weights}), "utf-8")
+    assert f"its {files[1]} is a Git LFS pointer" in refusal(where)

@@ -52,6 +52,28 @@ def test_every_weight_is_reported_to_the_watcher(folder: Path) -> None:
     assert loading.statuses[-1] == "Loaded tiny; getting ready …"
 
 
+def test_of_two_models_each_is_reported_from_its_beginning() -> None:
+    loading, model = Loading(), tiny_models.random_model("llama", num_hidden_layers=3)
+    kind = loading.bar()
+    assert loading.status() == ""
+    for name in ("target", "draft"):
+        loading.begin(name, model, 4)
+        assert loading.status() == f"Loading {name}: 0.0 of 0.3 MB, layer 0 of 3."
+        kind(unit="B", total=9_000).update(9_000)
+        kind(unit="B").update(1)  # of unknown length
+        assert loading.status().startswith(f"Loading {name}"), "the index is too small to be reported"
+        kind(unit="B", total=10**6).update(500_000)
+        assert loading.status() == f"Fetching {name}: 0.5 of 1.0 MB."
+        for weight, layer in (
+            ("model.norm.weight", 0),
+            ("model.layers.1.mlp.experts.7.up_proj.weight", 2),
+            ("model.layers.0.mlp.up_proj.weight", 2),
+            ("a 9th head that it does not have", 2),
+        ):
+            loading.took(weight)
+            assert re.fullmatch(rf"Loading {name}: 0\.\d of 0\.3 MB, layer {layer} of 3\.", loading.status())
+
+
 def test_a_cancelled_load_begins_no_other_and_ends_only_its_own_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[bool] = []
     monkeypatch.setattr(progress, "abandon_downloads", lambda: ended.append(True))

@@ -61,6 +61,26 @@ def test_the_mismatched_draft_is_accepted_far_less_often(engines, temperature):
     assert rates["mismatched"] < 0.5 * rates["matched"]
 
 
+def test_the_target_does_not_loop(engines):
+    """At temperature 0.8 hardly any sequence of four words occurs twice in a page."""
+    engine, paged = engines["matched"], EngineConfig(paged=True)
+    how = {"max_tokens": 120, "temperature": 0.8, "ignore_eos": True}
+    requests = [engine.submit(PROMPT, paged, SamplingParams(seed=seed, **how)) for seed in range(4)]
+    for run in [request.result() for request in requests]:
+        words = run.text.split()
+        grams = [tuple(words[i : i + 4]) for i in range(len(words) - 3)]
+        assert len(set(grams)) > 0.9 * len(grams)
+
+
+def test_a_full_context_can_be_decoded(engines):
+    engine = engines["matched"]
+    prompt = engine.tokenizer.decode(list(range(300, 1250)))
+    length = len(engine.tokenizer(prompt)["input_ids"])
+    assert length < 1024
+    run = engine.generate(prompt, EngineConfig(speculative="draft"), SamplingParams(max_tokens=200, ignore_eos=True))
+    assert len(run.token_ids) == min(200, 1024 - length)
+
+
 def test_the_card_is_about_these_weights(engines, card):
     """The README is rendered from card.json, and card.json describes these models."""
     assert (WEIGHTS / "README.md").read_text("utf-8") == render(card)

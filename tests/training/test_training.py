@@ -132,7 +132,7 @@ def test_the_standard_library_is_read_without_its_tests(tmp_path, monkeypatch):
         (tmp_path / name).write_text("" if name == "empty.py" else f"# {name}")
     (tmp_path / "latin.py").write_bytes(b"# \xe9")
     monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(tmp_path)})
-    assert standard_library() == ["# json/decoder.py"]
+    assert standard_library() == standard_library(tmp_path) == ["# json/decoder.py"]
 
 
 # Training
@@ -248,7 +248,7 @@ def test_a_uniform_model_costs_the_logarithm_of_its_vocabulary(tokenizer):
     torch.nn.init.zeros_(model.lm_head.weight)
     texts = ["Snow fell, é.", "The king said: " + "gold and more gold. " * 400]
     ids = encode(tokenizer, texts)
-    result = cross_entropy(model, tokenizer, texts)
+    result = cross_entropy(model, tokenizer, texts, rows=2)
     assert result.tokens == len(ids) - len(texts)
     assert result.bytes == sum(len(text.encode()) for text in texts)
     assert result.bits_per_byte == pytest.approx(math.log2(vocabulary) * result.tokens / result.bytes, rel=1e-4)

@@ -16,6 +16,7 @@ from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
 from tests.visualize.picture import Picture
 from visualize.charts import pool_charts as figures
+from visualize.charts.base import empty
 
 WORDS = 8
 LETTERS = tokenizer().decode(list(range(WORDS)))
@@ -78,7 +79,7 @@ def runs(draw: st.DrawFn) -> tuple[list[PlannedRequest], list[BatchStep], int]:
 
 
 def picture() -> Picture:
-    return Picture(figures.columns())
+    return Picture(empty(figures.CHARTS))
 
 
 def table(shown: Picture, name: str) -> list[dict[str, Any]]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from visualize.charts import CHARTS, Columns, start
-from visualize.charts.base import Patch
+from visualize.charts import CHARTS
+from visualize.charts.base import Columns, Patch, empty
 from visualize.reduce.frames import Frame
 
 MARKER = {"color": "marker_color", "pattern": "marker_pattern_shape"}
@@ -51,7 +51,7 @@ class Picture:
         self.seq = -1
         self.head: dict[str, Any] = {}
         self.tokens: list[dict[str, Any]] = []
-        self.columns = start() if columns is None else columns
+        self.columns = empty(CHARTS) if columns is None else columns
         self.layout: dict[str, dict[str, Any]] = {name: {} for name in self.columns}
         self.captions: dict[str, str] = {}
         self.readouts: dict[str, list[str]] = {}

@@ -32,82 +32,13 @@ from lab.trace.events import (
 )
 from lab.trace.roofline import Limits
 
-TEXT = [
-    "",
-    "when",
-    "the",
-    "old",
-    "miller",
-    "died,",
-    "the",
-    "eldest",
-    "took",
-    "the",
-    "mill,",
-    "the",
-    "second",
-    "took",
-    "the",
-    "ass,",
-    "and",
-    "the",
-    "youngest",
-    "had",
-    "nothing",
-    "but",
-    "the",
-    "cat.\n“What",
-    "shall",
-    "I",
-    "do",
-    "with",
-    "a",
-    "cat?”",
-    "said",
-    "he.",
-    "But",
-    "the",
-    "cat",
-    "heard",
-    "it",
-    "all,",
-    "and",
-    "spoke,",
-    "and",
-    "said,",
-    "“Give",
-    "me",
-    "a",
-    "pair",
-    "of",
-    "boots",
-    "and",
-    "a",
-    "bag,",
-    "and",
-    "you",
-    "shall",
-    "see",
-    "that",
-    "you",
-    "are",
-    "not",
-    "so",
-    "badly",
-    "off",
-    "as",
-    "you",
-    "think.”",
-    "So",
-    "the",
-    "youngest",
-    "son",
-    "went",
-    "to",
-    "the",
-    "cobbler.",
-]
-WORDS = [" " + word for word in TEXT if word]
+TEXT = (
+    "when the old miller died, the eldest took the mill, the second took the ass, and the youngest had "
+    "nothing but the cat.\n“What shall I do with a cat?” said he. But the cat heard it all, and spoke, and "
+    "said, “Give me a pair of boots and a bag, and you shall see that you are not so badly off as you "
+    "think.” So the youngest son went to the cobbler."
+)
+WORDS = [f" {word}" for word in TEXT.split(" ")]
 OTHERS = [" forest", " who", " golden", " never", " and", " king", ",", " castle"]
 BYTES_PER_TOKEN = 1000
 TARGET_BYTES, DRAFT_BYTES = 50_000_000, 4_000_000
@@ -142,12 +73,7 @@ class ScriptedEngine:
         """There is always room."""
 
     def stream(
-        self,
-        prompt: str,
-        config: EngineConfig,
-        sampling: SamplingParams,
-        *,
-        cancelled: threading.Event | None = None,
+        self, prompt: str, config: EngineConfig, sampling: SamplingParams, *, cancelled: threading.Event | None = None
     ) -> Iterator[Event]:
         if not prompt:
             raise PromptError("The prompt is empty. Write at least one word to go on from.")

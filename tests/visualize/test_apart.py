@@ -19,8 +19,7 @@ from lab.trace.events import Event, RunStarted
 from tests.visualize.conftest import CONFIGS, script
 from visualize.jobs import reducer_process as apart
 from visualize.jobs.reducer_process import ReducerClient, ReducerError
-from visualize.reduce.frames import Reducer
-from visualize.reduce.ndjson import lines
+from visualize.reduce.frames import Reducer, lines
 
 ROOT = Path(__file__).parents[2]
 

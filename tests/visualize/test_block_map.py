@@ -141,7 +141,7 @@ class Model:
         return "live", [ME] if what != "theirs" else [], mark, what.endswith("!")
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.data())
 def test_after_any_events_of_a_run_the_map_matches_the_model(data: st.DataObject) -> None:
     model, view = Model(), Alone()
@@ -231,7 +231,7 @@ def test_blocks_of_another_pool_are_not_sent() -> None:
 # -- many sequences ----------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(runs())
 def test_the_squares_show_what_the_pool_holds_at_every_step(
     run: tuple[list[PlannedRequest], list[BatchStep], int],

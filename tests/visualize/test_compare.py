@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import threading
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from lab.measure.interval import factor_interval
 from lab.measure.measuring import Spread, shuffled
 from lab.registry import Pair
 from lab.settings import unused_settings
-from lab.trace.events import Committed, FellBack
+from lab.trace.events import Committed
 from lab.trace.run import Run, acceptance_stats
 from tests.visualize.compared import HOSTILE, configs, made
 from tests.visualize.scripted import ScriptedEngine
@@ -55,6 +55,12 @@ def test_every_preset_is_valid_and_recognised(draft: bool) -> None:
     assert CompareInputs().configs()["Cache"] == EngineConfig()
 
 
+def test_custom_settings_may_have_a_name() -> None:
+    found = CompareInputs(lanes=("cache",), own="Mine\u202e : kv_dtype=int8\n:paged=true\nNothing:\n:").configs()
+    assert list(found) == ["Cache", "Mine⟨RLO⟩", "paged=true", "Nothing", ":"]
+    assert found["Mine⟨RLO⟩"] == EngineConfig(kv_dtype="int8")
+
+
 def test_without_a_draft_no_preset_needs_one() -> None:
     pairs = {"matched": Pair("alone", "a/target"), "family": Pair("family", "a/target", "a/draft")}
     form = with_pairs(FORM, {name: pair.label for name, pair in pairs.items()})
@@ -65,18 +71,6 @@ def test_without_a_draft_no_preset_needs_one() -> None:
     assert preset_of(inputs.lanes, draft=False) == "ladder"
     assert from_link({"pair": "family"}, form, pairs)[0].lanes == CompareInputs().lanes
     assert from_link({"lanes": "cache,draft-2"}, form, pairs)[0].lanes == ("cache", "draft-2")
-
-
-def test_custom_settings_come_after_those_chosen() -> None:
-    found = CompareInputs(lanes=("paged", "cache"), own="kv_dtype=int8, paged=true\n\nspeculative=ngram").configs()
-    assert list(found) == ["Cache", "Paged", "kv_dtype=int8, paged=true", "speculative=ngram"]
-    assert found["kv_dtype=int8, paged=true"] == EngineConfig(kv_dtype="int8", paged=True)
-
-
-def test_custom_settings_may_have_a_name() -> None:
-    found = CompareInputs(lanes=("cache",), own="Mine\u202e : kv_dtype=int8\n:paged=true\nNothing:\n:").configs()
-    assert list(found) == ["Cache", "Mine⟨RLO⟩", "paged=true", "Nothing", ":"]
-    assert found["Mine⟨RLO⟩"] == EngineConfig(kv_dtype="int8")
 
 
 @pytest.mark.parametrize(
@@ -100,12 +94,6 @@ def test_a_mistake_is_explained(changes: dict[str, Any], says: str) -> None:
     inputs = CompareInputs(**changes)
     with pytest.raises(ConfigError, match=says):
         inputs.configs(), inputs.sampling()
-
-
-def test_inputs_become_the_engines_sampling() -> None:
-    sampling = CompareInputs(seed=9, top_k=3, max_tokens=50, temperature=0.5).sampling()
-    shown = {name: asdict(sampling)[name] for name in ("seed", "top_k", "max_tokens", "temperature")}
-    assert shown == {"seed": 9, "top_k": 3, "max_tokens": 50, "temperature": 0.5}
 
 
 # -- the runs --------------------------------------------------------------------------------
@@ -158,32 +146,20 @@ def test_other_visitors_get_their_turn_between_runs() -> None:
     assert not task.problem
 
 
-def test_a_comparison_can_be_stopped() -> None:
-    task = Comparison(
-        JobQueue(), lambda pair: ScriptedEngine(0.01), CompareInputs(lanes=("cache", "paged"), max_tokens=100)
-    )
-    until(lambda: task.record()["progress"] == "Warm-up 1 of 2: Cache")
-    until(lambda: task.record()["progress"].startswith("Run 2 of 6: "))
-    task.cancelled.set()
-    assert task.done.wait(10)
-    last = task.record()
-    assert last["progress"] == f"Stopped after {task.count} of 6 runs."
-    assert "race" not in last
-    assert last["rows"]
-
-
-def test_a_comparison_stopped_when_every_setting_has_run_says_whether_they_wrote_the_same() -> None:
+def test_a_stopped_comparison_says_after_what_and_whether_the_settings_wrote_the_same() -> None:
     """The page shows the progress in the place of the verdict."""
-    task = Comparison(
-        JobQueue(), lambda pair: ScriptedEngine(0.01), CompareInputs(lanes=("cache", "paged"), max_tokens=30)
-    )
-    until(lambda: task.count >= 2)
-    task.cancelled.set()
-    assert task.done.wait(10)
-    last = task.record()
-    verdict = "Identical outputs: both settings wrote the same 30 tokens."
-    assert last["said"][0] == verdict
-    assert last["progress"] == f"Stopped after {task.count} of 6 runs. {verdict}"
+    load, inputs = lambda pair: ScriptedEngine(0.01), CompareInputs(lanes=("cache", "paged"), max_tokens=30)
+    for runs in (1, 2):
+        task = Comparison(JobQueue(), load, inputs)
+        until(lambda task=task, runs=runs: task.count >= runs)
+        task.cancelled.set()
+        assert task.done.wait(10)
+        last = task.record()
+        told = last["said"][:1] if "said" in last else []
+        assert last["progress"] == " ".join([f"Stopped after {task.count} of 6 runs.", *told])
+        assert last["rows"]
+        assert ("race" in last) == (task.count > 1)
+    assert told == ["Identical outputs: both settings wrote the same 30 tokens."]
 
 
 def test_a_comparison_stopped_while_waiting_never_runs() -> None:
@@ -225,6 +201,9 @@ def test_failures_are_explained() -> None:
         assert says in last["growth"]["problem"]
 
 
+# -- the text --------------------------------------------------------------------------------
+
+
 def test_each_random_order_is_followed_by_its_reverse() -> None:
     one, back, two, again = shuffled("abcd", 4)
     assert back == one[::-1]
@@ -232,20 +211,13 @@ def test_each_random_order_is_followed_by_its_reverse() -> None:
     assert list(shuffled("ab", 2)) in ([["a", "b"], ["b", "a"]], [["b", "a"], ["a", "b"]])
 
 
-# -- the text --------------------------------------------------------------------------------
-
-
-def test_identical_outputs_are_stated() -> None:
-    runs = made("cache", "paged", "draft-4")
-    record = whole(configs(runs), runs, {})
-    assert record["said"] == ["Identical outputs: all 3 settings wrote the same 40 tokens.", REPEATS]
-    assert [row["cells"][-1][0] for row in record["rows"]] == ["reference", "identical", "identical"]
-    assert record["partings"] == []
-
-
-def test_the_verdict_counts_the_settings() -> None:
-    two = made("cache", "paged")
-    assert whole(configs(two), two, {})["said"][0] == "Identical outputs: both settings wrote the same 40 tokens."
+def test_the_verdict_counts_the_settings_that_wrote_the_same() -> None:
+    for names, said in ((("cache", "paged"), "both settings"), (("cache", "paged", "draft-4"), "all 3 settings")):
+        runs = made(*names)
+        record = whole(configs(runs), runs, {})
+        assert record["said"] == [f"Identical outputs: {said} wrote the same 40 tokens.", REPEATS]
+        assert {row["cells"][-1][0] for row in record["rows"]} == {"reference", "identical"}
+        assert record["partings"] == []
     four = made("cache", "paged", "int8", "draft-4")
     for name in list(four)[2:]:
         four[name] = [shifted(run, 7) for run in four[name]]
@@ -275,63 +247,31 @@ def test_a_difference_is_shown_with_its_position_and_both_margins() -> None:
     assert len(first["cells"]) == len(second["cells"]) == len(PARTINGS)
 
 
-@pytest.mark.parametrize("guessing", ["draft-4", "early-exit", "lookup"])
-def test_speculative_sampling_is_said_to_be_no_difference_in_quality(guessing: str) -> None:
-    said = "Above temperature 0, speculation uses the seed's draws differently"
-    for temperature in (0.0, 0.8):
-        runs = made("cache", "paged", guessing, temperature=temperature)
-        assert (said in " ".join(whole(configs(runs), runs, {})["said"])) == (temperature > 0)
-    runs = made("cache", "paged", temperature=0.8)
-    stand_in = configs(runs) | {"Paged": EngineConfig(speculative="synthetic")}
-    assert said not in " ".join(whole(stand_in, runs, {})["said"]), "it keeps what the target would draw"
-
-
 @pytest.mark.parametrize(
-    ("names", "differ", "temperature", "says"),
+    ("names", "differ", "temperature", "by_draws"),
     [
-        (
-            ("cache", "draft-4"),
-            (1,),
-            0.8,
-            "No other setting wrote what Cache wrote: at this temperature",
-        ),
-        (
-            ("cache", "paged", "draft-4"),
-            (2,),
-            0.8,
-            "the other differs: at this temperature",
-        ),
-        (
-            ("cache", "lookup"),
-            (1,),
-            0.8,
-            "No other setting wrote what Cache wrote: at this temperature",
-        ),
-        (
-            ("lookup", "draft-4"),
-            (1,),
-            0.8,
-            "No other setting wrote what N-gram γ4 wrote: at this temperature",
-        ),
-        (("cache", "draft-4"), (1,), 0.0, "No other setting wrote what Cache wrote."),
-        (("cache", "int8", "draft-4"), (1, 2), 0.8, "No other setting wrote what Cache wrote."),  # not INT8
-        (("cache", "all"), (1,), 0.8, "No other setting wrote what Cache wrote."),
-        (("cache", "paged"), (1,), 0.8, "No other setting wrote what Cache wrote."),  # should have been the same
-        (
-            ("draft-2", "draft-4"),
-            (1,),
-            0.8,
-            "No other setting wrote what Draft γ2 wrote: at this temperature",
-        ),
+        (("cache", "draft-4"), (1,), 0.8, True),
+        (("cache", "paged", "early-exit"), (2,), 0.8, True),
+        (("cache", "lookup"), (1,), 0.8, True),
+        (("draft-2", "draft-4"), (1,), 0.8, True),
+        (("cache", "draft-4"), (1,), 0.0, False),
+        (("cache", "int8", "draft-4"), (1, 2), 0.8, False),  # not INT8
+        (("cache", "all"), (1,), 0.8, False),
+        (("cache", "paged"), (1,), 0.8, False),  # should have been the same
     ],
 )
 def test_differences_due_to_the_draws_of_guesses_are_said_to_be_just_that(
-    names: tuple[str, ...], differ: tuple[int, ...], temperature: float, says: str
+    names: tuple[str, ...], differ: tuple[int, ...], temperature: float, by_draws: bool
 ) -> None:
     runs = made(*names, temperature=temperature)
     for i in differ:
         runs[list(runs)[i]] = [shifted(run, 7) for run in list(runs.values())[i]]
-    assert says in whole(configs(runs), runs, {})["said"][0]
+    said = whole(configs(runs), runs, {})["said"]
+    assert (": at this temperature speculation changes the draws" in said[0]) == by_draws
+    guesses = any(configs(runs)[name].speculative != "off" for name in runs)
+    assert ("Above temperature 0, speculation uses the seed's draws differently" in " ".join(said)) == (
+        guesses and temperature > 0
+    )
 
 
 def test_settings_that_guess_alike_get_no_excuse_for_a_difference() -> None:
@@ -341,46 +281,20 @@ def test_settings_that_guess_alike_get_no_excuse_for_a_difference() -> None:
     assert whole(alike, runs, {})["said"][0] == "No other setting wrote what a wrote."
 
 
-def test_different_lookup_lengths_explain_a_difference_in_draws() -> None:
-    runs = made("lookup", "paged", temperature=0.8)
-    one, other = runs.values()
-    runs["Paged"] = [shifted(run, 7) for run in other]
-    for changes, why in (({"prompt_lookup_max": 6}, ": at this temperature"), ({"early_exit_layer": 1}, ".")):
-        both = {"N-gram γ4": one[0].config, "Paged": replace(one[0].config, **changes)}
-        assert f"No other setting wrote what N-gram γ4 wrote{why}" in whole(both, runs, {})["said"][0]
-
-
 def test_what_does_nothing_in_a_setting_is_said() -> None:
     """As on the command line: whoever asks for more guesses, but for nobody to make them, sees a speed-up of 1."""
     runs = made("cache", "paged")
     known = configs(runs)
     mine = known | {"Paged": EngineConfig(paged=True, num_speculative_tokens=8)}
     assert not any("nothing" in said for said in whole(known, runs, {})["said"])
-    said = whole(mine, runs, {})["said"]
-    assert any("Paged: num_speculative_tokens does nothing" in text for text in said)
+    assert any("Paged: num_speculative_tokens does nothing" in text for text in whole(mine, runs, {})["said"])
     assert not [said for _, config in LANES.values() for said in unused_settings(config, SamplingParams())]
-    assert any("Paged: num_speculative_tokens does nothing" in text for text in said)
-
-
-def test_with_prefix_caching_it_is_said_that_the_warm_up_left_the_prompts_blocks() -> None:
-    runs = made("cache", "paged")
-    caching = configs(runs) | {"Paged": EngineConfig(paged=True, enable_prefix_caching=True)}
-    for known, says in ((configs(runs), False), (caching, True)):
-        said = " ".join(whole(known, runs, {})["said"])
-        assert ("the warm-up left them in the cache" in said) == says
 
 
 def test_a_setting_that_does_not_repeat_its_output_is_named() -> None:
     runs = made("cache", "paged", repeats=3)
     runs["Paged"][2] = shifted(runs["Paged"][2], 3)
     assert "Paged did not write the same every time." in whole(configs(runs), runs, {})["said"]
-
-
-def test_what_all_settings_went_on_without_is_said_once() -> None:
-    runs, reason = made("cache", "paged", repeats=1), "There is no C compiler here: torch computes the steps."
-    for name, ((begun, *events),) in ((name, [run.events for run in some]) for name, some in runs.items()):
-        runs[name] = [Run([begun, FellBack(t_ms=0.0, part="kernel", reason=reason), *events])]
-    assert whole(configs(runs), runs, {})["said"].count(reason) == 1
 
 
 def test_the_table_has_a_figure_for_every_column() -> None:
@@ -435,12 +349,6 @@ def test_a_factor_uses_only_repeats_that_both_settings_have_finished() -> None:
     *_, words = so_far(runs)["charts"]["bars"]["columns"]
     assert words["text"][0] == "<b>×1.00</b>", "the reference of all"
     assert words["text"][1].endswith(",<br>one run")
-
-
-def test_why_factors_do_not_match_the_bars_is_explained_with_repeats() -> None:
-    for repeats in (1, 2):
-        runs = made("cache", "paged", repeats=repeats)
-        assert (REPEATS in whole(configs(runs), runs, {})["said"]) == (repeats > 1)
 
 
 def test_a_race_shows_every_token_at_its_time() -> None:

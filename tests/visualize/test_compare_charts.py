@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,19 +18,11 @@ from lab.trace.events import StepTimed
 from lab.trace.run import Run
 from tests.visualize.compared import BYTES, HOSTILE, configs, made
 from tests.visualize.picture import draw
-from visualize.assets import read
 from visualize.charts import theory_charts as figures
-from visualize.charts.compare_charts import CHARTS, MARKS, shells
-from visualize.charts.length_charts import cache_columns, growth_columns
+from visualize.charts.compare_charts import CHARTS, MARKS
+from visualize.charts.theory_charts import cache_columns, growth_columns
 from visualize.reduce.compare_report import so_far
-from visualize.reduce.theory_report import GROWTH_TOKENS, _power, growth, theory
-
-
-def test_charts_are_the_same_in_light_and_dark() -> None:
-    for chart in shells().values():
-        kinds = [[trace["type"] for trace in chart[look]["data"]] for look in ("light", "dark")]
-        assert kinds[0] == kinds[1]
-        assert chart["light"]["layout"]["font"]["color"] != chart["dark"]["layout"]["font"]["color"]
+from visualize.reduce.theory_report import growth, theory
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -60,17 +51,6 @@ def test_bars_are_medians_and_every_run_is_a_point() -> None:
     assert words["text"][0] == "<b>×1.00</b>"
     assert max(points["x"]) < chart["layout"]["xaxis.range"][1]
     assert chart["layout"]["yaxis.ticktext"][2] == "&lt;img src=x o… ◆ "
-
-
-def test_the_speeds_of_a_slow_model_are_not_told_as_0() -> None:
-    """Less than a token a second: a large model on a small CPU."""
-    runs = {name: [slowed(run, 2000) for run in some] for name, some in made("cache", repeats=3).items()}
-    told = so_far(runs)
-    bar, _, points, _ = told["charts"]["bars"]["columns"]
-    assert max(points["x"]) < 1
-    assert points["customdata"] == [f"{rate:.2f}" for rate in points["x"]]
-    assert f"{bar['x'][0]:.2f} tokens/s" in bar["customdata"][0]
-    assert told["rows"][0]["cells"][0][0] == f"{bar['x'][0]:.2f}"
 
 
 def slowed(run: Run, factor: float) -> Run:
@@ -157,31 +137,12 @@ def test_the_curves_of_theory_go_through_points_worked_out_by_hand() -> None:
         assert y == kept / judged
 
 
-def stretched(run: Run, times: float) -> Run:
-    return Run([replace(event, t_ms=times * event.t_ms) for event in run.events])
-
-
-@pytest.mark.parametrize(
-    ("factors", "figure", "sure"),
-    [
-        ((1.333,), "×1.33", "one repeat"),
-        ((1.3, 1.5), "1.35 to 1.45", "too few repeats"),
-        ((0.8, 0.97, 1.2), "0.59 to 1.62", "≈ same (n.s.)"),
-        ((1.5, 1.74, 2.0), "×1.74", "1.62 to 1.87"),
-    ],
-)
-def test_a_measured_speed_up_names_its_reference_and_its_uncertainty(
-    factors: tuple[float, ...], figure: str, sure: str
-) -> None:
+def test_a_measured_speed_up_names_its_reference() -> None:
     runs = made("int8", "cache", "draft-4", repeats=1)
-    plain, speculating = (runs[name][0] for name in ("Cache", "Draft γ4"))
-    ratio = speculating.metrics.tokens_per_second / plain.metrics.tokens_per_second
-    runs["Cache"] = [plain for _ in factors]
-    runs["Draft γ4"] = [stretched(speculating, ratio / factor) for factor in factors]
     (row,) = theory(configs(runs), runs, BYTES)["rows"]
     measured, small = row["cells"][-1]
-    assert measured == figure
-    assert small.startswith(f"{sure}, against Cache; theory ×"), "not INT8, although it comes first"
+    assert measured.startswith("×")
+    assert small.startswith("one repeat, against Cache; theory ×"), "not INT8, although it comes first"
 
 
 def test_cache_bytes_lie_on_the_line_of_their_format() -> None:
@@ -265,10 +226,6 @@ def short(run: Run) -> Run:
     return Run(event for event in run.events if getattr(event, "position", None) != most)
 
 
-def test_the_page_says_how_long_the_runs_are_in_which_times_grow() -> None:
-    assert f"Two runs of {GROWTH_TOKENS} tokens, with a cache and without" in read("pages/compare/page.html")
-
-
 def test_growth_is_given_as_a_power_with_its_interval() -> None:
     lengths = tuple(range(100, 160))
     scatter = [0.1 if x % 20 < 10 else -0.1 for x in lengths]
@@ -302,14 +259,3 @@ def test_what_is_said_of_growth_is_what_the_curve_shows() -> None:
         f"without a cache, {first} ms rising to {last}, too unsteadily to tell whether n is why;" in drawn["progress"]
     )
     assert [line["y"][52], line["y"][102]] == pytest.approx([float(first), float(last)], rel=0.01)
-
-
-@pytest.mark.parametrize(("low", "high"), [(2.74, 4.0), (0.0, 1.2), (1.0, 2.4)])
-def test_growth_that_scatters_too_much_gets_no_formula(
-    low: float, high: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noisy = SimpleNamespace(
-        rises=True, grows=True, low=low, high=high, constant=5.6, factor=1.7e-08, exponent=(low + high) / 2
-    )
-    monkeypatch.setattr(StepTimes, "fit", property(lambda _: noisy))
-    assert _power(StepTimes((1, 2), (1.0, 2.0))) == "longer for longer texts, but too noisy to tell how it grows"

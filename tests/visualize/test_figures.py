@@ -8,19 +8,18 @@ from itertools import pairwise
 
 import pytest
 
-from lab.trace.events import Event, StepTimed
-from tests.visualize.conftest import CONFIGS, script
+from lab.trace.events import Event
 from tests.visualize.picture import Picture, apply, draw
-from visualize.charts import CHARTS, shells
+from visualize.charts import CHARTS
 from visualize.charts import rounds_chart as rounds
-from visualize.charts import timing_chart as timing
-from visualize.charts.base import TURN, WINDOW, nice_ceiling, window
+from visualize.charts.base import TURN, WINDOW, empty, nice_ceiling, shells, window
 from visualize.reduce.frames import Reducer
+from visualize.reduce.pass_times import axis_top
 from visualize.states import STATES
 
 
 def test_shells_are_the_same_chart_in_light_and_dark() -> None:
-    for name, chart in shells().items():
+    for name, chart in shells(CHARTS, start=True).items():
         kinds = [[trace["type"] for trace in chart[look]["data"]] for look in ("light", "dark")]
         assert kinds[0] == kinds[1], name
         assert len(chart["start"]) == len(kinds[0]), name
@@ -29,23 +28,27 @@ def test_shells_are_the_same_chart_in_light_and_dark() -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("chart", CHARTS)
-def test_a_run_can_be_drawn(events: list[Event], chart: str, dark: bool) -> None:
-    shown = Picture()
-    for seq, frame in enumerate(Reducer().feed(events)):
+def test_a_run_can_be_drawn(events: list[Event], dark: bool) -> None:
+    shown, frames = Picture(), Reducer().feed(events)
+    for seq, frame in enumerate(frames):
         shown.apply(frame)
-        if seq % 4 == 0:  # Plotly checks every value of every figure, which is slow
-            shown.figure(chart, dark)
-    drawn = json.loads(shown.figure(chart, dark).to_json())
-    for trace in drawn["data"]:
-        assert len(trace.get("x", [])) == len(trace.get("y", []))
-    for path, value in shown.layout[chart].items():
-        axis, key = path.split(".")
-        assert drawn["layout"][axis][key] == value
+        if seq not in (
+            1,
+            len(frames) // 2,
+            len(frames) - 1,
+        ):  # Plotly checks every value of every figure, which is slow
+            continue
+        for chart in CHARTS:
+            drawn = json.loads(shown.figure(chart, dark).to_json())
+            for trace in drawn["data"]:
+                assert len(trace.get("x", [])) == len(trace.get("y", []))
+            for path, value in shown.layout[chart].items():
+                axis, key = path.split(".")
+                assert drawn["layout"][axis][key] == value
 
 
 def test_a_round_is_drawn_in_one_column() -> None:
-    columns = rounds.columns()
+    columns = empty(CHARTS)["rounds"]
     points = [("accepted", 1), ("rejected", 2), ("unjudged", 3), ("recovered", 0)]
     apply(columns, [rounds.point(7, row, state, "x", {"p": 0.5}) for state, row in points])
     figure = draw(rounds.figure(), columns)
@@ -64,28 +67,10 @@ def test_a_round_is_drawn_in_one_column() -> None:
     ],
 )
 def test_rows_are_labelled_up_to_the_last_guess_but_no_more_than_there_is_room_for(guesses: int, labels: str) -> None:
-    axis = draw(rounds.figure(), rounds.columns(), rounds.rows(guesses)).layout.yaxis
+    axis = draw(rounds.figure(), empty(CHARTS)["rounds"], rounds.rows(guesses)).layout.yaxis
     assert ", ".join(axis.ticktext) == labels
     assert [0, *(int(label.split()[-1]) for label in axis.ticktext[1:])] == list(axis.tickvals)
     assert axis.range == (-0.6, guesses + 0.6)
-
-
-def test_a_guess_is_named_by_its_number() -> None:
-    """Not by the axis' label at its row, which may have words."""
-    for trace in rounds.figure().data:
-        assert "%{y}" not in trace.hovertemplate
-    columns = rounds.columns()
-    apply(columns, [rounds.point(7, 1, "accepted", "x", {"p": 0.5})])
-    figure = draw(rounds.figure(), columns)
-    (guess,) = [trace for trace in figure.data if trace.x]
-    assert guess.hovertemplate.startswith("Round %{x}, draft token %{customdata[2]}: ")
-    assert guess.customdata[0][2] == 1
-
-
-def test_states_differ_in_colour_and_in_glyph() -> None:
-    marked = [STATES[key] for key in rounds.TRACES]
-    assert len({state.glyph for state in marked}) == len(marked)
-    assert len({state.light for state in marked}) == len({state.dark for state in marked}) == len(marked)
 
 
 def test_states_differ_in_shape_when_glyphs_are_not_drawn() -> None:
@@ -96,37 +81,12 @@ def test_states_differ_in_shape_when_glyphs_are_not_drawn() -> None:
         assert len({shapes[STATES[key].label] for key in row}) == len(row)
 
 
-def test_a_pass_is_drawn_as_three_parts_and_a_speed() -> None:
-    columns = timing.columns()
-    apply(columns, timing.points(1, 2.0, 5.0, 0.5, 400.0, "memory-bound, 71% of the limit"))
-    assert [trace["y"] for trace in columns] == [[2.0], [5.0], [0.5], [400.0], []]
-    assert {x for trace in columns for x in trace["x"]} == {1}
-    said = ("memory-bound, 71% of the limit",)
-    drawn = draw(timing.figure(), columns).data
-    assert [trace.customdata for trace in drawn] == [said, said, None, None, None]
-    assert ["%{customdata}" in (trace.hovertemplate or "") for trace in drawn] == [True, True, False, False, False]
-
-
-@pytest.mark.parametrize(
-    ("limit", "said"),
-    [
-        ("", ""),
-        ("20% of the memory limit", "Step 3: 20% of the memory limit"),
-        ("memory-bound, 71% of the limit", "Step 3: memory-bound, 71% of the limit"),
-        ("memory-bound, 155% of the limit (a cache helps)", "Step 3: memory-bound, 155% of the limit"),
-    ],
-)
-def test_below_the_passes_is_said_how_near_the_latest_came_to_its_limit(limit: str, said: str) -> None:
-    timed = next(event for event in script(CONFIGS["plain"]) if isinstance(event, StepTimed) and event.step == 3)
-    assert timing.caption(timed, limit) == said
-
-
 def test_axes_move_rarely() -> None:
     assert [nice_ceiling(value) for value in (0, 0.9, 1, 1.2, 4, 51, 700)] == [1, 1, 1, 1.5, 5, 75, 750]
-    assert timing.axis_top(10, 6) == 10
-    assert timing.axis_top(10, 10) == 10
-    assert timing.axis_top(10, 10.5) == 15
-    assert timing.axis_top(100, 2) == 3
+    assert axis_top(10, 6) == 10
+    assert axis_top(10, 10) == 10
+    assert axis_top(10, 10.5) == 15
+    assert axis_top(100, 2) == 3
     assert window(0) == [-0.5, WINDOW - 0.5]
     windows = [window(step) for step in range(100)]
     assert all(first < step < last for step, (first, last) in enumerate(windows))

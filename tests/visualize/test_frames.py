@@ -15,15 +15,12 @@ from lab.trace.events import (
     BlockAllocated,
     BlockEvicted,
     BlockFreed,
-    Bonus,
     Committed,
     Event,
     FellBack,
-    Finished,
     Judged,
     Preempted,
     Proposed,
-    Recovered,
     RunStarted,
     StepTimed,
 )
@@ -109,16 +106,6 @@ def test_without_a_cache_all_but_the_last_token_is_recomputed(kind: str) -> None
     assert shown.layout["recomputed"]["yaxis.range"][1] >= max(whole["y"])
 
 
-def test_a_pass_that_was_longer_than_later_ones_stays_in_view() -> None:
-    events = [
-        replace(event, target_tokens=500) if isinstance(event, StepTimed) and event.step == 2 else event
-        for event in script(CONFIGS["no cache"], max_tokens=6)
-    ]
-    shown = picture(Reducer().feed(events))
-    assert max(shown.columns["recomputed"][0]["y"]) == 500
-    assert shown.layout["recomputed"]["yaxis.range"][1] >= 500
-
-
 def test_the_block_map_agrees_with_the_events_at_every_step(events: list[Event]) -> None:
     shown, reducer, live, guesses = Picture(), Reducer(), {}, [0, 0]
     size = events[0].config["block_size"]
@@ -173,18 +160,6 @@ def test_a_close_verdict_has_the_digits_that_show_it_wherever_it_is_told() -> No
     assert "p 0.45661 · q 0.54083 · u 0.84433" in rows
 
 
-def test_greedy_verdicts_have_no_draw() -> None:
-    tokens = picture(Reducer().feed(script(CONFIGS["speculative"], temperature=0.0))).tokens
-    assert not any("u" in token for token in tokens)
-
-
-def test_frames_can_be_replayed(events: list[Event]) -> None:
-    frames = Reducer().feed(events)
-    kept = json.dumps(frames)
-    assert vars(picture(frames)) == vars(picture(frames))
-    assert json.dumps(frames) == kept
-
-
 def test_a_frame_says_only_what_changed(events: list[Event]) -> None:
     shown = Picture()
     for frame in Reducer().feed(events):
@@ -222,12 +197,6 @@ def test_a_run_from_a_file_says_where_it_was_made_and_what_was_set() -> None:
 def test_there_is_a_row_for_every_guess(drafter: str) -> None:
     shown = picture(Reducer().feed(script(EngineConfig(speculative=drafter, num_speculative_tokens=6), max_tokens=1)))
     assert shown.layout["rounds"]["yaxis.range"] == [-0.6, 0.6 if drafter == "off" else 6.6]
-
-
-def test_frames_are_applied_in_order() -> None:
-    frames = Reducer().feed(script(CONFIGS["plain"]))
-    with pytest.raises(ValueError, match="frame 0 is next, not 1"):
-        Picture().apply(frames[1])
 
 
 def test_text_held_back_to_the_end_is_shown() -> None:
@@ -288,23 +257,6 @@ def test_the_end_agrees_with_the_readouts(adaptive: bool) -> None:
     assert (f"({rounds} of the passes" in shown.say) == (rounds < passes)  # up to the window, which depends on timing
 
 
-def test_the_squares_of_a_stand_in_name_no_q() -> None:
-    """It has none: the 1 in its events only fills the field."""
-    config = EngineConfig(speculative="synthetic", synthetic_acceptance_rate=0.5)
-    run = tiny_models.engine("llama", "good").generate("The king", config, SamplingParams(max_tokens=24, seed=1))
-    squares = [row for frame in Reducer().feed(run.events) for _, _, row in frame.get("charts", {}).get("rounds", [])]
-    assert len(squares) > 24
-    assert all("p " in row["customdata"][1] for row in squares if row["customdata"][1])
-    assert not any("q " in row["customdata"][1] for row in squares)
-
-
-def test_a_failure_is_narrated() -> None:
-    broken = Finished(t_ms=1.0, reason="error", text="", message="The device ran out of memory.")
-    frame = Reducer().feed([*script(CONFIGS["plain"], max_tokens=1)[:-1], broken])[-1]
-    assert frame["say"] == "The run failed after 1 token. The device ran out of memory."
-    assert frame["finished"] == {"reason": "error", "message": "The device ran out of memory."}
-
-
 def test_a_prefill_in_parts_adds_its_token_once() -> None:
     events = script(CONFIGS["paged"], max_tokens=5)
     at = next(i for i, event in enumerate(events) if isinstance(event, StepTimed))
@@ -335,15 +287,6 @@ def test_the_first_step_is_the_prefill_with_its_time_and_its_token() -> None:
     assert shown.apply(first).columns["timing"][3]["x"] == [1]  # speed leaves out the prefill, as in the readout
 
 
-def test_an_admission_with_prefix_caching_has_its_own_frame() -> None:
-    config = EngineConfig(paged=True, enable_prefix_caching=True, num_blocks=64)
-    began, admitted, prefill = Reducer().feed(script(config))[:3]
-    assert admitted["say"].startswith("The prompt's 4 tokens do not fill a block")
-    assert (admitted["owner"], "owner" in began, "owner" in prefill) == (0, False, False)
-    assert admitted["linger"]
-    assert "linger" not in prefill
-
-
 def test_rare_events_linger() -> None:
     events = script(CONFIGS["speculative"], max_tokens=12)
     at = next(i for i, event in enumerate(events) if isinstance(event, StepTimed) and event.step == 1)
@@ -355,32 +298,3 @@ def test_rare_events_linger() -> None:
     preempted, _ = Reducer().feed([*events[:at], Preempted(t_ms=0, tokens=9), *events[at:]])[2:4]
     assert preempted["say"].startswith("Preempted")
     assert preempted["linger"]
-
-
-def test_a_shared_pass_is_labelled_as_shared() -> None:
-    events = [
-        replace(event, batch_sequences=3) if isinstance(event, StepTimed) and event.step == 2 else event
-        for event in script(CONFIGS["plain"], max_tokens=5)
-    ]
-    frames = Reducer().feed(events)
-    assert [frame["captions"]["rounds"] for frame in frames if "rounds" in frame.get("captions", {})] == [
-        rounds.caption(1),
-        rounds.caption(3),
-        rounds.caption(1),
-    ]
-    assert len([frame["notice"] for frame in frames if "notice" in frame]) == 1
-
-
-def test_a_round_that_ends_the_text_is_narrated() -> None:
-    """The text stops inside the accepted guesses: no token of the target's own follows."""
-    events = []
-    for event in script(CONFIGS["speculative"], max_tokens=6):
-        if isinstance(event, Committed) and event.step == 1:
-            cut = ("token_ids", "origins", "pieces", "probabilities")
-            event = replace(event, **{name: getattr(event, name)[:-1] for name in cut})
-        if not (isinstance(event, Bonus | Recovered) and event.step == 1):
-            events.append(event)
-    (frame,) = [frame for frame in Reducer().feed(events) if frame["step"] == 1]
-    guesses = sum(isinstance(event, Proposed) and event.step == 1 for event in events)
-    rows = [row["y"] for _, _, row in frame["charts"]["rounds"]]
-    assert sorted(rows) == list(range(1, guesses + 1)), "the target's own row is empty"

@@ -50,12 +50,7 @@ def test_the_last_measurement_fills_in_the_answer() -> None:
     measured = f"*Measured on this machine, {answers.last[COSTS].when}.*"
     assert measured in text
     answers.put(COSTS, {})
-    text = notes_on(lesson, answers.last[COSTS])
-    assert BLANK not in text, "what was complete stays"
-    assert measured not in text, "and it is said that it was measured again"
-    assert "but not all of it: " in text
-    answers.put(COSTS, figures)
-    assert measured in notes_on(lesson, answers.last[COSTS])
+    assert notes_on(lesson, answers.last[COSTS]) == text, "what was complete stays"
     assert [found["number"] for found in lesson_records(answers) if found["measured"]] == [COSTS]
 
 

@@ -22,8 +22,7 @@ from visualize.jobs.job_queue import CLOSED, FullError, JobQueue, QueuedJob
 from visualize.jobs.live_run import LiveRun
 from visualize.pages.compare.compare_job import Comparison
 from visualize.pages.compare.configurations import CompareInputs
-from visualize.reduce.frames import Reducer
-from visualize.reduce.ndjson import lines
+from visualize.reduce.frames import Reducer, lines
 from visualize.run_settings import Settings
 
 

@@ -15,11 +15,10 @@ from lab import Engine, RunFileError, load_engine
 from lessons.course import course
 from lessons.experiments.base import Measured
 from visualize.jobs.job_queue import JobQueue
-from visualize.pages.lessons import saved_runs as kept_runs
-from visualize.pages.lessons.learner import Learner, restored
+from visualize.pages.lessons import learner as kept_runs
+from visualize.pages.lessons.learner import Learner, packed, remembered, restored, unpacked
 from visualize.pages.lessons.lesson_run import LessonRun
 from visualize.pages.lessons.observation import seen
-from visualize.pages.lessons.saved_runs import packed, remembered, unpacked
 
 COSTS, LOSSLESS = 3, 9
 
@@ -93,7 +92,7 @@ def test_invalid_stored_runs_are_ignored(text: str | None) -> None:
 def test_runs_too_large_to_store_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = measured(COSTS)["runs"].runs
     assert {name: len(some) for name, some in unpacked(packed(runs)).items()} == {"native": 1, "int8": 1, "int4": 1}
-    monkeypatch.setattr(kept_runs, "MOST_CHARACTERS", 100)
+    monkeypatch.setattr(kept_runs, "MOST_OF_RUNS", 100)
     assert packed(runs) == ""
 
 

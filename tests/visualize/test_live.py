@@ -25,10 +25,9 @@ from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.live_run import LiveRun
-from visualize.pages.pool.pool_job import BatchRun
+from visualize.pages.pool.page import BatchRun
 from visualize.pool_inputs import PoolInputs
-from visualize.reduce.frames import Reducer
-from visualize.reduce.ndjson import lines
+from visualize.reduce.frames import Reducer, lines
 from visualize.run_settings import Settings
 
 

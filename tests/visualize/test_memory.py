@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -15,16 +14,14 @@ from dataclasses import replace
 import pytest
 
 from lab.errors import ConfigError
-from lab.memory.capacity import POLICIES, Lengths
-from lab.memory.catalogue import GiB
+from lab.memory.capacity import POLICIES
 from lab.memory.model_memory import ModelInfo, deployment_notices, known_models
 from lab.models.loader import ModelLoadError
-from tests.visualize.picture import draw
 from tests.waiting import until
 from visualize.charts import memory_charts as memory
 from visualize.memory_inputs import FORM, OTHER, MemoryInputs
 from visualize.pages.memory import hub_models as hub
-from visualize.pages.memory.memory_report import about, formula, in_every_format, readouts, sheet, size
+from visualize.pages.memory.memory_report import formula, in_every_format, readouts, sheet, size
 from visualize.pages.memory.page import Found, begin_look_up, look_up_pending
 from visualize.pages.memory.page import answer as page_answer
 
@@ -50,11 +47,6 @@ def test_the_page_opens_with_an_answer() -> None:
     assert next(row["small"] for row in first["readouts"] if row["label"] == "mean sequence") == "longest 512 MiB"
     assert shown["weights"] == "15 GiB"
     assert int(shown["fit paged"].replace(",", "")) > int(shown["fit contiguous"]) > 0
-
-
-def test_paging_fits_hundreds_of_times_as_many_short_sequences() -> None:
-    *_, paged = answer(mean=16, longest=8192)["readouts"]
-    assert re.fullmatch(r"×[34]\d\d", paged["small"]), paged
 
 
 def test_every_choice_has_an_answer() -> None:
@@ -231,14 +223,7 @@ def test_every_input_has_an_effect() -> None:
     assert answer(gpu=OTHER, memory=50) != answer(gpu=OTHER, memory=40)
 
 
-def test_the_sharing_of_kv_heads_is_described() -> None:
-    assert "32 query heads on 8 KV heads of 128 numbers (GQA: 1/4 of the cache of MHA)" in about(LLAMA)
-    assert about(LLAMA).endswith(", 8.03 billion parameters, context 131,072.")
-    assert "71 query heads on 1 KV head of 64 numbers (MQA: 1/71" in about(known_models()["falcon-7b"])
-    assert "each with a KV head of 128 numbers (MHA)" in about(known_models()["llama-2-7b"])
-
-
-def test_weights_that_do_not_fit_are_reported() -> None:
+def test_weights_that_do_not_fit_are_reported_and_drawn_past_the_end_of_the_device() -> None:
     large = known_models()["llama-3.1-70b"]
     nothing = MemoryInputs().deployment(large)
     why = "The weights take 131 GiB, 59.4 GiB more than the 72 GiB that are not set aside: they do not fit."
@@ -246,36 +231,13 @@ def test_weights_that_do_not_fit_are_reported() -> None:
     assert said.startswith(why)
     whole = sheet(large, nothing, 32)
     assert whole["charts"]["fit"]["columns"][0]["x"] == [0, 0, 0]
-    assert next(row["numbers"] for row in whole["formula"] if row["name"] == "blocks").startswith("0 / (")
     left = {row["label"]: row["value"] for row in whole["readouts"]}["left for KV"]
     assert left == {row["name"]: row["result"] for row in whole["formula"]}["left for KV"] == "-59.4 GiB"
-
-
-def test_weights_that_do_not_fit_are_drawn_past_the_end_of_the_device() -> None:
-    large = known_models()["llama-3.1-70b"]
-    split = sheet(large, MemoryInputs().deployment(large), 32)["charts"]["split"]
-    weights, aside, *_ = split["columns"]
-    assert weights["x"] == [pytest.approx(131.4, abs=0.1)] * 2
+    split = whole["charts"]["split"]
+    assert split["columns"][0]["x"] == [pytest.approx(131.4, abs=0.1)] * 2
+    assert split["columns"][1]["x"][0] == pytest.approx(8)
     assert split["layout"]["xaxis.range"] == [0, pytest.approx(1.25 * (131.4 + 8), abs=0.1)]
     assert split["layout"]["xaxis.tickvals"] == [80]
-    assert aside["x"][0] == pytest.approx(8)
-    fits = sheet(LLAMA, MemoryInputs().deployment(LLAMA), 32)["charts"]["split"]["layout"]
-    assert fits == {"xaxis.range": [0, 80]}
-
-
-def test_lengths_beyond_the_model_or_the_memory_are_reported() -> None:
-    gpt2, large = known_models()["gpt-2"], known_models()["llama-3.1-70b"]
-    small = MemoryInputs(longest=100_000, mean=100, gpu="l4").deployment(LLAMA)
-    [said] = deployment_notices(gpt2, MemoryInputs().deployment(gpt2), size)
-    assert said == "GPT-2 was made for 1,024 positions; the longest sequence here has 4,096."
-    [said] = deployment_notices(LLAMA, small, size)
-    assert "Not one sequence of 100,000 tokens fits" in said
-    both = MemoryInputs(model="gpt-2", longest=1_000_000, gpu="l4")
-    beyond, scarce = deployment_notices(gpt2, both.deployment(gpt2), size)
-    assert answer(**vars(both))["notice"] == f"{beyond} {scarce}"
-    weights, beyond = deployment_notices(large, MemoryInputs(longest=200_000).deployment(large), size)
-    assert "they do not fit" in weights
-    assert "made for 131,072 positions" in beyond
 
 
 def test_an_odd_head_size_has_no_int4() -> None:
@@ -286,33 +248,7 @@ def test_an_odd_head_size_has_no_int4() -> None:
         sheet(odd, MemoryInputs(kv_dtype="int4").deployment(odd), 1)
 
 
-def test_sizes_have_few_digits_and_a_fitting_unit() -> None:
-    sizes = [0, 72, 1023, 1024, 131_072, 1023 * 1024, 2**20]
-    sizes += [15.4 * GiB, 141 * GiB, -2 * GiB, 5000 * GiB, 122_000_000 * GiB]
-    assert [size(count) for count in sizes] == [
-        *("0 B", "72 B", "1,023 B", "1 KiB", "128 KiB", "1,023 KiB", "1 MiB"),
-        *("15.4 GiB", "141 GiB", "-2 GiB", "5,000 GiB", "116 PiB"),
-    ]
-
-
 # -- the charts ------------------------------------------------------------------------------
-
-
-def test_charts_are_the_same_in_light_and_dark() -> None:
-    for chart in memory.shells().values():
-        kinds = [[trace["type"] for trace in chart[look]["data"]] for look in ("light", "dark")]
-        assert kinds[0] == kinds[1]
-        assert chart["light"]["layout"]["font"]["color"] != chart["dark"]["layout"]["font"]["color"]
-
-
-@pytest.mark.parametrize("name", memory.CHARTS)
-@pytest.mark.parametrize("dark", [False, True])
-def test_a_chart_takes_its_columns(name: str, dark: bool) -> None:
-    chosen = MemoryInputs(kv_dtype="int8").deployment(LLAMA)
-    columns, layout = memory.columns(chosen, in_every_format(chosen))[name]
-    drawn = draw(memory.CHARTS[name](dark), columns, layout)
-    for trace, values in zip(drawn.data, columns, strict=True):
-        assert list(trace.y) == list(values["y"])
 
 
 @pytest.mark.parametrize(
@@ -329,32 +265,20 @@ def test_axes_hold_what_is_drawn(inputs: MemoryInputs) -> None:
             assert high >= 4 if most == 0 else high < 2.5 * most, (name, axis)
 
 
-def test_the_lines_are_bytes_by_length() -> None:
+def test_the_lines_are_bytes_by_length_and_the_bars_sequences_that_fit() -> None:
     chosen = MemoryInputs(kv_dtype="int8", longest=8192, mean=1000).deployment(LLAMA)
-    (line, native, int8, int4, marks), layout = memory.length_columns(chosen, in_every_format(chosen))
+    others = in_every_format(chosen)
+    (line, native, int8, int4, marks), layout = memory.length_columns(chosen, others)
     assert layout["yaxis.ticksuffix"] == " GiB"
-    assert native["x"][-1] == 8192
-    assert native["y"][-1] == 1.0  # 8192 x 128 KiB
+    assert (native["x"][-1], native["y"][-1]) == (8192, 1.0)  # 8192 x 128 KiB
     assert line["y"] == int8["y"]
     assert native["y"][-1] > int8["y"][-1] > int4["y"][-1] > 0
     assert marks == {"x": [1000, 8192], "y": [1000 / 8192 * int8["y"][-1], int8["y"][-1]], "text": ["mean", ""]}
-
-
-def test_the_bars_are_the_sequences_that_fit() -> None:
-    chosen = MemoryInputs().deployment(LLAMA)
-    others = in_every_format(chosen)
     columns, _ = memory.fit_columns(chosen, others)
     for policy, column in zip(POLICIES, columns, strict=True):
         assert column["x"] == [other.sequences(policy) for other in others.values()]
         assert column["text"] == [f"{count:,}" for count in column["x"]]
-        assert column["customdata"] == [f"{count:,} sequences" for count in column["x"]]
-    assert columns[0]["y"] == ["<b>Auto</b>", "INT8", "INT4"]
-
-
-def test_one_sequence_that_fits_is_singular_on_hover() -> None:
-    one = replace(MemoryInputs().deployment(LLAMA), lengths=Lengths(20, 300_000))
-    columns, _ = memory.fit_columns(one, {"auto": one})
-    assert columns[0]["customdata"] == ["1 sequence"]
+    assert columns[0]["y"] == ["Auto", "<b>INT8</b>", "INT4"]
 
 
 def test_the_parts_of_a_device_add_up_to_it() -> None:

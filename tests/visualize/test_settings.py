@@ -161,12 +161,6 @@ def test_what_this_machine_cannot_do_is_left_out(
         assert config.cuda_graphs  # the engine's default was not switched off
 
 
-def test_a_toggle_may_be_written_as_a_number_or_a_word() -> None:
-    assert from_link({"kv_cache": "false", "paged": "false"}) == from_link({"kv_cache": "0", "paged": "0"})
-    for word in ("true", "True", "yes", "on"):
-        assert from_link({"adaptive_window": word}) == from_link({"adaptive_window": "1"})
-
-
 def test_only_attention_kernels_that_run_here_are_offered() -> None:
     offered = FORM["prefill_attention"].options
     for choice in offered:

@@ -25,18 +25,13 @@ def rules(sheet: Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 @pytest.mark.parametrize("sheet", SHEETS, ids=lambda sheet: f"{sheet.parent.name}/{sheet.stem}")
-def test_a_grid_as_high_as_its_flex_basis_names_its_rows(sheet: Path) -> None:
-    """WebKit does not stretch a row of such a grid: it stays as high as its content, which may be nothing."""
+def test_grids_name_their_rows_and_underlines_are_styled_by_longhands(sheet: Path) -> None:
+    """WebKit does not stretch a row of a grid that is as high as its flex basis: it stays as high as its content, which
+    may be nothing. Safari drops a declaration of text-decoration that names more than a line."""
     for selector, declared in rules(sheet):
         basis = re.match(r"[\d.]+ [\d.]+ (?!auto|0)(.+)", declared.get("flex", ""))
         if declared.get("display") == "grid" and basis:
             assert {"grid-template", "grid-template-rows", "grid-auto-rows"} & declared.keys(), selector
-
-
-@pytest.mark.parametrize("sheet", SHEETS, ids=lambda sheet: f"{sheet.parent.name}/{sheet.stem}")
-def test_underlines_are_styled_by_longhands(sheet: Path) -> None:
-    """Safari drops a declaration of text-decoration that names more than a line."""
-    for selector, declared in rules(sheet):
         assert re.fullmatch(r"|none|underline|line-through", declared.get("text-decoration", "")), selector
 
 

@@ -26,8 +26,7 @@ from tests.waiting import until
 from visualize.jobs import run_store as shelf_module
 from visualize.jobs.downloads import COLUMNS, FORMATS, numbers, page
 from visualize.jobs.run_store import RunStore, StoredRun
-from visualize.reduce.frames import Reducer
-from visualize.reduce.ndjson import recorded
+from visualize.reduce.frames import Reducer, recorded
 
 
 class Scripts(HTMLParser):

@@ -12,7 +12,6 @@ from lab.config import EngineConfig
 from lab.trace.events import Distributions, Event, Judged, Proposed, Recovered
 from tests.visualize.conftest import script
 from tests.visualize.picture import draw
-from tests.visualize.test_text import HOSTILE
 from visualize.charts import verdict_chart as verdict
 from visualize.reduce.frames import Frame, Reducer
 from visualize.reduce.verification_view import opened
@@ -57,11 +56,6 @@ def test_recorded_verdicts_are_in_their_frames(speculative: str, temperature: fl
         assert json.loads(json.dumps(each)) == each
 
 
-def test_a_run_that_recorded_no_distributions_has_no_verdicts() -> None:
-    assert frames(script(EngineConfig(speculative="draft"))) == []
-    assert frames(script(EngineConfig(), logprobs=4)) == []
-
-
 def test_a_rejection_is_explained_with_numbers_and_marked_tokens() -> None:
     told = opened(GUESS, REJECTED, AROUND, OWN, "draft")
     assert told["title"].endswith("2 ✗ “ forest”")
@@ -74,12 +68,6 @@ def test_a_rejection_is_explained_with_numbers_and_marked_tokens() -> None:
     assert hovered == [".3~g}<extra></extra>"] * 4, "written as in the sentence: 0.5, not 0.500"
     assert figure.layout.yaxis.range == (0, pytest.approx(0.53))
     assert min(figure.data[-1].x) < 0 < max(figure.data[-1].x)
-
-
-def test_the_chance_of_any_guess_at_this_position_is_shown_too() -> None:
-    overlapping = replace(AROUND, overlap=0.6)
-    assert "60% of" in opened(GUESS, REJECTED, overlapping, OWN, "draft")["say"]
-    assert "Σ" not in opened(GUESS, REJECTED, overlapping, OWN, "ngram")["say"], "prompt lookup draws nothing"
 
 
 def test_an_accepted_guess_has_no_residual_and_no_replacement() -> None:
@@ -129,22 +117,3 @@ def test_of_many_tokens_the_marked_and_the_likeliest_are_shown() -> None:
     assert len(names) == verdict.MOST
     assert (names[0], names[-1]) == ("✗ “ forest”", "↻ “ castle”")
     assert names[1:-1] == [f"“{i}”" for i in (29, 28, 27, 26, 25, 24, 23, 1)]
-
-
-@pytest.mark.parametrize("hostile", HOSTILE)
-def test_hostile_tokens_stay_text(hostile: str) -> None:
-    around = replace(AROUND, texts=(hostile,) * 3)
-    told = opened(replace(GUESS, text=hostile), REJECTED, around, replace(OWN, text=hostile), "draft")
-    for label in (*told["layout"]["xaxis.ticktext"], *told["columns"][0]["customdata"]):
-        assert set(label).isdisjoint("<>")
-        assert len(label) < 200
-    assert len(told["title"]) < 100
-    assert len(told["say"]) < 300
-    json.dumps(told, ensure_ascii=False).encode("utf-8")
-
-
-def test_three_kinds_of_bars_are_distinguishable_in_light_and_dark() -> None:
-    for dark in (False, True):
-        *bars, line = verdict.figure(dark).data
-        assert len({bar.marker.color for bar in bars} | {line.line.color}) == 4
-        assert [bar.marker.pattern.shape for bar in bars] == [None, None, "/"]

@@ -32,8 +32,7 @@ from visualize.jobs import zerogpu as zero
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.live_run import LiveRun
 from visualize.prometheus import EngineMetrics
-from visualize.reduce.frames import Reducer
-from visualize.reduce.ndjson import lines
+from visualize.reduce.frames import Reducer, lines
 from visualize.run_settings import Settings, from_link
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,14 +87,46 @@ def axis_title(text: str, dark: bool) -> dict[str, Any]:
     return {"text": text, "standoff": 4, "font": {"size": 11.5, "color": look(dark).muted}}
 
 
-def _shell(figure: go.Figure) -> dict[str, Any]:
-    """The empty figure as plain JSON for the page."""
-    return json.loads(figure.to_json())
+def legend(dark: bool, **more: Any) -> dict[str, Any]:
+    """A legend above the chart whose entries cannot be switched."""
+    entries = {"itemclick": False, "itemdoubleclick": False, "font": {"color": look(dark).muted, "size": 11}}
+    return {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", **entries, **more}
+
+
+def words(dark: bool, size: float, where: str = "middle right", *, muted: bool = False, **more: Any) -> go.Scatter:
+    """A trace of texts in the chart."""
+    colour = look(dark).muted if muted else look(dark).ink
+    of: dict[str, Any] = {"hoverinfo": "skip", "cliponaxis": False, "textposition": where} | more
+    return go.Scatter(mode="text", textfont={"color": colour, "size": size}, **of)
+
+
+Charts = Mapping[str, Callable[[bool], go.Figure]]
+"""A page's charts by name: each function makes the empty figure for light or dark."""
 
 
 def looks(make: Callable[[bool], go.Figure]) -> dict[str, dict[str, Any]]:
-    """An empty figure in both looks, as JSON for the page; ``make`` makes it for light or dark."""
-    return {"light": _shell(make(False)), "dark": _shell(make(True))}
+    """An empty figure in both looks, as JSON for the page."""
+    return {name: json.loads(make(dark).to_json()) for name, dark in (("light", False), ("dark", True))}
+
+
+def shells(charts: Charts, *, start: bool = False) -> dict[str, dict[str, Any]]:
+    """Every chart's empty figure in both looks, as JSON for the page, and if patches fill it its first columns."""
+    first = empty(charts) if start else {}
+    return {name: looks(make) | ({"start": first[name]} if start else {}) for name, make in charts.items()}
+
+
+def empty(charts: Charts) -> dict[str, Columns]:
+    """Every chart's columns before there are any points."""
+    return {name: [{"x": [], "y": []} for _ in make(False).data] for name, make in charts.items()}
+
+
+Drawn = tuple[Columns, dict[str, Any]]
+"""A chart's columns, per trace, and its layout changes."""
+
+
+def drawn(charts: Mapping[str, Drawn]) -> dict[str, dict[str, Any]]:
+    """Charts as the page's script takes them."""
+    return {name: {"columns": columns, "layout": layout} for name, (columns, layout) in charts.items()}
 
 
 def window(step: int) -> list[float]:

@@ -11,7 +11,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from lab.claims.claim import Chart, Series
-from visualize.charts.base import Columns, blank, look, looks, short
+from visualize.charts.base import Columns, Drawn, blank, legend, look, short
 from visualize.states import OWN
 
 LINES = (
@@ -75,15 +75,7 @@ def _frame(dark: bool) -> dict[str, Any]:
     return {
         "margin": {"l": 56, "r": 14, "t": 8, "b": 40},
         "showlegend": True,
-        "legend": {
-            "orientation": "h",
-            "x": 0,
-            "y": 1.02,
-            "yanchor": "bottom",
-            "font": {"color": look(dark).muted, "size": 11},
-            "itemclick": False,
-            "itemdoubleclick": False,
-        },
+        "legend": legend(dark),
         "xaxis": {"nticks": 6, "fixedrange": True},
     }
 
@@ -91,12 +83,7 @@ def _frame(dark: bool) -> dict[str, Any]:
 CHARTS = {"lines": lines_figure, "bars": bars_figure}
 
 
-def shells() -> dict[str, dict[str, Any]]:
-    """The empty figures of both forms in both looks, as JSON for the page."""
-    return {name: looks(make) for name, make in CHARTS.items()}
-
-
-def columns(chart: Chart) -> tuple[Columns, dict[str, Any]]:
+def columns(chart: Chart) -> Drawn:
     """The data of every trace of the chart's form, and its axes."""
     drawn = _bars(chart) if chart.form == "bars" else _lines(chart)
     layout: dict[str, Any] = {}

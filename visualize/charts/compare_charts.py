@@ -10,9 +10,8 @@ import plotly.graph_objects as go
 
 from lab.measure.comparison import MAX_CONFIGS, Summary
 from lab.util.messages import counted
-from visualize.charts import length_charts as lengths
 from visualize.charts import theory_charts as theory
-from visualize.charts.base import Columns, blank, look, looks
+from visualize.charts.base import Drawn, blank, look, words
 from visualize.format_numbers import three
 from visualize.text import label
 
@@ -45,16 +44,8 @@ def bars_figure(dark: bool = False) -> go.Figure:
         marker={"color": colours.paper, "size": 6, "line": {"color": colours.ink, "width": 1.2}},
         hovertemplate="%{customdata} tokens/s, one run<extra></extra>",
     )
-    words = go.Scatter(
-        name="speed-up",
-        mode="text",
-        textposition="middle left",
-        textfont={"color": colours.ink, "size": 13},
-        cliponaxis=False,
-        hoverinfo="skip",
-    )
     return blank(
-        [bar, quartiles, runs, words],
+        [bar, quartiles, runs, words(dark, 13, "middle left", name="speed-up")],
         dark,
         margin={"l": 104, "r": 10, "t": 4, "b": 24},
         xaxis={"range": [0, 1], "nticks": 5, "fixedrange": True},
@@ -68,31 +59,29 @@ def bars_figure(dark: bool = False) -> go.Figure:
     )
 
 
-def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> tuple[Columns, dict[str, Any]]:
+def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> Drawn:
     """Tokens a second by setting; a setting without a run keeps its place but has no bar."""
-    bar = {"x": [], "y": [], "customdata": []}
-    quartiles, words = {"x": [], "y": []}, {"x": [], "y": [], "text": []}
-    runs = {"x": [], "y": [], "customdata": []}
+    bar, runs = ({"x": [], "y": [], "customdata": []} for _ in range(2))
+    quartiles, factors = {"x": [], "y": []}, {"x": [], "y": [], "text": []}
     edge = ROOM * max(max(summary.rates) for summary in summaries.values())
     for place, name in enumerate(names):
         if name not in summaries:
             continue
         summary = summaries[name]
         rate = summary.tokens_per_second
-        _add(bar, x=rate.median, y=place)
-        bar["customdata"].append(
+        said = (
             f"{label(name)}: {three(rate.median)} tokens/s, quartiles {three(rate.lower)} to {three(rate.upper)}, "
             f"{counted(len(summary.rates), 'run')}"
         )
+        _add(bar, rate.median, place, said)
         for end in (rate.lower, rate.upper, None):
-            _add(quartiles, x=end, y=place)
+            _add(quartiles, end, place)
         for one in summary.rates:
-            _add(runs, x=one, y=place)
-            runs["customdata"].append(three(one))
+            _add(runs, one, place, three(one))
         if summary.speedup:
-            _add(words, x=edge, y=place)
-            words["text"].append(f"<b>{times(1)}</b>" if place == 0 else _faster(summary.factors, clear=summary.clear))
-    return [bar, quartiles, runs, words], {
+            faster = _faster(summary.factors, clear=summary.clear)
+            _add(factors, edge, place, f"<b>{times(1)}</b>" if place == 0 else faster)
+    return [bar, quartiles, runs, factors], {
         "xaxis.range": [0, edge],
         "yaxis.range": [len(names) - 0.5, -0.5],
         "yaxis.tickvals": list(range(len(names))),
@@ -108,24 +97,10 @@ def _faster(factors: Sequence[float], *, clear: bool) -> str:
     return f"<b>{factor}</b>" if clear else "unclear"
 
 
-def _add(columns: dict[str, list[Any]], **row: Any) -> None:
-    for name, value in row.items():
-        columns[name].append(value)
+def _add(columns: dict[str, list[Any]], *row: Any) -> None:
+    for column, value in zip(columns.values(), row, strict=True):
+        column.append(value)
 
 
-CHARTS = {
-    "bars": bars_figure,
-    "round": theory.round_figure,
-    "tokens": theory.tokens_figure,
-    "speedup": theory.speedup_figure,
-    "gains": theory.gains_figure,
-    "positions": theory.positions_figure,
-    "growth": lengths.growth_figure,
-    "cache": lengths.cache_figure,
-}
+CHARTS = {"bars": bars_figure, **theory.CHARTS}
 """Every chart of the Compare page."""
-
-
-def shells() -> dict[str, dict[str, Any]]:
-    """Every chart's empty figure in both looks, as JSON for the page."""
-    return {name: looks(make) for name, make in CHARTS.items()}

@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from lessons.template import WRITE, Unit
-from visualize.charts.base import Columns, axis_title, blank, look
+from visualize.charts.base import Columns, Drawn, axis_title, blank, legend, look, words
 from visualize.states import OWN
 from visualize.text import label
 
@@ -30,16 +30,8 @@ def bars_figure(dark: bool = False) -> go.Figure:
         cliponaxis=False,
         hovertemplate="%{customdata}<extra></extra>",
     )
-    names = go.Scatter(
-        name="names",
-        mode="text",
-        textposition="middle right",
-        textfont={"color": colours.ink, "size": 12},
-        cliponaxis=False,
-        hoverinfo="skip",
-    )
     return blank(
-        [bar, names],
+        [bar, words(dark, 12, name="names")],
         dark,
         margin={"l": 12, "r": 12, "t": 4, "b": 8},
         xaxis={"range": [0, 1], "fixedrange": True, "showticklabels": False, "showgrid": False},
@@ -47,7 +39,7 @@ def bars_figure(dark: bool = False) -> go.Figure:
     )
 
 
-def bars_columns(values: Mapping[str, float], unit: Unit) -> tuple[Columns, dict[str, Any]]:
+def bars_columns(values: Mapping[str, float], unit: Unit) -> Drawn:
     """Bars of ``values`` by name, and the axes."""
     write = WRITE[unit]
     places, lengths = list(range(len(values))), list(values.values())
@@ -95,7 +87,7 @@ def distances_figure(dark: bool = False) -> go.Figure:
         dark,
         margin={"l": 52, "r": 14, "t": 44, "b": 36},
         showlegend=True,
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "itemclick": False},
+        legend=legend(dark),
         xaxis=axis
         | {"tickmode": "linear", "tick0": math.log10(250), "dtick": math.log10(2), "tickformat": ",d"}
         | {"title": axis_title("draws", dark)},
@@ -105,7 +97,7 @@ def distances_figure(dark: bool = False) -> go.Figure:
     )
 
 
-def distances_columns(rules: Mapping[str, Mapping[str, Any]]) -> tuple[Columns, dict[str, Any]]:
+def distances_columns(rules: Mapping[str, Mapping[str, Any]]) -> Drawn:
     """Each rule's distances after every batch of draws."""
     columns: Columns = [{"x": list(rules[rule]["draws"]), "y": list(rules[rule]["distances"])} for rule in LINES]
     xs = [x for column in columns for x in column["x"]]

@@ -13,18 +13,12 @@ from lab.memory.capacity import POLICIES, Deployment, MemorySplit
 from lab.memory.catalogue import GiB
 from lab.settings import KV_DTYPES
 from lab.util.messages import counted
-from visualize.charts.base import Columns, blank, look, looks
+from visualize.charts.base import Drawn, blank, legend, look
 from visualize.format_numbers import digits
 from visualize.states import OWN
 
 DASHES = {"auto": "solid", "int8": "dash", "int4": "dot"}
-PARTS = {
-    "weights": "weights",
-    "set_aside": "set aside",
-    "tokens": "tokens",
-    "vain": "wasted",
-    "unused": "left over",
-}
+PARTS = {"weights": "weights", "set_aside": "set aside", "tokens": "tokens", "vain": "wasted", "unused": "left over"}
 """``MemorySplit`` in words, in the order in which the parts are stacked."""
 UNITS = {"PiB": 2**50, "GiB": GiB, "MiB": 2**20, "KiB": 2**10, "B": 1}
 """No TiB: a device's memory is given in GiB, of which it may have a thousand and more."""
@@ -32,6 +26,8 @@ POINTS = 64
 
 Others = dict[str, Deployment]
 """The same deployment in every KV format that its model supports, by format."""
+HATCH = {"shape": "/", "fgcolor": OWN, "size": 6, "solidity": 0.35}
+CLEAR = "rgba(0,0,0,0)"
 
 
 def unit(size: float) -> tuple[str, int]:
@@ -83,7 +79,7 @@ def length_figure(dark: bool = False) -> go.Figure:
     )
 
 
-def length_columns(chosen: Deployment, others: Others) -> tuple[Columns, dict[str, Any]]:
+def length_columns(chosen: Deployment, others: Others) -> Drawn:
     """KiB, MiB or GiB of one sequence against tokens, and the axes."""
     longest, mean = chosen.lengths.longest, chosen.lengths.mean
     name, scale = unit(longest * max(other.token_bytes for other in others.values()))
@@ -115,11 +111,7 @@ def fit_figure(dark: bool = False) -> go.Figure:
     length have room."""
     colours = look(dark)
     markers = {
-        "contiguous": {
-            "color": "rgba(0,0,0,0)",
-            "line": {"width": 1.2, "color": OWN},
-            "pattern": {"shape": "/", "fgcolor": OWN, "size": 6, "solidity": 0.35},
-        },
+        "contiguous": {"color": CLEAR, "line": {"width": 1.2, "color": OWN}, "pattern": HATCH},
         "paged": {"color": OWN, "line": {"width": 1.2, "color": OWN}},
     }
     bars = [
@@ -142,13 +134,13 @@ def fit_figure(dark: bool = False) -> go.Figure:
         bargap=0.3,
         margin={"l": 56, "r": 10, "t": 6, "b": 46},
         showlegend=True,
-        legend=_legend(dark, -0.13),
+        legend=legend(dark, y=-0.13, yanchor="top"),
         xaxis={"range": [0, 1], "nticks": 5, "tickangle": 0, "tickformat": "~s", "fixedrange": True},
         yaxis={"autorange": "reversed", **_names(dark)},
     )
 
 
-def fit_columns(chosen: Deployment, others: Others) -> tuple[Columns, dict[str, Any]]:
+def fit_columns(chosen: Deployment, others: Others) -> Drawn:
     """Sequences by policy and format; the chosen format's name is bold."""
     names = [f"<b>{KV_DTYPES[key]}</b>" if key == chosen.kv_dtype else KV_DTYPES[key] for key in others]
     counts = {policy: [other.sequences(policy) for other in others.values()] for policy in POLICIES}
@@ -171,13 +163,12 @@ def fit_columns(chosen: Deployment, others: Others) -> tuple[Columns, dict[str, 
 def split_figure(dark: bool = False) -> go.Figure:
     """A device's memory as a bar, one per policy, with as many sequences as fit."""
     colours = look(dark)
-    hatch = {"shape": "/", "fgcolor": OWN, "size": 6, "solidity": 0.35}
     markers = {
         "weights": {"color": colours.verify},
         "set_aside": {"color": colours.other},
         "tokens": {"color": OWN},
-        "vain": {"color": "rgba(0,0,0,0)", "pattern": hatch, "line": {"width": 1, "color": OWN}},
-        "unused": {"color": "rgba(0,0,0,0)", "line": {"width": 1, "color": colours.faint}},
+        "vain": {"color": CLEAR, "pattern": HATCH, "line": {"width": 1, "color": OWN}},
+        "unused": {"color": CLEAR, "line": {"width": 1, "color": colours.faint}},
     }
     bars = [
         go.Bar(
@@ -195,7 +186,7 @@ def split_figure(dark: bool = False) -> go.Figure:
         barmode="stack",
         margin={"l": 82, "r": 24, "t": 4, "b": 64},
         showlegend=True,
-        legend={**_legend(dark, -0.2), "traceorder": "normal"},
+        legend=legend(dark, y=-0.2, yanchor="top", traceorder="normal"),
         xaxis={
             "range": [0, 1],
             "nticks": 5,
@@ -210,7 +201,7 @@ def split_figure(dark: bool = False) -> go.Figure:
     )
 
 
-def split_columns(chosen: Deployment) -> tuple[Columns, dict[str, Any]]:
+def split_columns(chosen: Deployment) -> Drawn:
     """GiB by part and policy, contiguous on top."""
     splits: dict[str, MemorySplit] = {policy: chosen.split(policy) for policy in reversed(POLICIES)}
     columns = [
@@ -222,12 +213,7 @@ def split_columns(chosen: Deployment) -> tuple[Columns, dict[str, Any]]:
 CHARTS = {"length": length_figure, "fit": fit_figure, "split": split_figure}
 
 
-def shells() -> dict[str, dict[str, Any]]:
-    """Every chart's empty figure in both looks, as JSON for the page."""
-    return {name: looks(make) for name, make in CHARTS.items()}
-
-
-def columns(chosen: Deployment, others: Others) -> dict[str, tuple[Columns, dict[str, Any]]]:
+def columns(chosen: Deployment, others: Others) -> dict[str, Drawn]:
     """Every chart's data and axes."""
     return {
         "length": length_columns(chosen, others),
@@ -244,10 +230,5 @@ def _names(dark: bool) -> dict[str, Any]:
         "tickfont": {"color": look(dark).ink, "size": 12},
         "ticks": "outside",
         "ticklen": 5,
-        "tickcolor": "rgba(0,0,0,0)",
+        "tickcolor": CLEAR,
     }
-
-
-def _legend(dark: bool, y: float) -> dict[str, Any]:
-    font = {"color": look(dark).muted, "size": 11}
-    return {"orientation": "h", "x": 0, "y": y, "yanchor": "top", "font": font, "itemclick": False}

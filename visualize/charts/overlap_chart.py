@@ -12,7 +12,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from visualize.charts.base import Columns, axis_title, blank, look, nice_ceiling, short
+from visualize.charts.base import Columns, axis_title, blank, legend, look, nice_ceiling, short
 from visualize.states import STATES
 
 HATCHES = {"accepted": "", "rejected": "x", "recovered": "/"}
@@ -75,22 +75,14 @@ def _figure(parts: dict[str, str], dark: bool) -> go.Figure:
         barmode="overlay",
         margin={"l": 44, "r": 10, "t": 44, "b": 36},
         showlegend=True,
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "itemclick": False, "traceorder": "normal"},
-        xaxis={
-            "range": [0.4, 8.6],
-            "showgrid": False,
-            "fixedrange": True,
-            "title": axis_title("word", dark),
-        },
+        legend=legend(dark, traceorder="normal"),
+        xaxis={"range": [0.4, 8.6], "showgrid": False, "fixedrange": True, "title": axis_title("word", dark)},
         yaxis={"range": [0, 0.5], "fixedrange": True, "nticks": 6, "tickformat": ".0%"},
     )
 
 
 def _bars(heights: Sequence[float], on: Sequence[float] | None = None) -> dict[str, list[Any]]:
     """One bar per word, stacked ``on`` others."""
-    bars: dict[str, list[Any]] = {
-        "x": list(range(1, len(heights) + 1)),
-        "y": [short(height) for height in heights],
-    }
+    bars: dict[str, list[Any]] = {"x": list(range(1, len(heights) + 1)), "y": [short(height) for height in heights]}
     bars["customdata"] = bars["y"]  # for a bar on top of another, Plotly's own y is its upper end
     return bars | ({"base": [short(base) for base in on]} if on else {})

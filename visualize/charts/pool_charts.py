@@ -6,13 +6,14 @@ point before it on, as they were while the step was computed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
 import plotly.graph_objects as go
 
 from lab.kv_cache.block_pool import Occupancy
-from visualize.charts.base import Columns, Patch, blank, look, looks, nice_ceiling
+from visualize.charts.base import Drawn, Patch, blank, drawn, look, nice_ceiling
 from visualize.states import OWN, STATES
 
 STATES_OF_BLOCKS = ("live", "cached", "free")
@@ -80,16 +81,6 @@ def speed_figure(dark: bool = False) -> go.Figure:
 CHARTS = {"occupancy": occupancy_figure, "queue": partial(queue_figure, shape="vh"), "speed": speed_figure}
 
 
-def shells() -> dict[str, dict[str, Any]]:
-    """Every chart's empty figure in both looks, and its first columns, as JSON for the page."""
-    start = columns()
-    return {name: looks(make) | {"start": start[name]} for name, make in CHARTS.items()}
-
-
-def columns() -> dict[str, Columns]:
-    return {name: [{"x": [], "y": []} for _ in make().data] for name, make in CHARTS.items()}
-
-
 def states(seconds: float, blocks: Occupancy, running: int, waiting: int) -> dict[str, list[Patch]]:
     """The points of what there was up to this time."""
     return occupancy(seconds, blocks) | _points(seconds, queue=[running, waiting])
@@ -135,3 +126,36 @@ def over_time(traces: list[Any], dark: bool) -> go.Figure:
         },
         yaxis={"range": [0, 30], "nticks": 4, "fixedrange": True, "tickformat": "~s"},
     )
+
+
+# -- a workshop's room -----------------------------------------------------------------------------
+
+ROOM_SECONDS = 60
+"""Seconds in view."""
+
+
+def _until_now(figure: go.Figure) -> go.Figure:
+    return figure.update_xaxes(range=[-ROOM_SECONDS, 0])
+
+
+ROOM_CHARTS = {
+    "queue": lambda dark=False: _until_now(queue_figure(dark)),
+    "speed": lambda dark=False: _until_now(speed_figure(dark)),
+}
+
+
+def room(points: Sequence[tuple[int, int, int]]) -> dict[str, dict[str, Any]]:
+    """A workshop's charts: columns and axes.
+
+    Args:
+        points: one per second, the latest last: running runs, waiting runs, and tokens.
+    """
+    seconds = list(range(1 - len(points), 1))
+    running, waiting, speed = (list(row) for row in zip(*points, strict=True)) if points else ([], [], [])
+    tops = {"queue": max([4, *running, *waiting]), "speed": max([10, *speed])}
+    rows = {"queue": (running, waiting), "speed": (speed,)}
+    charts: dict[str, Drawn] = {
+        name: ([{"x": seconds, "y": row} for row in rows[name]], {"yaxis.range": [0, 1.06 * nice_ceiling(top)]})
+        for name, top in tops.items()
+    }
+    return drawn(charts)

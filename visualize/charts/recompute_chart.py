@@ -6,15 +6,10 @@ edge would be left.
 
 from __future__ import annotations
 
-from typing import Any
-
 import plotly.graph_objects as go
 
-from lab.util.messages import counted
-from visualize.charts.base import Patch, axis_title, blank, look, nice_ceiling
+from visualize.charts.base import axis_title, blank, look
 from visualize.states import OWN
-
-TRACES = ("again", "new")
 
 
 def figure(dark: bool = False) -> go.Figure:
@@ -33,22 +28,3 @@ def figure(dark: bool = False) -> go.Figure:
         xaxis={"range": [0, 5], "showgrid": False, "tickformat": "d", "nticks": 6, "title": axis_title("pass", dark)},
         yaxis={"range": [0, 10], "nticks": 5},
     )
-
-
-def columns() -> list[dict[str, list[Any]]]:
-    return [{"x": [], "y": []} for _ in TRACES]
-
-
-def point(step: int, new: int, again: int) -> list[Patch]:
-    said = f"{counted(new, 'new token')}, {again:,} computed before"
-    return [[0, None, {"x": step, "y": new + again, "customdata": said}], [1, None, {"x": step, "y": new}]]
-
-
-def layout(step: int, most: int) -> dict[str, Any]:
-    """The axes, on which every label is a whole number. ``most``: the most tokens in a pass so far."""
-    return {"xaxis.range": [0, max(5.0, nice_ceiling(step))], "yaxis.range": [0, nice_ceiling(1.05 * most)]}
-
-
-def caption(new: int, again: int) -> str:
-    """The totals of the run so far."""
-    return f"{again:,} of {counted(new + again, 'token')}"

@@ -62,10 +62,6 @@ def figure(dark: bool = False) -> go.Figure:
     )
 
 
-def columns() -> list[dict[str, list[Any]]]:
-    return [{"x": [], "y": [], "customdata": []} for _ in TRACES]
-
-
 def point(step: int, row: int, state: str, text: str, numbers: dict[str, float]) -> Patch:
     """One square; ``row`` 0 is the target's own token, 1 the round's first guess. ``numbers`` are rounded."""
     detail = " · ".join(f"{name} {written(value)}" for name, value in numbers.items())

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 
 from lab.vllm.completion import ReportedRounds
 from visualize.charts import rounds_chart as rounds
-from visualize.charts.base import Columns, Patch, blank, look, looks, nice_ceiling
+from visualize.charts.base import Columns, Patch, blank, look, nice_ceiling
 from visualize.charts.pool_charts import over_time, queue_figure, speed_figure
 from visualize.states import OWN, STATES
 
@@ -79,11 +79,6 @@ CHARTS = {
 }
 LINES = {"usage": 1, "queue": 2, "speed": 1, "hits": 1}
 """The charts that grow with time, and how many lines each has."""
-
-
-def shells() -> dict[str, dict[str, Any]]:
-    """Every chart's empty figure in both looks, and its first columns, as JSON for the page."""
-    return {name: looks(make) | {"start": [{"x": [], "y": []} for _ in make().data]} for name, make in CHARTS.items()}
 
 
 def points(seconds: float, values: dict[str, Sequence[float | None]]) -> dict[str, list[Patch]]:

@@ -1,4 +1,4 @@
-"""A round on a time axis, and the theory of speculation as curves with the measured runs on them.
+"""Theory and measurement in one chart: a round on a time axis, curves of speculation, and what grows with the length.
 
 A setting has the same mark everywhere on the page; curves carry their own names.
 """
@@ -7,38 +7,109 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import plotly.graph_objects as go
 
 from lab.engine.adaptive_window import tokens_per_round
 from lab.measure.interval import share_interval
+from lab.measure.scaling_fit import CACHED, UNCACHED, StepTimes
 from lab.measure.theory import Speculated, speedup
-from visualize.charts.base import axis_title, blank, look, nice_ceiling
-from visualize.charts.curves import (
-    Curves,
-    Drawn,
-    add_curve,
-    curve_trace,
-    join_points,
-    mark_trace,
-    name_trace,
-    no_points,
-    whisker_trace,
-)
+from lab.settings import KV_DTYPES
+from visualize.charts.base import Drawn, axis_title, blank, legend, look, nice_ceiling, words
 from visualize.charts.rounds_chart import LABELS
 from visualize.charts.timing_chart import PARTS, part_colours
+from visualize.format_numbers import byte_unit, digits
+from visualize.states import OWN
 
 GAMMAS = (1, 2, 4, 8)
 """Gammas whose curves are always drawn."""
 POINTS = 50
+"""Points per curve, less one."""
 OTHER = "verdict, sampling and all else"
 EVEN = "×1"
 """The name of the line where nothing is gained or lost."""
 
 Marked = Mapping[str, Speculated]
 """Measurements by their setting's mark."""
+
+
+# -- parts of the charts with curves ------------------------------------------------------------
+
+
+class Curves:
+    """Any number of curves in one trace, with gaps between, and their names, at their ends, in another."""
+
+    def __init__(self) -> None:
+        self.line: dict[str, list[Any]] = {"x": [], "y": []}
+        self.names: dict[str, list[Any]] = {"x": [], "y": [], "text": []}
+
+    def add(self, x: list[float], y: list[float], name: str) -> None:
+        join(self.line, x, y)
+        for column, value in zip(self.names.values(), (x[-1], y[-1], name), strict=True):
+            column.append(value)
+
+    def over_acceptance(self, gamma: int, of: Callable[[float, int], float]) -> None:
+        """Add a gamma's curve of ``of(acceptance, gamma)``."""
+        xs = [i / POINTS for i in range(POINTS + 1)]
+        self.add(xs, [of(x, gamma) for x in xs], f"γ {gamma}")
+
+
+def join(trace: dict[str, list[Any]], x: list[float], y: list[float]) -> None:
+    """Add a line segment, and a gap after it."""
+    trace["x"] += [*x, None]
+    trace["y"] += [*y, None]
+
+
+def whiskers(ends: Iterable[tuple[float, float, float]]) -> dict[str, list[Any]]:
+    """Vertical lines: x, and y from and to."""
+    trace: dict[str, list[Any]] = {"x": [], "y": []}
+    for x, low, high in ends:
+        join(trace, [x, x], [low, high])
+    return trace
+
+
+def marks(found: Mapping[str, Any], x: Iterable[float], y: Iterable[float], **more: list[Any]) -> dict[str, list[Any]]:
+    """The settings' marks at these places."""
+    return {"x": list(x), "y": list(y), "text": list(found), **more}
+
+
+def curves_figure(
+    dark: bool = False,
+    *,
+    x: str,
+    xaxis: Mapping[str, Any],
+    yaxis: Mapping[str, Any],
+    hover: str = "",
+    spread: bool = False,
+    dots: Iterable[go.Scatter] = (),
+    margin: tuple[int, int] = (40, 34),
+) -> go.Figure:
+    """Curves with their names, above ``dots``; below settings' marks with ``hover`` texts, perhaps with ``spread``:
+    quartiles or an interval through each. ``x``: the axis' title; ``margin``: left and right."""
+    colours = look(dark)
+    line = {"color": colours.muted, "width": 2 if dots else 1.5}
+    traces = [*dots, go.Scatter(name="theory", mode="lines", line=line, hoverinfo="skip")]
+    traces.append(words(dark, 11, muted=True, name="names"))
+    if spread:
+        line = {"color": colours.ink, "width": 1.5}
+        traces.append(go.Scatter(name="spread", mode="lines", line=line, hoverinfo="skip"))
+    if hover:
+        said = {"hovertemplate": f"%{{text}} {hover}<extra></extra>", "hoverinfo": None}
+        traces.append(words(dark, 17, "middle center", name="measured", **said))
+    left, right = margin
+    return blank(
+        traces,
+        dark,
+        margin={"l": left, "r": right, "t": 8, "b": 36},
+        xaxis={"title": axis_title(x, dark), **xaxis},
+        yaxis={**yaxis},
+    )
+
+
+# -- a round ------------------------------------------------------------------------------------
 
 
 def round_figure(dark: bool = False) -> go.Figure:
@@ -55,12 +126,12 @@ def round_figure(dark: bool = False) -> go.Figure:
         for part in PARTS
     ]
     return blank(
-        [*bars, name_trace(dark).update(showlegend=False)],
+        [*bars, words(dark, 11, muted=True, name="names", showlegend=False)],
         dark,
         barmode="overlay",
         margin={"l": 88, "r": 10, "t": 24, "b": 24},
         showlegend=True,
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "itemclick": False},
+        legend=legend(dark),
         xaxis={"range": [0, 1], "nticks": 6, "ticksuffix": " ms", "fixedrange": True},
         yaxis={"range": [1.5, -0.5], "showgrid": False, "fixedrange": True},
     )
@@ -68,7 +139,8 @@ def round_figure(dark: bool = False) -> go.Figure:
 
 def round_columns(found: Marked) -> Drawn:
     bars = {part: {"x": [], "base": [], "y": [], "customdata": []} for part in PARTS}
-    names, ticks, rows, longest = no_points() | {"text": []}, [], [], 0.0
+    names: dict[str, list[Any]] = {"x": [], "y": [], "text": []}
+    ticks, rows, longest = [], [], 0.0
     for i, (mark, one) in enumerate(found.items()):
         drafting = [("draft", one.round.draft / one.gamma, "a draft token")] * one.gamma
         judging = [("target", one.round.target, f"the target's pass over {one.gamma + 1} tokens")]
@@ -76,18 +148,15 @@ def round_columns(found: Marked) -> Drawn:
         share = one.tokens % 1  # tokens per round are a mean
         alone = int(one.tokens) * step + [(part, share * ms, f"{share:.0%} of {what}") for part, ms, what in step]
         guessed = [*drafting, *judging, ("other", one.round.other, OTHER)]
-        for name, row, boxes in (
-            (f"{mark} {one.tokens:.1f} tokens", 2.4 * i, guessed),
-            ("one by one", 2.4 * i + 1, alone),
-        ):
+        both = ((f"{mark} {one.tokens:.1f} tokens", 2.4 * i, guessed), ("one by one", 2.4 * i + 1, alone))
+        for name, row, boxes in both:
             at = 0.0
             for part, ms, what in boxes:
                 for column, value in zip(bars[part].values(), (ms, at, row, f"{what}: {ms:.2f} ms"), strict=True):
                     column.append(value)
                 at += ms
-            names["x"].append(at)
-            names["y"].append(row)
-            names["text"].append(f" {at:.2f} ms")
+            for column, value in zip(names.values(), (at, row, f" {at:.2f} ms"), strict=True):
+                column.append(value)
             ticks.append(name)
             rows.append(row)
             longest = max(longest, at)
@@ -99,130 +168,89 @@ def round_columns(found: Marked) -> Drawn:
     }
 
 
-def tokens_figure(dark: bool = False) -> go.Figure:
-    """Tokens per round against acceptance, one curve per gamma."""
-    marks = mark_trace(dark, "a = %{x:.3f}: %{y:.2f} tokens per round, measured")
-    return _against_acceptance([curve_trace(dark), name_trace(dark), marks], dark, {"range": [0, 9]})
+# -- curves of speculation ----------------------------------------------------------------------
 
 
 def tokens_columns(found: Marked) -> Drawn:
-    curves, most = (no_points(), no_points()), max(_gammas(found))
-    for gamma in _gammas(found):
-        _over_acceptance(curves, gamma, tokens_per_round)
-    marks = {
-        "x": [one.acceptance for one in found.values()],
-        "y": [one.tokens for one in found.values()],
-        "text": list(found),
-    }
-    return [*curves, marks], {"yaxis.range": [0.5, most + 1.8]}
-
-
-def speedup_figure(dark: bool = False) -> go.Figure:
-    """Speed-up against gamma, one curve per setting: what its acceptance and cost predict."""
-    return blank(
-        [curve_trace(dark), name_trace(dark), whisker_trace(dark), mark_trace(dark, "γ %{x}: ×%{y:.2f}, measured")],
-        dark,
-        margin={"l": 40, "r": 34, "t": 8, "b": 36},
-        xaxis={"range": [0.5, 8.5], "dtick": 1, "title": axis_title("draft tokens per round γ", dark)},
-        yaxis={"range": [0, 2], "nticks": 6, "tickprefix": "×"},
-    )
+    """Tokens per round against acceptance, one curve per gamma."""
+    curves, gammas = Curves(), _gammas(found)
+    for gamma in gammas:
+        curves.over_acceptance(gamma, tokens_per_round)
+    places = marks(found, (one.acceptance for one in found.values()), (one.tokens for one in found.values()))
+    return [curves.line, curves.names, places], {"yaxis.range": [0.5, max(gammas) + 1.8]}
 
 
 def speedup_columns(found: Marked) -> Drawn:
-    widest = max(_gammas(found))
-    curves, whiskers, tops = (no_points(), no_points()), no_points(), [1.0]
-    add_curve(curves, [1, 1.1 * widest], [1.0, 1.0], EVEN)
+    """Speed-up against gamma, one curve per setting: what its acceptance and cost predict."""
+    curves, widest, tops = Curves(), max(_gammas(found)), [1.0]
+    curves.add([1, 1.1 * widest], [1.0, 1.0], EVEN)
     for mark, one in found.items():
         ys = [speedup(one.acceptance, gamma, one.cost) for gamma in range(1, widest + 1)]
-        add_curve(curves, list(range(1, widest + 1)), ys, mark)
-        join_points(whiskers, [one.gamma] * 2, [one.speedup.lower, one.speedup.upper])
+        curves.add(list(range(1, widest + 1)), ys, mark)
         tops += [*ys, one.speedup.upper]
-    curves[1]["x"][1:] = [1.04 * widest] * len(found)  # clear of the marks at the last gamma, and of the name ×1
-    marks = {
-        "x": [one.gamma for one in found.values()],
-        "y": [one.speedup.median for one in found.values()],
-        "text": list(found),
-    }
-    return [*curves, whiskers, marks], {
+    curves.names["x"][1:] = [1.04 * widest] * len(found)  # clear of the marks at the last gamma, and of the name ×1
+    return [curves.line, curves.names, *_measured(found, lambda one: one.gamma)], {
         "xaxis.range": [0.5, 1.11 * widest],
         "xaxis.dtick": math.ceil(widest / LABELS),
         "yaxis.range": [0, nice_ceiling(1.05 * max(tops))],
     }
 
 
-def gains_figure(dark: bool = False) -> go.Figure:
-    """Speed-up against acceptance, one curve per gamma."""
-    marks = mark_trace(dark, "a = %{x:.3f}: ×%{y:.2f}, measured")
-    traces = [curve_trace(dark), name_trace(dark), whisker_trace(dark), marks]
-    return _against_acceptance(traces, dark, {"range": [0, 2], "tickprefix": "×"})
-
-
 def gains_columns(found: Marked) -> Drawn:
-    """The curves are for one cost of a guess: the settings' median."""
-    curves, whiskers, top = (no_points(), no_points()), no_points(), 1.0
+    """Speed-up against acceptance, one curve per gamma, for one cost of a guess: the settings' median."""
+    curves, top = Curves(), 1.0
     if found:
         cost = statistics.median(one.cost for one in found.values())
-        add_curve(curves, [0, 1], [1.0, 1.0], EVEN)
+        curves.add([0, 1], [1.0, 1.0], EVEN)
         for gamma in _gammas(found):
-            _over_acceptance(curves, gamma, lambda a, gamma: speedup(a, gamma, cost))
-        top = max(curves[1]["y"])  # every curve is highest at its end
-    for one in found.values():
-        join_points(whiskers, [one.acceptance] * 2, [one.speedup.lower, one.speedup.upper])
-        top = max(top, one.speedup.upper)
-    marks = {
-        "x": [one.acceptance for one in found.values()],
-        "y": [one.speedup.median for one in found.values()],
-        "text": list(found),
-    }
-    return [*curves, whiskers, marks], {"yaxis.range": [0, nice_ceiling(1.05 * top)]}
+            curves.over_acceptance(gamma, lambda a, gamma: speedup(a, gamma, cost))
+        # every curve is highest at its end
+        top = max([*curves.names["y"], *(one.speedup.upper for one in found.values())])
+    measured = _measured(found, lambda one: one.acceptance)
+    return [curves.line, curves.names, *measured], {"yaxis.range": [0, nice_ceiling(1.05 * top)]}
 
 
-def positions_figure(dark: bool = False) -> go.Figure:
-    """Acceptance of judged guesses by position; in theory it is the same at all of them."""
-    return blank(
-        [
-            curve_trace(dark),
-            name_trace(dark),
-            whisker_trace(dark),
-            mark_trace(dark, "draft token %{x:.0f}: %{customdata}"),
-        ],
-        dark,
-        margin={"l": 44, "r": 34, "t": 8, "b": 36},
-        xaxis={"range": [0.5, 4.5], "dtick": 1, "title": axis_title("position in the round", dark)},
-        yaxis={"range": [0, 1.12], "dtick": 0.25, "tickformat": ".0%"},
-    )
+def _measured(found: Marked, x: Callable[[Speculated], float]) -> list[dict[str, list[Any]]]:
+    """Speed-ups with their quartiles, and the settings' marks."""
+    some = found.values()
+    spread = whiskers((x(one), one.speedup.lower, one.speedup.upper) for one in some)
+    return [spread, marks(found, map(x, some), (one.speedup.median for one in some))]
 
 
 def positions_columns(found: Marked) -> Drawn:
-    """With Wilson intervals, as if guesses were independent. Within one text they are not, and a single text cannot
+    """Acceptance of judged guesses by position; in theory it is the same at all of them.
+
+    With Wilson intervals, as if guesses were independent. Within one text they are not, and a single text cannot
     show how much they depend on each other: the intervals are too narrow. Settings are drawn slightly side by side."""
-    curves, whiskers = (no_points(), no_points()), no_points()
-    marks: dict[str, list[Any]] = {"x": [], "y": [], "text": [], "customdata": []}
+    curves, spread = Curves(), []
+    places: dict[str, list[Any]] = {"x": [], "y": [], "text": [], "customdata": []}
     for place, (mark, one) in enumerate(found.items()):
         beside = 0.12 * (place - (len(found) - 1) / 2)
-        add_curve(curves, [0.7, one.gamma + 0.3], [one.acceptance] * 2, mark)
+        curves.add([0.7, one.gamma + 0.3], [one.acceptance] * 2, mark)
         for position, (accepted, judged) in enumerate(zip(one.accepted, one.judged, strict=True), 1):
             if not judged:
                 continue
             sure = share_interval(accepted, judged)
-            x = position + beside
-            join_points(whiskers, [x, x], [sure.low, sure.high])
-            marks["x"].append(x)
-            marks["y"].append(accepted / judged)
-            marks["text"].append(mark)
-            marks["customdata"].append(
+            spread.append((position + beside, sure.low, sure.high))
+            said = (
                 f"{accepted} of {judged} accepted<br>95% if independent: {sure.low:.0%} to {sure.high:.0%} "
                 "(Wilson, 95%)"
             )
+            for column, value in zip(places.values(), (position + beside, accepted / judged, mark, said), strict=True):
+                column.append(value)
     widest = max((one.gamma for one in found.values()), default=4)
-    return [*curves, whiskers, marks], {
+    return [curves.line, curves.names, whiskers(spread), places], {
         "xaxis.range": [0.5, widest + 0.7],
         "xaxis.dtick": math.ceil(widest / LABELS),
     }
 
 
+def _gammas(found: Marked) -> list[int]:
+    return sorted({*GAMMAS, *(one.gamma for one in found.values())})
+
+
 def columns(found: Marked) -> dict[str, Drawn]:
-    """The data and axes of all charts of theory."""
+    """The data and axes of all charts of speculation."""
     return {
         "round": round_columns(found),
         "tokens": tokens_columns(found),
@@ -232,21 +260,110 @@ def columns(found: Marked) -> dict[str, Drawn]:
     }
 
 
-def _gammas(found: Marked) -> list[int]:
-    return sorted({*GAMMAS, *(one.gamma for one in found.values())})
+# -- what grows with the length of a text ---------------------------------------------------------
 
 
-def _against_acceptance(traces: list[go.Scatter], dark: bool, yaxis: dict[str, Any]) -> go.Figure:
-    return blank(
-        traces,
+def growth_figure(dark: bool = False) -> go.Figure:
+    """Milliseconds a token against the text's length, and a curve through each."""
+    dots = [
+        go.Scatter(
+            name=name,
+            mode="markers",
+            marker={"color": colour, "size": 5, "opacity": 0.55, "symbol": symbol},
+            hovertemplate="length %{x:,}: %{y:.1f} ms<extra>%{fullData.name}</extra>",
+        )
+        for name, colour, symbol in ((CACHED, OWN, "circle"), (UNCACHED, look(dark).verify, "x-thin-open"))
+    ]
+    return curves_figure(
         dark,
-        margin={"l": 40, "r": 34, "t": 8, "b": 36},
-        xaxis={"range": [0, 1], "nticks": 6, "title": axis_title("acceptance a", dark)},
-        yaxis={"nticks": 6, **yaxis},
+        dots=dots,
+        margin=(52, 78),
+        x="tokens so far",
+        xaxis={"range": [0, 1], "nticks": 6},
+        yaxis={"range": [0, 1], "nticks": 5, "ticksuffix": " ms"},
     )
 
 
-def _over_acceptance(curves: Curves, gamma: int, of: Callable[[float, int], float]) -> None:
-    """Add a gamma's curve of ``of(acceptance, gamma)``."""
-    xs = [i / POINTS for i in range(POINTS + 1)]
-    add_curve(curves, xs, [of(x, gamma) for x in xs], f"γ {gamma}")
+def growth_columns(times: Mapping[str, StepTimes]) -> Drawn:
+    """The axis fits the medians: a step that was held up is far above all others, perhaps out of view."""
+    curves, dots, top = Curves(), [], 0.0
+    for name in (CACHED, UNCACHED):
+        one = times[name]
+        begin, end = one.lengths[0], one.lengths[-1]
+        xs = [begin + (end - begin) * i / POINTS for i in range(POINTS + 1)]
+        ys = [one.shown(x) for x in xs]
+        curves.add(xs, ys, name)
+        dots.append({"x": list(one.lengths), "y": [round(ms, 3) for ms in one.ms]})
+        top = max(top, *ys, *one.medians[1])
+    lengths = times[UNCACHED].lengths
+    layout = {"xaxis.range": [lengths[0] - 2, lengths[-1] + 2], "yaxis.range": [0, nice_ceiling(1.15 * top)]}
+    return [*dots, curves.line, curves.names], layout
+
+
+def cache_columns(token_bytes: Mapping[str, int], used: Mapping[str, tuple[int, int]]) -> Drawn:
+    """Bytes of cache against the text's length, one line per format.
+
+    Args:
+        token_bytes: the target's bytes per token, by format.
+        used: tokens and bytes that runs held, by mark.
+    """
+    longest = 1.15 * max((tokens for tokens, _ in used.values()), default=1000)  # names are to the right of the marks
+    most = max([*(longest * each for each in token_bytes.values()), *(size for _, size in used.values())], default=1000)
+    scale, unit = byte_unit(most)
+    curves = Curves()
+    for name, each in token_bytes.items():
+        curves.add([0, longest], [0, longest * each / scale], KV_DTYPES[name])
+    held = [size / scale for _, size in used.values()]
+    said = [f"{digits(size)} {unit}" for size in held]
+    places = marks(used, (tokens for tokens, _ in used.values()), held, customdata=said)
+    return [curves.line, curves.names, places], {
+        "xaxis.range": [0, longest],
+        "yaxis.range": [0, nice_ceiling(most / scale)],
+        "yaxis.ticksuffix": f" {unit}",
+    }
+
+
+_ACCEPTANCE = {"x": "acceptance a", "xaxis": {"range": [0, 1], "nticks": 6}}
+CHARTS = {
+    "round": round_figure,
+    "tokens": partial(
+        curves_figure,
+        hover="a = %{x:.3f}: %{y:.2f} tokens per round, measured",
+        **_ACCEPTANCE,
+        yaxis={"range": [0, 9], "nticks": 6},
+    ),
+    "speedup": partial(
+        curves_figure,
+        hover="γ %{x}: ×%{y:.2f}, measured",
+        spread=True,
+        x="draft tokens per round γ",
+        xaxis={"range": [0.5, 8.5], "dtick": 1},
+        yaxis={"range": [0, 2], "nticks": 6, "tickprefix": "×"},
+    ),
+    "gains": partial(
+        curves_figure,
+        hover="a = %{x:.3f}: ×%{y:.2f}, measured",
+        spread=True,
+        **_ACCEPTANCE,
+        yaxis={"range": [0, 2], "nticks": 6, "tickprefix": "×"},
+    ),
+    "positions": partial(
+        curves_figure,
+        hover="draft token %{x:.0f}: %{customdata}",
+        spread=True,
+        margin=(44, 34),
+        x="position in the round",
+        xaxis={"range": [0.5, 4.5], "dtick": 1},
+        yaxis={"range": [0, 1.12], "dtick": 0.25, "tickformat": ".0%"},
+    ),
+    "growth": growth_figure,
+    "cache": partial(
+        curves_figure,
+        hover="length %{x:,}: %{customdata}, measured",
+        margin=(52, 46),
+        x="tokens",
+        xaxis={"range": [0, 1], "nticks": 5},
+        yaxis={"range": [0, 1], "nticks": 5},
+    ),
+}
+"""Each makes its chart's empty figure for light or dark."""

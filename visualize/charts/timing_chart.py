@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import plotly.graph_objects as go
 
 from lab.trace.events import StepTimed
-from visualize.charts.base import Patch, blank, look, nice_ceiling, window
+from visualize.charts.base import blank, look, window, words
 from visualize.states import DRAFT_TIME
 
 MODELS = ("draft", "target")
@@ -43,15 +41,7 @@ def figure(dark: bool = False) -> go.Figure:
         line={"color": colours["speed"], "width": 1.6},
         hovertemplate=f"Pass %{{x}}: %{{y:,.4~r}} tokens/s, mean of up to {SMOOTH} passes<extra></extra>",
     )
-    prefill = go.Scatter(
-        name="prefill",
-        yaxis="y3",
-        mode="text",
-        texttemplate="\u2002%{text}",
-        textposition="middle right",
-        textfont={"color": look(dark).muted, "size": 11},
-        hoverinfo="skip",
-    )
+    prefill = words(dark, 11, muted=True, name="prefill", yaxis="y3", texttemplate="\u2002%{text}", cliponaxis=True)
     return blank(
         [*bars, line, prefill],
         dark,
@@ -72,45 +62,7 @@ def figure(dark: bool = False) -> go.Figure:
     )
 
 
-def columns() -> list[dict[str, list[Any]]]:
-    return [{"x": [], "y": []} for _ in (*PARTS, "speed", "prefill")]
-
-
-def points(step: int, draft: float, target: float, other: float, speed: float | None, limit: str) -> list[Patch]:
-    """One pass's bars, the models' with the text about the device's ``limit``, and the recent speed, None for a
-    prefill."""
-    values = (draft, target, other)
-    patches = [[trace, None, {"x": step, "y": round(value, 3)}] for trace, value in enumerate(values)]
-    for _, _, row in patches[: len(MODELS)]:
-        row["customdata"] = limit
-    return patches if speed is None else [*patches, [len(PARTS), None, {"x": step, "y": round(speed, 2)}]]
-
-
-def prefill(step: int, ms: float, top: float, *, first: bool, seen: bool) -> Patch:
-    """The label beside the latest prefill's bar, while the bar is ``seen``: how long it took, and whether the axis cuts
-    it off. ``first``: there was no label before."""
-    said = f"prefill {ms:.1f} ms{', cut off' * (ms > top)}" if seen else ""
-    return [len(PARTS) + 1, None if first else 0, {"x": step, "y": 0.94, "text": said}]
-
-
 def caption(timed: StepTimed, limit: str) -> str:
     """The latest step's share of its ``limit``; why it may be above, only the bar's hover text says."""
     step = "Prefill" if timed.step_kind == "prefill" else f"Step {timed.step}"
     return f"{step}: {limit.partition(' (')[0]}" if limit else ""
-
-
-def layout(step: int, ms_top: float, speed_top: float) -> dict[str, Any]:
-    speeds = [0.4 * speed_top, 0.8 * speed_top]  # no 0: it would touch a pass number
-    return {
-        "xaxis.range": window(step),
-        "yaxis.range": [0, ms_top],
-        "yaxis2.range": [0, speed_top],
-        "yaxis2.tickvals": speeds,
-    }
-
-
-def axis_top(current: float, highest: float) -> float:
-    """The top of an axis that moves rarely: it follows the ``highest`` value in view only when that no longer fits or
-    is dwarfed."""
-    wanted = nice_ceiling(1.15 * highest)
-    return wanted if highest > current or wanted < current / 2.5 else current

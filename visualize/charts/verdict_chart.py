@@ -5,13 +5,10 @@ The guess comes first. It was kept if the target's bar rises above the line u q.
 
 from __future__ import annotations
 
-from typing import Any
-
 import plotly.graph_objects as go
 
-from visualize.charts.base import Columns, blank, look, short
+from visualize.charts.base import blank, look
 from visualize.states import DRAFT_TIME, STATES
-from visualize.text import escaped
 
 BARS = ("target p", "draft q", "residual")
 LINE = "u q"
@@ -50,26 +47,3 @@ def figure(dark: bool = False) -> go.Figure:
         xaxis={"showgrid": False, "range": [-0.6, MOST - 0.4], "tickvals": [], "ticktext": [], "automargin": True},
         yaxis={"range": [0, 1], "nticks": 5},
     )
-
-
-def columns(
-    texts: list[str], p: list[float], q: list[float] | None, residual: list[float] | None, bar: float | None
-) -> Columns:
-    """The data of one verdict. ``bar``: u q, None if no u was drawn."""
-    named = [escaped(text) for text in texts]
-    bars = [
-        {"x": list(range(len(some))), "y": some, "customdata": named} if some else {"x": [], "y": []}
-        for some in (p, q, residual)
-    ]
-    return [*bars, {"x": [-WIDE, WIDE], "y": [bar, bar]} if bar is not None else {"x": [], "y": []}]
-
-
-def layout(texts: list[str], glyphs: list[str], top: float) -> dict[str, Any]:
-    """The axes of one verdict: under each token its name and the glyph of its state; ``top``: the highest bar."""
-    names = [f"{glyph} {escaped(text, limit=9)}".strip() for text, glyph in zip(texts, glyphs, strict=True)]
-    return {
-        "xaxis.range": [-0.6, len(texts) - 0.4],
-        "xaxis.tickvals": list(range(len(texts))),
-        "xaxis.ticktext": names,
-        "yaxis.range": [0, short(1.06 * top) or 1],
-    }

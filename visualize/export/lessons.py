@@ -19,12 +19,13 @@ from lessons.experiments import Preset
 from lessons.experiments.base import Measured, whole
 from lessons.lesson import Lesson
 from visualize.assets import read
+from visualize.charts.base import shells
 from visualize.export.answers import key
 from visualize.export.pages import CHARTS, Page, filled
 from visualize.pages.lessons import lesson_view as sheet
 from visualize.pages.lessons import observation
 from visualize.pages.lessons.learner import MOST_CHARACTERS, Learner
-from visualize.reduce.ndjson import recorded
+from visualize.reduce.frames import recorded
 from visualize.states import as_json
 from visualize.static_page import component
 from visualize.text import as_line
@@ -117,7 +118,7 @@ def contents(numbers: Sequence[int]) -> list[dict[str, Any]]:
 def files(contents: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """The script of all lessons: the parts of the Lab's page, and what takes the place of its server."""
     course = {"lessons": contents, "kept": sheet.KEPT, "most": MOST_CHARACTERS}
-    observe = {"shells": observation.shells(), "vocabulary": as_json()}
+    observe = {"shells": shells(observation.CHARTS), "vocabulary": as_json()}
     parts = [
         component("course", "pages/lessons/course.js", course),
         component("predict", "pages/lessons/question.js", PREDICT),

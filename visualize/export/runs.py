@@ -17,7 +17,7 @@ from lab.util.messages import counted
 from visualize import recorded_results as replays
 from visualize.assets import read
 from visualize.export.pages import CHARTS, Page
-from visualize.reduce.ndjson import recorded
+from visualize.reduce.frames import recorded
 from visualize.reduce.settings_text import described
 from visualize.run_settings import Settings
 from visualize.static_page import stage

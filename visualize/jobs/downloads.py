@@ -10,7 +10,7 @@ from lab.trace.events import Committed, Judged, Proposed, StepTimed
 from lab.trace.run import Run
 from visualize.assets import PLOTLY, header, read, styles
 from visualize.page_list import ABOUT
-from visualize.reduce.ndjson import recorded
+from visualize.reduce.frames import recorded
 from visualize.static_page import WITHIN, component, document, script, stage
 
 _TIMED = [field.name for field in fields(StepTimed)]

@@ -15,11 +15,10 @@ from typing import Any
 
 from lab.trace.events import Event
 from visualize.jobs.job_queue import TICK, JobQueue, Load, QueuedJob, before_yours
-from visualize.jobs.reducer_process import ComparingReducer, ReducerClient
+from visualize.jobs.reducer_process import ReducerClient
 from visualize.jobs.sse_channel import Channel
-from visualize.reduce.frames import Reducer
+from visualize.reduce.frames import Fold, Reducer, line
 from visualize.reduce.metric_cards import PreviousRun
-from visualize.reduce.ndjson import line
 from visualize.run_settings import FORM, Settings, bounded
 from visualize.text import as_line
 
@@ -100,7 +99,7 @@ class LiveJob(ReportedJob):
     _alone = True
     """True if it measures something that other runs would spoil."""
 
-    def __init__(self, queue: JobQueue, load: Callable[[str], Any], reducer: ComparingReducer) -> None:
+    def __init__(self, queue: JobQueue, load: Callable[[str], Any], reducer: Fold) -> None:
         self.events: list[Any] = []
         self._reducer = reducer
         self._after: Any = None
@@ -131,7 +130,7 @@ class LiveJob(ReportedJob):
         self._after = reducer.after()
 
     def transcript(self, reduce: Reduce) -> Iterator[str]:
-        """The run's transcript (``visualize.reduce.ndjson``) in portions, as it grows, to its end."""
+        """The run's transcript (``visualize.reduce.frames``) in portions, as it grows, to its end."""
         seen, shown, wait = 0, "", EAGER
         over, due = False, time.monotonic()
         while not over:

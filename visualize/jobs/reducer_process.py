@@ -16,20 +16,14 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
-from visualize.reduce.ndjson import Reduces, lines
+from visualize.reduce.frames import Fold, lines
 
 log = logging.getLogger(__name__)
 
 GONE = (OSError, EOFError, pickle.UnpicklingError)
 """Raised when asking a process that is gone, or that never started."""
-
-
-class ComparingReducer(Reduces, Protocol):
-    """A reducer that also gives the basis of comparison for the next run."""
-
-    def after(self) -> Any: ...
 
 
 class ReducerError(RuntimeError):
@@ -80,7 +74,7 @@ class ReducerClient:
     _starting = threading.Lock()
     _numbers = itertools.count()
 
-    def __init__(self, reducer: ComparingReducer) -> None:
+    def __init__(self, reducer: Fold) -> None:
         self._reducer = reducer  # as it is before it is fed
         self._number = next(self._numbers)
         self._fed: list[Any] = []
@@ -100,7 +94,7 @@ class ReducerClient:
             return cls._process
 
     def feed(self, events: Sequence[Any]) -> list[str]:
-        """The lines (``visualize.reduce.ndjson``) that these events complete. Raises ReducerError, or what the reducer
+        """The lines (``visualize.reduce.frames``) that these events complete. Raises ReducerError, or what the reducer
         raises."""
         self._fed += events
         if self._at:
@@ -132,7 +126,7 @@ class ReducerClient:
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer requests until their end: "take" a reducer under a number, "feed" it, or return its ``after`` and forget
     it. Its errors are answered as ReducerError."""
-    reducers: dict[int, ComparingReducer] = {}
+    reducers: dict[int, Fold] = {}
     while True:
         try:
             number, request, value = pickle.load(requests)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from lab.errors import LabError
 from lab.trace.run import Run, RunFileError, read_json
 from visualize.jobs.downloads import FORMATS
-from visualize.reduce.ndjson import head, line, recorded
+from visualize.reduce.frames import head, line, recorded
 
 MAX_RUN_FILE = 16 * 2**20
 """Most bytes of an uploaded file. The largest that a page makes is the Pool's of 32 sequences: 12.6 MB."""

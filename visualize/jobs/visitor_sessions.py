@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from lab.errors import LabError
 from visualize.jobs.live_run import LiveJob
 from visualize.jobs.run_store import RunStore
-from visualize.reduce.ndjson import head
+from visualize.reduce.frames import head
 
 
 class Cancellable(Protocol):

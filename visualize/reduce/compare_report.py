@@ -13,6 +13,7 @@ from lab.settings import unused_settings
 from lab.trace.events import Committed
 from lab.trace.run import Run
 from lab.util.messages import counted, listed
+from visualize.charts.base import drawn
 from visualize.charts.compare_charts import MARKS, bars, times
 from visualize.format_numbers import digits, in_bytes, three
 from visualize.reduce.narration import quoted
@@ -59,10 +60,9 @@ def so_far(runs: Runs) -> dict[str, Any]:
     if not summaries:
         return {}
     names = list(runs)
-    columns, layout = bars(names, summaries)
     on_cpu = any(run.started.device == "cpu" for some in runs.values() for run in some)
     rows = [_row(i, name, summaries.get(name), on_cpu) for i, name in enumerate(names)]
-    return {"charts": {"bars": {"columns": columns, "layout": layout}}, "rows": rows}
+    return {"charts": drawn({"bars": bars(names, summaries)}), "rows": rows}
 
 
 def whole(

@@ -1,10 +1,9 @@
 """Events reduced to frames: what changed in the text, the charts and the sentence, step by step.
 
-There is one frame per engine step, and one each for the start, an admission worth mentioning,
-a preemption and the end, in order, numbered by ``seq``. A frame says only what changed, so that
-a run can be sent as it grows; applied from the first on, frames rebuild the whole picture
-(``static/stage.js``), so that a player can show any instant of it and a page that opens late can
-catch up. A frame is a JSON-able dict:
+There is one frame per engine step, and one each for the start, an admission worth mentioning, a preemption and the end,
+in order, numbered by ``seq``. A frame says only what changed, so that a run can be sent as it grows; applied from the
+first on, frames rebuild the whole picture (``static/stage.js``), so that a player can show any instant of it and a page
+that opens late can catch up. A frame is a JSON-able dict:
 
     seq, t_ms, step        its place in the run: the latest step (-1: none yet, or the run is over)
     head                   first frame only: prompt pieces, configuration, models, the sentence for each state,
@@ -27,13 +26,20 @@ catch up. A frame is a JSON-able dict:
     notice                 text that has to stay beside the numbers
     finished               {reason, message}, last frame only
 
-A token's ``rejected`` are the proposals discarded for it: [{text, q, p?, u?}], the first
-rejected by the target, those after it never judged. Text has been passed through ``visible``
-and is to be set as text, never as markup.
+A token's ``rejected`` are the proposals discarded for it: [{text, q, p?, u?}], the first rejected by the target, those
+after it never judged. Text has been passed through ``visible`` and is to be set as text, never as markup.
+
+The transcript of a run, for the page's script, is one JSON object per line. The first is ``{"run": its id}``. With
+``"live": true`` the others arrive through the channel of that id (``visualize.jobs.sse_channel``); ``"against"`` is the
+address of another page with the run's settings (``visualize.compare_link``, ``visualize.pool_inputs.in_lab``). Then
+come frames, and ``{"status": ...}``, ``{"problem": ...}`` or, of a run that was stopped before it began,
+``{"stopped": ...}``, a sentence each. In a channel, a file that was saved before its run's end ends with
+``{"cut": true}``. The same script reads a run in progress, one from a file and one in an exported page.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,8 +62,10 @@ from lab.trace.events import (
     StepTimed,
     WindowChanged,
 )
+from lab.trace.json_codec import dump_json
 from lab.trace.metrics import Meter
 from lab.trace.roofline import achieved, limits_of
+from lab.trace.run import Run, RunFileError
 from lab.trace.verdict_rounding import round_verdict, significant
 from visualize.charts import pool_charts
 from visualize.charts import rounds_chart as rounds
@@ -75,35 +83,66 @@ from visualize.text import visible
 Frame = dict[str, Any]
 
 
-def news(told: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Those of ``values`` that differ from what was last ``told``; after that they are told too."""
-    new = {name: value for name, value in values.items() if told.get(name) != value}
-    told |= new
-    return new
-
-
 def about(run: RunStarted) -> dict[str, Any]:
     """The part of a head about a run's settings, models and device."""
     names = {name: visible(getattr(run, name)) for name in ("target", "accelerator", "dtype")}
     return {**names, "draft": run.draft and visible(run.draft), "config": run.config, "sampling": run.sampling}
 
 
-class Reducer:
-    """Turns one run's events, fed in order and in chunks of any size, into frames.
+class Fold(ABC):
+    """Base of what turns events, fed in order and in chunks of any size, into frames: numbers them, and leaves out what
+    has not changed."""
+
+    def __init__(self) -> None:
+        self._seq = 0
+        self._told: dict[str, dict[str, Any]] = {}
+
+    @abstractmethod
+    def feed(self, events: Iterable[Any]) -> list[Frame]:
+        """The frames that these events complete."""
+
+    @abstractmethod
+    def after(self) -> Any:
+        """The run that the next one is compared with: this run, if it started."""
+
+    def _frame(self, t_ms: float, step: int, changes: dict[str, Any]) -> Frame:
+        """A frame of those of ``changes`` that are any."""
+        frame = {"seq": self._seq, "t_ms": round(t_ms, 3), "step": step}
+        self._seq += 1
+        layout = {chart: self._news(f"layout {chart}", paths) for chart, paths in changes.get("layout", {}).items()}
+        for name, parts in (("charts", changes.get("charts", {})), ("layout", layout)):
+            changes[name] = {chart: part for chart, part in parts.items() if part}
+        for name in ("captions", "readouts"):
+            changes[name] = self._news(name, changes.get(name, {}))
+        return frame | {name: value for name, value in changes.items() if value}
+
+    def _news(self, name: str, values: dict[str, Any]) -> dict[str, Any]:
+        """Those of ``values`` that differ from what was last told under that name."""
+        told = self._told.setdefault(name, {})
+        new = {key: value for key, value in values.items() if told.get(key) != value}
+        told |= new
+        return new
+
+
+class Reducer(Fold):
+    """Turns one run's events into frames.
 
     Its numbers are shown beside those of the run ``before``. A ``recorded`` run is labelled as such.
     """
 
     def __init__(self, before: PreviousRun | None = None, *, recorded: bool = False) -> None:
+        super().__init__()
         self._before, self._recorded = before, recorded
         self._meter = Meter()
-        self._readouts: dict[str, list[str]] = {}
-        self._seq, self._at = 0, -1
+        self._at = -1
         self._timing, self._recomputed = TimingView(), RecomputedView()
         self._admitted: dict[str, int] = {}
+<<<<<<< HEAD
         self._axes: dict[str, dict[str, Any]] = {}
         self._captions: dict[str, str] = {}
         self._table: dict[str, list[int]] = {"table": []}
+=======
+>>>>>>> main
         self._notice = ""
         self._generated = 0
         self._kept = 0  # tokens in the cache after the last step
@@ -111,7 +150,6 @@ class Reducer:
         self._step = Step()
 
     def feed(self, events: Iterable[Event]) -> list[Frame]:
-        """The frames that these events complete."""
         frames = []
         for event in events:
             self._meter.take(event)
@@ -119,28 +157,28 @@ class Reducer:
                 self._map.take(0, event)
             match event:
                 case RunStarted():
-                    frames.append(self._frame(event, self._head(event)))
+                    frames.append(self._shown(event, self._head(event)))
                 case Admitted():
                     self._admitted = {"owner": event.owner}
                     self._kept = event.cached_tokens
                     if said := self._narrator.admitted(event):
-                        frames.append(self._frame(event, {"say": said, "linger": True}))
+                        frames.append(self._shown(event, {"say": said, "linger": True}))
                 case Preempted():
-                    frames.append(self._frame(event, {"say": self._narrator.preempted(event), "linger": True}))
+                    frames.append(self._shown(event, {"say": self._narrator.preempted(event), "linger": True}))
                 case StepTimed():
                     self._at = event.step
-                    frames.append(self._frame(event, self._closed(event)))
+                    frames.append(self._shown(event, self._closed(event)))
                 case Finished():
                     self._at = -1
-                    frames.append(self._frame(event, self._ended(event)))
+                    frames.append(self._shown(event, self._ended(event)))
                 case _:
                     self._step.add(event)
         return frames
 
     def after(self) -> PreviousRun | None:
-        """The run that the next one is compared with: this run, if it started."""
         return PreviousRun(self._started, self._meter.metrics()) if self._seq else self._before
 
+<<<<<<< HEAD
     def _frame(self, event: Event, changes: dict[str, Any]) -> Frame:
         """A frame of ``changes`` and of what changed in the pool, the layout, the captions and the readouts."""
         frame = {"seq": self._seq, "t_ms": round(event.t_ms, 3), "step": self._at}
@@ -151,14 +189,21 @@ class Reducer:
         captions = changes.get("captions", {}) | {"blocks": self._map.caption()}
         changes["captions"] = news(self._captions, captions)
         changes |= news(self._table, {"table": self._held()})
+=======
+    def _shown(self, event: Event, changes: dict[str, Any]) -> Frame:
+        """A frame of ``changes`` and of what changed in the pool and the readouts."""
+>>>>>>> main
         over = isinstance(event, Finished)
-        changes["readouts"] = news(self._readouts, rows(self._meter.metrics(), self._config, self._before, over=over))
-        frame |= {name: value for name, value in changes.items() if value} | self._admitted
-        self._admitted = {}
+        changes["charts"] = changes.get("charts", {}) | {"pool": self._map.patches()}
+        changes["captions"] = changes.get("captions", {}) | {"blocks": self._map.caption()}
+        changes["readouts"] = rows(self._meter.metrics(), self._config, self._before, over=over)
         if self._notice != self._narrator.notice:
-            self._notice = frame["notice"] = self._narrator.notice
+            self._notice = changes["notice"] = self._narrator.notice
+        frame = self._frame(event.t_ms, self._at, changes) | self._admitted
+        self._admitted = {}
         return frame
 
+<<<<<<< HEAD
     def _held(self) -> list[int]:
         """The numbers of the sequence's cache blocks, in the order of its block table; after its end, those it had."""
         tables = self._map.tables.values()
@@ -169,6 +214,8 @@ class Reducer:
         moved = {chart: news(self._axes.setdefault(chart, {}), paths) for chart, paths in layout.items()}
         return {chart: paths for chart, paths in moved.items() if paths}
 
+=======
+>>>>>>> main
     def _head(self, run: RunStarted) -> dict[str, Any]:
         self._started, self._config = run, run.config
         speculative = run.config["speculative"]
@@ -344,3 +391,41 @@ def _numbers(event: Judged | Proposed | Recovered | Bonus, *names: str) -> dict[
         return {name: getattr(drawn, name) for name in names}
     values = {name: getattr(event, name, None) for name in names}
     return {name: significant(value) for name, value in values.items() if value is not None}
+
+
+# -- a run as text -------------------------------------------------------------------------------
+
+
+def line(record: dict[str, Any]) -> str:
+    """One line of JSON with no tags in it: it is safe in a script element, and Gradio does not take it for markup."""
+    return dump_json(record, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c") + "\n"
+
+
+def lines(reducer: Fold, events: Iterable[Any]) -> list[str]:
+    """The frames that these events complete, one per line."""
+    return [line(frame) for frame in reducer.feed(events)]
+
+
+def head(id: str, *, live: bool = False, against: str = "") -> str:
+    """The first line."""
+    return line({"run": id} | ({"live": True} if live else {}) | ({"against": against} if against else {}))
+
+
+def recorded(run: Run, id: str, *, elsewhere: bool = True) -> str:
+    """The whole transcript of a run that is over. ``elsewhere``: it comes from a file, and perhaps another machine.
+
+    Raises:
+        RunFileError: its events are valid one by one, but contradict each other.
+    """
+    return reduced(Reducer(recorded=elsewhere), run.events, id)
+
+
+def reduced(reducer: Fold, events: Iterable[Any], id: str) -> str:
+    """The transcript that a reducer makes of all ``events``. Raises RunFileError as ``recorded`` does."""
+    try:
+        return head(id) + "".join(lines(reducer, events))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise RunFileError(
+            f"This file's events contradict each other ({type(error).__name__}: {str(error)[:80]}), so they are not "
+            "what an engine recorded."
+        ) from error

@@ -1,12 +1,11 @@
-"""The numbers above the text: few, each with its unit and one sentence that says what it is.
+"""The numbers above the picture, of a run and of a pool: few, each with its unit and a sentence that says what it is.
 
-Beside each is the previous run's number, so that switching a toggle and running again is a
-comparison.
+Beside each is the previous run's number, so that switching a toggle and running again is a comparison.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +34,12 @@ class Reading:
 
 @dataclass(frozen=True)
 class Readout:
+    """A number's place: ``read`` gets it from a run's metrics, or from a pool's counts, that have one."""
+
     key: str
     label: str
     about: str
-    read: Callable[[Metrics], Reading]
+    read: Callable[[Any], Reading]
     always: bool = True
 
 
@@ -50,9 +51,13 @@ class PreviousRun:
     metrics: Metrics
 
 
-def _speed(metrics: Metrics) -> Reading:
-    speed = metrics.tokens_per_second
+def speed_reading(speed: float | None) -> Reading:
     return Reading() if speed is None else Reading(three(speed), "tok/s", speed)
+
+
+def ms_reading(*ms: float | None, of: str = "") -> Reading:
+    """One time, or two of which the first is compared."""
+    return Reading() if None in ms else Reading(*shown_ms(*ms), ms[0], of)
 
 
 def _pass(metrics: Metrics) -> Reading:
@@ -80,19 +85,6 @@ def _kv(metrics: Metrics) -> Reading:
     return Reading(f"{digits(metrics.kv_used_bytes / scale)} / {digits(reserved / scale)}", unit, reserved, "allocated")
 
 
-def _first(metrics: Metrics) -> Reading:
-    return Reading() if metrics.ttft_ms is None else Reading(*shown_ms(metrics.ttft_ms), metrics.ttft_ms)
-
-
-def _found(metrics: Metrics) -> Reading:
-    return Reading(f"{metrics.cached_prompt_tokens}")
-
-
-def _gaps(metrics: Metrics) -> Reading:
-    p50, p99 = metrics.itl_p50_ms, metrics.itl_p99_ms
-    return Reading() if p50 is None or p99 is None else Reading(*shown_ms(p50, p99), p50, "p50")
-
-
 def _limit(metrics: Metrics) -> Reading:
     share = metrics.limit_share
     if share is None:
@@ -109,7 +101,12 @@ def _memory(metrics: Metrics) -> Reading:
 
 
 READOUTS = (
-    Readout("speed", "Decode speed", "Output tokens per second after the first (1 / mean TPOT).", _speed),
+    Readout(
+        "speed",
+        "Decode speed",
+        "Output tokens per second after the first (1 / mean TPOT).",
+        lambda metrics: speed_reading(metrics.tokens_per_second),
+    ),
     Readout(
         "pass",
         "Tokens per pass",
@@ -124,19 +121,19 @@ READOUTS = (
         _accepted,
     ),
     Readout("kv", "KV cache", "Peak bytes: tokens stored / memory allocated.", _kv),
-    Readout("first", "TTFT", "Time to first token, from the request on.", _first),
+    Readout("first", "TTFT", "Time to first token, from the request on.", lambda metrics: ms_reading(metrics.ttft_ms)),
     Readout(
         "found",
         "Prefix hits",
         "Tokens of the prompt that were found in the cache, so not computed again.",
-        _found,
+        lambda metrics: Reading(f"{metrics.cached_prompt_tokens}"),
         always=False,
     ),
     Readout(
         "gaps",
         "ITL p50 / p99",
         "Inter-token latency, median and 99th percentile. Tokens of one round share its time.",
-        _gaps,
+        lambda metrics: ms_reading(metrics.itl_p50_ms, metrics.itl_p99_ms, of="p50"),
     ),
     Readout(
         "limit",
@@ -153,34 +150,32 @@ READOUTS = (
         _memory,
     ),
 )
+"""Those of a run."""
 
 
-def labels() -> list[dict[str, str]]:
+def labels(readouts: Sequence[Readout] = READOUTS) -> list[dict[str, str]]:
     """The readouts without their numbers, for the page to lay out in advance."""
-    return [
-        {"key": readout.key, "label": readout.label, "about": readout.about, "always": readout.always}
-        for readout in READOUTS
-    ]
+    return [{name: getattr(one, name) for name in ("key", "label", "about", "always")} for one in readouts]
 
 
 def rows(
-    metrics: Metrics, config: dict[str, Any], before: PreviousRun | None = None, *, over: bool = True
+    metrics: Metrics, config: Mapping[str, Any], before: PreviousRun | None = None, *, over: bool = True
 ) -> dict[str, list[str]]:
-    """Per readout: value, unit, and the previous run's value, with the ratio to it once the run is over, or a note;
-    and what is added to what the readout is, if anything.
-
-    "From cache" has no row where nothing could be found in the cache.
-    """
-    shown = {}
+    """A run's cards. "Prefix hits" has none where nothing could be found in the cache."""
     findable = config["enable_prefix_caching"] or metrics.cached_prompt_tokens
-    for readout in READOUTS:
-        if not (readout.always or findable):
-            continue
-        now = readout.read(metrics)
-        was = readout.read(before.metrics) if before else Reading()
-        shown[readout.key] = [now.value, now.unit, beside(now, was, over=over) or now.note]
-        if now.more:
-            shown[readout.key].append(now.more)
+    readouts = [one for one in READOUTS if one.always or findable]
+    return cards(readouts, metrics, before.metrics if before else None, over=over)
+
+
+def cards(readouts: Sequence[Readout], now: Any, before: Any = None, *, over: bool) -> dict[str, list[str]]:
+    """Per readout: value, unit, and the previous run's value, with the ratio to it once the run is over, or a note;
+    and what is added to what the readout is, if anything."""
+    shown = {}
+    for readout in readouts:
+        reading = readout.read(now)
+        was = Reading() if before is None else readout.read(before)
+        row = [reading.value, reading.unit, beside(reading, was, over=over) or reading.note]
+        shown[readout.key] = row + [reading.more] * bool(reading.more)
     return shown
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.engine.adaptive_window import PROBE_EVERY
-from lab.settings import KV_DTYPES
 from lab.trace.events import (
     Admitted,
     BlockEvicted,
@@ -21,6 +20,7 @@ from lab.trace.events import (
     FellBack,
     Finished,
     Judged,
+    Part,
     Preempted,
     Proposed,
     Recovered,
@@ -40,6 +40,22 @@ LONGEST = 60
 """Most characters of a round's draft tokens, so that an audience can still read the sentence."""
 
 
+LOST: dict[Part, tuple[str, str]] = {
+    "drafter": ("the drafter", "the target goes on alone"),
+    "kv_format": ("quantised storage", "the model's own dtype takes over"),
+    "kernel": ("the fast kernel", "the reference takes over"),
+    "cuda_graph": ("the CUDA graph", "kernels are launched one by one"),
+    "compile": ("torch.compile", "the layers run uncompiled"),
+    "full_pool": ("the full pool", "a smaller one takes over"),
+}
+"""What failed, and what takes its place."""
+
+
+def fallback(event: FellBack) -> str:
+    lost, instead = LOST[event.part]
+    return f"{lost} failed, {instead}. {visible(event.reason)}"
+
+
 def quoted(text: str) -> str:
     return f"“{visible(text)}”"
 
@@ -51,14 +67,80 @@ def limit(found: Achieved) -> str:
     return f"{found.share:.0%} of the {roofline} roofline{faster}"
 
 
-class Narrator:
+class TextRead:
+    """The part of a run's text that the target has read, through every admission. ``tokens``: of the whole text."""
+
+    def __init__(self, config: dict[str, Any], prompt_tokens: int) -> None:
+        self._config = config
+        self._prompt = self.tokens = prompt_tokens
+        self._found = self._read = self._admissions = 0
+        self._computed = 0  # tokens that were computed before a preemption
+
+    @property
+    def grown(self) -> bool:
+        """True once the text has more than the prompt."""
+        return self.tokens > self._prompt
+
+    def asked(self) -> str:
+        return f"The prompt has {counted(self._prompt, 'token')}. Nothing is computed yet."
+
+    def admitted(self, event: Admitted) -> str:
+        self._found, self._read = event.cached_tokens, event.cached_tokens
+        again = "Admitted again. " if self._admissions else ""
+        self._admissions += 1
+        if self._found:
+            blocks = counted(-(-self._found // self._config["block_size"]), "block")
+            return f"{again}Prefix cache hit: {self._found} of {self._whole()}, in {blocks}, need no computation."
+        if again:
+            before = f", {self._computed:,} of them again" if self._computed else ""
+            return f"{again}All of {self._whole()} {_are(self.tokens)} computed{before}."
+        if event.running > 1:
+            return f"Admitted: {event.running} requests share the pool and every step."
+        return self._nothing_found() if self._config["enable_prefix_caching"] else ""
+
+    def _nothing_found(self) -> str:
+        size = self._config["block_size"]
+        if self._prompt < size:
+            fill = "does not fill" if self._prompt == 1 else "do not fill"
+            return f"The prompt's {counted(self._prompt, 'token')} {fill} a block of {size}: none of it can be shared."
+        if self._prompt == size:
+            return (
+                f"The prompt fills a block of {size}. Longer prompts with the same beginning can share it; the same "
+                "prompt cannot, because its last token has to be computed."
+            )
+        return "Prefix cache miss: none of the prompt is cached yet."
+
+    def preempted(self, event: Preempted) -> str:
+        self._computed = max(self._computed, event.tokens)
+        again = counted(event.tokens, "token")
+        if self._config["enable_prefix_caching"]:
+            again = f"what is no longer cached of its {again}"
+        again = f"; {again} will be computed again" if self._config["kv_cache"] else ""
+        if event.cause == "blocks":
+            return f"Preempted: the pool ran out of blocks, so this request freed its own and waits{again}."
+        return f"Preempted: a step ran out of memory, so fewer requests run at once and this one waits{again}."
+
+    def prefill(self, tokens: int) -> str:
+        """The tokens that a prefill pass read."""
+        first, self._read = self._read == self._found, self._read + tokens
+        if not first or self._read < self.tokens:
+            return f"{counted(tokens, 'token')} more, {self._read} of {self._whole()} {_are(self._read)} known"
+        if self._found:
+            return f"the {counted(tokens, 'token')} that {'was' if tokens == 1 else 'were'} not in the cache"
+        return f"{self._whole()} in one forward pass"
+
+    def _whole(self) -> str:
+        """The text that a prefill has to cover: the prompt and, after a preemption, also the text written so far."""
+        return f"the {'text' if self.grown else 'prompt'}'s {counted(self.tokens, 'token')}"
+
+
+class Narrator(TextRead):
     """Tells one run."""
 
     def __init__(self, config: dict[str, Any], prompt_tokens: int, max_tokens: int) -> None:
-        self._config = config
+        super().__init__(config, prompt_tokens)
         self._asked = max_tokens
         self._who = DRAFTER_NAMES[config["speculative"]]
-        self._text = TextRead(config, prompt_tokens)
         self._window = Window(config["num_speculative_tokens"])
         self._counts = Counts()
         self._company = 0  # most other requests in one step
@@ -73,15 +155,6 @@ class Narrator:
     def note(self, text: str) -> None:
         """Add to the notice."""
         self._notes.append(text)
-
-    def asked(self) -> str:
-        return self._text.asked()
-
-    def admitted(self, event: Admitted) -> str:
-        return self._text.admitted(event)
-
-    def preempted(self, event: Preempted) -> str:
-        return self._text.preempted(event)
 
     def step(
         self,
@@ -103,7 +176,7 @@ class Narrator:
             brief = f"Round {timed.step}: {accepted} of {len(proposals)} accepted. "
             usual = f"{brief}{self._round(proposals, verdicts, own, accepted)}."
         elif timed.step_kind == "prefill":
-            read = self._text.prefill(timed.target_tokens)
+            read = self.prefill(timed.target_tokens)
             usual, brief = f"Prefill: the target read {read}{chosen}.", "Prefill. "
             if self._config["speculative"] == "draft" and timed.draft_flops:
                 usual += f" The draft read {'it' if timed.target_tokens == 1 else 'them'} too."
@@ -112,8 +185,8 @@ class Narrator:
         else:
             usual = f"Step {timed.step}: {self._plain(timed.target_tokens)}{chosen}."
         # One that reads the text again, after a preemption, counts if it gives a token.
-        self._counts.passes += timed.step_kind != "prefill" or (bool(pieces) and self._text.grown)
-        self._text.tokens += len(pieces)
+        self._counts.passes += timed.step_kind != "prefill" or (bool(pieces) and self.grown)
+        self.tokens += len(pieces)
         if timed.step_kind != "prefill":
             self._window.passed(judged=bool(verdicts))
         self._company = max(self._company, timed.batch_sequences - 1)
@@ -169,39 +242,24 @@ class Narrator:
         return f"without a KV cache the target computed all {tokens:,} tokens, {tokens - 1:,} of them again,"
 
     def _rare(self, events: Sequence[Event]) -> str:
-        """The sentence for the rarest event. All events pass through ``_narrate``, which updates the window and the
-        notice."""
+        """The sentence for the rarest event; all of them update the window and the notice."""
         told = {type(event): self._narrate(event) for event in events}
-        for kind in (FellBack, CacheDropped, WindowChanged):
-            if told.get(kind):
-                return told[kind]
         evicted = sum(isinstance(event, BlockEvicted) for event in events)
-        return f"Evicted {counted(evicted, 'cached block')} to make room." if evicted else ""
+        said = [told.get(kind, "") for kind in (FellBack, CacheDropped, WindowChanged)]
+        return next(filter(None, said), f"Evicted {counted(evicted, 'cached block')} to make room." if evicted else "")
 
     def _narrate(self, event: Event) -> str:
         match event:
             case FellBack():
-                lost, instead = {
-                    "drafter": (self._who, "the target goes on alone"),
-                    "kv_format": (
-                        f"{KV_DTYPES[self._config['kv_dtype']]} storage",
-                        "the model's own dtype takes over",
-                    ),
-                    "kernel": ("the fast kernel", "the reference takes over"),
-                    "cuda_graph": ("the CUDA graph", "kernels are launched one by one"),
-                    "compile": ("torch.compile", "the layers run uncompiled"),
-                    "full_pool": ("the full pool", "a smaller one takes over"),
-                }[event.part]
-                self.note(f"fell back: {lost} failed")
+                self.note(f"fell back: {LOST[event.part][0]} failed")
                 if event.part == "drafter":
                     self._window.why_none = ""
-                return f"Fell back: {lost} failed, {instead}. {visible(event.reason)}"
+                return f"Fell back: {fallback(event)}"
             case CacheDropped():
                 return f"The prefix cache was dropped: {visible(event.reason)}"
             case WindowChanged():
                 return self._window.changed(event)
-            case _:
-                return ""
+        return ""
 
 
 @dataclass
@@ -279,73 +337,6 @@ class Window:
         passes = PROBE_EVERY - self._observed % PROBE_EVERY
         again = "after this step" if passes == 1 else f"within {passes} steps"
         return f"No draft tokens: {self.why_none}; next try {again}."
-
-
-class TextRead:
-    """The part of a run's text that the target has read, through every admission. ``tokens``: of the whole text."""
-
-    def __init__(self, config: dict[str, Any], prompt_tokens: int) -> None:
-        self._config = config
-        self._prompt = self.tokens = prompt_tokens
-        self._found = self._read = self._admissions = 0
-        self._computed = 0  # tokens that were computed before a preemption
-
-    @property
-    def grown(self) -> bool:
-        """True once the text has more than the prompt."""
-        return self.tokens > self._prompt
-
-    def asked(self) -> str:
-        return f"The prompt has {counted(self._prompt, 'token')}. Nothing is computed yet."
-
-    def admitted(self, event: Admitted) -> str:
-        self._found, self._read = event.cached_tokens, event.cached_tokens
-        again = "Admitted again. " if self._admissions else ""
-        self._admissions += 1
-        if self._found:
-            blocks = counted(-(-self._found // self._config["block_size"]), "block")
-            return f"{again}Prefix cache hit: {self._found} of {self._whole()}, in {blocks}, need no computation."
-        if again:
-            before = f", {self._computed:,} of them again" if self._computed else ""
-            return f"{again}All of {self._whole()} {_are(self.tokens)} computed{before}."
-        if event.running > 1:
-            return f"Admitted: {event.running} requests share the pool and every step."
-        return self._nothing_found() if self._config["enable_prefix_caching"] else ""
-
-    def _nothing_found(self) -> str:
-        size = self._config["block_size"]
-        if self._prompt < size:
-            fill = "does not fill" if self._prompt == 1 else "do not fill"
-            return f"The prompt's {counted(self._prompt, 'token')} {fill} a block of {size}: none of it can be shared."
-        if self._prompt == size:
-            return (
-                f"The prompt fills a block of {size}. Longer prompts with the same beginning can share it; the same "
-                "prompt cannot, because its last token has to be computed."
-            )
-        return "Prefix cache miss: none of the prompt is cached yet."
-
-    def preempted(self, event: Preempted) -> str:
-        self._computed = max(self._computed, event.tokens)
-        again = counted(event.tokens, "token")
-        if self._config["enable_prefix_caching"]:
-            again = f"what is no longer cached of its {again}"
-        again = f"; {again} will be computed again" if self._config["kv_cache"] else ""
-        if event.cause == "blocks":
-            return f"Preempted: the pool ran out of blocks, so this request freed its own and waits{again}."
-        return f"Preempted: a step ran out of memory, so fewer requests run at once and this one waits{again}."
-
-    def prefill(self, tokens: int) -> str:
-        """The tokens that a prefill pass read."""
-        first, self._read = self._read == self._found, self._read + tokens
-        if not first or self._read < self.tokens:
-            return f"{counted(tokens, 'token')} more, {self._read} of {self._whole()} {_are(self._read)} known"
-        if self._found:
-            return f"the {counted(tokens, 'token')} that {'was' if tokens == 1 else 'were'} not in the cache"
-        return f"{self._whole()} in one forward pass"
-
-    def _whole(self) -> str:
-        """The text that a prefill has to cover: the prompt and, after a preemption, also the text written so far."""
-        return f"the {'text' if self.grown else 'prompt'}'s {counted(self.tokens, 'token')}"
 
 
 def _are(number: int) -> str:

@@ -6,9 +6,9 @@ from collections import deque
 from typing import Any
 
 from lab.trace.events import StepTimed
-from visualize.charts import recompute_chart as recomputed
+from lab.util.messages import counted
 from visualize.charts import timing_chart as timing
-from visualize.charts.base import Patch, window
+from visualize.charts.base import Patch, nice_ceiling, window
 
 
 class TimingView:
@@ -34,12 +34,22 @@ class TimingView:
         while self._in_view and self._in_view[0][0] < first:
             self._in_view.popleft()
         self._fit(first)
-        other = timed.sample_ms + timed.rest_ms
-        bars = timing.points(timed.step, timed.draft_ms, timed.verify_ms, other, speed, near)
+        parts = (timed.draft_ms, timed.verify_ms, timed.sample_ms + timed.rest_ms)
+        bars: list[Patch] = [[i, None, {"x": timed.step, "y": round(ms, 3)}] for i, ms in enumerate(parts)]
+        for _, _, row in bars[: len(timing.MODELS)]:
+            row["customdata"] = near
+        if speed is not None:
+            bars.append([len(parts), None, {"x": timed.step, "y": round(speed, 2)}])
         return bars + self._of_prefill(first)
 
     def layout(self, step: int) -> dict[str, Any]:
-        return timing.layout(step, *self._tops)
+        ms, speed = self._tops
+        return {
+            "xaxis.range": window(step),
+            "yaxis.range": [0, ms],
+            "yaxis2.range": [0, speed],
+            "yaxis2.tickvals": [0.4 * speed, 0.8 * speed],  # no 0: it would touch a pass number
+        }
 
     def _fit(self, first: int) -> None:
         """Fit the axes to what is visible: the steps after ``first``."""
@@ -48,15 +58,23 @@ class TimingView:
         if step > first and (not longest or ms <= timing.DWARFS * longest):
             longest = max(longest, ms)
         highest = longest, fastest or self._tops[1] / 2
-        self._tops = tuple(map(timing.axis_top, self._tops, highest))
+        self._tops = tuple(map(axis_top, self._tops, highest))
 
     def _of_prefill(self, first: int) -> list[Patch]:
         """The label of the latest prefill's bar, if it changed; it is hidden once the bar is left of ``first``."""
         if self._prefill is None:
             return []
         (step, ms), was = self._prefill, self._said
-        self._said = timing.prefill(step, ms, self._tops[0], first=not was, seen=step > first)
+        said = f"prefill {ms:.1f} ms{', cut off' * (ms > self._tops[0])}" if step > first else ""
+        self._said = [len(timing.PARTS) + 1, 0 if was else None, {"x": step, "y": 0.94, "text": said}]
         return [self._said] if self._said[2] != (was and was[2]) else []
+
+
+def axis_top(current: float, highest: float) -> float:
+    """The top of an axis that moves rarely: it follows the ``highest`` value in view only when that no longer fits or
+    is dwarfed."""
+    wanted = nice_ceiling(1.15 * highest)
+    return wanted if highest > current or wanted < current / 2.5 else current
 
 
 class RecomputedView:
@@ -68,14 +86,16 @@ class RecomputedView:
     def take(self, timed: StepTimed, guesses: int) -> list[Patch]:
         """Add a pass. New are its guesses and the token before them, which the last pass chose; in the first pass, all
         tokens."""
-        new = guesses + 1 if self._new else timed.target_tokens
-        again = timed.target_tokens - new
-        self._new, self._again = self._new + new, self._again + again
-        self._most = max(self._most, timed.target_tokens)
-        return recomputed.point(timed.step, new, again)
+        whole, step = timed.target_tokens, timed.step
+        new = guesses + 1 if self._new else whole
+        self._new, self._again, self._most = self._new + new, self._again + whole - new, max(self._most, whole)
+        said = f"{counted(new, 'new token')}, {whole - new:,} computed before"
+        return [[0, None, {"x": step, "y": whole, "customdata": said}], [1, None, {"x": step, "y": new}]]
 
     def layout(self, step: int) -> dict[str, Any]:
-        return recomputed.layout(step, self._most)
+        """The axes, on which every label is a whole number."""
+        return {"xaxis.range": [0, max(5.0, nice_ceiling(step))], "yaxis.range": [0, nice_ceiling(1.05 * self._most)]}
 
     def caption(self) -> str:
-        return recomputed.caption(self._new, self._again)
+        """The totals of the run so far."""
+        return f"{self._again:,} of {counted(self._new + self._again, 'token')}"

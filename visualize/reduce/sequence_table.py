@@ -22,7 +22,7 @@ TAIL = 60
 
 @dataclass
 class Progress:
-    """Progress of one sequence.
+    """Progress of one sequence, without any of its text.
 
     ``number`` identifies it as the owner of blocks. ``tokens`` of at most ``wanted`` have been written. ``blocks`` are
     in its block table. ``found`` tokens were in the cache when it was last admitted. ``preempted``: how often.
@@ -75,9 +75,6 @@ class Sequences:
             self.seen[owner] = Seen(owner, event.sampling["max_tokens"], prompt=prompt)
         self.seen[owner].take(event)
         self._changed[owner] = None
-
-    def holds(self, owner: int, blocks: int) -> None:
-        self.seen[owner].blocks = blocks
 
     def counts(self) -> Counter[State]:
         return Counter(seen.state for seen in self.seen.values())

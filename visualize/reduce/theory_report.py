@@ -13,8 +13,8 @@ from lab.measure.theory import Speculated, speculated, without_speculation
 from lab.trace.events import StepTimed
 from lab.trace.run import Run
 from lab.util.messages import listed
-from visualize.charts import length_charts as lengths
 from visualize.charts import theory_charts as figures
+from visualize.charts.base import drawn
 from visualize.charts.compare_charts import MARKS, times
 from visualize.format_numbers import digits
 from visualize.reduce.compare_report import faster
@@ -65,8 +65,7 @@ def theory(
     marks = dict(zip(runs, MARKS, strict=False))
     marked = {marks[name]: one for name, one in found.items()}
     used = {marks[name]: most for name, some in runs.items() if configs[name].kv_cache and (most := _used(some[0]))}
-    drawn = figures.columns(marked) | {"cache": lengths.cache_columns(token_bytes, used)}
-    charts = {name: {"columns": columns, "layout": layout} for name, (columns, layout) in drawn.items()}
+    charts = drawn(figures.columns(marked) | {"cache": figures.cache_columns(token_bytes, used)})
     rows = [
         {"name": name, "mark": marks[name], "cells": _cells(one, _measured(name, against[name], runs))}
         for name, one in found.items()
@@ -84,10 +83,9 @@ def _used(run: Run) -> tuple[int, int] | None:
 
 def growth(curves: Mapping[str, StepTimes]) -> dict[str, Any]:
     """Both measured curves, their fits, and the fits in words."""
-    columns, layout = lengths.growth_columns(curves)
     without, cached = _power(curves[UNCACHED]), _power(curves[CACHED])
     said = f"A token after n others takes, without a cache, {without}; with one, {cached}."
-    return {"charts": {"growth": {"columns": columns, "layout": layout}}, "progress": said}
+    return {"charts": drawn({"growth": figures.growth_columns(curves)}), "progress": said}
 
 
 def _power(curve: StepTimes) -> str:

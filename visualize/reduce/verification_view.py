@@ -9,7 +9,9 @@ from lab.trace.verdict_rounding import round_verdict, written
 from visualize.charts import verdict_chart as chart
 from visualize.charts.base import short
 from visualize.states import DRAFTER_NAMES, STATES, sentences
-from visualize.text import named
+from visualize.text import escaped, named
+
+EMPTY: dict[str, list[Any]] = {"x": [], "y": []}
 
 
 def opened(
@@ -31,15 +33,26 @@ def opened(
     bars = {name: getattr(around, name) for name in ("p", "q", "residual")}
     heights = [max(values) for values in zip(*filter(None, bars.values()), strict=True)]
     shown = _shown(around, heights, set(marks))
-    texts = [around.texts[i] for i in shown]
-    picked = {name: values and [short(values[i]) for i in shown] for name, values in bars.items()}
+    named_bars = [escaped(around.texts[i]) for i in shown]
+    columns = [
+        {"x": [*range(len(shown))], "y": [short(values[i]) for i in shown], "customdata": named_bars}
+        if values
+        else EMPTY
+        for values in bars.values()
+    ]
     bar = None if verdict.u is None else short(verdict.u * verdict.q)
+    names = [f"{marks.get(around.token_ids[i], '')} {escaped(around.texts[i], limit=9)}".strip() for i in shown]
     title = f"Round {verdict.step}, draft token {verdict.position + 1} {state.glyph} {named(guess.text)}"
     return {
         "title": title,
         "say": _say(verdict, around.overlap, replaced, speculative),
-        "columns": chart.columns(texts, **picked, bar=bar),
-        "layout": chart.layout(texts, [marks.get(around.token_ids[i], "") for i in shown], max([*heights, bar or 0])),
+        "columns": [*columns, EMPTY if bar is None else {"x": [-chart.WIDE, chart.WIDE], "y": [bar, bar]}],
+        "layout": {
+            "xaxis.range": [-0.6, len(shown) - 0.4],
+            "xaxis.tickvals": [*range(len(shown))],
+            "xaxis.ticktext": names,
+            "yaxis.range": [0, short(1.06 * max([*heights, bar or 0])) or 1],
+        },
     }
 
 

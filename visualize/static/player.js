@@ -98,22 +98,25 @@ export function addPlayer(stage) {
   /** A person moves to a frame, or to a phase of its round. */
   function go(seq, place = Infinity) {
     const to = Math.min(Math.max(seq, 0), stage.picture.last);
-    enter("still");
+    if (stage.mode === "looping") [looped, clock] = [Math.max(to, 1), 0];
+    else enter("still");
     stage.pans += 1;
     move(to, true, place);
     remember();
   }
 
   /** The frame that is shown, whole or in part. */
-  const shown = () => stage.part?.frame.seq ?? stage.picture.at;
+  const shown = () => (stage.mode === "looping" ? looped : (stage.part?.frame.seq ?? stage.picture.at));
 
   function nextPhase() {
+    if (stage.mode === "looping") return go(looped + 1);
     if (stage.part) return go(stage.part.frame.seq, stage.part.place + 1);
     if (stage.picture.at < stage.picture.last) go(stage.picture.at + 1, 0);
   }
 
   function lastPhase() {
     const { part, picture } = stage;
+    if (stage.mode === "looping") return go(looped - 1);
     if (part) return part.place ? go(part.frame.seq, part.place - 1) : go(part.frame.seq - 1);
     const phases = phasesOf(picture.frame);
     return phases.length > 1 ? go(picture.at, phases.length - 2) : go(picture.at - 1);
@@ -178,7 +181,8 @@ export function addPlayer(stage) {
     const lasts = explained(frame) || 1000;
     clock = (clock + passed) % (lasts + PAUSE);
     const place = clock < lasts && phasesOf(frame).length ? phaseAt(frame, clock / lasts) : Infinity;
-    if (shown() === looped && (stage.part?.place ?? Infinity) === place) return;
+    const at = stage.part?.frame.seq ?? stage.picture.at;
+    if (at === looped && (stage.part?.place ?? Infinity) === place) return;
     move(looped, true, place);
     stage.unasked = true;
   }
@@ -195,8 +199,8 @@ export function addPlayer(stage) {
     first: () => go(0),
     back: lastPhase,
     on: nextPhase,
-    roundBack: () => go(stage.part ? stage.part.frame.seq - 1 : stage.picture.at - 1),
-    roundOn: () => go(stage.part ? stage.part.frame.seq : stage.picture.at + 1),
+    roundBack: () => go(shown() - 1),
+    roundOn: () => go(stage.part && stage.mode !== "looping" ? shown() : shown() + 1),
     last: () => (stage.run.running ? actions.live() : go(stage.picture.last)),
     live() {
       enter("following");
@@ -209,7 +213,7 @@ export function addPlayer(stage) {
       enter("playing");
     },
     loop() {
-      if (stage.mode === "looping") return go(looped), enter("still");
+      if (stage.mode === "looping") return enter("still"), go(looped);
       looped = Math.max(1, shown());
       enter("looping");
     },
@@ -269,7 +273,7 @@ export function addPlayer(stage) {
     clearTimeout(remembering);
     if (stage.mode === "playing" || stage.mode === "led" || wanted !== null) return;
     remembering = setTimeout(() => {
-      const at = stage.mode === "looping" ? looped : shown();
+      const at = shown();
       updateAddress({ step: stage.mode === "following" || !stage.linked() ? null : placeOf(stage.picture.frames[at]) });
     }, 250);
   }

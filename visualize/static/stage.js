@@ -1,4 +1,4 @@
-// The stage: reads a run's transcript (visualize/reduce/ndjson.py) and shows the picture of one instant of it.
+// The stage: reads a run's transcript (visualize/reduce/frames.py) and shows the picture of one instant of it.
 // What anything means was decided in Python. Its parts are added by stage_charts.js and player.js and, in the Lab,
 // by token_text.js and verification.js (run_page.js).
 

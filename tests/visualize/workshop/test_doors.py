@@ -19,7 +19,7 @@ from visualize import workshop as doors
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.live_run import LiveRun
 from visualize.jobs.sse_channel import Channel, find
-from visualize.reduce.ndjson import head, line
+from visualize.reduce.frames import head, line
 from visualize.run_settings import Settings
 
 

@@ -12,7 +12,8 @@ from lab.claims.trial import Stopped, Trial
 from lab.engine.engine import Engine
 from lab.errors import LabError
 from lab.settings import Setting
-from visualize.charts.claim_charts import columns, shells
+from visualize.charts.base import drawn, shells
+from visualize.charts.claim_charts import CHARTS, columns
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.live_run import ProgressJob, Record
 from visualize.states import VERDICTS
@@ -35,7 +36,7 @@ def claim_records() -> list[Record]:
 def setup() -> Record:
     """The script's start: claims, charts without data, and the verdicts' words and signs."""
     verdicts = {key: asdict(state) for key, state in VERDICTS.items()}
-    return {"claims": claim_records(), "shells": shells(), "verdicts": verdicts}
+    return {"claims": claim_records(), "shells": shells(CHARTS), "verdicts": verdicts}
 
 
 def shown(claim: Claim, checked: Checked) -> Record:
@@ -50,8 +51,8 @@ def shown(claim: Claim, checked: Checked) -> Record:
         "took": f"measured here{_seconds(checked.seconds)}" if measured else "calculated",
     }
     if found.chart:
-        drawn, layout = columns(found.chart)
-        record["chart"] = {"shell": found.chart.form, "columns": drawn, "layout": layout}
+        record |= drawn({"chart": columns(found.chart)})
+        record["chart"]["shell"] = found.chart.form
     return record
 
 

@@ -43,15 +43,7 @@ class Comparison(ProgressJob):
         with self.turn():
             engine = self.engine(inputs.pair)
             self.compile(engine, configs.values())
-        steps = compare(
-            engine,
-            prompt,
-            configs,
-            sampling,
-            inputs.repeats,
-            cancelled=self.cancelled,
-            watch=self._watch,
-        )
+        steps = compare(engine, prompt, configs, sampling, inputs.repeats, cancelled=self.cancelled, watch=self._watch)
         runs: dict[str, list[Run]] = {name: [] for name in configs}
         while True:
             with self.turn():

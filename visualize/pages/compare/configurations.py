@@ -128,11 +128,7 @@ class CompareInputs(FORM.values_class("CompareValues")):
         """Raises ConfigError if a number makes no sense."""
         FORM.check(vars(self))
         return SamplingParams(
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            seed=self.seed,
+            max_tokens=self.max_tokens, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed
         )
 
 

@@ -9,7 +9,8 @@ import gradio as gr
 
 from lab.registry import Pair
 from visualize import page_header as header
-from visualize.charts import compare_charts as figures
+from visualize.charts.base import shells
+from visualize.charts.compare_charts import CHARTS
 from visualize.example_prompts import examples
 from visualize.forms import Widgets, answering, component
 from visualize.gradio_events import QUIET, REPEATED, begins, follow, keep_address, ready, stops, warn
@@ -97,7 +98,7 @@ def _controls(form: Form, draft: bool) -> tuple[Widgets, gr.Radio]:
 
 def _setup() -> dict[str, Any]:
     return {
-        "shells": figures.shells(),
+        "shells": shells(CHARTS),
         "vocabulary": as_json(),
         "columns": comparison.COLUMNS,
         "partingColumns": comparison.PARTINGS,

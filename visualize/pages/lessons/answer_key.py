@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -21,26 +21,16 @@ BLANK = "▢"
 
 @dataclass(frozen=True)
 class Answer:
-    """The figures of a lesson's run, and when it ended.
-
-    Attributes:
-        lacks: why they do not give all that is told of the lesson; empty: they do.
-        later: the last run since, if these figures give all and its own do not.
-    """
+    """The figures of a lesson's run, and when it ended. ``lacks``: why they do not give all that is told of the lesson;
+    empty: they do."""
 
     figures: Figures
     at: datetime
     lacks: str = ""
-    later: Answer | None = None
 
     @property
     def when(self) -> str:
         return f"{self.at:%Y-%m-%d, %H:%M}"
-
-    @property
-    def measured(self) -> str:
-        """When, and whether all of it."""
-        return f"{self.when}, but not all of it: {self.lacks}" if self.lacks else f"{self.when}."
 
 
 class Answers:
@@ -55,8 +45,8 @@ class Answers:
         new = Answer(figures, datetime.now(), _lacking(course()[number], figures))
         with self._lock:
             before = self._last.get(number)
-            stays = new.lacks and before and not before.lacks
-            self._last[number] = replace(before, later=new) if stays else new
+            if not (new.lacks and before and not before.lacks):
+                self._last[number] = new
 
     @property
     def last(self) -> Mapping[int, Answer]:
@@ -69,11 +59,7 @@ def lesson_records(answers: Answers) -> list[dict[str, Any]]:
     """All lessons in order, and when each was measured; empty: not yet."""
     last = answers.last
     return [
-        {
-            "number": number,
-            "title": lesson.front.title,
-            "measured": last[number].when if number in last else "",
-        }
+        {"number": number, "title": lesson.front.title, "measured": last[number].when if number in last else ""}
         for number, lesson in course().items()
     ]
 
@@ -83,9 +69,9 @@ def notes_on(lesson: Lesson, answer: Answer | None) -> str:
     is no answer, or one that lacks a figure; then with the reason."""
     if answer is None:
         return _written(lesson, None, f"Not measured yet: numbers will replace {BLANK}.")
-    again = f" Measured again {answer.later.measured}" if answer.later else ""
+    missing = f", but not all of it: {answer.lacks}" if answer.lacks else "."
     figures = None if answer.lacks else answer.figures
-    return _written(lesson, figures, f"Measured on this machine, {answer.measured}{again}")
+    return _written(lesson, figures, f"Measured on this machine, {answer.when}{missing}")
 
 
 def _lacking(lesson: Lesson, figures: Figures) -> str:

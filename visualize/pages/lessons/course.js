@@ -45,7 +45,7 @@ export function mount(element, gradio, setup) {
 
   const runsOf = (lesson) => `${setup.kept}-runs-${lesson}`;
 
-  /** Keep this lesson's recorded runs (visualize/pages/lessons/saved_runs.py), for its charts, in place of earlier ones. */
+  /** Keep this lesson's recorded runs (visualize/pages/lessons/learner.py), for its charts, in place of earlier ones. */
   function saveRuns(runs) {
     store(runsOf(number), null);
     const fits = runs && store(runsOf(number), runs); // empty: more than the server would pack

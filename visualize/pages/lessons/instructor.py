@@ -32,8 +32,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
     def opened() -> list[Any]:
         last = answers.last
         return outputs(
-            {"running": False},
-            {number: notes_on(lesson, last.get(number)) for number, lesson in lessons.items()},
+            {"running": False}, {number: notes_on(lesson, last.get(number)) for number, lesson in lessons.items()}
         )
 
     def measure(request: gr.Request, asked: gr.EventData) -> Iterator[list[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lab.measure.comparison import summarise, typical
@@ -10,28 +10,21 @@ from lab.measure.scaling_fit import StepTimes
 from lab.trace.run import Run
 from lessons.experiments.base import Measured, spoken
 from lessons.experiments.growth_experiments import NAMES
+from lessons.experiments.rules import picture, variation
 from lessons.lesson import AnyView, Lesson
-from visualize.charts import compare_charts as compare_figures
-from visualize.charts import length_charts as length_figures
-from visualize.charts import lesson_charts as lesson_figures
-from visualize.charts import looks
-from visualize.charts import overlap_chart as overlap_figures
-from visualize.charts import theory_charts as theory_figures
-from visualize.pages.lessons import overlap_demo as overlap
+from lessons.template import WRITE
+from visualize.charts import compare_charts, lesson_charts, overlap_chart, theory_charts
+from visualize.charts.base import Drawn, drawn
 from visualize.reduce import compare_report as comparison
 from visualize.reduce import theory_report as prediction
 
 CHARTS = {
-    "speed": compare_figures.bars_figure,
-    "growth": length_figures.growth_figure,
-    "round": theory_figures.round_figure,
-    "tokens": theory_figures.tokens_figure,
-    "speedup": theory_figures.speedup_figure,
-    "positions": theory_figures.positions_figure,
-    "bars": lesson_figures.bars_figure,
-    "distances": lesson_figures.distances_figure,
-    "proposed": overlap_figures.proposed_figure,
-    "written": overlap_figures.written_figure,
+    "speed": compare_charts.bars_figure,
+    **{name: theory_charts.CHARTS[name] for name in ("growth", "round", "tokens", "speedup", "positions")},
+    "bars": lesson_charts.bars_figure,
+    "distances": lesson_charts.distances_figure,
+    "proposed": overlap_chart.proposed_figure,
+    "written": overlap_chart.written_figure,
 }
 """The figure of each view that is a chart; an overlap has two, "proposed" and "written"."""
 TITLES = {
@@ -51,11 +44,6 @@ SPEED = (
     "each repeat, and the median is taken: dividing two bars may give something else."
 )
 """Said about every chart of speeds."""
-
-
-def shells() -> dict[str, dict[str, Any]]:
-    """Every chart's empty figure in both looks, as JSON for the page."""
-    return {name: looks(make) for name, make in CHARTS.items()}
 
 
 class LessonViews(NamedTuple):
@@ -85,17 +73,17 @@ def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> d
         case "bars":
             figures = {kind: found.figures for kind, found in measured.items()}
             values = {name: expression.number(figures) for name, expression in view.bars.items()}
-            return panel | {"title": view.title, "chart": _drawn(lesson_figures.bars_columns(values, view.unit))}
+            return panel | {"title": view.title, "chart": _drawn(lesson_charts.bars_columns(values, view.unit))}
         case "speed":
             named = {spoken(name): some for name, some in runs.items()}
-            chart = _drawn(compare_figures.bars(list(named), summarise(named)))
+            chart = _drawn(compare_charts.bars(list(named), summarise(named)))
             return panel | {"say": f"{view.say} {SPEED}".lstrip(), "chart": chart}
         case "overlap":
-            return panel | {"overlap": overlap.pictures(measured["rules"].figures["words"])}
+            return panel | {"overlap": overlap_pictures(measured["rules"].figures["words"])}
         case "distances":
-            return panel | {"chart": _drawn(lesson_figures.distances_columns(measured["rules"].figures))}
+            return panel | {"chart": _drawn(lesson_charts.distances_columns(measured["rules"].figures))}
         case "growth":
-            return panel | {"chart": _drawn(length_figures.growth_columns(_curves(measured["growth"].figures)))}
+            return panel | {"chart": _drawn(theory_charts.growth_columns(_curves(measured["growth"].figures)))}
     return panel | {"chart": _theory(lesson, runs)[view.view]}
 
 
@@ -117,6 +105,54 @@ def _curves(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, StepTimes]:
     return {name: StepTimes(tuple(figures[own]["lengths"]), tuple(figures[own]["ms"])) for own, name in NAMES.items()}
 
 
-def _drawn(chart: tuple[Any, dict[str, Any]]) -> dict[str, Any]:
-    columns, layout = chart
-    return {"columns": columns, "layout": layout}
+def _drawn(chart: Drawn) -> dict[str, Any]:
+    return drawn({"": chart})[""]
+
+
+# -- p and q: for each rule, and with q moved towards p or away from it, all by calculation ------------
+
+MOVES = [place / 5 for place in range(11)]
+"""Where q may be moved: at 0 it equals p, at 1 it is as in the run, and there are places beyond."""
+SAID = {
+    "residual": "p has {residual} over q, exactly as much as is rejected: drawing from that fills every gap.",
+    "redrawn_from_p": "It draws again from all of p, though words that q proposes too often have had their share.",
+    "without_q": "It does not look at q, and rejects even some of what both have in common.",
+}
+"""What the picture shows for each rule."""
+NOTHING = 5e-4
+"""Distances below this are not worth mentioning."""
+percent = WRITE["percent"]
+
+
+def overlap_pictures(words: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Every picture that can be chosen: ``frames`` by rule and by place of q, each {proposed, written, said}.
+
+    Args:
+        words: "p" and "q" of the run by word, as they were drawn. Every picture has them in falling order of p / q.
+    """
+    frames = {rule: [_overlap_frame(rule, words, to) for to in MOVES] for rule in SAID}
+    apart, tops = [], []
+    for frame in (frame for some in frames.values() for frame in some):
+        apart.append(f"{frame.pop('apart')} apart")
+        tops.append(frame.pop("top"))
+    return {
+        "rules": [lesson_charts.LINES[rule][0] for rule in SAID],
+        "stops": apart[: len(MOVES)],
+        "start": MOVES.index(1),
+        "frames": list(frames.values()),
+        "layout": overlap_chart.layout(len(words["p"]), max(tops)),
+    }
+
+
+def _overlap_frame(rule: str, words: Mapping[str, Sequence[float]], to: float) -> dict[str, Any]:
+    p, q, kept, replaced = seen = picture(rule, words["p"], words["q"], to)
+    written = [a + b for a, b in zip(kept, replaced, strict=True)]
+    accepted, apart, off = sum(kept), variation(p, q), variation(p, written)
+    end = "What comes out is p." if off < NOTHING else f"What comes out is {percent(off)} away from p."
+    said = f"Accepted: {percent(accepted)}, rejected: {percent(max(0.0, 1 - accepted))}."
+    return {
+        **overlap_chart.columns(*seen, residual=rule == "residual"),
+        "said": f"{said} {SAID[rule].format(residual=percent(apart))} {end}",
+        "apart": percent(apart),
+        "top": max(*p, *q, *written),
+    }

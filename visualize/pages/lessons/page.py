@@ -17,6 +17,7 @@ from lessons.lesson import Lesson
 from lessons.marking import checked
 from visualize import page_header as header
 from visualize import stage
+from visualize.charts.base import shells
 from visualize.forms import component
 from visualize.gradio_events import QUIET, REPEATED, begins, nothing, ready, warn
 from visualize.jobs.job_queue import JobQueue, Load
@@ -26,12 +27,10 @@ from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.lessons import lesson_view as sheet
 from visualize.pages.lessons import observation
 from visualize.pages.lessons.answer_key import Answers
-from visualize.pages.lessons.learner import MOST_CHARACTERS, Learner, restored
+from visualize.pages.lessons.learner import MOST_CHARACTERS, MOST_OF_RUNS, Learner, Runs, packed, remembered, restored
 from visualize.pages.lessons.lesson_run import LessonRun
 from visualize.pages.lessons.observation import LessonViews
-from visualize.pages.lessons.saved_runs import MOST_CHARACTERS as MOST_OF_RUNS
-from visualize.pages.lessons.saved_runs import Runs, packed, remembered
-from visualize.reduce.ndjson import recorded
+from visualize.reduce.frames import recorded
 from visualize.states import as_json
 from visualize.text import as_line
 
@@ -73,7 +72,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Run", variant="primary", interactive=False, elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
-            setup = {"shells": observation.shells(), "vocabulary": as_json()}
+            setup = {"shells": shells(observation.CHARTS), "vocabulary": as_json()}
             observed = component("pages/lessons/observe", setup, elem_id="observe")
             player = stage.build(take_away, visible=False)
             explained = gr.Markdown(latex_delimiters=LATEX, elem_id="explain")

@@ -12,6 +12,7 @@ from lab.memory.model_memory import ModelInfo, deployment_notices
 from lab.settings import KV_DTYPES
 from lab.util.messages import counted
 from visualize.charts import memory_charts as memory
+from visualize.charts.base import drawn
 from visualize.charts.memory_charts import size
 from visualize.format_numbers import digits
 from visualize.memory_inputs import WEIGHTS
@@ -20,10 +21,7 @@ from visualize.memory_inputs import WEIGHTS
 def sheet(model: ModelInfo, chosen: Deployment, batch: int) -> dict[str, Any]:
     """Everything that the page shows about a deployment. Texts are plain: the page sets them as text."""
     others = in_every_format(chosen)
-    charts = {
-        name: {"columns": columns, "layout": layout}
-        for name, (columns, layout) in memory.columns(chosen, others).items()
-    }
+    charts = drawn(memory.columns(chosen, others))
     if chosen.cache_bytes < 0:
         _overflow(chosen, charts["split"])
     return {
@@ -72,12 +70,7 @@ def readouts(chosen: Deployment, batch: int) -> list[dict[str, str]]:
     times = f"×{digits(paged / contiguous)}" if contiguous else ""
     rows = [
         ("KV a token", size(token), "", "Keys, values and scales of one token, in all layers."),
-        (
-            "mean sequence",
-            size(lengths.mean * token),
-            f"longest {size(lengths.longest * token)}",
-            "KV of a sequence.",
-        ),
+        ("mean sequence", size(lengths.mean * token), f"longest {size(lengths.longest * token)}", "KV of a sequence."),
         (
             f"batch of {batch:,}",
             size(batch * lengths.mean * token),
@@ -137,11 +130,7 @@ def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
             f"{batch:,} × {size(lengths.mean * token)}",
             size(batch * lengths.mean * token),
         ),
-        (
-            "weights",
-            *weights,
-            size(chosen.weight_bytes),
-        ),
+        ("weights", *weights, size(chosen.weight_bytes)),
         (
             "left for KV",
             "memory × (1 − set aside) − weights",

@@ -10,7 +10,8 @@ import gradio as gr
 from lab.errors import LabError
 from lab.memory.model_memory import ModelInfo, known_models
 from visualize import page_header as header
-from visualize.charts import memory_charts as memory
+from visualize.charts.base import shells
+from visualize.charts.memory_charts import CHARTS
 from visualize.forms import Widgets, component
 from visualize.gradio_events import LATEST, QUIET, keep_address, ready, turned, warn
 from visualize.memory_inputs import FORM, OTHER, MemoryInputs, from_link, to_inputs
@@ -36,7 +37,7 @@ def build(pages: gr.Blocks) -> None:
         with gr.Column(elem_id="controls"):
             controls = _controls()
         with gr.Column(elem_id="view"):
-            setup = {"shells": memory.shells(), "assumed": ASSUMED}
+            setup = {"shells": shells(CHARTS), "assumed": ASSUMED}
             view = component("pages/memory/page", setup, elem_id="sheet")
     found, latest = gr.State({}), gr.State(0)
     values = [controls[name] for name in FORM.names]

@@ -10,18 +10,23 @@ from typing import Any
 
 import gradio as gr
 
+from lab.measure.throughput import arrivals
 from lab.settings import unmet
+from lab.trace.recorder import BatchStep
 from visualize import page_header as header
-from visualize.charts import pool_charts as figures
+from visualize.charts.base import shells
+from visualize.charts.pool_charts import CHARTS
 from visualize.forms import Widgets, answering, component
 from visualize.gradio_events import LATEST, QUIET, begins, keep_address, ready, stops, turned, warn
 from visualize.jobs.job_queue import JobQueue, Load
+from visualize.jobs.live_run import LiveJob
 from visualize.jobs.run_store import MAX_RUN_FILE, RunKind, RunStore
 from visualize.jobs.visitor_sessions import VisitorSessions
 from visualize.pages.pool import pool_file as file
-from visualize.pages.pool.pool_job import BatchRun
-from visualize.pages.pool.pool_metrics import labels
+from visualize.pages.pool.pool_frames import BatchReducer, PreviousPoolRun
+from visualize.pages.pool.pool_metrics import READOUTS
 from visualize.pool_inputs import FORM, PRESETS, PoolInputs, from_link, in_lab, preset_of, to_inputs
+from visualize.reduce.metric_cards import labels
 
 POOL = RunKind(
     name="decode-lab-pool",
@@ -40,6 +45,26 @@ TOKENS = {
 }
 PRIORITIES = "Those with the system prompt have priority."
 ALIKE = "All prompts have the same priority."
+
+
+class BatchRun(LiveJob):
+    """A run of many sequences in a thread of its own; its ``events`` are steps."""
+
+    def __init__(self, queue: JobQueue, load: Load, inputs: PoolInputs, before: PreviousPoolRun | None = None) -> None:
+        self._inputs = inputs
+        super().__init__(queue, load, BatchReducer(inputs.sequences, inputs.asked(), before))
+
+    def _decode(self) -> Iterator[BatchStep]:
+        inputs = self._inputs
+        config, jobs = inputs.config(), inputs.jobs()  # what makes no sense is refused before any model is loaded
+        yield from arrivals(
+            self.engine("matched"),
+            jobs,
+            config,
+            every=inputs.every,
+            max_num_seqs=inputs.max_num_seqs,
+            cancelled=self.cancelled,
+        )
 
 
 def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
@@ -74,7 +99,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
                 halt = gr.Button("Stop", elem_id="stop")
                 reopen = gr.UploadButton("Open", file_types=[".json"], elem_id="open")
         with gr.Column(elem_id="view"):
-            setup = {"shells": figures.shells(), "rolling": [], "readouts": labels()}
+            setup = {"shells": shells(CHARTS, start=True), "rolling": [], "readouts": labels(READOUTS)}
             view = component("pages/pool/page", setup, server_functions=[take_away], elem_id="crowd")
     values, controls = widgets.values, widgets.inputs
     begins(press.click(run, values, view, **QUIET))

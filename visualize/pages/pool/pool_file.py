@@ -14,7 +14,7 @@ from lab.trace.recorder import BatchEvent, BatchStep
 from lab.trace.run import RunFileError
 from visualize.pages.pool.pool_frames import BatchReducer
 from visualize.pool_inputs import FORM
-from visualize.reduce.ndjson import reduced
+from visualize.reduce.frames import reduced
 
 FORMAT, VERSION = "decode-lab-pool", 1
 

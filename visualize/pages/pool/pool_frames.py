@@ -16,16 +16,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from lab.kv_cache.block_pool import Occupancy
 from lab.trace.events import Committed, RunStarted, StepTimed
 from lab.trace.recorder import BatchStep
 from visualize.charts import pool_charts as figures
 from visualize.pages.pool import pool_narration as narrate
-from visualize.pages.pool.pool_metrics import PoolWorkload, PreviousPoolRun, Tally, rows
+from visualize.pages.pool.pool_metrics import READOUTS, PoolWorkload, Tally
 from visualize.reduce.block_map import BlockMap
-from visualize.reduce.frames import Frame, about, news
+from visualize.reduce.frames import Fold, Frame, about
+from visualize.reduce.metric_cards import cards
 from visualize.reduce.sequence_table import Sequences
 from visualize.reduce.settings_text import small
 from visualize.text import visible
@@ -36,8 +37,15 @@ SMOOTH = 8
 """Steps over which tokens a second are averaged."""
 
 
-class BatchReducer:
-    """Turns the steps of one run, fed in order and in chunks of any size, into frames.
+class PreviousPoolRun(NamedTuple):
+    """The run that the current one is compared with: its inputs and its counts."""
+
+    asked: PoolWorkload
+    tally: Tally
+
+
+class BatchReducer(Fold):
+    """Turns the steps of one run into frames.
 
     Args:
         expected: number of sequences that will arrive.
@@ -54,20 +62,18 @@ class BatchReducer:
         *,
         recorded: bool = False,
     ) -> None:
+        super().__init__()
         self._asked, self._before, self._recorded = asked, before, recorded
         self._alike = bool(asked and before) and asked.coming == before.asked.coming
         self._expected = expected
         self._tally = Tally(expected)
         self._sequences = Sequences()
         self._blocks: BlockMap | None = None
-        self._seq = 0
         # Tokens, and the ms at which they were committed. Of the first only the time counts: it starts the interval.
         self._pace: deque[tuple[int, float]] = deque(maxlen=SMOOTH + 1)
         self._top_speed = 0.0
-        self._told: dict[str, dict[str, Any]] = {"captions": {}, "readouts": {}, "layout": {}}
 
     def feed(self, steps: Iterable[BatchStep]) -> list[Frame]:
-        """The frames of these steps."""
         frames = []
         for step in steps:
             if step.entries:
@@ -77,8 +83,7 @@ class BatchReducer:
         return frames
 
     def after(self) -> PreviousPoolRun | None:
-        """The run that the next one is compared with: this run, if it started and its inputs are known."""
-        return PreviousPoolRun(self._asked, self._tally.readings()) if self._seq and self._asked else self._before
+        return PreviousPoolRun(self._asked, self._tally) if self._seq and self._asked else self._before
 
     def _step(self, step: BatchStep) -> Frame:
         head = {} if self._blocks else self._head(step)
@@ -94,33 +99,27 @@ class BatchReducer:
             if isinstance(event, Committed):
                 tokens += [{"owner": owner, "text": visible(event.text)}] if event.text else []
         for owner in self._sequences.changed():
-            self._sequences.holds(owner, self._blocks.held(owner))
+            self._sequences.seen[owner].blocks = self._blocks.held(owner)
         computed = computed or self._states()
         self._tally.step(self._blocks.used(), computed[1])
         made = sum(len(entry.event.token_ids) for entry in step.entries if isinstance(entry.event, Committed))
         sentence, rare = narrate.narrated(step.entries, self._tally.tokens)
         charts, layout = self._drawn(made, computed)
-        return self._frame(
-            {**head, "tokens": tokens, "charts": charts, "say": sentence, "linger": rare}, layout, self._seq
-        )
+        changes = {"tokens": tokens, "charts": charts, "layout": layout, "say": sentence, "linger": rare}
+        return self._shown(self._seq, head | changes)
 
     def _end(self) -> Frame:
         tally = self._tally
         sentence = narrate.over(tally)
         charts = {"pool": self._blocks.patches()}  # clears the marks
         charts |= figures.states(tally.ms / 1000, *self._states())
-        return self._frame({"charts": charts, "say": sentence, "finished": {"reason": "over", "message": ""}}, {}, -1)
+        return self._shown(-1, {"charts": charts, "say": sentence, "finished": {"reason": "over", "message": ""}})
 
-    def _frame(self, changes: dict[str, Any], layout: dict[str, Any], step: int) -> Frame:
-        frame = {"seq": self._seq, "t_ms": round(self._tally.now_ms, 3), "step": step}
-        self._seq += 1
-        changes["charts"] = {name: patches for name, patches in changes["charts"].items() if patches}
-        over = "finished" in changes
-        before = self._before.readings if self._alike else None
-        shown = rows(self._tally.readings(), before, self._tally.notes(), over=over)
-        for part, values in (("captions", self._captions()), ("readouts", shown), ("layout", layout)):
-            changes[part] = news(self._told[part], values)
-        return frame | {name: value for name, value in changes.items() if value}
+    def _shown(self, step: int, changes: dict[str, Any]) -> Frame:
+        before = self._before.tally if self._alike else None
+        changes["readouts"] = cards(READOUTS, self._tally, before, over="finished" in changes)
+        changes["captions"] = self._captions()
+        return self._frame(self._tally.now_ms, step, changes)
 
     def _head(self, step: BatchStep) -> dict[str, Any]:
         run = next(entry.event for entry in step.entries if isinstance(entry.event, RunStarted))

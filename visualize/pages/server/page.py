@@ -15,6 +15,7 @@ from lab.settings import SETTINGS
 from lab.vllm.client import Server
 from visualize import page_header as header
 from visualize.charts import server_charts as figures
+from visualize.charts.base import shells
 from visualize.forms import Widgets, component
 from visualize.gradio_events import QUIET, begins, keep_address, ready, stops, warn
 from visualize.jobs.job_queue import JobQueue
@@ -73,7 +74,7 @@ def build(pages: gr.Blocks, server: Server, queue: JobQueue) -> None:
                 press = gr.Button("Send", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
         with gr.Column(elem_id="view"):
-            setup = {"shells": figures.shells(), "readouts": labels()}
+            setup = {"shells": shells(figures.CHARTS, start=True), "readouts": labels()}
             view = component("pages/server/page", setup, elem_id="sheet")
     begins(press.click(send, controls, view, **QUIET))
     stops(pages, halt.click, prompts)

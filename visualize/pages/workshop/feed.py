@@ -11,7 +11,7 @@ from typing import Any
 from lab.engine.engine import Engine
 from lab.trace.events import Committed, Event
 from lab.trace.recorder import EventListener
-from visualize.charts import workshop_charts as figures
+from visualize.charts import pool_charts as figures
 from visualize.jobs.job_queue import TICK, JobQueue
 from visualize.jobs.sse_channel import Channel
 from visualize.pages.workshop.presenter import Presenter
@@ -36,7 +36,7 @@ class RoomFeed:
         self._queue, self._lead = queue, lead
         self._heard: deque[tuple[str, int, Event]] = deque()
         self._pools = SharedPools()
-        self._points: deque[tuple[int, int, int]] = deque(maxlen=figures.SECONDS + 1)  # running, waiting, tokens
+        self._points: deque[tuple[int, int, int]] = deque(maxlen=figures.ROOM_SECONDS + 1)  # running, waiting, tokens
         self._tokens = 0
         self._second = time.monotonic()
         threading.Thread(target=self._report, name="decode-lab-room", daemon=True).start()
@@ -100,5 +100,5 @@ class RoomFeed:
             "waiting": waiting,
             "done": self._pools.done,
             "speed": self._points[-1][2] if self._points else 0,
-            "charts": figures.drawn(self._points),
+            "charts": figures.room(self._points),
         }

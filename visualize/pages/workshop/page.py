@@ -5,8 +5,8 @@ from __future__ import annotations
 import gradio as gr
 
 from visualize import page_header as header
-from visualize.charts import looks
-from visualize.charts.workshop_charts import CHARTS
+from visualize.charts.base import shells
+from visualize.charts.pool_charts import ROOM_CHARTS
 from visualize.forms import component
 from visualize.gradio_events import QUIET, ready
 
@@ -14,6 +14,6 @@ from visualize.gradio_events import QUIET, ready
 def build(pages: gr.Blocks) -> None:
     """Lay the page out, inside a route of ``pages``. What it shows comes from ``visualize.workshop``."""
     header.build("Room")
-    setup = {"shells": {name: looks(make) for name, make in CHARTS.items()}}
+    setup = {"shells": shells(ROOM_CHARTS)}
     component("pages/workshop/page", setup, elem_id="room")
     ready(pages.load(fn=None, **QUIET))

@@ -8,7 +8,7 @@ import threading
 
 from visualize.jobs.run_store import RunStore
 from visualize.jobs.sse_channel import Channel, find
-from visualize.reduce.ndjson import line
+from visualize.reduce.frames import line
 from visualize.text import as_line
 
 MOST_OPENED = 32_000_000
