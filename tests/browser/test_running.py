@@ -135,22 +135,8 @@ def test_a_repeated_prompt_is_found_in_the_prefix_cache_and_evicted_from_a_small
     lab.prompt.fill("The king's youngest daughter went down to the well, and there she saw")
     lab.until_asked(prompt="The king's youngest daughter went down to the well, and there she saw")
     lab.ran()
-<<<<<<< HEAD
     lab.press("End", "Shift+ArrowLeft")  # its blocks are live once more
-    until(lambda: (now := lab.seen()["squares"])["live"] > 16 - kept and now["cached"] < kept, 10)
-
-
-STOP = """() => new Promise((stopped) => {
-  const began = performance.now();
-  new MutationObserver(() => {
-    if (!document.body.classList.contains("running")) stopped(performance.now() - began);
-  }).observe(document.body, { attributes: true });
-  document.querySelector("#stop").click();
-})"""
-=======
-    lab.press("End", "ArrowLeft")  # its blocks are live once more
     until(lambda: (now := lab.seen()["squares"])["live"] > blocks - kept and now["cached"] < kept, 10)
->>>>>>> main
 
 
 def test_while_a_run_goes_on_none_begins_and_no_file_is_opened_and_stop_gives_the_blocks_back(visit: Visit) -> None:

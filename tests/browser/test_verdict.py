@@ -100,16 +100,6 @@ def test_tokens_squares_and_keys_open_the_recorded_verdict_and_a_link_opens_it_a
     page.wait_for_selector("[data-chart=blocks] .main-svg", state="visible")
     page.wait_for_timeout(200)
     assert_stage_shows(lab, frames, 9)  # including the charts that were covered
-<<<<<<< HEAD
-    lab.tokens("accepted").first.click()
-    page.focus("[data-verdict=close]")
-    lab.press("Home")
-    expect(lab.verdict).to_be_hidden()  # it has not happened yet
-    for step in (1, 2):
-        lab.press("Shift+ArrowRight")  # still a key of the player
-        lab.wait_for_instant(step)
-=======
->>>>>>> main
 
     lab.tokens("recovered").first.click()
     page.wait_for_function("location.search.includes('guess=') && location.search.includes('step=')")

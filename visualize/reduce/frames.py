@@ -137,12 +137,7 @@ class Reducer(Fold):
         self._at = -1
         self._timing, self._recomputed = TimingView(), RecomputedView()
         self._admitted: dict[str, int] = {}
-<<<<<<< HEAD
-        self._axes: dict[str, dict[str, Any]] = {}
-        self._captions: dict[str, str] = {}
-        self._table: dict[str, list[int]] = {"table": []}
-=======
->>>>>>> main
+        self._table: list[int] = []
         self._notice = ""
         self._generated = 0
         self._kept = 0  # tokens in the cache after the last step
@@ -178,24 +173,13 @@ class Reducer(Fold):
     def after(self) -> PreviousRun | None:
         return PreviousRun(self._started, self._meter.metrics()) if self._seq else self._before
 
-<<<<<<< HEAD
-    def _frame(self, event: Event, changes: dict[str, Any]) -> Frame:
-        """A frame of ``changes`` and of what changed in the pool, the layout, the captions and the readouts."""
-        frame = {"seq": self._seq, "t_ms": round(event.t_ms, 3), "step": self._at}
-        self._seq += 1
-        charts = changes.get("charts", {}) | {"pool": self._map.patches()}
-        changes["charts"] = {name: patches for name, patches in charts.items() if patches}
-        changes["layout"] = self._moved(changes.get("layout", {}))
-        captions = changes.get("captions", {}) | {"blocks": self._map.caption()}
-        changes["captions"] = news(self._captions, captions)
-        changes |= news(self._table, {"table": self._held()})
-=======
     def _shown(self, event: Event, changes: dict[str, Any]) -> Frame:
         """A frame of ``changes`` and of what changed in the pool and the readouts."""
->>>>>>> main
         over = isinstance(event, Finished)
         changes["charts"] = changes.get("charts", {}) | {"pool": self._map.patches()}
         changes["captions"] = changes.get("captions", {}) | {"blocks": self._map.caption()}
+        if (held := self._held()) != self._table:
+            self._table = changes["table"] = held
         changes["readouts"] = rows(self._meter.metrics(), self._config, self._before, over=over)
         if self._notice != self._narrator.notice:
             self._notice = changes["notice"] = self._narrator.notice
@@ -203,19 +187,11 @@ class Reducer(Fold):
         self._admitted = {}
         return frame
 
-<<<<<<< HEAD
     def _held(self) -> list[int]:
         """The numbers of the sequence's cache blocks, in the order of its block table; after its end, those it had."""
         tables = self._map.tables.values()
-        return [block for table in tables for _, block in sorted(table.items())] or self._table["table"]
+        return [block for table in tables for _, block in sorted(table.items())] or self._table
 
-    def _moved(self, layout: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """The axes whose range changed."""
-        moved = {chart: news(self._axes.setdefault(chart, {}), paths) for chart, paths in layout.items()}
-        return {chart: paths for chart, paths in moved.items() if paths}
-
-=======
->>>>>>> main
     def _head(self, run: RunStarted) -> dict[str, Any]:
         self._started, self._config = run, run.config
         speculative = run.config["speculative"]

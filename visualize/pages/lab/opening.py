@@ -7,8 +7,7 @@ import functools
 from lab.trace.run import Run, RunFileError
 from visualize.compare_link import against
 from visualize.recorded_results import OPENING
-from visualize.reduce.frames import Reducer
-from visualize.reduce.ndjson import line, lines
+from visualize.reduce.frames import Reducer, line, lines
 from visualize.run_settings import Settings
 
 
