@@ -63,8 +63,9 @@ def test_a_link_with_settings_shows_no_recording_of_others(visit: Visit) -> None
 
 def test_arrow_keys_go_through_every_phase_and_back(visit: Visit) -> None:
     lab = visit().ran(max_tokens=14, seed=3, temperature=0)
-    lab.press("Home")
     lab.leave_controls()
+    lab.press("Home")
+    lab.wait_for_instant(0)
     forth = [lab.page.evaluate(SEEN)]
     while lab.instant < lab.last or lab.page.evaluate(SEEN)["say"] != forth[-1]["say"]:
         lab.press("ArrowRight")

@@ -152,6 +152,9 @@ export function addPlayer(stage) {
     return timeline.end(seq) - timeline.end(seq - 1);
   }
 
+  /** Whether rounds play so slowly that their phases are seen. */
+  const phased = () => shownFor() >= SEEN;
+
   function tick(now) {
     const passed = Math.max(0, now - ticked);
     ticked = now;
@@ -161,8 +164,7 @@ export function addPlayer(stage) {
     clock += passed;
     const { seq, share } = timeline.at(clock, last);
     const frame = stage.picture.frames[seq];
-    const phased = timeline.end(seq) - timeline.end(seq - 1) >= SEEN;
-    const place = share < 1 && phased ? phaseAt(frame, share) : share < 1 ? -1 : Infinity;
+    const place = share < 1 && timeline.end(seq) - timeline.end(seq - 1) >= SEEN ? phaseAt(frame, share) : share < 1 ? -1 : Infinity;
     const moves = place < 0 ? seq - 1 > stage.picture.at : seq !== shown() || place !== (stage.part?.place ?? Infinity);
     if (moves) {
       if (place < 0) move(seq - 1);
@@ -330,5 +332,5 @@ export function addPlayer(stage) {
 
   document.addEventListener("decode-lab-led", beLed);
 
-  Object.assign(stage, { bar, speed, live, moving, rewind, follow, move, enter, go, playOpening, shownFor, leave, drawControls, beLed, report });
+  Object.assign(stage, { bar, speed, live, moving, rewind, follow, move, enter, go, phased, playOpening, shownFor, leave, drawControls, beLed, report });
 }

@@ -22,15 +22,19 @@ export class RoundFilm {
     this.laid = null; // the frame whose cards are there
   }
 
-  /** Show ``picture`` (run_state.js) or, with ``part`` {frame, place}, the next round up to one of its phases. */
-  draw(picture, part) {
+  /** Show ``picture`` (stage.js) or, with ``part`` {frame, place}, the next round up to one of its phases. ``quick``: rounds
+      follow each other too fast for anything to move. */
+  draw(picture, part, quick) {
     const frame = part?.frame ?? picture.frames.slice(0, picture.at + 1).findLast(({ round }) => round);
     if (!frame) return this.#empty();
     const place = part?.place ?? phasesOf(frame).length - 1;
     const seen = reached(frame, place);
     const words = [...picture.head.prompt.map((text) => ({ text, origin: "prompt" })), ...picture.tokens];
     const before = part ? words.length : words.length - picture.frames.slice(frame.seq, picture.at + 1).reduce((sum, { tokens = [] }) => sum + tokens.length, 0);
-    if (this.laid !== frame) this.#lay(frame, words.slice(0, before));
+    if (this.laid !== frame) {
+      this.root.classList.toggle("quick", quick);
+      this.#lay(frame, words.slice(0, before));
+    }
     this.#drawRound(frame, seen);
     this.root.classList.toggle("uncached", !picture.head.config.kv_cache);
     this.#drawLane(frame, frame.table ?? picture.table, picture.head.config, words, before, seen);

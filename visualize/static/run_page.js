@@ -51,7 +51,7 @@ export function mount(element, gradio, setup) {
     $(".use").hidden = stage.opening || picture.own || !stage.server || stage.inLesson(); // one's own settings are on the controls
     drawPlace(picture.head.config.kv_cache);
     const follows = stage.held || stage.atEnd();
-    film.draw(picture, stage.part);
+    film.draw(picture, stage.part, stage.live() || (stage.mode === "playing" && !stage.phased()));
     stage.drawText(picture);
     if (follows) stage.toEnd();
   }
