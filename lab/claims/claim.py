@@ -84,7 +84,7 @@ class Series(NamedTuple):
     kind: Kind = "measured"
 
 
-class Chart(NamedTuple):
+class ClaimChart(NamedTuple):
     """A small picture of the numbers. ``log``: which axes are logarithmic.
 
     ``x``, ``y``: labels of the axes. Bars are horizontal, each with its name at the left.
@@ -101,7 +101,7 @@ class Figures(NamedTuple):
     """The outcome of an experiment: values by key, some with their interval. ``words``: what their labels name."""
 
     values: Mapping[str, float | Interval]
-    chart: Chart | None = None
+    chart: ClaimChart | None = None
     words: Mapping[str, object] = {}
 
 
@@ -109,7 +109,7 @@ class Findings(NamedTuple):
     """The numbers of a claim."""
 
     numbers: tuple[Number, ...]
-    chart: Chart | None = None
+    chart: ClaimChart | None = None
 
     @property
     def values(self) -> dict[str, float]:

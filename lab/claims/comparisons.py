@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from lab.claims.claim import Chart, Figures, Series
+from lab.claims.claim import ClaimChart, Figures, Series
 from lab.claims.trial import Trial, passage
 from lab.config import EngineConfig
 from lab.measure.interval import median_interval, ratios
@@ -85,7 +85,7 @@ def by_length(
         for length in lengths:
             last = steps(runs[under, length][0], "decode")[-1]
             values[f"share_{length}"] = last.kv_used_bytes / last.verify_bytes
-    return Figures(values, Chart("lines", chart["x"], chart["y"], series, chart.get("log", "")))
+    return Figures(values, ClaimChart("lines", chart["x"], chart["y"], series, chart.get("log", "")))
 
 
 class CacheTimes(NamedTuple):
@@ -95,7 +95,7 @@ class CacheTimes(NamedTuple):
     cached: tuple[float, ...]
     uncached: tuple[float, ...]
     ratios: tuple[tuple[float, ...], ...]
-    chart: Chart
+    chart: ClaimChart
 
 
 def cache_times(trial: Trial, *, sizes: Mapping[str, Any], small: Mapping[str, Any], configs: Configs) -> CacheTimes:
@@ -106,7 +106,7 @@ def cache_times(trial: Trial, *, sizes: Mapping[str, Any], small: Mapping[str, A
     medians = [tuple(map(statistics.median, some)) for some in (cached, uncached)]
     gains = tuple(tuple(ratios(*both)) for both in zip(uncached, cached, strict=True))
     series = tuple(Series(name, lengths, some) for name, some in zip((CACHED, UNCACHED), medians, strict=True))[::-1]
-    return CacheTimes(lengths, *medians, gains, Chart("lines", "tokens so far", "ms per token", series, log="xy"))
+    return CacheTimes(lengths, *medians, gains, ClaimChart("lines", "tokens so far", "ms per token", series, log="xy"))
 
 
 # -- over texts ------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def ladder(trial: Trial, *, configs: Configs, tokens: int, claimed: Mapping[str,
         Series("claimed", tuple(claimed), tuple(rate / claimed[first] for rate in claimed.values()), "claimed"),
         Series("measured", tuple(claimed), tuple(measured)),
     )
-    return Figures(values, Chart("bars", "× the first rung", "", series))
+    return Figures(values, ClaimChart("bars", "× the first rung", "", series))
 
 
 # -- over a load -----------------------------------------------------------------------------

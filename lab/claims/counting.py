@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lab.claims.claim import Chart, Figures, Series
+from lab.claims.claim import ClaimChart, Figures, Series
 from lab.claims.comparisons import cache_times
 from lab.claims.trial import Trial
 from lab.config import EngineConfig, KVFormat
@@ -134,7 +134,7 @@ def weight_shares(_: Trial, *, context: int, low: float, high: float) -> Figures
         "ten": ten,
         "twenty": twenty,
     }
-    chart = Chart("bars", f"% of the weights' bytes, {context:,} tokens", "", series)
+    chart = ClaimChart("bars", f"% of the weights' bytes, {context:,} tokens", "", series)
     return Figures(values, chart, {"least": models[least].name, "most": models[most].name})
 
 
@@ -150,7 +150,7 @@ def cache_size(_: Trial, *, model: str, context: int, gigabytes: float) -> Figur
     )
     values = {"claimed": gigabytes, "own": own, "every": every}
     values |= {"sequences": gigabytes / own, "every_sequences": gigabytes / every}
-    return Figures(values | {"weights": 2 * one.parameters / GB}, Chart("bars", "GB", "", series))
+    return Figures(values | {"weights": 2 * one.parameters / GB}, ClaimChart("bars", "GB", "", series))
 
 
 def format_saving(_: Trial, *, kv_dtype: KVFormat, context: int, factor: float) -> Figures:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from lab.claims.claim import Chart, Figures, Series
+from lab.claims.claim import ClaimChart, Figures, Series
 from lab.claims.comparisons import PLAIN, Configs, decode_rate, kinds, text_sweep
 from lab.claims.trial import Trial
 from lab.engine.adaptive_window import best_window
@@ -102,7 +102,7 @@ def acceptance(trial: Trial, *, low: float, high: float) -> Figures:
     of_all = {f"of_all: {kind}": one.tokens.map(lambda tokens: (tokens - 1) / GAMMA) for kind, one in found.items()}
     return Figures(
         {"claimed_low": low, "claimed_high": high, "sizes": target / draft, **rates, **of_all},
-        Chart("bars", f"% accepted, γ {GAMMA}", "", series),
+        ClaimChart("bars", f"% accepted, γ {GAMMA}", "", series),
     )
 
 
@@ -122,7 +122,7 @@ def formula(trial: Trial) -> Figures:
         Series("(1 − aᵞ⁺¹) / (1 − a)", tuple(found), tuple(values[f"theory: {kind}"] for kind in found), "formula"),
         Series("speed-up", tuple(found), tuple(values[f"faster: {kind}"].value for kind in found)),
     )
-    return Figures(values, Chart("bars", f"tokens per pass, and × as fast, γ {GAMMA}", "", series))
+    return Figures(values, ClaimChart("bars", f"tokens per pass, and × as fast, γ {GAMMA}", "", series))
 
 
 def gains(trial: Trial) -> Figures:
@@ -191,7 +191,7 @@ def promised(
     )
     return Figures(
         {**by_kind(found), **(fixed or {}), **needed},
-        Chart("lines", "acceptance", "× as fast at the best γ", series),
+        ClaimChart("lines", "acceptance", "× as fast at the best γ", series),
     )
 
 
@@ -215,7 +215,7 @@ def windows(trial: Trial, *, gammas: Sequence[int], judged_at: int, tokens: int)
         }
         medians = [statistics.median(some) for some in rates.values()]
         series.append(Series(kind, tuple(rates), tuple(rate / medians[0] for rate in medians)))
-    return Figures(values, Chart("lines", "γ", "× as fast as without", tuple(series)))
+    return Figures(values, ClaimChart("lines", "γ", "× as fast as without", tuple(series)))
 
 
 def fastest(rates: Mapping[int, Sequence[float]]) -> Interval:

@@ -1,4 +1,4 @@
-"""Which models the engine decodes, and which of them have Llama's layers, which a step written for those computes."""
+"""The models that the engine decodes, and those with Llama's layers, which a step written for those computes."""
 
 from __future__ import annotations
 

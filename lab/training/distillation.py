@@ -1,4 +1,4 @@
-"""What the draft learns from: the target's distributions, on text that the target has written.
+"""The material that the draft learns from: the target's distributions, on text that the target has written.
 
 A draft continues what the target has written, not what an author has. DistillSpec (Zhou et al., 2310.08461, section 4),
 too, distils on text that a model has written; its on-policy data, however, is the draft's own.

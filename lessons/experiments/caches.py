@@ -1,4 +1,4 @@
-"""What caches cost: ``formats`` in quality, measured, and ``models`` in memory, by arithmetic (``lab.memory``)."""
+"""The costs of caches: ``formats`` in quality, measured, and ``models`` in memory, by arithmetic (``lab.memory``)."""
 
 from __future__ import annotations
 

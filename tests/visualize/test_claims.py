@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from lab.claims import CLAIMS
-from lab.claims.claim import Chart, Checked, Figures, Findings, Number, Series
+from lab.claims.claim import Checked, ClaimChart, Figures, Findings, Number, Series
 from lab.claims.rule import ClaimResult, Rule
 from lab.claims.trial import Trial
 from lab.errors import LabError
@@ -88,37 +88,37 @@ def test_bars_are_measured_values_and_marks_are_formula_and_claim():
     claimed, theory, measured = (
         Series(kind, names, (float(i), float(i + 1)), kind) for i, kind in enumerate(("claimed", "formula", "measured"))
     )
-    bar, diamonds, ticks, none = figures.columns(Chart("bars", "ms", "", (claimed, theory, measured)))[0]
+    bar, diamonds, ticks, none = figures.columns(ClaimChart("bars", "ms", "", (claimed, theory, measured)))[0]
     assert (bar["name"], bar["x"], bar["y"]) == ("measured", [2, 3], ["one", "two"])
     assert (diamonds["name"], ticks["name"]) == ("formula", "claimed")
     assert none["x"] == []
     assert not none["showlegend"]
-    bar, diamonds, *_ = figures.columns(Chart("bars", "ms", "", (theory,)))[0]
+    bar, diamonds, *_ = figures.columns(ClaimChart("bars", "ms", "", (theory,)))[0]
     assert (bar["name"], diamonds["x"]) == ("formula", [])
 
 
 def test_line_charts_have_axes_and_a_limited_number_of_series():
     line = Series("line", tuple(map(float, range(30))), tuple(map(float, range(30))))
-    columns, layout = figures.columns(Chart("lines", "tokens", "ms", (line, replace_kind(line)), log="y"))
+    columns, layout = figures.columns(ClaimChart("lines", "tokens", "ms", (line, replace_kind(line)), log="y"))
     assert columns[0]["mode"] == "lines"
     assert columns[len(figures.LINES)]["name"] == "line"
     assert layout["yaxis.type"] == "log"
     assert "xaxis.type" not in layout
     assert layout["xaxis.title"]["text"] == "tokens"
     with pytest.raises(ValueError, match="5 series for 4 traces"):
-        figures.columns(Chart("lines", "", "", (line,) * 5))
+        figures.columns(ClaimChart("lines", "", "", (line,) * 5))
 
 
 def test_logarithmic_axes_name_their_ticks_in_full():
     """Plotly would write "2" for 20."""
     times = Series("times", (8, 64, 960), (0.7, 4.0, 90.0))
-    layout = figures.columns(Chart("lines", "tokens", "ms", (times,), log="xy"))[1]
+    layout = figures.columns(ClaimChart("lines", "tokens", "ms", (times,), log="xy"))[1]
     assert layout["xaxis.ticktext"] == ["10", "20", "50", "100", "200", "500"]
     assert layout["yaxis.ticktext"] == ["1", "2", "5", "10", "20", "50"]
     for axis in ("xaxis", "yaxis"):
         assert [f"{tick:,g}" for tick in layout[f"{axis}.tickvals"]] == layout[f"{axis}.ticktext"]
     near = Series("near", (30, 40), (3.0, 4.0))
-    assert "xaxis.tickvals" not in figures.columns(Chart("lines", "tokens", "ms", (near,), log="x"))[1]
+    assert "xaxis.tickvals" not in figures.columns(ClaimChart("lines", "tokens", "ms", (near,), log="x"))[1]
 
 
 def replace_kind(series: Series) -> Series:

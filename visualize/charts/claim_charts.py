@@ -10,7 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from lab.claims.claim import Chart, Series
+from lab.claims.claim import ClaimChart, Series
 from visualize.charts.base import Columns, Drawn, blank, legend, look, short
 from visualize.states import OWN
 
@@ -83,7 +83,7 @@ def _frame(dark: bool) -> dict[str, Any]:
 CHARTS = {"lines": lines_figure, "bars": bars_figure}
 
 
-def columns(chart: Chart) -> Drawn:
+def columns(chart: ClaimChart) -> Drawn:
     """The data of every trace of the chart's form, and its axes."""
     drawn = _bars(chart) if chart.form == "bars" else _lines(chart)
     layout: dict[str, Any] = {}
@@ -107,14 +107,14 @@ def _logarithmic(axis: str, values: list[float]) -> dict[str, Any]:
     return found | {f"{axis}axis.tickvals": ticks, f"{axis}axis.ticktext": [f"{tick:,g}" for tick in ticks]}
 
 
-def _lines(chart: Chart) -> Columns:
+def _lines(chart: ClaimChart) -> Columns:
     claimed = [one for one in chart.series if one.kind == "claimed"]
     lines = [one for one in chart.series if one.kind != "claimed"]
     marked = [row | ({"mode": "lines"} if len(row["x"]) > MANY else {}) for row in _filled(lines, len(LINES))]
     return [*marked, *_filled(claimed, CLAIMED)]
 
 
-def _bars(chart: Chart) -> Columns:
+def _bars(chart: ClaimChart) -> Columns:
     measured = [one for one in chart.series if one.kind == "measured"]
     theory = [one for one in chart.series if one.kind == "formula"]
     claimed = [one for one in chart.series if one.kind == "claimed"]

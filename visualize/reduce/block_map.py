@@ -164,7 +164,7 @@ class BlockMap:
         return sum(filled) / (len(filled) * self.block_size) if filled else None
 
     def caption(self) -> str:
-        """How many blocks are in which state."""
+        """The number of blocks in each state."""
         if not self.num_blocks:
             return "no cache, no blocks"
         free, cached, live = self.occupancy()

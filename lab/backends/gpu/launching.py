@@ -1,4 +1,4 @@
-"""How Triton's kernels are launched: on which device, in the interpreter or not, and before the kernel ahead has ended.
+"""Launches of Triton's kernels: on which device, in the interpreter or not, and before the kernel ahead has ended.
 
 Programmatic dependent launch (NVIDIA, CUDA C++ Programming Guide), on GPUs of compute capability 9.0 and later: a
 kernel's first and last microseconds leave a GPU's memory idle, while programs start and look up what to read, and the

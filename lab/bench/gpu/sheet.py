@@ -1,4 +1,4 @@
-"""What the parts share: the device, a clock for what it does, and the results, written to a file as they come."""
+"""Shared by all parts: the device, a clock for what it does, and the results, written to a file as they come."""
 
 from __future__ import annotations
 

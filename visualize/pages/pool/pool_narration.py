@@ -34,7 +34,7 @@ class PoolStep:
         return [(entry.owner, entry.event) for entry in self._entries if isinstance(entry.event, kind)]
 
     def rare(self) -> list[str]:
-        """What stays up for a moment."""
+        """The events that stay up for a moment."""
         return [said for said in (self._failed(), self._fell_back(), self._preempted(), self._evicted()) if said]
 
     def usual(self, tokens: dict[int, int]) -> list[str]:
