@@ -15,12 +15,14 @@ from lab.trace.events import (
     BlockAllocated,
     BlockEvicted,
     BlockFreed,
+    Bonus,
     Committed,
     Event,
     FellBack,
     Judged,
     Preempted,
     Proposed,
+    Recovered,
     RunStarted,
     StepTimed,
 )
@@ -74,6 +76,29 @@ def test_all_frames_together_give_the_whole_run(events: list[Event]) -> None:
     passes = [event for event in events if isinstance(event, StepTimed)]
     for trace, name in enumerate(("draft_ms", "verify_ms")):
         assert shown.columns["timing"][trace]["y"] == pytest.approx([getattr(step, name) for step in passes], abs=1e-3)
+
+
+def test_a_rounds_phases_are_its_events_and_its_slots_those_of_the_cache(events: list[Event]) -> None:
+    config, kept, table = events[0].config, 0, []
+    for frame in Reducer().feed(events):
+        table = frame.get("table", table)
+        if "round" not in frame:
+            continue
+        phases = frame["round"]
+        own = [event for event in events if getattr(event, "step", None) == frame["step"]]
+        proposed, judged = ([event for event in own if isinstance(event, kind)] for kind in (Proposed, Judged))
+        timed = next(event for event in own if isinstance(event, StepTimed))
+        assert [text for text, _ in phases["drafts"]] == [visible(event.text) for event in proposed]
+        assert [verdict["accepted"] for verdict in phases["verdicts"]] == [event.accepted for event in judged]
+        added = next((event for event in own if isinstance(event, Recovered | Bonus)), None)
+        assert (phases["own"] or {}).get("kind") == (added.kind if added else None if proposed else "plain")
+        if config["kv_cache"]:
+            assert phases["kept"] == timed.kv_tokens
+            if proposed:
+                assert phases["written"] == kept + 1 + len(proposed), "the token before the drafts is written with them"
+                assert phases["kept"] <= kept + 1 + sum(event.accepted for event in judged)
+            assert len(table) * config["block_size"] >= phases["kept"] or not config["paged"]
+        kept = phases["kept"]
 
 
 @pytest.mark.parametrize("kind", ["no cache", "plain", "speculative"])
