@@ -21,7 +21,7 @@ RUNS = DOCS / "runs"
 """Written by ``python -m lab.bench gpu``, for the embedded pair."""
 
 OPENING = RUNS / "cpu-draft-1.json"
-"""The run with which the Lab opens, recorded by ``make opening`` for the embedded pair."""
+"""The run with which the Lab opens, written by ``python -m docs.record_opening``, for the embedded pair."""
 
 
 def run_files() -> list[Path]:
