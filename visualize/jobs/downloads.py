@@ -52,7 +52,7 @@ def page(run: Run) -> str:
     return document(
         "Decode Lab: a recorded run",
         about,
-        f"<style>{styles('static/stage', 'export/exported', 'static/contrast')}</style>",
+        f"<style>{styles('static/stage', 'static/film', 'export/exported', 'static/contrast')}</style>",
         f"""{header(about)}
 <main id="stage">{read("static/stage.html")}</main>
 <script type="application/json" id="run-transcript">{recorded(run, "recorded")}</script>
