@@ -209,7 +209,7 @@ def test_the_dtype_is_one_that_every_gpu_in_use_supports(folder, gpus, monkeypat
         chosen.append(how["dtype"])
         raise ConfigError("enough")
 
-    monkeypatch.setattr(load, "load_model", load_model)
+    monkeypatch.setattr(load.loader, "load_model", load_model)
     with pytest.raises(ConfigError, match="enough"):
         load_engine(folder, device_map=device_map)
     assert chosen == [getattr(torch, dtype)]

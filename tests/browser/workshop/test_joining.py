@@ -27,7 +27,7 @@ def test_a_wrong_code_or_key_is_explained_and_does_not_displace_the_right_one(
         (f"#lead={KEY}", "#lead=nonsense", "ready"),  # and the browser keeps a code
     ):
         page.goto(f"{server}/room{right}")
-        page.wait_for_selector(".squares .square")
+        expect(page.locator(".sheet-say")).to_contain_text("Everybody")  # it is let in
         page.goto(f"{server}/room{wrong}")
         expect(page.locator(PROBLEM)).to_contain_text("code" if "join" in wrong else "key")
         page.goto(server)
