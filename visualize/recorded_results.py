@@ -20,7 +20,7 @@ LOGPROBS = KV_ERROR.with_name("logprobs-cpu.json")
 RUNS = DOCS / "runs"
 """Written by ``python -m lab.bench gpu``, for the embedded pair."""
 
-OPENING = RUNS / "cpu-draft-1.json"
+OPENING = DOCS / "opening.json"
 """The run with which the Lab opens, written by ``python -m docs.record_opening``, for the embedded pair."""
 
 

@@ -71,11 +71,11 @@ def test_a_nonsensical_link_is_corrected_and_controls_disabled_by_it_come_back_w
     expect(lab.option("speculative", "draft")).to_be_checked()
     lab.toggle("kv_cache")
     expect(lab.switch("paged")).to_be_checked()
-    lab.page.wait_for_function("location.search === ''")
+    lab.page.wait_for_function("location.search === '?speed=real'")
     lab.page.dblclick("#toggle-paged input", delay=20)  # the last click counts, however late the answers are
     expect(lab.switch("enable_prefix_caching")).to_be_enabled()
     expect(lab.switch("paged")).to_be_checked()
-    lab.page.wait_for_function("location.search === ''")
+    lab.page.wait_for_function("location.search === '?speed=real'")
 
 
 def test_each_drafter_shows_only_its_own_setting_and_a_group_is_one_tab_stop(visit: Visit) -> None:

@@ -92,6 +92,8 @@ def test_a_saved_run_is_reopened_and_a_file_of_another_kind_is_refused(visit: Vi
     frames = frames_of(file, recorded=True)
     page.click(".against")  # the first sequence alone, in the Lab
     page.wait_for_selector("#stage .token:not(.prompt)")
+    lab.leave_controls()
+    lab.press("End")
     lab.finish()
     alone = "".join(lab.written.all_text_contents())
     texts = (token["text"] for frame in frames for token in frame.get("tokens", []) if token["owner"] == 0)

@@ -52,7 +52,7 @@ def test_a_recorded_run_plays(page: Page, site: Path) -> None:
     assert not page.is_visible(".save")
     page.keyboard.press("Home")
     lab.wait_for_instant(0)
-    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
     lab.wait_for_instant(1)
     page.locator(".bar").fill("9")
     lab.wait_for_instant(9)

@@ -47,11 +47,12 @@ export function mount(element, gradio, setup) {
     $(".parts").classList.toggle("alone", picture.head.config.speculative === "off"); // nobody drafts
     drawAgainst(picture.head.config.speculative !== "off");
     $(".opening").hidden = !stage.opening;
-    $(".opening [data-start=compare]").href = stage.run.against;
+    if (stage.opening) $(".opening [data-start=compare]").href = stage.run.against;
+    if (stage.opening) $(".opening [data-start=lesson]").href = "lessons?lesson=1";
     $(".use").hidden = stage.opening || picture.own || !stage.server || stage.inLesson(); // one's own settings are on the controls
     drawPlace(picture.head.config.kv_cache);
     const follows = stage.held || stage.atEnd();
-    film.draw(picture, stage.part, stage.live() || (stage.mode === "playing" && !stage.phased()));
+    film.draw(picture, stage.part, stage.mode === "following" || (stage.mode === "playing" && !stage.phased()));
     stage.drawText(picture);
     if (follows) stage.toEnd();
   }
