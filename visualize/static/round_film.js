@@ -44,7 +44,8 @@ export class RoundFilm {
     this.laid = null;
     this.$(".cards").replaceChildren();
     this.lane.replaceChildren();
-    for (const name of [".context span", ".tally", "h2"]) write(this.$(name), "");
+    for (const name of [".context span", ".tally"]) write(this.$(name), "");
+    write(this.$("h2"), "One round");
   }
 
   #lay(frame, words) {
