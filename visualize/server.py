@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import os
 import signal
@@ -105,7 +106,7 @@ def serve(
             Middleware(PagesMiddleware, names={"/": "Lab"} | {f"/{name.lower()}": name for name in ABOUT}),
             Middleware(SecurityMiddleware, pages=pages, names=names, hosts=hosts, uploads=uploads),
             Middleware(ClientsMiddleware, pages=pages, waiting=waiting, status=status),
-            Middleware(HeartbeatMiddleware, leave=partial(leave, pages), closed=lambda: queue.closed),
+            Middleware(HeartbeatMiddleware, leave=partial(_leave, pages), closed=lambda: queue.closed),
         ]
         _launch(pages, options, middleware, [sse_channel.ROUTE, *assets.ROUTES, *routes], look)
         # Not earlier: Ctrl-C has to end a long wait for a public link.
@@ -125,6 +126,12 @@ def serve(
             time.sleep(0.02)
         pages.close(verbose=False)
         gc.unfreeze()  # otherwise Triton's library complains at exit about what it finds
+
+
+def _leave(pages: gr.Blocks, session: str) -> None:
+    """Notify a session's listeners in a thread: they may wait for a lock, and what the session sent before, which threads
+    answer, comes first."""
+    asyncio.get_running_loop().run_in_executor(None, leave, pages, session)
 
 
 def _launch(
