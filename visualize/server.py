@@ -129,7 +129,7 @@ def serve(
 
 
 def _leave(pages: gr.Blocks, session: str) -> None:
-    """Notify a session's listeners in a thread: they may wait for a lock, and what the session sent before comes first."""
+    """Notify a session's listeners in a thread: they may wait for a lock, and what it sent before comes first."""
     asyncio.get_running_loop().run_in_executor(None, leave, pages, session)
 
 
