@@ -104,7 +104,11 @@ def test_in_a_small_window_everything_can_be_reached(visit: Visit) -> None:
         assert across <= 0  # less by a scrollbar where there is one
         if (wide, high) in ((1024, 768), (1280, 720)):  # projectors
             assert down == 0
-        assert page.evaluate(f"{box}.scrollHeight - {box}.clientHeight") == 0, "clipped content cannot be scrolled to"
+        assert page.evaluate(f"{box}.scrollHeight - {box}.clientHeight") == 0, (
+            "clipped content cannot be scrolled to",
+            wide,
+            high,
+        )
         assert page.evaluate(f"{say}.scrollHeight - {say}.clientHeight") <= 0, (wide, high)
 
     page.set_viewport_size({"width": 320, "height": 640})
