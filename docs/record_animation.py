@@ -1,7 +1,7 @@
 """The README's moving picture, recorded from the running page: ``python -m docs.record_animation``.
 
-Starts the app, makes one run with speculative decoding, then steps through it with the arrow key as a person would, and
-writes a WebP animation of what Chromium showed. Needs ``requirements-test.txt`` and a Chromium.
+Starts the app, makes one run with speculative decoding, then steps through its rounds phase by phase, with the arrow key
+as a person would, and writes a WebP animation of what Chromium showed. Needs ``requirements-test.txt`` and a Chromium.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 WINDOW = {"width": 1360, "height": 860}
 WIDTH = 1000
 """Pixels of the animation; the window is scaled down to it."""
-SETTINGS = {"prompt": "Once upon a time", "max_tokens": 48, "seed": 7, "run": 1}
+SETTINGS = {"prompt": "Once upon a time", "max_tokens": 48, "seed": 7, "run": 1, "speed": "real"}
 START_SECONDS = 120
 
 
@@ -43,7 +43,7 @@ def wait_for(url: str) -> None:
 
 
 def frames(url: str, count: int) -> list[Image.Image]:
-    """Pictures of the page at ``count`` steps after the start of a run."""
+    """Pictures of the page at ``count`` phases after the prefill of a run."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=ensure_chromium.find(), args=["--no-sandbox"])
         page = browser.new_page(viewport=WINDOW, color_scheme="light")
@@ -53,6 +53,7 @@ def frames(url: str, count: int) -> list[Image.Image]:
         page.wait_for_timeout(1_000)
         page.evaluate("document.activeElement?.blur()")
         page.keyboard.press("Home")
+        page.keyboard.press("Shift+ArrowRight")
         pictures = []
         for _ in range(count):
             page.keyboard.press("ArrowRight")
@@ -66,8 +67,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Record and write the animation."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=ROOT / "docs/running.webp")
-    parser.add_argument("--frames", type=int, default=14)
-    parser.add_argument("--milliseconds", type=int, default=700, help="how long each frame is shown")
+    parser.add_argument("--frames", type=int, default=34)
+    parser.add_argument("--milliseconds", type=int, default=450, help="how long each frame is shown")
     options = parser.parse_args(arguments)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
