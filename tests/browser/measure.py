@@ -118,8 +118,8 @@ def live(watch: Watch) -> dict[str, float]:
 
 
 def player(watch: Watch) -> dict[str, float]:
-    """Instants shown per second while a finished run plays, plain and speculative: in real time, in which it may be over
-    after a few, and at five rounds per second."""
+    """Instants shown per second while a finished run plays, plain and speculative: in real time, in which it may be
+    over after a few, and at five rounds per second."""
     figures = {}
     for speculation in ("off", "draft"):
         lab, _ = watch.open(max_tokens=TOKENS, speculative=speculation)
@@ -212,7 +212,7 @@ GOALS = {
     "heap_growth_mb": "none",
     "live_frames_per_second": "at least 10",
     "first_token_late_ms": "at most 300",
-    **{f"player_{name}frames_per_second_{way}": "at least 30" for name in ("", "slowed_") for way in ("off", "draft")},
+    **{f"player_{name}frames_per_second_{way}": "at least 30" for name in ("",) for way in ("off", "draft")},
     "slow_down": "at most 0.05",
 }
 
