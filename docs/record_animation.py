@@ -1,7 +1,8 @@
 """The README's moving picture, recorded from the running page: ``python -m docs.record_animation``.
 
 Starts the app, makes one run with speculative decoding, then steps through its rounds phase by phase with the arrow
-key as a person would, and writes a WebP animation of what Chromium showed. Needs ``requirements-test.txt`` and a Chromium.
+key, as a person would, and writes a WebP animation of what Chromium showed. Needs ``requirements-test.txt`` and a
+Chromium.
 """
 
 from __future__ import annotations
