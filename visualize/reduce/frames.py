@@ -178,7 +178,7 @@ class Reducer(Fold):
         over = isinstance(event, Finished)
         changes["charts"] = changes.get("charts", {}) | {"pool": self._map.patches()}
         changes["captions"] = changes.get("captions", {}) | {"blocks": self._map.caption()}
-        if (held := self._held()) != self._table:
+        if not over and (held := self._held()) != self._table:  # at the end, those it had stay
             self._table = changes["table"] = held
         changes["readouts"] = rows(self._meter.metrics(), self._config, self._before, over=over)
         if self._notice != self._narrator.notice:
@@ -188,9 +188,8 @@ class Reducer(Fold):
         return frame
 
     def _held(self) -> list[int]:
-        """The numbers of the sequence's cache blocks, in the order of its block table; after its end, those it had."""
-        tables = self._map.tables.values()
-        return [block for table in tables for _, block in sorted(table.items())] or self._table
+        """The numbers of the sequence's cache blocks, in the order of its block table."""
+        return [block for table in self._map.tables.values() for _, block in sorted(table.items())]
 
     def _head(self, run: RunStarted) -> dict[str, Any]:
         self._started, self._config = run, run.config
