@@ -6,10 +6,12 @@ import json
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +20,7 @@ from lab import Engine, EngineConfig, LabError, SamplingParams, UnsupportedModel
 from lab.bench import __main__ as command
 from lab.bench import ladder, llama, step_times, vllm_bench, window_sweep
 from lab.bench.ladder import format_rows, ladder_configs, time_rows
-from lab.bench.vllm_bench import accepted_by_round, format_vllm, run_vllm
+from lab.bench.vllm_bench import accepted_by_round, format_vllm
 from lab.engine.engine import Request
 from lab.measure.workload import PROMPTS
 from lab.trace.events import Committed, Distributions, Event, FellBack, Finished, RunStarted, StepTimed
@@ -331,6 +333,12 @@ class Standin:
 
 
 @pytest.mark.slow
+def run_vllm(*given: Any) -> Any:
+    """Run it in a thread: a browser of other tests may have an event loop in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(vllm_bench.run_vllm, *given).result()
+
+
 def test_rounds_of_vllm_are_compared_and_a_server_without_any_is_refused(monkeypatch) -> None:
     """The stand-in drafts whole windows to the end, as vLLM does: its last round has more draft tokens."""
     monkeypatch.setattr(vllm_bench, "PROMPTS", prompts := PROMPTS[:2])

@@ -98,6 +98,8 @@ def test_a_participant_stays_in_after_leaving_in_another_tab_and_out_although_an
         lab.page.route("**/workshop/join", lambda route: held.append(route), times=1)
         acts(lab.page, act)
         acts(lab.page, "out")
+        while not held:
+            lab.page.wait_for_timeout(20)
         answered(lab.page, held.pop())
         state(lab.page, "out")
         assert lab.page.evaluate("localStorage.getItem('decode-lab-code')") is None

@@ -19,6 +19,7 @@ from visualize import workshop as doors
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.live_run import LiveRun
 from visualize.jobs.sse_channel import Channel, find
+from visualize.pages.workshop import presenter
 from visualize.reduce.frames import head, line
 from visualize.run_settings import Settings
 
@@ -163,7 +164,7 @@ def test_of_several_presenters_the_last_to_take_over_leads(room: Room) -> None:
     assert room.ask("lead", key=KEY, run=None, who="ann", rest=True)[1] == {"followers": 0, "leader": "ben"}
 
 
-def test_followers_are_told_that_the_page_that_leads_has_closed(room: Room) -> None:
+def test_followers_are_told_that_the_page_that_leads_has_closed(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Channel()
     sound = {"key": KEY, "run": run.id, "at": 1, "who": "ann", "session": "ann's", "query": "?num_speculative_tokens=3"}
     room.ask("lead", **sound)
@@ -174,6 +175,9 @@ def test_followers_are_told_that_the_page_that_leads_has_closed(room: Room) -> N
     assert room.shown() == {"run": run.id, "at": 1, "guess": None, "left": True}, "what was shown stays"
     assert room.ask("join", code=room.workshop.access.code)[1]["query"] == "?num_speculative_tokens=3"
     assert room.ask("presenter", key=KEY, page="https://lab.example/")[1]["leader"] is None
+    room.ask("lead", **sound | {"at": 2})  # it was under way when the page was closed
+    assert room.shown()["left"]
+    monkeypatch.setattr(presenter, "LATE_S", 0)
     room.ask("lead", **sound | {"at": 2})  # its connection was only lost
     assert room.shown() == {"run": run.id, "at": 2, "guess": None}
     room.ask("lead", **sound | {"run": None, "rest": True})

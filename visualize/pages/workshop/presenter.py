@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+import time
 
 from visualize.jobs.run_store import RunStore
 from visualize.jobs.sse_channel import Channel, find
@@ -16,6 +17,10 @@ MOST_OPENED = 32_000_000
 PORTION = 64 * 1024
 """Characters of such a run in a message, and the rest of its last frame. Over a slow line each that arrives is a sign
 of life, and a page that lost its connection goes on after it."""
+
+
+LATE_S = 2.0
+"""Seconds for which nothing of a page that led and was closed is heard: it may have been under way."""
 
 
 class Presenter:
@@ -40,6 +45,7 @@ class Presenter:
         self.leader: str | None = None
         self._lock = threading.Lock()
         self._session: str | None = None  # the leader's
+        self._left: tuple[str | None, float] = None, 0.0  # the leader who left last, and when
         self._shown: Channel | None = None  # kept alive as long as somebody may want to read it
         self._opened: dict[str | None, tuple[Channel, int]] = {}  # by visitor, the last run from a file, and its length
         self.rest()
@@ -63,6 +69,9 @@ class Presenter:
     def leads(self, page: str, session: str | None, *, take: bool) -> bool:
         """True if this presenter's page leads. It does if no page led so far, or if it is to ``take`` over.
         ``session``: the page's visitor."""
+        left, when = self._left
+        if session and session == left and not take and time.monotonic() < when + LATE_S:
+            return False  # sent before the page was closed, and answered after
         if take or self.leader is None:
             self.leader, self._session = page, session
         return self.leader == page
@@ -104,6 +113,7 @@ class Presenter:
         with self._lock:
             self._opened.pop(visitor, None)
         if visitor is not None and visitor == self._session:
+            self._left = visitor, time.monotonic()
             self.leader = self._session = None
             self.channel.put(as_line(self._message | {"left": True}))
 
