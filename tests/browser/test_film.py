@@ -33,6 +33,10 @@ def test_the_lab_opens_on_a_recording_that_plays_until_something_is_run(visit: V
     page = lab.page
     page.wait_for_selector(".opening .badge")
     assert page.inner_text(".opening .badge").startswith("Recording")
+    cut = page.eval_on_selector(
+        ".opening", "one => [one.scrollHeight - one.clientHeight, one.scrollWidth - one.clientWidth]"
+    )
+    assert max(cut) <= 0, "nothing of it is cut off"
     page.wait_for_selector(".card.accepted")
     first = lab.instant
     page.wait_for_function("first => document.querySelector('.stage').dataset.seq > first", arg=first, polling=POLL)
@@ -118,18 +122,22 @@ def split(seen: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 def test_a_speed_is_in_rounds_per_second_on_every_device(visit: Visit) -> None:
     lab = visit().open()
-    drafted = {"drafts": [["a", 0.5]] * 4, "verdicts": [{"accepted": True}] * 4, "own": {"kind": "bonus"}}
+    drafted = {"drafts": [{"text": "a", "q": 0.5}] * 4, "verdicts": [{"accepted": True}] * 4, "own": {"kind": "bonus"}}
     frames = [{"seq": seq, "step": seq, "t_ms": seq, "round": drafted | {"written": 9, "kept": 9}} for seq in range(40)]
-    ends = lab.page.evaluate(
-        """async ([folder, frames]) => {
-          const { Timeline } = await import(new URL(`${folder}/static/pace.js`, document.baseURI));
-          const slower = frames.map((frame) => ({ ...frame, t_ms: 500 * frame.t_ms }));
-          const ends = (pace) => [frames, slower].map((run) => new Timeline(run, pace, true).end(39));
-          const paces = ["auto", "explain", "slow", "fast", "fit", "real"];
-          return Object.fromEntries(paces.map((pace) => [pace, ends(pace)]));
-        }""",
-        [module_folder(), frames],
-    )
+
+    def timed(frames: list[dict[str, Any]]) -> dict[str, list[float]]:
+        return lab.page.evaluate(
+            """async ([folder, frames]) => {
+              const { Timeline } = await import(new URL(`${folder}/static/pace.js`, document.baseURI));
+              const slower = frames.map((frame) => ({ ...frame, t_ms: 500 * frame.t_ms }));
+              const ends = (pace) => [frames, slower].map((run) => new Timeline(run, pace, true).end(39));
+              const paces = ["auto", "explain", "slow", "fast", "fit", "real"];
+              return Object.fromEntries(paces.map((pace) => [pace, ends(pace)]));
+            }""",
+            [module_folder(), frames],
+        )
+
+    ends = timed(frames)
     assert ends.pop("real") == [39, 39 * 500]
     assert all(quick == slow for quick, slow in ends.values())
     assert ends["slow"][0] == 40_000
@@ -137,3 +145,7 @@ def test_a_speed_is_in_rounds_per_second_on_every_device(visit: Visit) -> None:
     assert ends["fit"][0] == 20_000
     assert 3_000 < ends["explain"][0] / 40 < 4_000, "0.3 rounds per second"
     assert ends["auto"][0] < 20_000
+
+    for frame in frames:  # without draft tokens, as with speculation off
+        frame["round"] |= {"drafts": [], "verdicts": [], "own": {"kind": "plain"}}
+    assert timed(frames)["auto"][0] < 20_000

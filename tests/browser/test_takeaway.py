@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from html import escape
 from pathlib import Path
 
-import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from lab import EngineConfig, Run
 from lab.trace.events import Admitted, BlockAllocated, BlockFreed, Event, Preempted, StepTimed
-from tests.browser.conftest import PATIENCE_MS
 from tests.browser.pages import HOSTILE, LONG, Lab, notices
 from tests.browser.test_verdict import OPENED
 from tests.visualize.conftest import script
@@ -25,28 +23,6 @@ from visualize.reduce.frames import Reducer
 
 Visit = Callable[..., Lab]
 SEEN = ("text", "tokens", "numbers", "rounds", "blocks", "timing", "say")
-
-
-@pytest.fixture(scope="module")
-def offline(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
-    """A browser without a network. A page of it stays open to keep its process, and thus the scripts of saved pages."""
-    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 720})
-    context.set_default_timeout(PATIENCE_MS)
-    empty = tmp_path_factory.mktemp("keeper") / "empty.html"
-    empty.write_text("<!doctype html>")
-    context.new_page().goto(empty.as_uri())
-    yield context
-    context.close()
-
-
-@pytest.fixture
-def alone(offline: BrowserContext) -> Iterator[Page]:
-    """A page without a network, which may log no error."""
-    page, complaints = offline.new_page(), []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    yield page
-    page.close()
-    assert complaints == []
 
 
 def test_a_run_is_saved_reopened_made_again_and_a_bad_file_changes_nothing(

@@ -88,7 +88,7 @@ def test_a_rounds_phases_are_its_events_and_its_slots_those_of_the_cache(events:
         own = [event for event in events if getattr(event, "step", None) == frame["step"]]
         proposed, judged = ([event for event in own if isinstance(event, kind)] for kind in (Proposed, Judged))
         timed = next(event for event in own if isinstance(event, StepTimed))
-        assert [text for text, _ in phases["drafts"]] == [visible(event.text) for event in proposed]
+        assert [draft["text"] for draft in phases["drafts"]] == [visible(event.text) for event in proposed]
         assert [verdict["accepted"] for verdict in phases["verdicts"]] == [event.accepted for event in judged]
         added = next((event for event in own if isinstance(event, Recovered | Bonus)), None)
         assert (phases["own"] or {}).get("kind") == (added.kind if added else None if proposed else "plain")

@@ -43,10 +43,10 @@ def test_the_page_opens_with_an_answer() -> None:
     first = answer()
     assert first["notice"] == ""
     shown = {row["label"]: row["value"] for row in first["readouts"]}
-    assert shown["KV a token"] == "128 KiB"
+    assert shown["KV per token"] == "128 KiB"
     assert next(row["small"] for row in first["readouts"] if row["label"] == "mean sequence") == "longest 512 MiB"
     assert shown["weights"] == "15 GiB"
-    assert int(shown["fit paged"].replace(",", "")) > int(shown["fit contiguous"]) > 0
+    assert int(shown["paged"].replace(",", "")) > int(shown["contiguous"]) > 0
 
 
 def test_every_choice_has_an_answer() -> None:
@@ -187,9 +187,9 @@ def test_formula_and_readouts_show_the_same_numbers() -> None:
     assert "numbers in BF16 +" in formula(MemoryInputs().deployment(LLAMA), 32)[0]["words"]
     assert rows["token"]["numbers"] == "32 × 8 × 2 × 72"
     assert math.prod(map(int, rows["token"]["numbers"].split(" × "))) == chosen.token_bytes
-    assert rows["token"]["result"] == f"{chosen.token_bytes:,} B = {shown['KV a token']}"
+    assert rows["token"]["result"] == f"{chosen.token_bytes:,} B = {shown['KV per token']}"
     pairs = {"batch": "batch of 32", "weights": "weights", "left for KV": "left for KV"}
-    pairs |= {"contiguous": "fit contiguous", "paged": "fit paged", "sequence": "mean sequence"}
+    pairs |= {"contiguous": "contiguous", "paged": "paged", "sequence": "mean sequence"}
     for row, readout in pairs.items():
         assert rows[row]["result"] == shown[readout]
     assert rows["batch"]["numbers"] == f"32 × {shown['mean sequence']}"

@@ -18,7 +18,7 @@ from visualize.format_numbers import digits
 from visualize.states import OWN
 
 DASHES = {"auto": "solid", "int8": "dash", "int4": "dot"}
-PARTS = {"weights": "weights", "set_aside": "set aside", "tokens": "tokens", "vain": "wasted", "unused": "left over"}
+PARTS = {"weights": "weights", "set_aside": "reserved", "tokens": "tokens", "vain": "wasted", "unused": "unused"}
 """``MemorySplit`` in words, in the order in which the parts are stacked."""
 UNITS = {"PiB": 2**50, "GiB": GiB, "MiB": 2**20, "KiB": 2**10, "B": 1}
 """No TiB: a device's memory is given in GiB, of which it may have a thousand and more."""

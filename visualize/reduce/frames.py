@@ -10,7 +10,7 @@ that opens late can catch up. A frame is a JSON-able dict:
                            the settings in words (``described``), and whether the run is ``recorded``: read from a
                            file, so perhaps another machine's
     tokens                 [{text, origin, p, q?, u?, rejected?, note?}], to append
-    round                  a step's events: {drafts: [[text, q?]], verdicts: [{accepted, p, q?, u?, chance?}],
+    round                  a step's events: {drafts: [{text, q?}], verdicts: [{accepted, p, q?, u?, chance?}],
                            own: {kind, text, p} or null, written: tokens whose slots were written, kept: those left}
     table                  the sequence's cache blocks in order, if they changed
     columns                first frame only: {"pool": the rows of all blocks}, see ``block_map.BlockMap``
@@ -341,7 +341,7 @@ class Step:
         else:
             chosen = None
         return {
-            "drafts": [[visible(draft.text), significant(draft.q)] for draft in self.proposals],
+            "drafts": [{"text": visible(draft.text)} | _numbers(draft, *known) for draft in self.proposals],
             "verdicts": [{"accepted": verdict.accepted} | _numbers(verdict, *known) for verdict in verdicts],
             "own": chosen,
             "written": written,

@@ -6,7 +6,7 @@ import { explained } from "./round_phases.js";
 const PER_SECOND = { slow: 1, fast: 5 };
 const EXPLAINED = 2; // rounds that "auto" explains before it gets faster
 const FASTER = 0.8; // of the time of the round before
-const LEAST = 60; // milliseconds of a round, at the fastest
+const LEAST = 16; // milliseconds of a round, at the fastest: one picture
 const FIT = 20_000; // milliseconds that a run takes which is to fit
 const NOTE = 900; // milliseconds for a frame that is no step, as a preemption
 
@@ -15,7 +15,7 @@ export class Timeline {
   constructor(frames, pace, over) {
     Object.assign(this, { frames, pace, over });
     this.ends = []; // of frames, in milliseconds of the film
-    this.rounds = 0; // with draft tokens, so far
+    this.steps = 0; // after the prefill, so far
   }
 
   /** When a frame has been shown whole. */
@@ -43,8 +43,7 @@ export class Timeline {
     if (pace in PER_SECOND) return 1000 / PER_SECOND[pace];
     if (pace === "fit") return 1000 / PER_SECOND.fast; // its length is not known yet
     if (pace === "explain") return explained(frame) || 1000;
-    const drafted = frame.round ? frame.round.drafts.length > 0 : true;
-    const place = drafted ? this.rounds++ : 0; // a prefill does not count
+    const place = frame.step ? this.steps++ : 0;
     if (place < EXPLAINED) return explained(frame) || 1000;
     return Math.max(LEAST, 1000 * FASTER ** (place - EXPLAINED));
   }

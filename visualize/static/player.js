@@ -79,7 +79,7 @@ export function addPlayer(stage) {
     $(".stage").dataset.at = stage.picture.at; // data-seq follows when it is drawn
     stage.moved();
     const end = stage.picture.frame?.finished;
-    if (stage.part) stage.words = [[sentenceOf(frame.round, reached(frame, place)), false, stage.sayNow]];
+    if (stage.part) stage.words = [[sentenceOf(frame, reached(frame, place)), false, stage.sayNow]];
     else if (byHand || stage.picture.at < from || end) {
       if (stage.picture.at !== from || byHand) stage.words = [[end ? atTheEnd() : stage.picture.say, end?.reason === "error", stage.sayNow]];
     } else {
@@ -160,6 +160,7 @@ export function addPlayer(stage) {
     ticked = now;
     ticking = requestAnimationFrame(tick);
     if (stage.mode === "looping") return loop(passed);
+    if (timeline.over === stage.run.running) restart(); // the run's end is known now, which "fit" goes by
     const { last } = stage.picture;
     clock += passed;
     const { seq, share } = timeline.at(clock, last);

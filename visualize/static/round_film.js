@@ -2,8 +2,9 @@
 // the cache's slots meanwhile. All of it is in the frames (visualize/reduce/frames.py): ``round`` and ``table``.
 
 import { make, within, write } from "./dom.js";
-import { STAGES, phasesOf, reached } from "./round_phases.js";
-import { digits, quoted, tallyOf } from "./round_words.js";
+import { phasesOf, reached, stagesOf } from "./round_phases.js";
+import { quoted, tallyOf } from "./round_words.js";
+import { number } from "./token_text.js";
 
 const CONTEXT = 80; // characters of the text that are shown before the round
 const BLOCK = 262; // pixels of a cache block in the lane
@@ -15,7 +16,6 @@ export class RoundFilm {
     this.root = root;
     this.states = states;
     this.$ = within(root);
-    this.$(".stages").replaceChildren(...STAGES.map(([name]) => make("li", "", name)));
     this.lane = this.$(".kv-lane");
     this.lane.addEventListener("pointerover", ({ target }) => pointed(target.dataset.position ? Number(target.dataset.position) : null));
     this.lane.addEventListener("pointerleave", () => pointed(null));
@@ -44,6 +44,7 @@ export class RoundFilm {
     this.laid = null;
     this.$(".cards").replaceChildren();
     this.lane.replaceChildren();
+    this.$(".stages").replaceChildren();
     for (const name of [".context span", ".tally"]) write(this.$(name), "");
     write(this.$("h2"), "One round");
   }
@@ -52,9 +53,10 @@ export class RoundFilm {
     const { round, step } = frame;
     const { drafts, verdicts, own } = round;
     this.laid = frame;
-    write(this.$("h2"), step ? `Round ${step}` : "Prefill");
+    write(this.$("h2"), step ? `${drafts.length ? "Round" : "Step"} ${step}` : "Prefill");
+    this.$(".stages").replaceChildren(...stagesOf(frame).map(([name]) => make("li", "", name)));
     write(this.$(".context span"), words.map(({ text }) => text).join("").slice(-CONTEXT));
-    this.cards = drafts.map(([text, q], i) => this.#card(text, q, verdicts[i]?.p));
+    this.cards = drafts.map(({ text, q }, i) => this.#card(text, q, verdicts[i]?.p));
     this.own = own ? this.#card(own.text, undefined, own.p) : null;
     if (own) {
       this.own.className = `card own ${own.kind}`;
@@ -71,7 +73,7 @@ export class RoundFilm {
     word.translate = false;
     card.append(word, make("span", "glyph"));
     for (const [name, value] of [["q", q], ["p", p]]) {
-      const bar = make("span", `bar-of ${name}`, value === undefined ? "" : `${name} ${digits(value)}`);
+      const bar = make("span", `bar-of ${name}`, value === undefined ? "" : `${name} ${number(value)}`);
       bar.style.setProperty("--share", value ?? 0);
       bar.classList.toggle("unknown", value === undefined);
       card.append(bar);
@@ -79,10 +81,11 @@ export class RoundFilm {
     return card;
   }
 
-  #drawRound({ round }, seen) {
-    const { drafts, verdicts } = round;
+  #drawRound(frame, seen) {
+    const { drafts, verdicts } = frame.round;
+    const stages = stagesOf(frame);
     const stopped = verdicts.findIndex(({ accepted }) => !accepted);
-    for (const [i, stage] of [...this.$(".stages").children].entries()) stage.classList.toggle("now", STAGES[i][1].includes(seen.now));
+    for (const [i, stage] of [...this.$(".stages").children].entries()) stage.classList.toggle("now", stages[i][1].includes(seen.now));
     this.cards.forEach((card, i) => {
       const verdict = i < seen.verdicts ? verdicts[i] : null;
       const discarded = !verdict && stopped >= 0 && seen.verdicts > stopped;
@@ -93,7 +96,7 @@ export class RoundFilm {
     });
     this.$(".cards").classList.toggle("sweeps", seen.now === "verify" && drafts.length > 0);
     this.own?.classList.toggle("to-come", !seen.own);
-    write(this.$(".tally"), seen.over ? tallyOf(round) : "");
+    write(this.$(".tally"), seen.over ? tallyOf(frame) : "");
   }
 
   /** The last blocks of the sequence's table that there is room for, each with its slots. */
@@ -103,7 +106,7 @@ export class RoundFilm {
     const shown = table.slice(first);
     while (this.lane.children.length > shown.length) this.lane.lastChild.remove();
     while (this.lane.children.length < shown.length) this.lane.append(block(size));
-    write(this.$(".earlier"), first ? `${first} more before` : "");
+    write(this.$(".earlier"), first ? `+${first} before` : "");
     [...this.lane.children].forEach((node, i) => {
       const start = (first + i) * size;
       write(node.firstChild, `Block ${shown[i]}: tokens ${start}–${start + size - 1}`);
@@ -132,7 +135,7 @@ function slotOf(position, { drafts, verdicts, written, kept }, words, before, se
   if (position < before - 1 || (position < before && seen.read)) return position < kept ? settled(words[position].origin) : ["empty", ""];
   const draft = position - before;
   if (!seen.read || position >= written || draft < 0) return ["empty", ""];
-  const name = `Draft token ${draft + 1}: ${quoted(drafts[draft]?.[0] ?? "")}`;
+  const name = `Draft token ${draft + 1}: ${quoted(drafts[draft]?.text ?? "")}`;
   if (position >= kept && seen.rolledBack) return seen.over ? ["empty", ""] : ["drained", name];
   if (draft < seen.verdicts) return [verdicts[draft].accepted ? "accepted" : "rejected", name];
   return ["written", name];

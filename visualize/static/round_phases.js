@@ -3,13 +3,19 @@
 
 const MS = { draft: 250, forward: 400, verify: 400, verdict: 300, own: 350, rollback: 300, tally: 150 };
 
-/** The stages of a round, as the strip lists them, and the phases that belong to each. */
-export const STAGES = [
+/** The stages of a round, as the strip lists them, and the phases that belong to each; and those of a step without draft
+    tokens. */
+const ROUND = [
   ["Draft", ["draft"]],
-  ["Verify", ["verify", "forward"]],
+  ["Verify", ["verify"]],
   ["Accept or reject", ["verdict"]],
   ["Commit", ["own", "rollback", "tally"]],
 ];
+const STEP = [
+  ["Forward pass", ["forward"]],
+  ["Commit", ["own", "rollback", "tally"]],
+];
+export const stagesOf = ({ round }) => (round.drafts.length ? ROUND : STEP);
 
 /** The phases of a frame: [{name, count, ms}]. ``count``: how many draft tokens, or verdicts, are seen in it. A frame
     without a round (a start, an admission, an end) has none. */

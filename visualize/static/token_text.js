@@ -11,7 +11,7 @@ const LEFTWARD = /[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=
 const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u;
 
 /** They come rounded: a verdict's to as many digits as show what was decided (lab/trace/verdict_rounding.py). */
-const number = (value) => (value === undefined ? "" : value >= 0.001 || value === 0 ? String(value) : value.toExponential());
+export const number = (value) => (value === undefined ? "" : value >= 0.001 || value === 0 ? String(value) : value.toExponential());
 
 /** Show the text: every token with how it came to be, and what was rejected for it. */
 export function addText(stage) {

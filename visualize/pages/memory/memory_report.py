@@ -67,9 +67,9 @@ def readouts(chosen: Deployment, batch: int) -> list[dict[str, str]]:
     """The numbers above the charts."""
     token, lengths = chosen.token_bytes, chosen.lengths
     contiguous, paged = (chosen.sequences(policy) for policy in ("contiguous", "paged"))
-    times = f"×{digits(paged / contiguous)}" if contiguous else ""
+    times = f", ×{digits(paged / contiguous)}" if contiguous else ""
     rows = [
-        ("KV a token", size(token), "", "Keys, values and scales of one token, in all layers."),
+        ("KV per token", size(token), "", "Keys, values and scales of one token, in all layers."),
         ("mean sequence", size(lengths.mean * token), f"longest {size(lengths.longest * token)}", "KV of a sequence."),
         (
             f"batch of {batch:,}",
@@ -88,10 +88,15 @@ def readouts(chosen: Deployment, batch: int) -> list[dict[str, str]]:
             "left for KV",
             size(chosen.cache_bytes),
             f"of {size(chosen.memory)}",
-            "The device's memory minus what is set aside and the weights. Below 0: that much is missing.",
+            "The device's memory minus what is reserved and the weights. Below 0: that much is missing.",
         ),
-        ("fit contiguous", f"{contiguous:,}", "", "Sequences at once when each reserves room for the longest."),
-        ("fit paged", f"{paged:,}", times, "Sequences at once, on average, when each takes blocks as it fills them."),
+        ("contiguous", f"{contiguous:,}", "requests", "Sequences at once when each reserves room for the longest."),
+        (
+            "paged",
+            f"{paged:,}",
+            f"requests{times}",
+            "Sequences at once, on average, when each takes blocks as it fills them.",
+        ),
     ]
     return [{"label": label, "value": value, "small": small, "about": about} for label, value, small, about in rows]
 
@@ -133,7 +138,7 @@ def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
         ("weights", *weights, size(chosen.weight_bytes)),
         (
             "left for KV",
-            "memory × (1 − set aside) − weights",
+            "memory × (1 − reserved) − weights",
             f"{size(chosen.memory)} × {1 - chosen.set_aside:.2f} − {size(chosen.weight_bytes)}",
             size(chosen.cache_bytes),
         ),

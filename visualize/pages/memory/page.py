@@ -21,7 +21,7 @@ from visualize.text import as_line, visible
 
 ASSUMED = (
     "Lengths are geometric, cut off at the longest: after every token a sequence ends with the same probability. Each "
-    "is counted at its full length. A device's GB are 2³⁰ bytes; what is set aside is for activations, the driver and "
+    "is counted at its full length. A device's GB are 2³⁰ bytes; what is reserved is for activations, the driver and "
     "fragments. INT8 and INT4 keys and values have the scales that this lab stores; INT8 and INT4 weights are counted "
     "without theirs."
 )
