@@ -37,8 +37,10 @@ def test_the_lab_opens_on_a_recording_that_plays_until_something_is_run(visit: V
         ".opening", "one => [one.scrollHeight - one.clientHeight, one.scrollWidth - one.clientWidth]"
     )
     assert max(cut) <= 0, "nothing of it is cut off"
+    lab.plays()
     page.wait_for_selector(".card.accepted")
     first = lab.instant
+    assert first < lab.last
     page.wait_for_function("first => document.querySelector('.stage').dataset.seq > first", arg=first, polling=POLL)
     page.click("[data-start=round]")
     lab.plays(False)
@@ -98,6 +100,9 @@ def test_arrow_keys_go_through_every_phase_and_back(visit: Visit) -> None:
             "the text grows when they are committed"
         )
         end = phases[-1]
+        lost = {"unjudged", "rejected"} & set(end["cards"])
+        assert any("drained" in phase["slots"] for phase in phases) == bool(lost), "slots are given up in sight"
+        assert not {"written", "rejected", "drained"} & set(end["slots"])
         assert end["tokens"] - phases[0]["tokens"] == end["cards"].count("accepted") + len(end["own"])
     back = [forth[-1]]
     while len(back) < len(forth):

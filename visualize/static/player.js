@@ -40,7 +40,8 @@ export function addPlayer(stage) {
   const live = () => stage.run.running && (stage.mode === "following" || (stage.mode === "led" && stage.led.at === null));
   const moving = () => stage.mode === "playing" || live();
 
-  /** A new run is shown from its beginning: as it comes or, where the page has it ``slowed``, at the chosen speed. */
+  /** A new run, or one from a file, is shown from its beginning: as it comes or, where the page has it ``slowed``, at the
+      chosen speed. */
   function rewind() {
     stage.part = null;
     stage.moved();
@@ -190,14 +191,6 @@ export function addPlayer(stage) {
     stage.unasked = true;
   }
 
-  /** The page has just been opened: play its recording, or show a finished round to whoever wants no motion. */
-  function playOpening() {
-    const round = stage.picture.frames.findIndex((frame) => frame.round?.drafts.length);
-    if (calm.matches) return move(round);
-    move(0);
-    enter("playing");
-  }
-
   const actions = {
     first: () => go(0),
     back: lastPhase,
@@ -333,5 +326,5 @@ export function addPlayer(stage) {
 
   document.addEventListener("decode-lab-led", beLed);
 
-  Object.assign(stage, { bar, speed, live, moving, rewind, follow, move, enter, go, phased, playOpening, shownFor, leave, drawControls, beLed, report });
+  Object.assign(stage, { bar, speed, live, moving, rewind, follow, move, enter, go, phased, shownFor, leave, drawControls, beLed, report });
 }

@@ -81,7 +81,6 @@ export function createStage(element, { props, server, watch }, setup) {
     if (live) return listen(id);
     hear(transcript.slice(first.length));
     if (stage.run.running) endEarly();
-    if (opening) stage.playOpening();
   }
 
   /** Offer a link to another page with the settings of the run that is shown, once that run is over. */
