@@ -24,7 +24,7 @@ CUT = """() => {
 
 
 def violations(page: Page, within: str | None = None) -> list[str]:
-    """Of the rules of WCAG 2.2 and axe's own best practices: which one, and where (``within`` the first such element)."""
+    """Of the rules of WCAG 2.2 and axe's own best practices: which one, and where, in the page or one element of it."""
     found = Axe().run(page, within).response["violations"]
     return [f"{rule['id']}: {node['target']}" for rule in found for node in rule["nodes"]]
 
