@@ -48,7 +48,11 @@ def header(about: str, links: str = "") -> str:
   <p>{about}</p>
   <span id="device"></span>
   <button id="link" class="copy" type="button" title="Copy the address of this page as it is" hidden>Copy link</button>
-  <button id="look" type="button" aria-label="Switch between light and dark" title="Light or dark">◐</button>
+  <button id="present" class="sign" type="button" aria-label="Presentation" title="Large, for a projector (P)" hidden>
+    <svg viewBox="0 0 16 16" aria-hidden="true"><path d="M1.5 2.5h13v8.5h-13zM8 11v3M5 14h6"/></svg>
+  </button>
+  <button id="help" class="sign" type="button" aria-label="Help" title="Help and keys (?)" hidden>?</button>
+  <button id="look" class="sign" type="button" aria-label="Light or dark" title="Light or dark">◐</button>
 </header>
 """
 

@@ -11,7 +11,7 @@ from lab.trace.events import Prefilled
 from lab.trace.metrics import measure
 from tests.visualize.conftest import CONFIGS, script
 from visualize.format_numbers import three
-from visualize.reduce.metric_cards import DASH, PreviousRun, Reading, beside, labels, rows
+from visualize.reduce.metric_cards import DASH, PreviousRun, Reading, beside, labels, rows, trend
 
 CONFIG = asdict(EngineConfig())
 STARTED = script(CONFIGS["plain"], max_tokens=1)[0]
@@ -38,20 +38,30 @@ def test_the_previous_run_is_shown_beside() -> None:
     before = PreviousRun(STARTED, plain)
     shown = rows(fast, CONFIG, before)
     ratio = fast.tokens_per_second / plain.tokens_per_second
-    assert shown["speed"][2] == f"{ratio:.2g}× (was {plain.tokens_per_second:.0f})"
+    assert shown["speed"][2] == f"▲ {ratio:.2g}× (was {plain.tokens_per_second:.0f})"
+    assert shown["speed"][4] == "better"
     assert rows(fast, CONFIG, before, over=False)["speed"][2] == f"was {plain.tokens_per_second:.0f}"
     assert shown["accepted"][2] == ""
-    assert rows(plain, CONFIG, PreviousRun(STARTED, fast))["accepted"][2].startswith("was ")
+    slower = rows(plain, CONFIG, PreviousRun(STARTED, fast))
+    assert slower["accepted"][2].startswith("was ")
+    assert slower["speed"][4] == "worse"
 
 
-def test_of_two_numbers_in_a_readout_one_is_compared_and_named() -> None:
-    """The bytes held, not those used; the median gap, not the longest."""
+def test_of_two_numbers_in_a_readout_one_is_compared() -> None:
+    """The bytes held, not those used; the median gap, not the longest. What was is said to whoever points there."""
     metrics = measure(script(CONFIGS["plain"]))
     was = replace(metrics, kv_used_bytes=10_000, kv_reserved_bytes=20_000, itl_p50_ms=10.0, itl_p99_ms=20.0)
     now = replace(metrics, kv_used_bytes=10_000, kv_reserved_bytes=60_000, itl_p50_ms=10.0, itl_p99_ms=80.0)
     shown = rows(now, CONFIG, PreviousRun(STARTED, was))
-    assert shown["kv"][2] == "allocated 3×"
-    assert shown["gaps"][2] == "p50 1×"
+    assert shown["kv"][2:] == ["▲ 3×", "Previous run: 10 / 20 kB.", "worse"]
+    assert shown["gaps"][2:] == ["▼ 1×", "Previous run: 10.0 / 20.0 ms."]
+
+
+@pytest.mark.parametrize(
+    ("now", "better", "said"), [(120, 1, "better"), (120, -1, "worse"), (80, 1, "worse"), (120, 0, ""), (105, 1, "")]
+)
+def test_a_change_is_for_the_better_or_the_worse_unless_it_may_be_noise(now: int, better: int, said: str) -> None:
+    assert trend(Reading(str(now), "", now), Reading("100", "", 100), better) == said
 
 
 @pytest.mark.parametrize(("bound", "said"), [("memory", "a cache helps"), ("compute", "another kernel")])
@@ -59,21 +69,21 @@ def test_a_share_of_more_than_the_limit_is_explained_beside_it(bound: str, said:
     metrics = replace(measure(script(CONFIGS["plain"])), limit_share=1.294, limit_bound=bound)
     assert rows(metrics, CONFIG)["limit"] == ["129", "%", said]
     assert rows(replace(metrics, limit_share=0.97), CONFIG)["limit"][2] == ""
-    assert rows(metrics, CONFIG, PreviousRun(STARTED, replace(metrics, limit_share=0.6)))["limit"][2] == "was 60"
+    assert rows(metrics, CONFIG, PreviousRun(STARTED, replace(metrics, limit_share=0.6)))["limit"][2] == "▲ 69 points"
 
 
 def test_shares_are_shown_side_by_side_and_equal_numbers_as_the_same() -> None:
-    assert beside(Reading("50", "%", 0.5), Reading("55", "%", 0.55), over=True) == "was 55"
+    assert beside(Reading("50", "%", 0.5), Reading("55", "%", 0.55), over=True) == "▼ 5 points (was 55)"
     assert beside(Reading("7", "%", 0.07), Reading("7", "%", 0.0744), over=True) == "the same"
     assert beside(Reading("7", "%", 0.07), Reading("7", "%", 0.07), over=False) == "was 7"
-    assert beside(Reading("7", "ms", 7.0), Reading("7", "s", 7000.0), over=True) == "0.001× (was 7 s)"
+    assert beside(Reading("7", "ms", 7.0), Reading("7", "s", 7000.0), over=True) == "▼ 0.001× (was 7 s)"
 
 
 @pytest.mark.parametrize(
     ("times", "said"), [(0.0312, "0.03×"), (0.996, "1×"), (7.04, "7×"), (31.2, "31×"), (99.7, "100×"), (1234, "1234×")]
 )
 def test_a_ratio_has_two_digits_and_no_power_of_ten(times: float, said: str) -> None:
-    assert beside(Reading("", "", 10 * times), Reading("10", "", 10), over=True) == f"{said} (was 10)"
+    assert beside(Reading("", "", 10 * times), Reading("10", "", 10), over=True)[2:] == f"{said} (was 10)"
 
 
 def test_large_numbers_change_units_in_comparisons_too() -> None:

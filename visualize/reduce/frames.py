@@ -7,8 +7,8 @@ that opens late can catch up. A frame is a JSON-able dict:
 
     seq, t_ms, step        its place in the run: the latest step (-1: none yet, or the run is over)
     head                   first frame only: prompt pieces, configuration, models, the sentence for each state,
-                           the settings in words (``described``), and whether the run is ``recorded``: read from a
-                           file, so perhaps another machine's
+                           the settings in words (``described``, ``short``), and whether the run is ``recorded``: read
+                           from a file, so perhaps another machine's
     tokens                 [{text, origin, p, q?, u?, rejected?, note?}], to append
     round                  a step's events: {drafts: [{text, q?}], verdicts: [{accepted, p, q?, u?, chance?}],
                            own: {kind, text, p} or null, written: tokens whose slots were written, kept: those left}
@@ -75,7 +75,7 @@ from visualize.reduce.block_map import BlockMap
 from visualize.reduce.metric_cards import PreviousRun, rows
 from visualize.reduce.narration import Narrator, limit
 from visualize.reduce.pass_times import RecomputedView, TimingView
-from visualize.reduce.settings_text import described, difference
+from visualize.reduce.settings_text import described, difference, in_short
 from visualize.reduce.verification_view import opened
 from visualize.states import sentences
 from visualize.text import visible
@@ -202,7 +202,11 @@ class Reducer(Fold):
         guesses = run.config["num_speculative_tokens"] if speculative != "off" else 0
         prompt = [visible(piece) for piece in run.prompt_pieces]
         said = sentences(speculative, greedy=run.sampling["temperature"] == 0)
-        words = {"sentences": said, "described": described(run.config, run.sampling)}
+        words = {
+            "sentences": said,
+            "described": described(run.config, run.sampling),
+            "short": in_short(run.config),
+        }
         return {
             "head": {**about(run), "prompt": prompt, **words, "recorded": self._recorded},
             "say": self._narrator.asked(),

@@ -12,35 +12,41 @@ from typing import Any
 from lab.trace.events import RunStarted
 from lab.trace.metrics import Metrics
 from lab.trace.roofline import Bound
+from lab.util.messages import counted
 from visualize.format_numbers import byte_unit, digits, three
 
 DASH = "–"
 FASTER: dict[Bound, str] = {"memory": "a cache helps", "compute": "another kernel"}
 """What makes more than 100% of a limit possible."""
+NOISE = 0.1
+"""Share by which two runs of the same settings differ on a machine that does other work as well: a change below it is
+called neither better nor worse."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A number as shown; ``size`` is its value for the ratio to another run's, and ``of`` says of which of two numbers.
-    ``note``: what is said where nothing is compared. ``more``: what is added to what the readout is."""
+    """A number as shown; ``size`` is its value for the ratio to another run's: of two numbers, one's. ``note``: what
+    is said where nothing is compared. ``more``: what is added to what the readout is."""
 
     value: str = DASH
     unit: str = ""
     size: float | None = None
-    of: str = ""
     note: str = ""
     more: str = ""
 
 
 @dataclass(frozen=True)
 class Readout:
-    """A number's place: ``read`` gets it from a run's metrics, or from a pool's counts, that have one."""
+    """A number's place: ``read`` gets it from a run's metrics, or from a pool's counts, that have one. ``better``: 1
+    where more is better, -1 where less is, 0 where neither. ``large``: what a run is about."""
 
     key: str
     label: str
     about: str
     read: Callable[[Any], Reading]
     always: bool = True
+    better: int = 0
+    large: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,9 +61,9 @@ def speed_reading(speed: float | None) -> Reading:
     return Reading() if speed is None else Reading(three(speed), "tok/s", speed)
 
 
-def ms_reading(*ms: float | None, of: str = "") -> Reading:
+def ms_reading(*ms: float | None) -> Reading:
     """One time, or two of which the first is compared."""
-    return Reading() if None in ms else Reading(*shown_ms(*ms), ms[0], of)
+    return Reading() if None in ms else Reading(*shown_ms(*ms), ms[0])
 
 
 def _pass(metrics: Metrics) -> Reading:
@@ -82,7 +88,7 @@ def _kv(metrics: Metrics) -> Reading:
     if not reserved:
         return Reading()
     scale, unit = byte_unit(reserved)
-    return Reading(f"{digits(metrics.kv_used_bytes / scale)} / {digits(reserved / scale)}", unit, reserved, "allocated")
+    return Reading(f"{digits(metrics.kv_used_bytes / scale)} / {digits(reserved / scale)}", unit, reserved)
 
 
 def _limit(metrics: Metrics) -> Reading:
@@ -106,6 +112,8 @@ READOUTS = (
         "Decode speed",
         "Output tokens per second after the first (1 / mean TPOT).",
         lambda metrics: speed_reading(metrics.tokens_per_second),
+        better=1,
+        large=True,
     ),
     Readout(
         "pass",
@@ -113,27 +121,42 @@ READOUTS = (
         "Tokens / target passes, both after the prefill: 1 without speculation. vLLM's mean acceptance length, "
         "1 + accepted / rounds, counts only passes with draft tokens.",
         _pass,
+        better=1,
+        large=True,
     ),
     Readout(
         "accepted",
         "Acceptance rate",
         "Accepted / proposed draft tokens, as vLLM counts: those after a rejected one count, though never verified.",
         _accepted,
+        better=1,
+        large=True,
     ),
-    Readout("kv", "KV cache", "Peak bytes: tokens stored / memory allocated.", _kv),
-    Readout("first", "TTFT", "Time to first token, from the request on.", lambda metrics: ms_reading(metrics.ttft_ms)),
+    Readout(
+        "kv", "KV cache", "Peak bytes: tokens stored / memory allocated. The change is of the memory.", _kv, better=-1
+    ),
+    Readout(
+        "first",
+        "TTFT",
+        "Time to first token, from the request on.",
+        lambda metrics: ms_reading(metrics.ttft_ms),
+        better=-1,
+    ),
     Readout(
         "found",
         "Prefix hits",
         "Tokens of the prompt that were found in the cache, so not computed again.",
         lambda metrics: Reading(f"{metrics.cached_prompt_tokens}"),
         always=False,
+        better=1,
     ),
     Readout(
         "gaps",
         "ITL p50 / p99",
-        "Inter-token latency, median and 99th percentile. Tokens of one round share its time.",
-        lambda metrics: ms_reading(metrics.itl_p50_ms, metrics.itl_p99_ms, of="p50"),
+        "Inter-token latency, median and 99th percentile. Tokens of one round share its time. The change is of the "
+        "median.",
+        lambda metrics: ms_reading(metrics.itl_p50_ms, metrics.itl_p99_ms),
+        better=-1,
     ),
     Readout(
         "limit",
@@ -155,7 +178,7 @@ READOUTS = (
 
 def labels(readouts: Sequence[Readout] = READOUTS) -> list[dict[str, str]]:
     """The readouts without their numbers, for the page to lay out in advance."""
-    return [{name: getattr(one, name) for name in ("key", "label", "about", "always")} for one in readouts]
+    return [{name: getattr(one, name) for name in ("key", "label", "about", "always", "large")} for one in readouts]
 
 
 def rows(
@@ -168,30 +191,48 @@ def rows(
 
 
 def cards(readouts: Sequence[Readout], now: Any, before: Any = None, *, over: bool) -> dict[str, list[str]]:
-    """Per readout: value, unit, and the previous run's value, with the ratio to it once the run is over, or a note;
-    and what is added to what the readout is, if anything."""
+    """Per readout: value, unit, and the previous run's value and, once the run is over, the change to it, or a note.
+    Then, where there is something to say, what is added to what the readout is, and whether the change is for the
+    "better" or the "worse". Only large ones have room for both the change and the value before."""
     shown = {}
     for readout in readouts:
         reading = readout.read(now)
         was = Reading() if before is None else readout.read(before)
-        row = [reading.value, reading.unit, beside(reading, was, over=over) or reading.note]
-        shown[readout.key] = row + [reading.more] * bool(reading.more)
+        text, more, change = beside(reading, was, over=over), reading.more, ""
+        if over and was.value != DASH:
+            change = trend(reading, was, readout.better)
+            if not readout.large and text.endswith(")"):
+                text, more = text[: text.rindex(" (")], f"{more} Previous run: {was.value} {was.unit}".strip() + "."
+        row = [reading.value, reading.unit, text or reading.note, more, change]
+        while len(row) > 3 and not row[-1]:
+            row.pop()
+        shown[readout.key] = row
     return shown
 
 
+def trend(now: Reading, was: Reading, better: int) -> str:
+    """ "better" or "worse" than the previous run's number, or neither. ``better``: as in ``Readout``."""
+    if not (better and now.size and was.size) or abs(now.size / was.size - 1) < NOISE:
+        return ""
+    return "better" if (now.size > was.size) == (better > 0) else "worse"
+
+
 def beside(now: Reading, was: Reading, *, over: bool) -> str:
-    """The previous run's value, with the ratio to it once the run is over; empty if it has none. A percentage gets no
-    ratio, which could be mistaken for a percentage."""
+    """The previous run's value and, once the run is over, the change to it: a ratio or, of a percentage, points. Empty
+    if it has none."""
     if was.value == DASH:
         return ""
     if over and (was.value, was.unit) == (now.value, now.unit):
         return "the same"
     value = was.value if was.unit == now.unit else f"{was.value} {was.unit}"
-    if over and now.size and was.size and now.unit != "%":
-        ratio = now.size / was.size
-        times = f"{ratio:.1g}×" if ratio < 0.1 else f"{ratio:.2g}×" if ratio < 99.5 else f"{ratio:.0f}×"
-        return f"{now.of} {times}" if now.of else f"{times} (was {value})"
-    return f"was {value}"
+    if not (over and now.size and was.size):
+        return f"was {value}"
+    arrow = "▲" if now.size > was.size else "▼"
+    if now.unit == "%":
+        return f"{arrow} {counted(abs(round(100 * now.size) - round(100 * was.size)), 'point')} (was {value})"
+    ratio = now.size / was.size
+    times = f"{ratio:.1g}×" if ratio < 0.1 else f"{ratio:.2g}×" if ratio < 99.5 else f"{ratio:.0f}×"
+    return f"{arrow} {times} (was {value})"
 
 
 def shown_ms(*ms: float) -> tuple[str, str]:

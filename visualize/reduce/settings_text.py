@@ -52,14 +52,12 @@ def difference(before: RunStarted, now: RunStarted) -> str:
         changed.append(f"draft model {_draft(before)} → {_draft(now)}")
     if before.prompt != now.prompt:
         changed.append("another prompt")
-    return small(changed)
+    return since(changed)
 
 
-def small(changed: Sequence[str]) -> str:
-    """A sentence on what the small figures are, and which settings were ``changed``."""
-    if changed:
-        return f"Small figures: previous run. Changed since then: {', '.join(changed)}."
-    return "Small figures: previous run, same settings."
+def since(changed: Sequence[str]) -> str:
+    """A sentence on what numbers are compared with, and which settings were ``changed``."""
+    return f"Since the previous run: {', '.join(changed) or 'same settings'}."
 
 
 def _draft(run: RunStarted) -> str:

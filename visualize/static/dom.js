@@ -49,8 +49,9 @@ export function readout({ key, label, about }) {
   return make("div", card, make("div", "label", label), number, make("div", "was"));
 }
 
-export function fillReadout(card, [value, unit = "", was = "", more = ""]) {
+export function fillReadout(card, [value, unit = "", was = "", more = "", change = ""]) {
   card.dataset.more = more;
+  card.querySelector(".was").className = `was ${change}`;
   write(card.querySelector(".value"), value);
   write(card.querySelector(".unit"), unit);
   write(card.querySelector(".was"), was);
@@ -171,4 +172,17 @@ export function foldWhenNarrow(details) {
 export function whenReady(act) {
   if (body.dataset.ready) act();
   else new MutationObserver((_, observer) => (observer.disconnect(), act())).observe(body, { attributeFilter: ["data-ready"] });
+}
+
+/** Close a menu when something else is clicked or comes to the focus, and with Escape. */
+export function closeOutside(menu) {
+  const shut = () => (menu.open = false);
+  document.addEventListener("click", ({ target }) => menu.contains(target) || shut());
+  menu.addEventListener("keydown", (event) => {
+    if (event.key === "Tab") setTimeout(() => menu.contains(document.activeElement) || shut()); // the focus moves later
+    if (event.key !== "Escape" || !menu.open) return;
+    event.stopPropagation(); // the key is meant for the menu, not for the run
+    shut();
+    menu.querySelector("summary").focus();
+  });
 }

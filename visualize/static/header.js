@@ -4,6 +4,7 @@ import { carrySettings, initialQuery, watchChanges, writeAddress } from "./addre
 import { look } from "./chart_panel.js";
 import { body, copy, make, placeTip, store, stored, whenReady, within } from "./dom.js";
 import { fixGradio } from "./gradio.js";
+import { addHelp, addPresentation } from "./help.js";
 
 export function mount(element) {
   const $ = within(element);
@@ -136,8 +137,24 @@ export function mount(element) {
 
   carrySettings();
 
+  if (served) {
+    const about = $(".lab-header p").textContent;
+    whenReady(() => {
+      $("#help").hidden = false;
+      addHelp($("#help"), about);
+      $("#present").hidden = !document.querySelector(".staged");
+      addPresentation($("#present"));
+    });
+    document.addEventListener("keydown", (event) => {
+      const { key, target, ctrlKey, metaKey, altKey } = event;
+      if (ctrlKey || metaKey || altKey || target.closest("input, textarea, select, [contenteditable], dialog")) return;
+      const pressed = { "?": "#help", p: "#present" }[key];
+      if (pressed && !$(pressed).hidden) event.preventDefault(), $(pressed).click();
+    });
+  }
+
   // Within another page, as on a Space, nobody sees the address.
-  if (window.parent !== window && location.protocol.startsWith("http")) {
+  if (location.protocol.startsWith("http")) {
     const shown = make("span", "heard");
     $("#link").after(shown);
     $("#link").hidden = false;

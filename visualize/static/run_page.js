@@ -5,6 +5,7 @@ import { initialQuery } from "./address.js";
 import { look } from "./chart_panel.js";
 import { make, part, within } from "./dom.js";
 import { RoundFilm } from "./round_film.js";
+import { addRunHistory } from "./run_history.js";
 import { createStage } from "./stage.js";
 import { addText } from "./token_text.js";
 import { addVerification } from "./verification.js";
@@ -21,11 +22,14 @@ export function mount(element, gradio, setup) {
   addText(stage);
   const film = new RoundFilm($(".film"), setup.vocabulary.states, (token) => light($(".flow"), token, stage.shown[token]?.mark));
   addVerification(stage);
+  const note = addRunHistory(stage);
 
   stage.story.addEventListener("pointerover", ({ target }) => {
     const token = stage.markOf(target)?.dataset.index ?? null;
     light($(".kv-lane"), token, $(`.kv-lane [data-position="${token}"]`));
   });
+
+  addEventListener("resize", () => stage.held || stage.toEnd());
 
   const starts = $(".opening");
   starts.querySelector("[data-start=round]").onclick = () => stage.go(stage.picture.frames.findIndex((frame) => frame.round?.drafts.length), 0);
@@ -54,6 +58,7 @@ export function mount(element, gradio, setup) {
     const follows = stage.held || stage.atEnd();
     film.draw(picture, stage.part, stage.mode === "following" || (stage.mode === "playing" && !stage.phased()));
     stage.drawText(picture);
+    note(picture);
     if (follows) stage.toEnd();
   }
 

@@ -6,7 +6,7 @@ import { initialQuery, query, recordRun, updateAddress } from "./address.js";
 import { addSentences } from "./announce.js";
 import { BlockGrid } from "./block_grid.js";
 import { onLook } from "./chart_panel.js";
-import { body, download, fillReadout, gently, narrow, readout, within, write } from "./dom.js";
+import { body, closeOutside, download, fillReadout, gently, make, narrow, readout, within, write } from "./dom.js";
 import { addPlayer } from "./player.js";
 import { UNREACHED, openChannel } from "./sse.js";
 import { addCharts } from "./stage_charts.js";
@@ -40,7 +40,10 @@ export function createStage(element, { props, server, watch }, setup) {
   stage.squares = new BlockGrid($(".squares"), schedule);
   addSentences(stage, $(".say"));
   const { sayNow } = stage;
-  for (const { always, ...named } of readouts) $(".readouts").append(Object.assign(readout(named), { hidden: !always }));
+  for (const large of [true, false]) {
+    const some = readouts.filter((one) => one.large === large);
+    $(".readouts").append(make("div", large ? "large" : "rest", ...some.map(({ always, ...named }) => Object.assign(readout(named), { hidden: !always }))));
+  }
 
   /** Whether this is a lesson, which shows the prediction's outcome first and the run below it. */
   const inLesson = () => Boolean(element.closest(".lessons"));
@@ -240,18 +243,10 @@ function addSaveMenu(stage) {
   const $ = within(element);
   const save = $(".save");
   save.hidden = !stage.server;
-  const shut = () => (save.open = false);
-  document.addEventListener("click", ({ target }) => save.contains(target) || shut());
-  save.addEventListener("keydown", (event) => {
-    if (event.key === "Tab") setTimeout(() => save.contains(document.activeElement) || shut()); // the focus moves later
-    if (event.key !== "Escape" || !save.open) return;
-    event.stopPropagation(); // the key is meant for the menu, not for the run
-    shut();
-    $(".save summary").focus();
-  });
+  closeOutside(save);
   for (const button of element.querySelectorAll("[data-save]")) {
     button.onclick = async () => {
-      shut();
+      save.open = false;
       const answer = await stage.server.take_away([stage.picture.id, button.dataset.save]).catch(() => undefined);
       const { problem, name, type, text } = answer ?? { problem: "The server does not answer. Is it still running? The run stays here: try again." };
       if (problem) return stage.sayNow(problem, true);

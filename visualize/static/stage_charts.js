@@ -2,7 +2,7 @@
 
 import { updateAddress } from "./address.js";
 import { fitSquares, inWords, laidOut, look, ofEachKind, plotted } from "./chart_panel.js";
-import { labelAsImage, make, narrow, within, write } from "./dom.js";
+import { body, labelAsImage, make, narrow, within, write } from "./dom.js";
 
 /** Draw the stage's charts as frames change their columns: Plotly redraws those that have changed. */
 export function addCharts(stage) {
@@ -77,7 +77,7 @@ export function addCharts(stage) {
   /** Whether this is a chart (tables are drawn by the page itself) that is in view and not covered. */
   function inSight(name) {
     if (!charts.includes(name) || stage.covered(name)) return false;
-    return !narrow.matches || plotOf(name).parentElement.classList.contains("chosen");
+    return !(narrow.matches || body.classList.contains("presenting")) || plotOf(name).parentElement.classList.contains("chosen");
   }
 
   // While a run is played, a chart whose window rolls on is drawn once for all instants of the window: a sheet. From one

@@ -14,12 +14,15 @@ from lab.settings import SETTINGS
 from visualize.example_prompts import examples, listed
 from visualize.forms import Widgets
 from visualize.gradio_events import LATEST, QUIET
+from visualize.pages.lab.model_badge import badge
 from visualize.recorded_results import runs
 from visualize.run_settings import FORM, Settings, unusable, unused, without_unusable
 from visualize.url_settings import Form
 
 FOLDS = {"Pool": "pool", "Sampling": "sampling", "Device": "computing"}
 """Titles of the folds, which are the settings' groups, and their elements' ids."""
+SHOW_SETTINGS = "() => { document.body.classList.toggle('setting'); scrollTo(0, 0) }"
+"""On a phone, where the picture comes first (page.css)."""
 UNSURE_SEED = "Adaptive γ follows measured times: the same seed may give another text; leave empty for random."
 """Of the seed, where measured times decide how many draws a round uses."""
 SAYING_MORE = ("kv_dtype", "speculative", "seed", "num_speculative_tokens", "logprobs")
@@ -59,6 +62,8 @@ def build(form: Form) -> Controls:
     with gr.Column(elem_id="settings"):
         first, *main = groups[""]
         widgets.add(first)
+        labels = dict(form["pair"].options)
+        models = gr.HTML(badge(form["pair"].default, labels, form["prompt"].default), elem_id="models")
         with gr.Row(elem_id="lists"):
             examples(widgets.inputs["prompt"])
             replays = recordings()
@@ -71,6 +76,16 @@ def build(form: Form) -> Controls:
         run = gr.Button("Run", variant="primary", elem_id="run")
         stop = gr.Button("Stop", elem_id="stop")
         reopen = gr.UploadButton("Open", file_types=[".json"], elem_id="open")
+        gr.Button("Settings", elem_id="show-settings").click(None, js=SHOW_SETTINGS, **QUIET)
+    shown = [widgets.inputs["pair"], widgets.inputs["prompt"]]
+    gr.on(
+        [one.change for one in shown],
+        lambda pair, prompt: badge(pair, labels, prompt),
+        shown,
+        models,
+        queue=False,
+        **LATEST,
+    )
     put_out = gr.State({})
     gr.on(
         [widgets.inputs[name].input for name in SWITCHES],

@@ -87,7 +87,7 @@ def build(
         header.build("Lab")
         if workshop:
             component("pages/workshop/workshop_bar", {}, elem_id="workshop")
-        with gr.Row(elem_id="lab", elem_classes="staged"):
+        with gr.Row(elem_id="lab", elem_classes=["staged", "picture-first"]):
             with gr.Column(elem_id="controls"):
                 panel = controls.build(form)
             with gr.Column(elem_id="view"):

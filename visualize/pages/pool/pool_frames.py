@@ -28,7 +28,7 @@ from visualize.reduce.block_map import BlockMap
 from visualize.reduce.frames import Fold, Frame, about
 from visualize.reduce.metric_cards import cards
 from visualize.reduce.sequence_table import Sequences
-from visualize.reduce.settings_text import small
+from visualize.reduce.settings_text import since
 from visualize.text import visible
 
 States = tuple[Occupancy, int, int]
@@ -142,7 +142,7 @@ class BatchReducer(Fold):
         if not self._alike:
             return "Different workload, so no comparison with the previous run."
         was = self._before.asked.settings
-        return small(
+        return since(
             [f"{name} {was[name]} → {word}" for name, word in self._asked.settings.items() if was[name] != word]
         )
 

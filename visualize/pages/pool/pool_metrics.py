@@ -89,7 +89,7 @@ class Tally:
 
 def _first(tally: Tally) -> Reading:
     first = tally.first
-    return ms_reading(statistics.median(first), max(first), of="p50") if first else Reading()
+    return ms_reading(statistics.median(first), max(first)) if first else Reading()
 
 
 def _vain(tally: Tally) -> Reading:
@@ -108,13 +108,24 @@ READOUTS = (
         "Decode speed",
         "Tokens per second, all requests together, from the first arrival on.",
         lambda tally: speed_reading(tally.speed),
+        better=1,
+        large=True,
     ),
-    Readout("first", "TTFT p50 / max", "Time to first token, from a request's arrival, waiting included.", _first),
+    Readout(
+        "first",
+        "TTFT p50 / max",
+        "Time to first token, from a request's arrival, waiting included.",
+        _first,
+        better=-1,
+        large=True,
+    ),
     Readout(
         "most",
         "Peak concurrency",
         "Most requests running together.",
         lambda tally: Reading(f"{tally.most}", "", tally.most),
+        better=1,
+        large=True,
     ),
     Readout(
         "finished",
@@ -127,6 +138,7 @@ READOUTS = (
         "KV waste",
         "Slots of blocks in use that hold no token: mean over the steps. A contiguous cache reserves them in advance.",
         _vain,
+        better=-1,
     ),
     Readout(
         "found",
@@ -138,7 +150,7 @@ READOUTS = (
     Readout(
         "preempted",
         "Preemptions",
-        "How often a request gave up all its blocks because the pool, or the memory for a step, ran out. Small: "
+        "How often a request gave up all its blocks because the pool, or the memory for a step, ran out. Beside it: "
         "tokens, its own included, that were found when it rejoined.",
         _preempted,
     ),
