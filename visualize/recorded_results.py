@@ -21,7 +21,9 @@ RUNS = DOCS / "runs"
 """Written by ``python -m lab.bench gpu``, for the embedded pair."""
 
 OPENING = DOCS / "opening.json"
-"""The run with which the Lab opens, written by ``python -m docs.record_opening``, for the embedded pair."""
+OPENING_POOL = DOCS / "opening-pool.json.gz"
+OPENING_COMPARISON = DOCS / "opening-comparison.json"
+"""What Lab, Pool and Compare open with, written by ``python -m docs.record_opening``, for the embedded pair."""
 
 
 def run_files() -> list[Path]:

@@ -6,6 +6,7 @@ import { look } from "./chart_panel.js";
 import { make, part, within } from "./dom.js";
 import { RoundFilm } from "./round_film.js";
 import { addRunHistory } from "./run_history.js";
+import { addSideBySide } from "./side_by_side.js";
 import { createStage } from "./stage.js";
 import { addText } from "./token_text.js";
 import { addVerification } from "./verification.js";
@@ -22,7 +23,9 @@ export function mount(element, gradio, setup) {
   addText(stage);
   const film = new RoundFilm($(".film"), setup.vocabulary.states, (token) => light($(".flow"), token, stage.shown[token]?.mark));
   addVerification(stage);
-  const note = addRunHistory(stage);
+  const two = addSideBySide(stage, gradio.trigger);
+  const note = addRunHistory(stage, two.show);
+  $(".twice").onclick = two.ask;
 
   stage.story.addEventListener("pointerover", ({ target }) => {
     const token = stage.markOf(target)?.dataset.index ?? null;
@@ -59,6 +62,8 @@ export function mount(element, gradio, setup) {
     film.draw(picture, stage.part, stage.mode === "following" || (stage.mode === "playing" && !stage.phased()));
     stage.drawText(picture);
     note(picture);
+    two.look(picture);
+    $(".twice").hidden = !picture.own || !stage.server || stage.inLesson() || stage.run.running;
     if (follows) stage.toEnd();
   }
 
@@ -90,6 +95,7 @@ export function mount(element, gradio, setup) {
   }
 
   function moved() {
+    if (stage.run.running || stage.mode !== "still") two.close();
     if (stage.opened?.seq > stage.picture.at) stage.closeVerdict(stage.bar); // it has not happened yet; the player's keys go on
     if (stage.mode === "led") stage.openAsLed();
     if (stage.wantedGuess && (stage.mode === "still" || (stage.picture.at === stage.picture.last && !stage.run.running))) stage.openWanted();

@@ -29,7 +29,7 @@ export function mount(element, gradio, setup) {
   linkSelect("speed", race.pace);
 
   function read(record) {
-    if (!record) return;
+    if (!record || (record.opening && initialQuery.size)) return; // a link asks for something else
     if (record.growth) return grown(record.growth);
     if (record.running !== running) {
       running = record.running;
@@ -38,7 +38,9 @@ export function mount(element, gradio, setup) {
       if (running) race.stop();
       if (running && narrow.matches) $(".contest-head").scrollIntoView({ behavior: gently(), block: "start" });
     }
-    if (running || record.race) recordRun(); // of a short one, perhaps only the end is heard
+    if (!record.opening && (running || record.race)) recordRun(); // of a short one, perhaps only the end is heard
+    $("[data-recording]").hidden = !record.opening;
+    $("[data-recording]").title = record.opening ?? "";
     tell(record.problem || record.progress || record.said?.[0] || "", record.tokens, record.problem);
     stale = !record.race && (running ? race.lanes.length > 0 : stale); // also when it is stopped before it has a race
     for (const face of element.querySelectorAll(".face")) face.classList.toggle("stale", stale);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.compare.compare_job import Comparison, GrowthMeasurement
 from visualize.pages.compare.configurations import FORM, NEED_A_DRAFT, from_link, preset_of, presets, to_inputs
+from visualize.recorded_results import OPENING_COMPARISON
 from visualize.reduce import compare_report as comparison
 from visualize.reduce import theory_report as prediction
 from visualize.run_settings import with_pairs
@@ -52,7 +54,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, pairs: Mapping[str, Pai
                 press = gr.Button("Compare", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
         with gr.Column(elem_id="view"):
-            view = component("pages/compare/page", _setup(), elem_id="contest")
+            view = component("pages/compare/page", _setup(), value=opening(), elem_id="contest")
     values = widgets.values
     begins(press.click(run, values, view, **REPEATED))
     view.submit(grow, values, view, **REPEATED)  # the view's own button
@@ -64,6 +66,12 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, pairs: Mapping[str, Pai
     lanes.input(None, lanes, preset, js=f"(lanes) => ({named})(...[...lanes].sort()) ?? [null]", **QUIET)
     keep_address(values, form)
     ready(pages.load(opened, outputs=[*widgets.folds, preset, *values], **QUIET))
+
+
+@functools.cache
+def opening() -> str:
+    """The record of a comparison of the default settings. Empty without its file."""
+    return OPENING_COMPARISON.read_text("utf-8") if OPENING_COMPARISON.exists() else ""
 
 
 def _form(pairs: Mapping[str, Pair]) -> Form:

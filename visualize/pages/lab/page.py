@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,17 @@ def build(
         asked = set(FORM.names) - unusable(settings).keys()
         return [*panel.widgets.unfolded(asked, vars(settings)), *controls.show(settings)]
 
+    def twice(given: gr.EventData, request: gr.Request) -> str:
+        """The run on the stage once more, without speculation or, if it had none, with it."""
+        started = next(iter(store.events(str(getattr(given, "run", "")))), None)
+        if started is None:
+            raise gr.Error("The server no longer has this run. Run it again first.", print_exception=False)
+        settings, _ = settings_from_run(started, pairs, form)
+        drafter = "draft" if pairs[settings.pair].has_draft else "ngram"
+        other = without_unusable(replace(settings, speculative=drafter if settings.speculative == "off" else "off"))
+        begin = functools.partial(LiveRun, queue, load, other)
+        return visitors.begin(request.session_hash, begin, against=against(other)) or gr.skip()
+
     def leave(request: gr.Request) -> None:
         visitors.leave(request.session_hash)
         if workshop:
@@ -98,6 +110,7 @@ def build(
         # Not by ``input``: Gradio sends two for a click, and the second may come when the first has been answered.
         panel.replays.change(replayed, panel.replays, [view, panel.replays], **REPEATED)
         everything = [*panel.widgets.folds, panel.put_out, *panel.widgets.values]
+        view.select(twice, None, view, **QUIET)
         panel.settle(view.submit(use, None, everything, **QUIET))
         keep_address(panel.widgets.values, form)
         ready(page.load(opened, outputs=everything, **QUIET))

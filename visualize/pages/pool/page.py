@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gzip
 import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
@@ -26,6 +28,8 @@ from visualize.pages.pool import pool_file as file
 from visualize.pages.pool.pool_frames import BatchReducer, PreviousPoolRun
 from visualize.pages.pool.pool_metrics import READOUTS
 from visualize.pool_inputs import FORM, PRESETS, PoolInputs, from_link, in_lab, preset_of, to_inputs
+from visualize.recorded_results import OPENING_POOL
+from visualize.reduce.frames import line
 from visualize.reduce.metric_cards import labels
 
 POOL = RunKind(
@@ -67,6 +71,17 @@ class BatchRun(LiveJob):
         )
 
 
+@functools.cache
+def opening() -> str:
+    """The transcript of a recorded run of the default scenario. Empty without its file."""
+    try:
+        text = gzip.decompress(OPENING_POOL.read_bytes())
+    except FileNotFoundError:
+        return ""
+    _, _, frames = file.transcript(file.of(json.loads(text), OPENING_POOL.name), "opening").partition("\n")
+    return line({"run": "opening", "opening": True}) + frames
+
+
 def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
     """Lay the page out, inside a route of ``pages``. Its runs wait in ``queue`` with those of the other pages."""
     store = RunStore(POOL)
@@ -100,7 +115,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
                 reopen = gr.UploadButton("Open", file_types=[".json"], elem_id="open")
         with gr.Column(elem_id="view"):
             setup = {"shells": shells(CHARTS, start=True), "rolling": [], "readouts": labels(READOUTS)}
-            view = component("pages/pool/page", setup, server_functions=[take_away], elem_id="crowd")
+            view = component("pages/pool/page", setup, value=opening(), server_functions=[take_away], elem_id="crowd")
     values, controls = widgets.values, widgets.inputs
     begins(press.click(run, values, view, **QUIET))
     stops(pages, halt.click, visitors)

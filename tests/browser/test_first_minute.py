@@ -1,0 +1,81 @@
+"""What a newcomer finds in the first minute: recordings that play, two runs side by side, the last runs, help, and a page
+for a projector and for a phone."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.pages import Visit
+
+
+def test_the_same_run_without_speculation_plays_beside_it_and_both_can_be_seen_again(visit: Visit) -> None:
+    lab = visit().ran(max_tokens=24)
+    page = lab.page
+    drafts = page.inner_text("[data-key=pass] .value")
+    page.click(".twice")
+    expect(page.locator(".beside .lane")).to_have_count(2)
+    page.wait_for_selector(".faster b")
+    passes = page.inner_text(".faster")
+    assert "Target passes" in passes
+    page.click("[data-close]")
+    assert page.locator(".film").is_visible()
+    assert page.inner_text("[data-key=pass] .value") == "1.00"
+    assert "worse" in page.get_attribute("[data-key=pass] .was", "class")
+    page.click(".runs summary")
+    rows = page.locator(".runs tr:has(td)")
+    expect(rows).to_have_count(2)
+    rows.last.locator("th button").click()
+    expect(page.locator("[data-key=pass] .value")).to_have_text(drafts)
+    page.click(".runs summary")
+    rows.first.get_by_text("⇄").click()
+    expect(page.locator(".beside .lane")).to_have_count(2)
+
+
+def test_models_are_named_and_a_prompt_unlike_their_books_gets_a_word(visit: Visit) -> None:
+    lab = visit().open()
+    expect(lab.page.locator("#models")).to_contain_text("children's books")
+    assert lab.page.locator("#models .unlike").count() == 0
+    lab.prompt.fill("def fibonacci(n): return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)")
+    expect(lab.page.locator("#models .unlike")).to_be_visible()
+
+
+def test_keys_open_help_its_tour_and_the_presentation(visit: Visit) -> None:
+    page = visit().open().page
+    page.keyboard.press("?")
+    page.click(".help .tour")
+    for stop in range(1, 6):
+        assert page.inner_text(".tour-note").count(f"{stop} of 5") == 1
+        page.keyboard.press("Enter")
+    assert page.locator(".tour-note, .toured").count() == 0
+    page.keyboard.press("p")
+    assert not page.is_visible("#controls")
+    assert page.locator(".charts .panel:visible").count() == 1
+    assert float(page.eval_on_selector(".text", "text => parseFloat(getComputedStyle(text).fontSize)")) >= 26
+    page.keyboard.press("p")
+    assert page.is_visible("#controls")
+
+
+def test_on_a_phone_the_picture_comes_first_and_the_settings_behind_a_button(visit: Visit) -> None:
+    page = visit(viewport={"width": 390, "height": 844}).open().page
+    assert page.is_visible(".film")
+    assert page.is_visible("#run")
+    assert not page.is_visible("#prompt")
+    page.click("#show-settings")
+    assert page.is_visible("#prompt")
+
+
+@pytest.mark.parametrize(
+    ("address", "badge", "filled"),
+    [("pool", ".recording", ".squares .live"), ("compare", "[data-recording]", ".lanes .lane .piece.accepted")],
+)
+def test_other_pages_open_on_a_recording_too_unless_a_link_asks_for_something(
+    visit: Visit, address: str, badge: str, filled: str
+) -> None:
+    lab = visit()
+    page = lab.at(address)
+    page.wait_for_selector(badge)
+    page.wait_for_selector(filled)
+    page = lab.at(address, seed=3)
+    assert not page.is_visible(badge)
+    assert page.locator(filled).count() == 0
