@@ -1,5 +1,5 @@
-"""What a newcomer finds in the first minute: recordings that play, two runs side by side, the last runs, help, and a page
-for a projector and for a phone."""
+"""What a newcomer finds in the first minute: recordings that play, two runs side by side, the last runs, help, and a
+page for a projector and for a phone."""
 
 from __future__ import annotations
 
