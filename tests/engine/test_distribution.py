@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from lab import EngineConfig, SamplingParams
-from lab.backends.torch import batched_verification as outcome
+from lab.backends.torch.rejection_sampler import METHODS
 from lab.backends.torch.sampler import distribution
+from lab.engine.sequence import Sequence
 from lab.load import new_engine
 from lab.measure.interval import g_test
 from lab.trace.events import Proposed
@@ -35,7 +36,7 @@ def chain(seed: int) -> torch.Tensor:
     return table
 
 
-def p_value(settings: dict[str, float], drafter: str = "draft") -> float:
+def p_value(settings: dict[str, float], drafter: str = "draft", **more: str) -> float:
     """Test the second and third generated tokens, the first that speculation gives, against their exact distribution.
 
     All runs are submitted at once, each with a seed of its own, and run in batches of hundreds.
@@ -43,7 +44,13 @@ def p_value(settings: dict[str, float], drafter: str = "draft") -> float:
     target = chain(1)
     engine = new_engine(ScriptedModel(target), tokenizer(), ScriptedModel(chain(2), "draft"), max_num_seqs=256)
     config = EngineConfig(
-        paged=True, block_size=4, num_blocks=1024, speculative=drafter, num_speculative_tokens=2, prompt_lookup_min=1
+        paged=True,
+        block_size=4,
+        num_blocks=1024,
+        speculative=drafter,
+        num_speculative_tokens=2,
+        prompt_lookup_min=1,
+        **more,
     )
     prompt = tokenizer().decode([*range(WORDS), 0])  # every word has a successor: something to look up
     requests = [
@@ -75,5 +82,27 @@ def test_engine_follows_the_target_whatever_the_drafter(drafter):
 
 @pytest.mark.parametrize("drafter", ["draft", "ngram"])
 def test_a_wrong_residual_would_be_noticed(monkeypatch, drafter):
-    monkeypatch.setattr(outcome, "rejection_sample", redraws_from_p)
+    monkeypatch.setitem(METHODS, "standard", redraws_from_p)
     assert p_value(SAMPLINGS["plain"], drafter) < REJECT_BELOW
+
+
+VERIFIERS = {
+    "block": {"rejection_sample_method": "block"},
+    "greedy draft": {"draft_sample_method": "greedy"},
+    "both": {"rejection_sample_method": "block", "draft_sample_method": "greedy"},
+}
+
+
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_engine_follows_the_target_by_every_lossless_rule(name):
+    assert p_value(SAMPLINGS["plain"], **VERIFIERS[name]) > REJECT_BELOW
+
+
+def test_engine_does_not_follow_the_target_by_typical_acceptance():
+    assert p_value(SAMPLINGS["plain"], rejection_sample_method="typical") < REJECT_BELOW
+
+
+def test_numbers_drawn_twice_would_be_noticed(monkeypatch):
+    """Block verification lets the numbers of rejected draft tokens decide: the next round must not use them again."""
+    monkeypatch.setattr(Sequence, "_rows_apart", 1)
+    assert p_value(SAMPLINGS["plain"], rejection_sample_method="block") < REJECT_BELOW
