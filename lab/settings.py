@@ -160,13 +160,13 @@ PROPOSERS = {
     "synthetic": "A free drafter, accepted as often as set.",
 }
 RULES = {
-    "standard": "Each draft token: accepted with probability min(1, p / q). Lossless.",
-    "block": "The longest block of draft tokens that passes. Lossless, accepts at least as much.",
-    "typical": "Lossy: the text no longer follows the target's distribution. Accepts what is likely enough under p.",
+    "standard": "Each by itself: min(1, p / q). Lossless.",
+    "block": "The longest block that passes. Lossless.",
+    "typical": "Lossy: not the target's distribution.",
 }
 Q_OF_DRAFTS = {
     "probabilistic": "Draft tokens are drawn from q.",
-    "greedy": "The draft's likeliest tokens; q is 1 on each. vLLM's default.",
+    "greedy": "Its likeliest: q = 1 (vLLM's default).",
 }
 RARE_NGRAM = {"bounds": BOUNDS["prompt_lookup_max"], "needs": (NGRAM,), "group": None}
 MODEL = {"default": "", "most_characters": MAX_MODEL, "hide": True}

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from lab import EngineConfig, SamplingParams
+from lab.backends.torch import torch_backend
+from lab.backends.torch.batched_verification import verify_rounds
 from lab.backends.torch.rejection_sampler import METHODS
 from lab.backends.torch.sampler import distribution
-from lab.engine.sequence import Sequence
 from lab.load import new_engine
 from lab.measure.interval import g_test
 from lab.trace.events import Proposed
@@ -102,7 +103,18 @@ def test_engine_does_not_follow_the_target_by_typical_acceptance():
     assert p_value(SAMPLINGS["plain"], rejection_sample_method="typical") < REJECT_BELOW
 
 
-def test_numbers_drawn_twice_would_be_noticed(monkeypatch):
-    """Block verification lets the numbers of rejected draft tokens decide: the next round must not use them again."""
-    monkeypatch.setattr(Sequence, "_rows_apart", 1)
-    assert p_value(SAMPLINGS["plain"], rejection_sample_method="block") < REJECT_BELOW
+@pytest.mark.parametrize(("method", "used_again"), [("standard", True), ("block", False)])
+def test_rounds_of_block_verification_share_no_random_numbers(monkeypatch, method, used_again):
+    """There the numbers of rejected draft tokens decide, too: the next round must not use them again."""
+    used = []
+
+    def spy(logits, rounds, sample):
+        used.extend(row for round in rounds for row in round.uniforms[:, 0].tolist())
+        return verify_rounds(logits, rounds, sample)
+
+    monkeypatch.setattr(torch_backend, "verify_rounds", spy)
+    engine = new_engine(ScriptedModel(chain(1)), tokenizer(), ScriptedModel(chain(2), "draft"))
+    config = EngineConfig(speculative="draft", rejection_sample_method=method)
+    engine.generate(tokenizer().decode([0, 1]), config, SamplingParams(max_tokens=40, temperature=1.0, seed=1))
+    assert len(used) > 40
+    assert (len(set(used)) < len(used)) == used_again

@@ -81,6 +81,8 @@ OTHERS = {"kv_dtype": "int8", "eviction": "priority", "prefill_attention": "math
     "seed": 9,
     "stop": ("END",),
     "logprobs": 5,
+    "rejection_sample_method": "block",
+    "draft_sample_method": "greedy",
 }
 
 

@@ -104,6 +104,8 @@ def test_without_a_draw_the_rule_that_applies_is_stated() -> None:
     assert told["say"].endswith("on purpose, so it was rejected: p = 0.1. In its place: “ castle”. It has no q.")
     assert told["columns"][1]["y"] == []
     assert "N-gram lookup draws nothing: its q is 1." in opened(GUESS, REJECTED, AROUND, OWN, "ngram")["say"]
+    likeliest = opened(GUESS, REJECTED, AROUND, OWN, "draft", drawn=False)
+    assert likeliest["say"].endswith("The draft model draws nothing: its q is 1.")
 
 
 def test_block_verification_is_explained_by_the_whole_round() -> None:

@@ -243,7 +243,7 @@ class Reducer(Fold):
         return {
             "tokens": tokens,
             "round": step.round(written, timed.kv_tokens, self._config["speculative"]),
-            "verdicts": step.opened(self._config["speculative"]),
+            "verdicts": step.opened(self._config["speculative"], self._config.get("draft_sample_method")),
             "charts": charts,
             "layout": layout,
             "captions": captions,
@@ -360,11 +360,19 @@ class Step:
             "kept": kept,
         }
 
-    def opened(self, speculative: str) -> list[dict[str, Any]]:
+    def opened(self, speculative: str, drafts: str | None) -> list[dict[str, Any]]:
         """The step's verdicts by position, with their distributions; none if those were not recorded."""
         verdicts = [self.verdicts[position] for position in sorted(self.verdicts)]
         return [
-            opened(self.proposals[position], self.verdicts[position], around, self.own, speculative, verdicts)
+            opened(
+                self.proposals[position],
+                self.verdicts[position],
+                around,
+                self.own,
+                speculative,
+                verdicts,
+                drawn=drafts != "greedy",
+            )
             for position, around in self.around.items()
         ]
 

@@ -22,8 +22,11 @@ def opened(
     own: Recovered | Bonus | None,
     speculative: str,
     round: Sequence[Judged] = (),
+    *,
+    drawn: bool = True,
 ) -> dict[str, Any]:
     """One guess as a JSON-able dict. ``round``: all verdicts of its round, by which block verification decides.
+    ``drawn``: from q; otherwise it is the draft's likeliest token, and q is 1.
 
     Returns:
         ``title``, ``say``: the verdict in words. ``columns``, ``layout``: its chart's.
@@ -56,7 +59,7 @@ def opened(
     title = f"Round {verdict.step}, draft token {verdict.position + 1} {state.glyph} {named(guess.text)}"
     return {
         "title": title,
-        "say": _say(verdict, around.overlap, replaced, speculative, round),
+        "say": _say(verdict, around.overlap, replaced, speculative, round, drawn=drawn and speculative != "ngram"),
         "columns": [*columns, EMPTY if typical else line, line if typical else EMPTY],
         "layout": {
             "xaxis.range": [-0.6, len(shown) - 0.4],
@@ -74,7 +77,13 @@ def _shown(around: Distributions, heights: list[float], marked: set[int]) -> lis
 
 
 def _say(
-    verdict: Judged, overlap: float | None, replaced: Recovered | None, speculative: str, round: Sequence[Judged]
+    verdict: Judged,
+    overlap: float | None,
+    replaced: Recovered | None,
+    speculative: str,
+    round: Sequence[Judged],
+    *,
+    drawn: bool,
 ) -> str:
     kept = verdict.accepted
     place = f" In its place: {named(replaced.text)}" if replaced else ""
@@ -94,29 +103,30 @@ def _say(
         f"Acceptance probability min(1, p / q) = {written(numbers.chance)}. The random draw was u = {u}: {product} is "
         f"{'below' if kept else 'not below'} p = {p}, so it was {'accepted' if kept else 'rejected'}."
     )
-    drawn = f"{place}, drawn from the resample distribution norm(max(0, p − q))." if replaced else ""
-    certain = f" {DRAFTER_NAMES[speculative].capitalize()} draws nothing: its q is 1." if verdict.q == 1 else ""
+    instead = f"{place}, drawn from the resample distribution norm(max(0, p − q))." if replaced else ""
+    certain = "" if drawn else f" {DRAFTER_NAMES[speculative].capitalize()} draws nothing: its q is 1."
     here = (
         ""
         if overlap is None or certain
         else f" At this position {overlap:.0%} of the draft's tokens would be accepted: Σ min(p, q)."
     )
-    return f"{rule}{drawn}{here}{certain}"
+    return f"{rule}{instead}{here}{certain}"
 
 
 def _by_block(verdict: Judged, place: str, round: Sequence[Judged]) -> str:
     """Block verification: the running product, the block's own test, and the longer blocks'."""
     own, last = verdict.position, sum(one.accepted for one in round)
     before = round[own - 1].product if own else 1.0
-    numbers = (before, verdict.p, verdict.q, verdict.product)
-    before, p, q, product = (written(significant(number)) for number in numbers)
+    p, q, product = (written(significant(number)) for number in (verdict.p, verdict.q, verdict.product))
+    factor = "" if before == 1 else f"{written(significant(before))} "
+    times = factor and f"{factor}× "
     said = (
-        f"Running product P = min(1, {before} × p / q) = min(1, {before} × {p} / {q}) = {product}: the probability, on "
+        f"Running product P = min(1, {times}p / q) = min(1, {times}{p} / {q}) = {product}: the probability, on "
         f"average over what follows, that the block up to here is kept. {_test(verdict, 'It')}"
     )
     if not verdict.accepted:
         longer = "every longer block failed too, so it was rejected" if own + 1 < len(round) else "it was rejected"
-        drawn = f"{place}, drawn from norm(max(0, {before} p − q))." if place else ""
+        drawn = f"{place}, drawn from norm(max(0, {factor}p − q))." if place else ""
         return f"{said}; {longer}.{drawn}"
     if own + 1 == last:
         return f"{said}: accepted{'' if last == 1 else ', with all before it'}."
