@@ -238,12 +238,12 @@ ALL = (
         step=0.05, needs=(DRAWS,), group="Sampling",
     ),
     Setting(
-        "rejection_sample_method", "Acceptance rule", "Which draft tokens are accepted; typical is lossy.",
+        "rejection_sample_method", "Verifier", "Which draft tokens are accepted; typical is lossy.",
         {"standard": "Standard", "block": "Block", "typical": "Typical"}, RULES, needs=(JUDGED, DRAWS),
     ),
     Setting(
         "draft_sample_method", "Draft sampling", "How the draft chooses its tokens.",
-        {"probabilistic": "Probabilistic", "greedy": "Greedy"}, Q_OF_DRAFTS, needs=(DRAFT_DRAWS, DRAWS),
+        {"probabilistic": "From q", "greedy": "Greedy"}, Q_OF_DRAFTS, needs=(DRAFT_DRAWS, DRAWS),
     ),
     Setting(
         "seed", "Seed", "Fix for reproducible text; leave empty for random.", bounds=(0, SEEDS_OF_PAGES),

@@ -55,8 +55,9 @@ class RunStarted(Event):
         prompt_pieces: the prompt cut where its tokens end. A token that ends inside a character has an empty piece.
         dtype: that of steps after the prompt, which may be read in another (``EngineConfig.prefill_attention``).
         block_bytes: bytes of one cache block with scales and the draft model's share; 0 without a cache.
-        copy_bytes_per_second, matmul_flops_per_second: the device's peak rates for steps after the prompt, as measured
+        read_bytes_per_second, flops_per_second: the device's peak rates for steps after the prompt, as measured
             (``lab.engine.device_limits``). None: not measured, or the models' work cannot be counted.
+        memory_bytes_per_second: the first from memory alone, where the weights may lie in a processor's own cache.
         cuda_graphs: steps of few tokens are captured and replayed.
         compiled: the layers went through torch.compile.
         hardware: the accelerator's name, or the processor and its cores. "": not known (files of earlier versions).
@@ -73,11 +74,12 @@ class RunStarted(Event):
     dtype: str
     num_blocks: int
     block_bytes: int
-    copy_bytes_per_second: float | None
-    matmul_flops_per_second: float | None
+    read_bytes_per_second: float | None
+    flops_per_second: float | None
     cuda_graphs: bool
     compiled: bool
     hardware: str = ""
+    memory_bytes_per_second: float | None = None
 
     @property
     def accelerator(self) -> str:

@@ -198,4 +198,4 @@ def test_work_of_a_mixture_of_experts_is_not_counted():
     run = new_engine(mixture(), tiny_models.tokenizer()).generate("A fox", sampling=SamplingParams(max_tokens=3))
     assert run.reason != "error"
     assert limits_of(run.started) is None
-    assert run.metrics.limit_share is None
+    assert run.metrics.roofline_fraction is None
