@@ -60,10 +60,13 @@ class LanguageModel:
         device: where tokens go in and logits come out.
         compiled: whether its layers are compiled by torch.compile.
         compile_failure: why they are not although that was asked for.
+        notes: sentences on how it was loaded, for who runs it.
 
     Raises:
         UnsupportedModelError: see ``refuse_unsupported``.
     """
+
+    notes: tuple[str, ...] = ()
 
     def __init__(self, model: PreTrainedModel, name: str, *, rounded: bool = False) -> None:
         refuse_unsupported(model.config, name, type(model))

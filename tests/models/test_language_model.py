@@ -30,9 +30,10 @@ from lab.backends.torch.torch_backend import TorchBackend
 from lab.kv_cache.attention_metadata import Group, StepPlan
 from lab.load import new_engine
 from lab.models.language_model import LanguageModel
-from lab.models.loader import load_model, refuse_mismatch
+from lab.models.loader import load_model
 from lab.models.quantization import stored_tensors
 from lab.models.support import refuse_unsupported
+from lab.models.tokenizer import refuse_mismatch
 from lab.trace.events import FellBack, Proposed
 from tests import tiny_models
 

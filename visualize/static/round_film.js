@@ -4,7 +4,7 @@
 import { make, within, write } from "./dom.js";
 import { phasesOf, reached, stagesOf } from "./round_phases.js";
 import { quoted, tallyOf } from "./round_words.js";
-import { number } from "./token_text.js";
+import { number, promptToken } from "./token_text.js";
 
 const CONTEXT = 80; // characters of the text that are shown before the round
 const BLOCK = 262; // pixels of a cache block in the lane
@@ -29,7 +29,7 @@ export class RoundFilm {
     if (!frame) return this.#empty();
     const place = part?.place ?? phasesOf(frame).length - 1;
     const seen = reached(frame, place);
-    const words = [...picture.head.prompt.map((text) => ({ text, origin: "prompt" })), ...picture.tokens];
+    const words = [...picture.head.prompt.map(promptToken), ...picture.tokens];
     const before = part ? words.length : words.length - picture.frames.slice(frame.seq, picture.at + 1).reduce((sum, { tokens = [] }) => sum + tokens.length, 0);
     if (this.laid !== frame) {
       this.root.classList.toggle("quick", quick);
