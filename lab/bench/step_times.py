@@ -51,8 +51,8 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
         raise LabError(
             f"a copy or a {engine.dtype} matrix product failed on {engine.device}: no limits to compare with."
         )
-    if any(model.routed for model in (engine.target, engine.draft) if model):
-        raise LabError("a model with experts reads other weights for every token: its work cannot be counted.")
+    if any(model.uncounted for model in (engine.target, engine.draft) if model):
+        raise LabError("a model with such experts reads other weights for every token: its work cannot be counted.")
     report(f"copy {limits.bytes_per_second / 1e9:.1f} GB/s, product {limits.flops_per_second / 1e9:.0f} GFLOP/s")
 
     words, one, plain = " ".join(PROMPTS), PROMPTS[:1], EngineConfig()

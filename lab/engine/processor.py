@@ -141,7 +141,7 @@ class Processor:
 
     def _limits(self, config: EngineConfig) -> Limits | None:
         """The device's limits, measured when first asked for; None where a step's work cannot be counted."""
-        if self._target.routed or (config.speculative == "draft" and self._draft.routed):
+        if self._target.uncounted or (config.speculative == "draft" and self._draft.uncounted):
             return None
         return device_limits(self._target.device, self._backends.product_dtype(config))
 
