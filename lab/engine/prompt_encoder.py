@@ -47,7 +47,11 @@ class PromptEncoder:
         """
         if isinstance(prompt, str):
             encoded = self._of_text(prompt, parse_special)
-        elif isinstance(prompt, Sequence) and all(type(each) is int and each >= 0 for each in prompt):
+        elif (
+            isinstance(prompt, Sequence)
+            and not isinstance(prompt, bytes)
+            and all(type(each) is int and each >= 0 for each in prompt)
+        ):
             encoded = self._of_ids(list(prompt))
         else:
             raise PromptError(

@@ -11,8 +11,8 @@ from transformers import (
     AutoModelForCausalLM,
     BartConfig,
     BertConfig,
-    BloomConfig,
     DeepseekV3Config,
+    FalconConfig,
     Gemma2Config,
     GptOssConfig,
     Llama4TextConfig,
@@ -65,8 +65,8 @@ def test_models_are_refused_by_their_configuration(config, reason):
 def test_models_are_refused_by_their_modules():
     sizes = TINY | {"num_key_value_heads": 1, "head_dim": 8, "num_local_experts": 2}
     sinks = GptOssConfig(**sizes, layer_types=["full_attention"] * 2)
-    bloom = BloomConfig(vocab_size=50, hidden_size=16, n_layer=1, n_head=2)
-    for config, word in ((bloom, "cannot be replaced"), (sinks, "sinks")):
+    falcon = FalconConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    for config, word in ((falcon, "cannot be replaced"), (sinks, "sinks")):
         with pytest.raises(UnsupportedModelError, match=word):
             LanguageModel(AutoModelForCausalLM.from_config(config), "a/model")
 

@@ -143,7 +143,7 @@ def test_the_baseline_runs_first_and_then_these_settings(settings: Settings) -> 
         return
     address = against(settings)
     if not address:
-        assert config == EngineConfig(cuda_graphs=config.cuda_graphs)
+        assert settings.parse_special or config == EngineConfig(cuda_graphs=config.cuda_graphs)
         return
     inputs = asked(address)
     plain, own = inputs.configs().values()

@@ -83,6 +83,9 @@ from visualize.text import visible
 
 Frame = dict[str, Any]
 
+SPECIAL = {"special": True, "note": "A special token, not text."}
+"""Of a token of the prompt that is no text."""
+
 
 def about(run: RunStarted) -> dict[str, Any]:
     """The part of a head about a run's settings, models and device."""
@@ -206,8 +209,7 @@ class Reducer(Fold):
         prompt: list[Any] = [visible(piece) for piece in run.prompt_pieces]
         for i in run.special_positions:
             if 0 <= i < len(prompt):  # a file may say anything
-                about = {"origin": "prompt", "special": True, "note": "A special token, not text."}
-                prompt[i] = {"text": prompt[i]} | about
+                prompt[i] = {"text": prompt[i], "origin": "prompt"} | SPECIAL
         said = sentences(speculative, greedy=run.sampling["temperature"] == 0)
         words = {"sentences": said, "described": described(run.config, run.sampling)}
         return {
