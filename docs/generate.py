@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import lab.settings
+from lab.trace.roofline import Achieved
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(?P<start><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
@@ -281,7 +282,8 @@ def workshop() -> list[str]:
 
 
 def megabytes(row: Row) -> Row:
-    return row | {"mb": row["bytes"] / 1e6, "mflop": row["flops"] / 1e6}
+    bound = Achieved(row["share"], row["bound"]).bound or "neither"
+    return row | {"mb": row["bytes"] / 1e6, "mflop": row["flops"] / 1e6, "bound": bound}
 
 
 def rounds(found: Row) -> Row:

@@ -258,6 +258,24 @@ class Backend(ABC):
         """Free what is captured, before the cache is dropped."""
 
 
+class Arithmetic(Protocol):
+    """The reads and products that a target's step consists of, to measure what a device does at best in just these. Two
+    are equal if what they measure is.
+
+    Attributes:
+        weight_bytes: of the weights that a pass reads.
+    """
+
+    weight_bytes: int
+    device: torch.device
+
+    def read(self, size: int) -> Callable[[], object]:
+        """A read of a buffer of ``size`` bytes, the same one every time."""
+
+    def product(self, size: int) -> Callable[[], object]:
+        """A product of two square matrices of ``size`` rows."""
+
+
 class Backends(Protocol):
     """The back ends of an engine's target and draft, for every way to compute them that a request can ask for.
 
@@ -290,6 +308,9 @@ class Backends(Protocol):
 
     def product_dtype(self, asked: EngineConfig) -> torch.dtype:
         """The dtype of the numbers that the target's linear layers multiply."""
+
+    def arithmetic(self, asked: EngineConfig) -> Arithmetic:
+        """What the target's steps after the prompt are computed with."""
 
     def uses_kernels(self, asked: EngineConfig) -> bool:
         """True if C or Triton computes the target's steps with a cache, and not torch."""

@@ -106,13 +106,14 @@ class Processor:
             plain = replace(config, speculative="off")
             oracle = self.sequence(prompt, plain, sampling, sequence.prompt.cancelled, hidden=True)
             sequence.draft.oracle = oracle
-        self._limits(config)  # here, so that measuring and compiling count in no request's time or peak memory
+        self.limits(config)  # here, so that measuring and compiling count in no request's time or peak memory
         return sequence
 
     def announce(self, sequence: Sequence) -> None:
         """Begin a sequence's record. Its clock starts here."""
         config, drafts = sequence.config, sequence.config.speculative == "draft"
-        limits, (target, _) = self._limits(config), self._backends.models(config)
+        limits, (target, _) = self.limits(config), self._backends.models(config)
+        sequence.report.limits = limits
         sequence.report.num_blocks = self._budget.cache_config(config).num_blocks
         sequence.recorder.emit(
             RunStarted,
@@ -132,18 +133,19 @@ class Processor:
             dtype=self.dtype_name(config),
             num_blocks=sequence.report.num_blocks,
             block_bytes=config.block_size * self._budget.token_bytes(config),
-            copy_bytes_per_second=limits.bytes_per_second if limits else None,
-            matmul_flops_per_second=limits.flops_per_second if limits else None,
+            read_bytes_per_second=limits.bytes_per_second if limits else None,
+            flops_per_second=limits.flops_per_second if limits else None,
+            memory_bytes_per_second=limits.memory_bytes_per_second if limits else None,
             cuda_graphs=self._backends.captures(config) and config.kv_cache,
             compiled=target.compiled,
             hardware=self._hardware,
         )
 
-    def _limits(self, config: EngineConfig) -> Limits | None:
+    def limits(self, config: EngineConfig) -> Limits | None:
         """The device's limits, measured when first asked for; None where a step's work cannot be counted."""
         if self._target.uncounted or (config.speculative == "draft" and self._draft.uncounted):
             return None
-        return device_limits(self._target.device, self._backends.product_dtype(config))
+        return device_limits(self._backends.arithmetic(config))
 
     def dtype_name(self, config: EngineConfig) -> str:
         dtypes = self._target.dtype, self._backends.product_dtype(config)

@@ -17,6 +17,7 @@ from lab.kv_cache.block_table import BlockTable
 from lab.kv_cache.prefix_cache import Prefix
 from lab.trace.events import Finished, Part, StopReason
 from lab.trace.recorder import Recorder
+from lab.trace.roofline import Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +70,14 @@ class ReportState:
         cached_tokens: tokens of the prompt found in the cache on admission. Admitted again before its first token, a
             sequence may find its own, or fewer than before: the fewest count.
         num_blocks: blocks of its cache, as last reported. 0: not reported yet, or no cache.
+        limits: of the device. None: not known.
         disabled: parts that failed and were reported (``FellBack``). With "drafter" among them it gets no other.
     """
 
     step: int = 0
     cached_tokens: int | None = None
     num_blocks: int = 0
+    limits: Limits | None = None
     disabled: set[Part] = field(default_factory=set)
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from lab.backends.interface import Backend, Verification
 from lab.engine.adaptive_window import StepCosts, TheilSen
 from lab.engine.async_scheduling import PassAhead
+from lab.engine.device_limits import limits_beaten
 from lab.engine.drafters import DraftOutput
 from lab.engine.failures import report_failures
 from lab.engine.memory_budget import Budget
@@ -19,7 +20,7 @@ from lab.engine.sequence import Sequence
 from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.kv_cache import KVCache
 from lab.trace.events import StepTimed, WindowChanged
-from lab.trace.roofline import PassCost
+from lab.trace.roofline import BEATEN, PassCost
 from lab.util.device_memory import memory_in_use
 from lab.util.step_timer import StepTimer
 
@@ -137,6 +138,9 @@ class StepStats:
                 memory_bytes=snapshot.memory,
             )
             sequence.report.step += 1
+            limits = sequence.report.limits
+            if limits and limits.least_ms(verifying) > BEATEN * parts["verify"] > 0:
+                limits_beaten(limits)
             if sequence.reason:
                 finish(sequence)
         return taken

@@ -54,8 +54,9 @@ class RunStarted(Event):
         prompt_pieces: the prompt cut where its tokens end. A token that ends inside a character has an empty piece.
         dtype: that of steps after the prompt, which may be read in another (``EngineConfig.prefill_attention``).
         block_bytes: bytes of one cache block with scales and the draft model's share; 0 without a cache.
-        copy_bytes_per_second, matmul_flops_per_second: the device's peak rates for steps after the prompt, as measured
+        read_bytes_per_second, flops_per_second: the device's peak rates for steps after the prompt, as measured
             (``lab.engine.device_limits``). None: not measured, or the models' work cannot be counted.
+        memory_bytes_per_second: the first from memory alone, where the weights may lie in a processor's own cache.
         cuda_graphs: steps of few tokens are captured and replayed.
         compiled: the layers went through torch.compile.
         prompt_given_as_ids: the prompt was token ids, and ``prompt`` is what they say.
@@ -75,14 +76,15 @@ class RunStarted(Event):
     dtype: str
     num_blocks: int
     block_bytes: int
-    copy_bytes_per_second: float | None
-    matmul_flops_per_second: float | None
+    read_bytes_per_second: float | None
+    flops_per_second: float | None
     cuda_graphs: bool
     compiled: bool
     prompt_given_as_ids: bool = False
     special_positions: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     hardware: str = ""
+    memory_bytes_per_second: float | None = None
 
     @property
     def accelerator(self) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lab.trace.events import Committed, Event, Judged, Prefilled, Proposed, RunStarted, StepTimed
-from lab.trace.roofline import Bound, Limits, achieved, limits_of
+from lab.trace.roofline import Achieved, Bound, Limits, achieved, limits_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,9 @@ class Metrics:
         kv_reserved_bytes, kv_used_bytes: most bytes of cache reserved during a step, proposals included, and holding
             tokens in use after one.
         peak_memory_bytes: highest ``memory_bytes`` of a step.
-        limit_share: the passes' share of the device's limit (``achieved``), median over the steps after the prefill.
-        limit_bound: what bound most of these steps.
+        roofline_fraction: least time / time of the target's passes (``achieved``), median over the steps after the
+            prefill. Above 1 the device's limits were measured too low.
+        roofline_nearer: the limit that is nearer in most of these steps.
     """
 
     generated_tokens: int
@@ -50,8 +51,14 @@ class Metrics:
     kv_reserved_bytes: int
     kv_used_bytes: int
     peak_memory_bytes: int
-    limit_share: float | None
-    limit_bound: Bound | None
+    roofline_fraction: float | None
+    roofline_nearer: Bound | None
+
+    @property
+    def roofline_bound(self) -> Bound | None:
+        """What binds a pass. None: not known, or nothing can be said to (``lab.trace.roofline.BINDS``)."""
+        known = self.roofline_fraction is not None and self.roofline_nearer
+        return Achieved(self.roofline_fraction, self.roofline_nearer).bound if known else None
 
 
 class Meter:
@@ -68,7 +75,7 @@ class Meter:
         self._accepted: list[int] = []  # by position
         self._reserved = self._used = self._memory = 0
         self._limits: Limits | None = None
-        self._shares: list[float] = []  # of the device's limit, sorted
+        self._shares: list[float] = []  # of the roofline, sorted
         self._bounds: Counter[Bound] = Counter()
 
     def take(self, event: Event) -> None:
@@ -100,7 +107,7 @@ class Meter:
                 self._counted = self._later
                 if self._limits and not prefill and (found := achieved(event, self._limits)):
                     insort(self._shares, found.share)
-                    self._bounds[found.bound] += 1
+                    self._bounds[found.nearer] += 1
                 self._reserved = max(self._reserved, event.kv_reserved_bytes)
                 self._used = max(self._used, event.kv_used_bytes)
                 self._memory = max(self._memory, event.memory_bytes)
@@ -123,8 +130,8 @@ class Meter:
             kv_reserved_bytes=self._reserved,
             kv_used_bytes=self._used,
             peak_memory_bytes=self._memory,
-            limit_share=_percentile(self._shares, 0.5),
-            limit_bound=self._bounds.most_common(1)[0][0] if self._bounds else None,
+            roofline_fraction=_percentile(self._shares, 0.5),
+            roofline_nearer=self._bounds.most_common(1)[0][0] if self._bounds else None,
         )
 
 

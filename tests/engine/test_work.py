@@ -222,4 +222,4 @@ def test_a_mixture_that_cannot_be_counted_has_no_limits():
         lab.target.expert_counter = lab.target.expert_counter if counted else None
         run = lab.generate("A fox", sampling=SamplingParams(max_tokens=3))
         assert run.reason != "error"
-        assert (limits_of(run.started) is not None) == (run.metrics.limit_share is not None) == counted
+        assert (limits_of(run.started) is not None) == (run.metrics.roofline_fraction is not None) == counted

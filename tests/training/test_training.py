@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import shutil
@@ -69,6 +70,10 @@ def tiny(vocabulary: int = 300, **changes: int) -> LlamaConfig:
 def random_model(seed: int, vocabulary: int = 300, **changes: int) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     return LlamaForCausalLM(tiny(vocabulary, **changes)).eval()
+
+
+def new_model() -> LlamaForCausalLM:
+    return LlamaForCausalLM(tiny())
 
 
 # Text
@@ -149,10 +154,10 @@ def test_records_add_up_and_a_missing_checkpoint_is_named_with_its_stage(tmp_pat
     both = RECORD.then(TrainingRecord(4, 50, 1.0, 0.5, "another"))
     assert both == TrainingRecord(7, 80, 3.0, 0.5, "one machine, then another")
     save_checkpoint(tmp_path / "draft.pt")
-    assert restore(tiny(), tmp_path / "draft.pt")[1] == RECORD
+    assert restore(random_model(0), tmp_path / "draft.pt")[1] == RECORD
     for stage in ("target", "sharpened"):
         with pytest.raises(FileNotFoundError, match=f"run --stage {stage} first"):
-            restore(draft_shape(), tmp_path / f"{stage}.pt")
+            restore(random_model(0), tmp_path / f"{stage}.pt")
         assert stage in stages.Recipe.stages
 
 
@@ -171,17 +176,17 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path):
         return loss
 
     start, still = random_model(6), options | {"tokens": TOKENS_A_STEP, "peak_lr": 0.0}
-    same = train(tiny(), data, next_token_loss, initial=start, checkpoint=tmp_path / "still.pt", **still)
+    same = train(lambda: copy.deepcopy(start), data, next_token_loss, checkpoint=tmp_path / "still.pt", **still)
     assert all(torch.equal(a, b) for a, b in zip(start.parameters(), same.parameters(), strict=True))
-    whole = train(tiny(), data, next_token_loss, checkpoint=tmp_path / "whole.pt", **options)
+    whole = train(new_model, data, next_token_loss, checkpoint=tmp_path / "whole.pt", **options)
     with pytest.raises(KeyboardInterrupt):
-        train(tiny(), data, stop_after(1), checkpoint=tmp_path / "halves.pt", save_every_s=0, **options)
-    assert restore(tiny(), tmp_path / "halves.pt")[1].steps == 1
-    halves = train(tiny(), data, next_token_loss, checkpoint=tmp_path / "halves.pt", **options)
+        train(new_model, data, stop_after(1), checkpoint=tmp_path / "halves.pt", save_every_s=0, **options)
+    assert restore(random_model(0), tmp_path / "halves.pt")[1].steps == 1
+    halves = train(new_model, data, next_token_loss, checkpoint=tmp_path / "halves.pt", **options)
     for (name, a), b in zip(whole.state_dict().items(), halves.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
 
-    _, record = restore(tiny(), tmp_path / "halves.pt")
+    _, record = restore(random_model(0), tmp_path / "halves.pt")
     assert (record.steps, record.tokens) == (3, 3 * TOKENS_A_STEP)
     assert record.seconds > 0
     assert record.loss == pytest.approx(math.log(300), rel=0.1)
@@ -189,7 +194,7 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path):
     def refuse(model, tokens):
         raise AssertionError("a complete checkpoint is trained no further")
 
-    train(tiny(), data, refuse, checkpoint=tmp_path / "halves.pt", **options)
+    train(new_model, data, refuse, checkpoint=tmp_path / "halves.pt", **options)
 
 
 # Distillation
@@ -234,7 +239,7 @@ def test_distillation_raises_the_shared_mass(tmp_path):
     before = shared_mass(target, random_model(4))
     options = {"tokens": 40 * 1024, "tokens_a_step": 1024, "peak_lr": 3e-2, "device": "cpu", "compiled": False}
     loss = distillation_loss(target)
-    draft = train(tiny(), data, loss, checkpoint=tmp_path / "draft.pt", **options)
+    draft = train(new_model, data, loss, checkpoint=tmp_path / "draft.pt", **options)
     assert shared_mass(target, draft) > before + 0.1
     assert shared_mass(target, target) == pytest.approx(1, abs=1e-5)
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from lab.trace.events import RunStarted
 from lab.trace.metrics import Metrics
-from lab.trace.roofline import Bound
+from lab.trace.roofline import BEATEN
 from visualize.format_numbers import byte_unit, digits, three
 
 DASH = "–"
-FASTER: dict[Bound, str] = {"memory": "a cache helps", "compute": "another kernel"}
+TOO_LOW = "limit measured too low"
 """What makes more than 100% of a limit possible."""
 
 
@@ -86,10 +86,10 @@ def _kv(metrics: Metrics) -> Reading:
 
 
 def _limit(metrics: Metrics) -> Reading:
-    share = metrics.limit_share
+    share = metrics.roofline_fraction
     if share is None:
         return Reading()
-    note = FASTER[metrics.limit_bound or "memory"] if share > 1 else ""
+    note = TOO_LOW if share > BEATEN else ""
     return Reading(f"{100 * share:.0f}", "%", share, note=note)
 
 
@@ -139,8 +139,8 @@ READOUTS = (
         "limit",
         "Roofline",
         "Share of the memory-bandwidth (MBU) or compute (MFU) limit, whichever binds: the least time in which this "
-        "device could move a pass's bytes and do its FLOPs, over the time it took; median after the prefill. "
-        "Above 100%: bytes came from a cache, or by reading alone, faster than in the copy that was measured.",
+        "device could read a pass's bytes and do its FLOPs, over the time it took; median after the prefill. "
+        "Above 100%: the limit was measured too low, as on a busy machine; the next run measures it again.",
         _limit,
     ),
     Readout(

@@ -14,7 +14,7 @@ const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script
 export const number = (value) => (value === undefined ? "" : value >= 0.001 || value === 0 ? String(value) : value.toExponential());
 
 /** A token of the prompt, which is mostly given as its text alone. */
-export const promptToken = (given) => (typeof given === "string" ? { text: given, origin: "prompt" } : given);
+export const promptToken = (given) => (typeof given === "object" ? given : { text: given, origin: "prompt" });
 
 /** Show the text: every token with how it came to be, and what was rejected for it. */
 export function addText(stage) {
