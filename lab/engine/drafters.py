@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from lab.backends.interface import PROPOSE, Backend, DraftRound, DraftTokens, NewTokens
 from lab.engine.adaptive_window import TheilSen
 from lab.engine.failures import disabling_drafter
-from lab.engine.pass_cost import PassCostModel, Span
+from lab.engine.pass_cost import ExpertsRead, PassCostModel, Span
 from lab.engine.scheduler import ScheduledSequence
 from lab.engine.sequence import Sequence
 from lab.kv_cache.formats import KVStorage
@@ -47,6 +47,10 @@ class Drafter(ABC):
     def cost(self, sequences: list[Sequence], windows: list[int]) -> PassCost:
         """The bytes and FLOPs that ``propose`` is about to take, over all of its model's passes."""
         return PassCost()
+
+    def experts_read(self) -> list[ExpertsRead]:
+        """Experts read since the last call, where its model is a mixture."""
+        return []
 
     def is_behind(self, sequences: list[Sequence]) -> bool:
         """True if ``propose`` is about to read more than in a usual round, because a text grew without it."""
@@ -85,8 +89,8 @@ class ModelDrafter(Drafter):
             NewTokens(new, start, sequence.table, keep=1)
             for new, start, sequence in zip(self._on_device(unread), starts, sequences, strict=True)
         ]
-        uniforms = [s.uniforms[s.generated : s.generated + w, PROPOSE] for s, w in zip(sequences, windows, strict=True)]
-        drafts = self._backend.draft(batch, windows, [s.sampling for s in sequences], uniforms, self._storage)
+        uniforms = [s.draws(w)[:, PROPOSE] for s, w in zip(sequences, windows, strict=True)]
+        drafts = self._backend.draft(batch, windows, [s.draft_sampling for s in sequences], uniforms, self._storage)
         if not self._early_exit:
             for sequence, new, window in zip(sequences, batch, windows, strict=True):
                 sequence.draft.num_computed = new.stop + window - 1 if sequence.table else 0
@@ -119,6 +123,9 @@ class ModelDrafter(Drafter):
                     spans.append(Span(start, stop, keep=1))
             total += self._costs.of(spans)
         return total
+
+    def experts_read(self) -> list[ExpertsRead]:
+        return self._costs.experts_read()
 
     def is_behind(self, sequences: list[Sequence]) -> bool:
         # After a fully accepted round it reads two tokens: its own last draft token and the bonus token.
@@ -199,7 +206,7 @@ class Synthetic(Drafter):
         for sequence, window in zip(sequences, windows, strict=True):
             first = sequence.generated
             known = self._target_tokens[first : first + window]
-            right = (sequence.uniforms[first : first + len(known), PROPOSE] < self._rate).tolist()
+            right = (sequence.draws(len(known))[:, PROPOSE] < self._rate).tolist()
             wrong = [(token + 1) % self._vocabulary for token in known]
             drafts.append([k if is_right else w for k, w, is_right in zip(known, wrong, right, strict=True)])
         return [DraftTokens(ids, None) if len(ids) else None for ids in several_on_device(drafts, self._device)]
@@ -210,7 +217,7 @@ class DraftOutput(NamedTuple):
 
     Attributes:
         rounds: one for each scheduled sequence, with its draft tokens if it has any.
-        cost: what was moved and computed.
+        cost: what was moved and computed, but for ``experts``.
         longest: for each drafter that was asked, the most tokens it drafted for one sequence; 0 if it failed, or read
             more than in a usual round and so took longer.
     """
@@ -218,6 +225,7 @@ class DraftOutput(NamedTuple):
     rounds: list[DraftRound]
     cost: PassCost
     longest: dict[Drafter, int]
+    experts: list[ExpertsRead]
 
 
 class Drafters:
@@ -258,11 +266,12 @@ class Drafters:
             elif one.num_tokens > 1 and self._will_propose(one.sequence):
                 reading[self.of(one.sequence)].append(one)
         drafts: dict[Sequence, DraftTokens] = {}
-        cost, longest = PassCost(), {}
+        cost, longest, experts = PassCost(), {}, []
         for drafter, some in reading.items():
             sequences = [one.sequence for one in some]
             with disabling_drafter(sequences):
                 cost += drafter.read(sequences, [one.sequence.computed + one.num_tokens for one in some])
+                experts += drafter.experts_read()
         timer.mark("draft")
         for drafter, some in proposing.items():
             sequences, windows = [one.sequence for one in some], [one.num_draft_tokens for one in some]
@@ -272,10 +281,13 @@ class Drafters:
                 made = drafter.propose(sequences, windows)
                 drafts |= {s: draft for s, draft in zip(sequences, made, strict=True) if draft}
                 cost += expected
+                experts += drafter.experts_read()
                 if not behind:
                     longest[drafter] = max((len(draft.token_ids) for draft in made if draft), default=0)
             timer.mark(drafter)
-        return DraftOutput([_round(one.sequence, drafts.get(one.sequence)) for one in scheduled], cost, longest)
+        return DraftOutput(
+            [_round(one.sequence, drafts.get(one.sequence)) for one in scheduled], cost, longest, experts
+        )
 
     def _will_propose(self, sequence: Sequence) -> bool:
         """True if there will be room for draft tokens once the next token is known."""
@@ -316,6 +328,9 @@ class Drafters:
 
 
 def _round(sequence: Sequence, draft: DraftTokens | None) -> DraftRound:
-    """The round with the uniform numbers of the output positions that it may fill."""
-    first, count = sequence.generated, len(draft.token_ids) if draft else 0
-    return DraftRound(sequence.sampling, draft, sequence.uniforms[first : first + count + 1])
+    """The round with the uniform numbers of the output positions that it may fill. The q of a token that was not drawn,
+    though the target's are, is 1 on it."""
+    if draft and draft.q is not None and sequence.draft_sampling.greedy and not sequence.sampling.greedy:
+        draft = DraftTokens(draft.token_ids, F.one_hot(draft.token_ids, draft.q.shape[-1]).float())
+    count, method = len(draft.token_ids) if draft else 0, sequence.config.rejection_sample_method
+    return DraftRound(sequence.sampling, draft, sequence.draws(count + 1), method)

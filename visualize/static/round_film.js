@@ -4,7 +4,7 @@
 import { make, within, write } from "./dom.js";
 import { phasesOf, reached, stagesOf } from "./round_phases.js";
 import { quoted, tallyOf } from "./round_words.js";
-import { number } from "./token_text.js";
+import { number, promptToken } from "./token_text.js";
 
 const CONTEXT = 80; // characters of the text that are shown before the round
 const BLOCK = 262; // pixels of a cache block in the lane
@@ -32,7 +32,7 @@ export class RoundFilm {
     const place = part?.place ?? phasesOf(frame).length - 1;
     const seen = reached(frame, place);
     const { prompt } = picture.head;
-    const wordAt = (position) => picture.tokens[position - prompt.length] ?? { text: prompt[position], origin: "prompt" };
+    const wordAt = (position) => picture.tokens[position - prompt.length] ?? promptToken(prompt[position]);
     let before = prompt.length + picture.tokens.length; // tokens of the text before the round
     for (let seq = frame.seq; seq <= picture.at; seq += 1) before -= picture.frames[seq].tokens?.length ?? 0;
     if (this.laid !== frame) {
@@ -65,7 +65,7 @@ export class RoundFilm {
     if (own) {
       this.own.className = `card own ${own.kind}`;
       write(this.own.querySelector(".glyph"), this.states[own.kind].glyph);
-      this.own.style.gridColumn = own.kind === "recovered" ? verdicts.length : drafts.length + 1;
+      this.own.style.gridColumn = own.kind === "recovered" ? verdicts.findIndex(({ accepted }) => !accepted) + 1 : drafts.length + 1;
     }
     this.cards.forEach((card, i) => (card.style.gridColumn = i + 1));
     this.$(".cards").replaceChildren(...this.cards, ...(own ? [this.own] : []));
@@ -92,7 +92,7 @@ export class RoundFilm {
     for (const [i, stage] of [...this.$(".stages").children].entries()) stage.classList.toggle("now", stages[i][1].includes(seen.now));
     this.cards.forEach((card, i) => {
       const verdict = i < seen.verdicts ? verdicts[i] : null;
-      const discarded = !verdict && stopped >= 0 && seen.verdicts > stopped;
+      const discarded = i >= verdicts.length && stopped >= 0 && seen.verdicts > stopped;
       const state = verdict ? (verdict.accepted ? "accepted" : "rejected") : discarded ? "unjudged" : "proposed";
       const kind = `card ${state} ${i >= seen.drafts ? "to-come" : ""} ${seen.read ? "read" : ""}`;
       if (card.className !== kind) card.className = kind;

@@ -3,6 +3,7 @@
 
 import { make, within } from "./dom.js";
 import { Race } from "./race.js";
+import { promptToken } from "./token_text.js";
 
 const NOISE = 0.1; // visualize/reduce/metric_cards.py
 
@@ -33,7 +34,7 @@ export function addSideBySide(stage, trigger) {
     $(".stage").classList.add("compares");
     const [names, ms] = [namesOf(pair), Math.max(...pair.map(({ commits }) => commits.at(-1)[0]))];
     const lanes = pair.map(({ commits }, place) => ({ name: (pair[place].name = names[place]), mark: "●■"[place], commits }));
-    race.load({ prompt: pictures[0].head.prompt.join(""), ms, lanes });
+    race.load({ prompt: pictures[0].head.prompt.map((one) => promptToken(one).text).join(""), ms, lanes });
   }
 
   /** What a run came to: the numbers of its readouts. */
