@@ -22,18 +22,10 @@ LONGEST = {
     "limit": "1000",
     "memory": "9999",
 }
-SMALL = {
-    "speed": "0.93× (was 1234)",
-    "accepted": "was 100",
-    "kv": "allocated 0.51×",
-    "first": "0.21× (was 46.3)",
-    "gaps": "p50 0.21×",
-    "limit": "a cache helps",
-    "memory": "the same",
-}
+SMALL = {"speed": "▼ 0.93× (was 1234)", "pass": "▲ 0.93× (was 10.00)", "accepted": "▼ 12 points (was 100)"}
 CUT = """([longest, small]) => [...document.querySelectorAll(".readout:not([hidden])")].filter((card) => {
   card.querySelector(".value").textContent = longest[card.dataset.key];
-  card.querySelector(".was").textContent = small[card.dataset.key] ?? "";
+  Object.assign(card.querySelector(".was"), { className: "was worse", textContent: small[card.dataset.key] ?? "" });
   const number = document.createRange();
   number.selectNodeContents(card.querySelector(".number"));
   const texts = [...card.querySelectorAll(".label, .was")];
@@ -123,6 +115,7 @@ def test_on_a_phone_the_page_is_one_column_with_one_chart_at_a_time_and_nothing_
 ) -> None:
     lab = visit(**PHONE).open(kv_cache=0, max_tokens=60, logprobs=5)  # most settings are disabled
     page = lab.page
+    page.click("#show-settings")
     page.click("#folds button >> nth=0")
     page.wait_for_selector("#eviction")
     drawn = """element => {

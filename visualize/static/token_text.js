@@ -25,7 +25,7 @@ export function addText(stage) {
   const flow = $(".flow"); // a paragraph within: else a screen reader names the group again at every space between words
   const shown = []; // the tokens on the page, each with its nodes
   let leftward = false; // whether there was a word of such letters
-  $(".legend").append(...legend.map((key) => {
+  $(".story .legend").append(...legend.map((key) => {
     const mark = make("span", "mark", states[key].glyph || "a");
     return make("li", key, mark, make("span", `piece ${key}`, states[key].label));
   }));

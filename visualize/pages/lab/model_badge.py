@@ -28,7 +28,7 @@ def badge(pair: str, labels: dict[str, str], prompt: str) -> str:
     if pair not in EMBEDDED:
         return f"<p>{escape(labels.get(pair, pair))}: they continue your text; no chat template is applied.</p>"
     target, draft = (_parameters(folder) for folder in ("target", EMBEDDED_DRAFTS[pair]))
-    models = f"<b>{EMBEDDED_TARGET}</b> ({target} parameters), draft <b>{EMBEDDED_TARGET}-{pair}</b> ({draft})"
+    models = f"<b>{EMBEDDED_TARGET}</b> ({target}) and its draft ({draft} parameters)"
     said = f"<p>{models}, {TRAINED[pair]}: they continue stories and answer no questions.</p>"
     density = len(_tokenizer().encode(prompt).ids) / max(1, len(prompt))
     if len(prompt) < SHORT or density < UNLIKE:
