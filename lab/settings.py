@@ -240,7 +240,8 @@ ALL = (
     ),
     Setting(
         "rejection_sample_method", "Verifier", "Which draft tokens are accepted; typical is lossy.",
-        {"standard": "Standard", "block": "Block", "typical": "Typical"}, RULES, needs=(JUDGED, DRAWS), group="Sampling",
+        {"standard": "Standard", "block": "Block", "typical": "Typical"}, RULES, needs=(JUDGED, DRAWS),
+        group="Sampling",
     ),
     Setting(
         "draft_sample_method", "Draft sampling", "How the draft chooses its tokens.",

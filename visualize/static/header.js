@@ -155,7 +155,7 @@ export function mount(element) {
 
   // Within another page, as on a Space, nobody sees the address.
   if (location.protocol.startsWith("http")) {
-    const shown = make("span", "heard");
+    const shown = make("span", "address");
     $("#link").after(shown);
     $("#link").hidden = false;
     $("#link").onclick = () => {

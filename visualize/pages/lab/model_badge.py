@@ -11,10 +11,6 @@ from tokenizers import Tokenizer
 from lab.models.loader import EMBEDDED_DRAFTS, EMBEDDED_TARGET, WEIGHTS
 from lab.registry import EMBEDDED
 
-TRAINED = {
-    "matched": "both trained on old children's books",
-    "mismatched": "the target trained on old children's books, the draft on Python code",
-}
 USUAL = 0.27
 UNLIKE = 0.35
 """Tokens per character: the median of 300 passages of the books, and what 98% of them stay below. German and code have
@@ -28,8 +24,9 @@ def badge(pair: str, labels: dict[str, str], prompt: str) -> str:
     if pair not in EMBEDDED:
         return f"<p>{escape(labels.get(pair, pair))}: they continue your text; no chat template is applied.</p>"
     target, draft = (_parameters(folder) for folder in ("target", EMBEDDED_DRAFTS[pair]))
-    models = f"<b>{EMBEDDED_TARGET}</b> ({target}) and its draft ({draft} parameters)"
-    said = f"<p>{models}, {TRAINED[pair]}: they continue stories and answer no questions.</p>"
+    books = "trained on old children's books, "
+    learned = f"draft {draft}: {books}" if pair == "matched" else f"{books}draft {draft}, on Python code: they "
+    said = f"<p><b>{EMBEDDED_TARGET}</b> {target}, {learned}answer no questions.</p>"
     density = len(_tokenizer().encode(prompt).ids) / max(1, len(prompt))
     if len(prompt) < SHORT or density < UNLIKE:
         return said
