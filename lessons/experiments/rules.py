@@ -47,7 +47,8 @@ class Rules(Experiment):
     seed: int = Field(default=1, ge=0)
 
     def names(self) -> Mapping[str, Any]:
-        return {"words": {"p": None, "q": None}} | dict.fromkeys(RULES, dict.fromkeys(FIGURES))
+        rules = dict.fromkeys(RULES, dict.fromkeys(FIGURES))
+        return {"words": {"p": None, "q": None}, "argmax": {"law_accepted": None}} | rules
 
     def work(self, load: Load, cancelled: threading.Event, watch: Watch) -> Work:
         random = torch.Generator().manual_seed(self.seed)
@@ -71,6 +72,7 @@ class Rules(Experiment):
                 distances[rule].append(variation((counts[rule] / draws[-1]).tolist(), target))
             yield
         found: dict[str, dict[str, Any]] = {"words": {"p": target, "q": q.tolist()}}
+        found["argmax"] = {"law_accepted": p[q.argmax()].item()}  # a greedy draft's word is accepted with its p
         for rule in RULES:
             shares = (counts[rule] / self.draws).tolist()
             law, chance = law_of(rule, p, q)
