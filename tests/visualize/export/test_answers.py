@@ -48,7 +48,7 @@ def test_an_answer_that_only_some_repeats_confirm_is_too_noisy_to_say() -> None:
     assert compare(slider(), NOISY, foretold=False) == {"near", "far"}
     told = key(slider(), NOISY, True)
     assert [text for text in told["feedback"] if "noisy" in text] == [
-        "Too noisy to say: you may be right. The repeats gave 4.00× to 9.00×. A quieter machine could tell."
+        "Too close to call: you may be right. The repeats gave 4.00× to 9.00×. A quieter machine could tell."
     ]
     assert "; the recording has 5.00×." in told["answers"][0][1]
 
