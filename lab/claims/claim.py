@@ -20,8 +20,8 @@ WORDS: dict[Word, str] = {
 }
 NOISE = (
     "“Too noisy” means that the verdict could flip within the measurement error. (Intervals are of 95%; of a median of "
-    "fewer than six values, from the least to the most. They are over texts, each measured once, or over repeats of one "
-    "text or load. For a share, texts are resampled, because draft tokens in one text are alike.)"
+    "fewer than six values, from the least to the most. They are over texts, each measured once, or over repeats of "
+    "one text or load. For a share, texts are resampled, because draft tokens in one text are alike.)"
 )
 """Added to every rule that rests on measurements."""
 PLACES = 65

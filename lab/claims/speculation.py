@@ -16,7 +16,7 @@ from lab.engine.adaptive_window import best_window
 from lab.errors import LabError
 from lab.measure.interval import Interval, median_interval, ratio_interval, ratios
 from lab.measure.theory import Speculated, speculated, speedup, whole_rounds
-from lab.trace.events import Judged
+from lab.trace.events import Verified
 from lab.trace.run import Run
 
 GAMMA = 5
@@ -33,7 +33,7 @@ class DraftTally(NamedTuple):
     """Rounds of a full window in one text, and their draft tokens."""
 
     rounds: int
-    judged: int
+    verified: int
     accepted: int
 
 
@@ -74,13 +74,13 @@ def speculation(trial: Trial) -> dict[str, TextSpeculation]:
 
 def tally(run: Run, gamma: int) -> DraftTally:
     whole = whole_rounds(run, gamma)
-    verdicts = [event.accepted for event in run.events if isinstance(event, Judged) and event.step in whole]
+    verdicts = [event.accepted for event in run.events if isinstance(event, Verified) and event.step in whole]
     return DraftTally(len(whole), len(verdicts), sum(verdicts))
 
 
 def accepted(tallies: Sequence[DraftTally]) -> Interval:
-    """Accepted of judged draft tokens, over texts."""
-    return ratio_interval([one.accepted for one in tallies], [one.judged for one in tallies])
+    """Accepted of verified draft tokens, over texts."""
+    return ratio_interval([one.accepted for one in tallies], [one.verified for one in tallies])
 
 
 def by_kind(found: Mapping[str, TextSpeculation]) -> dict[str, Interval]:

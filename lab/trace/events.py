@@ -179,11 +179,11 @@ class Proposed(TokenEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged(TokenEvent):
+class Verified(TokenEvent):
     """The target's verdict on a proposal: accepted if u < p / q (greedy: if it is the most likely token).
 
     A synthetic drafter's proposal is accepted if it is the target's own token; u is None.
-    Proposals after the first rejected one are never judged: they have no event.
+    Proposals after the first rejected one are never verified: they have no event.
     """
 
     p: float

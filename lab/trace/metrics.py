@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lab.trace.events import Committed, Event, Judged, Prefilled, Proposed, RunStarted, StepTimed
+from lab.trace.events import Committed, Event, Prefilled, Proposed, RunStarted, StepTimed, Verified
 from lab.trace.roofline import Achieved, Bound, Limits, achieved, limits_of
 
 
@@ -90,7 +90,7 @@ class Meter:
                 self._rounds += event.step != self._round
                 self._round = event.step
                 self._accepted += [0] * (event.position + 1 - len(self._accepted))
-            case Judged() if event.accepted:
+            case Verified() if event.accepted:
                 self._accepted[event.position] += 1
             case Committed():
                 self._generated += len(event.token_ids)

@@ -18,7 +18,7 @@ from lab.claims.acceptance_rules import Context, Draws, by_target, with_target
 from lessons.experiments.base import Experiment, Load, Measured, Watch, Work
 
 PORTION = 250
-"""Proposals judged at once; after each portion the distance of the outcome from p is recorded."""
+"""Proposals verified at once; after each portion the distance of the outcome from p is recorded."""
 RULES = {
     "target_alone": "drawn from p, with no proposal: how far chance alone strays",
     "residual": "accepted with min(1, p/q), else redrawn from max(p - q, 0)",

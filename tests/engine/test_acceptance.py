@@ -1,6 +1,6 @@
 """Speculative sampling preserves the target's distribution, by tests with the power to see it if it did not.
 
-Many rounds are judged at once on random distributions over a small vocabulary; a G-test compares
+Many rounds are verified at once on random distributions over a small vocabulary; a G-test compares
 the first two tokens a round gives with what the target alone would give.
 """
 

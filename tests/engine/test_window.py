@@ -15,7 +15,7 @@ from lab.config import EngineConfig, SamplingParams
 from lab.engine import drafters
 from lab.engine.adaptive_window import PROBE_EVERY, AdaptiveWindow, StepCosts, TheilSen, best_window, tokens_per_round
 from lab.trace import recorder
-from lab.trace.events import Committed, Event, Judged, Proposed, StepTimed, WindowChanged
+from lab.trace.events import Committed, Event, Proposed, StepTimed, Verified, WindowChanged
 from lab.util import step_timer as clock
 from tests import tiny_models
 
@@ -240,13 +240,13 @@ def test_a_pass_size_that_was_never_timed_is_reported_without_a_time():
 
 def test_a_window_learns_from_the_guesses_that_were_judged(monkeypatch):
     seen = []
-    monkeypatch.setattr(AdaptiveWindow, "observe", lambda _, accepted, judged, *__: seen.append([accepted, judged]))
+    monkeypatch.setattr(AdaptiveWindow, "observe", lambda _, accepted, verified, *__: seen.append([accepted, verified]))
     config = EngineConfig(speculative="draft", num_speculative_tokens=4)
     sampling = SamplingParams(max_tokens=40, temperature=1.0, seed=2, ignore_eos=True)
     run = tiny_models.engine("llama", "good").generate("The king", config, sampling)
-    verdicts = [event for event in run.events if isinstance(event, Judged)]
+    verdicts = [event for event in run.events if isinstance(event, Verified)]
     by_step = [list(some) for _, some in itertools.groupby(verdicts, key=lambda event: event.step)]
     told = [[sum(event.accepted for event in some), len(some)] for some in by_step]
     assert seen == told[: len(seen)]
     assert len(seen) >= len(told) - 1  # a round that ends the text teaches nothing any more
-    assert any(accepted < judged < 4 for accepted, judged in seen)
+    assert any(accepted < verified < 4 for accepted, verified in seen)

@@ -185,9 +185,9 @@ def test_verdicts_of_a_run_are_given_by_their_numbers() -> None:
 def of_verdicts(*numbers: tuple[float, float, float]) -> dict[str, float]:
     """Figures of a run with verdicts of these p, q and u, and with no others."""
     events = script(EngineConfig(speculative="draft"))
-    verdicts = [event for event in events if event.kind == "judged"][: len(numbers)]
+    verdicts = [event for event in events if event.kind == "verified"][: len(numbers)]
     verdicts = [replace(e, p=p, q=q, u=u, accepted=u * q < p) for e, (p, q, u) in zip(verdicts, numbers, strict=True)]
-    *others, end = [event for event in events if event.kind != "judged"]
+    *others, end = [event for event in events if event.kind != "verified"]
     return figures_of(Run([*others, *(replace(event, t_ms=end.t_ms) for event in verdicts), end]))
 
 
@@ -241,8 +241,8 @@ def test_a_tokens_cost_counts_all_passes_after_the_prefill_and_the_drafts() -> N
     assert found["token_flops"] * tokens == pytest.approx(sum(s.verify_flops + s.draft_flops for s in later))
     assert found["token_bytes"] * tokens == pytest.approx(sum(s.verify_bytes + s.draft_bytes for s in later))
     assert any(step.draft_flops for step in later)
-    judged = [event for event in run.events if event.kind == "judged"]
-    assert found["kept_share"] == pytest.approx(sum(event.accepted for event in judged) / len(judged))
+    verified = [event for event in run.events if event.kind == "verified"]
+    assert found["kept_share"] == pytest.approx(sum(event.accepted for event in verified) / len(verified))
 
 
 def test_the_overlap_of_a_run_is_the_mean_over_its_positions() -> None:
@@ -258,9 +258,9 @@ def test_speculation_is_compared_with_the_setting_with_the_same_cache() -> None:
     configs |= {"draft": EngineConfig(speculative="draft")}
     runs = {name: [Run(script(config))] for name, config in configs.items()}
     found, expected = figures(runs)["draft"], speculated(runs["draft"], runs["cached"])
-    assert (found["guess_cost"], found["pass_ratio"]) == (expected.cost, expected.pass_ratio)
+    assert (found["draft_cost"], found["pass_ratio"]) == (expected.cost, expected.pass_ratio)
     steps = {
-        (event.step, event.position): event.accepted for event in runs["draft"][0].events if event.kind == "judged"
+        (event.step, event.position): event.accepted for event in runs["draft"][0].events if event.kind == "verified"
     }
     whole = {step for step, count in Counter(step for step, _ in proposed(runs["draft"][0])).items() if count == 4}
     kept = [sum(accepted for (at, _), accepted in steps.items() if at == step) for step in whole]
@@ -268,7 +268,7 @@ def test_speculation_is_compared_with_the_setting_with_the_same_cache() -> None:
     assert found["whole_rounds"] == pytest.approx(kept.count(4) / len(kept))
     assert found["lost_rounds"] == pytest.approx(kept.count(0) / len(kept))
     del runs["cached"]
-    assert "guess_cost" not in figures(runs)["draft"]
+    assert "draft_cost" not in figures(runs)["draft"]
 
 
 def test_settings_become_configs_and_sampling() -> None:

@@ -248,5 +248,5 @@ def test_no_time_is_taken_from_runs_that_record_distributions() -> None:
         runs = lesson.front.preset.runs
         for name in runs.settings if runs else ():
             if runs.how(name).logprobs:
-                of_time = rf"runs\.{name}\.(\w*_ms|tokens_per_second|guess_cost|pass_ratio|roofline_fraction)"
+                of_time = rf"runs\.{name}\.(\w*_ms|tokens_per_second|draft_cost|pass_ratio|roofline_fraction)"
                 assert not re.search(of_time, path.read_text("utf-8"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.trace.events import Bonus, Committed, Judged, Proposed, Recovered, RunStarted, StepTimed
+from lab.trace.events import Bonus, Committed, Proposed, Recovered, RunStarted, StepTimed, Verified
 from lab.trace.metrics import measure
 
 
@@ -31,7 +31,7 @@ def timed(t_ms, step, kind, reserved, used, **work):
 def proposal(step, position, accepted):
     yield Proposed(t_ms=0, step=step, position=position, token_id=1, text="a", q=0.5)
     if accepted is not None:
-        yield Judged(t_ms=0, step=step, position=position, token_id=1, p=0.4, q=0.5, u=0.1, accepted=accepted)
+        yield Verified(t_ms=0, step=step, position=position, token_id=1, p=0.4, q=0.5, u=0.1, accepted=accepted)
 
 
 EVENTS = [
@@ -43,7 +43,7 @@ EVENTS = [
     Bonus(t_ms=16, step=1, position=2, token_id=1, text="a", p=0.4),
     commit(16, 1, "accepted", "accepted", "bonus"),
     timed(16, 1, "verify", 200, 80),
-    # round 2: the first rejected, the second never judged, one token in 4 ms
+    # round 2: the first rejected, the second never verified, one token in 4 ms
     *proposal(2, 0, False),
     *proposal(2, 1, None),
     Recovered(t_ms=20, step=2, position=0, token_id=1, text="a", p=0.4),

@@ -23,12 +23,12 @@ from lab.trace.events import (
     Distributions,
     Event,
     Finished,
-    Judged,
     Prefilled,
     Proposed,
     Recovered,
     RunStarted,
     StepTimed,
+    Verified,
 )
 from lab.trace.roofline import Limits
 
@@ -136,7 +136,7 @@ class ScriptedEngine:
             for i in range(min(kept + 1, guesses)):
                 good = i < kept
                 p, u = (0.4, 0.2) if good else (0.02, 0.9)
-                yield Judged(
+                yield Verified(
                     t_ms=now, step=step, position=i, token_id=i, p=p, q=q, u=u if drawn else None, accepted=good
                 )
                 if count := sampling.logprobs:

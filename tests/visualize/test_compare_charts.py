@@ -96,7 +96,7 @@ def test_the_curves_of_theory_go_through_points_worked_out_by_hand() -> None:
     found = theory(configs(runs), runs, BYTES)
     assert [row["mark"] for row in found["rows"]] == [MARKS[1], MARKS[2]]
     assert found["missing"] == ""
-    assert all(re.fullmatch(r"\d+ of \d+ judged", row["cells"][0][1]) for row in found["rows"])
+    assert all(re.fullmatch(r"\d+ of \d+ verified", row["cells"][0][1]) for row in found["rows"])
     assert all(re.fullmatch(r"\d+ of \d+ passes", row["cells"][1][1]) for row in found["rows"])
     line, names, marks = found["charts"]["tokens"]["columns"]
     assert names["text"] == ["γ 1", "γ 2", "γ 4", "γ 8"]
@@ -133,8 +133,8 @@ def test_the_curves_of_theory_go_through_points_worked_out_by_hand() -> None:
         assert whiskers["y"][3 * i] <= y <= whiskers["y"][3 * i + 1]
         said, sure = marks["customdata"][i].split("<br>")
         assert sure.startswith("95% if independent: ")
-        kept, judged = map(int, said.removesuffix(" accepted").split(" of "))
-        assert y == kept / judged
+        kept, verified = map(int, said.removesuffix(" accepted").split(" of "))
+        assert y == kept / verified
 
 
 def test_a_measured_speed_up_names_its_reference() -> None:
@@ -163,7 +163,7 @@ def test_cache_bytes_lie_on_the_line_of_their_format() -> None:
 
 def as_measured(gamma: int, *speedup: float) -> Speculated:
     parts = Parts(0.1 * gamma, 1.2, 0.2), Parts(0.0, 1.0, 0.1)
-    counts = {"rounds": 10, "passes": 12, "judged": (10,) * gamma, "accepted": (7,) * gamma}
+    counts = {"rounds": 10, "passes": 12, "verified": (10,) * gamma, "accepted": (7,) * gamma}
     return Speculated(gamma, 0.7, **counts, tokens=3.3, round=parts[0], plain=parts[1], speedup=Spread(*speedup))
 
 

@@ -19,12 +19,12 @@ from lab.trace.events import (
     Committed,
     Event,
     FellBack,
-    Judged,
     Preempted,
     Proposed,
     Recovered,
     RunStarted,
     StepTimed,
+    Verified,
 )
 from lab.trace.metrics import measure
 from tests import tiny_models
@@ -68,7 +68,7 @@ def test_all_frames_together_give_the_whole_run(events: list[Event]) -> None:
     ]
     assert [token["origin"] for token in shown.tokens] == [origin for commit in commits for origin in commit.origins]
     columns = dict(zip(rounds.TRACES, shown.columns["rounds"], strict=True))
-    verdicts = [event for event in events if isinstance(event, Judged)]
+    verdicts = [event for event in events if isinstance(event, Verified)]
     proposals = [event for event in events if isinstance(event, Proposed)]
     assert len(columns["accepted"]["x"]) == sum(verdict.accepted for verdict in verdicts)
     assert len(columns["rejected"]["x"]) == sum(not verdict.accepted for verdict in verdicts)
@@ -86,17 +86,17 @@ def test_a_rounds_phases_are_its_events_and_its_slots_those_of_the_cache(events:
             continue
         phases = frame["round"]
         own = [event for event in events if getattr(event, "step", None) == frame["step"]]
-        proposed, judged = ([event for event in own if isinstance(event, kind)] for kind in (Proposed, Judged))
+        proposed, verified = ([event for event in own if isinstance(event, kind)] for kind in (Proposed, Verified))
         timed = next(event for event in own if isinstance(event, StepTimed))
         assert [draft["text"] for draft in phases["drafts"]] == [visible(event.text) for event in proposed]
-        assert [verdict["accepted"] for verdict in phases["verdicts"]] == [event.accepted for event in judged]
+        assert [verdict["accepted"] for verdict in phases["verdicts"]] == [event.accepted for event in verified]
         added = next((event for event in own if isinstance(event, Recovered | Bonus)), None)
         assert (phases["own"] or {}).get("kind") == (added.kind if added else None if proposed else "plain")
         if config["kv_cache"]:
             assert phases["kept"] == timed.kv_tokens
             if proposed:
                 assert phases["written"] == kept + 1 + len(proposed), "the token before the drafts is written with them"
-                assert phases["kept"] <= kept + 1 + sum(event.accepted for event in judged)
+                assert phases["kept"] <= kept + 1 + sum(event.accepted for event in verified)
             assert len(table) * config["block_size"] >= phases["kept"] or not config["paged"]
         kept = phases["kept"]
 
@@ -136,7 +136,7 @@ def test_the_block_map_agrees_with_the_events_at_every_step(events: list[Event])
     size = events[0].config["block_size"]
     for event in events:
         guesses[0] += isinstance(event, Proposed)
-        guesses[1] += isinstance(event, Judged) and event.accepted
+        guesses[1] += isinstance(event, Verified) and event.accepted
         if isinstance(event, BlockAllocated):
             live[event.block] = event.index
         elif isinstance(event, BlockFreed):
@@ -162,7 +162,7 @@ def test_the_block_map_agrees_with_the_events_at_every_step(events: list[Event])
 def test_rejected_guesses_are_attached_to_the_token_that_replaced_them() -> None:
     events = script(CONFIGS["speculative"])
     thrown_away = sum(isinstance(event, Proposed) for event in events) - sum(
-        isinstance(event, Judged) and event.accepted for event in events
+        isinstance(event, Verified) and event.accepted for event in events
     )
     tokens = picture(Reducer().feed(events)).tokens
     assert sum(len(token.get("rejected", [])) for token in tokens) == thrown_away > 0
@@ -170,13 +170,13 @@ def test_rejected_guesses_are_attached_to_the_token_that_replaced_them() -> None
         assert ("rejected" in token) == (token["origin"] == "recovered")
         assert {"p", "q", "u"} <= token.keys() or token["origin"] != "accepted"
         for first in token.get("rejected", [])[:1]:
-            assert {"p", "q", "u"} <= first.keys()  # judged, and rejected
+            assert {"p", "q", "u"} <= first.keys()  # verified, and rejected
 
 
 def test_a_close_verdict_has_the_digits_that_show_it_wherever_it_is_told() -> None:
     """With three, 0.844 times 0.541 would be 0.457, which is p."""
     events = script(CONFIGS["speculative"])
-    at = next(i for i, event in enumerate(events) if isinstance(event, Judged) and not event.accepted)
+    at = next(i for i, event in enumerate(events) if isinstance(event, Verified) and not event.accepted)
     events[at] = replace(events[at], p=0.45661, q=0.54083, u=0.84433)
     frame = next(frame for frame in Reducer().feed(events) if frame["step"] == events[at].step)
     (told,) = (token["rejected"][0] for token in frame["tokens"] if token["origin"] == "recovered")

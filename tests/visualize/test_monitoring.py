@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from lab import Engine, EngineConfig, SamplingParams
-from lab.trace.events import Committed, Finished, Judged, Preempted, Prefilled, Proposed
+from lab.trace.events import Committed, Finished, Preempted, Prefilled, Proposed, Verified
 from lab.vllm.server_metrics import GENERATED, MetricsError, parse
 from tests.tiny_models import engine as tiny_engine
 from tests.visualize.conftest import script
@@ -69,7 +69,7 @@ def test_the_metrics_count_what_happened(server: Server) -> None:
     prompt = len(runs[0].started.prompt_token_ids)
     events = [event for run in runs for event in run.events]
     proposals = [event for event in events if isinstance(event, Proposed)]
-    kept = [event.position for event in events if isinstance(event, Judged) and event.accepted]
+    kept = [event.position for event in events if isinstance(event, Verified) and event.accepted]
     rounds = sum(event.position == 0 for event in proposals)
     assert kept
     expected = {

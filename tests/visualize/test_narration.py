@@ -22,11 +22,11 @@ from lab.trace.events import (
     CacheDropped,
     FellBack,
     Finished,
-    Judged,
     Preempted,
     Proposed,
     Recovered,
     StepTimed,
+    Verified,
     WindowChanged,
 )
 from lab.trace.metrics import measure
@@ -74,7 +74,7 @@ def a_round(told: Narrator, *rare: Any, kept: int = 1, of: int = 2, pieces: int 
     """Round 7. With ``pieces`` the text ends after so many of its draft tokens."""
     proposals = [Proposed(t_ms=0, step=7, position=i, token_id=i, text=f" {'abcd'[i]}", q=0.31) for i in range(of)]
     verdicts = [
-        Judged(t_ms=0, step=7, position=i, token_id=i, p=0.9 if i < kept else 0.0213, q=0.31, u=u, accepted=i < kept)
+        Verified(t_ms=0, step=7, position=i, token_id=i, p=0.9 if i < kept else 0.0213, q=0.31, u=u, accepted=i < kept)
         for i in range(min(kept + 1, of))
     ]
     own = None

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from lab.config import EngineConfig
-from lab.trace.events import Distributions, Event, Judged, Proposed, Recovered
+from lab.trace.events import Distributions, Event, Proposed, Recovered, Verified
 from tests.visualize.conftest import script
 from tests.visualize.picture import draw
 from visualize.charts import verdict_chart as verdict
@@ -18,7 +18,7 @@ from visualize.reduce.verification_view import opened
 
 ROUND = {"t_ms": 1.0, "step": 3, "position": 1}
 GUESS = Proposed(**ROUND, token_id=7, text=" forest", q=0.5)
-REJECTED = Judged(**ROUND, token_id=7, p=0.1, q=0.5, u=0.9, accepted=False)
+REJECTED = Verified(**ROUND, token_id=7, p=0.1, q=0.5, u=0.9, accepted=False)
 OWN = Recovered(**ROUND, token_id=9, text=" castle", p=0.4)
 AROUND = Distributions(
     **ROUND,
@@ -41,10 +41,10 @@ def frames(events: list[Event]) -> list[Frame]:
 def test_recorded_verdicts_are_in_their_frames(speculative: str, temperature: float) -> None:
     events = script(EngineConfig(speculative=speculative), temperature=temperature, logprobs=4)
     told = {(frame["step"], i): told for frame in frames(events) for i, told in enumerate(frame["verdicts"])}
-    judged = [event for event in events if isinstance(event, Judged)]
-    assert list(told) == [(event.step, event.position) for event in judged]
+    verified = [event for event in events if isinstance(event, Verified)]
+    assert list(told) == [(event.step, event.position) for event in verified]
     around = [event for event in events if isinstance(event, Distributions)]
-    for event, each, found in zip(judged, told.values(), around, strict=True):
+    for event, each, found in zip(verified, told.values(), around, strict=True):
         p, q, residual, bar = (trace["y"] for trace in each["columns"])
         assert sorted(p) == pytest.approx(sorted(found.p))
         assert p[0] == event.p

@@ -1,6 +1,6 @@
-"""A verdict, opened: the two distributions behind a guess, the residual, and the threshold u q.
+"""A verdict, opened: the two distributions behind a draft token, the residual, and the threshold u q.
 
-The guess comes first. It was kept if the target's bar rises above the line u q.
+The draft token comes first. It was accepted if the target's bar rises above the line u q.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ LINE = "u q"
 MOST = 10
 """Most tokens shown."""
 WIDE = 0.46
-"""Half the width of the line over the guess, a little wider than its bars."""
+"""Half the width of the line over the draft token, a little wider than its bars."""
 
 
 def figure(dark: bool = False) -> go.Figure:
-    """Bars side by side for each token, and the line over the guess."""
+    """Bars side by side for each token, and the line over the draft token."""
     colours, recovered = look(dark), STATES["recovered"]
     residual = recovered.dark if dark else recovered.light
     hatch = {"shape": "/", "fillmode": "overlay", "fgcolor": colours.paper, "size": 5, "solidity": 0.3}

@@ -146,8 +146,8 @@ def _verdict(names: list[str], places: Mapping[str, int | None], tokens: int, re
 
 
 def _other_draws(configs: Mapping[str, EngineConfig], places: Mapping[str, int | None]) -> bool:
-    """True if the settings whose outputs differ from the first's have the same KV format, but other draws for guesses
-    or none."""
+    """True if the settings whose outputs differ from the first's have the same KV format, but other draws for
+    draft tokens or none."""
     first, *others = [
         configs[name] for name, place in places.items() if place is not None or name == next(iter(places))
     ]
@@ -174,8 +174,8 @@ def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> lis
     notes = [
         f"{name}: {text}" for name, config in configs.items() for text in unused_settings(config, SamplingParams())
     ]
-    guessing = any(config.speculative in DRAWING for config in configs.values())
-    if not first.sampling.greedy and guessing:
+    drafting = any(config.speculative in DRAWING for config in configs.values())
+    if not first.sampling.greedy and drafting:
         notes.append(OTHER_DRAWS)
     elif differ and first.sampling.greedy:
         notes.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.trace.events import Bonus, Distributions, Judged, Proposed, Recovered
+from lab.trace.events import Bonus, Distributions, Proposed, Recovered, Verified
 from lab.trace.verdict_rounding import round_verdict, written
 from visualize.charts import verdict_chart as chart
 from visualize.charts.base import short
@@ -15,9 +15,9 @@ EMPTY: dict[str, list[Any]] = {"x": [], "y": []}
 
 
 def opened(
-    guess: Proposed, verdict: Judged, around: Distributions, own: Recovered | Bonus | None, speculative: str
+    draft_token: Proposed, verdict: Verified, around: Distributions, own: Recovered | Bonus | None, speculative: str
 ) -> dict[str, Any]:
-    """One guess as a JSON-able dict.
+    """One draft token as a JSON-able dict.
 
     Returns:
         ``title``, ``say``: the verdict in words. ``columns``, ``layout``: its chart's.
@@ -42,7 +42,7 @@ def opened(
     ]
     bar = None if verdict.u is None else short(verdict.u * verdict.q)
     names = [f"{marks.get(around.token_ids[i], '')} {escaped(around.texts[i], limit=9)}".strip() for i in shown]
-    title = f"Round {verdict.step}, draft token {verdict.position + 1} {state.glyph} {named(guess.text)}"
+    title = f"Round {verdict.step}, draft token {verdict.position + 1} {state.glyph} {named(draft_token.text)}"
     return {
         "title": title,
         "say": _say(verdict, around.overlap, replaced, speculative),
@@ -57,12 +57,12 @@ def opened(
 
 
 def _shown(around: Distributions, heights: list[float], marked: set[int]) -> list[int]:
-    """Indices of the tokens that fit: the guess, then those that are marked or highest, sorted by p."""
+    """Indices of the tokens that fit: the draft token, then those that are marked or highest, sorted by p."""
     others = sorted(range(1, len(heights)), key=lambda i: (around.token_ids[i] not in marked, -heights[i]))
     return [0, *sorted(others[: chart.MOST - 1], key=lambda i: -around.p[i])]
 
 
-def _say(verdict: Judged, overlap: float | None, replaced: Recovered | None, speculative: str) -> str:
+def _say(verdict: Verified, overlap: float | None, replaced: Recovered | None, speculative: str) -> str:
     kept = verdict.accepted
     place = f" In its place: {named(replaced.text)}" if replaced else ""
     if verdict.u is None:

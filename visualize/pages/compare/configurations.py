@@ -46,7 +46,7 @@ comes first, so that a speed-up means what it means in the field."""
 if HAS_GPU:
     LANES["no-graphs"] = "No graphs", EngineConfig(cuda_graphs=False)
 NEED_A_DRAFT = frozenset(key for key, (_, config) in LANES.items() if config.speculative == "draft")
-"""The lanes in which a draft model guesses."""
+"""The lanes in which a draft model proposes."""
 
 
 def presets(*, draft: bool = True) -> dict[str, tuple[str, tuple[str, ...]]]:

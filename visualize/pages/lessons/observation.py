@@ -31,7 +31,7 @@ TITLES = {
     "race": "Race",
     "player": "One run, step by step",
     "growth": "Time per token, by length",
-    "round": "A full round, and as many tokens without guesses",
+    "round": "A full round, and as many tokens without draft tokens",
     "tokens": "Tokens per round",
     "speedup": "Speed-up",
     "positions": "Acceptance by position",
