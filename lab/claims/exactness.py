@@ -1,8 +1,8 @@
 """Exactness of rules that accept and redraw (``lab.claims.acceptance_rules``), and of a cache without rollback.
 
 Draft tokens are drawn from the draft's own distributions after real texts, and each rule decides on thousands of them.
-The outcome is compared with the target's distribution by a G-test. A wrong rule, a redraw from p itself, goes through the
-same test, to show that the test would notice one.
+The outcome is compared with the target's distribution by a G-test. A wrong rule, a redraw from p itself, goes through
+the same test, to show that the test would notice one.
 """
 
 from __future__ import annotations
