@@ -164,6 +164,7 @@ SDPA = {"auto": "Auto", "math": "Math", "efficient": "Efficient", "flash": "Flas
 
 ALL = (
     Setting("prompt", "Prompt", "The text to continue.", default="", most_characters=MAX_PROMPT, lines=3),
+    Setting("token_ids", "Prompt is token ids", "Such as 1, 262, taken as they are.", default=False, group="Sampling"),
     Setting("kv_cache", "KV cache", "Off: each step recomputes all tokens."),
     Setting(
         "kv_dtype", "KV dtype", "Fewer bits: less memory, more rounding.", KV_DTYPES, needs=(CACHE,), off="auto",
@@ -232,9 +233,14 @@ ALL = (
     ),
     Setting("max_tokens", "Max tokens", "The run ends after this many at most.", bounds=(1, 1000), group="Sampling"),
     Setting("stop", "Stop strings", "The text ends before the first of these.", {(): "none"}, group=None),
+    Setting("stop_token_ids", "Stop tokens", "Ids of tokens that end the text.", {(): "none"}, group=None),
     Setting(
         "ignore_eos", "End of text", "Go on past the end-of-text token.", {False: "heeded", True: "ignored"},
         group=None,
+    ),
+    Setting(
+        "parse_special", "Parse special tokens", "In the prompt, the name of a special token is that token, not text.",
+        group="Sampling",
     ),
     Setting(
         "kernels", "Kernels", "Custom: Triton on a GPU, C on a CPU.",

@@ -198,7 +198,11 @@ def commands() -> Parser:
             about = "a draft that is seldom accepted: a folder or hub id. Default: the embedded one."
             command.add_argument("--mismatched", metavar="DRAFT", help=about)
         if one.settings:
-            add_settings(command, SamplingParams, without=("max_tokens", "seed", "stop", "ignore_eos", "logprobs"))
+            add_settings(
+                command,
+                SamplingParams,
+                without=("max_tokens", "seed", "stop", "stop_token_ids", "ignore_eos", "logprobs"),
+            )
         command.set_defaults(fail=command.error)
     gpu = benches.add_parser("gpu", help="what a GPU does with the engine, in one call under eight minutes")
     for option, how in GPU_OPTIONS.items():

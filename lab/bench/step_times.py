@@ -45,8 +45,8 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
             f"{gamma + 1} more. Ask for {gamma + 2} or more."
         )
     refuse_cut(engine, PROMPTS, max_tokens)
-    if any(model.routed for model in (engine.target, engine.draft) if model):
-        raise LabError("a model with experts reads other weights for every token: its work cannot be counted.")
+    if any(model.uncounted for model in (engine.target, engine.draft) if model):
+        raise LabError("a model with such experts reads other weights for every token: its work cannot be counted.")
     limits = engine.device_limits
     if limits is None:
         raise LabError(

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from lab.backends.interface import PROPOSE, Backend, DraftRound, DraftTokens, NewTokens
 from lab.engine.adaptive_window import TheilSen
 from lab.engine.failures import disabling_drafter
-from lab.engine.pass_cost import PassCostModel, Span
+from lab.engine.pass_cost import ExpertsRead, PassCostModel, Span
 from lab.engine.scheduler import ScheduledSequence
 from lab.engine.sequence import Sequence
 from lab.kv_cache.formats import KVStorage
@@ -47,6 +47,10 @@ class Drafter(ABC):
     def cost(self, sequences: list[Sequence], windows: list[int]) -> PassCost:
         """The bytes and FLOPs that ``propose`` is about to take, over all of its model's passes."""
         return PassCost()
+
+    def experts_read(self) -> list[ExpertsRead]:
+        """Experts read since the last call, where its model is a mixture."""
+        return []
 
     def is_behind(self, sequences: list[Sequence]) -> bool:
         """True if ``propose`` is about to read more than in a usual round, because a text grew without it."""
@@ -119,6 +123,9 @@ class ModelDrafter(Drafter):
                     spans.append(Span(start, stop, keep=1))
             total += self._costs.of(spans)
         return total
+
+    def experts_read(self) -> list[ExpertsRead]:
+        return self._costs.experts_read()
 
     def is_behind(self, sequences: list[Sequence]) -> bool:
         # After a fully accepted round it reads two tokens: its own last draft token and the bonus token.
@@ -210,7 +217,7 @@ class DraftOutput(NamedTuple):
 
     Attributes:
         rounds: one for each scheduled sequence, with its draft tokens if it has any.
-        cost: what was moved and computed.
+        cost: what was moved and computed, but for ``experts``.
         longest: for each drafter that was asked, the most tokens it drafted for one sequence; 0 if it failed, or read
             more than in a usual round and so took longer.
     """
@@ -218,6 +225,7 @@ class DraftOutput(NamedTuple):
     rounds: list[DraftRound]
     cost: PassCost
     longest: dict[Drafter, int]
+    experts: list[ExpertsRead]
 
 
 class Drafters:
@@ -258,11 +266,12 @@ class Drafters:
             elif one.num_tokens > 1 and self._will_propose(one.sequence):
                 reading[self.of(one.sequence)].append(one)
         drafts: dict[Sequence, DraftTokens] = {}
-        cost, longest = PassCost(), {}
+        cost, longest, experts = PassCost(), {}, []
         for drafter, some in reading.items():
             sequences = [one.sequence for one in some]
             with disabling_drafter(sequences):
                 cost += drafter.read(sequences, [one.sequence.computed + one.num_tokens for one in some])
+                experts += drafter.experts_read()
         timer.mark("draft")
         for drafter, some in proposing.items():
             sequences, windows = [one.sequence for one in some], [one.num_draft_tokens for one in some]
@@ -272,10 +281,13 @@ class Drafters:
                 made = drafter.propose(sequences, windows)
                 drafts |= {s: draft for s, draft in zip(sequences, made, strict=True) if draft}
                 cost += expected
+                experts += drafter.experts_read()
                 if not behind:
                     longest[drafter] = max((len(draft.token_ids) for draft in made if draft), default=0)
             timer.mark(drafter)
-        return DraftOutput([_round(one.sequence, drafts.get(one.sequence)) for one in scheduled], cost, longest)
+        return DraftOutput(
+            [_round(one.sequence, drafts.get(one.sequence)) for one in scheduled], cost, longest, experts
+        )
 
     def _will_propose(self, sequence: Sequence) -> bool:
         """True if there will be room for draft tokens once the next token is known."""

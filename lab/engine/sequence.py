@@ -26,7 +26,10 @@ class Prompt:
 
     Attributes:
         pieces: the text that each of the prompt's ``length`` tokens adds.
+        given_as_ids: the prompt was token ids, and its text was worked out from them.
+        notes: sentences about it, for who asked.
         eos: tokens that end a text.
+        stop_token_ids: other tokens that end this one.
         hidden: True for the oracle of another sequence, which leaves nothing in the cache for that one to find.
         cancelled: set to end the sequence after the current step.
     """
@@ -35,7 +38,10 @@ class Prompt:
     pieces: tuple[str, ...]
     length: int
     sampling: SamplingParams
+    given_as_ids: bool = False
+    notes: tuple[str, ...] = ()
     eos: frozenset[int] = frozenset()
+    stop_token_ids: frozenset[int] = frozenset()
     hidden: bool = False
     cancelled: threading.Event = field(default_factory=threading.Event)
 
@@ -149,7 +155,7 @@ class Sequence:
         piece = self.text.push(token_id)
         if token_id in self.prompt.eos and not self.sampling.ignore_eos:
             self.reason = "eos"
-        elif self.text.stopped:
+        elif self.text.stopped or token_id in self.prompt.stop_token_ids:
             self.reason = "stop"
         elif len(self.tokens) >= self.end:
             self.reason = "length"

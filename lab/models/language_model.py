@@ -15,6 +15,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from lab.kv_cache.attention import NAME, attention
 from lab.kv_cache.attention_metadata import BlockPlan, Group, StepPlan
 from lab.models.devices import execution_device, gather_hidden_states, is_dispatched
+from lab.models.experts import ExpertCounter, Experts, expert_modules, experts_of
 from lab.models.model_shape import ModelShape, steady_length
 from lab.models.quantization import stored_tensors
 from lab.models.submodules import copy_modules, cut_layers, layers_of
@@ -60,10 +61,14 @@ class LanguageModel:
         device: where tokens go in and logits come out.
         compiled: whether its layers are compiled by torch.compile.
         compile_failure: why they are not although that was asked for.
+        expert_counter: of a mixture of experts that can be counted (``lab.models.experts``).
+        notes: sentences on how it was loaded, for who runs it.
 
     Raises:
         UnsupportedModelError: see ``refuse_unsupported``.
     """
+
+    notes: tuple[str, ...] = ()
 
     def __init__(self, model: PreTrainedModel, name: str, *, rounded: bool = False) -> None:
         refuse_unsupported(model.config, name, type(model))
@@ -84,6 +89,7 @@ class LanguageModel:
         if is_dispatched(model):
             gather_hidden_states(model)
         self.device = execution_device(model)
+        self.expert_counter = ExpertCounter(model) if experts_of(model) else None
 
     @property
     def layer_devices(self) -> list[torch.device]:
@@ -110,10 +116,12 @@ class LanguageModel:
     @property
     def layer_weights(self) -> int:
         """Weights of the matrices that every token is multiplied by, without the output head and lookup tables. Of a
-        linear layer its inputs times its outputs: where weights are quantised, a stored number may hold several.
+        linear layer its inputs times its outputs: where weights are quantised, a stored number may hold several. Of
+        experts those that a token goes to.
         """
         tables = {module.weight for module in self.model.modules() if isinstance(module, nn.Embedding)}
-        left_out, total = tables | {self.model.get_output_embeddings().weight}, 0
+        left_out = tables | {self.model.get_output_embeddings().weight}
+        total = self.experts.weights_per_token if self.experts else 0
         for module in self.model.modules():
             if getattr(module, "weight", None) in left_out:
                 continue
@@ -124,11 +132,13 @@ class LanguageModel:
         return total
 
     @property
-    def routed(self) -> bool:
-        """True if each token is routed to a few of many experts, stacked in three-dimensional tensors: the number of
-        tokens then does not say which weights a pass reads.
-        """
-        return any(weight.ndim > 2 for weight in self.model.parameters())
+    def experts(self) -> Experts | None:
+        return experts_of(self.model) if self.expert_counter else None
+
+    @property
+    def uncounted(self) -> bool:
+        """True if each token is routed to experts that cannot be counted: the weights that a pass reads are unknown."""
+        return self.expert_counter is None and bool(expert_modules(self.model))
 
     def forward(
         self,
@@ -152,6 +162,8 @@ class LanguageModel:
         """
         if self.padding > 0:
             token_ids = token_ids.clamp_max(self.vocabulary - self.padding - 1)
+        if self.expert_counter:
+            self.expert_counter.begin()
         output = self.model(
             input_ids=token_ids[None],
             # Some steps pass int32: the layers would be recompiled for it while a request waits.
@@ -160,6 +172,8 @@ class LanguageModel:
             logits_to_keep=keep,
             plan=Sealed(plan) if self.compiled else plan,
         )
+        if self.expert_counter:
+            self.expert_counter.end()
         if out is not None:
             own = min(self.vocabulary, output.logits.shape[-1])
             out[:, :own].copy_(output.logits[0, :, :own])  # in place of the conversion to float32 below

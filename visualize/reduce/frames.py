@@ -6,9 +6,10 @@ first on, frames rebuild the whole picture (``static/stage.js``), so that a play
 that opens late can catch up. A frame is a JSON-able dict:
 
     seq, t_ms, step        its place in the run: the latest step (-1: none yet, or the run is over)
-    head                   first frame only: prompt pieces, configuration, models, the sentence for each state,
-                           the settings in words (``described``), and whether the run is ``recorded``: read from a
-                           file, so perhaps another machine's
+    head                   first frame only: prompt pieces (a special token as an object like ``tokens``, with
+                           ``special``), configuration, models, the sentence for each state, the settings in words
+                           (``described``), and whether the run is ``recorded``: read from a file, so perhaps
+                           another machine's
     tokens                 [{text, origin, p, q?, u?, rejected?, note?}], to append
     round                  a step's events: {drafts: [{text, q?}], verdicts: [{accepted, p, q?, u?, chance?}],
                            own: {kind, text, p} or null, written: tokens whose slots were written, kept: those left}
@@ -81,6 +82,9 @@ from visualize.states import sentences
 from visualize.text import visible
 
 Frame = dict[str, Any]
+
+SPECIAL = {"special": True, "note": "A special token, not text."}
+"""Of a token of the prompt that is no text."""
 
 
 def about(run: RunStarted) -> dict[str, Any]:
@@ -200,7 +204,12 @@ class Reducer(Fold):
         if self._recorded:
             self._narrator.note(f"recorded on {visible(run.hardware or run.device)}")
         gamma = run.config["num_speculative_tokens"] if speculative != "off" else 0
-        prompt = [visible(piece) for piece in run.prompt_pieces]
+        for note in run.notes:
+            self._narrator.note(visible(note))
+        prompt: list[Any] = [visible(piece) for piece in run.prompt_pieces]
+        for i in run.special_positions:
+            if 0 <= i < len(prompt):  # a file may say anything
+                prompt[i] = {"text": prompt[i], "origin": "prompt"} | SPECIAL
         said = sentences(speculative, greedy=run.sampling["temperature"] == 0)
         words = {"sentences": said, "described": described(run.config, run.sampling)}
         return {

@@ -203,7 +203,7 @@ class Narrator(TextRead):
         opening = {
             "length": f"The model's context is full after {tokens}" if full else f"Done: {tokens}",
             "eos": f"Done: the model ended its text after {tokens}",
-            "stop": f"Done: a stop string ended the text after {tokens}",
+            "stop": f"Done: a stop string or token ended the text after {tokens}",
             "cancelled": f"Stopped after {tokens}",
         }[finished.reason]
         first, speed = metrics.ttft_ms, metrics.tokens_per_second

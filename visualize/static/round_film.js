@@ -4,7 +4,7 @@
 import { make, within, write } from "./dom.js";
 import { phasesOf, reached, stagesOf } from "./round_phases.js";
 import { quoted, tallyOf } from "./round_words.js";
-import { number } from "./token_text.js";
+import { number, promptToken } from "./token_text.js";
 
 const CONTEXT = 80; // characters of the text that are shown before the round
 const BLOCK = 262; // pixels of a cache block in the lane
@@ -32,7 +32,7 @@ export class RoundFilm {
     const place = part?.place ?? phasesOf(frame).length - 1;
     const seen = reached(frame, place);
     const { prompt } = picture.head;
-    const wordAt = (position) => picture.tokens[position - prompt.length] ?? { text: prompt[position], origin: "prompt" };
+    const wordAt = (position) => picture.tokens[position - prompt.length] ?? promptToken(prompt[position]);
     let before = prompt.length + picture.tokens.length; // tokens of the text before the round
     for (let seq = frame.seq; seq <= picture.at; seq += 1) before -= picture.frames[seq].tokens?.length ?? 0;
     if (this.laid !== frame) {
