@@ -174,7 +174,7 @@ class Claim:
                 other = self.decide.word({**found.values, number.key: place})
                 if other != verdict.word:
                     why = (
-                        f"“{WORDS[verdict.word]}” or “{WORDS[other]}”: {number.label} came out as {number.text}, "
+                        f"“{WORDS[verdict.word]}” or “{WORDS[other]}”: {number.label} is {number.text}, "
                         f"and anything from {number.spread} fits nearly as well. {verdict.why}"
                     )
                     return ClaimResult("noisy", why, STEADIER)

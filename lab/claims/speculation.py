@@ -195,8 +195,8 @@ def promised(
     )
 
 
-def windows(trial: Trial, *, gammas: Sequence[int], judged_at: int, tokens: int) -> Figures:
-    """The fastest window of each kind of text. ``judged_at``: the window whose acceptance stands for the kind."""
+def windows(trial: Trial, *, gammas: Sequence[int], verified_at: int, tokens: int) -> Figures:
+    """The fastest window of each kind of text. ``verified_at``: the window whose acceptance stands for the kind."""
     configs: Configs = {
         f"γ {gamma}": {"speculative": "draft", "num_speculative_tokens": gamma} if gamma else {} for gamma in gammas
     }
@@ -204,9 +204,9 @@ def windows(trial: Trial, *, gammas: Sequence[int], judged_at: int, tokens: int)
     series = []
     for kind, runs in trial.once(text_sweep, configs=configs, tokens=tokens, kinds=kinds()).items():
         rates = {gamma: list(map(decode_rate, some)) for gamma, some in zip(gammas, runs.values(), strict=True)}
-        tallies = [tally(run, judged_at) for run in runs[f"γ {judged_at}"]]
+        tallies = [tally(run, verified_at) for run in runs[f"γ {verified_at}"]]
         if not any(one.rounds for one in tallies):
-            raise LabError(f"No whole round of {judged_at} draft tokens in the texts of {kind}.")
+            raise LabError(f"No whole round of {verified_at} draft tokens in the texts of {kind}.")
         share = accepted(tallies)
         values |= {
             f"accepted: {kind}": share,

@@ -181,7 +181,7 @@ def test_every_rule_is_tried_on_more_than_one_side() -> None:
         (
             "complexity",
             GROWTH | time_power(uncached=(1, 2), cached=(0.8, 1.2)) | {"uncached_grows": False},
-            ("does not surely grow without the cache, and grows",),
+            ("shows no significant growth without the cache, and grows",),
         ),
         ("acceptance-rate", ACCEPTED | by_kind(accepted=(0.8, 0.65, 0.4, 0.0)), ("40% to 80%", KINDS[1])),
         (

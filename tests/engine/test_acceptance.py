@@ -34,7 +34,7 @@ def uniforms(*shape: int, generator: torch.Generator) -> torch.Tensor:
     return torch.rand(*shape, dtype=torch.float64, generator=generator)
 
 
-def play(sampling: SamplingParams, judge, seed: int) -> tuple[float, float]:
+def play(sampling: SamplingParams, verify_all, seed: int) -> tuple[float, float]:
     """p-values for the first token and for the pair of first tokens that rounds of gamma 2 give.
 
     The models are tables: next-token logits by the previous token (a Markov chain), so that the
@@ -50,7 +50,7 @@ def play(sampling: SamplingParams, judge, seed: int) -> tuple[float, float]:
     q = torch.stack([draft[previous], draft[first]], dim=1)
     proposals = torch.stack([first, second], dim=1)
     u = uniforms(ROUNDS, 2, generator=generator)
-    accepted, after = judge(p, q, proposals, u, uniforms(ROUNDS, 3, generator=generator))
+    accepted, after = verify_all(p, q, proposals, u, uniforms(ROUNDS, 3, generator=generator))
 
     out_first = torch.where(accepted > 0, first, after)
     # A round that gave only one token continues from the target: any next round has the same distribution.
@@ -72,7 +72,7 @@ def redraws_from_p(p, q, proposals, u, u_next) -> Acceptance:
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
-def test_judged_rounds_follow_the_target(name):
+def test_verified_rounds_follow_the_target(name):
     for seed in range(3):
         for p_value in play(SAMPLINGS[name], rejection_sample, seed):
             assert p_value > REJECT_BELOW
@@ -122,7 +122,7 @@ def test_matching_keeps_the_agreeing_prefix():
 
 @pytest.mark.parametrize("broken", [False, True])
 @pytest.mark.parametrize("gamma", [0, 1, 3])
-def test_a_batch_is_judged_as_each_of_its_rounds_alone(gamma, broken):
+def test_a_batch_is_verified_as_each_of_its_rounds_alone(gamma, broken):
     """Also beside a draft that is broken."""
     generator, rounds = torch.Generator().manual_seed(gamma), 60
     p = torch.randn(rounds, gamma + 1, VOCABULARY, generator=generator).softmax(-1)

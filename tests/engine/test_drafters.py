@@ -134,16 +134,16 @@ def test_early_exit_proposes_what_the_first_layers_predict(architecture, layers)
     setattr(blocks, name, getattr(blocks, name)[:layers])
     known, checked = list(run.prompt_token_ids), 0
     with cut.target.stock_attention() as model, torch.inference_mode():
-        guesses: list[int] = []
+        draft_tokens: list[int] = []
         for event in run.events:
             if isinstance(event, Proposed):
-                logits = model(torch.tensor([known + guesses]), use_cache=False).logits[0, -1]
+                logits = model(torch.tensor([known + draft_tokens]), use_cache=False).logits[0, -1]
                 assert event.token_id == logits.argmax().item()
                 assert event.q == pytest.approx(logits.softmax(-1)[event.token_id].item(), abs=1e-4)
-                guesses.append(event.token_id)
+                draft_tokens.append(event.token_id)
                 checked += 1
             elif event.kind == "committed":
-                known, guesses = known + list(event.token_ids), []
+                known, draft_tokens = known + list(event.token_ids), []
     assert checked > 20
 
 

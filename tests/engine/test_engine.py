@@ -271,7 +271,7 @@ def test_a_failure_in_mid_run_ends_it_with_the_reason(lab, monkeypatch):
 @pytest.mark.parametrize(
     "fault", ["an illegal memory access was encountered", "device-side assert triggered", "unspecified launch failure"]
 )
-def test_a_fault_that_a_gpu_does_not_recover_from_is_told_as_one(lab, monkeypatch, fault):
+def test_a_fault_that_a_gpu_does_not_recover_from_is_reported_as_one(lab, monkeypatch, fault):
     """Every later request fails alike, until the process is started again."""
     error = RuntimeError(f"CUDA error: {fault}\nCUDA kernel errors might be asynchronously reported")
     monkeypatch.setattr(lab.target, "forward", Mock(side_effect=error))

@@ -148,8 +148,8 @@ def test_an_engine_measures_the_time_of_its_rounds(monkeypatch):
     engine.generate("The wolf", sampling=SamplingParams(max_tokens=2))  # measures the device, by the real clock
     for module in (clock, recorder):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=passes))
-    guess = {"speculative": "synthetic", "synthetic_acceptance_rate": 0.5, "num_speculative_tokens": MOST}
-    config = EngineConfig(**guess, adaptive_window=True)
+    draft_token = {"speculative": "synthetic", "synthetic_acceptance_rate": 0.5, "num_speculative_tokens": MOST}
+    config = EngineConfig(**draft_token, adaptive_window=True)
     run = engine.generate("The wolf", config, SamplingParams(max_tokens=60, ignore_eos=True))
     windows = [event.target_tokens - 1 for event in run.events if isinstance(event, StepTimed)][1:]
     assert windows[0] == MOST
@@ -238,7 +238,7 @@ def test_a_pass_size_that_was_never_timed_is_reported_without_a_time():
     assert Run.of(json.loads(run.to_json())).events == run.events
 
 
-def test_a_window_learns_from_the_guesses_that_were_judged(monkeypatch):
+def test_a_window_learns_from_the_draft_tokens_that_were_verified(monkeypatch):
     seen = []
     monkeypatch.setattr(AdaptiveWindow, "observe", lambda _, accepted, verified, *__: seen.append([accepted, verified]))
     config = EngineConfig(speculative="draft", num_speculative_tokens=4)
@@ -246,7 +246,7 @@ def test_a_window_learns_from_the_guesses_that_were_judged(monkeypatch):
     run = tiny_models.engine("llama", "good").generate("The king", config, sampling)
     verdicts = [event for event in run.events if isinstance(event, Verified)]
     by_step = [list(some) for _, some in itertools.groupby(verdicts, key=lambda event: event.step)]
-    told = [[sum(event.accepted for event in some), len(some)] for some in by_step]
-    assert seen == told[: len(seen)]
-    assert len(seen) >= len(told) - 1  # a round that ends the text teaches nothing any more
+    reported = [[sum(event.accepted for event in some), len(some)] for some in by_step]
+    assert seen == reported[: len(seen)]
+    assert len(seen) >= len(reported) - 1  # a round that ends the text teaches nothing any more
     assert any(accepted < verified < 4 for accepted, verified in seen)

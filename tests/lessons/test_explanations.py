@@ -161,7 +161,7 @@ def test_the_gain_of_drafting_is_given_for_one_and_for_sixteen(
     assert re.search(rf"sixteen at once, \S+× \({pays}\)", text)
 
 
-def test_code_is_told_from_a_story() -> None:
+def test_code_is_reported_from_a_story() -> None:
     lesson = course()[10]
     assert lesson.front.preset.runs.prompts["code"] in CODE
     assert {setting.prompt for setting in lesson.changed.runs.settings.values()} == {"code"}

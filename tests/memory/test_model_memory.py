@@ -187,7 +187,7 @@ def test_models_refused_by_the_hub_come_from_the_cache_only_for_its_owner(monkey
     monkeypatch.setattr(models, "count_parameters", lambda config: 1)
     monkeypatch.setattr(models, "packed_parameters", lambda config, parameters: 1)
     if open_to_all:
-        with pytest.raises(ModelLoadError, match="could not be fetched"):
+        with pytest.raises(ModelLoadError, match="did not give the configuration"):
             models.find_model("somebody/private", open_to_all=True)
         assert not asked
     else:

@@ -61,18 +61,18 @@ def test_a_round_is_drawn_above_the_same_tokens_one_by_one() -> None:
     runs = made("cache", "draft-2", "no-cache")
     chart = theory(configs(runs), runs, BYTES)["charts"]["round"]
     draft, target, other, names = chart["columns"]
-    guessed, alone = chart["layout"]["yaxis.ticktext"]
-    tokens = float(guessed.removeprefix(f"{MARKS[1]} ").removesuffix(" tokens"))
+    proposed_tokens, alone = chart["layout"]["yaxis.ticktext"]
+    tokens = float(proposed_tokens.removeprefix(f"{MARKS[1]} ").removesuffix(" tokens"))
     assert alone == "one by one"
     plain, speculating, _ = runs.values()
     rounds = [step for run in speculating for step in timed(run) if step.batch_tokens == 3]
-    drafting, judging = (median(getattr(step, part) for step in rounds) for part in ("draft_ms", "verify_ms"))
+    drafting, verifying = (median(getattr(step, part) for step in rounds) for part in ("draft_ms", "verify_ms"))
     one = median(step.verify_ms for run in plain for step in timed(run) if step.step_kind == "decode")
     assert draft["x"] == pytest.approx([drafting / 2] * 2)
     assert draft["base"] == pytest.approx([0, drafting / 2])
-    assert (target["base"][0], target["x"][0]) == pytest.approx((drafting, judging))
+    assert (target["base"][0], target["x"][0]) == pytest.approx((drafting, verifying))
     around = median(step.sample_ms + step.rest_ms for step in rounds)
-    assert (other["base"][0], other["x"][0]) == pytest.approx((drafting + judging, around))
+    assert (other["base"][0], other["x"][0]) == pytest.approx((drafting + verifying, around))
     assert sum(target["x"][1:]) == pytest.approx(tokens * one, rel=0.05)
     assert target["customdata"][0].startswith("the target's pass over 3 tokens: ")
     assert target["y"] == [0] + [1] * (len(target["x"]) - 1)
@@ -121,7 +121,7 @@ def test_the_curves_of_theory_go_through_points_worked_out_by_hand() -> None:
     assert whiskers["y"] == found["charts"]["speedup"]["columns"][2]["y"]
     assert marks["y"] == found["charts"]["speedup"]["columns"][3]["y"]
     costs = [float(row["cells"][2][0]) for row in found["rows"]]
-    assert names["y"][1] == pytest.approx(2 / (1 + sum(costs) / 2), rel=0.01)  # one guess, always accepted
+    assert names["y"][1] == pytest.approx(2 / (1 + sum(costs) / 2), rel=0.01)  # one draft token, always accepted
     line, _, whiskers, marks = found["charts"]["positions"]["columns"]
     assert line["y"] == [level for a in found["charts"]["tokens"]["columns"][2]["x"] for level in (a, a, None)]
     assert all(begin < 1 and gamma < end for begin, end, gamma in ((*line["x"][:2], 2), (*line["x"][3:5], 4)))
@@ -209,7 +209,7 @@ def test_without_a_baseline_and_speculation_there_are_curves_and_an_explanation(
         assert found["charts"]["tokens"]["columns"][0]["y"]
 
 
-def test_a_setting_whose_guesses_never_filled_a_window_is_named() -> None:
+def test_a_setting_whose_draft_tokens_never_filled_a_window_is_named() -> None:
     """As of a lookup that finds too little: its speed and the tokens of its rounds would not be the formula's."""
     runs = {name: [short(run) for run in some] for name, some in made("cache", "draft-4").items()}
     found = theory(configs(runs), runs, BYTES)
@@ -221,7 +221,7 @@ def test_a_setting_whose_guesses_never_filled_a_window_is_named() -> None:
 
 
 def short(run: Run) -> Run:
-    """The same run without the last guess of every round."""
+    """The same run without the last draft token of every round."""
     most = run.config.num_speculative_tokens - 1
     return Run(event for event in run.events if getattr(event, "position", None) != most)
 

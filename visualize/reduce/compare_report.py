@@ -21,7 +21,7 @@ from visualize.text import visible
 
 DASH = "–"
 COLUMNS = (
-    ("tokens/s", "Tokens a second after the first: median; small: the quartiles of the runs."),
+    ("tokens/s", "Tokens per second after the first: median; small: the quartiles of the runs."),
     (
         "speed-up",
         "Against the first setting in the same repeat: median; small: the quartiles. Where it may be chance, the mean "

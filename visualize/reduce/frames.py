@@ -99,7 +99,7 @@ class Fold(ABC):
 
     def __init__(self) -> None:
         self._seq = 0
-        self._told: dict[str, dict[str, Any]] = {}
+        self._reported: dict[str, dict[str, Any]] = {}
 
     @abstractmethod
     def feed(self, events: Iterable[Any]) -> list[Frame]:
@@ -122,9 +122,9 @@ class Fold(ABC):
 
     def _news(self, name: str, values: dict[str, Any]) -> dict[str, Any]:
         """Those of ``values`` that differ from what was last told under that name."""
-        told = self._told.setdefault(name, {})
-        new = {key: value for key, value in values.items() if told.get(key) != value}
-        told |= new
+        reported = self._reported.setdefault(name, {})
+        new = {key: value for key, value in values.items() if reported.get(key) != value}
+        reported |= new
         return new
 
 

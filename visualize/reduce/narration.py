@@ -243,9 +243,9 @@ class Narrator(TextRead):
 
     def _rare(self, events: Sequence[Event]) -> str:
         """The sentence for the rarest event; all of them update the window and the notice."""
-        told = {type(event): self._narrate(event) for event in events}
+        reported = {type(event): self._narrate(event) for event in events}
         evicted = sum(isinstance(event, BlockEvicted) for event in events)
-        said = [told.get(kind, "") for kind in (FellBack, CacheDropped, WindowChanged)]
+        said = [reported.get(kind, "") for kind in (FellBack, CacheDropped, WindowChanged)]
         return next(filter(None, said), f"Evicted {counted(evicted, 'cached block')} to make room." if evicted else "")
 
     def _narrate(self, event: Event) -> str:

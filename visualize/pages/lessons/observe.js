@@ -59,7 +59,7 @@ export function mount(element, gradio, setup) {
     return node;
   }
 
-  const HEADS = { proposed: "What is proposed (q), against p", written: "What comes out, against p" };
+  const HEADS = { proposed: "Proposed words (q), against p", written: "Written words, against p" };
 
   /** p and q, with a rule to choose and q to move. The record contains every possible picture. */
   function overlap({ rules, stops, start, frames, layout }) {

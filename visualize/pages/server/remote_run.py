@@ -181,5 +181,5 @@ def _final_message(end: CompletionEnd, most: int) -> dict[str, Any]:
         "rounds": counted(len(end.rounds.drafted), "round"),
         "drafted": counted(sum(end.rounds.drafted), "draft token"),
     }
-    told = ROUNDS.format(**counts, accepted=sum(end.rounds.accepted))
-    return {"say": say, "rounds": told, "charts": {"rounds": figures.reported_rounds(end.rounds)}}
+    reported = ROUNDS.format(**counts, accepted=sum(end.rounds.accepted))
+    return {"say": say, "rounds": reported, "charts": {"rounds": figures.reported_rounds(end.rounds)}}
