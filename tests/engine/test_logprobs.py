@@ -40,7 +40,7 @@ def likeliest(weights: torch.Tensor) -> set[int]:
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("settings", [{}, {"top_k": 4}, {"temperature": 0.0}], ids=str)
-def test_every_verified_position_has_the_distributions_it_was_judged_by(drafter: str, settings: dict) -> None:
+def test_every_verified_position_has_the_distributions_it_was_verified_by(drafter: str, settings: dict) -> None:
     """Against the models' tables: both are Markov chains, so the last token gives p and q."""
     greedy, seen = settings.get("temperature") == 0, 0
     sampling = SamplingParams(**({"temperature": 1.0} | settings))
