@@ -192,7 +192,7 @@ class Verified(TokenEvent):
     A synthetic drafter's proposal is accepted if it is the target's own token; u is None.
     Proposals after the first rejected one are never verified: they have no event.
 
-    Block verification decides on all proposals of a round. ``product`` is the running min(1, product x p / q), and those
+    Block verification decides on all proposals at once. ``product`` is the running min(1, product x p / q), and those
     up to the last one with u < ``threshold`` are accepted. Typical acceptance accepts one with p > ``threshold``;
     u is None. It is lossy: ``total_variation`` is that between p and the distribution of the token that it puts here,
     over the draws of draft and target: q where p > threshold, and otherwise p.

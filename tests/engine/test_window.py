@@ -119,7 +119,7 @@ def test_the_window_settles_where_theory_says(acceptance, sequences):
 
 
 def test_costs_around_a_pass_count():
-    """Verifying and reporting a token take as long as twenty tokens in a pass: then one proposal is as good as none, and
+    """Verifying and reporting one takes as long as twenty tokens in a pass: then one proposal is as good as none, and
     three are not the best."""
     acceptance, around = 0.7, 20 * TOKEN
     assert max(range(MOST + 1), key=lambda gamma: rate(acceptance, gamma)) >= 3
