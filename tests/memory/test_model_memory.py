@@ -109,7 +109,7 @@ def test_an_invalid_hub_id_is_not_looked_up_and_a_folder_not_read(tmp_path, monk
     with pytest.raises(ModelLoadError, match="only the hub is asked"):
         find_model("secret/model")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelLoadError, match="network"):
+    with pytest.raises(ModelLoadError, match="connection"):
         find_model("somebody/some-model")
 
 

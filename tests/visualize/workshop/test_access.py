@@ -140,7 +140,7 @@ def test_the_console_shows_the_same_address_as_the_qr_code(monkeypatch: pytest.M
     assert "fewer than" not in made_up.announcement("http://[::]:7860/")
     assert f"http://[::1]:7860/room#lead={made_up.access.key}" in made_up.announcement("http://[::]:7860/")
     alone = Workshop(JobQueue(together=True), "127.0.0.1", "KEY").announcement("http://127.0.0.1:7860/")
-    assert "start it with --host 0.0.0.0" in alone
+    assert "Restart with --host 0.0.0.0" in alone
 
 
 @pytest.mark.parametrize(
