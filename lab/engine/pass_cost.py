@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from lab.backends.interface import Backend
+from lab.backends.interface import Backend, HeadBackend
 from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.formats import KVStorage
 from lab.trace.roofline import PassCost
@@ -33,7 +33,7 @@ class Span(NamedTuple):
 class PassCostModel:
     """Counts the cost of one model's passes over ``storage``. None: no cache, so that nothing is stored or read."""
 
-    def __init__(self, backend: Backend, storage: KVStorage | None) -> None:
+    def __init__(self, backend: Backend | HeadBackend, storage: KVStorage | None) -> None:
         model = backend.model
         self._packed = backend.reads_packed_weights
         self._weights, self._head_weights = model.layer_weights, model.head_weights

@@ -18,6 +18,9 @@ from lab.kv_cache.prefix_cache import Prefix
 from lab.trace.events import Finished, Part, StopReason
 from lab.trace.recorder import Recorder
 
+OWN_KEYS = "draft", "eagle3"
+"""Drafters that keep keys and values of their own, under the target's slot numbers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
@@ -45,7 +48,7 @@ class DraftState:
 
     Attributes:
         window: how many tokens to draft.
-        num_computed: tokens that have the draft model's keys and values, in the target's slots.
+        num_computed: tokens that have the drafter's keys and values, in the target's slots.
         oracle: the same request decoded plainly, from which a synthetic drafter knows the target's tokens.
     """
 
@@ -134,6 +137,11 @@ class Sequence:
     def shares_prefixes(self) -> bool:
         """True if it looks for prefixes that others left in the cache, and leaves its own."""
         return self.config.enable_prefix_caching and not self.prompt.hidden
+
+    @property
+    def drafts_from_states(self) -> bool:
+        """True if its drafter reads a token with the target's hidden states of the one before (an EAGLE-3 head)."""
+        return self.config.speculative == "eagle3"
 
     @property
     def ready(self) -> bool:

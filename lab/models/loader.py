@@ -48,6 +48,7 @@ from lab.util.messages import error_summary
 
 WEIGHTS = Path(__file__).parent / "weights"
 EMBEDDED_TARGET = "stories"
+EMBEDDED_HEAD = "eagle3"
 EMBEDDED_DRAFTS = {"matched": "draft", "mismatched": "mismatched"}
 """Name of an embedded draft -> its folder. The matched one was distilled from the
 target; the mismatched one has the same shape and learnt from program code."""
