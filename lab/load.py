@@ -20,6 +20,7 @@ from lab.models.devices import DeviceMap, computing, refuse_device_map, resolve_
 from lab.models.eagle3_files import load_head
 from lab.models.language_model import LanguageModel
 from lab.models.quantization import Quantization, resolve_quantization
+from lab.models.tokenizer import load_tokenizer, refuse_mismatch
 from lab.trace.recorder import EventListener
 
 
@@ -88,7 +89,8 @@ def load_engine(
         how = {"quantization": weights, "rounded": dtype == "auto"}
         how["packed"] = packed_parameters if chosen == "c" else None
         model = loader.load_model(where, name=name, place=place, dtype=torch_dtype, **how)
-        tokenizer = loader.load_tokenizer(where, name=name)
+        tokenizer, notes = load_tokenizer(where, name=name)
+        model.notes += notes
         if name == str(where) and os.path.isdir(where):  # a run's file may be passed on, and somebody's path may not
             model.name = Path(os.path.abspath(where)).name
         return model, tokenizer
@@ -109,7 +111,7 @@ def load_engine(
     if draft is None:
         return new_engine(target_model, tokenizer, **settings)
     draft_model, draft_tokenizer = load(draft, draft_name, str(target_model.device))
-    loader.refuse_mismatch(target_model, tokenizer, draft_model, draft_tokenizer)
+    refuse_mismatch(target_model, tokenizer, draft_model, draft_tokenizer)
     if draft_model.vocabulary != target_model.vocabulary:
         draft_model = draft_model.with_vocabulary(target_model.vocabulary)
     return new_engine(target_model, tokenizer, draft_model, **settings)

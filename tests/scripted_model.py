@@ -17,8 +17,9 @@ class ScriptedModel:
     layers, kv_heads, head_dim, query_groups, context_length = 1, 1, 1, 1, 64
     device, dtype, rounded = torch.device("cpu"), torch.float32, False
     layer_devices = (device,)
-    weight_bytes, head_bytes, layer_weights, head_weights, routed = 0, 0, 0, 0, False
-    compiled, compile_failure, eagle3 = False, None, None
+    weight_bytes, head_bytes, layer_weights, head_weights, uncounted = 0, 0, 0, 0, False
+    experts, expert_counter = None, None
+    compiled, compile_failure, notes, eagle3 = False, None, (), None
 
     def __init__(self, table: torch.Tensor, name: str = "scripted") -> None:
         """``table``: [vocabulary, vocabulary] float32, logits of the next token by the last."""
@@ -104,7 +105,7 @@ class ScriptedHead:
     layers, kv_heads, head_dim, query_groups, states_width = 1, 1, 1, 1, 2
     device, dtype = torch.device("cpu"), torch.float32
     layer_devices = (device,)
-    weight_bytes, head_bytes, layer_weights, head_weights = 0, 0, 0, 0
+    weight_bytes, head_bytes, layer_weights, head_weights, experts, expert_counter = 0, 0, 0, 0, None, None
     fc = SimpleNamespace(weight=torch.empty(0))
 
     def __init__(self, table: torch.Tensor, vocabulary: int) -> None:

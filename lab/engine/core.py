@@ -68,7 +68,9 @@ class EngineCore:
         self.failed: list[tuple[Sequence, Exception]] = []
         self._token_text = functools.cache(functools.partial(token_text, tokenizer))  # of every token met
         self._stats = StepStats(target, draft, self.cache, budget)
-        self._async = AsyncScheduling(target, self.cache, self._drafters, self.scheduler, on=async_scheduling)
+        self._async = AsyncScheduling(
+            target, self.cache, self._drafters, self.scheduler, self._stats.experts_read, on=async_scheduling
+        )
 
     def add(self, sequence: Sequence) -> None:
         self._drafters.assign(sequence)
@@ -90,6 +92,7 @@ class EngineCore:
         """Compute one batch. Raises what the target's forward pass raises; then nothing is committed."""
         timer = StepTimer(self.target.model.device)
         ahead = self._async.take()
+        self._stats.begin()
 
         scheduled = self.scheduler.schedule(admit=ahead is None)
         timer.mark("rest")

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 
 from lab.backends.interface import DraftTokens
 from lab.engine.adaptive_window import TheilSen
+from lab.engine.pass_cost import ExpertsRead
 from lab.engine.sequence import Sequence
 from lab.trace.roofline import PassCost
 
@@ -29,6 +30,10 @@ class Drafter(ABC):
     def cost(self, sequences: list[Sequence], windows: list[int]) -> PassCost:
         """The bytes and FLOPs that ``propose`` is about to take, over all of its model's passes."""
         return PassCost()
+
+    def experts_read(self) -> list[ExpertsRead]:
+        """Experts read since the last call, where its model is a mixture."""
+        return []
 
     def is_behind(self, sequences: list[Sequence]) -> bool:
         """True if ``propose`` is about to read more than in a usual round, because a text grew without it."""

@@ -18,7 +18,7 @@ from lab.backends.interface import PROPOSE, Backend, DraftRound, DraftTokens, Ne
 from lab.engine.drafter import Drafter
 from lab.engine.eagle3_drafter import Eagle3Drafter
 from lab.engine.failures import disabling_drafter
-from lab.engine.pass_cost import PassCostModel, Span
+from lab.engine.pass_cost import ExpertsRead, PassCostModel, Span
 from lab.engine.scheduler import ScheduledSequence
 from lab.engine.sequence import Sequence
 from lab.kv_cache.formats import KVStorage
@@ -55,8 +55,8 @@ class ModelDrafter(Drafter):
             NewTokens(new, start, sequence.table, keep=1)
             for new, start, sequence in zip(self._on_device(unread), starts, sequences, strict=True)
         ]
-        uniforms = [s.uniforms[s.generated : s.generated + w, PROPOSE] for s, w in zip(sequences, windows, strict=True)]
-        drafts = self._backend.draft(batch, windows, [s.sampling for s in sequences], uniforms, self._storage)
+        uniforms = [s.draws(w)[:, PROPOSE] for s, w in zip(sequences, windows, strict=True)]
+        drafts = self._backend.draft(batch, windows, [s.draft_sampling for s in sequences], uniforms, self._storage)
         if not self._early_exit:
             for sequence, new, window in zip(sequences, batch, windows, strict=True):
                 sequence.draft.num_computed = new.stop + window - 1 if sequence.table else 0
@@ -89,6 +89,9 @@ class ModelDrafter(Drafter):
                     spans.append(Span(start, stop, keep=1))
             total += self._costs.of(spans)
         return total
+
+    def experts_read(self) -> list[ExpertsRead]:
+        return self._costs.experts_read()
 
     def is_behind(self, sequences: list[Sequence]) -> bool:
         # After a fully accepted round it reads two tokens: its own last draft token and the bonus token.
@@ -169,7 +172,7 @@ class Synthetic(Drafter):
         for sequence, window in zip(sequences, windows, strict=True):
             first = sequence.generated
             known = self._target_tokens[first : first + window]
-            right = (sequence.uniforms[first : first + len(known), PROPOSE] < self._rate).tolist()
+            right = (sequence.draws(len(known))[:, PROPOSE] < self._rate).tolist()
             wrong = [(token + 1) % self._vocabulary for token in known]
             drafts.append([k if is_right else w for k, w, is_right in zip(known, wrong, right, strict=True)])
         return [DraftTokens(ids, None) if len(ids) else None for ids in several_on_device(drafts, self._device)]
@@ -180,7 +183,7 @@ class DraftOutput(NamedTuple):
 
     Attributes:
         rounds: one for each scheduled sequence, with its draft tokens if it has any.
-        cost: what was moved and computed.
+        cost: what was moved and computed, but for ``experts``.
         longest: for each drafter that was asked, the most tokens it drafted for one sequence; 0 if it failed, or read
             more than in a usual round and so took longer.
     """
@@ -188,6 +191,7 @@ class DraftOutput(NamedTuple):
     rounds: list[DraftRound]
     cost: PassCost
     longest: dict[Drafter, int]
+    experts: list[ExpertsRead]
 
 
 class Drafters:
@@ -225,7 +229,7 @@ class Drafters:
             if one.num_draft_tokens:
                 proposing[self.of(one.sequence)].append(one)
         drafts: dict[Sequence, DraftTokens] = {}
-        cost, longest = PassCost(), {}
+        cost, longest, experts = PassCost(), {}, []
         for drafter, some in proposing.items():
             sequences, windows = [one.sequence for one in some], [one.num_draft_tokens for one in some]
             longest[drafter] = 0
@@ -234,10 +238,13 @@ class Drafters:
                 made = drafter.propose(sequences, windows)
                 drafts |= {s: draft for s, draft in zip(sequences, made, strict=True) if draft}
                 cost += expected
+                experts += drafter.experts_read()
                 if not behind:
                     longest[drafter] = max((len(draft.token_ids) for draft in made if draft), default=0)
             timer.mark(drafter)
-        return DraftOutput([_round(one.sequence, drafts.get(one.sequence)) for one in scheduled], cost, longest)
+        return DraftOutput(
+            [_round(one.sequence, drafts.get(one.sequence)) for one in scheduled], cost, longest, experts
+        )
 
     def room_for_states(self, scheduled: list[ScheduledSequence], drafted: DraftOutput) -> torch.Tensor | None:
         """[the step's tokens, width], for the target's hidden states; None if no sequence has a drafter that reads
@@ -270,13 +277,15 @@ class Drafters:
         for one in scheduled:
             if one.num_tokens > 1 and not one.num_draft_tokens and self._will_propose(one.sequence):
                 reading[self.of(one.sequence)].append(one)
-        cost = drafted.cost
+        cost, experts = drafted.cost, [*drafted.experts]
         for drafter, some in reading.items():
             sequences = [one.sequence for one in some]
             with disabling_drafter(sequences):
-                cost += drafter.read(sequences, [one.sequence.computed + one.num_tokens for one in some])
+                took = drafter.read(sequences, [one.sequence.computed + one.num_tokens for one in some])
+                if took.bytes:  # otherwise a counter that it shares with the target has the target's
+                    cost, experts = cost + took, experts + drafter.experts_read()
         timer.mark("draft")
-        return drafted._replace(cost=cost)
+        return drafted._replace(cost=cost, experts=experts)
 
     def _will_propose(self, sequence: Sequence) -> bool:
         """True if there will be room for draft tokens once the next token is known."""
@@ -323,6 +332,9 @@ def _num_rows(one: ScheduledSequence, round: DraftRound) -> int:
 
 
 def _round(sequence: Sequence, draft: DraftTokens | None) -> DraftRound:
-    """The round with the uniform numbers of the output positions that it may fill."""
-    first, count = sequence.generated, len(draft.token_ids) if draft else 0
-    return DraftRound(sequence.sampling, draft, sequence.uniforms[first : first + count + 1])
+    """The round with the uniform numbers of the output positions that it may fill. The q of a token that was not drawn,
+    though the target's are, is 1 on it."""
+    if draft and draft.q is not None and sequence.draft_sampling.greedy and not sequence.sampling.greedy:
+        draft = DraftTokens(draft.token_ids, F.one_hot(draft.token_ids, draft.q.shape[-1]).float())
+    count, method = len(draft.token_ids) if draft else 0, sequence.config.rejection_sample_method
+    return DraftRound(sequence.sampling, draft, sequence.draws(count + 1), method)

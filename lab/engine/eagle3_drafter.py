@@ -51,8 +51,9 @@ class Eagle3Drafter(Drafter):
 
     def propose(self, sequences: list[Sequence], windows: list[int]) -> list[DraftTokens | None]:
         batch, states = self._unread(sequences, [len(sequence.tokens) for sequence in sequences], keep=1)
-        uniforms = [s.uniforms[s.generated : s.generated + w, PROPOSE] for s, w in zip(sequences, windows, strict=True)]
-        drafts = self._backend.draft(batch, states, windows, [s.sampling for s in sequences], uniforms, self._storage)
+        uniforms = [s.draws(w)[:, PROPOSE] for s, w in zip(sequences, windows, strict=True)]
+        how = [s.draft_sampling for s in sequences]
+        drafts = self._backend.draft(batch, states, windows, how, uniforms, self._storage)
         self._note_read(sequences, [len(sequence.tokens) for sequence in sequences])
         return drafts
 

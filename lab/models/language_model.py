@@ -18,6 +18,7 @@ from lab.kv_cache.attention import NAME, attention
 from lab.kv_cache.attention_metadata import BlockPlan, Group, StepPlan
 from lab.models.devices import execution_device, gather_hidden_states, is_dispatched
 from lab.models.eagle3_head import Eagle3Head
+from lab.models.experts import ExpertCounter, Experts, expert_modules, experts_of
 from lab.models.model_shape import ModelShape, steady_length
 from lab.models.quantization import stored_tensors
 from lab.models.submodules import copy_modules, cut_layers, layers_of
@@ -87,10 +88,14 @@ class LanguageModel:
         compiled: whether its layers are compiled by torch.compile.
         compile_failure: why they are not although that was asked for.
         eagle3: a head that drafts for it, if it was loaded with one.
+        expert_counter: of a mixture of experts that can be counted (``lab.models.experts``).
+        notes: sentences on how it was loaded, for who runs it.
 
     Raises:
         UnsupportedModelError: see ``refuse_unsupported``.
     """
+
+    notes: tuple[str, ...] = ()
 
     def __init__(self, model: PreTrainedModel, name: str, *, rounded: bool = False) -> None:
         refuse_unsupported(model.config, name, type(model))
@@ -112,6 +117,7 @@ class LanguageModel:
         if is_dispatched(model):
             gather_hidden_states(model)
         self.device = execution_device(model)
+        self.expert_counter = ExpertCounter(model) if experts_of(model) else None
 
     @property
     def layer_devices(self) -> list[torch.device]:
@@ -138,10 +144,12 @@ class LanguageModel:
     @property
     def layer_weights(self) -> int:
         """Weights of the matrices that every token is multiplied by, without the output head and lookup tables. Of a
-        linear layer its inputs times its outputs: where weights are quantised, a stored number may hold several.
+        linear layer its inputs times its outputs: where weights are quantised, a stored number may hold several. Of
+        experts those that a token goes to.
         """
         tables = {module.weight for module in self.model.modules() if isinstance(module, nn.Embedding)}
-        left_out, total = tables | {self.model.get_output_embeddings().weight}, 0
+        left_out = tables | {self.model.get_output_embeddings().weight}
+        total = self.experts.weights_per_token if self.experts else 0
         for module in self.model.modules():
             if getattr(module, "weight", None) in left_out:
                 continue
@@ -152,11 +160,13 @@ class LanguageModel:
         return total
 
     @property
-    def routed(self) -> bool:
-        """True if each token is routed to a few of many experts, stacked in three-dimensional tensors: the number of
-        tokens then does not say which weights a pass reads.
-        """
-        return any(weight.ndim > 2 for weight in self.model.parameters())
+    def experts(self) -> Experts | None:
+        return experts_of(self.model) if self.expert_counter else None
+
+    @property
+    def uncounted(self) -> bool:
+        """True if each token is routed to experts that cannot be counted: the weights that a pass reads are unknown."""
+        return self.expert_counter is None and bool(expert_modules(self.model))
 
     def forward(
         self,
@@ -185,6 +195,8 @@ class LanguageModel:
         model, tapped = self.model, {}
         if states is not None:
             model, tapped = self._tapped(), {"taps": Taps(self.eagle3.config.target_layers, states)}
+        if self.expert_counter:
+            self.expert_counter.begin()
         output = model(
             input_ids=token_ids[None],
             # Some steps pass int32: the layers would be recompiled for it while a request waits.
@@ -194,6 +206,8 @@ class LanguageModel:
             plan=Sealed(plan) if self.compiled else plan,
             **tapped,
         )
+        if self.expert_counter:
+            self.expert_counter.end()
         if out is not None:
             own = min(self.vocabulary, output.logits.shape[-1])
             out[:, :own].copy_(output.logits[0, :, :own])  # in place of the conversion to float32 below

@@ -52,6 +52,7 @@ class NativeModel:
 
     Attributes:
         rounded: whether inputs are rounded.
+        weight_bytes: of the packed matrices.
 
     Raises:
         BuildError: ``step.c`` cannot be compiled here.
@@ -66,7 +67,8 @@ class NativeModel:
         body, config = model.model.model, model.model.config
         self._layers, self._vocabulary = model.layers, config.vocab_size
         linears = [module for module in model.model.modules() if isinstance(module, nn.Linear)]
-        self._weights = PackedWeights(sum(packed_size(*linear.weight.shape, self._lanes) for linear in linears))
+        numbers = sum(packed_size(*linear.weight.shape, self._lanes) for linear in linears)
+        self._weights, self.weight_bytes = PackedWeights(numbers), 2 * numbers
         layers = (Layer * model.layers)(*(self._layer(layer) for layer in body.layers))
         positions = torch.arange(model.context_length)[None]
         with torch.inference_mode():

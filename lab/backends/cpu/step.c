@@ -10,13 +10,14 @@
  *
  * Plain C with the vector extensions of GCC and Clang; `lab/backends/cpu/build.py` compiles it for the processor
  * at hand. Read the files in this order: vectors.h, model.h, thread_pool.h, layers.h, cache.h, attention.h, sample.h,
- * rejection.h, and last the step.
+ * rejection.h, and last the step. limits.h measures what the processor does at best.
  */
 #include <stdlib.h>
 
 #include "attention.h"
 #include "rejection.h"
 #include "layers.h"
+#include "limits.h"
 #include "sample.h"
 
 /* A forward pass as its threads see it. The matrices are shared: [rows, ...]. */

@@ -35,6 +35,7 @@ LANES: dict[str, tuple[str, EngineConfig]] = {
     "paged": ("Paged", EngineConfig(paged=True)),
     **{f"draft-{gamma}": (f"Draft γ{gamma}", _draft(gamma)) for gamma in GAMMAS},
     "adaptive": ("Draft, adaptive γ", _draft(8, adaptive_window=True)),
+    "eagle3": ("EAGLE-3 γ4", EngineConfig(speculative="eagle3")),
     "lookup": ("N-gram γ4", EngineConfig(speculative="ngram")),
     "early-exit": ("Early exit γ4", EngineConfig(speculative="early_exit")),
     "all": ("INT8 paged γ4", _draft(4, kv_dtype="int8", paged=True)),
