@@ -164,8 +164,8 @@ def differences(config: EngineConfig) -> Iterator[str]:
         yield "The target's own first layers as a drafter have no counterpart: the command does not speculate."
     if config.speculative == "eagle3":
         yield (
-            "The command does not speculate, since it names no head. With one for this target, add --speculative-config "
-            '\'{"method": "eagle3", "model": HEAD, "num_speculative_tokens": N}\'.'
+            "The command does not speculate, since it names no head. With one for this target, add "
+            '--speculative-config \'{"method": "eagle3", "model": HEAD, "num_speculative_tokens": N}\'.'
         )
     if config.speculative == "synthetic":
         yield (

@@ -46,8 +46,8 @@ LANES: dict[str, tuple[str, EngineConfig]] = {
 comes first, so that a speed-up means what it means in the field."""
 if HAS_GPU:
     LANES["no-graphs"] = "No graphs", EngineConfig(cuda_graphs=False)
-NEED_A_DRAFT = frozenset(key for key, (_, config) in LANES.items() if config.speculative == "draft")
-"""The lanes in which a draft model guesses."""
+NEED_A_DRAFT = frozenset(key for key, (_, config) in LANES.items() if config.speculative in ("draft", "eagle3"))
+"""The lanes that take more than a target: a draft model, or a head."""
 
 
 def presets(*, draft: bool = True) -> dict[str, tuple[str, tuple[str, ...]]]:
