@@ -249,10 +249,12 @@ ALL = (
     Setting(
         "rejection_sample_method", "Verifier", "Which draft tokens are accepted; typical is lossy.",
         {"standard": "Standard", "block": "Block", "typical": "Typical"}, RULES, needs=(JUDGED, DRAWS),
+        group="Sampling",
     ),
     Setting(
         "draft_sample_method", "Draft sampling", "How the draft chooses its tokens.",
-        {"probabilistic": "From q", "greedy": "Greedy"}, Q_OF_DRAFTS, needs=(DRAFT_DRAWS, DRAWS),
+        {"probabilistic": "From q", "greedy": "Greedy"}, Q_OF_DRAFTS,
+        needs=(DRAFT_DRAWS, DRAWS), group="Sampling",
     ),
     Setting(
         "seed", "Seed", "Fix for reproducible text; leave empty for random.", bounds=(0, SEEDS_OF_PAGES),
