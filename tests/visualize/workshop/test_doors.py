@@ -79,7 +79,7 @@ def test_followers_are_reported_what_is_shown(room: Room) -> None:
     assert room.shown() == {"run": None, "at": None, "guess": None}
     assert room.ask("lead", key=KEY, run=run.id, at=None, query="?num_speculative_tokens=2") == (200, {"followers": 0})
     assert room.shown() == {"run": run.id, "at": None, "guess": None}
-    room.ask("lead", key=KEY, run=run.id, at=12, draft_token=[9, 0], query="?num_speculative_tokens=3")
+    room.ask("lead", key=KEY, run=run.id, at=12, guess=[9, 0], query="?num_speculative_tokens=3")
     assert room.shown() == {"run": run.id, "at": 12, "guess": [9, 0]}
     assert room.ask("join", code=room.workshop.access.code)[1]["query"] == "?num_speculative_tokens=3"
     room.ask("lead", key=KEY, run=None)
@@ -131,7 +131,7 @@ def test_an_address_too_long_for_a_qr_code_is_reported_and_the_presenter_still_l
 
 def test_leading_to_what_is_not_there_is_reported_and_changes_nothing(room: Room) -> None:
     run = Channel()
-    room.ask("lead", key=KEY, run=run.id, at=5, draft_token=[4, 1], who="ann", take=True)
+    room.ask("lead", key=KEY, run=run.id, at=5, guess=[4, 1], who="ann", take=True)
     channels = room.ask("join", code=room.workshop.access.code)[1]
     for gone in ("0" * 32, channels["room"], channels["lead"]):  # the last two are of no run
         assert room.ask("lead", key=KEY, run=gone, at=1, who="ann")[1]["problem"] == doors.GONE
@@ -141,7 +141,7 @@ def test_leading_to_what_is_not_there_is_reported_and_changes_nothing(room: Room
         answer = room.ask("lead", key=KEY, run=run.id, who="ben", take=True, **asked)
         assert answer == (200, {"followers": 0, "problem": doors.NO_FRAME})
     for said in (None, 1, "true", []):  # nobody takes over or ends it but by true
-        room.ask("lead", key=KEY, run=run.id, at=5, draft_token=[4, 1], who="ann", rest=said)
+        room.ask("lead", key=KEY, run=run.id, at=5, guess=[4, 1], who="ann", rest=said)
         assert room.ask("lead", key=KEY, run=run.id, at=2, who="ben", take=said)[1]["leader"] == "ann"
     assert room.shown() == {"run": run.id, "at": 5, "guess": [4, 1]}
     assert room.workshop.lead.leader == "ann"
