@@ -147,7 +147,7 @@ def test_a_head_that_fails_is_left(lab, monkeypatch):
         raise ValueError("broken")
 
     expected = lab.generate(PROMPTS[1], EngineConfig(), GREEDY).token_ids
-    monkeypatch.setattr(Eagle3Head, "logits", fail)
+    monkeypatch.setattr(Eagle3Head, "fuse", fail)
     run = lab.generate(PROMPTS[1], CONFIGS["contiguous"], GREEDY)
     assert run.token_ids == expected
     assert [event.part for event in of(run, FellBack)] == ["drafter"]
