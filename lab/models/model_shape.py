@@ -109,6 +109,17 @@ class ModelShape:
         return "MQA" if self.kv_heads == 1 else "GQA"
 
 
+def windows_of(config: PreTrainedConfig) -> list[int | None]:
+    """Of each layer the positions that a token sees, its own included. None: all, as with a window that is as long as
+    the longest text the model was made for (Phi-4-mini's)."""
+    text = config.get_text_config(decoder=True)
+    window, longest = getattr(text, "sliding_window", None), getattr(text, "max_position_embeddings", None)
+    if isinstance(window, int) and isinstance(longest, int) and window >= longest:
+        window = None
+    kinds = getattr(text, "layer_types", None) or ["sliding_attention"] * text.num_hidden_layers
+    return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
 def uses_alibi(text: PreTrainedConfig) -> bool:
     """True for attention with a bias that grows with distance (ALiBi: Press et al., 2108.12409)."""
     by_section = getattr(getattr(text, "attn_config", None), "alibi", False)
