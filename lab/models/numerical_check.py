@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from transformers import PreTrainedModel
 
 from lab.errors import UnsupportedModelError
 from lab.kv_cache.attention import UnplannedError
@@ -44,9 +43,9 @@ def refuse_disagreement(model: LanguageModel) -> None:
     first = model.first(min(LAYERS, model.layers))
     texts = torch.arange(2 * TOKENS, device=model.device).view(2, TOKENS) % model.vocabulary
     try:
-        with _narrowed(first.model), first.stock_attention() as own:
+        with _narrowed(first), first.stock_attention() as own:
             wanted = torch.stack([own(input_ids=text[None], use_cache=False).logits[0, CACHED:] for text in texts])
-        with _narrowed(first.model):
+        with _narrowed(first):
             found = _cached(first, texts)
     except UnplannedError as error:
         refuse_decoding(model.name, f"{kind} does not hand on to its attention where keys and values are cached", error)
@@ -64,10 +63,10 @@ def refuse_disagreement(model: LanguageModel) -> None:
 
 
 @contextmanager
-def _narrowed(model: PreTrainedModel) -> Iterator[None]:
+def _narrowed(model: LanguageModel) -> Iterator[None]:
     """Within, sliding windows are shorter than the texts."""
-    text = model.config.get_text_config(decoder=True)
-    holders = [it for it in (text, *model.modules()) if isinstance(getattr(it, "sliding_window", None), int)]
+    parts = (model.model.config.get_text_config(decoder=True), *model.model.modules()) if any(model.windows) else ()
+    holders = [it for it in parts if isinstance(getattr(it, "sliding_window", None), int)]
     before = [(it, it.sliding_window) for it in holders]
     try:
         for it in holders:
