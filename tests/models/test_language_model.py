@@ -69,10 +69,10 @@ def test_a_window_as_long_as_the_context_is_full_attention(window: int, full: bo
     config = Phi3Config(**TINY | sizes, initializer_range=0.3, max_position_embeddings=64, sliding_window=window)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    assert (LanguageModel(model, "phi").other_attention is None) == full
     prompt = tiny_models.tokenizer()("Once upon a time", return_tensors="pt")
     whole = model.generate(**prompt, max_length=64, min_length=64, do_sample=False)[0]
     engine = new_engine(LanguageModel(model, "phi"), tiny_models.tokenizer())
+    assert (engine.target.other_attention is None) == full
     run = engine.generate("Once upon a time", EngineConfig(), SamplingParams(max_tokens=48, ignore_eos=True))
     assert run.token_ids == whole[-48:].tolist()
 
