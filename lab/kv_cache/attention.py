@@ -117,7 +117,7 @@ def _attend(
     (heads, count, dim), kv_heads, rows = query.shape, key.shape[1], group.sequences
     count //= rows
     shared, length, mask = heads // kv_heads, key.shape[0] // rows, group.mask
-    if window or (mask is None and count > 1):
+    if window or (mask is None and group.positions is not None and count > 1):  # no mask: a back end was chosen
         mask = group.within(min(window or length, length), length, shared)
     query = query.view(kv_heads, shared, rows, count, dim).permute(2, 0, 1, 3, 4)
     query = query.reshape(rows, kv_heads, shared * count, dim)
