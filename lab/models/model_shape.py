@@ -63,8 +63,8 @@ class ModelShape:
         text = config.get_text_config(decoder=True)
         if uses_alibi(text):
             raise UnsupportedModelError(
-                f"A {text.model_type} model tells positions by a bias in its attention (ALiBi), so its configuration "
-                "has no context length. Choose one with positions, such as Llama, Qwen3 or Phi."
+                f"A {text.model_type} model tells positions by a bias in its attention (ALiBi), which is not computed "
+                "here. Choose one that rotates or embeds them, such as Llama, Qwen3 or GPT-2."
             )
         if getattr(text, "attn_config", None) is not None:
             raise UnsupportedModelError(
