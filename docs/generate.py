@@ -319,6 +319,13 @@ block(
     *("{name}", "{to_best:.2f}", "{best}", "{to_worst:.2f}", "{worst}"),
 )
 block(
+    "acceptance-rules",
+    "rule | drafts | tokens per round | 95% over texts | accepted | from the target's distribution",
+    lambda: record("verifiers-cpu")["rows"].values(),
+    *("{rule}", "{draft}", "{length[value]:.2f}", "{length[low]:.2f} to {length[high]:.2f}", "{acceptance:.0%}"),
+    "{total_variation:.1%}",
+)
+block(
     "api-load",
     "clients | minutes | answers | errors | longest TTFT / median | MB after warm-up | MB at the end",
     lambda: [(it := record("load-cpu")) | {"failed": len(it["errors"])}],

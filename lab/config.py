@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from lab.errors import ConfigError
 
 KVFormat = Literal["auto", "int8", "int4"]
+RejectionSampleMethod = Literal["standard", "block", "typical"]
 MOST_PROPOSED = 32
 """Most tokens proposed in a round."""
 HIGHEST_PRIORITY = 9
@@ -64,6 +65,10 @@ class EngineConfig:
             cost: it shows how speed follows acceptance.
         num_speculative_tokens: gamma; with ``adaptive_window`` the most.
         early_exit_layer: None: a quarter of the layers.
+        rejection_sample_method: rule of acceptance above temperature 0, where a drafter has probabilities
+            (``lab.backends.torch.rejection_sampler``). "typical" is lossy: text is not drawn from the target alone. At
+            temperature 0 every rule accepts the target's likeliest tokens.
+        draft_sample_method: "greedy": above temperature 0, too, a draft proposes its likeliest token, and q is 1 on it.
 
     Raises:
         ConfigError: a value out of range, or a setting of the cache without a cache.
@@ -88,6 +93,8 @@ class EngineConfig:
     prompt_lookup_max: int = 4
     early_exit_layer: int | None = None
     synthetic_acceptance_rate: float = 0.7
+    rejection_sample_method: RejectionSampleMethod = "standard"
+    draft_sample_method: Literal["probabilistic", "greedy"] = "probabilistic"
 
     def __post_init__(self) -> None:
         _require_types(self)

@@ -44,6 +44,8 @@ PAGED = need("a paged KV cache (paged): only its blocks can be shared", "paged")
 PREFIXES = need("prefix caching (enable_prefix_caching)", "enable_prefix_caching")
 SPECULATION = need("speculative decoding", "speculative", holds=lambda who: who != "off")
 DRAWS = need("a temperature above 0", "temperature")
+JUDGED = need("a drafter with probabilities", "speculative", holds=lambda who: who not in ("off", "synthetic"))
+DRAFT_DRAWS = need("a draft that is a model", "speculative", holds=lambda who: who not in ("off", "ngram", "synthetic"))
 GPU = need("a GPU that PyTorch can use", "gpu")
 
 
@@ -157,6 +159,15 @@ PROPOSERS = {
     "early_exit": "The first layers draft, all layers verify.",
     "synthetic": "A free drafter, accepted as often as set.",
 }
+RULES = {
+    "standard": "Each by itself: min(1, p / q). Lossless.",
+    "block": "The longest block that passes. Lossless.",
+    "typical": "Lossy: not the target's distribution.",
+}
+Q_OF_DRAFTS = {
+    "probabilistic": "Draft tokens are drawn from q.",
+    "greedy": "Its likeliest: q = 1 (vLLM's default).",
+}
 RARE_NGRAM = {"bounds": BOUNDS["prompt_lookup_max"], "needs": (NGRAM,), "group": None}
 MODEL = {"default": "", "most_characters": MAX_MODEL, "hide": True}
 MAY_BE_EMPTY = {"step": None, "may_be_empty": True}
@@ -225,6 +236,14 @@ ALL = (
     Setting(
         "top_p", "Top-p", "Keep the likeliest tokens up to this probability; 1 keeps all.", bounds=(0.05, 1),
         step=0.05, needs=(DRAWS,), group="Sampling",
+    ),
+    Setting(
+        "rejection_sample_method", "Verifier", "Which draft tokens are accepted; typical is lossy.",
+        {"standard": "Standard", "block": "Block", "typical": "Typical"}, RULES, needs=(JUDGED, DRAWS),
+    ),
+    Setting(
+        "draft_sample_method", "Draft sampling", "How the draft chooses its tokens.",
+        {"probabilistic": "From q", "greedy": "Greedy"}, Q_OF_DRAFTS, needs=(DRAFT_DRAWS, DRAWS),
     ),
     Setting(
         "seed", "Seed", "Fix for reproducible text; leave empty for random.", bounds=(0, SEEDS_OF_PAGES),

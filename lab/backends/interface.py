@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import torch
 
-from lab.config import EngineConfig, SamplingParams
+from lab.config import EngineConfig, RejectionSampleMethod, SamplingParams
 from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.block_table import BlockTable
 from lab.kv_cache.formats import KVStorage
@@ -62,8 +62,8 @@ class DraftTokens(NamedTuple):
     Attributes:
         token_ids: [g] int64, g > 0.
         q: [g, vocabulary] float32, the distribution that each was drawn from; of a greedy request, the one that it is
-            the likeliest of; of prompt lookup, 1 on each. None: there is none, and a token is accepted if it is the
-            target's own.
+            the likeliest of; of prompt lookup and greedy drafts, 1 on each. None: there is none, and a token is
+            accepted if it is the target's own.
     """
 
     token_ids: torch.Tensor
@@ -79,6 +79,7 @@ class DraftRound(NamedTuple):
     sampling: SamplingParams
     draft: DraftTokens | None
     uniforms: torch.Tensor
+    method: RejectionSampleMethod = "standard"
 
     @property
     def num_draft_tokens(self) -> int:
@@ -90,7 +91,7 @@ class DraftRound(NamedTuple):
 
     @property
     def is_sampled(self) -> bool:
-        """True for rejection sampling; otherwise a draft token is accepted if it is the target's own."""
+        """True where ``method`` decides; otherwise a draft token is accepted if it is the target's own."""
         return self.has_q and not self.sampling.greedy
 
 
@@ -99,7 +100,8 @@ class TokenDistributions(NamedTuple):
 
     Attributes:
         q: None if the drafter has no distribution.
-        residual: max(p - q, 0), normalised. None where nothing was drawn from it.
+        residual: what the recovered token was drawn from: max(p - q, 0), or as ``method`` has it, normalised. None
+            where nothing was drawn from it.
         overlap: sum of min(p, q) over the vocabulary: the probability that a token drafted here is accepted
             (Leviathan et al., 2211.17192, theorem 3.5). None where nothing was drawn.
     """
@@ -109,6 +111,22 @@ class TokenDistributions(NamedTuple):
     q: list[float] | None
     residual: list[float] | None
     overlap: float | None
+
+
+class Evidence(NamedTuple):
+    """The numbers by which another rule than the standard one judged a draft token. None: the rule has none, or it is
+    not finite.
+
+    Attributes:
+        threshold: block verification: the draft tokens up to this one are accepted, unless more are, if u is below it.
+            Typical acceptance: the draft token is accepted if p is above it.
+        product: block verification's min(1, product x p / q), from the first draft token to this one.
+        total_variation: between p and the distribution of the token that typical acceptance puts here.
+    """
+
+    threshold: float | None
+    product: float | None = None
+    total_variation: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +141,7 @@ class Verification:
         next_token: the token after the accepted ones, recovered or bonus; ``p_next``: its probability.
         finite: False if the target's output is not. ``draft_finite``: the drafter's.
         distributions: of each verified token, so min(num_accepted + 1, g) at least. Empty: not asked for.
+        evidence: of each judged draft token. Empty: the standard rule, which judges those up to the first rejected one.
     """
 
     draft_token_ids: list[int]
@@ -135,6 +154,11 @@ class Verification:
     finite: bool
     draft_finite: bool
     distributions: list[TokenDistributions]
+    evidence: list[Evidence]
+
+    @property
+    def num_judged(self) -> int:
+        return len(self.evidence) or min(self.num_accepted + 1, len(self.draft_token_ids))
 
 
 class PendingVerification(NamedTuple):

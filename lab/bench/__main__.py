@@ -122,6 +122,11 @@ MEASUREMENTS = {
     "window": Measurement(
         "lab.bench.window_sweep", "the adaptive window against fixed ones", {**tokens(96), **repeats(4)}, both=True
     ),
+    "verifiers": Measurement(
+        "lab.bench.verifiers",
+        "how many draft tokens each acceptance rule accepts, and what the lossy one changes",
+        {**tokens(128), **repeats(8)},
+    ),
     "roofline": Measurement(
         "lab.bench.step_times",
         "the device's limits, and how near each kind of step comes to them",

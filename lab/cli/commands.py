@@ -62,6 +62,8 @@ def _summary(run: Run, context_length: int) -> str:
         parts.append(f"the first after {metrics.ttft_ms:.1f} ms")
     if metrics.draft_acceptance_rate is not None:
         parts.append(f"acceptance rate {metrics.draft_acceptance_rate:.0%}")
+    if metrics.mean_total_variation is not None:
+        parts.append(f"lossy: {metrics.mean_total_variation:.1%} from the target's distribution (total variation)")
     full = f", for {_context_full(context_length)}" if _is_cut(run) else ""
     return f"{', '.join(parts)}. Ended by: {run.reason}{full}. Seed: {run.sampling.seed}."
 

@@ -89,8 +89,8 @@ class ModelDrafter(Drafter):
             NewTokens(new, start, sequence.table, keep=1)
             for new, start, sequence in zip(self._on_device(unread), starts, sequences, strict=True)
         ]
-        uniforms = [s.uniforms[s.generated : s.generated + w, PROPOSE] for s, w in zip(sequences, windows, strict=True)]
-        drafts = self._backend.draft(batch, windows, [s.sampling for s in sequences], uniforms, self._storage)
+        uniforms = [s.draws(w)[:, PROPOSE] for s, w in zip(sequences, windows, strict=True)]
+        drafts = self._backend.draft(batch, windows, [s.draft_sampling for s in sequences], uniforms, self._storage)
         if not self._early_exit:
             for sequence, new, window in zip(sequences, batch, windows, strict=True):
                 sequence.draft.num_computed = new.stop + window - 1 if sequence.table else 0
@@ -206,7 +206,7 @@ class Synthetic(Drafter):
         for sequence, window in zip(sequences, windows, strict=True):
             first = sequence.generated
             known = self._target_tokens[first : first + window]
-            right = (sequence.uniforms[first : first + len(known), PROPOSE] < self._rate).tolist()
+            right = (sequence.draws(len(known))[:, PROPOSE] < self._rate).tolist()
             wrong = [(token + 1) % self._vocabulary for token in known]
             drafts.append([k if is_right else w for k, w, is_right in zip(known, wrong, right, strict=True)])
         return [DraftTokens(ids, None) if len(ids) else None for ids in several_on_device(drafts, self._device)]
@@ -328,6 +328,9 @@ class Drafters:
 
 
 def _round(sequence: Sequence, draft: DraftTokens | None) -> DraftRound:
-    """The round with the uniform numbers of the output positions that it may fill."""
-    first, count = sequence.generated, len(draft.token_ids) if draft else 0
-    return DraftRound(sequence.sampling, draft, sequence.uniforms[first : first + count + 1])
+    """The round with the uniform numbers of the output positions that it may fill. The q of a token that was not drawn,
+    though the target's are, is 1 on it."""
+    if draft and draft.q is not None and sequence.draft_sampling.greedy and not sequence.sampling.greedy:
+        draft = DraftTokens(draft.token_ids, F.one_hot(draft.token_ids, draft.q.shape[-1]).float())
+    count, method = len(draft.token_ids) if draft else 0, sequence.config.rejection_sample_method
+    return DraftRound(sequence.sampling, draft, sequence.draws(count + 1), method)

@@ -19,6 +19,8 @@ from lab.trace.events import Finished, Part, StopReason
 from lab.trace.recorder import Recorder
 from lab.trace.roofline import Limits
 
+GREEDY = SamplingParams()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
@@ -95,10 +97,11 @@ class Sequence:
         prefix_root: where its chain of prefixes begins: the models that compute it. None: not in a core yet.
         parent: another sequence with the same prompt, whose blocks it may begin with.
         reason: why it ends, once that is known; ``finished`` when that was reported.
-        uniforms: [end - prompt_length, 3] float64 in [0, 1), for each output position: to draw a draft token, to verify
-            it, and to choose the target's own token. They come from the seed alone: no other sequence, no preemption
-            and no window changes them. Each position has one verdict; a draft token that got none is drawn again with
-            the same number.
+        uniforms: [rows, 3] float64 in [0, 1): to draw a draft token, to verify it, and to choose the target's own
+            token. They come from the seed alone: no other sequence and no preemption changes them. There is a row for
+            each output position, which has one verdict; a draft token that got none is drawn again with the same
+            number. Block verification judges all draft tokens of a round together, so its rounds have rows of their
+            own: as many as the longest round needs, for each position that one may begin at.
     """
 
     prompt: Prompt
@@ -119,11 +122,27 @@ class Sequence:
 
     def __post_init__(self) -> None:
         seeded = torch.Generator().manual_seed(self.sampling.seed)
-        self.uniforms = torch.rand(self.end - self.prompt.length, 3, generator=seeded, dtype=torch.float64)
+        rows = (self.end - self.prompt.length) * self._rows_apart
+        self.uniforms = torch.rand(rows, 3, generator=seeded, dtype=torch.float64)
+
+    @property
+    def _rows_apart(self) -> int:
+        by_block = self.config.speculative != "off" and self.config.rejection_sample_method == "block"
+        return self.config.num_speculative_tokens + 1 if by_block else 1
+
+    def draws(self, count: int) -> torch.Tensor:
+        """[count, 3] uniform numbers for the next output positions."""
+        first = self.generated * self._rows_apart
+        return self.uniforms[first : first + count]
 
     @property
     def sampling(self) -> SamplingParams:
         return self.prompt.sampling
+
+    @property
+    def draft_sampling(self) -> SamplingParams:
+        """How its draft tokens are chosen."""
+        return GREEDY if self.config.draft_sample_method == "greedy" else self.sampling
 
     @property
     def generated(self) -> int:

@@ -27,6 +27,8 @@ class Metrics:
             too, though they are not in the output.
         draft_acceptance_rate: accepted proposals / proposals.
         acceptance_by_position: accepted at a position / rounds that had proposals.
+        mean_total_variation: of a lossy rule's tokens from the target's distribution (``Judged.total_variation``), over
+            the verified positions.
         target_passes_per_token: target passes / tokens, both after the prefill. Of the passes that read a text again
             after a preemption, only the one that gives a token counts.
         kv_reserved_bytes, kv_used_bytes: most bytes of cache reserved during a step, proposals included, and holding
@@ -47,6 +49,7 @@ class Metrics:
     mean_acceptance_length: float | None
     draft_acceptance_rate: float | None
     acceptance_by_position: tuple[float, ...]
+    mean_total_variation: float | None
     target_passes_per_token: float | None
     kv_reserved_bytes: int
     kv_used_bytes: int
@@ -73,6 +76,7 @@ class Meter:
         self._rounds = self._proposed = 0
         self._round: int | None = None
         self._accepted: list[int] = []  # by position
+        self._variation, self._lossy = 0.0, 0  # sum and number of positions
         self._reserved = self._used = self._memory = 0
         self._limits: Limits | None = None
         self._shares: list[float] = []  # of the roofline, sorted
@@ -90,8 +94,11 @@ class Meter:
                 self._rounds += event.step != self._round
                 self._round = event.step
                 self._accepted += [0] * (event.position + 1 - len(self._accepted))
-            case Judged() if event.accepted:
-                self._accepted[event.position] += 1
+            case Judged():
+                self._accepted[event.position] += event.accepted
+                if event.total_variation is not None:
+                    self._variation += event.total_variation
+                    self._lossy += 1
             case Committed():
                 self._generated += len(event.token_ids)
                 if self._last is None:
@@ -126,6 +133,7 @@ class Meter:
             mean_acceptance_length=1 + accepted / rounds if rounds else None,
             draft_acceptance_rate=accepted / self._proposed if self._proposed else None,
             acceptance_by_position=tuple(count / rounds for count in self._accepted),
+            mean_total_variation=self._variation / self._lossy if self._lossy else None,
             target_passes_per_token=self._passes / self._later if self._later else None,
             kv_reserved_bytes=self._reserved,
             kv_used_bytes=self._used,

@@ -168,7 +168,9 @@ def differences(config: EngineConfig) -> Iterator[str]:
             '"rejection_sample_method": "synthetic" chance accepts tokens of a real drafter, and the text is no longer '
             "the target's.)"
         )
-    if config.speculative == "draft":
+    if config.rejection_sample_method == "typical" and config.speculative in ("draft", "ngram"):
+        yield "vLLM no longer has typical acceptance: the command verifies by the standard rule, which is lossless."
+    if config.speculative == "draft" and config.draft_sample_method == "probabilistic":
         yield (
             "vLLM's draft takes its likeliest token, where this lab's draws from q: above temperature 0 acceptance "
             'differs. "draft_sample_method": "probabilistic" among its settings draws as here.'
@@ -265,9 +267,10 @@ def _speculative(config: EngineConfig, draft: str | None) -> dict[str, str | int
     if config.speculative in ("off", *DRAFTERS_WITHOUT_COUNTERPART):
         return {}
     gamma = config.num_speculative_tokens
+    rule = {"rejection_sample_method": "block"} if config.rejection_sample_method == "block" else {}
     if config.speculative == "ngram":
         window = {"prompt_lookup_min": config.prompt_lookup_min, "prompt_lookup_max": config.prompt_lookup_max}
-        return {"method": "ngram", "num_speculative_tokens": gamma, **window}
+        return {"method": "ngram", "num_speculative_tokens": gamma, **window, **rule}
     if draft is None:
         raise ConfigError("speculative='draft' needs the name of a draft model with the target's tokenizer.")
     if draft.startswith(HOME):
@@ -275,7 +278,7 @@ def _speculative(config: EngineConfig, draft: str | None) -> dict[str, str | int
             f"Give the draft's folder as an absolute path, not {draft[:80]!r}: no shell expands ~ among the "
             "settings of speculation."
         )
-    return {"method": "draft_model", "model": _name("draft", draft), "num_speculative_tokens": gamma}
+    return {"method": "draft_model", "model": _name("draft", draft), "num_speculative_tokens": gamma, **rule}
 
 
 def _name(what: str, name: str) -> str:

@@ -201,7 +201,8 @@ def figures_of(run: Run) -> dict[str, float]:
 def _verdicts(run: Run) -> dict[str, RoundedVerdict]:
     """The first guess that was kept, the first rejected, and the closest call, to be worked out by hand: of those that
     take the fewest digits to show what was decided. Empty if nothing is drawn."""
-    judged = [event for event in run.events if isinstance(event, Judged) and event.u is not None]
+    # Those of the standard rule; others compare with a threshold of their own.
+    judged = [e for e in run.events if isinstance(e, Judged) and e.u is not None and e.threshold is None]
     drawn = [(event.accepted, round_verdict(event.p, event.q, event.u, accepted=event.accepted)) for event in judged]
     drawn.sort(key=lambda each: each[1].digits)  # of as many digits, the first remains the first
     found = {"kept" if accepted else "refused": numbers for accepted, numbers in reversed(drawn)}

@@ -240,6 +240,15 @@ def test_every_round_is_repeated_with_recording_as_the_only_difference(bench, mo
     assert f"added {added['median']:.3f} ms" in table
 
 
+def test_every_rule_verifies_every_text(bench) -> None:
+    result, table = bench("verifiers", "--max-tokens", "8", "--repeats", "1")
+    assert len(result["rows"]) == 7
+    for name, row in result["rows"].items():
+        assert name in table
+        assert 1 <= row["length"]["low"] <= row["length"]["value"] <= row["length"]["high"] <= 5
+        assert (row["total_variation"] > 0) == (row["rule"] == "typical")
+
+
 # -- adaptive window -------------------------------------------------------------------------
 
 

@@ -76,6 +76,16 @@ def test_a_run_that_has_just_begun_has_no_rates():
         assert metrics.acceptance_by_position == ()
 
 
+def test_total_variation_is_the_mean_over_verified_positions():
+    events = [
+        replace(event, threshold=0.09, total_variation=0.1 * (1 + i)) if isinstance(event, Judged) else event
+        for i, event in enumerate(EVENTS)
+    ]
+    moved = [event.total_variation for event in events if isinstance(event, Judged)]
+    assert measure(events).mean_total_variation == pytest.approx(sum(moved) / 3)
+    assert measure(EVENTS).mean_total_variation is None
+
+
 def test_the_most_bytes_of_any_step_count():
     metrics = measure([timed(10, 5, "prefill", 200, 90), timed(20, 1, "decode", 100, 50)])
     assert (metrics.kv_reserved_bytes, metrics.kv_used_bytes, metrics.peak_memory_bytes) == (200, 90, 1005)

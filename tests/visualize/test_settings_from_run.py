@@ -90,6 +90,8 @@ OTHERS = {"kv_dtype": "int8", "eviction": "priority", "prefill_attention": "math
     "stop": ("END",),
     "stop_token_ids": (3,),
     "logprobs": 5,
+    "rejection_sample_method": "block",
+    "draft_sample_method": "greedy",
 }
 
 

@@ -29,6 +29,8 @@ NEEDED = {
     "cache_priority": {"paged": True, "enable_prefix_caching": True, "eviction": "priority"},
     "top_k": {"temperature": 0.8},
     "top_p": {"temperature": 0.8},
+    "rejection_sample_method": {"temperature": 0.8, "speculative": "draft"},
+    "draft_sample_method": {"temperature": 0.8, "speculative": "draft"},
 }
 """For settings that have an effect only with others, these."""
 

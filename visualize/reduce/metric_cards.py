@@ -77,6 +77,11 @@ def _accepted(metrics: Metrics) -> Reading:
     return Reading(f"{rate:.0%}".rstrip("%"), "%", rate, more=more)
 
 
+def _variation(metrics: Metrics) -> Reading:
+    moved = metrics.mean_total_variation
+    return Reading() if moved is None else Reading(f"{100 * moved:.1f}", "%", moved)
+
+
 def _kv(metrics: Metrics) -> Reading:
     reserved = metrics.kv_reserved_bytes
     if not reserved:
@@ -120,6 +125,14 @@ READOUTS = (
         "Accepted / proposed draft tokens, as vLLM counts: those after a rejected one count, though never verified.",
         _accepted,
     ),
+    Readout(
+        "variation",
+        "TV from target",
+        "Lossy: total variation between p and the distribution of the token that typical acceptance puts at a verified "
+        "position, summed over the vocabulary from p and q; the mean over these positions. A lossless rule has 0.",
+        _variation,
+        always=False,
+    ),
     Readout("kv", "KV cache", "Peak bytes: tokens stored / memory allocated.", _kv),
     Readout("first", "TTFT", "Time to first token, from the request on.", lambda metrics: ms_reading(metrics.ttft_ms)),
     Readout(
@@ -161,9 +174,11 @@ def labels(readouts: Sequence[Readout] = READOUTS) -> list[dict[str, str]]:
 def rows(
     metrics: Metrics, config: Mapping[str, Any], before: PreviousRun | None = None, *, over: bool = True
 ) -> dict[str, list[str]]:
-    """A run's cards. "Prefix hits" has none where nothing could be found in the cache."""
+    """A run's cards. "Prefix hits" has none where nothing could be found in the cache, "TV from target" where the rule
+    is lossless."""
     findable = config["enable_prefix_caching"] or metrics.cached_prompt_tokens
-    readouts = [one for one in READOUTS if one.always or findable]
+    there = {"found": findable, "variation": metrics.mean_total_variation is not None}
+    readouts = [one for one in READOUTS if one.always or there[one.key]]
     return cards(readouts, metrics, before.metrics if before else None, over=over)
 
 

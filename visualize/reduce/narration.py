@@ -29,7 +29,7 @@ from lab.trace.events import (
 )
 from lab.trace.metrics import Metrics
 from lab.trace.roofline import BEATEN, Achieved
-from lab.trace.verdict_rounding import round_verdict, written
+from lab.trace.verdict_rounding import in_order, round_verdict, written
 from lab.util.messages import counted
 from visualize.format_numbers import three
 from visualize.reduce.metric_cards import TOO_LOW, shown_ms
@@ -231,6 +231,9 @@ class Narrator(TextRead):
         decided, since more are much for a sentence."""
         if self._config["speculative"] == "synthetic":
             return "wrong on purpose"
+        if verdict.threshold is not None:
+            value, threshold = in_order(verdict.p if verdict.u is None else verdict.u, verdict.threshold)
+            return f"{'p' if verdict.u is None else 'u'} {written(value)}, threshold {written(threshold)}"
         if verdict.u is None:
             return f"p {verdict.p:.2g}, not its likeliest"
         numbers = round_verdict(verdict.p, verdict.q, verdict.u, accepted=verdict.accepted, fewest=2)

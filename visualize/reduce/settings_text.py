@@ -32,6 +32,12 @@ def listed_ids(ids: Iterable[int]) -> str:
     return ", ".join(map(str, ids))
 
 
+def rule_of(run: RunStarted) -> str:
+    """The rule by which verdicts are drawn: ``rejection_sample_method``. "": none is drawn."""
+    had = every_setting(run.config, run.sampling)
+    return "" if "rejection_sample_method" in unmet(had) else had["rejection_sample_method"]
+
+
 def in_words(name: str, value: Any) -> str:
     """A setting and its value. Of stop strings, which anybody may have written, only the beginning is told."""
     return f"{SETTINGS[name].words} {value_in_words(name, value)}"

@@ -65,7 +65,7 @@ export class RoundFilm {
     if (own) {
       this.own.className = `card own ${own.kind}`;
       write(this.own.querySelector(".glyph"), this.states[own.kind].glyph);
-      this.own.style.gridColumn = own.kind === "recovered" ? verdicts.length : drafts.length + 1;
+      this.own.style.gridColumn = own.kind === "recovered" ? verdicts.findIndex(({ accepted }) => !accepted) + 1 : drafts.length + 1;
     }
     this.cards.forEach((card, i) => (card.style.gridColumn = i + 1));
     this.$(".cards").replaceChildren(...this.cards, ...(own ? [this.own] : []));
@@ -92,7 +92,7 @@ export class RoundFilm {
     for (const [i, stage] of [...this.$(".stages").children].entries()) stage.classList.toggle("now", stages[i][1].includes(seen.now));
     this.cards.forEach((card, i) => {
       const verdict = i < seen.verdicts ? verdicts[i] : null;
-      const discarded = !verdict && stopped >= 0 && seen.verdicts > stopped;
+      const discarded = i >= verdicts.length && stopped >= 0 && seen.verdicts > stopped;
       const state = verdict ? (verdict.accepted ? "accepted" : "rejected") : discarded ? "unjudged" : "proposed";
       const kind = `card ${state} ${i >= seen.drafts ? "to-come" : ""} ${seen.read ? "read" : ""}`;
       if (card.className !== kind) card.className = kind;

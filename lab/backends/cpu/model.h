@@ -71,6 +71,8 @@ typedef struct { /* draft tokens of one sequence, to be verified */
     const int64_t *draft_tokens; /* [num_draft_tokens] */
     const float *q;              /* [num_draft_tokens, vocabulary], which they were drawn from, or NULL */
     const double *u;             /* [num_draft_tokens + 1, 3] */
+    int32_t method;              /* of rejection.h, where verdicts are drawn */
+    float *evidence;             /* [2, num_draft_tokens] of block verification and typical acceptance */
     int32_t logprobs;            /* how many of the most likely tokens are reported for each draft token */
     float *figures; /* [num_draft_tokens, tokens, 4] of rejection.h; then each draft token's overlap of p, q */
 } Round;

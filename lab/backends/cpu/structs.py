@@ -70,7 +70,7 @@ class RoundStruct(Structure):
     _fields_ = (
         *(("num_draft_tokens", c_int32), ("sampling", Sampling)),
         *((name, c_void_p) for name in ("draft_tokens", "q", "u")),
-        *(("logprobs", c_int32), ("figures", c_void_p)),
+        *(("method", c_int32), ("evidence", c_void_p), ("logprobs", c_int32), ("figures", c_void_p)),
     )
 
 
