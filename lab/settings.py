@@ -134,7 +134,14 @@ class Setting:
 
 
 KV_DTYPES = {"auto": "Auto", "int8": "INT8", "int4": "INT4"}
-DRAFTERS = {"off": "Off", "draft": "Draft", "ngram": "N-gram", "early_exit": "Early exit", "synthetic": "Simulated"}
+DRAFTERS = {
+    "off": "Off",
+    "draft": "Draft",
+    "eagle3": "EAGLE-3 head",
+    "ngram": "N-gram",
+    "early_exit": "Early exit",
+    "synthetic": "Simulated",
+}
 
 NGRAM, EARLY_EXIT = drafter("ngram", "n-gram lookup"), drafter("early_exit", "early exit")
 SIMULATED = drafter("synthetic", "simulated drafting")
@@ -155,6 +162,7 @@ COMPILABLE = need(
 PROPOSERS = {
     "off": "No speculation: one token per forward pass.",
     "draft": "A small model proposes draft tokens; the target verifies all in one pass.",
+    "eagle3": "A small head drafts from the target's own hidden states.",
     "ngram": "No model: proposes what followed the same tokens earlier in the text.",
     "early_exit": "The first layers draft, all layers verify.",
     "synthetic": "A free drafter, accepted as often as set.",
@@ -240,10 +248,12 @@ ALL = (
     Setting(
         "rejection_sample_method", "Verifier", "Which draft tokens are accepted; typical is lossy.",
         {"standard": "Standard", "block": "Block", "typical": "Typical"}, RULES, needs=(JUDGED, DRAWS),
+        group="Sampling",
     ),
     Setting(
         "draft_sample_method", "Draft sampling", "How the draft chooses its tokens.",
-        {"probabilistic": "From q", "greedy": "Greedy"}, Q_OF_DRAFTS, needs=(DRAFT_DRAWS, DRAWS),
+        {"probabilistic": "From q", "greedy": "Greedy"}, Q_OF_DRAFTS,
+        needs=(DRAFT_DRAWS, DRAWS), group="Sampling",
     ),
     Setting(
         "seed", "Seed", "Fix for reproducible text; leave empty for random.", bounds=(0, SEEDS_OF_PAGES),

@@ -18,6 +18,7 @@ from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.block_table import BlockTable
 from lab.kv_cache.formats import KVStorage
 from lab.kv_cache.kv_cache import CacheConfig, KVCache
+from lab.models.eagle3_head import Eagle3Head
 from lab.models.language_model import LanguageModel
 from lab.trace.events import Part
 
@@ -192,12 +193,20 @@ class Backend(ABC):
     reads_packed_weights = False
 
     @abstractmethod
-    def forward(self, batch: Sequence[NewTokens], storage: KVStorage | None, sdpa: SdpaChoice = "auto") -> torch.Tensor:
+    def forward(
+        self,
+        batch: Sequence[NewTokens],
+        storage: KVStorage | None,
+        sdpa: SdpaChoice = "auto",
+        states: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Compute the new tokens of every sequence, and store their keys and values.
 
         Args:
             storage: None without a cache: all tokens are new, and nothing is kept.
             sdpa: torch's attention back end. "auto": whatever this back end has.
+            states: [new tokens of the batch, width] of the model's dtype, which the hidden states that the model's
+                EAGLE-3 head asks for are written to.
 
         Returns:
             [sum of keep, vocabulary] float32 logits, sequence by sequence.
@@ -243,6 +252,10 @@ class Backend(ABC):
     def first(self, layers: int) -> Backend:
         """The same model cut off after its first ``layers`` layers, over the same keys and values."""
 
+    @abstractmethod
+    def head(self) -> HeadBackend:
+        """What computes the model's EAGLE-3 head."""
+
     def failures(self) -> dict[Part, str]:
         """The parts that steps go on without, each with the reason."""
         return {"compile": self.model.compile_failure} if self.model.compile_failure else {}
@@ -280,6 +293,42 @@ class Backend(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Free what is captured, before the cache is dropped."""
+
+
+class HeadBackend(ABC):
+    """An EAGLE-3 head and what computes it, over a storage with the target's slot numbers.
+
+    A new token is computed from itself and the target's hidden states of the token before it; so the first token of a
+    text has no keys and values here.
+
+    Attributes:
+        model: the head, for its sizes.
+    """
+
+    model: Eagle3Head
+    reads_packed_weights = False
+
+    @abstractmethod
+    def read(self, batch: Sequence[NewTokens], states: Sequence[torch.Tensor], storage: KVStorage) -> None:
+        """Store the keys and values of every sequence's new tokens.
+
+        Args:
+            batch: each with ``start`` above 0; or without a cache, all tokens but the first, from 0.
+            states: [new tokens, width] for each sequence, the hidden states of the token before each of them.
+        """
+
+    @abstractmethod
+    def draft(
+        self,
+        batch: Sequence[NewTokens],
+        states: Sequence[torch.Tensor],
+        windows: Sequence[int],
+        sampling: Sequence[SamplingParams],
+        uniforms: Sequence[torch.Tensor],
+        storage: KVStorage | None,
+    ) -> list[DraftTokens]:
+        """Read, and draft ``windows[i]`` tokens after sequence i, as ``Backend.draft``: for each one that is fed back
+        the head's own output stands for the target's hidden states. ``q`` is 0 outside the draft vocabulary."""
 
 
 class Arithmetic(Protocol):

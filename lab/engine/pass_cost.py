@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import torch
 
-from lab.backends.interface import Backend
+from lab.backends.interface import Backend, HeadBackend
 from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.formats import KVStorage
 from lab.trace.roofline import PassCost
@@ -59,7 +59,7 @@ class PassCostModel:
     """Counts the cost of one model's passes over ``storage``, but for experts. None: no cache, so that nothing is
     stored or read."""
 
-    def __init__(self, backend: Backend, storage: KVStorage | None) -> None:
+    def __init__(self, backend: Backend | HeadBackend, storage: KVStorage | None) -> None:
         model = backend.model
         self._packed = backend.reads_packed_weights
         self._weights, self._head_weights = model.layer_weights, model.head_weights

@@ -21,6 +21,9 @@ from lab.trace.roofline import Limits
 
 GREEDY = SamplingParams()
 
+OWN_KEYS = "draft", "eagle3"
+"""Drafters that keep keys and values of their own, under the target's slot numbers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
@@ -54,7 +57,7 @@ class DraftState:
 
     Attributes:
         window: how many tokens to draft.
-        num_computed: tokens that have the draft model's keys and values, in the target's slots.
+        num_computed: tokens that have the drafter's keys and values, in the target's slots.
         oracle: the same request decoded plainly, from which a synthetic drafter knows the target's tokens.
     """
 
@@ -162,6 +165,11 @@ class Sequence:
     def shares_prefixes(self) -> bool:
         """True if it looks for prefixes that others left in the cache, and leaves its own."""
         return self.config.enable_prefix_caching and not self.prompt.hidden
+
+    @property
+    def drafts_from_states(self) -> bool:
+        """True if its drafter reads a token with the target's hidden states of the one before (an EAGLE-3 head)."""
+        return self.config.speculative == "eagle3"
 
     @property
     def ready(self) -> bool:

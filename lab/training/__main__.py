@@ -22,7 +22,7 @@ from lab.cli.arguments import INTERRUPTED, path
 from lab.models.eagle3_head import Eagle3Head
 from lab.training.corpus import CorpusSplit, encode, read_split, standard_library, train_tokenizer
 from lab.training.distillation import SAMPLE, TEMPERATURE, distillation_loss, sample_target
-from lab.training.eagle3 import DRAFT_VOCABULARY, frequent_tokens, new_head, unrolled_loss
+from lab.training.eagle3 import DRAFT_VOCABULARY, export_head, frequent_tokens, new_head, unrolled_loss
 from lab.training.training import Loss, Parts, draft_shape, export, next_token_loss, restore, target_shape, train
 from lab.util.stdio import print_notes
 
@@ -144,8 +144,10 @@ class Recipe:
     def run_export(self) -> None:
         # All of them first: exporting deletes the models that are there.
         models = {name: restore(_empty(name), self.work / f"{CHECKPOINTS[name]}.pt")[0] for name in SHAPES}
+        head, _ = restore(self._new_head(), self.work / "eagle3.pt")
         for name, model in models.items():
             export(model, self.tokenizer, self.args.out / name)
+        export_head(head, self.args.out / "eagle3")
         size = sum(file.stat().st_size for file in self.args.out.rglob("*") if file.is_file())
         print(f"wrote {self.args.out}: {size / 1e6:.1f} MB", flush=True)
 
@@ -155,6 +157,7 @@ class Recipe:
         records = {name: restore(_empty(name), self.work / f"{name}.pt")[1] for name in SHAPES}
         _, sharpening = restore(_empty("draft"), self.work / "sharpened.pt")
         records["draft"] = records["draft"].then(sharpening)
+        _, records["eagle3"] = restore(self._new_head(), self.work / "eagle3.pt")
         notes = {
             "training_tokens": len(self.tokens),
             "sampled_tokens": len(np.load(self.work / "samples.npy", mmap_mode="r")),

@@ -46,6 +46,9 @@ typedef struct {
     const int32_t *tables;          /* [sequences, height] blocks in the order of their positions */
     const int64_t *token_ids;       /* [rows], sequence by sequence */
     const int32_t *keep;            /* [kept] rows whose logits are wanted */
+    int32_t num_tapped;
+    const int32_t *tapped;          /* [num_tapped] layers, ascending, whose input is wanted */
+    float *states;                  /* [rows, num_tapped, hidden], that input */
 } Plan;
 
 typedef struct { /* SamplingParams of lab/config.py */

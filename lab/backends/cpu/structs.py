@@ -51,6 +51,7 @@ class PlanStruct(Structure):
     _fields_ = (
         *((name, c_int32) for name in ("sequences", "rows", "kept", "block_size", "height")),
         *((name, c_void_p) for name in ("starts", "counts", "tables", "token_ids", "keep")),
+        *(("num_tapped", c_int32), ("tapped", c_void_p), ("states", c_void_p)),
     )
 
 
