@@ -185,7 +185,7 @@ def _read_prompt(options: Namespace) -> str | list[int]:
     """The prompt, refused here if it is empty: an engine would only say so once its models are loaded."""
     prompt = _read() if options.prompt == "-" else options.prompt
     if not prompt:
-        raise PromptError("The prompt is empty. Write at least one word to go on from.")
+        raise PromptError("The prompt is empty. Enter some text for the model to continue.")
     return parse_token_ids(prompt) if options.token_ids else prompt
 
 

@@ -62,10 +62,10 @@ def test_a_mistake_is_explained_and_loses_nothing_and_a_finished_run_is_describe
     lab.came_to_its_end()
 
     described = "document.querySelector('[data-chart=rounds] .plot').ariaDescription"
-    told = {state: int(n) for n, state in (part.split(" ", 1) for part in lab.page.evaluate(described).split(", "))}
-    assert set(told) <= {state.label for state in STATES.values()}
-    assert told[STATES["rejected"].label] == lab.page.locator(".text .above s").count()
-    assert told[STATES["recovered"].label] == lab.tokens("recovered").count()
+    reported = {state: int(n) for n, state in (part.split(" ", 1) for part in lab.page.evaluate(described).split(", "))}
+    assert set(reported) <= {state.label for state in STATES.values()}
+    assert reported[STATES["rejected"].label] == lab.page.locator(".text .above s").count()
+    assert reported[STATES["recovered"].label] == lab.tokens("recovered").count()
     lab.press("Home")  # the description is of this instant, which has no rounds yet
     lab.wait_for_instant(0)
     assert lab.page.evaluate(described) == ""
@@ -106,7 +106,7 @@ def test_the_theme_follows_the_system_and_the_button(visit: Visit) -> None:
     expect(lab.page.locator("nav [aria-current]")).to_have_text("Memory")
 
 
-def test_in_forced_colours_nothing_is_told_by_a_background_alone(visit: Visit) -> None:
+def test_in_forced_colours_nothing_is_reported_by_a_background_alone(visit: Visit) -> None:
     page = visit(forced_colors="active").open().page
 
     def look(where: str, what: str, part: str | None = None) -> str:
@@ -131,8 +131,8 @@ def test_keyboard_focus_is_visible_a_token_explains_itself_and_the_save_menu_clo
     lab.ran()
     lab.tokens("recovered").first.hover()
     number = r" = (\d+(?:\.\d+)?(?:e-\d+)?)"
-    told = re.search(rf"(?<!/ )q{number}.*?(?<!/ )p{number}.*?p / q{number}", lab.tip.inner_text(), re.DOTALL)
-    q, p, chance = map(float, told.groups())
+    reported = re.search(rf"(?<!/ )q{number}.*?(?<!/ )p{number}.*?p / q{number}", lab.tip.inner_text(), re.DOTALL)
+    q, p, chance = map(float, reported.groups())
     assert p / q == pytest.approx(chance, rel=0.01), "the quotient matches the numbers beside it"
     page.focus(".text")
     lab.press("End", "ArrowLeft")

@@ -110,7 +110,7 @@ def test_drafts_are_the_heads_chain(architecture, config):
     engine = tiny(architecture)
     config = replace(config, speculative="eagle3", num_speculative_tokens=3)
     run = engine.generate("There was once", config, SamplingParams(max_tokens=12, temperature=1.0, seed=1))
-    head, checked, known, guesses = engine.target.eagle3, 0, list(run.prompt_token_ids), []
+    head, checked, known, draft_tokens = engine.target.eagle3, 0, list(run.prompt_token_ids), []
     layer = head.config.layer
     for event in run.events:
         if isinstance(event, Proposed):
@@ -118,18 +118,18 @@ def test_drafts_are_the_heads_chain(architecture, config):
                 states = model(torch.tensor([known]), output_hidden_states=True).hidden_states
             hidden = head.fuse(torch.cat([states[one] for one in head.config.target_layers], dim=-1))[:, :-1]
             layer._attn_implementation = "unrolled"
-            for _ in range(len(guesses) + 1):
-                tokens = known[1:] + guesses[: hidden.shape[1] - len(known) + 1]
+            for _ in range(len(draft_tokens) + 1):
+                tokens = known[1:] + draft_tokens[: hidden.shape[1] - len(known) + 1]
                 out = head(torch.tensor([tokens]), hidden, torch.arange(len(tokens))[None], earlier=[])
                 hidden = torch.cat([hidden, head.fed_back(out[:, -1:])], dim=1)
             layer._attn_implementation = "decode_lab"
             q = head.logits(out[0, -1]).softmax(-1)
             assert event.token_id in head.target_ids
             assert event.q == pytest.approx(q[event.token_id - 50].item(), abs=1e-4)
-            guesses.append(event.token_id)
+            draft_tokens.append(event.token_id)
             checked += 1
         elif isinstance(event, Committed):
-            known, guesses = known + list(event.token_ids), []
+            known, draft_tokens = known + list(event.token_ids), []
     assert checked > 10
     assert not of(run, FellBack)
 
