@@ -183,7 +183,6 @@ SDPA = {"auto": "Auto", "math": "Math", "efficient": "Efficient", "flash": "Flas
 
 ALL = (
     Setting("prompt", "Prompt", "The text to continue.", default="", most_characters=MAX_PROMPT, lines=3),
-    Setting("token_ids", "Prompt is token ids", "Such as 1, 262, taken as they are.", default=False, group="Sampling"),
     Setting("kv_cache", "KV cache", "Off: each step recomputes all tokens."),
     Setting(
         "kv_dtype", "KV dtype", "Fewer bits: less memory, more rounding.", KV_DTYPES, needs=(CACHE,), off="auto",
@@ -271,6 +270,7 @@ ALL = (
         "parse_special", "Parse special tokens", "In the prompt, the name of a special token is that token, not text.",
         group="Sampling",
     ),
+    Setting("token_ids", "Prompt is token ids", "Such as 1, 262, taken as they are.", default=False, group="Sampling"),
     Setting(
         "kernels", "Kernels", "Custom: Triton on a GPU, C on a CPU.",
         {"auto": "Custom (Triton / C)", "reference": "PyTorch"}, group="Device",

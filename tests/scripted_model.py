@@ -18,7 +18,7 @@ class ScriptedModel:
     device, dtype, rounded = torch.device("cpu"), torch.float32, False
     layer_devices = (device,)
     weight_bytes, head_bytes, layer_weights, head_weights, uncounted = 0, 0, 0, 0, False
-    experts, expert_counter = None, None
+    experts, expert_counter, other_attention, windows = None, None, None, [None]
     compiled, compile_failure, notes, eagle3 = False, None, (), None
 
     def __init__(self, table: torch.Tensor, name: str = "scripted") -> None:

@@ -13,6 +13,7 @@ import torch
 from huggingface_hub.errors import HfHubHTTPError
 from transformers import (
     BertConfig,
+    DbrxConfig,
     DeepseekV3Config,
     FalconConfig,
     Gemma2Config,
@@ -143,7 +144,8 @@ def asked(monkeypatch) -> Iterator[list[str]]:
         (GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2, add_cross_attention=True), "cross-attention"),
         *((kind(**TINY), "it is an encoder") for kind in (BertConfig, RobertaConfig)),
         (T5Config(vocab_size=50, d_model=16), "encoder-decoder"),
-        (MptConfig(), "section of its own"),
+        (MptConfig(), "ALiBi"),
+        (DbrxConfig(), "section of its own"),
         (LlamaConfig(**TINY | {"num_hidden_layers": 10**6}), "num_hidden_layers|as layers"),
         (LlamaConfig(**TINY | {"vocab_size": 10**12}), "vocab_size"),
         (LlamaConfig(**TINY, num_kv_shared_layers=1), "share the keys and values of others"),
