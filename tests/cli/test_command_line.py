@@ -126,6 +126,7 @@ def test_a_prompt_can_come_from_standard_input(shell: Shell, monkeypatch) -> Non
         (["run", PROMPT, "--json", "--metrics"], "not allowed with"),
         (["run", PROMPT, "--speculative", "draft", "--target", "a/target"], "--draft"),  # loading takes minutes
         (["compare", PROMPT, "", "speculative=draft", "--target", "a/target"], "--draft"),
+        (["run", PROMPT, "--speculative", "eagle3", "--target", "a/target"], "--head"),
         (["run", PROMPT, "--stop", "a\udcff"], "stop must be valid text"),
         (["run", "-x"], "-- -x"),
         (["run", "--x"], "-- -x"),

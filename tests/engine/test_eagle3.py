@@ -62,9 +62,9 @@ def test_the_text_is_that_of_plain_decoding_alone_and_in_a_batch(lab, config):
     assert any(of(run, Preempted) for run in runs) == (config is CONFIGS["a tight pool"])
 
 
-@pytest.mark.parametrize("name", ["paged", "prefixes", "no cache", "a tight pool"])
+@pytest.mark.parametrize("name", ["paged", "prefixes", "no cache", "a tight pool", "reference"])
 def test_how_keys_and_values_are_kept_changes_no_draft(lab, name):
-    """Found in the cache, preempted, or never kept: the head reads every token with the same hidden states."""
+    """Found in the cache, preempted, never kept, in C or in torch: the head reads a token with the same states."""
     alone = [lab.generate(prompt, CONFIGS["contiguous"], GREEDY) for prompt in PROMPTS]
     for _ in range(2):
         again = [request.result() for request in [lab.submit(prompt, CONFIGS[name], GREEDY) for prompt in PROMPTS]]
@@ -147,7 +147,7 @@ def test_a_head_that_fails_is_left(lab, monkeypatch):
         raise ValueError("broken")
 
     expected = lab.generate(PROMPTS[1], EngineConfig(), GREEDY).token_ids
-    monkeypatch.setattr(Eagle3Head, "logits", fail)
+    monkeypatch.setattr(Eagle3Head, "fuse", fail)
     run = lab.generate(PROMPTS[1], CONFIGS["contiguous"], GREEDY)
     assert run.token_ids == expected
     assert [event.part for event in of(run, FellBack)] == ["drafter"]
