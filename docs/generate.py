@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import lab.settings
+from lab.trace.roofline import Achieved
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(?P<start><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
@@ -281,7 +282,8 @@ def workshop() -> list[str]:
 
 
 def megabytes(row: Row) -> Row:
-    return row | {"mb": row["bytes"] / 1e6, "mflop": row["flops"] / 1e6}
+    bound = Achieved(row["share"], row["bound"]).bound or "neither"
+    return row | {"mb": row["bytes"] / 1e6, "mflop": row["flops"] / 1e6, "bound": bound}
 
 
 def rounds(found: Row) -> Row:
@@ -315,6 +317,13 @@ block(
     "requests | over the best fixed γ | best | over the worst | worst",
     lambda: record("window-cpu")["ratios"],
     *("{name}", "{to_best:.2f}", "{best}", "{to_worst:.2f}", "{worst}"),
+)
+block(
+    "acceptance-rules",
+    "rule | drafts | tokens per round | 95% over texts | accepted | from the target's distribution",
+    lambda: record("verifiers-cpu")["rows"].values(),
+    *("{rule}", "{draft}", "{length[value]:.2f}", "{length[low]:.2f} to {length[high]:.2f}", "{acceptance:.0%}"),
+    "{total_variation:.1%}",
 )
 block(
     "api-load",

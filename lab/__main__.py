@@ -98,7 +98,7 @@ def _add_compare(commands: Any) -> None:
     _add_number(command, "--seed", int, 0, "of the random draws of every run.")
     command.add_argument("--json", action="store_true", help="print all figures as JSON, not a table")
     add_pair(command)
-    add_settings(command, SamplingParams, without=("seed", "stop", "ignore_eos", "logprobs"))
+    add_settings(command, SamplingParams, without=("seed", "stop", "stop_token_ids", "ignore_eos", "logprobs"))
 
 
 def _add_fit(commands: Any) -> None:
@@ -128,6 +128,7 @@ def _add_number(command: argparse.ArgumentParser, option: str, kind: type, defau
 def _add_prompt(command: argparse.ArgumentParser) -> None:
     about = "the text to go on from; - reads it from standard input. One that begins with a dash comes last, after --"
     command.add_argument("prompt", help=about)
+    command.add_argument("--token-ids", action="store_true", help="the prompt is token ids, such as 1,262")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from lab.errors import ConfigError
 
 KVFormat = Literal["auto", "int8", "int4"]
+RejectionSampleMethod = Literal["standard", "block", "typical"]
 MOST_PROPOSED = 32
 """Most tokens proposed in a round."""
 HIGHEST_PRIORITY = 9
@@ -41,6 +42,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
 }
 """The least and the most of every number below; pages offer these or fewer (``lab.settings``)."""
 MOST_STOPS = 16
+MOST_STOP_TOKENS = 100
 LONGEST_STOP = 200
 """Most characters of a stop string."""
 
@@ -63,6 +65,10 @@ class EngineConfig:
             cost: it shows how speed follows acceptance.
         num_speculative_tokens: gamma; with ``adaptive_window`` the most.
         early_exit_layer: None: a quarter of the layers.
+        rejection_sample_method: rule of acceptance above temperature 0, where a drafter has probabilities
+            (``lab.backends.torch.rejection_sampler``). "typical" is lossy: text is not drawn from the target alone. At
+            temperature 0 every rule accepts the target's likeliest tokens.
+        draft_sample_method: "greedy": above temperature 0, too, a draft proposes its likeliest token, and q is 1 on it.
 
     Raises:
         ConfigError: a value out of range, or a setting of the cache without a cache.
@@ -80,13 +86,15 @@ class EngineConfig:
     cuda_graphs: bool = True
     torch_compile: bool = False
     cache_priority: int = 0
-    speculative: Literal["off", "draft", "ngram", "early_exit", "synthetic"] = "off"
+    speculative: Literal["off", "draft", "eagle3", "ngram", "early_exit", "synthetic"] = "off"
     num_speculative_tokens: int = 4
     adaptive_window: bool = False
     prompt_lookup_min: int = 2
     prompt_lookup_max: int = 4
     early_exit_layer: int | None = None
     synthetic_acceptance_rate: float = 0.7
+    rejection_sample_method: RejectionSampleMethod = "standard"
+    draft_sample_method: Literal["probabilistic", "greedy"] = "probabilistic"
 
     def __post_init__(self) -> None:
         _require_types(self)
@@ -114,6 +122,9 @@ class SamplingParams:
 
     Attributes:
         seed: None: the engine picks one and records it.
+        stop: one that is a special token's name is that token.
+        stop_token_ids: the text ends with the first of these tokens, whatever ``ignore_eos`` says, as in vLLM.
+        parse_special: the name of a special token in the prompt is that token, and not text. The name is llama.cpp's.
         logprobs: so many of the likeliest tokens under target, draft and adjusted distribution are recorded for each
             verified draft token (the ``Distributions`` event), as probabilities. The name is vLLM's and OpenAI's.
 
@@ -127,7 +138,9 @@ class SamplingParams:
     top_p: float = 1.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    parse_special: bool = False
     logprobs: int = 0
 
     def __post_init__(self) -> None:
@@ -152,6 +165,13 @@ class SamplingParams:
             "stop must be valid text: it contains half a character (a lone surrogate).",
         )
         object.__setattr__(self, "stop", stop)
+        ids = self.stop_token_ids
+        ids = tuple(ids) if isinstance(ids, Iterable) and not isinstance(ids, str) else () if ids is None else (ids,)
+        _require(
+            len(ids) <= MOST_STOP_TOKENS and all(type(each) is int and each >= 0 for each in ids),
+            f"stop_token_ids must be at most {MOST_STOP_TOKENS} token ids, whole numbers from 0.",
+        )
+        object.__setattr__(self, "stop_token_ids", ids)
 
     @property
     def greedy(self) -> bool:
@@ -192,6 +212,14 @@ def _require_real(name: str, value: object, low: float, high: float) -> None:
 
 
 # -- as text -------------------------------------------------------------------------------------
+
+
+def parse_token_ids(text: str) -> list[int]:
+    """``"1, 262"`` or ``"[1, 262]"``: token ids. "": none. Raises ConfigError: not of that form."""
+    ids = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
+    odd = next((one for one in ids if not (one.isascii() and one.isdecimal() and len(one) < 10)), None)
+    _require(odd is None, f"{str(odd)[:40]!r} is not a token id: write whole numbers such as 1, 262.")
+    return [int(one) for one in ids]
 
 
 def parse_config(text: str) -> EngineConfig:

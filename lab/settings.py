@@ -44,6 +44,8 @@ PAGED = need("a paged KV cache (paged): only its blocks can be shared", "paged")
 PREFIXES = need("prefix caching (enable_prefix_caching)", "enable_prefix_caching")
 SPECULATION = need("speculative decoding", "speculative", holds=lambda who: who != "off")
 DRAWS = need("a temperature above 0", "temperature")
+JUDGED = need("a drafter with probabilities", "speculative", holds=lambda who: who not in ("off", "synthetic"))
+DRAFT_DRAWS = need("a draft that is a model", "speculative", holds=lambda who: who not in ("off", "ngram", "synthetic"))
 GPU = need("a GPU that PyTorch can use", "gpu")
 
 
@@ -132,7 +134,14 @@ class Setting:
 
 
 KV_DTYPES = {"auto": "Auto", "int8": "INT8", "int4": "INT4"}
-DRAFTERS = {"off": "Off", "draft": "Draft", "ngram": "N-gram", "early_exit": "Early exit", "synthetic": "Simulated"}
+DRAFTERS = {
+    "off": "Off",
+    "draft": "Draft",
+    "eagle3": "EAGLE-3 head",
+    "ngram": "N-gram",
+    "early_exit": "Early exit",
+    "synthetic": "Simulated",
+}
 
 NGRAM, EARLY_EXIT = drafter("ngram", "n-gram lookup"), drafter("early_exit", "early exit")
 SIMULATED = drafter("synthetic", "simulated drafting")
@@ -153,9 +162,19 @@ COMPILABLE = need(
 PROPOSERS = {
     "off": "No speculation: one token per forward pass.",
     "draft": "A small model proposes draft tokens; the target verifies all in one pass.",
+    "eagle3": "A small head drafts from the target's own hidden states.",
     "ngram": "No model: proposes what followed the same tokens earlier in the text.",
     "early_exit": "The first layers draft, all layers verify.",
     "synthetic": "A free drafter, accepted as often as set.",
+}
+RULES = {
+    "standard": "Each by itself: min(1, p / q). Lossless.",
+    "block": "The longest block that passes. Lossless.",
+    "typical": "Lossy: not the target's distribution.",
+}
+Q_OF_DRAFTS = {
+    "probabilistic": "Draft tokens are drawn from q.",
+    "greedy": "Its likeliest: q = 1 (vLLM's default).",
 }
 RARE_NGRAM = {"bounds": BOUNDS["prompt_lookup_max"], "needs": (NGRAM,), "group": None}
 MODEL = {"default": "", "most_characters": MAX_MODEL, "hide": True}
@@ -164,6 +183,7 @@ SDPA = {"auto": "Auto", "math": "Math", "efficient": "Efficient", "flash": "Flas
 
 ALL = (
     Setting("prompt", "Prompt", "The text to continue.", default="", most_characters=MAX_PROMPT, lines=3),
+    Setting("token_ids", "Prompt is token ids", "Such as 1, 262, taken as they are.", default=False, group="Sampling"),
     Setting("kv_cache", "KV cache", "Off: each step recomputes all tokens."),
     Setting(
         "kv_dtype", "KV dtype", "Fewer bits: less memory, more rounding.", KV_DTYPES, needs=(CACHE,), off="auto",
@@ -227,14 +247,29 @@ ALL = (
         step=0.05, needs=(DRAWS,), group="Sampling",
     ),
     Setting(
+        "rejection_sample_method", "Verifier", "Which draft tokens are accepted; typical is lossy.",
+        {"standard": "Standard", "block": "Block", "typical": "Typical"}, RULES, needs=(JUDGED, DRAWS),
+        group="Sampling",
+    ),
+    Setting(
+        "draft_sample_method", "Draft sampling", "How the draft chooses its tokens.",
+        {"probabilistic": "From q", "greedy": "Greedy"}, Q_OF_DRAFTS,
+        needs=(DRAFT_DRAWS, DRAWS), group="Sampling",
+    ),
+    Setting(
         "seed", "Seed", "Fix for reproducible text; leave empty for random.", bounds=(0, SEEDS_OF_PAGES),
         **MAY_BE_EMPTY, group="Sampling",
     ),
     Setting("max_tokens", "Max tokens", "The run ends after this many at most.", bounds=(1, 1000), group="Sampling"),
     Setting("stop", "Stop strings", "The text ends before the first of these.", {(): "none"}, group=None),
+    Setting("stop_token_ids", "Stop tokens", "Ids of tokens that end the text.", {(): "none"}, group=None),
     Setting(
         "ignore_eos", "End of text", "Go on past the end-of-text token.", {False: "heeded", True: "ignored"},
         group=None,
+    ),
+    Setting(
+        "parse_special", "Parse special tokens", "In the prompt, the name of a special token is that token, not text.",
+        group="Sampling",
     ),
     Setting(
         "kernels", "Kernels", "Custom: Triton on a GPU, C on a CPU.",

@@ -26,7 +26,7 @@ from lab.measure.theory import speedup
 Figures = Mapping[str, Any]
 """What was measured: numbers, words and lists of numbers by name, nested by the dots in a name."""
 Value = float | bool | str | Sequence[float]
-MOST_CHARACTERS = 400
+MOST_CHARACTERS = 1000
 MOST_GUESSES = 64
 
 

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from lessons.experiments import Preset
 from lessons.experiments.base import Part
-from lessons.expressions import Expression
+from lessons.expressions import Expression, Figures
 from lessons.template import Template, Unit
 
 Computed = Annotated[Expression, PlainValidator(Expression)]
@@ -40,12 +40,30 @@ class Tolerance(Part):
         return abs(given - right) <= allowed
 
 
+class Reply(Part):
+    """A reply to one kind of wrong answer, known by ``when``. Besides figures that may name ``given`` and ``right``;
+    of a curve ``first``, ``last``, ``right_first`` and ``right_last``, its ends."""
+
+    when: Computed
+    say: Text
+
+
 class Question(Part):
-    """``near`` or ``far`` is said after the right answer has been told."""
+    """``near`` or ``far`` is said after the right answer; the first of the ``replies`` that fits replaces ``far``."""
 
     question: Text
     near: Text = Template("")
     far: Text = Template("")
+    replies: list[Reply] = Field(default=[])
+
+    def reply(self, answer: Answer, right: Answer, figures: Figures) -> Text:
+        """What to say of a wrong answer."""
+        ends = self.ends(answer, right)
+        return next((reply.say for reply in self.replies if reply.when.holds({**figures, **ends})), self.far)
+
+    def ends(self, answer: Answer, right: Answer) -> dict[str, float]:
+        """An answer and the right one, by the names that a reply may use."""
+        return {"given": answer, "right": right}
 
 
 class _OnAScale(Question):
@@ -90,6 +108,9 @@ class Curve(_OnAScale):
     kind: Literal["curve"]
     x: Axis
 
+    def ends(self, answer: Answer, right: Answer) -> dict[str, float]:
+        return {"first": answer[0], "last": answer[-1], "right_first": right[0], "right_last": right[-1]}
+
     @model_validator(mode="after")
     def _in_order(self) -> Curve:
         if self.x.at != sorted(set(self.x.at)):
@@ -98,10 +119,12 @@ class Curve(_OnAScale):
 
 
 class Option(Part):
-    """``when`` holds for the figures if this is the right one."""
+    """``when`` holds for the figures if this is the right one; it never does unless it is given. ``say``: the reply to
+    somebody who chose it and was wrong; otherwise ``far`` is."""
 
     text: str
-    when: Computed
+    when: Computed = Expression("0 > 1")
+    say: Text = Template("")
 
 
 class Choice(Question):
@@ -113,6 +136,9 @@ class Choice(Question):
     @property
     def answers(self) -> list[Expression]:
         return [option.when for option in self.options]
+
+    def reply(self, answer: Answer, right: Answer, figures: Figures) -> Text:
+        return self.options[answer].say if self.options[answer].say.text else self.far
 
 
 AnyQuestion = Annotated[Slider | Curve | Choice, Field(discriminator="kind")]
@@ -131,12 +157,20 @@ class Player(Part):
     run: str
 
 
-class Chart(Part):
-    """Everything that an experiment found: runs on one clock (``race``), their ``speed``; a token's time by length
-    (``growth``); a ``round`` on a clock, or curves of theory with the runs on them (``tokens`` per round, ``speedup``,
-    acceptance by ``positions``); p and q word by word, to be moved (``overlap``), and each rule's distance from p."""
+class Speed(Part):
+    """The speed of every setting, over that of the setting it is ``against`` (the first one) in the same repeat."""
 
-    view: Literal["race", "speed", "growth", "round", "tokens", "speedup", "positions", "overlap", "distances"]
+    view: Literal["speed"]
+    say: str = ""
+    against: str | None = None
+
+
+class Chart(Part):
+    """Everything that an experiment found: runs on one clock (``race``); a token's time by length (``growth``); a
+    ``round`` on a clock, or curves of theory with the runs on them (``tokens`` per round, ``speedup``, acceptance by
+    ``positions``); p and q word by word, to be moved (``overlap``), and each rule's distance from p."""
+
+    view: Literal["race", "growth", "round", "tokens", "speedup", "positions", "overlap", "distances"]
     say: str = ""
 
 
@@ -150,7 +184,7 @@ class Bars(Part):
     bars: dict[str, Computed] = Field(min_length=1, max_length=8)
 
 
-AnyView = Annotated[Player | Chart | Bars, Field(discriminator="view")]
+AnyView = Annotated[Player | Speed | Chart | Bars, Field(discriminator="view")]
 NEEDED = {"growth": "growth", "overlap": "rules", "distances": "rules", "bars": None}
 """The experiment that a view shows, if it is not ``runs``."""
 
@@ -209,9 +243,10 @@ class FrontMatter(Part):
             needed = NEEDED.get(view.view, "runs")
             if needed and needed not in experiments:
                 yield "observe", f"{view.view} shows {needed}, and the preset has none."
-            elif isinstance(view, Player) and view.run not in self.preset.runs.settings:
-                settings = ", ".join(self.preset.runs.settings)
-                yield "observe", f"there is no setting {view.run!r} to play; there are {settings}."
+            else:
+                named = view.run if isinstance(view, Player) else view.against if isinstance(view, Speed) else None
+                if named and named not in (settings := self.preset.runs.settings):
+                    yield "observe", f"there is no setting {named!r} to show; there are {', '.join(settings)}."
         if not (self.check.near.text and self.check.far.text):
             yield "check", "it needs both near, said of a good answer, and far, said of any other."
 
@@ -239,7 +274,10 @@ class Lesson:
             question = getattr(front, where)
             more = {"x": None} if isinstance(question, Curve) else {}
             yield from ((where, expression, known | more) for expression in question.answers)
-            for text in (question.near, question.far):
+            ends = dict.fromkeys(question.ends([0.0], [0.0]))
+            yield from ((where, reply.when, known | ends) for reply in question.replies)
+            said = [option.say for option in question.options] if isinstance(question, Choice) else []
+            for text in (question.near, question.far, *(reply.say for reply in question.replies), *said):
                 yield from ((where, expression, known) for expression in text.expressions)
         for view in front.observe:
             bars = view.bars.values() if isinstance(view, Bars) else ()

@@ -92,7 +92,8 @@ def mark(
         else:
             said = f"You said {write(answer)}; {verb} {write(right)}."
             spread = f"{_others(question)} gave {write(min(each))} to {write(max(each))}." if each else ""
-    feedback = too_noisy(spread, source) if noisy else (question.near if near else question.far).fill(figures)
+    said_of = question.near if near else question.reply(answer, right, figures)
+    feedback = too_noisy(spread, source) if noisy else said_of.fill(figures)
     return Mark(near, noisy, measured, right, said, feedback)
 
 

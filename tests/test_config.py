@@ -39,6 +39,8 @@ NAN = float("nan")
                 "top_p": (0, NAN, 1.1, 1e-46),
                 "seed": (-1, 2**32),
                 "stop": (["x"] * 17, ["x" * 201], [""], [3], 3, "\ud83d"),
+                "stop_token_ids": ([-1], ["1"], range(101), True, [1.0]),
+                "parse_special": (1,),
                 "ignore_eos": ("no",),
                 "logprobs": (-1, 21, 2.5, True),
             }.items()

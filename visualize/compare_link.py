@@ -9,7 +9,7 @@ from lab.config import EngineConfig, config_text
 from lab.errors import LabError
 from lab.settings import without_unused
 from visualize.pages.compare.configurations import FORM, LANES
-from visualize.run_settings import OTHER, Settings, bounded
+from visualize.run_settings import OTHER, Settings
 
 USUAL = EngineConfig()
 
@@ -17,16 +17,17 @@ USUAL = EngineConfig()
 def against(settings: Settings) -> str:
     """The Compare page's address, relative to the Lab's, with these settings and the same without speculation or, where
     there is none, the cache alone. One token, too few to compare, becomes two; too many are for that page to limit and
-    to say. Empty if the settings are just the cache, if they are invalid (their run says why), and for models that only
-    the Lab accepts."""
+    to say. Empty if the settings are just the cache, if they are invalid (their run says why), and for models and
+    prompts that only the Lab accepts."""
     try:
         config = without_unused(settings.engine_config(settings.num_blocks if settings.kv_cache else None))
         settings.sampling()
-        bounded(settings.prompt).encode()  # it may contain a lone surrogate
+        settings.asked()
+        settings.prompt.encode()  # it may contain a lone surrogate
     except (LabError, UnicodeEncodeError):
         return ""
     plain = USUAL if config.speculative == "off" else without_unused(replace(config, speculative="off"))
-    if settings.pair == OTHER or config == plain:
+    if settings.pair == OTHER or settings.token_ids or settings.parse_special or config == plain:
         return ""
     keys, lines = [], []
     for name, one in (("No speculation", plain), ("Yours", config)):

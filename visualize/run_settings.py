@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from lab.config import EngineConfig, SamplingParams
+from lab.config import EngineConfig, SamplingParams, parse_token_ids
 from lab.errors import ConfigError, PromptError
 from lab.models.devices import has_gpu, prefill_backends
 from lab.registry import EMBEDDED, Pair, named_pair
@@ -20,6 +21,8 @@ OTHER = "other"
 """The pair whose models are named in fields on the page, where a server accepts any models."""
 POOL_TOKENS = 2048
 """Tokens that the pool holds if its blocks are not set: two full contexts of the embedded pair."""
+STOPS = {"default": "", "options": {}, "most_characters": 1000, "group": "Sampling"}
+"""What the Lab has in place of several stops: a text of them."""
 OWN_MODELS = need("models of your own", "pair", holds=lambda pair: pair == OTHER)
 DRAFT_MODEL = need(
     "a draft model", "speculative", "pair", holds=lambda drafter, pair: drafter == "draft" or pair not in EMBEDDED
@@ -52,6 +55,8 @@ def _of_lab() -> dict[str, dict[str, Any]]:
         "temperature": {"default": 0.8},
         "seed": {"default": 7},
         "max_tokens": {"default": 160},
+        "stop": STOPS | {"lines": 2, "help": "One per line; \\n is a line break."},
+        "stop_token_ids": STOPS | {"help": "Ids, such as 0, 2. Special tokens end the text as stop strings, too."},
         "cuda_graphs": {"default": has_gpu()},
         "prefill_attention": {
             "options": here,
@@ -61,7 +66,8 @@ def _of_lab() -> dict[str, dict[str, Any]]:
 
 
 _CHANGES = _of_lab()
-FORM = Form(replace(one, **_CHANGES.get(one.name, {})) for one in SETTINGS.values() if one.group is not None)
+_OF_LAB = (replace(one, **_CHANGES.get(one.name, {})) for one in SETTINGS.values())
+FORM = Form(one for one in _OF_LAB if one.group is not None)
 
 
 class Settings(FORM.values_class("LabValues")):
@@ -79,7 +85,12 @@ class Settings(FORM.values_class("LabValues")):
         return EngineConfig(**_fields(EngineConfig, self) | {"num_blocks": num_blocks, "cuda_graphs": graphs})
 
     def sampling(self) -> SamplingParams:
-        return SamplingParams(**_fields(SamplingParams, self))
+        stops = {"stop": stops_in(self.stop), "stop_token_ids": parse_token_ids(self.stop_token_ids)}
+        return SamplingParams(**_fields(SamplingParams, self) | stops)
+
+    def asked(self) -> str | list[int]:
+        """The prompt as the engine takes it. Raises PromptError and ConfigError: it is too long, or not token ids."""
+        return as_asked(bounded(self.prompt), self.token_ids)
 
     def models(self) -> str | Pair:
         """The models to load an engine for. Raises ConfigError if the page's fields name no target, or no draft
@@ -106,6 +117,22 @@ def bounded(prompt: str, most: int = MAX_PROMPT) -> str:
     if len(prompt) > most:
         raise PromptError(f"The prompt has {len(prompt):,} characters; the most is {most:,}.")
     return prompt
+
+
+def as_asked(prompt: str, token_ids: bool) -> str | list[int]:
+    """A prompt's text or, if they are what it consists of, its ``token_ids``."""
+    return parse_token_ids(prompt) if token_ids else prompt
+
+
+def stops_in(text: str) -> tuple[str, ...]:
+    """The stop strings in a form's text: one per line, in which \\n and \\t are written so."""
+    lines = filter(None, text.split("\n"))
+    return tuple(re.sub(r"\\(.)", lambda sign: {"n": "\n", "t": "\t"}.get(sign[1], sign[1]), line) for line in lines)
+
+
+def stops_as_text(stops: Iterable[str]) -> str:
+    """The text that ``stops_in`` reads so."""
+    return "\n".join(stop.replace("\\", "\\\\").replace("\n", "\\n") for stop in stops)
 
 
 def from_link(

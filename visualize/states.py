@@ -58,6 +58,7 @@ DRAFT_TIME = "#9575CD"
 DRAFTER_NAMES = {
     "off": "no drafter",
     "draft": "the draft model",
+    "eagle3": "the EAGLE-3 head",
     "ngram": "n-gram lookup",
     "early_exit": "early exit",
     "synthetic": "the simulated drafter",
@@ -65,10 +66,14 @@ DRAFTER_NAMES = {
 """``EngineConfig.speculative`` within a sentence."""
 
 
-def sentences(speculative: str, greedy: bool) -> dict[str, str]:
-    """The hover sentence of each state, which depends on the drafter and on how tokens are chosen.
+LOSSY = "lossy: typical acceptance, so the text does not follow the target's distribution"
 
-    ``{p}``, ``{q}``, ``{u}`` and ``{chance}`` (of being kept: p / q, at most 1) are filled in where it is shown.
+
+def sentences(speculative: str, greedy: bool, rule: str = "standard") -> dict[str, str]:
+    """The hover sentence of each state, which depends on the drafter and on how tokens are chosen and verified.
+
+    ``{p}``, ``{q}``, ``{u}`` and ``{chance}`` (of being kept: p / q, at most 1) are filled in where it is shown; also
+    ``{threshold}``, and the place of the last draft token of a ``{block}``.
     """
     who = DRAFTER_NAMES[speculative]
     who = who[0].upper() + who[1:]
@@ -91,6 +96,24 @@ def sentences(speculative: str, greedy: bool) -> dict[str, str]:
             "rejected": f"{rejected}: it is not the target's likeliest token. p = {{p}}, q = {{q}}.",
             "recovered": "The target's likeliest token, in place of a rejected one (vLLM: recovered token): p = {p}.",
         }
+    proposed = f"{who} proposed it with q = {{q}}; the target gives it p = {{p}}."
+    recovered = "in place of a rejected draft token (vLLM: recovered token): p = {p}."
+    if rule == "block":
+        return said | {
+            "accepted": f"{proposed} The block up to draft token {{block}} passed: the random draw u = {{u}} is below "
+            "its threshold {threshold}. All in it are accepted.",
+            "rejected": f"{proposed} The block up to it failed: the random draw u = {{u}} is not below its threshold "
+            "{threshold}. So did every longer block: rejected.",
+            "recovered": f"Drawn where p times the block's running product exceeds q, {recovered}",
+        }
+    if rule == "typical":
+        threshold = "the threshold min(0.09, 0.3 exp(−H)) = {threshold}"
+        return said | {
+            "accepted": f"{proposed} That is above {threshold}: accepted. This rule is lossy.",
+            "rejected": f"{proposed} That is not above {threshold}: rejected.",
+            "recovered": f"Drawn from p, {recovered}",
+            "unjudged": f"{said['unjudged']} q = {{q}}.",
+        }
     if speculative == "ngram":
         return said | {
             "accepted": f"{who} proposed it as if it were certain (q = 1). Its acceptance probability is p = {{p}}; "
@@ -104,7 +127,7 @@ def sentences(speculative: str, greedy: bool) -> dict[str, str]:
         "is min(1, p / q) = {chance}; the random draw u = {u} is below that: accepted.",
         "rejected": f"{who} proposed it with q = {{q}}; the target gives it only p = {{p}}. Its acceptance "
         "probability is p / q = {chance}; the random draw u = {u} is not below that: rejected.",
-        "recovered": "Drawn where p exceeds q, in place of a rejected draft token (vLLM: recovered token): p = {p}.",
+        "recovered": f"Drawn where p exceeds q, {recovered}",
         "unjudged": f"{said['unjudged']} q = {{q}}.",
     }
 

@@ -7,10 +7,12 @@ from typing import get_args
 
 import torch
 
+from lab.backends.cpu.arithmetic import CpuArithmetic
 from lab.backends.cpu.cpu_backend import CpuBackend
-from lab.backends.cpu.native_model import native_step, refusal
+from lab.backends.cpu.native_model import NativeModel, native_step, refusal
 from lab.backends.fallback import FallbackBackend, KernelState
-from lab.backends.interface import Backend, Backends, Kernel, KernelChoice
+from lab.backends.interface import Arithmetic, Backend, Backends, Kernel, KernelChoice
+from lab.backends.torch.arithmetic import TorchArithmetic
 from lab.backends.torch.torch_backend import TorchBackend
 from lab.config import EngineConfig
 from lab.errors import ConfigError
@@ -105,10 +107,19 @@ class ModelBackends(Backends):
             return self._compiled
 
     def product_dtype(self, asked: EngineConfig) -> torch.dtype:
-        # Without a cache every step reads a prompt, and torch's attention is called from layers that torch computes.
-        by_c = self._uses_c(asked, self.target) and (asked.kv_cache or asked.prefill_attention == "auto")
-        native = native_step(self.target).model if by_c else None
+        native = self._native(asked)
         return torch.bfloat16 if native and native.rounded else self.target.dtype
+
+    def arithmetic(self, asked: EngineConfig) -> Arithmetic:
+        if native := self._native(asked):
+            return CpuArithmetic(native.weight_bytes, native.rounded)
+        return TorchArithmetic(self.target.weight_bytes, self.target.device, self.target.dtype)
+
+    def _native(self, asked: EngineConfig) -> NativeModel | None:
+        """The target in C, if that computes the steps after the prompt. Without a cache every step reads a prompt, and
+        torch's attention is called from layers that torch computes."""
+        by_c = self._uses_c(asked, self.target) and (asked.kv_cache or asked.prefill_attention == "auto")
+        return native_step(self.target).model if by_c else None
 
     def uses_kernels(self, asked: EngineConfig) -> bool:
         by_c = self._uses_c(asked, self.target) and native_step(self.target).model

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import torch
 
-from lab.config import EngineConfig, SamplingParams
+from lab.config import EngineConfig, RejectionSampleMethod, SamplingParams
 from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.block_table import BlockTable
 from lab.kv_cache.formats import KVStorage
 from lab.kv_cache.kv_cache import CacheConfig, KVCache
+from lab.models.eagle3_head import Eagle3Head
 from lab.models.language_model import LanguageModel
 from lab.trace.events import Part
 
@@ -62,8 +63,8 @@ class DraftTokens(NamedTuple):
     Attributes:
         token_ids: [g] int64, g > 0.
         q: [g, vocabulary] float32, the distribution that each was drawn from; of a greedy request, the one that it is
-            the likeliest of; of prompt lookup, 1 on each. None: there is none, and a token is accepted if it is the
-            target's own.
+            the likeliest of; of prompt lookup and greedy drafts, 1 on each. None: there is none, and a token is
+            accepted if it is the target's own.
     """
 
     token_ids: torch.Tensor
@@ -79,6 +80,7 @@ class DraftRound(NamedTuple):
     sampling: SamplingParams
     draft: DraftTokens | None
     uniforms: torch.Tensor
+    method: RejectionSampleMethod = "standard"
 
     @property
     def num_draft_tokens(self) -> int:
@@ -90,7 +92,7 @@ class DraftRound(NamedTuple):
 
     @property
     def is_sampled(self) -> bool:
-        """True for rejection sampling; otherwise a draft token is accepted if it is the target's own."""
+        """True where ``method`` decides; otherwise a draft token is accepted if it is the target's own."""
         return self.has_q and not self.sampling.greedy
 
 
@@ -99,7 +101,8 @@ class TokenDistributions(NamedTuple):
 
     Attributes:
         q: None if the drafter has no distribution.
-        residual: max(p - q, 0), normalised. None where nothing was drawn from it.
+        residual: what the recovered token was drawn from: max(p - q, 0), or as ``method`` has it, normalised. None
+            where nothing was drawn from it.
         overlap: sum of min(p, q) over the vocabulary: the probability that a token drafted here is accepted
             (Leviathan et al., 2211.17192, theorem 3.5). None where nothing was drawn.
     """
@@ -109,6 +112,22 @@ class TokenDistributions(NamedTuple):
     q: list[float] | None
     residual: list[float] | None
     overlap: float | None
+
+
+class Evidence(NamedTuple):
+    """The numbers by which another rule than the standard one judged a draft token. None: the rule has none, or it is
+    not finite.
+
+    Attributes:
+        threshold: block verification: the draft tokens up to this one are accepted, unless more are, if u is below it.
+            Typical acceptance: the draft token is accepted if p is above it.
+        product: block verification's min(1, product x p / q), from the first draft token to this one.
+        total_variation: between p and the distribution of the token that typical acceptance puts here.
+    """
+
+    threshold: float | None
+    product: float | None = None
+    total_variation: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +142,7 @@ class Verification:
         next_token: the token after the accepted ones, recovered or bonus; ``p_next``: its probability.
         finite: False if the target's output is not. ``draft_finite``: the drafter's.
         distributions: of each verified token, so min(num_accepted + 1, g) at least. Empty: not asked for.
+        evidence: of each judged draft token. Empty: the standard rule, which judges those up to the first rejected one.
     """
 
     draft_token_ids: list[int]
@@ -135,6 +155,11 @@ class Verification:
     finite: bool
     draft_finite: bool
     distributions: list[TokenDistributions]
+    evidence: list[Evidence]
+
+    @property
+    def num_judged(self) -> int:
+        return len(self.evidence) or min(self.num_accepted + 1, len(self.draft_token_ids))
 
 
 class PendingVerification(NamedTuple):
@@ -168,12 +193,20 @@ class Backend(ABC):
     reads_packed_weights = False
 
     @abstractmethod
-    def forward(self, batch: Sequence[NewTokens], storage: KVStorage | None, sdpa: SdpaChoice = "auto") -> torch.Tensor:
+    def forward(
+        self,
+        batch: Sequence[NewTokens],
+        storage: KVStorage | None,
+        sdpa: SdpaChoice = "auto",
+        states: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Compute the new tokens of every sequence, and store their keys and values.
 
         Args:
             storage: None without a cache: all tokens are new, and nothing is kept.
             sdpa: torch's attention back end. "auto": whatever this back end has.
+            states: [new tokens of the batch, width] of the model's dtype, which the hidden states that the model's
+                EAGLE-3 head asks for are written to.
 
         Returns:
             [sum of keep, vocabulary] float32 logits, sequence by sequence.
@@ -219,6 +252,10 @@ class Backend(ABC):
     def first(self, layers: int) -> Backend:
         """The same model cut off after its first ``layers`` layers, over the same keys and values."""
 
+    @abstractmethod
+    def head(self) -> HeadBackend:
+        """What computes the model's EAGLE-3 head."""
+
     def failures(self) -> dict[Part, str]:
         """The parts that steps go on without, each with the reason."""
         return {"compile": self.model.compile_failure} if self.model.compile_failure else {}
@@ -258,6 +295,60 @@ class Backend(ABC):
         """Free what is captured, before the cache is dropped."""
 
 
+class HeadBackend(ABC):
+    """An EAGLE-3 head and what computes it, over a storage with the target's slot numbers.
+
+    A new token is computed from itself and the target's hidden states of the token before it; so the first token of a
+    text has no keys and values here.
+
+    Attributes:
+        model: the head, for its sizes.
+    """
+
+    model: Eagle3Head
+    reads_packed_weights = False
+
+    @abstractmethod
+    def read(self, batch: Sequence[NewTokens], states: Sequence[torch.Tensor], storage: KVStorage) -> None:
+        """Store the keys and values of every sequence's new tokens.
+
+        Args:
+            batch: each with ``start`` above 0; or without a cache, all tokens but the first, from 0.
+            states: [new tokens, width] for each sequence, the hidden states of the token before each of them.
+        """
+
+    @abstractmethod
+    def draft(
+        self,
+        batch: Sequence[NewTokens],
+        states: Sequence[torch.Tensor],
+        windows: Sequence[int],
+        sampling: Sequence[SamplingParams],
+        uniforms: Sequence[torch.Tensor],
+        storage: KVStorage | None,
+    ) -> list[DraftTokens]:
+        """Read, and draft ``windows[i]`` tokens after sequence i, as ``Backend.draft``: for each one that is fed back
+        the head's own output stands for the target's hidden states. ``q`` is 0 outside the draft vocabulary."""
+
+
+class Arithmetic(Protocol):
+    """The reads and products that a target's step consists of, to measure what a device does at best in just these. Two
+    are equal if what they measure is.
+
+    Attributes:
+        weight_bytes: of the weights that a pass reads.
+    """
+
+    weight_bytes: int
+    device: torch.device
+
+    def read(self, size: int) -> Callable[[], object]:
+        """A read of a buffer of ``size`` bytes, the same one every time."""
+
+    def product(self, size: int) -> Callable[[], object]:
+        """A product of two square matrices of ``size`` rows."""
+
+
 class Backends(Protocol):
     """The back ends of an engine's target and draft, for every way to compute them that a request can ask for.
 
@@ -290,6 +381,9 @@ class Backends(Protocol):
 
     def product_dtype(self, asked: EngineConfig) -> torch.dtype:
         """The dtype of the numbers that the target's linear layers multiply."""
+
+    def arithmetic(self, asked: EngineConfig) -> Arithmetic:
+        """What the target's steps after the prompt are computed with."""
 
     def uses_kernels(self, asked: EngineConfig) -> bool:
         """True if C or Triton computes the target's steps with a cache, and not torch."""

@@ -122,6 +122,11 @@ MEASUREMENTS = {
     "window": Measurement(
         "lab.bench.window_sweep", "the adaptive window against fixed ones", {**tokens(96), **repeats(4)}, both=True
     ),
+    "verifiers": Measurement(
+        "lab.bench.verifiers",
+        "how many draft tokens each acceptance rule accepts, and what the lossy one changes",
+        {**tokens(128), **repeats(8)},
+    ),
     "roofline": Measurement(
         "lab.bench.step_times",
         "the device's limits, and how near each kind of step comes to them",
@@ -198,7 +203,11 @@ def commands() -> Parser:
             about = "a draft that is seldom accepted: a folder or hub id. Default: the embedded one."
             command.add_argument("--mismatched", metavar="DRAFT", help=about)
         if one.settings:
-            add_settings(command, SamplingParams, without=("max_tokens", "seed", "stop", "ignore_eos", "logprobs"))
+            add_settings(
+                command,
+                SamplingParams,
+                without=("max_tokens", "seed", "stop", "stop_token_ids", "ignore_eos", "logprobs"),
+            )
         command.set_defaults(fail=command.error)
     gpu = benches.add_parser("gpu", help="what a GPU does with the engine, in one call under eight minutes")
     for option, how in GPU_OPTIONS.items():

@@ -99,7 +99,7 @@ def run_ab(
     if sampling.max_tokens < 2 or repeats < 1 or not prompts:
         raise ConfigError("comparing takes at least a prompt, a repeat and two tokens: one to wait for, one to time.")
     refuse_cut(engine, prompts, sampling.max_tokens)
-    sampling = replace(sampling, ignore_eos=True, seed=0, stop=())
+    sampling = replace(sampling, ignore_eos=True, seed=0, stop=(), stop_token_ids=())
     for prompt, config in product(prompts, (a, b)):  # before the first run: they may take an hour
         engine.prepare(prompt, config, sampling)
     for config in (a, b):  # to warm up; not counted

@@ -15,13 +15,12 @@ import numpy as np
 
 from lab.bench.output import format_table
 from lab.config import EngineConfig, SamplingParams
-from lab.engine.device_limits import device_limits
 from lab.engine.engine import Engine
 from lab.errors import LabError
 from lab.measure.measuring import Spread, finish, steps, take_turns
 from lab.measure.workload import PROMPTS, PlannedRequest, refuse_cut
 from lab.trace.events import StepKind, StepTimed
-from lab.trace.roofline import Limits, PassCost
+from lab.trace.roofline import Achieved, Limits, PassCost
 
 TOGETHER = 16
 """Sequences in the batch."""
@@ -33,7 +32,7 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
     """Measure the device and the steps. A verify has two rows: the draft's passes, and the target's one pass after
     them; without a draft there are none. Of each row, medians over its ``steps``: ``bytes`` and ``flops`` of the work,
     ``least_ms`` that it takes on the device, ``ms`` that it took, ``share`` of the limit (least_ms / ms of each step),
-    ``step_ms`` with drafting, sampling and reporting; and ``bound``, what limits it.
+    ``step_ms`` with drafting, sampling and reporting; and ``bound``, what binds it, or "neither".
 
     Raises LabError: too few tokens for a full window or more than the context leaves, limits that cannot be measured,
     work that cannot be counted, a run failed, or part of its setting was given up.
@@ -46,14 +45,14 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
             f"{gamma + 1} more. Ask for {gamma + 2} or more."
         )
     refuse_cut(engine, PROMPTS, max_tokens)
-    limits = device_limits(engine.target.device, engine.product_dtype)
+    if any(model.uncounted for model in (engine.target, engine.draft) if model):
+        raise LabError("a model with such experts reads other weights for every token: its work cannot be counted.")
+    limits = engine.device_limits
     if limits is None:
         raise LabError(
-            f"a copy or a {engine.dtype} matrix product failed on {engine.device}: no limits to compare with."
+            f"a read or a {engine.dtype} matrix product failed on {engine.device}: no limits to compare with."
         )
-    if any(model.routed for model in (engine.target, engine.draft) if model):
-        raise LabError("a model with experts reads other weights for every token: its work cannot be counted.")
-    report(f"copy {limits.bytes_per_second / 1e9:.1f} GB/s, product {limits.flops_per_second / 1e9:.0f} GFLOP/s")
+    report(f"read {limits.bytes_per_second / 1e9:.1f} GB/s, product {limits.flops_per_second / 1e9:.0f} GFLOP/s")
 
     words, one, plain = " ".join(PROMPTS), PROMPTS[:1], EngineConfig()
     length = min(PREFILL_TOKENS, engine.context_length // 2)
@@ -99,6 +98,7 @@ def _steps(
 def _row(name: str, passes: list[tuple[PassCost, float]], step_ms: float, limits: Limits) -> dict[str, object]:
     """One kind of pass; ``passes`` gives the work of each and the milliseconds it took."""
     works = [work for work, _ in passes]
+    share = statistics.median(limits.least_ms(work) / ms for work, ms in passes)
     return {
         "name": name,
         "steps": len(passes),
@@ -107,8 +107,8 @@ def _row(name: str, passes: list[tuple[PassCost, float]], step_ms: float, limits
         "least_ms": statistics.median(limits.least_ms(work) for work in works),
         "ms": statistics.median(ms for _, ms in passes),
         "step_ms": step_ms,
-        "share": statistics.median(limits.least_ms(work) / ms for work, ms in passes),
-        "bound": statistics.mode(limits.bound(work) for work in works),
+        "share": share,
+        "bound": Achieved(share, statistics.mode(limits.nearer(work) for work in works)).bound or "neither",
     }
 
 
@@ -123,7 +123,8 @@ def format_roofline(result: dict) -> str:
         for row in result["rows"]
     ]
     return (
-        f"a large copy {limits.bytes_per_second / 1e9:.1f} GB/s, a large product "
+        f"reads of the weights {limits.bytes_per_second / 1e9:.1f} GB/s, of memory "
+        f"{(limits.memory_bytes_per_second or 0) / 1e9:.1f} GB/s, products "
         f"{limits.flops_per_second / 1e9:.0f} GFLOP/s ({result['dtype']}): memory-bound below {ridge:.1f} FLOPs a byte"
         f"\n\n{format_table(head, rows)}"
     )

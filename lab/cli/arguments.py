@@ -41,7 +41,9 @@ def add_settings(parser: argparse.ArgumentParser, settings: type, *, without: Co
         if hint is bool:
             kind: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": field.default}
         elif get_origin(hint) is tuple:
-            kind = {"action": "append", "default": list(field.default), "metavar": "TEXT"}
+            of = get_args(hint)[0]
+            kind = {"action": "append", "default": list(field.default), "metavar": "N" if of is int else "TEXT"}
+            kind |= {"type": _reader(field.name, int)} if of is int else {}
             words += " May be given several times."
         else:
             kind = {"type": _reader(field.name, hint), "default": field.default}

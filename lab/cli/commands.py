@@ -17,7 +17,7 @@ from pathlib import Path
 from lab import load_engine
 from lab.cli.arguments import INTERRUPTED, read_settings
 from lab.cli.json_results import compare_result, fell_back, fit_result
-from lab.config import EngineConfig, SamplingParams, parse_configs
+from lab.config import EngineConfig, SamplingParams, parse_configs, parse_token_ids
 from lab.engine.engine import Engine
 from lab.engine.failures import explain
 from lab.errors import ConfigError, LabError, PromptError
@@ -47,7 +47,7 @@ def run(options: Namespace) -> int:
     done = Run(events)
     shown = done.to_json() if options.json else json.dumps(asdict(done.metrics)) if options.metrics else ""
     print(shown, flush=True)  # before the summary, which is left out if the output fails
-    print_notes([*fell_back([done]), _summary(done, engine.context_length)])
+    print_notes([*done.started.notes, *fell_back([done]), _summary(done, engine.context_length)])
     return {"error": 1, "cancelled": INTERRUPTED}.get(done.reason, 0)
 
 
@@ -62,6 +62,8 @@ def _summary(run: Run, context_length: int) -> str:
         parts.append(f"the first after {metrics.ttft_ms:.1f} ms")
     if metrics.draft_acceptance_rate is not None:
         parts.append(f"acceptance rate {metrics.draft_acceptance_rate:.0%}")
+    if metrics.mean_total_variation is not None:
+        parts.append(f"lossy: {metrics.mean_total_variation:.1%} from the target's distribution (total variation)")
     full = f", for {_context_full(context_length)}" if _is_cut(run) else ""
     return f"{', '.join(parts)}. Ended by: {run.reason}{full}. Seed: {run.sampling.seed}."
 
@@ -113,6 +115,7 @@ def compare(options: Namespace) -> int:
             print("All wrote the same.")
     if not sampling.greedy and any(draws(configs[one]) != draws(configs[other]) for one, other in partings or ()):
         print_notes([OTHER_DRAWS])
+    print_notes(dict.fromkeys(note for some in runs.values() for run in some for note in run.started.notes))
     print_notes(fell_back(run for some in runs.values() for run in some))
     if cut := next((run for some in runs.values() for run in some if _is_cut(run)), None):
         asked, has = cut.sampling.max_tokens, len(cut.token_ids)
@@ -178,12 +181,12 @@ def _model(name: str) -> ModelInfo:
     return find_model(Path(name) if os.path.isdir(name) else name)
 
 
-def _read_prompt(options: Namespace) -> str:
+def _read_prompt(options: Namespace) -> str | list[int]:
     """The prompt, refused here if it is empty: an engine would only say so once its models are loaded."""
     prompt = _read() if options.prompt == "-" else options.prompt
     if not prompt:
         raise PromptError("The prompt is empty. Write at least one word to go on from.")
-    return prompt
+    return parse_token_ids(prompt) if options.token_ids else prompt
 
 
 def _read() -> str:

@@ -21,13 +21,14 @@ def fell_back(runs: Iterable[Run]) -> list[str]:
 
 def run_result(run: Run) -> JsonResult:
     """A run without its events: ``text`` and ``reason`` (``StopReason``), the models, the ``config`` and the
-    ``sampling`` with its seed, what the run went on without (``fell_back``), and ``metrics`` (``Metrics``, under its
-    names)."""
+    ``sampling`` with its seed, what to know of the model's files and the prompt (``notes``), what the run went on
+    without (``fell_back``), and ``metrics`` (``Metrics``, under its names)."""
     started = run.started
     return {
         "text": run.text,
         "reason": run.reason,
         "message": run.finished.message if run.finished else "",
+        "notes": list(started.notes),
         "fell_back": fell_back([run]),
         **{name: getattr(started, name) for name in ("target", "draft", "device", "hardware", "dtype")},
         "config": started.config,

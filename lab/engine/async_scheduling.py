@@ -11,12 +11,14 @@ freed: whoever takes it writes to a slot before reading it, later on the same de
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from lab.backends.interface import Backend, LaunchedPass, NewTokens, PendingVerification
 from lab.engine.drafters import Drafters
+from lab.engine.pass_cost import ExpertsRead
 from lab.engine.scheduler import ScheduledSequence, Scheduler
 from lab.engine.sequence import Sequence
 from lab.kv_cache.kv_cache import KVCache
@@ -29,11 +31,13 @@ class PassAhead:
     Attributes:
         slots: of each of its sequences, where the new token's keys and values go.
         launched: its logits are [sequences, vocabulary] float32.
+        experts: those that it reads, of a mixture.
         before: seconds that the host has spent, since it read the last step's result, on the rest of that step.
     """
 
     slots: dict[Sequence, int]
     launched: LaunchedPass
+    experts: list[ExpertsRead]
     before: float = 0.0
 
     def logits_of(self, scheduled: list[ScheduledSequence]) -> torch.Tensor | None:
@@ -53,10 +57,17 @@ class AsyncScheduling:
     """Launches passes ahead, for the steps of one core. ``ahead``: the one for the next step, if there is one."""
 
     def __init__(
-        self, target: Backend, cache: KVCache | None, drafters: Drafters, scheduler: Scheduler, *, on: bool
+        self,
+        target: Backend,
+        cache: KVCache | None,
+        drafters: Drafters,
+        scheduler: Scheduler,
+        experts_read: Callable[[], list[ExpertsRead]],
+        *,
+        on: bool,
     ) -> None:
         self._target, self._storage = target, cache and cache.target
-        self._drafters, self._scheduler = drafters, scheduler
+        self._drafters, self._scheduler, self._experts_read = drafters, scheduler, experts_read
         self._on = on and self._storage is not None
         self.ahead: PassAhead | None = None
 
@@ -78,7 +89,7 @@ class AsyncScheduling:
         ]
         if launched := self._target.launch_ahead(batch, self._storage):
             slots = {sequence: _slot(sequence, len(sequence.tokens)) for sequence in sequences}
-            self.ahead = PassAhead(slots, launched)
+            self.ahead = PassAhead(slots, launched, self._experts_read())
 
     def note_host_time(self, read_at: float) -> None:
         """The step ends, which had read its result at ``read_at`` by ``time.perf_counter``."""

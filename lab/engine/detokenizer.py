@@ -41,13 +41,13 @@ class TextStream:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, context: Sequence[int] = (), stop: Sequence[str] = ()
     ) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer = tokenizer.backend_tokenizer  # as in its file: transformers may "clean up" spaces besides
         self._stream = DecodeStream(ids=list(context), skip_special_tokens=True)
         self._stop = stop
         self._undecoded: list[int] = []
         self._before = ""
         with tokenizing():
-            before = tokenizer.decode(context, skip_special_tokens=True)
+            before = self._decode(context)
         if before.endswith("\N{REPLACEMENT CHARACTER}"):  # apparently half a character: decode it all again
             self._undecoded, self._before = list(context), before
         self._held = ""
@@ -71,21 +71,24 @@ class TextStream:
             return ""
         tail = ""
         with suppress(PromptError), tokenizing():
-            tail = self._tokenizer.decode(self._undecoded, skip_special_tokens=True)
+            tail = self._decode(self._undecoded)
         self._undecoded.clear()
         text, self._held = self._held + self._new(tail), ""
         return text[: self._end(text)]
 
     def _step(self, token_id: int) -> str | None:
         try:
-            return self._stream.step(self._tokenizer.backend_tokenizer, token_id)
+            return self._stream.step(self._tokenizer, token_id)
         except Exception as error:
             # With byte fallback (Llama 2's tokenizer) half a character makes the whole ones just before it unreadable,
             # though their text has been returned already. From here on only what follows them is decoded.
             if "prefix" not in str(error):
                 raise
         self._stream = DecodeStream(ids=list(self._undecoded), skip_special_tokens=True)
-        return self._tokenizer.decode(self._undecoded, skip_special_tokens=True)
+        return self._decode(self._undecoded)
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
     def _new(self, text: str) -> str:
         """The part of ``text`` that the context lacked; replacement characters at its end may have become real ones."""
@@ -118,6 +121,6 @@ def _overlap(text: str, stop: str) -> int:
 def token_text(tokenizer: PreTrainedTokenizerBase, token_id: int) -> str:
     """A token's own text, for display; part of a character is shown as the vocabulary spells it."""
     with tokenizing():
-        text = tokenizer.decode([token_id])
+        text = tokenizer.backend_tokenizer.decode([token_id], skip_special_tokens=False)
         spelled = not text or "\N{REPLACEMENT CHARACTER}" in text
         return tokenizer.convert_ids_to_tokens(token_id) or "" if spelled else text

@@ -25,6 +25,7 @@ from lab.kv_cache.block_pool import Occupancy
 from lab.models.language_model import LanguageModel
 from lab.trace.events import Event
 from lab.trace.recorder import EventListener
+from lab.trace.roofline import Limits
 from lab.trace.run import Run
 
 
@@ -136,8 +137,10 @@ class Engine:
         return self._processor.dtype_name(EngineConfig())
 
     @property
-    def product_dtype(self) -> torch.dtype:
-        return self._backends.product_dtype(EngineConfig())
+    def device_limits(self) -> Limits | None:
+        """The device's peak rates for steps after a prompt, measured now if they are not known. None: they cannot be
+        measured, or the target's work cannot be counted."""
+        return self._processor.limits(EngineConfig())
 
     @property
     def computes_by_kernels(self) -> bool:

@@ -7,6 +7,9 @@ element of a head's vector for each position that a new token sees, itself inclu
 section 2.1, count two for each position of the context, however many of them a token sees: the same on average over a
 text as long as the context, where a token sees half of it.)
 
+Of a mixture's experts those are read that one of the pass's tokens goes to. Only the device knows how many: they are
+added when the step is over (``ExpertsRead``).
+
 Left out because they are small in comparison: activations, the rows looked up in an embedding table, norms, rotary
 embedding, softmax.
 """
@@ -16,7 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from lab.backends.interface import Backend
+import torch
+
+from lab.backends.interface import Backend, HeadBackend
 from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.formats import KVStorage
 from lab.trace.roofline import PassCost
@@ -30,17 +35,35 @@ class Span(NamedTuple):
     keep: int
 
 
-class PassCostModel:
-    """Counts the cost of one model's passes over ``storage``. None: no cache, so that nothing is stored or read."""
+class ExpertsRead(NamedTuple):
+    """Experts that passes have read: a ``count`` on the device, [] int64, and the bytes of one."""
 
-    def __init__(self, backend: Backend, storage: KVStorage | None) -> None:
+    count: torch.Tensor
+    bytes_each: int
+
+    @property
+    def cost(self) -> PassCost:
+        """Waits for the device."""
+        return PassCost(int(self.count) * self.bytes_each)
+
+
+class PassCostModel:
+    """Counts the cost of one model's passes over ``storage``, but for experts. None: no cache, so that nothing is
+    stored or read."""
+
+    def __init__(self, backend: Backend | HeadBackend, storage: KVStorage | None) -> None:
         model = backend.model
         self._packed = backend.reads_packed_weights
         self._weights, self._head_weights = model.layer_weights, model.head_weights
         self._head_bytes = model.head_bytes
-        self._bytes = model.weight_bytes - self._head_bytes
+        self._counter, self._experts = model.expert_counter, model.experts
+        self._bytes = model.weight_bytes - self._head_bytes - (self._experts.bytes if self._experts else 0)
         self._position_flops = 4 * model.layers * model.kv_heads * model.query_groups * model.head_dim
         self._slot_bytes = storage.slot_bytes(model.layers) if storage else 0
+
+    def experts_read(self) -> list[ExpertsRead]:
+        """Those of the passes since this was last asked for this model, or for one that shares its layers."""
+        return [ExpertsRead(self._counter.take(), self._experts.bytes_each)] if self._counter else []
 
     def of(self, spans: Iterable[Span], sdpa: SdpaChoice = "auto") -> PassCost:
         spans = list(spans)

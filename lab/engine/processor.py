@@ -6,6 +6,7 @@ import itertools
 import secrets
 import threading
 from collections.abc import Iterator
+from collections.abc import Sequence as Items
 from dataclasses import asdict, replace
 
 from transformers import PreTrainedTokenizerBase
@@ -13,9 +14,10 @@ from transformers import PreTrainedTokenizerBase
 from lab.backends.interface import Backends
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.adaptive_window import AdaptiveWindow
-from lab.engine.detokenizer import TextStream, tokenizing
+from lab.engine.detokenizer import TextStream
 from lab.engine.device_limits import device_limits
 from lab.engine.memory_budget import Budget
+from lab.engine.prompt_encoder import PromptEncoder
 from lab.engine.sequence import DraftState, Prompt, Sequence
 from lab.errors import ConfigError, PromptError
 from lab.kv_cache.attention import refuse_sdpa
@@ -44,14 +46,14 @@ class Processor:
         self._on_event = on_event
         self._hardware = hardware(str(target.device))
         self._seq_ids = seq_ids or itertools.count()
-        self._encoding = threading.Lock()
+        self._prompts = PromptEncoder(tokenizer, target.name, target.vocabulary)
         eos = target.model.generation_config.eos_token_id if target.model.generation_config else None
         eos = tokenizer.eos_token_id if eos is None else eos
         self._eos = frozenset(eos if isinstance(eos, list) else [] if eos is None else [eos])
 
     def sequence(
         self,
-        prompt: str,
+        prompt: str | Items[int],
         config: EngineConfig | None,
         sampling: SamplingParams | None,
         cancelled: threading.Event | None = None,
@@ -70,7 +72,8 @@ class Processor:
         self._refuse_drafter(config)
         self._backends.refuse(config)
         refuse_sdpa(config.prefill_attention, self._target.device, self._target.dtype, self._target.head_dim)
-        tokens = self._encode(prompt)
+        text, tokens, notes = self._prompts.encode(prompt, sampling.parse_special)
+        stop_token_ids, about_stops = self._prompts.stops(sampling)
         if len(tokens) >= self._target.context_length:
             raise PromptError(
                 f"The prompt has {len(tokens):,} tokens; {self._target.name} holds "
@@ -79,11 +82,14 @@ class Processor:
         seq_id = next(self._seq_ids)
         sequence = Sequence(
             prompt=Prompt(
-                text=prompt,
-                pieces=() if hidden else self._pieces(tokens),
+                text=text,
+                pieces=() if hidden else self._prompts.pieces(tokens),
                 length=len(tokens),
                 sampling=sampling,
+                given_as_ids=not isinstance(prompt, str),
+                notes=notes + about_stops,
                 eos=self._eos,
+                stop_token_ids=stop_token_ids,
                 hidden=hidden,
                 cancelled=cancelled or threading.Event(),
             ),
@@ -100,71 +106,51 @@ class Processor:
             plain = replace(config, speculative="off")
             oracle = self.sequence(prompt, plain, sampling, sequence.prompt.cancelled, hidden=True)
             sequence.draft.oracle = oracle
-        self._limits(config)  # here, so that measuring and compiling count in no request's time or peak memory
+        self.limits(config)  # here, so that measuring and compiling count in no request's time or peak memory
         return sequence
 
     def announce(self, sequence: Sequence) -> None:
         """Begin a sequence's record. Its clock starts here."""
-        config = sequence.config
-        limits, (target, _) = self._limits(config), self._backends.models(config)
+        config, drafts = sequence.config, sequence.config.speculative == "draft"
+        limits, (target, _) = self.limits(config), self._backends.models(config)
+        sequence.report.limits = limits
         sequence.report.num_blocks = self._budget.cache_config(config).num_blocks
         sequence.recorder.emit(
             RunStarted,
             prompt=sequence.prompt.text,
             prompt_token_ids=tuple(sequence.tokens),
             prompt_pieces=sequence.prompt.pieces,
+            prompt_given_as_ids=sequence.prompt.given_as_ids,
+            special_positions=tuple(i for i, token in enumerate(sequence.tokens) if token in self._prompts.special),
+            notes=self._target.notes + (self._draft.notes if drafts else ()) + sequence.prompt.notes,
             config=asdict(config),
-            sampling=asdict(sequence.sampling) | {"stop": list(sequence.sampling.stop)},
+            sampling={
+                name: list(it) if isinstance(it, tuple) else it for name, it in asdict(sequence.sampling).items()
+            },
             target=self._target.name,
-            draft=self._draft.name if config.speculative == "draft" else None,
+            draft=self._draft.name if drafts else None,
             device=str(self._target.device),
             dtype=self.dtype_name(config),
             num_blocks=sequence.report.num_blocks,
             block_bytes=config.block_size * self._budget.token_bytes(config),
-            copy_bytes_per_second=limits.bytes_per_second if limits else None,
-            matmul_flops_per_second=limits.flops_per_second if limits else None,
+            read_bytes_per_second=limits.bytes_per_second if limits else None,
+            flops_per_second=limits.flops_per_second if limits else None,
+            memory_bytes_per_second=limits.memory_bytes_per_second if limits else None,
             cuda_graphs=self._backends.captures(config) and config.kv_cache,
             compiled=target.compiled,
             hardware=self._hardware,
         )
 
-    def _limits(self, config: EngineConfig) -> Limits | None:
+    def limits(self, config: EngineConfig) -> Limits | None:
         """The device's limits, measured when first asked for; None where a step's work cannot be counted."""
-        if self._target.routed or (config.speculative == "draft" and self._draft.routed):
+        if self._target.uncounted or (config.speculative == "draft" and self._draft.uncounted):
             return None
-        return device_limits(self._target.device, self._backends.product_dtype(config))
+        return device_limits(self._backends.arithmetic(config))
 
     def dtype_name(self, config: EngineConfig) -> str:
         dtypes = self._target.dtype, self._backends.product_dtype(config)
         name, products = (str(dtype).removeprefix("torch.") for dtype in dtypes)
         return name if name == products else f"{name}, products of {products}"
-
-    def _encode(self, prompt: str) -> list[int]:
-        if not isinstance(prompt, str):
-            raise PromptError(f"The prompt must be a string, not {type(prompt).__name__}.")
-        try:
-            prompt.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise PromptError(
-                f"The prompt is not valid text: it contains half a character (a lone surrogate) at position "
-                f"{error.start}."
-            ) from error
-        with self._encoding, tokenizing():  # tokenizers are not thread-safe
-            tokens = self._tokenizer(prompt, verbose=False)["input_ids"] if prompt else []
-        if not tokens:
-            raise PromptError("The prompt is empty. Write at least one word to go on from.")
-        if (last := max(tokens)) >= self._target.vocabulary:
-            spelled = self._tokenizer.convert_ids_to_tokens(last)
-            raise PromptError(
-                f"The prompt has the token {spelled!r}, number {last:,} of the tokenizer's, and {self._target.name} "
-                f"knows only {self._target.vocabulary:,}. Leave it out."
-            )
-        return tokens
-
-    def _pieces(self, tokens: list[int]) -> tuple[str, ...]:
-        text = TextStream(self._tokenizer)
-        *pieces, last = map(text.push, tokens)
-        return (*pieces, last + text.flush())
 
     def _refuse_drafter(self, config: EngineConfig) -> None:
         name, layers = self._target.name, self._target.layers
@@ -172,6 +158,11 @@ class Processor:
             raise ConfigError(
                 f"speculative='draft' needs a draft model, and {name} was loaded without one. Load it with a "
                 "draft, or choose another drafter."
+            )
+        if config.speculative == "eagle3" and self._target.eagle3 is None:
+            raise ConfigError(
+                f"speculative='eagle3' needs an EAGLE-3 head that was trained for {name}, and it was loaded without "
+                "one. Load it with a head, or choose another drafter."
             )
         if config.speculative == "early_exit" and not self._target.early_layers(config.early_exit_layer) < layers:
             raise ConfigError(

@@ -17,6 +17,12 @@ from lab.kv_cache.block_table import BlockTable
 from lab.kv_cache.prefix_cache import Prefix
 from lab.trace.events import Finished, Part, StopReason
 from lab.trace.recorder import Recorder
+from lab.trace.roofline import Limits
+
+GREEDY = SamplingParams()
+
+OWN_KEYS = "draft", "eagle3"
+"""Drafters that keep keys and values of their own, under the target's slot numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +31,10 @@ class Prompt:
 
     Attributes:
         pieces: the text that each of the prompt's ``length`` tokens adds.
+        given_as_ids: the prompt was token ids, and its text was worked out from them.
+        notes: sentences about it, for who asked.
         eos: tokens that end a text.
+        stop_token_ids: other tokens that end this one.
         hidden: True for the oracle of another sequence, which leaves nothing in the cache for that one to find.
         cancelled: set to end the sequence after the current step.
     """
@@ -34,7 +43,10 @@ class Prompt:
     pieces: tuple[str, ...]
     length: int
     sampling: SamplingParams
+    given_as_ids: bool = False
+    notes: tuple[str, ...] = ()
     eos: frozenset[int] = frozenset()
+    stop_token_ids: frozenset[int] = frozenset()
     hidden: bool = False
     cancelled: threading.Event = field(default_factory=threading.Event)
 
@@ -45,7 +57,7 @@ class DraftState:
 
     Attributes:
         window: how many tokens to draft.
-        num_computed: tokens that have the draft model's keys and values, in the target's slots.
+        num_computed: tokens that have the drafter's keys and values, in the target's slots.
         oracle: the same request decoded plainly, from which a synthetic drafter knows the target's tokens.
     """
 
@@ -63,12 +75,14 @@ class ReportState:
         cached_tokens: tokens of the prompt found in the cache on admission. Admitted again before its first token, a
             sequence may find its own, or fewer than before: the fewest count.
         num_blocks: blocks of its cache, as last reported. 0: not reported yet, or no cache.
+        limits: of the device. None: not known.
         disabled: parts that failed and were reported (``FellBack``). With "drafter" among them it gets no other.
     """
 
     step: int = 0
     cached_tokens: int | None = None
     num_blocks: int = 0
+    limits: Limits | None = None
     disabled: set[Part] = field(default_factory=set)
 
 
@@ -86,10 +100,11 @@ class Sequence:
         prefix_root: where its chain of prefixes begins: the models that compute it. None: not in a core yet.
         parent: another sequence with the same prompt, whose blocks it may begin with.
         reason: why it ends, once that is known; ``finished`` when that was reported.
-        uniforms: [end - prompt_length, 3] float64 in [0, 1), for each output position: to draw a draft token, to verify
-            it, and to choose the target's own token. They come from the seed alone: no other sequence, no preemption
-            and no window changes them. Each position has one verdict; a draft token that got none is drawn again with
-            the same number.
+        uniforms: [rows, 3] float64 in [0, 1): to draw a draft token, to verify it, and to choose the target's own
+            token. They come from the seed alone: no other sequence and no preemption changes them. There is a row for
+            each output position, which has one verdict; a draft token that got none is drawn again with the same
+            number. Block verification judges all draft tokens of a round together, so its rounds have rows of their
+            own: as many as the longest round needs, for each position that one may begin at.
     """
 
     prompt: Prompt
@@ -110,11 +125,27 @@ class Sequence:
 
     def __post_init__(self) -> None:
         seeded = torch.Generator().manual_seed(self.sampling.seed)
-        self.uniforms = torch.rand(self.end - self.prompt.length, 3, generator=seeded, dtype=torch.float64)
+        rows = (self.end - self.prompt.length) * self._rows_apart
+        self.uniforms = torch.rand(rows, 3, generator=seeded, dtype=torch.float64)
+
+    @property
+    def _rows_apart(self) -> int:
+        by_block = self.config.speculative != "off" and self.config.rejection_sample_method == "block"
+        return self.config.num_speculative_tokens + 1 if by_block else 1
+
+    def draws(self, count: int) -> torch.Tensor:
+        """[count, 3] uniform numbers for the next output positions."""
+        first = self.generated * self._rows_apart
+        return self.uniforms[first : first + count]
 
     @property
     def sampling(self) -> SamplingParams:
         return self.prompt.sampling
+
+    @property
+    def draft_sampling(self) -> SamplingParams:
+        """How its draft tokens are chosen."""
+        return GREEDY if self.config.draft_sample_method == "greedy" else self.sampling
 
     @property
     def generated(self) -> int:
@@ -136,6 +167,11 @@ class Sequence:
         return self.config.enable_prefix_caching and not self.prompt.hidden
 
     @property
+    def drafts_from_states(self) -> bool:
+        """True if its drafter reads a token with the target's hidden states of the one before (an EAGLE-3 head)."""
+        return self.config.speculative == "eagle3"
+
+    @property
     def ready(self) -> bool:
         """True if it can be computed: its oracle, if it has one, is finished."""
         return not self.draft.oracle or self.draft.oracle.finished
@@ -146,7 +182,7 @@ class Sequence:
         piece = self.text.push(token_id)
         if token_id in self.prompt.eos and not self.sampling.ignore_eos:
             self.reason = "eos"
-        elif self.text.stopped:
+        elif self.text.stopped or token_id in self.prompt.stop_token_ids:
             self.reason = "stop"
         elif len(self.tokens) >= self.end:
             self.reason = "length"

@@ -10,16 +10,17 @@ from typing import NamedTuple
 from lab.backends.interface import Backend, Verification
 from lab.engine.adaptive_window import StepCosts, TheilSen
 from lab.engine.async_scheduling import PassAhead
+from lab.engine.device_limits import limits_beaten
 from lab.engine.drafters import DraftOutput
 from lab.engine.failures import report_failures
 from lab.engine.memory_budget import Budget
-from lab.engine.pass_cost import PassCostModel, Span
+from lab.engine.pass_cost import ExpertsRead, PassCostModel, Span
 from lab.engine.scheduler import ScheduledSequence
 from lab.engine.sequence import Sequence
 from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.kv_cache import KVCache
 from lab.trace.events import StepTimed, WindowChanged
-from lab.trace.roofline import PassCost
+from lab.trace.roofline import BEATEN, PassCost
 from lab.util.device_memory import memory_in_use
 from lab.util.step_timer import StepTimer
 
@@ -30,7 +31,7 @@ class StepSnapshot(NamedTuple):
     Attributes:
         ahead: its pass, if that had been launched before.
         spans: the tokens of each sequence.
-        cost: the target's.
+        cost: the target's, but for ``experts``.
         reserved: slots of each sequence. Rejected draft tokens free their blocks before the step is reported.
         memory: bytes in use.
     """
@@ -42,6 +43,7 @@ class StepSnapshot(NamedTuple):
     cost: PassCost
     reserved: list[int]
     memory: int
+    experts: list[ExpertsRead]
 
 
 class StepStats:
@@ -55,6 +57,16 @@ class StepStats:
         self._passes = PassCostModel(target, cache.target if cache else None)
         self._token_bytes = functools.cache(budget.token_bytes)  # a core is dropped when its models change
 
+    def begin(self) -> None:
+        """To be called before a step: passes that were none of a step's, by whoever made them, are not counted."""
+        for backend in self._backends:
+            if backend.model.expert_counter:
+                backend.model.expert_counter.take()
+
+    def experts_read(self) -> list[ExpertsRead]:
+        """Those of the target's passes since the last call."""
+        return self._passes.experts_read()
+
     def snapshot(
         self, scheduled: list[ScheduledSequence], drafted: DraftOutput, sdpa: SdpaChoice, ahead: PassAhead | None
     ) -> StepSnapshot:
@@ -67,7 +79,8 @@ class StepStats:
             spans.append(Span(start, start + one.num_tokens + count, count + 1 if one.complete else 0))
         reserved = [one.sequence.table.capacity if one.sequence.table else 0 for one in scheduled]
         cost, memory = self._passes.of(spans, sdpa), memory_in_use(self._devices)
-        return StepSnapshot(scheduled, drafted, ahead, spans, cost, reserved, memory)
+        experts = ahead.experts if ahead else self.experts_read()
+        return StepSnapshot(scheduled, drafted, ahead, spans, cost, reserved, memory, experts)
 
     def report(
         self,
@@ -89,6 +102,8 @@ class StepStats:
         draft_ms = parts["draft"] + sum(parts[drafter] for drafter in drafted.longest)
         around = total - parts["verify"] - draft_ms
         tokens = sum(stop - start for start, stop, _ in snapshot.spans)
+        drafting = sum((read.cost for read in drafted.experts), drafted.cost)
+        verifying = sum((read.cost for read in snapshot.experts), snapshot.cost)
         # Reading a text, for the first time or again, costs less per token than a round does.
         reading = "prefill" in kinds or any(one.num_tokens > 1 and one.sequence.table for one in scheduled)
         if not reading:
@@ -113,16 +128,19 @@ class StepStats:
                 sample_ms=parts["sample"],
                 rest_ms=around - parts["sample"],
                 total_ms=total,
-                draft_bytes=drafted.cost.bytes,
-                draft_flops=drafted.cost.flops,
-                verify_bytes=snapshot.cost.bytes,
-                verify_flops=snapshot.cost.flops,
+                draft_bytes=drafting.bytes,
+                draft_flops=drafting.flops,
+                verify_bytes=verifying.bytes,
+                verify_flops=verifying.flops,
                 kv_tokens=sequence.computed,
                 kv_reserved_bytes=slots * kv_bytes,
                 kv_used_bytes=sequence.computed * kv_bytes,
                 memory_bytes=snapshot.memory,
             )
             sequence.report.step += 1
+            limits = sequence.report.limits
+            if limits and limits.least_ms(verifying) > BEATEN * parts["verify"] > 0:
+                limits_beaten(limits)
             if sequence.reason:
                 finish(sequence)
         return taken

@@ -19,7 +19,7 @@ def commit(sequence: Sequence, verified: Verification, token_text: Callable[[int
     drafted, accepted = len(verified.draft_token_ids), verified.num_accepted
     for i, (token, q) in enumerate(zip(verified.draft_token_ids, verified.q, strict=True)):
         emit(Proposed, step=step, position=i, token_id=token, text=token_text(token), q=q)
-    for i in range(min(accepted + 1, drafted)):
+    for i in range(verified.num_judged):
         emit(
             Judged,
             step=step,
@@ -29,8 +29,9 @@ def commit(sequence: Sequence, verified: Verification, token_text: Callable[[int
             q=verified.q[i],
             u=verified.u[i] if verified.u else None,
             accepted=i < accepted,
+            **(verified.evidence[i]._asdict() if verified.evidence else {}),
         )
-        if verified.distributions:
+        if i < len(verified.distributions):
             likeliest = verified.distributions[i]
             texts = tuple(map(token_text, likeliest.token_ids))
             fields = {

@@ -37,6 +37,10 @@ BACKENDS = {"math": SDPBackend.MATH, "efficient": SDPBackend.EFFICIENT_ATTENTION
 torch.backends.cuda.enable_cudnn_sdp(False)
 
 
+class UnplannedError(RuntimeError):
+    """Attention was called without the step's plan."""
+
+
 def attention(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -63,7 +67,7 @@ def attention(
         KernelError: raised by a plan's kernels. Storing the same keys and values again is safe.
     """
     if plan is None:
-        raise RuntimeError(
+        raise UnplannedError(
             "this model's attention is driven by the lab's engine and needs a step plan; to call the model "
             "yourself, do so inside `with engine.target.stock_attention():`"
         )

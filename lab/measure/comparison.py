@@ -77,7 +77,7 @@ def in_turns(
     watch: Callable[[RunTurn, int], None] = lambda turn, tokens: None,
 ) -> Iterator[tuple[RunTurn, Run]]:
     """As ``compare``, for cases that may differ in everything. Raises what decoding raises, with the case's name."""
-    whole = {name: replace(case.sampling, ignore_eos=True, stop=()) for name, case in cases.items()}
+    whole = {name: replace(case.sampling, ignore_eos=True, stop=(), stop_token_ids=()) for name, case in cases.items()}
     for name, (engine, prompt, config, _) in cases.items():  # before the first run: they may take minutes
         with _named(name, config):
             engine.prepare(prompt, config, whole[name])

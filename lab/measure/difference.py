@@ -20,12 +20,13 @@ from lab.measure.score import log_probabilities
 from lab.trace.events import Committed
 from lab.trace.run import Run
 
-DRAWING = ("draft", "early_exit", "ngram")
+DRAWING = ("draft", "eagle3", "early_exit", "ngram")
 """Drafters whose draft tokens are accepted or rejected by a random draw; others' are accepted if the target draws the
 same."""
 OTHER_DRAWS = (
     "Above temperature 0, speculation uses the seed's draws differently: the same seed gives other tokens than without "
-    "it, or with other draft tokens. They are drawn from the same distribution, so this is no difference in quality."
+    "it, or with other draft tokens. They are drawn from the same distribution, so this is no difference in quality; "
+    "but for rejection_sample_method=typical, which is lossy."
 )
 
 
@@ -63,7 +64,8 @@ def draws(config: EngineConfig) -> tuple[Any, ...]:
     own = {"early_exit": (config.early_exit_layer,), "ngram": (config.prompt_lookup_min, config.prompt_lookup_max)}.get(
         config.speculative
     )
-    return config.speculative, config.num_speculative_tokens, config.adaptive_window, own
+    rules = config.rejection_sample_method, config.draft_sample_method
+    return config.speculative, config.num_speculative_tokens, config.adaptive_window, own, *rules
 
 
 def common_length(a: Sequence[int], b: Sequence[int]) -> int:

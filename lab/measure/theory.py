@@ -131,10 +131,13 @@ def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
         counted.add(known)
         rounds += new * len(whole)
         passes += new * (len(steps(run, "decode")) + len(steps(run, "verify")))
+        rejected = set()  # block verification judges what follows a rejected draft token, too; the theory does not
         for event in run.events:
-            if isinstance(event, Judged) and event.step in whole and new:
+            if isinstance(event, Judged) and event.step in whole and new and event.step not in rejected:
                 judged[event.position] += 1
                 accepted[event.position] += event.accepted
+                if not event.accepted:
+                    rejected.add(event.step)
             elif isinstance(event, StepTimed) and event.step in whole:
                 timed.append(event)
     one = [step for run in plain for step in steps(run, "decode")]

@@ -30,6 +30,8 @@ from lab.util.messages import error_summary
 FOLDER_CONTENTS = "A model's folder holds config.json, its weights as safetensors, and tokenizer.json."
 TOKENIZERS = ("tokenizer.*", "vocab.*", "merges.txt", "*.model", "*.tiktoken", "tekken.json")
 """Files that transformers can build a tokenizer from; tokenizer_config.json alone is not enough."""
+ADAPTER_CONFIG = "adapter_config.json"
+"""peft's, beside an adapter's weights."""
 POINTER = b"version https://git-lfs"
 """How a Git LFS pointer begins (git-lfs, docs/spec.md)."""
 HUB_TIMEOUT_SECONDS = 4.0
@@ -69,6 +71,37 @@ def refuse_pointers(files: Iterable[Path], name: str) -> None:
                 )
 
 
+def refuse_other_formats(where: Path, name: str) -> None:
+    """Raises ModelLoadError for a GGUF file, and for a folder with GGUF files or an adapter in place of a model."""
+    if where.is_file() or (where / "config.json").is_file():
+        files = [where] if where.is_file() else []
+    else:
+        if (where / ADAPTER_CONFIG).is_file():
+            base = adapter_base(where) or "its base"
+            raise ModelLoadError(
+                f"{name} is an adapter (LoRA) for {base}, not a model. Give {base}, or merge the two with peft's "
+                "merge_and_unload(), save what that returns, and give its folder."
+            )
+        files = sorted(where.iterdir())
+    if any(file.suffix.lower() == ".gguf" for file in files):
+        raise ModelLoadError(
+            f"{name} is in GGUF, which llama.cpp reads and the lab does not. Give the model that it was made from: a "
+            "folder with config.json and safetensors, or a hub id."
+        )
+
+
+def adapter_base(where: Path) -> str | None:
+    """The model that an adapter's configuration names; None: it names none that can be read."""
+    with suppress(OSError, ValueError, RecursionError, TypeError, KeyError):
+        return str(json.loads((where / ADAPTER_CONFIG).read_bytes())["base_model_name_or_path"] or "")[:200] or None
+    return None
+
+
+def adapter_files(where: str | Path) -> list[Path]:
+    """Files of an adapter that lie in a model's folder."""
+    return _files(where, "adapter_*.*")
+
+
 def refuse_outside_files(where: str | Path, name: str) -> None:
     """Raises ModelLoadError for a folder whose weights, by its own index, lie outside it: transformers would read
     whatever file a stranger's model names (CVE-2026-75104)."""
@@ -104,6 +137,8 @@ def read_config(where: str | Path, name: str, **how: Any) -> PreTrainedConfig:
         Exception: whatever else is wrong with a hub id, as a library raised it.
     """
     folder, absent = os.path.isdir(where), ModelLoadError(f"There is no config.json in {name}. {FOLDER_CONTENTS}")
+    if folder:
+        refuse_other_formats(Path(where), name)
     if folder and not os.path.isfile(os.path.join(where, "config.json")):
         raise absent
     try:
@@ -229,7 +264,8 @@ def unavailable(hub: str, reason: Exception | None = None) -> ModelLoadError:
         f"then {LOG_IN}.",
         RepositoryNotFoundError: f"The hub has no model {hub}, or shows it only to some. Check the spelling, which is "
         f"owner/name; for a private model {LOG_IN}.",
-        EntryNotFoundError: f"There is no config.json in {hub}. {FOLDER_CONTENTS}",
+        EntryNotFoundError: f"There is no config.json in {hub}. {FOLDER_CONTENTS} Adapters (LoRA) and GGUF files are "
+        "not read: name the model that they belong to.",
         object: f"The configuration of {hub} could not be fetched. A hub id is owner/name, like Qwen/Qwen3-8B; it "
         "needs a network, or the model in the local cache, and a model that is open to all and brings no code of its "
         "own. A folder with config.json and safetensors needs none, nor do the models that are part of the lab.",

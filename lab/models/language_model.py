@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -15,6 +17,8 @@ from transformers import AttentionInterface, PreTrainedModel
 from lab.kv_cache.attention import NAME, attention
 from lab.kv_cache.attention_metadata import BlockPlan, Group, StepPlan
 from lab.models.devices import execution_device, gather_hidden_states, is_dispatched
+from lab.models.eagle3_head import Eagle3Head
+from lab.models.experts import ExpertCounter, Experts, expert_modules, experts_of
 from lab.models.model_shape import ModelShape, steady_length
 from lab.models.quantization import stored_tensors
 from lab.models.submodules import copy_modules, cut_layers, layers_of
@@ -40,6 +44,29 @@ class Sealed:
         self.plan = plan
 
 
+class Taps:
+    """Where hidden states go: those that enter ``layers``, side by side in ``states`` [N, layers x hidden size]."""
+
+    def __init__(self, layers: Sequence[int], states: torch.Tensor) -> None:
+        self._parts = dict(zip(layers, states.tensor_split(len(layers), dim=-1), strict=True))
+
+    def take(self, layer: int, hidden: torch.Tensor) -> None:
+        if layer in self._parts:
+            self._parts[layer].copy_(hidden[0])
+
+
+class TappedLayer(nn.Module):
+    """A decoder layer that shows what enters it. It has no hook of torch's, which compiled layers do not call."""
+
+    def __init__(self, layer: nn.Module, index: int) -> None:
+        super().__init__()
+        self.layer, self.index = layer, index
+
+    def forward(self, hidden_states: torch.Tensor, *args: object, taps: Taps, **how: object) -> torch.Tensor:
+        taps.take(self.index, hidden_states)
+        return self.layer(hidden_states, *args, **how)
+
+
 def _sealed_attention(*args: object, plan: Sealed | None = None, **options: object) -> tuple[torch.Tensor, None]:
     return attention(*args, plan=plan and plan.plan, **options)
 
@@ -60,10 +87,15 @@ class LanguageModel:
         device: where tokens go in and logits come out.
         compiled: whether its layers are compiled by torch.compile.
         compile_failure: why they are not although that was asked for.
+        eagle3: a head that drafts for it, if it was loaded with one.
+        expert_counter: of a mixture of experts that can be counted (``lab.models.experts``).
+        notes: sentences on how it was loaded, for who runs it.
 
     Raises:
         UnsupportedModelError: see ``refuse_unsupported``.
     """
+
+    notes: tuple[str, ...] = ()
 
     def __init__(self, model: PreTrainedModel, name: str, *, rounded: bool = False) -> None:
         refuse_unsupported(model.config, name, type(model))
@@ -80,10 +112,12 @@ class LanguageModel:
         self.context_length = steady_length(model.config, shape.context_length)
         self.compiled = False
         self.compile_failure: str | None = None
+        self.eagle3: Eagle3Head | None = None
         model.set_attn_implementation(NAME)
         if is_dispatched(model):
             gather_hidden_states(model)
         self.device = execution_device(model)
+        self.expert_counter = ExpertCounter(model) if experts_of(model) else None
 
     @property
     def layer_devices(self) -> list[torch.device]:
@@ -110,10 +144,12 @@ class LanguageModel:
     @property
     def layer_weights(self) -> int:
         """Weights of the matrices that every token is multiplied by, without the output head and lookup tables. Of a
-        linear layer its inputs times its outputs: where weights are quantised, a stored number may hold several.
+        linear layer its inputs times its outputs: where weights are quantised, a stored number may hold several. Of
+        experts those that a token goes to.
         """
         tables = {module.weight for module in self.model.modules() if isinstance(module, nn.Embedding)}
-        left_out, total = tables | {self.model.get_output_embeddings().weight}, 0
+        left_out = tables | {self.model.get_output_embeddings().weight}
+        total = self.experts.weights_per_token if self.experts else 0
         for module in self.model.modules():
             if getattr(module, "weight", None) in left_out:
                 continue
@@ -124,11 +160,13 @@ class LanguageModel:
         return total
 
     @property
-    def routed(self) -> bool:
-        """True if each token is routed to a few of many experts, stacked in three-dimensional tensors: the number of
-        tokens then does not say which weights a pass reads.
-        """
-        return any(weight.ndim > 2 for weight in self.model.parameters())
+    def experts(self) -> Experts | None:
+        return experts_of(self.model) if self.expert_counter else None
+
+    @property
+    def uncounted(self) -> bool:
+        """True if each token is routed to experts that cannot be counted: the weights that a pass reads are unknown."""
+        return self.expert_counter is None and bool(expert_modules(self.model))
 
     def forward(
         self,
@@ -137,6 +175,7 @@ class LanguageModel:
         plan: StepPlan | BlockPlan,
         keep: torch.Tensor,
         out: torch.Tensor | None = None,
+        states: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """One packed forward pass.
 
@@ -146,20 +185,29 @@ class LanguageModel:
             plan: which rows are whose (see ``lab.kv_cache.attention_metadata``).
             keep: [K] int32 or int64, the rows whose logits are wanted.
             out: [K, vocabulary] float32, which the logits are written to and which is returned. None: new memory.
+            states: [N, layers x hidden size], which the hidden states that ``eagle3`` asks for are written to.
 
         Returns:
             [K, vocabulary] float32 logits.
         """
         if self.padding > 0:
             token_ids = token_ids.clamp_max(self.vocabulary - self.padding - 1)
-        output = self.model(
+        model, tapped = self.model, {}
+        if states is not None:
+            model, tapped = self._tapped(), {"taps": Taps(self.eagle3.config.target_layers, states)}
+        if self.expert_counter:
+            self.expert_counter.begin()
+        output = model(
             input_ids=token_ids[None],
             # Some steps pass int32: the layers would be recompiled for it while a request waits.
             position_ids=positions[None].long() if self.compiled else positions[None],
             use_cache=False,
             logits_to_keep=keep,
             plan=Sealed(plan) if self.compiled else plan,
+            **tapped,
         )
+        if self.expert_counter:
+            self.expert_counter.end()
         if out is not None:
             own = min(self.vocabulary, output.logits.shape[-1])
             out[:, :own].copy_(output.logits[0, :, :own])  # in place of the conversion to float32 below
@@ -199,6 +247,13 @@ class LanguageModel:
         other = copy.copy(self)
         other.vocabulary, other.padding = width, self.padding + width - self.vocabulary
         return other
+
+    def _tapped(self) -> PreTrainedModel:
+        """The model with layers that show what enters them."""
+        if self not in _tapped:
+            index = itertools.count()
+            _tapped[self] = self.with_layers(lambda layer: TappedLayer(layer, next(index))).model
+        return _tapped[self]
 
     def with_layers(self, wrap: Callable[[nn.Module], nn.Module]) -> LanguageModel:
         """The same model with ``wrap(layer)`` in place of each layer."""
@@ -285,3 +340,6 @@ class LanguageModel:
             yield self.model
         finally:
             self.model.set_attn_implementation(plugged_in)
+
+
+_tapped: WeakKeyDictionary[LanguageModel, PreTrainedModel] = WeakKeyDictionary()

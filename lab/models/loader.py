@@ -13,26 +13,20 @@ from typing import Any
 import torch
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from lab.errors import ConfigError, LabError, UnsupportedModelError
+from lab.errors import ConfigError, LabError
 from lab.models.checkpoint_files import (
-    FOLDER_CONTENTS,
     ModelLoadError,
+    adapter_files,
     explain_load_error,
     hub_refusal,
     read_config,
     refuse_absent_weights,
+    refuse_other_formats,
     refuse_outside_files,
     refuse_pointers,
-    tokenizer_files,
     unavailable,
     weight_files,
 )
@@ -44,10 +38,10 @@ from lab.models.model_shape import ModelShape
 from lab.models.numerical_check import refuse_disagreement
 from lab.models.quantization import refuse_quantized
 from lab.models.support import refuse_unsupported
-from lab.util.messages import error_summary
 
 WEIGHTS = Path(__file__).parent / "weights"
 EMBEDDED_TARGET = "stories"
+EMBEDDED_HEAD = "eagle3"
 EMBEDDED_DRAFTS = {"matched": "draft", "mismatched": "mismatched"}
 """Name of an embedded draft -> its folder. The matched one was distilled from the
 target; the mismatched one has the same shape and learnt from program code."""
@@ -78,6 +72,7 @@ def refuse_absent(where: str | Path) -> None:
     name = str(where)
     name = repr(name if len(name) <= 200 else f"{name[:40]}…{name[-160:]}")  # a path's end says most
     if os.path.exists(where):
+        refuse_other_formats(Path(where), name)
         raise ModelLoadError(f"{name} is a file. Name the folder that it lies in.")
     try:
         validate_repo_id(where)
@@ -155,6 +150,11 @@ def load_model(
         refuse_other_weights(model, loaded, name)
         refuse_odd_end(model, name)
         found = LanguageModel(model, name, rounded=rounded)
+        if (beside := adapter_files(where)) and not getattr(model, "_hf_peft_config_loaded", False):
+            found.notes += (
+                f"The adapter in the folder of {name} ({beside[-1].name}) is left out: these are the base model's "
+                "tokens. To have its own, merge it into the model with peft's merge_and_unload().",
+            )
         if not embedded:
             refuse_disagreement(found)
     except LabError:
@@ -229,41 +229,3 @@ def _stack(weight: str) -> str | None:
     """The list of layers that a weight belongs to: "model.layers" for "model.layers.0.mlp.up_proj.weight"."""
     found = re.match(r"(.+?)\.\d+\.", weight)
     return found and found[1]
-
-
-def load_tokenizer(where: str | Path, *, name: str) -> PreTrainedTokenizerBase:
-    """The fast tokenizer beside a model.
-
-    Raises:
-        ModelLoadError: there is none.
-    """
-    files = tokenizer_files(where)
-    if os.path.isdir(where) and not files:  # without files transformers may build one with a single token
-        raise ModelLoadError(f"{name} has no tokenizer: neither tokenizer.json nor tokenizer.model. {FOLDER_CONTENTS}")
-    try:
-        local = not os.path.isdir(where) and hub_refusal(str(where)) is not None
-        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, local_files_only=local)
-        tokenizer("a")  # some faults only show in use
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # as above; a panic in the tokenizer's Rust code is not an Exception
-        refuse_pointers(files, name)
-        raise ModelLoadError(f"{name} has no tokenizer that can be read. ({error_summary(error)})") from error
-    if not tokenizer.is_fast:
-        raise ModelLoadError(f"{name} has no fast tokenizer (tokenizer.json), which streaming its text needs.")
-    return tokenizer
-
-
-def refuse_mismatch(
-    target: LanguageModel,
-    tokenizer: PreTrainedTokenizerBase,
-    draft: LanguageModel,
-    draft_tokenizer: PreTrainedTokenizerBase,
-) -> None:
-    """Raises UnsupportedModelError for a draft whose token ids mean something else than the target's."""
-    if draft_tokenizer.get_vocab() != tokenizer.get_vocab():
-        raise UnsupportedModelError(
-            f"{draft.name} cannot draft for {target.name}: their tokenizers differ "
-            f"({len(draft_tokenizer)} and {len(tokenizer)} entries), so its proposals would mean other text. "
-            "Choose a draft from the same model family."
-        )

@@ -61,10 +61,15 @@ class ModelShape:
             UnsupportedModelError: a number is missing, or is one that no model can have.
         """
         text = config.get_text_config(decoder=True)
+        if uses_alibi(text):
+            raise UnsupportedModelError(
+                f"A {text.model_type} model tells positions by a bias in its attention (ALiBi), so its configuration "
+                "has no context length. Choose one with positions, such as Llama, Qwen3 or Phi."
+            )
         if getattr(text, "attn_config", None) is not None:
             raise UnsupportedModelError(
                 f"A {text.model_type} configuration describes its attention in a section of its own, which is not "
-                "read here. Llama, Mistral, Qwen, Phi, GPT-2, Falcon and others that give num_attention_heads work."
+                "read here. Those that give num_attention_heads are, such as Llama's, Qwen3's and Phi's."
             )
         hidden, heads = _read(text, "hidden_size"), _read(text, "num_attention_heads")
         sizes = {
@@ -102,6 +107,12 @@ class ModelShape:
         if self.kv_heads == self.heads:
             return "MHA"
         return "MQA" if self.kv_heads == 1 else "GQA"
+
+
+def uses_alibi(text: PreTrainedConfig) -> bool:
+    """True for attention with a bias that grows with distance (ALiBi: Press et al., 2108.12409)."""
+    by_section = getattr(getattr(text, "attn_config", None), "alibi", False)
+    return text.model_type == "bloom" or bool(getattr(text, "alibi", False) or by_section)
 
 
 def steady_length(config: PreTrainedConfig, context_length: int) -> int:

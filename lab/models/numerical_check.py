@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from lab.errors import UnsupportedModelError
+from lab.kv_cache.attention import UnplannedError
 from lab.kv_cache.attention_metadata import Group, StepPlan
 from lab.kv_cache.formats import KVStorage
 from lab.models.language_model import LanguageModel
+from lab.models.quantization import stored_tensors
 from lab.models.support import refuse_decoding
 from lab.util.device_memory import is_out_of_memory
 from lab.util.messages import error_summary
@@ -30,24 +33,45 @@ def refuse_disagreement(model: LanguageModel) -> None:
     Raises:
         UnsupportedModelError: the logits differ by more than rounding, or the layers fail.
     """
-    unlike = (
-        f"the layers of {type(model.model).__name__} do not say with the lab's attention what they say with their own"
-    )
+    kind = type(model.model).__name__
+    unlike = f"the layers of {kind} do not say with the lab's attention what they say with their own"
     first = model.first(min(LAYERS, model.layers))
     texts = torch.arange(2 * TOKENS, device=model.device).view(2, TOKENS) % model.vocabulary
     try:
         found = _cached(first, texts)
         with first.stock_attention() as own:
             wanted = torch.stack([own(input_ids=text[None], use_cache=False).logits[0, CACHED:] for text in texts])
+    except UnplannedError as error:
+        refuse_decoding(model.name, f"{kind} does not hand on to its attention where keys and values are cached", error)
     except Exception as error:  # of any kind: it is the model's own code
         if is_out_of_memory(error):
             raise
         refuse_decoding(model.name, f"{unlike}; its layers cannot be computed so ({error_summary(error)})", error)
     wanted = wanted.float()
+    if not wanted.isfinite().all():
+        _refuse_not_finite(model)
     off = (found - wanted).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
     # The median, because in a mixture a token near a tie may go to another expert.
     if not off.median() <= TOLERANCES[model.dtype]:
         refuse_decoding(model.name, f"{unlike}; what they say is {off.median():.1%} off")
+
+
+def _refuse_not_finite(model: LanguageModel) -> None:
+    """Raises UnsupportedModelError for a model whose first layers say what is not finite, with the likely reason."""
+    dtype = str(model.dtype).removeprefix("torch.")
+    for weight, values in model.model.named_parameters():
+        parts = [part for part in stored_tensors(values) if part.is_floating_point() and not part.is_meta]
+        if any(part.isnan().any() for part in parts):
+            raise UnsupportedModelError(
+                f"{model.name} cannot be decoded: its weight {weight!r} holds NaN, which is no number. Fetch it again, "
+                "or choose another copy of the model."
+            )
+    larger = "'float32'" if model.dtype == torch.bfloat16 else "'bfloat16' or 'float32'"
+    advice = "Choose another copy of the model" if model.dtype == torch.float32 else f"Load it with dtype={larger}"
+    raise UnsupportedModelError(
+        f"{model.name} cannot be decoded in {dtype}: the numbers of its first layers become too large for it and are "
+        f"not finite. {advice}."
+    )
 
 
 def _cached(model: LanguageModel, texts: torch.Tensor) -> torch.Tensor:

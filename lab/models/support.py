@@ -7,10 +7,24 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrain
 
 from lab.errors import UnsupportedModelError
 from lab.models.devices import is_dispatched
+from lab.models.model_shape import uses_alibi
 from lab.models.quantization import stored_tensors
+from lab.util.messages import listed
 
 LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3")
 """Model types whose layers consist of RMSNorm, attention with rotary embedding, RMSNorm and SwiGLU."""
+WORKING = {
+    "Llama": "llama",
+    "Qwen2": "qwen2",
+    "Qwen3": "qwen3",
+    "Qwen3-MoE": "qwen3_moe",
+    "Mixtral": "mixtral",
+    "SmolLM3": "smollm3",
+    "Phi-4": "phi3",
+    "OLMo 2": "olmo2",
+    "GPT-2": "gpt2",
+}
+"""What a refusal names as working, and the model types: the tests decode with each."""
 RECURRENT = ("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm")
 
 
@@ -24,11 +38,13 @@ def refuse_unsupported(config: PreTrainedConfig, name: str, model_class: type[Pr
     """
     if other := unsupported_cache(config):
         refuse_decoding(name, other)
-    if model_class is not None and not model_class._supports_attention_backend:
-        refuse_decoding(name, f"the attention of {model_class.__name__} cannot be replaced by the lab's")
     text = config.get_text_config(decoder=True)
+    if uses_alibi(text):
+        refuse_decoding(name, "its attention adds a bias by distance (ALiBi), which the lab's leaves out")
     if getattr(text, "attn_logit_softcapping", None) is not None:
         refuse_decoding(name, f"it caps its attention scores (softcap {text.attn_logit_softcapping})")
+    if model_class is not None and not model_class._supports_attention_backend:
+        refuse_decoding(name, f"the attention of {model_class.__name__} cannot be replaced by the lab's")
 
 
 def unsupported_cache(config: PreTrainedConfig) -> str | None:
@@ -73,8 +89,7 @@ def refuse_sinks(model: PreTrainedModel, name: str) -> None:
 
 def refuse_decoding(name: str, reason: str, error: Exception | None = None) -> None:
     raise UnsupportedModelError(
-        f"{name} cannot be decoded here: {reason}. "
-        "Llama, Qwen2, Qwen3, SmolLM3, OLMo2, Granite, Phi and GPT-2 models work."
+        f"{name} cannot be decoded here: {reason}. {listed([*WORKING])} models work, for example."
     ) from error
 
 

@@ -6,7 +6,8 @@ pass of the target, which other sequences may share. ``step`` counts the steps t
 
 p is the target's probability of a token and q the draft's, both after temperature, top-k and top-p, as in Leviathan et
 al. (2211.17192). Under greedy decoding nothing is drawn: p and q are then the plain softmax probabilities, for display
-only, u is None, and a draft token is accepted if it is the target's most likely token.
+only, u is None, and a draft token is accepted if it is the target's most likely token. The rule by which drawn verdicts
+are made is ``config["rejection_sample_method"]`` of ``RunStarted`` (files of earlier versions lack it: "standard").
 """
 
 from __future__ import annotations
@@ -54,10 +55,14 @@ class RunStarted(Event):
         prompt_pieces: the prompt cut where its tokens end. A token that ends inside a character has an empty piece.
         dtype: that of steps after the prompt, which may be read in another (``EngineConfig.prefill_attention``).
         block_bytes: bytes of one cache block with scales and the draft model's share; 0 without a cache.
-        copy_bytes_per_second, matmul_flops_per_second: the device's peak rates for steps after the prompt, as measured
+        read_bytes_per_second, flops_per_second: the device's peak rates for steps after the prompt, as measured
             (``lab.engine.device_limits``). None: not measured, or the models' work cannot be counted.
+        memory_bytes_per_second: the first from memory alone, where the weights may lie in a processor's own cache.
         cuda_graphs: steps of few tokens are captured and replayed.
         compiled: the layers went through torch.compile.
+        prompt_given_as_ids: the prompt was token ids, and ``prompt`` is what they say.
+        special_positions: the prompt's special tokens, by position; their pieces are their names.
+        notes: sentences on what was done with the model's files, the prompt or the stops.
         hardware: the accelerator's name, or the processor and its cores. "": not known (files of earlier versions).
     """
 
@@ -72,11 +77,15 @@ class RunStarted(Event):
     dtype: str
     num_blocks: int
     block_bytes: int
-    copy_bytes_per_second: float | None
-    matmul_flops_per_second: float | None
+    read_bytes_per_second: float | None
+    flops_per_second: float | None
     cuda_graphs: bool
     compiled: bool
+    prompt_given_as_ids: bool = False
+    special_positions: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
     hardware: str = ""
+    memory_bytes_per_second: float | None = None
 
     @property
     def accelerator(self) -> str:
@@ -169,8 +178,8 @@ class TokenEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposed(TokenEvent):
-    """The drafter proposes a token. One that comes from no distribution has q = 1: prompt lookup's, or a synthetic
-    drafter's."""
+    """The drafter proposes a token. One that comes from no distribution has q = 1: prompt lookup's, a synthetic
+    drafter's, or the likeliest token of a draft whose ``draft_sample_method`` is greedy."""
 
     text: str
     q: float
@@ -182,12 +191,20 @@ class Judged(TokenEvent):
 
     A synthetic drafter's proposal is accepted if it is the target's own token; u is None.
     Proposals after the first rejected one are never judged: they have no event.
+
+    Block verification judges all proposals of a round. ``product`` is the running min(1, product x p / q), and those up
+    to the last one with u < ``threshold`` are accepted. Typical acceptance accepts one with p > ``threshold``;
+    u is None. It is lossy: ``total_variation`` is that between p and the distribution of the token that it puts here,
+    over the draws of draft and target: q where p > threshold, and otherwise p.
     """
 
     p: float
     q: float
     u: float | None
     accepted: bool
+    threshold: float | None = None
+    product: float | None = None
+    total_variation: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,8 +213,9 @@ class Distributions(Event):
 
     It has p and q of the proposal (first) and of the most likely tokens under p and under q. If the proposal was
     rejected and its replacement drawn, it also has those of the replacement and of the most likely tokens under
-    ``residual``, the normalised max(p - q, 0) that it was drawn from. ``residual`` is None where nothing was drawn from
-    it (accepted; greedy; a synthetic drafter), q where the drafter has none (a synthetic one).
+    ``residual``, the normalised max(p - q, 0) that it was drawn from; in block verification max(product x p - q, 0),
+    with the product before it, and in typical acceptance p. ``residual`` is None where nothing was drawn from it
+    (accepted; greedy; a synthetic drafter), q where the drafter has none (a synthetic one).
 
     ``overlap`` is the sum of min(p, q) over all tokens: the probability that a proposal drawn here is accepted
     (Leviathan et al., 2211.17192, theorem 3.5). None where no verdict was drawn, and in files that lack it.
@@ -215,8 +233,8 @@ class Distributions(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered(TokenEvent):
-    """The token in place of the rejected proposal at ``position``: drawn from the residual max(p - q, 0), or the
-    target's own where proposals are compared with that (greedily, or without a q)."""
+    """The token in place of the rejected proposal at ``position``: drawn from the residual (see ``Distributions``), or
+    the target's own where proposals are compared with that (greedily, or without a q)."""
 
     text: str
     p: float

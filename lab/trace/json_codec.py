@@ -12,6 +12,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from lab.config import MOST_PROPOSED
 from lab.trace.events import EVENT_TYPES, Committed, Event, Judged, Proposed
 
+FORMER = {"copy_bytes_per_second": "read_bytes_per_second", "matmul_flops_per_second": "flops_per_second"}
+"""Names that fields had in files of earlier versions, and their present ones."""
+
 
 def dump_json(document: Any, **how: Any) -> str:
     """JSON that can be written to a file: half a character (a lone surrogate) is written as its escape. ``how``:
@@ -32,7 +35,7 @@ def from_dict(record: Any) -> Event:
         raise ValueError(f"not an event: {str(record)[:80]}")
     cls = EVENT_TYPES[kind]
     hints = _field_types(cls)
-    given = {name: value for name, value in record.items() if name != "kind"}
+    given = {FORMER.get(name, name): value for name, value in record.items() if name != "kind"}
     needed = {field.name for field in fields(cls) if field.default is MISSING}
     if not needed <= given.keys() <= hints.keys():
         odd = ", ".join(sorted((needed - given.keys()) | (given.keys() - hints.keys())))

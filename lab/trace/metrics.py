@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lab.trace.events import Committed, Event, Judged, Prefilled, Proposed, RunStarted, StepTimed
-from lab.trace.roofline import Bound, Limits, achieved, limits_of
+from lab.trace.roofline import Achieved, Bound, Limits, achieved, limits_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,16 @@ class Metrics:
             too, though they are not in the output.
         draft_acceptance_rate: accepted proposals / proposals.
         acceptance_by_position: accepted at a position / rounds that had proposals.
+        mean_total_variation: of a lossy rule's tokens from the target's distribution (``Judged.total_variation``), over
+            the verified positions.
         target_passes_per_token: target passes / tokens, both after the prefill. Of the passes that read a text again
             after a preemption, only the one that gives a token counts.
         kv_reserved_bytes, kv_used_bytes: most bytes of cache reserved during a step, proposals included, and holding
             tokens in use after one.
         peak_memory_bytes: highest ``memory_bytes`` of a step.
-        limit_share: the passes' share of the device's limit (``achieved``), median over the steps after the prefill.
-        limit_bound: what bound most of these steps.
+        roofline_fraction: least time / time of the target's passes (``achieved``), median over the steps after the
+            prefill. Above 1 the device's limits were measured too low.
+        roofline_nearer: the limit that is nearer in most of these steps.
     """
 
     generated_tokens: int
@@ -46,12 +49,19 @@ class Metrics:
     mean_acceptance_length: float | None
     draft_acceptance_rate: float | None
     acceptance_by_position: tuple[float, ...]
+    mean_total_variation: float | None
     target_passes_per_token: float | None
     kv_reserved_bytes: int
     kv_used_bytes: int
     peak_memory_bytes: int
-    limit_share: float | None
-    limit_bound: Bound | None
+    roofline_fraction: float | None
+    roofline_nearer: Bound | None
+
+    @property
+    def roofline_bound(self) -> Bound | None:
+        """What binds a pass. None: not known, or nothing can be said to (``lab.trace.roofline.BINDS``)."""
+        known = self.roofline_fraction is not None and self.roofline_nearer
+        return Achieved(self.roofline_fraction, self.roofline_nearer).bound if known else None
 
 
 class Meter:
@@ -66,9 +76,10 @@ class Meter:
         self._rounds = self._proposed = 0
         self._round: int | None = None
         self._accepted: list[int] = []  # by position
+        self._variation, self._lossy = 0.0, 0  # sum and number of positions
         self._reserved = self._used = self._memory = 0
         self._limits: Limits | None = None
-        self._shares: list[float] = []  # of the device's limit, sorted
+        self._shares: list[float] = []  # of the roofline, sorted
         self._bounds: Counter[Bound] = Counter()
 
     def take(self, event: Event) -> None:
@@ -83,8 +94,11 @@ class Meter:
                 self._rounds += event.step != self._round
                 self._round = event.step
                 self._accepted += [0] * (event.position + 1 - len(self._accepted))
-            case Judged() if event.accepted:
-                self._accepted[event.position] += 1
+            case Judged():
+                self._accepted[event.position] += event.accepted
+                if event.total_variation is not None:
+                    self._variation += event.total_variation
+                    self._lossy += 1
             case Committed():
                 self._generated += len(event.token_ids)
                 if self._last is None:
@@ -100,7 +114,7 @@ class Meter:
                 self._counted = self._later
                 if self._limits and not prefill and (found := achieved(event, self._limits)):
                     insort(self._shares, found.share)
-                    self._bounds[found.bound] += 1
+                    self._bounds[found.nearer] += 1
                 self._reserved = max(self._reserved, event.kv_reserved_bytes)
                 self._used = max(self._used, event.kv_used_bytes)
                 self._memory = max(self._memory, event.memory_bytes)
@@ -119,12 +133,13 @@ class Meter:
             mean_acceptance_length=1 + accepted / rounds if rounds else None,
             draft_acceptance_rate=accepted / self._proposed if self._proposed else None,
             acceptance_by_position=tuple(count / rounds for count in self._accepted),
+            mean_total_variation=self._variation / self._lossy if self._lossy else None,
             target_passes_per_token=self._passes / self._later if self._later else None,
             kv_reserved_bytes=self._reserved,
             kv_used_bytes=self._used,
             peak_memory_bytes=self._memory,
-            limit_share=_percentile(self._shares, 0.5),
-            limit_bound=self._bounds.most_common(1)[0][0] if self._bounds else None,
+            roofline_fraction=_percentile(self._shares, 0.5),
+            roofline_nearer=self._bounds.most_common(1)[0][0] if self._bounds else None,
         )
 
 

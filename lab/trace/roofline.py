@@ -4,8 +4,9 @@ Work that moves B bytes and does F floating-point operations takes at least max(
 of Williams, Waterman and Patterson ("Roofline: An Insightful Visual Performance Model for Multicore Architectures",
 CACM 2009), where it is drawn as a rate, min(peak rate, bandwidth x operational intensity).
 
-A share above 1 is neither an error nor clipped. It says that the pass differed from what the limit was measured on:
-bytes came from a cache or were only read, or FLOPs came from a faster kernel.
+A share above 1 is neither an error nor clipped: it says that the limits were measured too low, as on a busy machine.
+Then, and where a pass is far below both (overhead, contention, too few threads, a poor kernel), nothing is said to bind
+it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ from typing import Literal
 from lab.trace.events import RunStarted, StepTimed
 
 Bound = Literal["memory", "compute"]
+
+BINDS = 0.4, 1.0
+"""Shares of the roofline between which it is said to bind a pass."""
+BEATEN = 1.2
+"""Share from which on the limits were no limits, even if times scatter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +37,16 @@ class PassCost:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """A device's peak rates: bytes read and written per second, and FLOPs per second. Raises ValueError unless both
-    are above 0. Times are in milliseconds."""
+    """A device's peak rates: bytes read per second, from wherever a pass finds its weights (memory, or a processor's
+    own cache), and FLOPs per second. Raises ValueError unless both are above 0. Times are in milliseconds.
+
+    Attributes:
+        memory_bytes_per_second: read from memory alone. None: not known (files of earlier versions).
+    """
 
     bytes_per_second: float
     flops_per_second: float
+    memory_bytes_per_second: float | None = None
 
     def __post_init__(self) -> None:
         if not (self.bytes_per_second > 0 and self.flops_per_second > 0):
@@ -51,37 +62,48 @@ class Limits:
         """The least time, in milliseconds, in which ``work`` can be done, by the roofline."""
         return max(self.memory_ms(work), self.compute_ms(work))
 
-    def bound(self, work: PassCost) -> Bound:
+    def nearer(self, work: PassCost) -> Bound:
+        """What takes longer at best: moving the bytes or computing."""
         return "memory" if self.memory_ms(work) >= self.compute_ms(work) else "compute"
+
+    def best(self, other: Limits) -> Limits:
+        """The higher rate of each kind."""
+        memory = max(self.memory_bytes_per_second or 0, other.memory_bytes_per_second or 0) or None
+        rates = zip(self._rates, other._rates, strict=True)
+        return Limits(*map(max, rates), memory)
+
+    @property
+    def _rates(self) -> tuple[float, float]:
+        return self.bytes_per_second, self.flops_per_second
 
 
 @dataclass(frozen=True, slots=True)
 class Achieved:
-    """A step's ``share`` of the limit, least time / time taken, and what takes longer at best: moving bytes or
-    computing.
-    """
+    """A pass's ``share`` of the roofline, least time / time taken, and the limit that is ``nearer``."""
 
     share: float
-    bound: Bound
+    nearer: Bound
+
+    @property
+    def bound(self) -> Bound | None:
+        """What binds the pass. None: nothing can be said to (``BINDS``)."""
+        return self.nearer if BINDS[0] <= self.share <= BINDS[1] else None
 
 
 def limits_of(started: RunStarted) -> Limits | None:
-    if started.copy_bytes_per_second is None or started.matmul_flops_per_second is None:
+    if started.read_bytes_per_second is None or started.flops_per_second is None:
         return None
-    return Limits(started.copy_bytes_per_second, started.matmul_flops_per_second)
+    return Limits(started.read_bytes_per_second, started.flops_per_second, started.memory_bytes_per_second)
 
 
 def achieved(timed: StepTimed, limits: Limits) -> Achieved | None:
-    """Compares a step's passes, the draft's and the target's one after the other, with the least time for each.
+    """Compares the target's pass with the least time for it. The limits are those of the target: a draft's weights may
+    lie in a faster cache.
 
-    The time is ``draft_ms`` + ``verify_ms``, which includes drawing the proposals, and packing and launching the passes
-    on the host: a GPU's share is lower by what it waits for the host. Where no model drafts, it is ``verify_ms`` alone:
-    a lookup is not a pass. None: no time was measured.
+    The time is ``verify_ms``, which includes packing and launching the pass on the host: a GPU's share is lower by what
+    it waits for the host. None: no time was measured.
     """
-    drafting = PassCost(timed.draft_bytes, timed.draft_flops)
-    verifying = PassCost(timed.verify_bytes, timed.verify_flops)
-    took = timed.verify_ms + (timed.draft_ms if drafting != PassCost() else 0.0)
-    if took <= 0:
+    if timed.verify_ms <= 0:
         return None
-    least = limits.least_ms(drafting) + limits.least_ms(verifying)
-    return Achieved(least / took, limits.bound(drafting + verifying))
+    work = PassCost(timed.verify_bytes, timed.verify_flops)
+    return Achieved(limits.least_ms(work) / timed.verify_ms, limits.nearer(work))

@@ -44,6 +44,15 @@ def round_verdict(p: float, q: float, u: float, *, accepted: bool, fewest: int =
     return _to(fewest, p, q, u)
 
 
+def in_order(a: float, b: float) -> tuple[float, float]:
+    """Two numbers with as few digits as show which is less. With the fewest if they are equal."""
+    for digits in range(MIN_DIGITS, MAX_DIGITS + 1):
+        x, y = significant(a, digits), significant(b, digits)
+        if (x < y) == (a < b) and (x > y) == (a > b):
+            return x, y
+    return significant(a), significant(b)
+
+
 def written(number: float) -> str:
     return f"{number:.{MAX_DIGITS}g}"
 

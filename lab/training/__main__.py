@@ -19,8 +19,10 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lab.cli.arguments import INTERRUPTED, path
+from lab.models.eagle3_head import Eagle3Head
 from lab.training.corpus import CorpusSplit, encode, read_split, standard_library, train_tokenizer
 from lab.training.distillation import SAMPLE, TEMPERATURE, distillation_loss, sample_target
+from lab.training.eagle3 import DRAFT_VOCABULARY, export_head, frequent_tokens, new_head, unrolled_loss
 from lab.training.training import Loss, Parts, draft_shape, export, next_token_loss, restore, target_shape, train
 from lab.util.stdio import print_notes
 
@@ -30,14 +32,19 @@ DRAFT_OPTIONS = {"peak_lr": 2e-2, "tokens_a_step": 4096}  # a small model likes 
 SAMPLED_SHARE = 0.6
 """Share of the draft's training windows that the target wrote; the others are from the books."""
 SHARPEN_OPTIONS = {"peak_lr": 8e-3, "tokens_a_step": 4096}
+EAGLE3_OPTIONS = {"peak_lr": 6e-3, "tokens_a_step": 2048}  # begun from the target's own layer
 CHECKPOINTS = {"target": "target", "draft": "sharpened", "mismatched": "mismatched"}
 """The checkpoint of each finished model."""
+
+
+def _empty(name: str) -> LlamaForCausalLM:
+    return LlamaForCausalLM(SHAPES[name]())
 
 
 class Recipe:
     """The stages, in order, sharing one work folder."""
 
-    stages = ("tokenizer", "target", "draft", "sharpened", "mismatched", "export", "report")
+    stages = ("tokenizer", "target", "draft", "sharpened", "mismatched", "eagle3", "export", "report")
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -90,14 +97,14 @@ class Recipe:
 
     def run_sharpened(self) -> None:
         """Then train for what is left to gain at temperature 0.8: the shared mass alone, on text sampled at it."""
-        draft, _ = restore(draft_shape(), self.work / "draft.pt")
+        draft, _ = restore(_empty("draft"), self.work / "draft.pt")
         target = self._target()
         parts = self._mixture(target, "drawn.npy", temperatures=(TEMPERATURE,), seed=1)
         loss = distillation_loss(target, kl_weight=0.0)
-        self._train("sharpened", parts, loss, self.args.sharpen_tokens, initial=draft, **SHARPEN_OPTIONS)
+        self._train("sharpened", parts, loss, self.args.sharpen_tokens, build=lambda: draft, **SHARPEN_OPTIONS)
 
     def _target(self) -> LlamaForCausalLM:
-        target, _ = restore(target_shape(), self.work / "target.pt")
+        target, _ = restore(_empty("target"), self.work / "target.pt")
         return target.to(self.args.device, torch.bfloat16)  # as it will be exported
 
     def _mixture(self, target: LlamaForCausalLM, file: str, **options: Any) -> Parts:
@@ -109,10 +116,22 @@ class Recipe:
         parts = [(self.python_tokens, 1.0)]
         self._train("mismatched", parts, next_token_loss, self.args.mismatched_tokens, **DRAFT_OPTIONS)
 
+    def run_eagle3(self) -> None:
+        """The head learns on the material that the draft began with."""
+        target = self._target()
+        parts = self._mixture(target, "samples.npy")
+        self._train(
+            "eagle3", parts, unrolled_loss(target), self.args.eagle3_tokens, build=self._new_head, **EAGLE3_OPTIONS
+        )
+
+    def _new_head(self) -> Eagle3Head:
+        target = self._target().cpu()
+        return new_head(target, frequent_tokens(self.tokens, target.config.vocab_size, DRAFT_VOCABULARY))
+
     def _train(self, name: str, parts: Parts, loss: Loss, tokens: float, **options: Any) -> None:
         print(f"training {name}", flush=True)
         train(
-            target_shape() if name == "target" else draft_shape(),
+            options.pop("build", lambda: _empty(name)),
             parts,
             loss,
             tokens=int(tokens),
@@ -124,18 +143,21 @@ class Recipe:
 
     def run_export(self) -> None:
         # All of them first: exporting deletes the models that are there.
-        models = {name: restore(shape(), self.work / f"{CHECKPOINTS[name]}.pt")[0] for name, shape in SHAPES.items()}
+        models = {name: restore(_empty(name), self.work / f"{CHECKPOINTS[name]}.pt")[0] for name in SHAPES}
+        head, _ = restore(self._new_head(), self.work / "eagle3.pt")
         for name, model in models.items():
             export(model, self.tokenizer, self.args.out / name)
+        export_head(head, self.args.out / "eagle3")
         size = sum(file.stat().st_size for file in self.args.out.rglob("*") if file.is_file())
         print(f"wrote {self.args.out}: {size / 1e6:.1f} MB", flush=True)
 
     def run_report(self) -> None:
         from lab.training import model_card as report  # it needs the whole engine, training does not
 
-        records = {name: restore(shape(), self.work / f"{name}.pt")[1] for name, shape in SHAPES.items()}
-        _, sharpening = restore(draft_shape(), self.work / "sharpened.pt")
+        records = {name: restore(_empty(name), self.work / f"{name}.pt")[1] for name in SHAPES}
+        _, sharpening = restore(_empty("draft"), self.work / "sharpened.pt")
         records["draft"] = records["draft"].then(sharpening)
+        _, records["eagle3"] = restore(self._new_head(), self.work / "eagle3.pt")
         notes = {
             "training_tokens": len(self.tokens),
             "sampled_tokens": len(np.load(self.work / "samples.npy", mmap_mode="r")),
@@ -169,6 +191,7 @@ def main() -> None:
     parser.add_argument("--draft-tokens", type=float, default=17e6)
     parser.add_argument("--sharpen-tokens", type=float, default=5e6)
     parser.add_argument("--mismatched-tokens", type=float, default=3e6)
+    parser.add_argument("--eagle3-tokens", type=float, default=5e6)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--no-compile", dest="compiled", action="store_false")
     args = parser.parse_args()

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional as F
 from transformers import (
     GenerationConfig,
@@ -26,7 +28,7 @@ SHORT = 256
 SHORT_SHARE = 0.88
 TOKENS_A_STEP = 8192
 
-Loss = Callable[[LlamaForCausalLM, torch.Tensor], torch.Tensor]
+Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 """(model, tokens [rows, length + 1] int64) -> scalar."""
 
 Parts = Sequence[tuple[np.ndarray, float]]
@@ -80,8 +82,11 @@ class TrainingRecord:
         return TrainingRecord(steps, tokens, self.seconds + later.seconds, later.loss, places)
 
 
-def restore(config: LlamaConfig, checkpoint: Path) -> tuple[LlamaForCausalLM, TrainingRecord]:
-    """The float32 model of a checkpoint that ``train`` wrote, on the CPU, and its record.
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def restore(model: Model, checkpoint: Path) -> tuple[Model, TrainingRecord]:
+    """``model`` with the weights of a checkpoint that ``train`` wrote, on the CPU, and their record.
 
     Raises:
         FileNotFoundError: there is no such checkpoint yet.
@@ -89,7 +94,6 @@ def restore(config: LlamaConfig, checkpoint: Path) -> tuple[LlamaForCausalLM, Tr
     if not checkpoint.exists():
         raise FileNotFoundError(f"{checkpoint} is missing: run --stage {checkpoint.stem} first.")
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    model = LlamaForCausalLM(config)
     model.load_state_dict(state["model"])
     return model.eval(), TrainingRecord(**state["record"])
 
@@ -101,23 +105,21 @@ def next_token_loss(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tens
 
 
 def train(
-    config: LlamaConfig,
+    build: Callable[[], Model],
     data: Parts,
     loss: Loss,
     *,
     tokens: int,
     checkpoint: Path,
     device: str,
-    initial: LlamaForCausalLM | None = None,
     peak_lr: float = 4e-3,
     tokens_a_step: int = TOKENS_A_STEP,
     compiled: bool = True,
     seed: int = 0,
     save_every_s: float = 300.0,
-) -> LlamaForCausalLM:
-    """Train for ``tokens`` tokens, or continue from ``checkpoint`` if it exists; do nothing if it is complete.
-
-    Starts from random weights, or from those of ``initial``.
+) -> Model:
+    """Train what ``build`` makes for ``tokens`` tokens, or continue from ``checkpoint`` if it exists; do nothing if it
+    is complete.
 
     Matrices inside the layers are updated by Muon (Jordan 2024; scaled as in Liu et al., 2502.16982), everything else
     by AdamW. Most steps use windows of 256 tokens, the last ones windows of the full context: short windows train
@@ -129,9 +131,7 @@ def train(
     # denormal numbers is many times slower than with zeros.
     torch.set_flush_denormal(True)
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(config).to(device)
-    if initial is not None:
-        model.load_state_dict(initial.state_dict())
+    model = build().to(device)
     optimizers = _optimizers(model, peak_lr)
     step, earlier_s, last_loss = 0, 0.0, math.nan
     if checkpoint.exists():
@@ -160,9 +160,10 @@ def train(
     for steps_left, length, phase_start in phases:
         if not steps_left:
             continue
-        # On a CPU, explicit attention is faster on short windows; fused attention needs less
-        # memory on long ones.
-        model.set_attn_implementation("eager" if length == SHORT and device == "cpu" else "sdpa")
+        if isinstance(model, LlamaForCausalLM):
+            # On a CPU, explicit attention is faster on short windows; fused attention needs less
+            # memory on long ones.
+            model.set_attn_implementation("eager" if length == SHORT and device == "cpu" else "sdpa")
         source = mixed_batches(data, tokens_a_step // length, length, seed=seed, skip=steps_left.start - phase_start)
         for step in steps_left:
             _set_lr(optimizers, peak_lr, step / steps)
@@ -188,13 +189,15 @@ def train(
             if time.monotonic() - last_save > save_every_s or step + 1 == steps:
                 save(step + 1)
                 last_save = time.monotonic()
-    model.set_attn_implementation("sdpa")
+    if isinstance(model, LlamaForCausalLM):
+        model.set_attn_implementation("sdpa")
     return model.eval()
 
 
-def _optimizers(model: LlamaForCausalLM, lr: float) -> list[torch.optim.Optimizer]:
-    inside = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-    outside = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+def _optimizers(model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    outside = [p for name, p in trained if p.ndim != 2 or "embed" in name or "lm_head" in name]
+    inside = [p for _, p in trained if all(p is not one for one in outside)]
     return [
         torch.optim.Muon(inside, lr=lr, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(outside, lr=lr, betas=(0.9, 0.95), weight_decay=0.0),

@@ -92,6 +92,7 @@ class Server:
         asked |= {"min_p": 0.0, "repetition_penalty": 1.0}  # like all of these, else as in generation_config.json
         asked |= {"stream": True, "stream_options": {"include_usage": True}}  # the last message then has the metrics
         others = {"seed": sampling.seed, "stop": list(sampling.stop) or None, "ignore_eos": sampling.ignore_eos or None}
+        others["stop_token_ids"] = list(sampling.stop_token_ids) or None
         asked |= {name: value for name, value in others.items() if value is not None}
         answer, pieces = CompletionReader(), 0
         async with self._asked("POST", "/v1/completions", ANSWER_SECONDS, json=asked) as response:

@@ -30,8 +30,8 @@ DEFAULT_BLOCK_SIZE = 16
 """Tokens of a block if no size is asked for. Most of vLLM's attention back ends take multiples of this."""
 HOME = "~/"
 """How the name of a folder below the user's home folder begins."""
-DRAFTERS_WITHOUT_COUNTERPART = ("early_exit", "synthetic")
-"""Drafters of this lab that vLLM does not have."""
+DRAFTERS_WITHOUT_COUNTERPART = ("early_exit", "synthetic", "eagle3")
+"""Drafters of this lab that vLLM does not have, or of which it needs a checkpoint that is not named here."""
 
 
 def serve_command(
@@ -162,13 +162,20 @@ def differences(config: EngineConfig) -> Iterator[str]:
         yield "Kernels, CUDA graphs and torch.compile are left to vLLM, which chooses them for its GPU."
     if config.speculative == "early_exit":
         yield "The target's own first layers as a drafter have no counterpart: the command does not speculate."
+    if config.speculative == "eagle3":
+        yield (
+            "The command does not speculate, since it names no head. With one for this target, add "
+            '--speculative-config \'{"method": "eagle3", "model": HEAD, "num_speculative_tokens": N}\'.'
+        )
     if config.speculative == "synthetic":
         yield (
             "A stand-in for a drafter has no counterpart: the command does not speculate. (With vLLM's "
             '"rejection_sample_method": "synthetic" chance accepts tokens of a real drafter, and the text is no longer '
             "the target's.)"
         )
-    if config.speculative == "draft":
+    if config.rejection_sample_method == "typical" and config.speculative in ("draft", "ngram"):
+        yield "vLLM no longer has typical acceptance: the command verifies by the standard rule, which is lossless."
+    if config.speculative == "draft" and config.draft_sample_method == "probabilistic":
         yield (
             "vLLM's draft takes its likeliest token, where this lab's draws from q: above temperature 0 acceptance "
             'differs. "draft_sample_method": "probabilistic" among its settings draws as here.'
@@ -265,9 +272,10 @@ def _speculative(config: EngineConfig, draft: str | None) -> dict[str, str | int
     if config.speculative in ("off", *DRAFTERS_WITHOUT_COUNTERPART):
         return {}
     gamma = config.num_speculative_tokens
+    rule = {"rejection_sample_method": "block"} if config.rejection_sample_method == "block" else {}
     if config.speculative == "ngram":
         window = {"prompt_lookup_min": config.prompt_lookup_min, "prompt_lookup_max": config.prompt_lookup_max}
-        return {"method": "ngram", "num_speculative_tokens": gamma, **window}
+        return {"method": "ngram", "num_speculative_tokens": gamma, **window, **rule}
     if draft is None:
         raise ConfigError("speculative='draft' needs the name of a draft model with the target's tokenizer.")
     if draft.startswith(HOME):
@@ -275,7 +283,7 @@ def _speculative(config: EngineConfig, draft: str | None) -> dict[str, str | int
             f"Give the draft's folder as an absolute path, not {draft[:80]!r}: no shell expands ~ among the "
             "settings of speculation."
         )
-    return {"method": "draft_model", "model": _name("draft", draft), "num_speculative_tokens": gamma}
+    return {"method": "draft_model", "model": _name("draft", draft), "num_speculative_tokens": gamma, **rule}
 
 
 def _name(what: str, name: str) -> str:

@@ -27,7 +27,7 @@ CONFIG, SAMPLING = (tuple(field.name for field in fields(kind)) for kind in (Eng
 MOST = 6
 
 OF_METRICS = tuple(
-    field.name for field in fields(Metrics) if field.name not in ("acceptance_by_position", "limit_bound")
+    field.name for field in fields(Metrics) if field.name not in ("acceptance_by_position", "roofline_nearer")
 )
 """Figures that ``lab.trace.metrics`` defines, under its names."""
 OTHERS = {
@@ -39,8 +39,10 @@ OTHERS = {
     "step_bytes": "the same in bytes",
     "token_flops": "what all passes after the prefill compute, the draft's too, over the tokens that they gave",
     "token_bytes": "what they move, the same",
-    "copy_bytes_per_second": "what the device does at best, moving",
-    "matmul_flops_per_second": "and computing",
+    "read_bytes_per_second": "what the device does at best, reading a buffer as large as the weights again and again",
+    "memory_bytes_per_second": "the same from memory alone",
+    "flops_per_second": "and computing",
+    "bound": "what binds a pass after the prompt: 1 memory, 2 arithmetic, 0 neither, or it is not known",
     "agreeing_tokens": "tokens at the beginning of the output that are those of the first setting's",
     "kept_share": "accepted of judged guesses",
     "overlap": "mean of sum min(p, q) over the places of these guesses, where it was recorded",
@@ -174,8 +176,10 @@ def figures_of(run: Run) -> dict[str, float]:
         "prompt_tokens": len(run.prompt_token_ids),
         "prefill_flops": sum(step.verify_flops for step in prefill),
         "prefill_bytes": sum(step.verify_bytes for step in prefill),
-        "copy_bytes_per_second": run.started.copy_bytes_per_second,
-        "matmul_flops_per_second": run.started.matmul_flops_per_second,
+        "read_bytes_per_second": run.started.read_bytes_per_second,
+        "memory_bytes_per_second": run.started.memory_bytes_per_second,
+        "flops_per_second": run.started.flops_per_second,
+        "bound": {"memory": 1, "compute": 2}.get(metrics.roofline_bound, 0),
     }
     if later:
         typical = later[len(later) // 2]
@@ -197,7 +201,8 @@ def figures_of(run: Run) -> dict[str, float]:
 def _verdicts(run: Run) -> dict[str, RoundedVerdict]:
     """The first guess that was kept, the first rejected, and the closest call, to be worked out by hand: of those that
     take the fewest digits to show what was decided. Empty if nothing is drawn."""
-    judged = [event for event in run.events if isinstance(event, Judged) and event.u is not None]
+    # Those of the standard rule; others compare with a threshold of their own.
+    judged = [e for e in run.events if isinstance(e, Judged) and e.u is not None and e.threshold is None]
     drawn = [(event.accepted, round_verdict(event.p, event.q, event.u, accepted=event.accepted)) for event in judged]
     drawn.sort(key=lambda each: each[1].digits)  # of as many digits, the first remains the first
     found = {"kept" if accepted else "refused": numbers for accepted, numbers in reversed(drawn)}

@@ -44,7 +44,9 @@ def test_the_api_has_three_functions_with_typed_parameters(server: str) -> None:
     )
     assert run["pair"]["type"] == compare["pair"]["type"] == {"enum": ["matched", "mismatched"]}
     assert fits["gpu"]["type"] == {"enum": list(GPU_KEYS)}
-    assert not {"stop", "ignore_eos", "logprobs"} & compare.keys(), "fixed, so that all outputs have the same length"
+    assert not {"stop", "stop_token_ids", "ignore_eos", "logprobs"} & compare.keys(), (
+        "fixed, so that all outputs have the same length"
+    )
     assert compare["seed"]["parameter_default"] == 0
 
 
@@ -64,6 +66,19 @@ def test_one_stop_string_may_be_given_without_a_list(client: Client) -> None:
     one, several = (ask(client, "run", prompt=PROMPT, max_tokens=40, stop=stop) for stop in (" a", [" a"]))
     assert one["reason"] == "stop"
     assert one["text"] == several["text"]
+
+
+def test_a_prompt_may_be_token_ids_and_a_token_may_end_a_text(client: Client) -> None:
+    ids = load_engine().tokenizer(PROMPT)["input_ids"]
+    how = {"max_tokens": 8, "temperature": 0}
+    answer = ask(client, "run", prompt=str(ids), token_ids=True, **how)
+    assert answer["text"] == ask(client, "run", prompt=PROMPT, **how)["text"]
+    expected = load_engine().generate(PROMPT, sampling=SamplingParams(**how))
+    ended = ask(client, "run", prompt=PROMPT, stop_token_ids=expected.token_ids[2], **how)
+    assert (ended["reason"], ended["metrics"]["generated_tokens"]) == (
+        "stop",
+        expected.token_ids.index(expected.token_ids[2]) + 1,
+    )
 
 
 def test_a_comparison_has_figures_for_every_setting(client: Client) -> None:

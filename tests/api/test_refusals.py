@@ -93,7 +93,7 @@ def test_gradios_client_raises_errors_and_stays_usable(client: Client) -> None:
         ],
         ("queue/join", b'{"data": [], "fn_index": "\\ud800", "session_hash": "a"}', 422, "half a character"),
         ("queue/join", b'{"data": NaN, "fn_index": RUN, "session_hash": "a"}', 422, "data: "),
-        ("queue/join", b'{"data": [], "fn_index": RUN, "session_hash": "a"}', 422, "This event takes 27 values, not 0"),
+        ("queue/join", b'{"data": [], "fn_index": RUN, "session_hash": "a"}', 422, "This event takes 33 values, not 0"),
         ("cancel", b'{"data": [NaN]}', 422, "session_hash: Field required"),
         ("reset", b'{"data": [NaN]}', 422, "event_id: Field required"),
         ("component_server", b"[]", 422, "a JSON object"),

@@ -184,7 +184,7 @@ def test_the_roofline_has_every_kind_of_step(bench) -> None:
     for row in rows.values():
         assert row["steps"] >= 2
         assert min(row["least_ms"], row["ms"], row["share"]) > 0
-        assert row["bound"] in ("memory", "compute")
+        assert row["bound"] in ("memory", "compute", "neither")
     decode, verify = rows["decode"], rows["verify, 4 proposals"]
     assert decode["steps"] == 2 * 7
     assert verify["steps"] == 2  # a second round has room for only one proposal
@@ -211,8 +211,8 @@ def test_a_roofline_that_cannot_be_measured_is_refused(lab, monkeypatch) -> None
     monkeypatch.setattr(Request, "__iter__", fallen)
     with pytest.raises(LabError, match="went on without its kernel"):
         step_times._steps(lab, TWO, EngineConfig(), 4, "decode")
-    monkeypatch.setattr(step_times, "device_limits", lambda device, dtype: None)
-    with pytest.raises(LabError, match="a copy or a float32 matrix product failed on cpu"):
+    monkeypatch.setattr(Engine, "device_limits", None)
+    with pytest.raises(LabError, match="a read or a float32 matrix product failed on cpu"):
         step_times.run_roofline(lab, 6, 1, silent)
 
 
@@ -238,6 +238,15 @@ def test_every_round_is_repeated_with_recording_as_the_only_difference(bench, mo
     added = result["added_ms"]
     assert added["lower"] <= added["median"] <= added["upper"]
     assert f"added {added['median']:.3f} ms" in table
+
+
+def test_every_rule_verifies_every_text(bench) -> None:
+    result, table = bench("verifiers", "--max-tokens", "8", "--repeats", "1")
+    assert len(result["rows"]) == 7
+    for name, row in result["rows"].items():
+        assert name in table
+        assert 1 <= row["length"]["low"] <= row["length"]["value"] <= row["length"]["high"] <= 5
+        assert (row["total_variation"] > 0) == (row["rule"] == "typical")
 
 
 # -- adaptive window -------------------------------------------------------------------------

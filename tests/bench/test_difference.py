@@ -114,6 +114,8 @@ def test_settings_with_the_same_guesses_use_the_same_draws():
         replace(lookup, prompt_lookup_max=7),
         early,
         replace(early, early_exit_layer=1),
+        replace(DRAFT, rejection_sample_method="block"),
+        replace(DRAFT, draft_sample_method="greedy"),
     ]
     assert len({draws(config) for config in others}) == len(others)
     assert draws(replace(DRAFT, prompt_lookup_min=3, early_exit_layer=1)) == draws(DRAFT)

@@ -10,7 +10,9 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from playwright.sync_api import Locator, Page, expect
 
-TOGGLES = {"kv_cache", "paged", "enable_prefix_caching", "adaptive_window", "cuda_graphs", "torch_compile"}
+from lab.settings import SETTINGS
+
+TOGGLES = {name for name, one in SETTINGS.items() if one.kind == "switch"}
 PAIRS = {"matched": "Matched", "mismatched": "Mismatched", "other": "Custom…"}
 ENDED = re.compile("^(Finished|Done)")
 """The first word of what is said of a run that came to its end."""

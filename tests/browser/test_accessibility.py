@@ -21,9 +21,9 @@ CUT = """() => {
 """The boxes around a page's contents that would be cut off: what page breaks push down would be lost."""
 
 
-def violations(page: Page) -> list[str]:
-    """Of the rules of WCAG 2.2 and axe's own best practices: which one, and where."""
-    found = Axe().run(page).response["violations"]
+def violations(page: Page, within: str | None = None) -> list[str]:
+    """Of the rules of WCAG 2.2 and axe's own best practices: which one, and where, in the page or one element of it."""
+    found = Axe().run(page, within).response["violations"]
     return [f"{rule['id']}: {node['target']}" for rule in found for node in rule["nodes"]]
 
 
@@ -45,6 +45,18 @@ def at_rest(page: Page) -> None:
 @pytest.mark.parametrize("path", ["./", "compare", "memory"])
 def test_a_page_in_the_dark(visit: Visit, path: str) -> None:
     at_rest(visit(color_scheme="dark").at(path))
+
+
+@pytest.mark.parametrize("look", ["light", "dark"])
+def test_every_phase_of_a_round(visit: Visit, look: str) -> None:
+    page = visit(viewport=PHONE, color_scheme=look, reduced_motion="no-preference").at("./")
+    page.click("[data-start=round]")
+    stages = set()
+    for _ in range(20):  # more than two rounds
+        stages.add(page.inner_text(".stages .now"))
+        assert violations(page, ".film") == []  # as it begins, while something moves
+        page.keyboard.press("ArrowRight")
+    assert stages == {"Draft", "Verify", "Accept or reject", "Commit"}
 
 
 def test_a_run_and_an_open_verdict(visit: Visit) -> None:

@@ -41,7 +41,7 @@ def numbers(page: Page, claim: str) -> list[list[str]]:
 
 
 def test_arithmetic_is_checked_at_once_measurements_on_request_and_all_until_stopped(visit: Visit) -> None:
-    lab = visit()
+    lab = visit(color_scheme="dark")
     page = opened(lab)
     arithmetic = {name for name, claim in CLAIMS.items() if claim.arithmetic}
     before = verdicts(page)

@@ -50,7 +50,7 @@ def predict(page: Page, option: int = 2) -> None:
 
 def begun(visit: Visit, run: bool = True) -> Page:
     """The lesson with its prediction, and its run, made."""
-    page = visit().at("lessons", lesson=COSTS)
+    page = visit(color_scheme="dark").at("lessons", lesson=COSTS)
     predict(page)
     if run:
         page.click("#run")
@@ -156,7 +156,7 @@ def test_a_prediction_changed_before_the_first_was_answered_is_kept_and_the_prog
 
 
 def test_a_curve_is_drawn_by_mouse_and_keys_and_a_run_can_be_stopped(visit: Visit) -> None:
-    page = visit().at("lessons", lesson=2)
+    page = visit(color_scheme="dark").at("lessons", lesson=2)
     page.click("#predict .main")
     expect(page.locator("#predict .verdict.problem")).to_be_visible()
     plot, handles = page.locator("#predict svg"), page.locator("#predict .handle")

@@ -125,7 +125,7 @@ def fits(page: Page) -> None:
 
 
 def test_deploy_takes_settings_over_and_a_change_updates_the_command(visit: Visit) -> None:
-    lab = visit()
+    lab = visit(color_scheme="dark")
     page = lab.at("memory", model="llama-3.1-70b", kv_dtype="int8", batch=9)
     link_to(page, "Deploy").click()
     command = page.locator(".serve")

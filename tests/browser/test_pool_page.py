@@ -205,7 +205,7 @@ def test_a_mistake_is_explained_presets_set_the_link_and_the_link_restores_the_s
 
 
 def test_a_run_can_be_stopped_and_the_page_fits_the_screen(visit: Visit) -> None:
-    lab = visit()
+    lab = visit(color_scheme="dark")
     page = opened(lab, **FEW | {"tokens": 256, "num_blocks": 512, "sequences": 24, "max_num_seqs": 1})
     lab.run()
     page.wait_for_selector(".chips[data-state=waiting] .chip")

@@ -140,6 +140,16 @@ def test_a_repeated_prompt_is_found_in_the_prefix_cache_and_evicted_from_a_small
     until(lambda: (now := lab.seen()["squares"])["live"] > blocks - kept and now["cached"] < kept, 10)
 
 
+def test_special_tokens_ids_and_stops_of_the_form_reach_the_engine_and_are_shown(visit: Visit) -> None:
+    lab = visit().open(**PLAIN, prompt="A<|endoftext|>B", parse_special=1, max_tokens=3, temperature=0)
+    lab.ran()
+    expect(lab.page.locator(".token.special")).to_have_text("<|endoftext|>")
+    lab.open(**PLAIN, prompt="0, 0, 5", token_ids=1, stop="nowhere\n\\n", max_tokens=3, temperature=0)
+    lab.ran()
+    expect(lab.page.locator(".token.special")).to_have_count(2)
+    expect(lab.page.locator(".notice")).to_contain_text("<|endoftext|> twice")
+
+
 def test_while_a_run_goes_on_none_begins_and_no_file_is_opened_and_stop_gives_the_blocks_back(visit: Visit) -> None:
     lab = visit().open(**PLAIN, **LONG | {"max_tokens": 1000})
     page, begun = lab.page, []

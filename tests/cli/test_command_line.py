@@ -76,6 +76,19 @@ def test_a_text_cut_off_by_the_context_is_reported(shell: Shell, engine, monkeyp
     assert full in notes
 
 
+def test_a_prompt_may_be_token_ids_and_notes_are_told(shell: Shell, engine) -> None:
+    ids = engine.tokenizer(PROMPT)["input_ids"]
+    for command in (["run"], ["compare", "", "paged=true", "--repeats", "1"]):
+        status, out, notes = shell(command[0], f"0,0,{','.join(map(str, ids))}", *command[1:], "--token-ids", *SHORT)
+        assert (status, bool(out)) == (0, True)
+        assert "begins with <|endoftext|> twice" in notes
+    assert shell("run", str(ids), "--token-ids", *SHORT)[1] == shell("run", PROMPT, *SHORT)[1]
+    assert "'one' is not a token id" in shell("run", "one", "--token-ids")[2]
+    stop = engine.generate(PROMPT, sampling=SamplingParams(max_tokens=1)).token_ids[0]
+    assert "Ended by: stop" in shell("run", PROMPT, "--stop-token-ids", str(stop), "--stop-token-ids", "1")[2]
+    assert "whole number" in shell("run", PROMPT, "--stop-token-ids", "x")[2]
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "cp1252"])
 def test_json_output_is_a_run_file_in_utf_8(shell: Shell, monkeypatch, tmp_path, encoding: str) -> None:
     written = io.BytesIO()

@@ -6,13 +6,21 @@ the first two tokens a round gives with what the target alone would give.
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import pytest
 import torch
 
 from lab import SamplingParams
-from lab.backends.torch.rejection_sampler import Acceptance, greedy_verify, rejection_sample
+from lab.backends.torch.rejection_sampler import (
+    METHODS,
+    Acceptance,
+    block_verify,
+    greedy_verify,
+    rejection_sample,
+    typical_accept,
+)
 from lab.backends.torch.sampler import distribution, draw
 from lab.measure.interval import g_test
 
@@ -34,15 +42,18 @@ def uniforms(*shape: int, generator: torch.Generator) -> torch.Tensor:
     return torch.rand(*shape, dtype=torch.float64, generator=generator)
 
 
-def play(sampling: SamplingParams, judge, seed: int) -> tuple[float, float]:
+def play(sampling: SamplingParams, judge, seed: int, draws: str = "probabilistic") -> tuple[float, float]:
     """p-values for the first token and for the pair of first tokens that rounds of gamma 2 give.
 
     The models are tables: next-token logits by the previous token (a Markov chain), so that the
-    second token's distribution depends on the first, as it does in a language model.
+    second token's distribution depends on the first, as it does in a language model. The draft ``draws`` its tokens,
+    or takes the likeliest ("greedy").
     """
     generator = torch.Generator().manual_seed(seed)
     target = distribution(torch.randn(VOCABULARY, VOCABULARY, generator=generator), sampling)
     draft = distribution(torch.randn(VOCABULARY, VOCABULARY, generator=generator), sampling)
+    if draws == "greedy":
+        draft = torch.nn.functional.one_hot(draft.argmax(-1), VOCABULARY).float()
     previous = torch.zeros(ROUNDS, dtype=torch.long)
     first = draw(draft[previous], uniforms(ROUNDS, generator=generator))
     second = draw(draft[first], uniforms(ROUNDS, generator=generator))
@@ -50,7 +61,7 @@ def play(sampling: SamplingParams, judge, seed: int) -> tuple[float, float]:
     q = torch.stack([draft[previous], draft[first]], dim=1)
     proposals = torch.stack([first, second], dim=1)
     u = uniforms(ROUNDS, 2, generator=generator)
-    accepted, after = judge(p, q, proposals, u, uniforms(ROUNDS, 3, generator=generator))
+    accepted, after, *_ = judge(p, q, proposals, u, uniforms(ROUNDS, 3, generator=generator))
 
     out_first = torch.where(accepted > 0, first, after)
     # A round that gave only one token continues from the target: any next round has the same distribution.
@@ -63,26 +74,107 @@ def play(sampling: SamplingParams, judge, seed: int) -> tuple[float, float]:
     return (g_test(torch.bincount(out_first, minlength=VOCABULARY), expected_first), g_test(pairs, expected_pairs))
 
 
-def redraws_from_p(p, q, proposals, u, u_next) -> Acceptance:
+def redraws_from_p(p, q, proposals, u, u_next, judge=rejection_sample) -> Acceptance:
     """The mistake to catch: after a rejection, draw from p itself instead of the residual."""
-    accepted, right = rejection_sample(p, q, proposals, u, u_next)
-    row = p.take_along_dim(accepted[:, None, None], dim=1)[:, 0]
-    rejected = accepted < proposals.shape[1]
-    return Acceptance(accepted, torch.where(rejected, draw(row, u_next[:, 0]), right))
+    right = judge(p, q, proposals, u, u_next)
+    row = p.take_along_dim(right.accepted[:, None, None], dim=1)[:, 0]
+    rejected = right.accepted < proposals.shape[1]
+    return right._replace(next_token=torch.where(rejected, draw(row, u_next[:, 0]), right.next_token))
 
 
-@pytest.mark.parametrize("name", SAMPLINGS)
-def test_judged_rounds_follow_the_target(name):
+CASES = [(name, method, "probabilistic") for name in SAMPLINGS for method in ("standard", "block")]
+CASES += [("plain", method, "greedy") for method in ("standard", "block")]
+
+
+@pytest.mark.parametrize(("name", "method", "draws"), CASES)
+def test_judged_rounds_follow_the_target(name, method, draws):
     for seed in range(3):
-        for p_value in play(SAMPLINGS[name], rejection_sample, seed):
+        for p_value in play(SAMPLINGS[name], METHODS[method], seed, draws):
             assert p_value > REJECT_BELOW
 
 
-@pytest.mark.parametrize("name", SAMPLINGS)
-def test_the_test_has_power(name):
+@pytest.mark.parametrize(("name", "method", "draws"), CASES)
+def test_the_test_has_power(name, method, draws):
     """The same test fails, on every seed, when the residual is replaced by p."""
     for seed in range(3):
-        assert min(play(SAMPLINGS[name], redraws_from_p, seed)) < REJECT_BELOW
+        judge = functools.partial(redraws_from_p, judge=METHODS[method])
+        assert min(play(SAMPLINGS[name], judge, seed, draws)) < REJECT_BELOW
+
+
+@pytest.mark.parametrize("draws", ["probabilistic", "greedy"])
+def test_typical_acceptance_is_lossy(draws):
+    for seed in range(3):
+        assert min(play(SAMPLINGS["plain"], typical_accept, seed, draws)) < REJECT_BELOW
+
+
+def random_pair(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(2, VOCABULARY, generator=torch.Generator().manual_seed(seed)).softmax(-1)
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_total_variation_is_that_of_what_typical_acceptance_gives(greedy):
+    """By every draft token that there is, weighted with its probability."""
+    for seed in range(20):
+        p, q = random_pair(seed)
+        q = torch.nn.functional.one_hot(q.argmax(-1), VOCABULARY).float() if greedy else q
+        verdict = typical_accept(
+            p.expand(VOCABULARY, 2, -1),
+            q.expand(VOCABULARY, 1, -1),
+            torch.arange(VOCABULARY)[:, None],
+            torch.zeros(VOCABULARY, 1).double(),
+            torch.zeros(VOCABULARY, 2).double(),
+        )
+        entropy = -(p * p.log()).sum()
+        assert verdict.threshold[0].item() == pytest.approx(min(0.09, 0.3 * torch.exp(-entropy).item()), rel=1e-5)
+        kept = verdict.accepted.bool()
+        assert torch.equal(kept, p > verdict.threshold[:, 0])
+        outcome = torch.where(kept, q, 0) + q[~kept].sum() * p
+        assert verdict.total_variation.flatten().tolist() == pytest.approx(
+            [(outcome - p).abs().sum().item() / 2] * VOCABULARY, abs=1e-6
+        )
+
+
+def expected_accepted(target: torch.Tensor, draft: torch.Tensor, gamma: int) -> tuple[list[float], list[float], float]:
+    """Probabilities that at least 1 .. gamma draft tokens are accepted, by the standard rule and by block verification,
+    and by the latter's products: exactly, over all texts that the draft may propose. Markov chains, from token 0."""
+    words = len(target)
+    texts = torch.tensor(list(itertools.product(range(words), repeat=gamma)))
+    before = torch.cat([torch.zeros(len(texts), 1, dtype=torch.long), texts], dim=1)
+    p, q = target[before], draft[before[:, :-1]]
+    of_p, of_q = (rows[:, :gamma].gather(-1, texts[..., None])[..., 0] for rows in (p, q))
+    likely = of_q.prod(-1)
+    standard = (of_p / of_q).clamp_max(1).cumprod(-1)
+    zeros = torch.zeros(len(texts), gamma + 1).double()
+    block = block_verify(p, q, texts, zeros[:, 1:], zeros)
+    # At least i are accepted unless all blocks of i and more fail.
+    fails = (1 - block.threshold).flip(-1).cumprod(-1).flip(-1)
+    return tuple((likely[:, None] * some).sum(0).tolist() for some in (standard, 1 - fails, block.product))
+
+
+def test_block_verification_accepts_at_least_as_much():
+    """Sun et al., 2403.10444: their example, and random chains; by exact computation."""
+    p, q = torch.tensor([[1 / 3, 2 / 3]] * 2).double(), torch.tensor([[2 / 3, 1 / 3]] * 2).double()
+    standard, block, _ = expected_accepted(p, q, 2)
+    assert (sum(standard), sum(block)) == (pytest.approx(10 / 9), pytest.approx(11 / 9))
+    generator, gains = torch.Generator().manual_seed(0), []
+    for scale in (0.1, 1.0, 1.0, 3.0, 3.0) * 4:
+        target, draft = (scale * torch.randn(2, 4, 4, generator=generator, dtype=torch.float64)).softmax(-1)
+        standard, block, products = expected_accepted(target, draft, 4)
+        assert block == pytest.approx(products, abs=1e-6)
+        assert all(b >= s - 1e-9 for b, s in zip(block, standard, strict=True))
+        assert block[0] == pytest.approx(standard[0], abs=1e-6), "the first draft token is accepted as often"
+        gains.append(sum(block) - sum(standard))
+    assert max(gains) > 0.1
+
+
+def test_block_verification_of_one_draft_token_is_the_standard_rule():
+    generator = torch.Generator().manual_seed(2)
+    p = torch.randn(500, 2, VOCABULARY, generator=generator).softmax(-1)
+    q = torch.randn(500, 1, VOCABULARY, generator=generator).softmax(-1)
+    proposals = draw(q[:, 0], uniforms(500, generator=generator))[:, None]
+    u, u_next = uniforms(500, 1, generator=generator), uniforms(500, 2, generator=generator)
+    one, other = (judge(p, q, proposals, u, u_next)[:2] for judge in (rejection_sample, block_verify))
+    assert all(map(torch.equal, one, other))
 
 
 def test_acceptance_rate_is_the_shared_mass():
@@ -92,7 +184,7 @@ def test_acceptance_rate_is_the_shared_mass():
     q = torch.randn(VOCABULARY, generator=generator).softmax(-1)
     n = 400_000
     proposals = draw(q.expand(n, -1), uniforms(n, generator=generator))[:, None]
-    accepted, _ = rejection_sample(
+    accepted, *_ = rejection_sample(
         p.expand(n, 2, -1),
         q.expand(n, 1, -1),
         proposals,
@@ -121,8 +213,9 @@ def test_matching_keeps_the_agreeing_prefix():
 
 
 @pytest.mark.parametrize("broken", [False, True])
-@pytest.mark.parametrize("gamma", [0, 1, 3])
-def test_a_batch_is_judged_as_each_of_its_rounds_alone(gamma, broken):
+@pytest.mark.parametrize("gamma", [1, 3])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_batch_is_judged_as_each_of_its_rounds_alone(method, gamma, broken):
     """Also beside a draft that is broken."""
     generator, rounds = torch.Generator().manual_seed(gamma), 60
     p = torch.randn(rounds, gamma + 1, VOCABULARY, generator=generator).softmax(-1)
@@ -131,20 +224,21 @@ def test_a_batch_is_judged_as_each_of_its_rounds_alone(gamma, broken):
         q[::6, :, :3] = torch.nan
     proposals = torch.randint(VOCABULARY, (rounds, gamma), generator=generator)
     u, u_next = uniforms(rounds, gamma, generator=generator), uniforms(rounds, gamma + 1, generator=generator)
-    together = rejection_sample(p, q, proposals, u, u_next)
-    alone = [rejection_sample(*row) for row in zip(p, q, proposals, u, u_next, strict=True)]
+    together = METHODS[method](p, q, proposals, u, u_next)
+    alone = [METHODS[method](*row) for row in zip(p, q, proposals, u, u_next, strict=True)]
     assert together.accepted.tolist() == [verdict.accepted.item() for verdict in alone]
     assert together.next_token.tolist() == [verdict.next_token.item() for verdict in alone]
 
 
 @pytest.mark.parametrize("likely", [torch.nan, 0.5])
-def test_a_proposal_of_a_broken_draft_is_rejected_and_replaced_from_p(likely):
+@pytest.mark.parametrize("method", METHODS)
+def test_a_proposal_of_a_broken_draft_is_rejected_and_replaced_from_p(method, likely):
     """One number that is not finite is enough."""
     p = torch.tensor([[0.25, 0.75, 0.0], [0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
     q = torch.tensor([[0.25, 0.75, 0.0], [likely, torch.nan, likely]])
     for u_next, token in ((0.1, 1), (0.9, 2)):
         u_next = torch.tensor([0.9, u_next, 0.9], dtype=torch.float64)
-        verdict = rejection_sample(p, q, torch.tensor([1, 1]), torch.zeros(2).double(), u_next)
+        verdict = METHODS[method](p, q, torch.tensor([1, 1]), torch.zeros(2).double(), u_next)
         assert (verdict.accepted.item(), verdict.next_token.item()) == (1, token)
 
 
@@ -189,11 +283,12 @@ def test_top_k_and_top_p_keep_the_likeliest():
         )
 
 
-def test_the_token_after_the_last_proposal_is_drawn_from_p():
+@pytest.mark.parametrize("method", METHODS)
+def test_the_token_after_the_last_proposal_is_drawn_from_p(method):
     """Nothing was rejected, so nothing of q is subtracted."""
     p = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.25, 0.5]])
     q = torch.tensor([[0.5, 0.5, 0.0]])
     for u_next, token in ((0.249, 0), (0.251, 1), (0.499, 1), (0.501, 2)):
         u_next = torch.tensor([0.9, u_next], dtype=torch.float64)
-        verdict = rejection_sample(p, q, torch.tensor([0]), torch.zeros(1).double(), u_next)
+        verdict = METHODS[method](p, q, torch.tensor([0]), torch.zeros(1).double(), u_next)
         assert (verdict.accepted.item(), verdict.next_token.item()) == (1, token)

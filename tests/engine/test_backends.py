@@ -6,10 +6,11 @@ import threading
 from dataclasses import replace
 
 import pytest
-import torch
 
 from lab import ConfigError, EngineConfig, Run, SamplingParams, load_engine
+from lab.backends.cpu.arithmetic import CpuArithmetic
 from lab.backends.cpu.native_model import NativeModel, native_step
+from lab.backends.torch.arithmetic import TorchArithmetic
 from lab.engine import processor as intake
 from lab.measure.difference import first_differences, read_again
 from lab.models.language_model import LanguageModel
@@ -48,18 +49,21 @@ def test_a_request_may_ask_for_torch_and_its_run_records_it(engine, tmp_path):
 @pytest.mark.parametrize("kernels", ["auto", "reference"])
 def test_a_run_is_measured_against_the_products_that_compute_it(engine, monkeypatch, kernels):
     asked, config = [], EngineConfig(kernels=kernels)
-    monkeypatch.setattr(intake, "device_limits", lambda device, dtype: asked.append(dtype))
+    monkeypatch.setattr(intake, "device_limits", asked.append)
     begin = engine.prepare(PROMPT, config, SAMPLING)
     assert asked  # before the run's clock starts, since measuring takes a while
     assert begin()[0].result().reason == "length"
-    assert set(asked) == {engine._backends.product_dtype(config)}
+    kind = CpuArithmetic if kernels == "auto" else TorchArithmetic
+    assert len(set(asked)) == 1
+    assert isinstance(asked[0], kind)
+    assert 0 < asked[0].weight_bytes <= engine.target.weight_bytes
 
 
 @pytest.mark.parametrize("cached", [True, False], ids=["a cache", "no cache"])
 def test_a_step_whose_attention_is_torchs_reads_the_weights_that_torch_does(engine, monkeypatch, cached):
     """All of them in float32. Without a cache every step is such a one; with one, those that read a prompt."""
     asked, config = [], EngineConfig(kv_cache=cached)
-    monkeypatch.setattr(intake, "device_limits", lambda device, dtype: asked.append(dtype))
+    monkeypatch.setattr(intake, "device_limits", asked.append)
     c, torchs, math = (
         engine.generate(PROMPT, some, replace(SAMPLING, max_tokens=4))
         for some in (config, replace(config, kernels="reference"), replace(config, prefill_attention="math"))
@@ -70,7 +74,7 @@ def test_a_step_whose_attention_is_torchs_reads_the_weights_that_torch_does(engi
     assert all(fewer < more for fewer, more in zip(in_c, by_torch, strict=True))
     assert read == ([by_torch[0], *in_c[1:]] if cached else by_torch)
     assert math.started.dtype == (c if cached else torchs).started.dtype
-    assert asked[-1] == (engine.product_dtype if cached else torch.float32)
+    assert isinstance(asked[-1], CpuArithmetic if cached else TorchArithmetic)
 
 
 @pytest.mark.parametrize(("cached", "in_c"), [(True, [1, 1, 1]), (False, [])], ids=["a cache", "no cache"])

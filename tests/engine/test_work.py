@@ -11,17 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoModelForCausalLM, DynamicCache, MixtralConfig
+from transformers import DynamicCache
 
 from lab import EngineConfig, SamplingParams
 from lab.backends.torch.torch_backend import TorchBackend
+from lab.engine.engine import Engine
 from lab.engine.pass_cost import PassCostModel, Span
 from lab.kv_cache.formats import KVStorage, bytes_per_token
 from lab.load import new_engine
+from lab.models.experts import expert_modules
 from lab.models.language_model import LanguageModel
 from lab.trace.events import StepTimed
 from lab.trace.roofline import PassCost, limits_of
 from tests import tiny_models
+from tests.models.test_numerical_check import random_model
 
 # tiny_models' Llama with 3 layers: 48 numbers, 4 query heads and 2 KV heads of 12, FFN 96, a tied table of 257 tokens.
 LAYER = 48 * 48 + 2 * 48 * 24 + 48 * 48 + 3 * 48 * 96
@@ -152,25 +155,48 @@ CONFIGS = {
 }
 
 
+def mixtures() -> Engine:
+    """Each token goes to two of four experts in each layer."""
+    target, draft = (LanguageModel(random_model("qwen3_moe"), name) for name in ("target", "draft"))
+    lab = new_engine(target, tiny_models.tokenizer(), draft, max_num_batched_tokens=33)
+    numbers = 3 * 64 * 32
+    assert target.experts == (3 * 4 * 4 * numbers, 4 * numbers, 3 * 2 * numbers)
+    target.expert_counter.begin()
+    target.expert_counter._count += 5  # a pass that is no step's
+    return lab
+
+
 @pytest.mark.parametrize("together", [1, 3])
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_the_events_of_a_run_add_up_to_the_work_of_its_passes(monkeypatch, config, together):
-    """Every forward pass is watched: which positions it computed, with which model, and how many logits."""
-    lab = tiny_models.engine("llama", "good", seed=3, max_num_batched_tokens=33)  # the longest prompt in two parts
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [("llama", name) for name in CONFIGS] + [("mixture", name) for name in CONFIGS if "int" not in name],
+)
+def test_the_events_of_a_run_add_up_to_the_work_of_its_passes(monkeypatch, kind, config, together):
+    """Every forward pass is watched: which positions it computed, with which model, how many logits, and which
+    experts its tokens went to."""
+    # The longest prompt comes in two parts.
+    lab = mixtures() if kind == "mixture" else tiny_models.engine("llama", "good", seed=3, max_num_batched_tokens=33)
     watched: dict[LanguageModel, PassCost] = {}
-    forward = LanguageModel.forward
+    forward, config, experts = LanguageModel.forward, CONFIGS[config], []
+    for module in (it for model in (lab.target, lab.draft) for it in expert_modules(model.model)):
+        module.register_forward_pre_hook(lambda module, given: experts.extend(set(given[1].flatten().tolist())))
 
     def watching(model, token_ids, positions, plan, keep):
         key = lab.target if model is lab.target else "drafting"
+        experts.clear()
+        logits = forward(model, token_ids, positions, plan, keep)
         watched[key] = watched.get(key, PassCost()) + seen(model, positions.tolist(), len(keep))
-        return forward(model, token_ids, positions, plan, keep)
+        return logits
 
     def seen(model: LanguageModel, positions: list[int], keep: int) -> PassCost:
         ends = [p for p, after in zip(positions, [*positions[1:], -1], strict=True) if after != p + 1]
         flops = 2 * len(positions) * model.layer_weights + 2 * keep * model.head_weights
-        flops += sum(4 * model.layers * 48 * (position + 1) for position in positions)
+        width = model.kv_heads * model.query_groups * model.head_dim
+        flops += sum(4 * model.layers * width * (position + 1) for position in positions)
         slot = bytes_per_token(config.kv_dtype, **shape(model)) if config.kv_cache else 0
         weights = model.weight_bytes - (0 if keep else model.head_bytes)
+        if kind == "mixture":
+            weights += len(experts) * model.experts.bytes_each - model.experts.bytes
         return PassCost(weights + slot * sum(end + 1 for end in ends), flops)
 
     monkeypatch.setattr(LanguageModel, "forward", watching)
@@ -188,14 +214,12 @@ def test_the_events_of_a_run_add_up_to_the_work_of_its_passes(monkeypatch, confi
     assert any(event.batch_sequences > 1 for event in told) == (together > 1)
 
 
-def mixture() -> LanguageModel:
-    tiny = {"vocab_size": 257, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
-    config = MixtralConfig(**tiny, num_attention_heads=2, num_key_value_heads=1, sliding_window=None)
-    return LanguageModel(AutoModelForCausalLM.from_config(config), "experts")
-
-
-def test_work_of_a_mixture_of_experts_is_not_counted():
-    run = new_engine(mixture(), tiny_models.tokenizer()).generate("A fox", sampling=SamplingParams(max_tokens=3))
-    assert run.reason != "error"
-    assert limits_of(run.started) is None
-    assert run.metrics.limit_share is None
+def test_a_mixture_that_cannot_be_counted_has_no_limits():
+    assert LanguageModel(random_model("jetmoe"), "m").uncounted
+    for counted in (True, False):
+        lab = new_engine(LanguageModel(random_model("qwen3_moe"), "experts"), tiny_models.tokenizer())
+        assert not lab.target.uncounted
+        lab.target.expert_counter = lab.target.expert_counter if counted else None
+        run = lab.generate("A fox", sampling=SamplingParams(max_tokens=3))
+        assert run.reason != "error"
+        assert (limits_of(run.started) is not None) == (run.metrics.roofline_fraction is not None) == counted

@@ -106,8 +106,8 @@ MISTAKES = [
     ("tolerance: 25%", "tolerance: true", "tolerance", "a tolerance is a share of the answer, as 25%"),
     ("ratio(runs.plain", "ratio(runs.plan", "predict:", "there is no 'plan' in runs; there are cached, plain"),
     ("answer: ratio(", "answer: eval(", "answer", "there is no function eval"),
-    ("run: cached", "run: cash", "observe", "there is no setting 'cash' to play; there are cached, plain"),
-    ("view: player", "view: pie", "view: player", "'player', 'race'"),
+    ("run: cached", "run: cash", "observe", "there is no setting 'cash' to show; there are cached, plain"),
+    ("view: player", "view: pie", "view: player", "'player', 'speed', 'race'"),
     ("view: player\n    run: cached", "view: growth", "observe", "growth shows growth, and the preset has none"),
     (
         "{max_tokens: 8}\n  shows",

@@ -69,7 +69,7 @@ x is 3 | 3 in growth.ms | None | 1j | b'1' | ... | x; x | await x
 
 
 def test_anything_outside_the_language_is_refused_before_evaluation() -> None:
-    for text in (*REFUSED.replace("\n", " | ").split(" | "), "(" * 300, "x" * 500, "x\0"):
+    for text in (*REFUSED.replace("\n", " | ").split(" | "), "(" * 300, "x" * 1500, "x\0"):
         with pytest.raises(ExpressionError):
             Expression(text)
 

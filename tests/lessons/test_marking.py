@@ -69,6 +69,19 @@ def test_the_option_that_holds_is_the_right_one() -> None:
         mark(neither, 0, FIGURES)
 
 
+def test_every_kind_of_wrong_answer_may_have_its_own_reply() -> None:
+    replies = [{"when": "given > 2 * right", "say": "Too much."}, {"when": "given > right", "say": "More."}]
+    answered = {answer: mark(slider(replies=replies), answer, FIGURES).feedback for answer in (5, 20, 8, 2)}
+    assert answered == {5: "Good.", 20: "Too much.", 8: "More.", 2: "Far."}
+    level = [{"when": "last < 1.5 * first and right_last > 2 * right_first", "say": "Level."}]
+    rising = curve("runs.a.ms * x", 1, 2, 3, replies=level)
+    assert mark(rising, [9, 9, 9], FIGURES).feedback == "Level."
+    assert mark(rising, [1, 20, 60], FIGURES).feedback == "Far."
+    options = [{"text": "A.", "say": "Why not {{ runs.b.ms | ms }}?"}, {"text": "B."}, {"text": "C.", "when": "1 > 0"}]
+    choice = question(kind="choice", options=options)
+    assert [mark(choice, i, FIGURES).feedback for i in range(3)] == ["Why not 1.00 ms?", "Far.", "Good."]
+
+
 def test_an_answer_that_a_repeat_confirms_is_not_called_wrong() -> None:
     found = mark(slider(), 9.5, NOISY)
     assert (found.near, found.noisy) == (False, True)

@@ -11,8 +11,8 @@ from transformers import (
     AutoModelForCausalLM,
     BartConfig,
     BertConfig,
-    BloomConfig,
     DeepseekV3Config,
+    FalconConfig,
     Gemma2Config,
     GptOssConfig,
     Llama4TextConfig,
@@ -30,9 +30,10 @@ from lab.backends.torch.torch_backend import TorchBackend
 from lab.kv_cache.attention_metadata import Group, StepPlan
 from lab.load import new_engine
 from lab.models.language_model import LanguageModel
-from lab.models.loader import load_model, refuse_mismatch
+from lab.models.loader import load_model
 from lab.models.quantization import stored_tensors
 from lab.models.support import refuse_unsupported
+from lab.models.tokenizer import refuse_mismatch
 from lab.trace.events import FellBack, Proposed
 from tests import tiny_models
 
@@ -64,8 +65,8 @@ def test_models_are_refused_by_their_configuration(config, reason):
 def test_models_are_refused_by_their_modules():
     sizes = TINY | {"num_key_value_heads": 1, "head_dim": 8, "num_local_experts": 2}
     sinks = GptOssConfig(**sizes, layer_types=["full_attention"] * 2)
-    bloom = BloomConfig(vocab_size=50, hidden_size=16, n_layer=1, n_head=2)
-    for config, word in ((bloom, "cannot be replaced"), (sinks, "sinks")):
+    falcon = FalconConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    for config, word in ((falcon, "cannot be replaced"), (sinks, "sinks")):
         with pytest.raises(UnsupportedModelError, match=word):
             LanguageModel(AutoModelForCausalLM.from_config(config), "a/model")
 

@@ -8,14 +8,13 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
-from lab import EngineConfig, LabError, ModelLoadError, SamplingParams, load_engine
+from lab import EngineConfig, LabError, SamplingParams, load_engine
 from lab.memory.model_memory import find_model
 from lab.models import loader, meta_model
 from lab.models.checkpoint_files import explain_load_error
@@ -158,26 +157,6 @@ def test_code_that_comes_with_a_model_never_runs(folder) -> None:
     config.write_text(config.read_text().replace('"llama"', '"own"'))
     assert "code of its own" in refusal(where)
     assert not (where / "ran").exists()
-
-
-@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
-def test_a_folder_without_a_tokenizer_is_refused(folder, architecture: str) -> None:
-    """For some architectures transformers makes up a tokenizer with a single token."""
-    where = folder(architecture)
-    (where / "tokenizer.json").unlink()
-    with pytest.raises(ModelLoadError, match=r"neither tokenizer\.json"):
-        loader.load_tokenizer(where, name="m")
-
-
-def test_a_tokenizer_that_cannot_stream_is_refused_and_an_interrupt_is_no_damage(folder, monkeypatch) -> None:
-    where = folder()
-    monkeypatch.setattr(loader.AutoTokenizer, "from_pretrained", Mock(return_value=Mock(is_fast=False)))
-    with pytest.raises(ModelLoadError, match="no fast tokenizer"):
-        loader.load_tokenizer(where, name="m")
-    for end in (KeyboardInterrupt, SystemExit):
-        monkeypatch.setattr(loader.AutoTokenizer, "from_pretrained", Mock(side_effect=end))
-        with pytest.raises(end):
-            loader.load_tokenizer(where, name="m")
 
 
 QUANTISED = LlamaConfig(**GPTQ)

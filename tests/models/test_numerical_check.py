@@ -24,7 +24,7 @@ REFUSED = {
     "diffllama": "% off",  # two attentions per layer on the same keys
     "hrm_text": "do not say",  # runs its layers more than once
     "jetmoe": "cannot be computed",  # repeats keys and values before its attention
-    "nemotron": "cannot be computed",  # does not pass the plan on to it
+    "nemotron": "does not hand on",
 }
 SIZES = {
     "vocab_size": tiny_models.VOCABULARY,

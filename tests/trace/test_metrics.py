@@ -76,6 +76,16 @@ def test_a_run_that_has_just_begun_has_no_rates():
         assert metrics.acceptance_by_position == ()
 
 
+def test_total_variation_is_the_mean_over_verified_positions():
+    events = [
+        replace(event, threshold=0.09, total_variation=0.1 * (1 + i)) if isinstance(event, Judged) else event
+        for i, event in enumerate(EVENTS)
+    ]
+    moved = [event.total_variation for event in events if isinstance(event, Judged)]
+    assert measure(events).mean_total_variation == pytest.approx(sum(moved) / 3)
+    assert measure(EVENTS).mean_total_variation is None
+
+
 def test_the_most_bytes_of_any_step_count():
     metrics = measure([timed(10, 5, "prefill", 200, 90), timed(20, 1, "decode", 100, 50)])
     assert (metrics.kv_reserved_bytes, metrics.kv_used_bytes, metrics.peak_memory_bytes) == (200, 90, 1005)
@@ -85,8 +95,8 @@ def test_the_share_of_the_limit_is_the_median_after_the_prefill():
     """1 GB/s and 10 GFLOP/s: a megabyte takes a millisecond at best, and so do ten million FLOPs."""
     started = RunStarted(
         t_ms=0, prompt="a", prompt_token_ids=(1,), prompt_pieces=("a",), config={}, sampling={}, target="t", draft=None,
-        device="cpu", dtype="float32", num_blocks=0, block_bytes=0, copy_bytes_per_second=1e9,
-        matmul_flops_per_second=1e10, cuda_graphs=False, compiled=False,
+        device="cpu", dtype="float32", num_blocks=0, block_bytes=0, read_bytes_per_second=1e9,
+        flops_per_second=1e10, cuda_graphs=False, compiled=False,
     )  # fmt: skip
     events = [
         started,
@@ -95,12 +105,14 @@ def test_the_share_of_the_limit_is_the_median_after_the_prefill():
         timed(3, 2, "decode", 0, 0, verify_bytes=300_000, verify_flops=1),
         timed(4, 3, "decode", 0, 0, verify_bytes=400_000, verify_flops=1),
     ]
-    assert measure(events).limit_share == pytest.approx(0.3)
-    assert measure(events).limit_bound == "memory"
-    assert measure(events[:3]).limit_bound == "compute"
-    for unknown in (events[:2], events[1:], [replace(started, copy_bytes_per_second=None), *events[1:]]):
-        assert measure(unknown).limit_share is None
-        assert measure(unknown).limit_bound is None
+    assert measure(events).roofline_fraction == pytest.approx(0.3)
+    assert measure(events).roofline_nearer == "memory"
+    assert measure(events).roofline_bound is None  # too far from it to say
+    assert measure([*events[:2], events[-1]]).roofline_bound == "memory"
+    assert measure(events[:3]).roofline_nearer == "compute"
+    for unknown in (events[:2], events[1:], [replace(started, read_bytes_per_second=None), *events[1:]]):
+        assert measure(unknown).roofline_fraction is None
+        assert measure(unknown).roofline_bound is None
 
 
 def test_percentiles_equal_those_of_numpy():

@@ -36,6 +36,12 @@ def test_a_saved_run_loads_as_it_was(run, tmp_path):
     assert Run.load(tmp_path / "run.json").prompt == "\ud800 <b>"  # half a character
 
 
+def test_a_file_with_a_fields_former_name_is_read(run):
+    record = to_dict(run.started)
+    record["copy_bytes_per_second"] = record.pop("read_bytes_per_second")
+    assert from_dict(record) == run.started
+
+
 def test_an_event_from_before_a_field_existed_is_read():
     around = Distributions(t_ms=0, step=1, position=0, token_ids=(1,), texts=("a",), p=(0.5,), q=(0.5,), residual=None)
     record = to_dict(around)
@@ -87,8 +93,8 @@ def changed(field: str, value: object, kind: str = "finished") -> Callable[[dict
         (lambda d: d["events"][0]["config"].update(block_size=-3), "block_size"),
         (lambda d: d["events"][0]["config"].update(surprise=1), "surprise"),
         (lambda d: d["events"][0]["sampling"].update(temperature=-1), "temperature"),
-        (changed("copy_bytes_per_second", 0.0, "run_started"), "no run has such numbers"),
-        (changed("matmul_flops_per_second", -1.0, "run_started"), "no run has such numbers"),
+        (changed("read_bytes_per_second", 0.0, "run_started"), "no run has such numbers"),
+        (changed("flops_per_second", -1.0, "run_started"), "no run has such numbers"),
         (changed("verify_bytes", 10**400, "step_timed"), "no run has such numbers"),
         (lambda d: d.update(events=[e for e in d["events"] if e["kind"] != "proposed"]), "do not go together"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import math
 import shutil
@@ -17,6 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from lab.models.eagle3_files import load_head
+from lab.models.language_model import LanguageModel
 from lab.training import __main__ as stages
 from lab.training import distillation
 from lab.training import model_card as report
@@ -30,6 +34,7 @@ from lab.training.corpus import (
     unseen_book,
 )
 from lab.training.distillation import TEMPERATURE, continuations, distillation_loss, sample_target
+from lab.training.eagle3 import new_head
 from lab.training.model_card import cross_entropy
 from lab.training.training import (
     TOKENS_A_STEP,
@@ -69,6 +74,10 @@ def tiny(vocabulary: int = 300, **changes: int) -> LlamaConfig:
 def random_model(seed: int, vocabulary: int = 300, **changes: int) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     return LlamaForCausalLM(tiny(vocabulary, **changes)).eval()
+
+
+def new_model() -> LlamaForCausalLM:
+    return LlamaForCausalLM(tiny())
 
 
 # Text
@@ -141,18 +150,18 @@ def test_the_standard_library_is_read_without_its_tests(tmp_path, monkeypatch):
 RECORD = TrainingRecord(3, 30, 2.0, 1.5, "one machine")
 
 
-def save_checkpoint(file: Path) -> None:
-    torch.save({"model": random_model(0).state_dict(), "optimizers": [], "record": asdict(RECORD)}, file)
+def save_checkpoint(file: Path, **changes: int) -> None:
+    torch.save({"model": random_model(0, **changes).state_dict(), "optimizers": [], "record": asdict(RECORD)}, file)
 
 
 def test_records_add_up_and_a_missing_checkpoint_is_named_with_its_stage(tmp_path):
     both = RECORD.then(TrainingRecord(4, 50, 1.0, 0.5, "another"))
     assert both == TrainingRecord(7, 80, 3.0, 0.5, "one machine, then another")
     save_checkpoint(tmp_path / "draft.pt")
-    assert restore(tiny(), tmp_path / "draft.pt")[1] == RECORD
+    assert restore(random_model(0), tmp_path / "draft.pt")[1] == RECORD
     for stage in ("target", "sharpened"):
         with pytest.raises(FileNotFoundError, match=f"run --stage {stage} first"):
-            restore(draft_shape(), tmp_path / f"{stage}.pt")
+            restore(random_model(0), tmp_path / f"{stage}.pt")
         assert stage in stages.Recipe.stages
 
 
@@ -171,17 +180,17 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path):
         return loss
 
     start, still = random_model(6), options | {"tokens": TOKENS_A_STEP, "peak_lr": 0.0}
-    same = train(tiny(), data, next_token_loss, initial=start, checkpoint=tmp_path / "still.pt", **still)
+    same = train(lambda: copy.deepcopy(start), data, next_token_loss, checkpoint=tmp_path / "still.pt", **still)
     assert all(torch.equal(a, b) for a, b in zip(start.parameters(), same.parameters(), strict=True))
-    whole = train(tiny(), data, next_token_loss, checkpoint=tmp_path / "whole.pt", **options)
+    whole = train(new_model, data, next_token_loss, checkpoint=tmp_path / "whole.pt", **options)
     with pytest.raises(KeyboardInterrupt):
-        train(tiny(), data, stop_after(1), checkpoint=tmp_path / "halves.pt", save_every_s=0, **options)
-    assert restore(tiny(), tmp_path / "halves.pt")[1].steps == 1
-    halves = train(tiny(), data, next_token_loss, checkpoint=tmp_path / "halves.pt", **options)
+        train(new_model, data, stop_after(1), checkpoint=tmp_path / "halves.pt", save_every_s=0, **options)
+    assert restore(random_model(0), tmp_path / "halves.pt")[1].steps == 1
+    halves = train(new_model, data, next_token_loss, checkpoint=tmp_path / "halves.pt", **options)
     for (name, a), b in zip(whole.state_dict().items(), halves.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
 
-    _, record = restore(tiny(), tmp_path / "halves.pt")
+    _, record = restore(random_model(0), tmp_path / "halves.pt")
     assert (record.steps, record.tokens) == (3, 3 * TOKENS_A_STEP)
     assert record.seconds > 0
     assert record.loss == pytest.approx(math.log(300), rel=0.1)
@@ -189,7 +198,7 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path):
     def refuse(model, tokens):
         raise AssertionError("a complete checkpoint is trained no further")
 
-    train(tiny(), data, refuse, checkpoint=tmp_path / "halves.pt", **options)
+    train(new_model, data, refuse, checkpoint=tmp_path / "halves.pt", **options)
 
 
 # Distillation
@@ -234,7 +243,7 @@ def test_distillation_raises_the_shared_mass(tmp_path):
     before = shared_mass(target, random_model(4))
     options = {"tokens": 40 * 1024, "tokens_a_step": 1024, "peak_lr": 3e-2, "device": "cpu", "compiled": False}
     loss = distillation_loss(target)
-    draft = train(tiny(), data, loss, checkpoint=tmp_path / "draft.pt", **options)
+    draft = train(new_model, data, loss, checkpoint=tmp_path / "draft.pt", **options)
     assert shared_mass(target, draft) > before + 0.1
     assert shared_mass(target, target) == pytest.approx(1, abs=1e-5)
 
@@ -283,18 +292,24 @@ def test_an_exported_model_loads_and_is_the_same(tokenizer, tmp_path):
 
 
 def test_nothing_is_exported_before_all_models_are_there(tokenizer, corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(stages, "SHAPES", dict.fromkeys(stages.SHAPES, tiny))
-    save_checkpoint(tmp_path / "target.pt")
+    deep = functools.partial(tiny, num_hidden_layers=6)
+    monkeypatch.setattr(stages, "SHAPES", dict.fromkeys(stages.SHAPES, tiny) | {"target": deep})
+    monkeypatch.setattr(stages, "DRAFT_VOCABULARY", 100)
+    save_checkpoint(tmp_path / "target.pt", num_hidden_layers=6)
+    save_checkpoint(tmp_path / "mismatched.pt")
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     command = ["recipe", "--stage", "export", "--corpus", corpus, "--work", tmp_path, "--out", tmp_path / "weights"]
     monkeypatch.setattr(sys, "argv", list(map(str, command)))
     with pytest.raises(SystemExit, match=r"sharpened\.pt is missing"):
         stages.main()
     assert not (tmp_path / "weights").exists()
-    for name in ("sharpened", "mismatched"):
-        shutil.copy(tmp_path / "target.pt", tmp_path / f"{name}.pt")
+    shutil.copy(tmp_path / "mismatched.pt", tmp_path / "sharpened.pt")
+    head = new_head(random_model(0, num_hidden_layers=6), torch.arange(100))
+    torch.save({"model": head.state_dict(), "optimizers": [], "record": asdict(RECORD)}, tmp_path / "eagle3.pt")
     stages.main()
-    assert {folder.name for folder in (tmp_path / "weights").iterdir()} == set(stages.SHAPES)
+    assert {folder.name for folder in (tmp_path / "weights").iterdir()} == {*stages.SHAPES, "eagle3"}
+    target = LanguageModel(LlamaForCausalLM.from_pretrained(tmp_path / "weights" / "target"), "target")
+    assert torch.equal(load_head(tmp_path / "weights" / "eagle3", target, name="head").target_ids, torch.arange(100))
 
 
 def test_what_ends_the_recipe_is_said_in_one_line(corpus, tmp_path, monkeypatch, capsys):

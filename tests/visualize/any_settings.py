@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from lab.settings import Setting
-from visualize.run_settings import FORM
+from visualize.reduce.settings_text import listed_ids
+from visualize.run_settings import FORM, stops_as_text
 
 
 def _rounded(value: float) -> float:
@@ -30,5 +31,9 @@ def values(setting: Setting) -> st.SearchStrategy[Any]:
     return st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
-LAB = {name: values(one) for name, one in FORM.settings.items()}
+LAB = {name: values(one) for name, one in FORM.settings.items()} | {
+    "stop": st.lists(values(FORM["stop"]).filter(bool), max_size=3).map(stops_as_text),
+    "stop_token_ids": st.lists(st.integers(0, 10**6), max_size=3).map(listed_ids),
+    "token_ids": st.just(False),
+}
 """Values of the Lab's settings by name."""

@@ -98,8 +98,8 @@ class ScriptedEngine:
             dtype=self.dtype,
             num_blocks=num_blocks,
             block_bytes=BYTES_PER_TOKEN * config.block_size if config.kv_cache else 0,
-            copy_bytes_per_second=LIMITS.bytes_per_second,
-            matmul_flops_per_second=LIMITS.flops_per_second,
+            read_bytes_per_second=LIMITS.bytes_per_second,
+            flops_per_second=LIMITS.flops_per_second,
             cuda_graphs=False,
             compiled=False,
         )

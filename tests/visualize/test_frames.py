@@ -218,6 +218,15 @@ def test_a_run_from_a_file_says_where_it_was_made_and_what_was_set() -> None:
         assert frame["head"]["sentences"] == sentences("draft", greedy=True)
 
 
+def test_special_tokens_of_a_prompt_are_marked_and_notes_stay_beside_the_numbers() -> None:
+    started, *_ = script(CONFIGS["plain"])
+    started = replace(started, prompt_pieces=("a", "<s>"), special_positions=(1, 7, -1), notes=("Read\u202e so.",))
+    (frame,) = Reducer().feed([started])
+    plain, special = frame["head"]["prompt"]
+    assert (plain, special["text"], special["special"], special["origin"]) == ("a", "<s>", True, "prompt")
+    assert frame["notice"] == "Read⟨RLO⟩ so."
+
+
 @pytest.mark.parametrize("drafter", ["off", "draft", "ngram", "early_exit", "synthetic"])
 def test_there_is_a_row_for_every_guess(drafter: str) -> None:
     shown = picture(Reducer().feed(script(EngineConfig(speculative=drafter, num_speculative_tokens=6), max_tokens=1)))

@@ -33,6 +33,7 @@ from tests.visualize.picture import draw
 from tests.visualize.test_unmeasured import FREE, VISITOR, handlers
 from visualize import pool_inputs as batch_inputs
 from visualize.charts import compare_charts as compared
+from visualize.charts import lesson_charts
 from visualize.charts import overlap_chart as overlap
 from visualize.charts.compare_charts import MARKS
 from visualize.jobs.job_queue import JobQueue
@@ -149,8 +150,11 @@ def test_a_lessons_run_gives_figures_charts_and_a_run_to_play(lesson: Lesson, ta
     (player, *_), _ = observation.seen(lesson, task.measured | {"runs": thrice})
     assert "the one of median speed among 3 runs" in player["say"]
     assert [lane["name"] for lane in race["race"]["lanes"]] == ["cached", "plain"]
-    assert len(speed["chart"]["columns"][0]["x"]) == 2
-    assert "dividing two bars may give something else" in speed["say"]
+    one, other = (found["tokens_per_second"][0] for found in runs.figures.values())
+    assert speed["title"] == "Speed / speed of cached"
+    bars_of, _, circles, said = speed["chart"]["columns"]
+    assert bars_of["x"] == circles["x"] == pytest.approx([1, other / one])
+    assert said["text"] == ["1.00×<br>(one run)", f"{lesson_charts.times(other / one)}<br>(one run)"]
     assert bars["chart"]["columns"][1]["text"] == ["first", "&lt;img src=x onerror=window.pwned=1&gt;"]
     assert bars["chart"]["columns"][0]["x"] == [found["ttft_ms"][0] for found in task.measured["runs"].figures.values()]
     assert len(run.token_ids) == 4

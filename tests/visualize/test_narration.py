@@ -244,6 +244,10 @@ def hovers() -> list[str]:
         for name in ("draft", "ngram", "synthetic")
         for greedy in (True, False)
         for state, said in sentences(name, greedy).items()
+    ] + [
+        f"draft, {rule}, {state}: {sentences('draft', False, rule)[state]}"
+        for rule in ("block", "typical")
+        for state in ("accepted", "rejected", "recovered")
     ]
 
 

@@ -29,6 +29,8 @@ NEEDED = {
     "cache_priority": {"paged": True, "enable_prefix_caching": True, "eviction": "priority"},
     "top_k": {"temperature": 0.8},
     "top_p": {"temperature": 0.8},
+    "rejection_sample_method": {"temperature": 0.8, "speculative": "draft"},
+    "draft_sample_method": {"temperature": 0.8, "speculative": "draft"},
 }
 """For settings that have an effect only with others, these."""
 
@@ -42,8 +44,8 @@ def started(**changes: Any) -> RunStarted:
 
 def other(name: str) -> Any:
     usual = ENGINE_DEFAULTS[name]
-    if name == "stop":
-        return ["END"]
+    if name in ("stop", "stop_token_ids"):
+        return ["END"] if name == "stop" else [3]
     options = [value for value in SETTINGS[name].options if value not in (usual, None)]
     return options[0] if options else not usual if isinstance(usual, bool) else 77
 
@@ -102,6 +104,8 @@ def test_stop_strings_are_spelled_out_and_cut_short() -> None:
     assert told("one\n") == told(["one\n"]) == ", stop strings “one↵”"
     assert told(["\u202eevil", "x" * 200]) == f", stop strings “⟨RLO⟩evil” or “{'x' * 15}…”"
     assert told(list("abcde")) == ", stop strings “a” or “b” or 3 more"
+    ids = described(CONFIG, {"temperature": 0.8, "seed": 1, "stop_token_ids": list(range(10))})
+    assert ids.endswith("seed 1, stop tokens 0, 1, 2, 3, 4, 5, 6, 7 and 2 more")
 
 
 def test_settings_in_short_are_those_that_are_not_the_default() -> None:

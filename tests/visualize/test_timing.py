@@ -75,7 +75,7 @@ def test_every_pass_says_how_close_to_the_limit_it_came(events: list[Event]) -> 
 
 def test_unknown_limits_are_not_mentioned() -> None:
     events = script(CONFIGS["plain"], max_tokens=5)
-    started = replace(events[0], copy_bytes_per_second=None, matmul_flops_per_second=None)
+    started = replace(events[0], read_bytes_per_second=None, flops_per_second=None)
     assert isinstance(started, RunStarted)
     shown = picture(Reducer().feed([started, *events[1:]]))
     assert shown.captions["timing"] == ""

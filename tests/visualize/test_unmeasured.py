@@ -20,7 +20,7 @@ from visualize.pages.lessons.learner import Learner
 
 LIMITED, FREE = 12, 11
 """Lessons that say how close a pass comes to this machine's limits, and that do not."""
-MISSING = "limit_share was not measured."
+MISSING = "roofline_fraction was not measured."
 VISITOR = SimpleNamespace(session_hash="me")
 
 

@@ -8,8 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from lab.config import EngineConfig
+from lab.config import EngineConfig, SamplingParams
+from lab.load import new_engine
 from lab.trace.events import Distributions, Event, Judged, Proposed, Recovered
+from tests.engine.test_distribution import chain
+from tests.scripted_model import ScriptedModel
+from tests.tiny_models import tokenizer
 from tests.visualize.conftest import script
 from tests.visualize.picture import draw
 from visualize.charts import verdict_chart as verdict
@@ -45,7 +49,7 @@ def test_recorded_verdicts_are_in_their_frames(speculative: str, temperature: fl
     assert list(told) == [(event.step, event.position) for event in judged]
     around = [event for event in events if isinstance(event, Distributions)]
     for event, each, found in zip(judged, told.values(), around, strict=True):
-        p, q, residual, bar = (trace["y"] for trace in each["columns"])
+        p, q, residual, bar, _ = (trace["y"] for trace in each["columns"])
         assert sorted(p) == pytest.approx(sorted(found.p))
         assert p[0] == event.p
         assert q == ([] if speculative == "synthetic" else [event.q, *[0.01] * (len(p) - 1)])
@@ -63,11 +67,11 @@ def test_a_rejection_is_explained_with_numbers_and_marked_tokens() -> None:
     assert "“ castle”" in told["say"]
     assert told["layout"]["xaxis.ticktext"] == ["✗ “ forest”", "“ sea”", "↻ “ castle”"]
     figure = draw(verdict.figure(), told["columns"], told["layout"])
-    assert [trace.y for trace in figure.data] == [(0.1, 0.5, 0.4), (0.5, 0.3, 0.2), (0.0, 0.5, 0.5), (0.45, 0.45)]
+    assert [trace.y for trace in figure.data] == [(0.1, 0.5, 0.4), (0.5, 0.3, 0.2), (0.0, 0.5, 0.5), (0.45, 0.45), ()]
     hovered = [trace.hovertemplate.split("%{y:")[1] for trace in figure.data]
-    assert hovered == [".3~g}<extra></extra>"] * 4, "written as in the sentence: 0.5, not 0.500"
+    assert hovered == [".3~g}<extra></extra>"] * 5, "written as in the sentence: 0.5, not 0.500"
     assert figure.layout.yaxis.range == (0, pytest.approx(0.53))
-    assert min(figure.data[-1].x) < 0 < max(figure.data[-1].x)
+    assert min(figure.data[3].x) < 0 < max(figure.data[3].x)
 
 
 def test_an_accepted_guess_has_no_residual_and_no_replacement() -> None:
@@ -100,6 +104,59 @@ def test_without_a_draw_the_rule_that_applies_is_stated() -> None:
     assert told["say"].endswith("on purpose, so it was rejected: p = 0.1. In its place: “ castle”. It has no q.")
     assert told["columns"][1]["y"] == []
     assert "N-gram lookup draws nothing: its q is 1." in opened(GUESS, REJECTED, AROUND, OWN, "ngram")["say"]
+    likeliest = opened(GUESS, REJECTED, AROUND, OWN, "draft", drawn=False)
+    assert likeliest["say"].endswith("The draft model draws nothing: its q is 1.")
+
+
+def test_block_verification_is_explained_by_the_whole_round() -> None:
+    """The second of three draft tokens failed by itself, and is accepted or rejected with the third."""
+    first = replace(KEPT, position=0, p=0.3, q=0.5, u=0.7, threshold=0.5, product=0.6)
+    own = replace(REJECTED, threshold=0.1, product=0.12)
+    third = replace(own, position=2, u=0.05, threshold=0.2, product=0.3)
+    products = "P = min(1, 0.6 × p / q) = min(1, 0.6 × 0.1 / 0.5) = 0.12"
+    kept = [replace(one, accepted=True) for one in (first, own, third)]
+    told = opened(GUESS, kept[1], AROUND, OWN, "draft", kept)["say"]
+    assert products in told
+    assert (
+        "It failed: the random draw u = 0.9 is not below its threshold h = 0.1. The block up to draft token 3" in told
+    )
+    assert told.endswith("passed: the random draw u = 0.05 is below its threshold h = 0.2: accepted with it.")
+    lost = [replace(first, accepted=False), own, replace(third, u=0.8)]
+    told = opened(GUESS, own, AROUND, OWN, "draft", lost)
+    assert "every longer block failed too, so it was rejected. In its place: “ castle”, drawn from" in told["say"]
+    assert "norm(max(0, 0.6 p − q))" in told["say"]
+    assert [bool(trace["y"]) for trace in told["columns"]] == [True, True, True, False, False]
+
+
+def test_typical_acceptance_is_explained_by_its_threshold_and_says_that_it_is_lossy() -> None:
+    lossy = replace(KEPT, u=None, threshold=0.09, total_variation=0.25)
+    told = opened(GUESS, lossy, AROUND, OWN, "draft")
+    assert "p = 0.1 is above min(0.09, 0.3 exp(−H)) = 0.09" in told["say"]
+    assert "Lossy: what comes out here is 25.0% from p" in told["say"]
+    assert [bool(trace["y"]) for trace in told["columns"]] == [True, True, False, False, True]
+
+
+@pytest.mark.parametrize("method", ["block", "typical"])
+def test_frames_tell_a_round_by_the_numbers_of_its_rule(method: str) -> None:
+    engine = new_engine(ScriptedModel(chain(1)), tokenizer(), ScriptedModel(chain(2), "draft"))
+    config = EngineConfig(speculative="draft", rejection_sample_method=method)
+    sampling = SamplingParams(max_tokens=40, temperature=1.0, seed=3, logprobs=4)
+    events = engine.generate(tokenizer().decode([0, 1]), config, sampling).events
+    shown = [frame for frame in Reducer().feed(events) if frame.get("round", {}).get("drafts")]
+    assert any(not all(verdict["accepted"] for verdict in frame["round"]["verdicts"]) for frame in shown)
+    for frame in shown:
+        verdicts = frame["round"]["verdicts"]
+        passed = [i for i, one in enumerate(verdicts, 1) if one["accepted"]]
+        if method == "block":
+            assert len(verdicts) == len(frame["round"]["drafts"])
+            last = max((i for i, one in enumerate(verdicts, 1) if one["u"] < one["threshold"]), default=0)
+            assert passed == [*range(1, last + 1)]
+            assert all(token["block"] == last for token in frame["tokens"] if token["origin"] == "accepted")
+        else:
+            assert all(one["accepted"] == (one["p"] > one["threshold"]) for one in verdicts)
+            assert "u" not in verdicts[0]
+    assert (method == "typical") == ("variation" in shown[0]["readouts"])
+    assert (method == "typical") == any("lossy" in frame.get("notice", "") for frame in Reducer().feed(events))
 
 
 def test_of_many_tokens_the_marked_and_the_likeliest_are_shown() -> None:

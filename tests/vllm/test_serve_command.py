@@ -56,6 +56,9 @@ def test_settings_become_flags() -> None:
         "--enable-prefix-caching": None,
         "--per-request-spec-decode-metrics": "detailed",
     }
+    block = replace(config, rejection_sample_method="block")
+    speculative["rejection_sample_method"] = "block"
+    assert json.loads(flags(serve_command(block, "a/b", "c/d"))["--speculative-config"]) == speculative
     lookup = replace(PAGED, speculative="ngram", prompt_lookup_min=2, prompt_lookup_max=5)
     speculative = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 5}
     assert json.loads(flags(serve_command(lookup, "a/b"))["--speculative-config"]) == speculative
@@ -80,6 +83,12 @@ def test_settings_become_flags() -> None:
         (replace(PAGED, speculative="early_exit"), "does not speculate", None),
         (replace(PAGED, speculative="synthetic"), "does not speculate", None),
         (replace(PAGED, speculative="draft"), "likeliest token", None),
+        (replace(PAGED, speculative="draft", draft_sample_method="greedy"), "", None),
+        (
+            replace(PAGED, speculative="draft", draft_sample_method="greedy", rejection_sample_method="typical"),
+            "lossless",
+            None,
+        ),
         (replace(PAGED, speculative="ngram"), "lookup", None),
         (replace(PAGED, enable_prefix_caching=True), "", None),
     ],

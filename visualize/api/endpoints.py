@@ -31,7 +31,7 @@ from visualize.jobs.job_queue import TICK, JobQueue, Load, QueuedJob
 from visualize.pages.compare.configurations import FORM as COMPARE
 from visualize.pages.compare.configurations import MAX_OWN
 from visualize.pages.memory.hub_models import look_up
-from visualize.run_settings import bounded
+from visualize.run_settings import as_asked, bounded
 
 BOUNDED: dict[str, dict[str, tuple[float, float]]] = {
     "run": {"max_tokens": SETTINGS["max_tokens"].bounds},
@@ -40,7 +40,7 @@ BOUNDED: dict[str, dict[str, tuple[float, float]]] = {
 }
 """What programs may call, and the numbers that are bounded as on the pages."""
 NAMES = tuple(BOUNDED)
-OF_ITS_OWN = {"compare": ("seed", "stop", "ignore_eos", "logprobs")}
+OF_ITS_OWN = {"compare": ("seed", "stop", "stop_token_ids", "ignore_eos", "logprobs")}
 """Settings that are not the caller's: all runs of a comparison have one seed and one length."""
 PAIR = SETTINGS["pair"].default
 MAX_PROMPT = 100_000
@@ -125,6 +125,7 @@ class Programs:
         sampling: SamplingParams,
         pair: str = PAIR,
         events: bool = False,
+        token_ids: bool = False,
     ) -> JsonResult:
         """Decode a prompt with the engine's own loop, and tell what it wrote and what it took.
 
@@ -132,10 +133,13 @@ class Programs:
             prompt: the text to go on from
             pair: target and draft; matched, unless this server was started with other models
             events: add the run's file, every event in it, which the page opens
+            token_ids: the prompt is token ids, such as 1, 262
 
         Returns:
             JSON: text, reason, models, settings with the seed, metrics
         """
+
+        asked = as_asked(bounded(prompt, MAX_PROMPT), token_ids)
 
         def do(job: Job) -> JsonResult:
             with job.turn(alone=False):
@@ -143,7 +147,7 @@ class Programs:
                 engine = job.engine(pair)
                 job.compile(engine, [config])
                 job.go_on()
-                run = Run(engine.stream(bounded(prompt, MAX_PROMPT), config, sampling, cancelled=job.cancelled))
+                run = Run(engine.stream(asked, config, sampling, cancelled=job.cancelled))
             return run_result(run) | ({"run": json.loads(run.to_json())} if events else {})
 
         return await self._answer(request, do)
@@ -157,6 +161,7 @@ class Programs:
         repeats: int = 3,
         seed: int = 0,
         pair: str = PAIR,
+        token_ids: bool = False,
     ) -> JsonResult:
         """Decode a prompt under two to five settings in turn: speed, memory, and whether they write the same. All go on
         past an end of text, so that all are of one length.
@@ -167,6 +172,7 @@ class Programs:
             repeats: runs of each setting, in changing order, after one to warm up
             seed: of the random draws of every run
             pair: target and draft; matched, unless this server was started with other models
+            token_ids: the prompt is token ids, such as 1, 262
 
         Returns:
             JSON: by setting medians with quartiles, speed-up and text; and where texts differ
@@ -177,13 +183,14 @@ class Programs:
             raise ConfigError(f"a setting has at most {MAX_OWN} characters.")
         configs = parse_configs(settings)
         sampling = replace(sampling, seed=seed)
+        asked = as_asked(bounded(prompt, MAX_PROMPT), token_ids)
 
         def do(job: Job) -> JsonResult:
             with job.turn():
                 engine = job.engine(pair)
                 job.compile(engine, configs.values())
             runs: dict[str, list[Run]] = {name: [] for name in configs}
-            steps = compared(engine, bounded(prompt, MAX_PROMPT), configs, sampling, repeats, cancelled=job.cancelled)
+            steps = compared(engine, asked, configs, sampling, repeats, cancelled=job.cancelled)
             for done in itertools.count(1):
                 with job.turn():  # others' runs come in between
                     job.go_on()

@@ -106,7 +106,7 @@ def _usual(name: str, default: Any, bounds: Mapping[str, tuple[float, float]]) -
 
 
 def _as_given(hint: Any) -> Any:
-    """Accept one string where several are taken, as ``SamplingParams`` has it."""
-    if hint == tuple[str, ...]:
-        return Annotated[hint, BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+    """Accept one string or number where several are taken, as ``SamplingParams`` has it."""
+    if hint in (tuple[str, ...], tuple[int, ...]):
+        return Annotated[hint, BeforeValidator(lambda value: (value,) if isinstance(value, str | int) else value)]
     return hint

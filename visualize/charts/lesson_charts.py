@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
 import plotly.graph_objects as go
 
+from lab.measure.comparison import Summary
 from lessons.template import WRITE, Unit
+from visualize.charts import compare_charts
 from visualize.charts.base import Columns, Drawn, axis_title, blank, legend, look, words
 from visualize.states import OWN
 from visualize.text import label
 
+times = WRITE["times"]
 ROOM = 1.28
 """Length of the axis in longest bars: there has to be room for the number beside it."""
 
@@ -56,6 +60,46 @@ def bars_columns(values: Mapping[str, float], unit: Unit) -> Drawn:
     }
     edge = ROOM * max(*lengths, 0) or 1
     return [bar, names], {"xaxis.range": [min(0, *lengths), edge], "yaxis.range": [len(values) - 0.6, -0.7]}
+
+
+def ratios_figure(dark: bool = False) -> go.Figure:
+    """Horizontal bars of ratios, a circle for each repeat, and a line at 1, where nothing is gained."""
+    figure = compare_charts.bars_figure(dark)
+    figure.data[2].hovertemplate = "%{customdata}, one repeat<extra></extra>"
+    line = {"color": look(dark).muted, "width": 1, "dash": "dot"}
+    return figure.add_shape(type="line", x0=1, x1=1, y0=0, y1=1, yref="paper", layer="below", line=line)
+
+
+def ratios_columns(settings: Mapping[str, Summary]) -> Drawn:
+    """Each setting's speed-up, the median of its repeats, and all of them."""
+    bar, repeats, said = ({"x": [], "y": [], key: []} for key in ("customdata", "customdata", "text"))
+    edge = compare_charts.ROOM * max(max(one.factors) for one in settings.values())
+    for place, (name, one) in enumerate(settings.items()):
+        found = speedup_words(one)
+        _add(bar, statistics.median(one.factors), place, f"{label(name)}: {found}")
+        _add(said, edge, place, found.replace(" (", "<br>("))
+        for factor in one.factors:
+            _add(repeats, factor, place, times(factor))
+    return [bar, {"x": [], "y": []}, repeats, said], {
+        "xaxis.range": [0, edge],
+        "yaxis.range": [len(settings) - 0.5, -0.5],
+        "yaxis.tickvals": list(range(len(settings))),
+        "yaxis.ticktext": [f"{label(name, 13)} " for name in settings],
+    }
+
+
+def speedup_words(one: Summary) -> str:
+    """The median ratio, and how certain it is."""
+    factor, low, high = (times(of(one.factors)) for of in (statistics.median, min, max))
+    if len(one.factors) == 1:
+        return f"{factor} (one run)"
+    sure = "" if one.clear or low == high else "unclear: "
+    return factor if low == high else f"{factor} ({sure}{low} to {high})"
+
+
+def _add(columns: dict[str, list[Any]], *row: Any) -> None:
+    for column, value in zip(columns.values(), row, strict=True):
+        column.append(value)
 
 
 LINES = {

@@ -1,6 +1,7 @@
-"""A verdict, opened: the two distributions behind a guess, the residual, and the threshold u q.
+"""A verdict, opened: the two distributions behind a guess, the residual, and what p is compared with.
 
-The guess comes first. It was kept if the target's bar rises above the line u q.
+The guess comes first. It was kept if the target's bar rises above the line: u q, or typical acceptance's threshold.
+Block verification compares no single p: it has no line.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from visualize.charts.base import blank, look
 from visualize.states import DRAFT_TIME, STATES
 
 BARS = ("target p", "draft q", "residual")
-LINE = "u q"
+LINES = ("u q", "threshold")
 MOST = 10
 """Most tokens shown."""
 WIDE = 0.46
@@ -19,7 +20,7 @@ WIDE = 0.46
 
 
 def figure(dark: bool = False) -> go.Figure:
-    """Bars side by side for each token, and the line over the guess."""
+    """Bars side by side for each token, and the lines over the guess, of which one is drawn at most."""
     colours, recovered = look(dark), STATES["recovered"]
     residual = recovered.dark if dark else recovered.light
     hatch = {"shape": "/", "fillmode": "overlay", "fgcolor": colours.paper, "size": 5, "solidity": 0.3}
@@ -32,14 +33,17 @@ def figure(dark: bool = False) -> go.Figure:
         )
         for name, marker in zip(BARS, markers, strict=True)
     ]
-    line = go.Scatter(
-        name=LINE,
-        mode="lines",
-        line={"color": colours.ink, "width": 2.5},
-        hovertemplate=f"{LINE} = %{{y:.3~g}}<extra></extra>",
-    )
+    lines = [
+        go.Scatter(
+            name=name,
+            mode="lines",
+            line={"color": colours.ink, "width": 2.5},
+            hovertemplate=f"{name} = %{{y:.3~g}}<extra></extra>",
+        )
+        for name in LINES
+    ]
     return blank(
-        [*traces, line],
+        [*traces, *lines],
         dark,
         barmode="group",
         bargap=0.22,

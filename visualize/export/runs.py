@@ -116,7 +116,7 @@ def record(
 
 
 def _case(load: Callable[[str], Engine], settings: Settings) -> Case:
-    return Case(load(settings.pair), settings.prompt, settings.engine_config(settings.blocks), settings.sampling())
+    return Case(load(settings.pair), settings.asked(), settings.engine_config(settings.blocks), settings.sampling())
 
 
 def read_files(paths: Sequence[Path], taken: Iterable[str]) -> list[Recording]:

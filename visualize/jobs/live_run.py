@@ -19,7 +19,7 @@ from visualize.jobs.reducer_process import ReducerClient
 from visualize.jobs.sse_channel import Channel
 from visualize.reduce.frames import Fold, Reducer, line
 from visualize.reduce.metric_cards import PreviousRun
-from visualize.run_settings import FORM, Settings, bounded
+from visualize.run_settings import FORM, Settings
 from visualize.text import as_line
 
 log = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ class LiveRun(LiveJob):
         settings = self._settings
         FORM.check(vars(settings))  # what the page accepts, a link to it must be able to say
         settings.engine_config()  # refuses a combination that makes no sense before any model is loaded
-        prompt = bounded(settings.prompt)
+        prompt = settings.asked()
         sampling = settings.sampling()
         engine = self.engine(settings.models())
         blocks = settings.blocks  # few enough for each to be seen, but no more than fit in memory

@@ -147,11 +147,12 @@ def _verdict(names: list[str], places: Mapping[str, int | None], tokens: int, re
 
 def _other_draws(configs: Mapping[str, EngineConfig], places: Mapping[str, int | None]) -> bool:
     """True if the settings whose outputs differ from the first's have the same KV format, but other draws for guesses
-    or none."""
+    or none, and a lossless rule."""
     first, *others = [
         configs[name] for name, place in places.items() if place is not None or name == next(iter(places))
     ]
-    return all(one.kv_dtype == first.kv_dtype and draws(one) != draws(first) for one in others)
+    lossless = all(one.rejection_sample_method != "typical" for one in (first, *others))
+    return lossless and all(one.kv_dtype == first.kv_dtype and draws(one) != draws(first) for one in others)
 
 
 def _output(place: int | None, reference: bool) -> list[str]:
@@ -171,9 +172,8 @@ def _unsteady(runs: Runs) -> list[str]:
 
 def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> list[str]:
     """Notes that readers must know before they trust the numbers."""
-    notes = [
-        f"{name}: {text}" for name, config in configs.items() for text in unused_settings(config, SamplingParams())
-    ]
+    sampled = SamplingParams(temperature=first.sampling.temperature)
+    notes = [f"{name}: {text}" for name, config in configs.items() for text in unused_settings(config, sampled)]
     guessing = any(config.speculative in DRAWING for config in configs.values())
     if not first.sampling.greedy and guessing:
         notes.append(OTHER_DRAWS)

@@ -6,11 +6,13 @@ first on, frames rebuild the whole picture (``static/stage.js``), so that a play
 that opens late can catch up. A frame is a JSON-able dict:
 
     seq, t_ms, step        its place in the run: the latest step (-1: none yet, or the run is over)
-    head                   first frame only: prompt pieces, configuration, models, the sentence for each state,
-                           the settings in words (``described``), and whether the run is ``recorded``: read from a
-                           file, so perhaps another machine's
-    tokens                 [{text, origin, p, q?, u?, rejected?, note?}], to append
-    round                  a step's events: {drafts: [{text, q?}], verdicts: [{accepted, p, q?, u?, chance?}],
+    head                   first frame only: prompt pieces (a special token as an object like ``tokens``, with
+                           ``special``), configuration, models, the sentence for each state, the settings in words
+                           (``described``), and whether the run is ``recorded``: read from a file, so perhaps
+                           another machine's
+    tokens                 [{text, origin, p, q?, u?, threshold?, block?, rejected?, note?}], to append
+    round                  a step's events: {drafts: [{text, q?}],
+                           verdicts: [{accepted, p, q?, u?, chance?, threshold?, product?}],
                            own: {kind, text, p} or null, written: tokens whose slots were written, kept: those left}
     table                  the sequence's cache blocks in order, if they changed
     columns                first frame only: {"pool": the rows of all blocks}, see ``block_map.BlockMap``
@@ -66,7 +68,7 @@ from lab.trace.json_codec import dump_json
 from lab.trace.metrics import Meter
 from lab.trace.roofline import achieved, limits_of
 from lab.trace.run import Run, RunFileError
-from lab.trace.verdict_rounding import round_verdict, significant
+from lab.trace.verdict_rounding import in_order, round_verdict, significant
 from visualize.charts import pool_charts
 from visualize.charts import rounds_chart as rounds
 from visualize.charts import timing_chart as timing
@@ -75,12 +77,15 @@ from visualize.reduce.block_map import BlockMap
 from visualize.reduce.metric_cards import PreviousRun, rows
 from visualize.reduce.narration import Narrator, limit
 from visualize.reduce.pass_times import RecomputedView, TimingView
-from visualize.reduce.settings_text import described, difference
+from visualize.reduce.settings_text import described, difference, rule_of
 from visualize.reduce.verification_view import opened
-from visualize.states import sentences
+from visualize.states import LOSSY, sentences
 from visualize.text import visible
 
 Frame = dict[str, Any]
+
+SPECIAL = {"special": True, "note": "A special token, not text."}
+"""Of a token of the prompt that is no text."""
 
 
 def about(run: RunStarted) -> dict[str, Any]:
@@ -200,8 +205,16 @@ class Reducer(Fold):
         if self._recorded:
             self._narrator.note(f"recorded on {visible(run.hardware or run.device)}")
         guesses = run.config["num_speculative_tokens"] if speculative != "off" else 0
-        prompt = [visible(piece) for piece in run.prompt_pieces]
-        said = sentences(speculative, greedy=run.sampling["temperature"] == 0)
+        for note in run.notes:
+            self._narrator.note(visible(note))
+        prompt: list[Any] = [visible(piece) for piece in run.prompt_pieces]
+        for i in run.special_positions:
+            if 0 <= i < len(prompt):  # a file may say anything
+                prompt[i] = {"text": prompt[i], "origin": "prompt"} | SPECIAL
+        rule = rule_of(run)
+        if rule == "typical":
+            self._narrator.note(LOSSY)
+        said = sentences(speculative, run.sampling["temperature"] == 0, rule)
         words = {"sentences": said, "described": described(run.config, run.sampling)}
         return {
             "head": {**about(run), "prompt": prompt, **words, "recorded": self._recorded},
@@ -239,7 +252,7 @@ class Reducer(Fold):
         return {
             "tokens": tokens,
             "round": step.round(written, timed.kv_tokens, self._config["speculative"]),
-            "verdicts": step.opened(self._config["speculative"]),
+            "verdicts": step.opened(self._config["speculative"], self._config.get("draft_sample_method")),
             "charts": charts,
             "layout": layout,
             "captions": captions,
@@ -307,11 +320,19 @@ class Step:
         ):
             token: dict[str, Any] = {"text": visible(piece), "origin": origin, "p": significant(p)}
             if origin == "accepted":
-                token |= _numbers(self.verdicts[position], *OF_A_VERDICT)
+                token |= _numbers(self.verdicts[position], *OF_A_VERDICT) | self._block(self.verdicts[position])
             elif origin == "recovered":
                 token["rejected"] = [self._rejected(guess) for guess in self.proposals[position:]]
             tokens.append(token)
         return tokens
+
+    def _block(self, verdict: Judged) -> dict[str, float]:
+        """What let an accepted token pass in block verification: the test of the longest block that passed."""
+        if verdict.product is None:
+            return {}
+        last = max(position for position, one in self.verdicts.items() if one.accepted)
+        numbers = _numbers(self.verdicts[last], *OF_A_VERDICT)
+        return {"u": numbers["u"], "threshold": numbers["threshold"], "block": last + 1}
 
     def squares(self, step: int, speculative: str) -> list[Any]:
         """The step's column in the chart of rounds."""
@@ -348,10 +369,19 @@ class Step:
             "kept": kept,
         }
 
-    def opened(self, speculative: str) -> list[dict[str, Any]]:
+    def opened(self, speculative: str, drafts: str | None) -> list[dict[str, Any]]:
         """The step's verdicts by position, with their distributions; none if those were not recorded."""
+        verdicts = [self.verdicts[position] for position in sorted(self.verdicts)]
         return [
-            opened(self.proposals[position], self.verdicts[position], around, self.own, speculative)
+            opened(
+                self.proposals[position],
+                self.verdicts[position],
+                around,
+                self.own,
+                speculative,
+                verdicts,
+                drawn=drafts != "greedy",
+            )
             for position, around in self.around.items()
         ]
 
@@ -361,6 +391,12 @@ class Step:
 
 def _numbers(event: Judged | Proposed | Recovered | Bonus, *names: str) -> dict[str, float]:
     """Those of ``names`` (of p, q, u and the chance of being kept) that the event has, rounded as they are printed."""
+    if isinstance(event, Judged) and event.threshold is not None:
+        compared = "p" if event.u is None else "u"  # with the threshold
+        value, threshold = in_order(getattr(event, compared), event.threshold)
+        product = {} if event.product is None else {"product": significant(event.product)}
+        pq = {"p": significant(event.p), "q": significant(event.q)}
+        return pq | {compared: value, "threshold": threshold} | product
     if isinstance(event, Judged) and event.u is not None:
         drawn = round_verdict(event.p, event.q, event.u, accepted=event.accepted)
         return {name: getattr(drawn, name) for name in names}

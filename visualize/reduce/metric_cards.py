@@ -11,11 +11,11 @@ from typing import Any
 
 from lab.trace.events import RunStarted
 from lab.trace.metrics import Metrics
-from lab.trace.roofline import Bound
+from lab.trace.roofline import BEATEN
 from visualize.format_numbers import byte_unit, digits, three
 
 DASH = "–"
-FASTER: dict[Bound, str] = {"memory": "a cache helps", "compute": "another kernel"}
+TOO_LOW = "limit measured too low"
 """What makes more than 100% of a limit possible."""
 
 
@@ -77,6 +77,11 @@ def _accepted(metrics: Metrics) -> Reading:
     return Reading(f"{rate:.0%}".rstrip("%"), "%", rate, more=more)
 
 
+def _variation(metrics: Metrics) -> Reading:
+    moved = metrics.mean_total_variation
+    return Reading() if moved is None else Reading(f"{100 * moved:.1f}", "%", moved)
+
+
 def _kv(metrics: Metrics) -> Reading:
     reserved = metrics.kv_reserved_bytes
     if not reserved:
@@ -86,10 +91,10 @@ def _kv(metrics: Metrics) -> Reading:
 
 
 def _limit(metrics: Metrics) -> Reading:
-    share = metrics.limit_share
+    share = metrics.roofline_fraction
     if share is None:
         return Reading()
-    note = FASTER[metrics.limit_bound or "memory"] if share > 1 else ""
+    note = TOO_LOW if share > BEATEN else ""
     return Reading(f"{100 * share:.0f}", "%", share, note=note)
 
 
@@ -120,6 +125,14 @@ READOUTS = (
         "Accepted / proposed draft tokens, as vLLM counts: those after a rejected one count, though never verified.",
         _accepted,
     ),
+    Readout(
+        "variation",
+        "TV from target",
+        "Lossy: total variation between p and the distribution of the token that typical acceptance puts at a verified "
+        "position, summed over the vocabulary from p and q; the mean over these positions. A lossless rule has 0.",
+        _variation,
+        always=False,
+    ),
     Readout("kv", "KV cache", "Peak bytes: tokens stored / memory allocated.", _kv),
     Readout("first", "TTFT", "Time to first token, from the request on.", lambda metrics: ms_reading(metrics.ttft_ms)),
     Readout(
@@ -139,8 +152,8 @@ READOUTS = (
         "limit",
         "Roofline",
         "Share of the memory-bandwidth (MBU) or compute (MFU) limit, whichever binds: the least time in which this "
-        "device could move a pass's bytes and do its FLOPs, over the time it took; median after the prefill. "
-        "Above 100%: bytes came from a cache, or by reading alone, faster than in the copy that was measured.",
+        "device could read a pass's bytes and do its FLOPs, over the time it took; median after the prefill. "
+        "Above 100%: the limit was measured too low, as on a busy machine; the next run measures it again.",
         _limit,
     ),
     Readout(
@@ -161,9 +174,11 @@ def labels(readouts: Sequence[Readout] = READOUTS) -> list[dict[str, str]]:
 def rows(
     metrics: Metrics, config: Mapping[str, Any], before: PreviousRun | None = None, *, over: bool = True
 ) -> dict[str, list[str]]:
-    """A run's cards. "Prefix hits" has none where nothing could be found in the cache."""
+    """A run's cards. "Prefix hits" has none where nothing could be found in the cache, "TV from target" where the rule
+    is lossless."""
     findable = config["enable_prefix_caching"] or metrics.cached_prompt_tokens
-    readouts = [one for one in READOUTS if one.always or findable]
+    there = {"found": findable, "variation": metrics.mean_total_variation is not None}
+    readouts = [one for one in READOUTS if one.always or there[one.key]]
     return cards(readouts, metrics, before.metrics if before else None, over=over)
 
 

@@ -28,11 +28,11 @@ from lab.trace.events import (
     WindowChanged,
 )
 from lab.trace.metrics import Metrics
-from lab.trace.roofline import Achieved
-from lab.trace.verdict_rounding import round_verdict, written
+from lab.trace.roofline import BEATEN, Achieved
+from lab.trace.verdict_rounding import in_order, round_verdict, written
 from lab.util.messages import counted
 from visualize.format_numbers import three
-from visualize.reduce.metric_cards import FASTER, shown_ms
+from visualize.reduce.metric_cards import TOO_LOW, shown_ms
 from visualize.states import DRAFTER_NAMES
 from visualize.text import named, visible
 
@@ -62,8 +62,8 @@ def quoted(text: str) -> str:
 
 def limit(found: Achieved) -> str:
     """A step's share of the device's roofline."""
-    roofline = "memory-bandwidth" if found.bound == "memory" else "compute"
-    faster = f" ({FASTER[found.bound]})" if found.share > 1 else ""
+    roofline = "memory-bandwidth" if found.nearer == "memory" else "compute"
+    faster = f" ({TOO_LOW})" if found.share > BEATEN else ""
     return f"{found.share:.0%} of the {roofline} roofline{faster}"
 
 
@@ -203,7 +203,7 @@ class Narrator(TextRead):
         opening = {
             "length": f"The model's context is full after {tokens}" if full else f"Done: {tokens}",
             "eos": f"Done: the model ended its text after {tokens}",
-            "stop": f"Done: a stop string ended the text after {tokens}",
+            "stop": f"Done: a stop string or token ended the text after {tokens}",
             "cancelled": f"Stopped after {tokens}",
         }[finished.reason]
         first, speed = metrics.ttft_ms, metrics.tokens_per_second
@@ -231,6 +231,9 @@ class Narrator(TextRead):
         decided, since more are much for a sentence."""
         if self._config["speculative"] == "synthetic":
             return "wrong on purpose"
+        if verdict.threshold is not None:
+            value, threshold = in_order(verdict.p if verdict.u is None else verdict.u, verdict.threshold)
+            return f"{'p' if verdict.u is None else 'u'} {written(value)}, threshold {written(threshold)}"
         if verdict.u is None:
             return f"p {verdict.p:.2g}, not its likeliest"
         numbers = round_verdict(verdict.p, verdict.q, verdict.u, accepted=verdict.accepted, fewest=2)

@@ -12,8 +12,8 @@ from lab.models.loader import EMBEDDED_DRAFTS, EMBEDDED_TARGET
 from lab.registry import Pair
 from lab.settings import ENGINE_DEFAULTS, SETTINGS, unmet
 from lab.trace.events import RunStarted
-from visualize.reduce.settings_text import every_setting, value_in_words
-from visualize.run_settings import FORM, POOL_TOKENS, Settings, from_link
+from visualize.reduce.settings_text import every_setting, listed_ids, value_in_words
+from visualize.run_settings import FORM, POOL_TOKENS, Settings, from_link, stops_as_text
 from visualize.text import visible
 from visualize.url_settings import Form
 
@@ -25,6 +25,9 @@ def settings_from_run(run: RunStarted, pairs: Mapping[str, Pair], form: Form = F
     """
     had = every_setting(run.config, run.sampling)
     wanted = {name: had[name] for name in FORM.names if had.get(name) is not None} | {"prompt": run.prompt}
+    wanted |= {"stop": stops_as_text(had["stop"]), "stop_token_ids": listed_ids(had["stop_token_ids"])}
+    if run.prompt_given_as_ids:
+        wanted |= {"prompt": listed_ids(run.prompt_token_ids), "token_ids": True}
     if not had["kv_cache"] or had["num_blocks"] == POOL_TOKENS // had["block_size"]:
         wanted.pop("num_blocks", None)
     if not has_gpu():  # there is nothing to switch off

@@ -3,7 +3,7 @@ others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lab.config import SamplingParams
@@ -14,6 +14,8 @@ from visualize.text import named, visible
 _MAIN = ("kv_dtype", "paged", "speculative", "num_speculative_tokens", "temperature", "seed")
 _STOPS = 2
 """How many stop strings are told."""
+MOST_IDS = 8
+"""How many stop tokens."""
 _STOP = 16
 """How many characters of each."""
 
@@ -22,7 +24,18 @@ def every_setting(config: Mapping[str, Any], sampling: Mapping[str, Any]) -> dic
     """All settings of a run. One from a file may predate some, and then has their defaults; it may also have its stop
     strings as a list, or one without a list."""
     had = ENGINE_DEFAULTS | config | sampling
-    return had | {"stop": SamplingParams(stop=had["stop"]).stop}
+    stops = SamplingParams(stop=had["stop"], stop_token_ids=had["stop_token_ids"])
+    return had | {"stop": stops.stop, "stop_token_ids": stops.stop_token_ids}
+
+
+def listed_ids(ids: Iterable[int]) -> str:
+    return ", ".join(map(str, ids))
+
+
+def rule_of(run: RunStarted) -> str:
+    """The rule by which verdicts are drawn: ``rejection_sample_method``. "": none is drawn."""
+    had = every_setting(run.config, run.sampling)
+    return "" if "rejection_sample_method" in unmet(had) else had["rejection_sample_method"]
 
 
 def in_words(name: str, value: Any) -> str:
@@ -34,6 +47,8 @@ def value_in_words(name: str, value: Any) -> str:
     if name == "stop" and value:
         more = [f"{len(value) - _STOPS} more"] if len(value) > _STOPS else []
         return " or ".join([named(text, _STOP) for text in value[:_STOPS]] + more)
+    if name == "stop_token_ids" and value:
+        return listed_ids(value[:MOST_IDS]) + (f" and {len(value) - MOST_IDS} more" if len(value) > MOST_IDS else "")
     return SETTINGS[name].value_in_words(value)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from lab.trace.events import Bonus, Distributions, Judged, Proposed, Recovered
-from lab.trace.verdict_rounding import round_verdict, written
+from lab.trace.verdict_rounding import in_order, round_verdict, significant, written
 from visualize.charts import verdict_chart as chart
 from visualize.charts.base import short
 from visualize.states import DRAFTER_NAMES, STATES, sentences
@@ -15,9 +16,17 @@ EMPTY: dict[str, list[Any]] = {"x": [], "y": []}
 
 
 def opened(
-    guess: Proposed, verdict: Judged, around: Distributions, own: Recovered | Bonus | None, speculative: str
+    guess: Proposed,
+    verdict: Judged,
+    around: Distributions,
+    own: Recovered | Bonus | None,
+    speculative: str,
+    round: Sequence[Judged] = (),
+    *,
+    drawn: bool = True,
 ) -> dict[str, Any]:
-    """One guess as a JSON-able dict.
+    """One guess as a JSON-able dict. ``round``: all verdicts of its round, by which block verification decides.
+    ``drawn``: from q; otherwise it is the draft's likeliest token, and q is 1.
 
     Returns:
         ``title``, ``say``: the verdict in words. ``columns``, ``layout``: its chart's.
@@ -31,6 +40,9 @@ def opened(
     if replaced:
         marks |= {replaced.token_id: STATES["recovered"].glyph}
     bars = {name: getattr(around, name) for name in ("p", "q", "residual")}
+    typical = verdict.threshold is not None and verdict.product is None
+    if typical:
+        bars["residual"] = None  # it is p
     heights = [max(values) for values in zip(*filter(None, bars.values()), strict=True)]
     shown = _shown(around, heights, set(marks))
     named_bars = [escaped(around.texts[i]) for i in shown]
@@ -40,13 +52,15 @@ def opened(
         else EMPTY
         for values in bars.values()
     ]
-    bar = None if verdict.u is None else short(verdict.u * verdict.q)
+    standard = verdict.u is not None and verdict.threshold is None
+    bar = short(verdict.u * verdict.q) if standard else short(verdict.threshold) if typical else None
+    line = EMPTY if bar is None else {"x": [-chart.WIDE, chart.WIDE], "y": [bar, bar]}
     names = [f"{marks.get(around.token_ids[i], '')} {escaped(around.texts[i], limit=9)}".strip() for i in shown]
     title = f"Round {verdict.step}, draft token {verdict.position + 1} {state.glyph} {named(guess.text)}"
     return {
         "title": title,
-        "say": _say(verdict, around.overlap, replaced, speculative),
-        "columns": [*columns, EMPTY if bar is None else {"x": [-chart.WIDE, chart.WIDE], "y": [bar, bar]}],
+        "say": _say(verdict, around.overlap, replaced, speculative, round, drawn=drawn and speculative != "ngram"),
+        "columns": [*columns, EMPTY if typical else line, line if typical else EMPTY],
         "layout": {
             "xaxis.range": [-0.6, len(shown) - 0.4],
             "xaxis.tickvals": [*range(len(shown))],
@@ -62,9 +76,21 @@ def _shown(around: Distributions, heights: list[float], marked: set[int]) -> lis
     return [0, *sorted(others[: chart.MOST - 1], key=lambda i: -around.p[i])]
 
 
-def _say(verdict: Judged, overlap: float | None, replaced: Recovered | None, speculative: str) -> str:
+def _say(
+    verdict: Judged,
+    overlap: float | None,
+    replaced: Recovered | None,
+    speculative: str,
+    round: Sequence[Judged],
+    *,
+    drawn: bool,
+) -> str:
     kept = verdict.accepted
     place = f" In its place: {named(replaced.text)}" if replaced else ""
+    if verdict.product is not None:
+        return _by_block(verdict, place, round)
+    if verdict.threshold is not None:
+        return _by_likelihood(verdict, place)
     if verdict.u is None:
         synthetic = speculative == "synthetic"
         rule = sentences(speculative, greedy=not synthetic)["accepted" if kept else "rejected"]
@@ -77,11 +103,51 @@ def _say(verdict: Judged, overlap: float | None, replaced: Recovered | None, spe
         f"Acceptance probability min(1, p / q) = {written(numbers.chance)}. The random draw was u = {u}: {product} is "
         f"{'below' if kept else 'not below'} p = {p}, so it was {'accepted' if kept else 'rejected'}."
     )
-    drawn = f"{place}, drawn from the resample distribution norm(max(0, p − q))." if replaced else ""
-    certain = f" {DRAFTER_NAMES[speculative].capitalize()} draws nothing: its q is 1." if speculative == "ngram" else ""
+    instead = f"{place}, drawn from the resample distribution norm(max(0, p − q))." if replaced else ""
+    certain = "" if drawn else f" {DRAFTER_NAMES[speculative].capitalize()} draws nothing: its q is 1."
     here = (
         ""
         if overlap is None or certain
         else f" At this position {overlap:.0%} of the draft's tokens would be accepted: Σ min(p, q)."
     )
-    return f"{rule}{drawn}{here}{certain}"
+    return f"{rule}{instead}{here}{certain}"
+
+
+def _by_block(verdict: Judged, place: str, round: Sequence[Judged]) -> str:
+    """Block verification: the running product, the block's own test, and the longer blocks'."""
+    own, last = verdict.position, sum(one.accepted for one in round)
+    before = round[own - 1].product if own else 1.0
+    p, q, product = (written(significant(number)) for number in (verdict.p, verdict.q, verdict.product))
+    factor = "" if before == 1 else f"{written(significant(before))} "
+    times = factor and f"{factor}× "
+    said = (
+        f"Running product P = min(1, {times}p / q) = min(1, {times}{p} / {q}) = {product}: the probability, on "
+        f"average over what follows, that the block up to here is kept. {_test(verdict, 'It')}"
+    )
+    if not verdict.accepted:
+        longer = "every longer block failed too, so it was rejected" if own + 1 < len(round) else "it was rejected"
+        drawn = f"{place}, drawn from norm(max(0, {factor}p − q))." if place else ""
+        return f"{said}; {longer}.{drawn}"
+    if own + 1 == last:
+        return f"{said}: accepted{'' if last == 1 else ', with all before it'}."
+    return f"{said}. {_test(round[last - 1], f'The block up to draft token {last}')}: accepted with it."
+
+
+def _test(verdict: Judged, block: str) -> str:
+    u, threshold = in_order(verdict.u, verdict.threshold)
+    passed = verdict.u < verdict.threshold
+    compared = f"u = {written(u)} is {'' if passed else 'not '}below its threshold h = {written(threshold)}"
+    return f"{block} {'passed' if passed else 'failed'}: the random draw {compared}"
+
+
+def _by_likelihood(verdict: Judged, place: str) -> str:
+    """Typical acceptance, and how far it moves the distribution here."""
+    p, threshold = map(written, in_order(verdict.p, verdict.threshold))
+    above, kept = ("above", "accepted") if verdict.accepted else ("not above", "rejected")
+    drawn = f"{place}, drawn from p." if place else ""
+    moved = verdict.total_variation
+    lossy = "" if moved is None else f" Lossy: what comes out here is {moved:.1%} from p (total variation)."
+    return (
+        f"Typical acceptance, without a draw: p = {p} is {above} min(0.09, 0.3 exp(−H)) = {threshold}, where H is the "
+        f"entropy of p, so it was {kept}.{drawn}{lossy}"
+    )

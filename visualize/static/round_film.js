@@ -4,7 +4,7 @@
 import { make, within, write } from "./dom.js";
 import { phasesOf, reached, stagesOf } from "./round_phases.js";
 import { quoted, tallyOf } from "./round_words.js";
-import { number } from "./token_text.js";
+import { number, promptToken } from "./token_text.js";
 
 const CONTEXT = 80; // characters of the text that are shown before the round
 const BLOCK = 262; // pixels of a cache block in the lane
@@ -25,19 +25,23 @@ export class RoundFilm {
   /** Show ``picture`` (stage.js) or, with ``part`` {frame, place}, the next round up to one of its phases. ``quick``: rounds
       follow each other too fast for anything to move. */
   draw(picture, part, quick) {
-    const frame = part?.frame ?? picture.frames.slice(0, picture.at + 1).findLast(({ round }) => round);
+    let at = picture.at;
+    while (!part && at >= 0 && !picture.frames[at].round) at -= 1;
+    const frame = part?.frame ?? picture.frames[at];
     if (!frame) return this.#empty();
     const place = part?.place ?? phasesOf(frame).length - 1;
     const seen = reached(frame, place);
-    const words = [...picture.head.prompt.map((text) => ({ text, origin: "prompt" })), ...picture.tokens];
-    const before = part ? words.length : words.length - picture.frames.slice(frame.seq, picture.at + 1).reduce((sum, { tokens = [] }) => sum + tokens.length, 0);
+    const { prompt } = picture.head;
+    const wordAt = (position) => picture.tokens[position - prompt.length] ?? promptToken(prompt[position]);
+    let before = prompt.length + picture.tokens.length; // tokens of the text before the round
+    for (let seq = frame.seq; seq <= picture.at; seq += 1) before -= picture.frames[seq].tokens?.length ?? 0;
     if (this.laid !== frame) {
       this.root.classList.toggle("quick", quick);
-      this.#lay(frame, words.slice(0, before));
+      this.#lay(frame, Array.from({ length: Math.min(before, CONTEXT) }, (_, i) => wordAt(before - 1 - i).text).reverse().join(""));
     }
     this.#drawRound(frame, seen);
     this.root.classList.toggle("uncached", !picture.head.config.kv_cache);
-    this.#drawLane(frame, frame.table ?? picture.table, picture.head.config, words, before, seen);
+    this.#drawLane(frame, frame.table ?? picture.table, picture.head.config, wordAt, before, seen);
   }
 
   #empty() {
@@ -49,19 +53,19 @@ export class RoundFilm {
     write(this.$("h2"), "One round");
   }
 
-  #lay(frame, words) {
+  #lay(frame, text) {
     const { round, step } = frame;
     const { drafts, verdicts, own } = round;
     this.laid = frame;
     write(this.$("h2"), step ? `${drafts.length ? "Round" : "Step"} ${step}` : "Prefill");
     this.$(".stages").replaceChildren(...stagesOf(frame).map(([name]) => make("li", "", name)));
-    write(this.$(".context span"), words.map(({ text }) => text).join("").slice(-CONTEXT));
+    write(this.$(".context span"), text.slice(-CONTEXT));
     this.cards = drafts.map(({ text, q }, i) => this.#card(text, q, verdicts[i]?.p));
     this.own = own ? this.#card(own.text, undefined, own.p) : null;
     if (own) {
       this.own.className = `card own ${own.kind}`;
       write(this.own.querySelector(".glyph"), this.states[own.kind].glyph);
-      this.own.style.gridColumn = own.kind === "recovered" ? verdicts.length : drafts.length + 1;
+      this.own.style.gridColumn = own.kind === "recovered" ? verdicts.findIndex(({ accepted }) => !accepted) + 1 : drafts.length + 1;
     }
     this.cards.forEach((card, i) => (card.style.gridColumn = i + 1));
     this.$(".cards").replaceChildren(...this.cards, ...(own ? [this.own] : []));
@@ -88,7 +92,7 @@ export class RoundFilm {
     for (const [i, stage] of [...this.$(".stages").children].entries()) stage.classList.toggle("now", stages[i][1].includes(seen.now));
     this.cards.forEach((card, i) => {
       const verdict = i < seen.verdicts ? verdicts[i] : null;
-      const discarded = !verdict && stopped >= 0 && seen.verdicts > stopped;
+      const discarded = i >= verdicts.length && stopped >= 0 && seen.verdicts > stopped;
       const state = verdict ? (verdict.accepted ? "accepted" : "rejected") : discarded ? "unjudged" : "proposed";
       const kind = `card ${state} ${i >= seen.drafts ? "to-come" : ""} ${seen.read ? "read" : ""}`;
       if (card.className !== kind) card.className = kind;
@@ -100,7 +104,7 @@ export class RoundFilm {
   }
 
   /** The last blocks of the sequence's table that there is room for, each with its slots. */
-  #drawLane({ round }, table, { block_size: size }, words, before, seen) {
+  #drawLane({ round }, table, { block_size: size }, wordAt, before, seen) {
     const room = Math.max(1, Math.floor(this.lane.parentElement.clientWidth / BLOCK));
     const first = Math.max(0, table.length - room);
     const shown = table.slice(first);
@@ -111,10 +115,10 @@ export class RoundFilm {
       const start = (first + i) * size;
       write(node.firstChild, `Block ${shown[i]}: tokens ${start}–${start + size - 1}`);
       [...node.lastChild.children].forEach((slot, at) => {
-        const [state, text] = slotOf(start + at, round, words, before, seen);
+        const [state, text] = slotOf(start + at, round, wordAt, before, seen);
         if (slot.className !== state) slot.className = state;
         if (slot.title !== text) slot.title = text;
-        slot.dataset.position = start + at;
+        if (slot.dataset.position !== String(start + at)) slot.dataset.position = start + at;
       });
     });
   }
@@ -130,9 +134,9 @@ function block(size) {
 
 /** What a slot holds at an instant of a round: its class, and the token in words. ``before``: tokens of the text before
     the round, the last of which is written in the round's own pass, like the draft tokens after it. */
-function slotOf(position, { drafts, verdicts, written, kept }, words, before, seen) {
-  const settled = (state) => [state, `Token ${position}: ${quoted(words[position]?.text ?? "")}`];
-  if (position < before - 1 || (position < before && seen.read)) return position < kept ? settled(words[position].origin) : ["empty", ""];
+function slotOf(position, { drafts, verdicts, written, kept }, wordAt, before, seen) {
+  const settled = (state) => [state, `Token ${position}: ${quoted(wordAt(position).text ?? "")}`];
+  if (position < before - 1 || (position < before && seen.read)) return position < kept ? settled(wordAt(position).origin) : ["empty", ""];
   const draft = position - before;
   if (!seen.read || position >= written || draft < 0) return ["empty", ""];
   const name = `Draft token ${draft + 1}: ${quoted(drafts[draft]?.text ?? "")}`;

@@ -29,8 +29,14 @@ export function sentenceOf(frame, seen) {
   }
 }
 
-function verdictOf(word, { u, chance, accepted }) {
+/** By the rule that the run verifies with: lab/backends/torch/rejection_sampler.py. */
+function verdictOf(word, { p, u, chance, threshold, accepted }) {
   const verdict = accepted ? "accepted" : "rejected";
+  if (threshold !== undefined && u !== undefined) {
+    const result = u < threshold ? "it passes, accepted" : accepted ? "it fails, but a longer one passes: accepted" : "it fails, rejected";
+    return `The block up to ${word} passes with probability ${number(threshold)}. The random draw is ${number(u)}: ${result}.`;
+  }
+  if (threshold !== undefined) return `${word}: p = ${number(p)} is ${accepted ? "" : "not "}above the threshold ${number(threshold)}: ${verdict}.`;
   if (u === undefined) return `${word} is ${accepted ? "" : "not "}the target's own choice: ${verdict}.`;
   return `${word}: accepted with probability ${number(chance)}. The random draw is ${number(u)}: ${verdict}.`;
 }

@@ -13,6 +13,9 @@ const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script
 /** They come rounded: a verdict's to as many digits as show what was decided (lab/trace/verdict_rounding.py). */
 export const number = (value) => (value === undefined ? "" : value >= 0.001 || value === 0 ? String(value) : value.toExponential());
 
+/** A token of the prompt, which is mostly given as its text alone. */
+export const promptToken = (given) => (typeof given === "object" ? given : { text: given, origin: "prompt" });
+
 /** Show the text: every token with how it came to be, and what was rejected for it. */
 export function addText(stage) {
   const { element } = stage;
@@ -48,9 +51,9 @@ export function addText(stage) {
 
   /** One token: its leading space, the marked piece of a word, and above it the glyph or what was rejected. */
   function append(given) {
-    const token = typeof given === "string" ? { text: given, origin: "prompt" } : given;
+    const token = promptToken(given);
     const [space, piece] = [token.text.match(/^ */)[0], token.text.replace(/^ */, "")];
-    const mark = make("span", `token ${token.origin}`, make("span", "word", piece || "\u2009"));
+    const mark = make("span", `token ${token.origin}${token.special ? " special" : ""}`, make("span", "word", piece || "\u2009"));
     const above = annotation(token);
     const breaks = document.createTextNode("\n".repeat(piece.split("↵").length - 1));
     const nodes = [mark, above, breaks];

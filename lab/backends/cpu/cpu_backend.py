@@ -35,10 +35,17 @@ class CpuBackend(TorchBackend):
             raise KernelError(step.failure)
         self._native = native or step.model
 
-    def forward(self, batch: Sequence[NewTokens], storage: KVStorage | None, sdpa: SdpaChoice = "auto") -> torch.Tensor:
+    def forward(
+        self,
+        batch: Sequence[NewTokens],
+        storage: KVStorage | None,
+        sdpa: SdpaChoice = "auto",
+        states: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         if sdpa != "auto":
-            return super().forward(batch, storage, sdpa)
-        return self._native.step(batch, self.model.layers, storage)
+            return super().forward(batch, storage, sdpa, states)
+        tapped = () if states is None else self.model.eagle3.config.target_layers
+        return self._native.step(batch, self.model.layers, storage, tapped, states)
 
     def draft(
         self,

@@ -46,6 +46,9 @@ typedef struct {
     const int32_t *tables;          /* [sequences, height] blocks in the order of their positions */
     const int64_t *token_ids;       /* [rows], sequence by sequence */
     const int32_t *keep;            /* [kept] rows whose logits are wanted */
+    int32_t num_tapped;
+    const int32_t *tapped;          /* [num_tapped] layers, ascending, whose input is wanted */
+    float *states;                  /* [rows, num_tapped, hidden], that input */
 } Plan;
 
 typedef struct { /* SamplingParams of lab/config.py */
@@ -71,6 +74,8 @@ typedef struct { /* draft tokens of one sequence, to be verified */
     const int64_t *draft_tokens; /* [num_draft_tokens] */
     const float *q;              /* [num_draft_tokens, vocabulary], which they were drawn from, or NULL */
     const double *u;             /* [num_draft_tokens + 1, 3] */
+    int32_t method;              /* of rejection.h, where verdicts are drawn */
+    float *evidence;             /* [2, num_draft_tokens] of block verification and typical acceptance */
     int32_t logprobs;            /* how many of the most likely tokens are reported for each draft token */
     float *figures; /* [num_draft_tokens, tokens, 4] of rejection.h; then each draft token's overlap of p, q */
 } Round;

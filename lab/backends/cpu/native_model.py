@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Sequence
-from ctypes import byref, c_int32, c_void_p
+from ctypes import addressof, byref, c_int32, c_void_p
 from weakref import WeakKeyDictionary
 
 import torch
@@ -52,6 +52,7 @@ class NativeModel:
 
     Attributes:
         rounded: whether inputs are rounded.
+        weight_bytes: of the packed matrices.
 
     Raises:
         BuildError: ``step.c`` cannot be compiled here.
@@ -66,7 +67,8 @@ class NativeModel:
         body, config = model.model.model, model.model.config
         self._layers, self._vocabulary = model.layers, config.vocab_size
         linears = [module for module in model.model.modules() if isinstance(module, nn.Linear)]
-        self._weights = PackedWeights(sum(packed_size(*linear.weight.shape, self._lanes) for linear in linears))
+        numbers = sum(packed_size(*linear.weight.shape, self._lanes) for linear in linears)
+        self._weights, self.weight_bytes = PackedWeights(numbers), 2 * numbers
         layers = (Layer * model.layers)(*(self._layer(layer) for layer in body.layers))
         positions = torch.arange(model.context_length)[None]
         with torch.inference_mode():
@@ -87,9 +89,19 @@ class NativeModel:
             head=self._linear(model.model.lm_head),
         )
 
-    def step(self, batch: list[NewTokens], layers: int, storage: KVStorage | None) -> torch.Tensor:
+    def step(
+        self,
+        batch: list[NewTokens],
+        layers: int,
+        storage: KVStorage | None,
+        tapped: Sequence[int] = (),
+        states: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Compute the new tokens of every sequence through the first ``layers`` layers, the last norm and the head,
         and store their keys and values. Without a cache all tokens are new, and nothing is kept.
+
+        Args:
+            tapped: layers whose inputs are written to ``states`` [tokens, tapped x hidden] float32, side by side.
 
         Returns:
             [sum of keep, vocabulary] float32 logits, sequence by sequence.
@@ -99,6 +111,9 @@ class NativeModel:
         """
         plan, slots, _alive = self._plan(batch, storage)
         logits = torch.empty(plan.kept, self._vocabulary, dtype=torch.float32)
+        wanted = (c_int32 * len(tapped))(*tapped)
+        if states is not None:
+            plan.num_tapped, plan.tapped, plan.states = len(tapped), addressof(wanted), states.data_ptr()
         where = byref(self._model), layers, byref(slots), byref(plan)
         _refuse_lack_of_memory(self._library.forward(*where, _pointer(logits), threads()))
         return logits

@@ -12,6 +12,7 @@ from lab.backends.cpu.cpu_count import threads
 from lab.backends.cpu.structs import Choices, RoundStruct, Sampling, VerdictStruct
 from lab.backends.interface import DraftRound, Verification
 from lab.backends.torch.batched_verification import FIGURES, read_verification
+from lab.backends.torch.rejection_sampler import METHODS
 from lab.config import SamplingParams
 
 
@@ -45,8 +46,8 @@ def described(sampling: Sequence[SamplingParams], u: torch.Tensor | None, each: 
 
 
 def verify(logits: torch.Tensor, rounds: Sequence[DraftRound]) -> list[Verification]:
-    """Verify one round of each of several sequences: to the last bit what ``lab.backends.torch.batched_verification``
-    gives for the distributions of ``sample``.
+    """Verify one round of each of several sequences: what ``lab.backends.torch.batched_verification`` gives for the
+    distributions of ``sample``, to the last bit by the standard rule, and nearly so by others.
 
     Args:
         logits: [sum of (g + 1), vocabulary] float32, round by round.
@@ -56,13 +57,17 @@ def verify(logits: torch.Tensor, rounds: Sequence[DraftRound]) -> list[Verificat
     """
     alive: list[object] = [logits := logits.contiguous()]
     p, q = torch.ones(2, len(logits), dtype=torch.float32)
-    structs, figures = (RoundStruct * len(rounds))(), [torch.empty(0)] * len(rounds)
+    structs = (RoundStruct * len(rounds))()
+    evidence, figures = [[torch.empty(0)] * len(rounds) for _ in range(2)]
     for i, (round, struct) in enumerate(zip(rounds, structs, strict=True)):
         struct.sampling, struct.u = _as_struct(round.sampling), _pointer(round.uniforms, alive)
         if not round.draft:
             continue
         struct.num_draft_tokens, struct.draft_tokens = round.num_draft_tokens, _pointer(round.draft.token_ids, alive)
         struct.q = None if round.draft.q is None else _pointer(round.draft.q, alive)
+        if round.is_sampled and round.method != "standard":
+            evidence[i] = torch.zeros(2 * round.num_draft_tokens)
+            struct.method, struct.evidence = list(METHODS).index(round.method), _pointer(evidence[i], alive)
         if round.sampling.logprobs:
             struct.logprobs = min(round.sampling.logprobs, logits.shape[1])
             figures[i] = torch.zeros(
@@ -74,11 +79,11 @@ def verify(logits: torch.Tensor, rounds: Sequence[DraftRound]) -> list[Verificat
     if library().verify(given, logits.shape[1], byref(structs), len(rounds), byref(verdicts), *made, threads()):
         raise MemoryError("a round's distributions do not fit in memory")
     p, q, first, found = p.tolist(), q.tolist(), 0, []
-    for round, verdict, listed in zip(rounds, verdicts, figures, strict=True):
+    for round, verdict, numbered, listed in zip(rounds, verdicts, evidence, figures, strict=True):
         tokens = round.draft.token_ids.tolist() if round.draft else []
         last = first + len(tokens)
         numbers = [*tokens, *p[first:last], *q[first:last], verdict.accepted, verdict.next_token, verdict.p_next]
-        found.append(read_verification([*numbers, *listed.tolist()], round))
+        found.append(read_verification([*numbers, *numbered.tolist(), *listed.tolist()], round))
         first = last + 1
     return found
 

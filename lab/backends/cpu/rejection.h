@@ -1,5 +1,5 @@
-/* Rejection sampling, to the last bit as in lab/backends/torch/rejection_sampler.py (Leviathan et al., 2211.17192,
-   algorithm 1), a round at a time. */
+/* Rejection sampling as in lab/backends/torch/rejection_sampler.py, which explains the three rules, a round at a time.
+   The standard rule gives the same to the last bit; the others, which add up float64 numbers in another order, nearly. */
 #pragma once
 #include "sample.h"
 
@@ -20,6 +20,63 @@ static const float *residual_weights(const float *p, const float *q, int n, floa
         most = weights[i] > most ? weights[i] : most;
     }
     return most > 0 ? weights : p;
+}
+
+enum { BY_TOKEN, BY_BLOCK, BY_LIKELIHOOD }; /* rules, in the order of METHODS there */
+
+/* Weight of a recovered token in block verification: max(product p - q, 0). The product of two float32 numbers is exact
+   in float64, also where a compiler fuses it with the difference. q: NULL for 0. */
+static inline double scaled_residual(float product, const float *p, const float *q, int i) {
+    const double left = (double)product * p[i] - (q ? q[i] : 0);
+    return left > 0 ? left : 0;
+}
+
+/* Block verification (Sun et al., 2403.10444, algorithm 2) of g draft tokens: how many are accepted. products [g + 1],
+   the first of them 1; thresholds [g]. */
+static int verify_block(
+    const Round *round, int n, const float *p, const float *p_draft, const float *q_draft, float *products,
+    float *thresholds) {
+    const int g = round->num_draft_tokens;
+    int accepted = 0;
+    products[0] = 1;
+    for (int i = 1; i <= g; i++) {
+        const float x = products[i - 1] * p_draft[i - 1] / q_draft[i - 1], *q = round->q + (size_t)i * n;
+        products[i] = x > 1 ? 1 : x; /* NaN stays */
+        const float *subtracted = i < g && is_finite(q, n) ? q : NULL;
+        double mass = 0;
+        for (int t = 0; t < n; t++) mass += scaled_residual(products[i], p + (size_t)i * n, subtracted, t);
+        const double threshold = products[i] == 1 ? 1 : mass / (mass + 1 - products[i]);
+        if (round->u[(i - 1) * UNIFORMS + VERIFY] < threshold) accepted = i;
+        thresholds[i - 1] = threshold;
+    }
+    return accepted;
+}
+
+/* Draw the token after the longest block that passed. q: as for scaled_residual. */
+static int draw_after_block(
+    float product, const float *p, const float *q, int n, double u, float *weights, Scratch *scratch) {
+    double total = 0;
+    for (int i = 0; i < n; i++) {
+        const double left = scaled_residual(product, p, q, i);
+        weights[i] = left, scratch[i].cumulative = total += left;
+    }
+    if (total > 0) return invert(scratch, n, u);
+    memcpy(weights, p, n * sizeof(float));
+    return draw(p, n, u, scratch);
+}
+
+/* Typical acceptance (Cai et al., 2401.10774): write the threshold for a token's p. Returns the total variation between
+   p and what comes out: q above the threshold, and otherwise p. */
+static double typical(const float *p, const float *q, int n, double *threshold) {
+    const double epsilon = 0.09, delta = 0.3; /* EPSILON, DELTA */
+    double entropy = 0, kept = 0, moved = 0;
+    for (int i = 0; i < n; i++)
+        if (p[i] != 0) entropy -= p[i] * log(p[i]);
+    *threshold = delta * exp(-entropy);
+    if (*threshold > epsilon) *threshold = epsilon;
+    for (int i = 0; i < n; i++) kept += p[i] > *threshold ? q[i] : 0;
+    for (int i = 0; i < n; i++) moved += fabs((p[i] > *threshold ? q[i] : 0) - kept * p[i]);
+    return moved / 2;
 }
 
 /* The likeliest tokens around a verdict: what lab/backends/torch/batched_verification.py reads. */
@@ -94,7 +151,27 @@ static Verdict verify_round(
         q_draft[i] = round->q ? round->q[(size_t)i * n + tokens[i]] : 1;
     }
     const float *residual = NULL;
-    if (drawn) {
+    if (drawn && round->method == BY_BLOCK) {
+        float products[g + 1];
+        accepted = verify_block(round, n, p, p_draft, q_draft, products, round->evidence);
+        memcpy(round->evidence + g, products + 1, g * sizeof(float));
+        const float *q = round->q + (size_t)accepted * n, *subtracted = accepted < g && is_finite(q, n) ? q : NULL;
+        const double point = u[accepted * UNIFORMS + RECOVER];
+        next = draw_after_block(
+            products[accepted], p + (size_t)accepted * n, subtracted, n, point, weights, scratch);
+        if (accepted < g) residual = weights;
+    } else if (drawn && round->method == BY_LIKELIHOOD) {
+        for (; accepted < g; accepted++) {
+            const size_t first = (size_t)accepted * n;
+            double threshold;
+            round->evidence[g + accepted] = typical(p + first, round->q + first, n, &threshold);
+            round->evidence[accepted] = threshold;
+            if (!(p_draft[accepted] > threshold) || !isfinite(q_draft[accepted])) break;
+        }
+        const float *p_next = p + (size_t)accepted * n;
+        next = draw(p_next, n, u[accepted * UNIFORMS + RECOVER], scratch);
+        if (accepted < g) residual = p_next;
+    } else if (drawn) {
         while (accepted < g && u[accepted * UNIFORMS + VERIFY] * q_draft[accepted] < p_draft[accepted]) accepted++;
         const float *p_next = p + (size_t)accepted * n; /* the bonus token's distribution, if all are accepted */
         if (accepted < g) residual = residual_weights(p_next, round->q + (size_t)accepted * n, n, weights);

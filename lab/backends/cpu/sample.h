@@ -96,18 +96,23 @@ static int distribution(const float *logits, int n, const Sampling *sampling, fl
     return index_of(most, logits, n);
 }
 
-/* Draw by inverting the cumulative sum, in float64: `draw` of lab/backends/torch/sampler.py, to the last bit. */
-static int draw(const float *p, int n, double u, Scratch *scratch) {
-    double total = 0;
-    for (int i = 0; i < n; i++) scratch[i].cumulative = total += p[i];
-    const double point = u * total; /* below the total, as there */
-    int low = 0, high = n - 1; /* the first token whose sum is above the point; with NaN, the last token */
+/* The first token whose cumulative sum in scratch [n] is above u times their total; with NaN, the last token. */
+static int invert(const Scratch *scratch, int n, double u) {
+    const double point = u * scratch[n - 1].cumulative; /* below the total: u is at most 1 - 2^-53 */
+    int low = 0, high = n - 1;
     while (low < high) {
         const int middle = (low + high) / 2;
         if (scratch[middle].cumulative > point) high = middle;
         else low = middle + 1;
     }
     return low;
+}
+
+/* Draw by inverting the cumulative sum, in float64: `draw` of lab/backends/torch/sampler.py, to the last bit. */
+static int draw(const float *p, int n, double u, Scratch *scratch) {
+    double total = 0;
+    for (int i = 0; i < n; i++) scratch[i].cumulative = total += p[i];
+    return invert(scratch, n, u);
 }
 
 /* A row's distribution and its token: the most likely one if the temperature is 0. u in [0, 1), to draw it with; NULL:

@@ -10,13 +10,14 @@
  *
  * Plain C with the vector extensions of GCC and Clang; `lab/backends/cpu/build.py` compiles it for the processor
  * at hand. Read the files in this order: vectors.h, model.h, thread_pool.h, layers.h, cache.h, attention.h, sample.h,
- * rejection.h, and last the step.
+ * rejection.h, and last the step. limits.h measures what the processor does at best.
  */
 #include <stdlib.h>
 
 #include "attention.h"
 #include "rejection.h"
 #include "layers.h"
+#include "limits.h"
 #include "sample.h"
 
 /* A forward pass as its threads see it. The matrices are shared: [rows, ...]. */
@@ -48,6 +49,14 @@ static void attend_all(const Forward *shared, int l, float *output, Softmax *sof
     }
 }
 
+/* Copy what enters layer l, if that is wanted: a thread's share of the rows. */
+static void show_states(const Plan *plan, const float *x, int hidden, int l) {
+    for (int t = 0; t < plan->num_tapped; t++)
+        for (int r = share_begin(plan->rows); plan->tapped[t] == l && r < share_end(plan->rows); r++)
+            memcpy(plan->states + ((size_t)r * plan->num_tapped + t) * hidden, x + (size_t)r * hidden,
+                   hidden * sizeof(float));
+}
+
 /* A thread's part of a forward pass. Every thread normalises all rows: cheaper than waiting for another's result. */
 static void forward_thread(void *argument) {
     Forward *shared = argument;
@@ -70,6 +79,7 @@ static void forward_thread(void *argument) {
     }
     for (int l = 0; l < shared->layers; l++) {
         const Layer *layer = model->layer + l;
+        show_states(plan, shared->x, hidden, l);
         rms_norm(shared->x, layer->attention_norm, model->epsilon, rows, hidden, normed);
         set_input(&input, normed, (size_t)rows * hidden);
         linear_layer(&layer->query, &input, rows, shared->query, 0, out);

@@ -51,6 +51,7 @@ class PlanStruct(Structure):
     _fields_ = (
         *((name, c_int32) for name in ("sequences", "rows", "kept", "block_size", "height")),
         *((name, c_void_p) for name in ("starts", "counts", "tables", "token_ids", "keep")),
+        *(("num_tapped", c_int32), ("tapped", c_void_p), ("states", c_void_p)),
     )
 
 
@@ -70,7 +71,7 @@ class RoundStruct(Structure):
     _fields_ = (
         *(("num_draft_tokens", c_int32), ("sampling", Sampling)),
         *((name, c_void_p) for name in ("draft_tokens", "q", "u")),
-        *(("logprobs", c_int32), ("figures", c_void_p)),
+        *(("method", c_int32), ("evidence", c_void_p), ("logprobs", c_int32), ("figures", c_void_p)),
     )
 
 
@@ -98,7 +99,7 @@ class PackedWeights:
     """
 
     def __init__(self, size: int) -> None:
-        self._memory = self._free = _in_large_pages(size)
+        self._memory = self._free = in_large_pages(size)
 
     def add(self, packed: torch.Tensor) -> int:
         """Copy a matrix to where the previous one ends; returns its address."""
@@ -107,7 +108,7 @@ class PackedWeights:
         return there.data_ptr()
 
 
-def _in_large_pages(size: int) -> torch.Tensor:
+def in_large_pages(size: int) -> torch.Tensor:
     """[size] bfloat16, uninitialised. In pages of 2 MB, where the system has them: every step reads all weights, and in
     pages of 4 kB these would be thousands, more than a processor's TLB holds.
     """

@@ -17,11 +17,12 @@ from lab.backends.interface import (
     VERIFY,
     DraftRound,
     DraftTokens,
+    Evidence,
     PendingVerification,
     TokenDistributions,
     Verification,
 )
-from lab.backends.torch.rejection_sampler import Acceptance, greedy_verify, rejection_sample, residual, row
+from lab.backends.torch.rejection_sampler import METHODS, Acceptance, greedy_verify, recovery_weights, row
 from lab.config import SamplingParams
 from lab.util.device_copy import HostCopy, joined, on_device
 
@@ -36,7 +37,10 @@ def verify_rounds(logits: torch.Tensor, rounds: Sequence[DraftRound], sample: Sa
     Rounds that are alike (as many draft tokens, verified in the same way) are computed together.
     """
     sampling = [round.sampling for round in rounds for _ in range(round.num_draft_tokens + 1)]
-    kinds = [(it.num_draft_tokens, it.is_sampled, it.has_q, it.sampling.logprobs) for it in rounds]
+    kinds = [
+        (it.num_draft_tokens, it.is_sampled, it.has_q, it.sampling.logprobs, it.method if it.is_sampled else "")
+        for it in rounds
+    ]
     # [rows, 3]; where all are greedy, nothing is drawn.
     u = (
         None
@@ -53,7 +57,7 @@ def verify_rounds(logits: torch.Tensor, rounds: Sequence[DraftRound], sample: Sa
         rows += count + 1
 
     packed, sizes, order = [], [], sorted(range(len(rounds)), key=kinds.__getitem__)
-    for (count, is_sampled, _, logprobs), members in groupby(order, key=kinds.__getitem__):
+    for (count, _, _, logprobs, method), members in groupby(order, key=kinds.__getitem__):
         indices = list(members)
         if len(indices) == len(rounds):  # all alike: their rows are already in order
             its = [every if every is None else every.unflatten(0, (len(rounds), count + 1)) for every in (p, u, own)]
@@ -61,7 +65,7 @@ def verify_rounds(logits: torch.Tensor, rounds: Sequence[DraftRound], sample: Sa
             index = on_device(torch.tensor([first_row[i] for i in indices]), logits.device)[:, None]
             index = index + torch.arange(count + 1, device=logits.device)  # [S, count + 1]
             its = [every if every is None else every[index] for every in (p, u, own)]
-        verified = _verify_alike(*its, [rounds[i].draft for i in indices], is_sampled, logprobs)
+        verified = _verify_alike(*its, [rounds[i].draft for i in indices], method, logprobs)
         packed.append(verified.flatten())
         sizes += [verified.shape[1]] * len(indices)
     fetched = HostCopy(joined(packed))  # one tensor, one copy; float32 holds every token id exactly
@@ -80,15 +84,17 @@ def _verify_alike(
     u: torch.Tensor | None,
     own: torch.Tensor,
     drafts: list[DraftTokens | None],
-    is_sampled: bool,
+    method: str,
     logprobs: int,
 ) -> torch.Tensor:
     """Verify S rounds of g draft tokens each. Returns [S, numbers per round].
 
-    The numbers are g draft tokens, their p, their q, the number accepted, the next token and its p, and what
-    ``gather_distributions`` gives if ``logprobs`` are asked for.
+    The numbers are g draft tokens, their p, their q, the number accepted, the next token and its p; the g thresholds
+    and the g products or total variations that the rule has; and what ``gather_distributions`` gives if ``logprobs``
+    are asked for.
 
     Args:
+        method: the rule; "" where no verdict is drawn.
         p: [S, g + 1, vocabulary].
         u: [S, g + 1, 3]; None where nothing is drawn.
         own: [S, g + 1] int64, the target's tokens.
@@ -98,16 +104,17 @@ def _verify_alike(
     tokens = torch.stack([some.token_ids for some in drafts])
     q = None if drafts[0].q is None else torch.stack([some.q for some in drafts])
     q_drafted = torch.ones_like(p[:, :-1, 0]) if q is None else q.gather(-1, tokens[..., None])[..., 0]
-    if is_sampled:
-        acceptance = rejection_sample(p, q, tokens, u[:, :-1, VERIFY], u[..., CHOOSE])
+    if method:
+        acceptance = METHODS[method](p, q, tokens, u[:, :-1, VERIFY], u[..., CHOOSE])
     else:
         acceptance = greedy_verify(own, tokens)
-    accepted, next_token = acceptance
+    accepted, next_token, *evidence = acceptance
     p_drafted = p[:, :-1].gather(-1, tokens[..., None])[..., 0]
     p_next = row(p, accepted).gather(-1, next_token[:, None])
     numbers = [tokens, p_drafted, q_drafted, accepted[:, None], next_token[:, None], p_next]
+    numbers += [some.float() for some in evidence if some is not None]
     if logprobs:
-        numbers.append(gather_distributions(p, q, tokens, acceptance, logprobs, is_sampled))
+        numbers.append(gather_distributions(p, q, tokens, acceptance, logprobs, method))
     return torch.cat(numbers, dim=1)
 
 
@@ -116,6 +123,7 @@ def read_verification(numbers: list[float], round: DraftRound) -> Verification:
     count = round.num_draft_tokens
     tokens, p, q = numbers[:count], numbers[count : 2 * count], numbers[2 * count : 3 * count]
     accepted, next_token, p_next, *figures = numbers[3 * count :]
+    evidence, figures = read_evidence(figures, round, int(accepted))
     sound = next((i for i, value in enumerate(q) if not isfinite(value)), count)
     if accepted > sound:  # greedy: the target happens to agree with a broken draft
         accepted, next_token, p_next = sound, tokens[sound], p[sound]
@@ -123,7 +131,7 @@ def read_verification(numbers: list[float], round: DraftRound) -> Verification:
         draft_token_ids=[int(token) for token in tokens[:sound]],
         p=p[:sound],
         q=q[:sound],
-        u=round.uniforms[:sound, VERIFY].tolist() if round.is_sampled else None,
+        u=round.uniforms[:sound, VERIFY].tolist() if round.is_sampled and round.method != "typical" else None,
         num_accepted=int(accepted),
         next_token=int(next_token),
         p_next=p_next,
@@ -132,11 +140,25 @@ def read_verification(numbers: list[float], round: DraftRound) -> Verification:
         distributions=read_distributions(figures, count, int(accepted), has_q=round.has_q, is_sampled=round.is_sampled)
         if figures
         else [],
+        evidence=evidence[:sound],
     )
 
 
+def read_evidence(numbers: list[float], round: DraftRound, accepted: int) -> tuple[list[Evidence], list[float]]:
+    """The evidence on each judged draft token, from the beginning of ``numbers``, and the numbers after it."""
+    count = round.num_draft_tokens
+    if not round.is_sampled or round.method == "standard":
+        return [], numbers
+    finite = [value if isfinite(value) else None for value in numbers[: 2 * count]]
+    pairs = list(zip(finite[:count], finite[count:], strict=True))
+    if round.method == "block":  # which judges all of them
+        return [Evidence(threshold, product=product) for threshold, product in pairs], numbers[2 * count :]
+    judged = pairs[: accepted + 1]
+    return [Evidence(threshold, total_variation=moved) for threshold, moved in judged], numbers[2 * count :]
+
+
 def gather_distributions(
-    p: torch.Tensor, q: torch.Tensor | None, draft: torch.Tensor, acceptance: Acceptance, count: int, is_sampled: bool
+    p: torch.Tensor, q: torch.Tensor | None, draft: torch.Tensor, acceptance: Acceptance, count: int, method: str
 ) -> torch.Tensor:
     """The figures of the tokens around each draft token of S rounds with g of them each.
 
@@ -145,7 +167,7 @@ def gather_distributions(
         q: [S, g, vocabulary], the draft's; None if it has none.
         draft: [S, g] int64.
         count: how many of the most likely tokens under each distribution.
-        is_sampled: recovered tokens are drawn from the residual.
+        method: the rule, whose residual recovered tokens are drawn from; "" where they are not drawn.
 
     Returns:
         [S, g * tokens * FIGURES + g] float32; for ``read_distributions``.
@@ -157,15 +179,15 @@ def gather_distributions(
 
     p = p[:, :-1]
     none = torch.zeros_like(p)
-    left = residual(p, q) if is_sampled else none
+    left = recovery_weights(method, p, q, acceptance) if method else none
     ids = [draft[..., None], likeliest(p)]
     ids += [likeliest(q)] if q is not None else []
-    if is_sampled:
+    if method:
         left = left / left.sum(-1, keepdim=True)
         ids += [likeliest(left), acceptance.next_token[:, None, None].expand(-1, p.shape[1], 1)]
     tokens = torch.cat(ids, dim=-1)
     values = [every.gather(-1, tokens) for every in (p, none if q is None else q, left)]
-    overlap = torch.minimum(p, q).sum(-1) if is_sampled else none[..., 0]
+    overlap = torch.minimum(p, q).sum(-1) if method else none[..., 0]
     return torch.cat([torch.stack([tokens, *values], dim=-1).flatten(1), overlap], dim=1)
 
 

@@ -71,9 +71,9 @@ def run_large(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: 
         return measuring.decode(by, prompt(PROMPT_TOKENS), config, sampling)
 
     started = lab.generate(prompt(4), plain, SamplingParams(max_tokens=1)).started
-    copies = started.copy_bytes_per_second
+    copies = started.memory_bytes_per_second
     if copies is None:
-        raise LabError(f"how fast {device} copies could not be measured.")
+        raise LabError(f"how fast {device} reads memory could not be measured.")
     token_bytes = started.block_bytes / plain.block_size
     sheet.result |= {
         "target_bytes": target.weight_bytes,

@@ -30,7 +30,7 @@ SWITCHES = tuple(
     name
     for name in FORM.names
     if any(name in need.of for one in FORM.settings.values() for need in one.needs)
-    or name in ("kv_dtype", "pair", "adaptive_window")
+    or name in ("kv_dtype", "pair", "adaptive_window", "rejection_sample_method", "draft_sample_method")
 )
 """Controls that others depend on."""
 

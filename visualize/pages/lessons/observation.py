@@ -13,13 +13,13 @@ from lessons.experiments.growth_experiments import NAMES
 from lessons.experiments.rules import picture, variation
 from lessons.lesson import AnyView, Lesson
 from lessons.template import WRITE
-from visualize.charts import compare_charts, lesson_charts, overlap_chart, theory_charts
+from visualize.charts import lesson_charts, overlap_chart, theory_charts
 from visualize.charts.base import Drawn, drawn
 from visualize.reduce import compare_report as comparison
 from visualize.reduce import theory_report as prediction
 
 CHARTS = {
-    "speed": compare_charts.bars_figure,
+    "speed": lesson_charts.ratios_figure,
     **{name: theory_charts.CHARTS[name] for name in ("growth", "round", "tokens", "speedup", "positions")},
     "bars": lesson_charts.bars_figure,
     "distances": lesson_charts.distances_figure,
@@ -30,7 +30,6 @@ CHARTS = {
 TITLES = {
     "race": "Race",
     "player": "One run, step by step",
-    "speed": "Speed, tokens a second",
     "growth": "Time per token, by length",
     "round": "A full round, and as many tokens without guesses",
     "tokens": "Tokens per round",
@@ -39,10 +38,7 @@ TITLES = {
     "overlap": "p and q, word by word",
     "distances": "Distance from the target's distribution",
 }
-SPEED = (
-    "Each bar is the median of its runs, each circle one run. Speed-ups (×), here and in the text, are worked out in "
-    "each repeat, and the median is taken: dividing two bars may give something else."
-)
+SPEED = "Each circle compares two runs of one repeat; each bar is the median of its circles, as in the text."
 """Said about every chart of speeds."""
 
 
@@ -75,9 +71,12 @@ def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> d
             values = {name: expression.number(figures) for name, expression in view.bars.items()}
             return panel | {"title": view.title, "chart": _drawn(lesson_charts.bars_columns(values, view.unit))}
         case "speed":
-            named = {spoken(name): some for name, some in runs.items()}
-            chart = _drawn(compare_charts.bars(list(named), summarise(named)))
-            return panel | {"say": f"{view.say} {SPEED}".lstrip(), "chart": chart}
+            timed = {name: some for name, some in runs.items() if not some[0].sampling.logprobs}  # recording takes time
+            first = view.against or next(iter(timed))
+            found = summarise({first: timed[first]} | timed)
+            chart = _drawn(lesson_charts.ratios_columns({spoken(name): found[name] for name in timed}))
+            title = f"Speed / speed of {spoken(first)}"
+            return panel | {"title": title, "say": f"{view.say} {SPEED}".lstrip(), "chart": chart}
         case "overlap":
             return panel | {"overlap": overlap_pictures(measured["rules"].figures["words"])}
         case "distances":

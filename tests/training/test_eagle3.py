@@ -1,0 +1,77 @@
+"""The EAGLE-3 head's training: the unrolled steps are those that a chain of drafts takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from lab.models.eagle3_head import Eagle3Head
+from lab.training.distillation import TEMPERATURE
+from lab.training.eagle3 import frequent_tokens, new_head, unroll, unrolled_loss
+from lab.training.training import draft_shape, restore, train
+
+VOCABULARY, LENGTH = 64, 12
+
+
+@pytest.fixture
+def target() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 6,
+        "head_dim": 16,
+        "vocab_size": VOCABULARY,
+    }
+    shape = (
+        draft_shape().to_dict() | sizes | {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3}
+    )
+    return LlamaForCausalLM(LlamaConfig(**shape)).eval()
+
+
+@pytest.fixture
+def head(target: LlamaForCausalLM) -> Eagle3Head:
+    return new_head(target, torch.arange(1, VOCABULARY, 2)).eval()
+
+
+@torch.no_grad()
+def test_each_step_equals_a_chain_that_goes_on_alone(target, head):
+    """At every position: true pairs first, then its own output, in one plain causal pass."""
+    tokens = torch.randint(VOCABULARY, (1, LENGTH + 1))
+    results = unroll(target, head, tokens, 3)
+    states = target(tokens, output_hidden_states=True).hidden_states
+    fused = head.fuse(torch.cat([states[layer] for layer in head.config.target_layers], dim=-1))
+    log_p = F.log_softmax(target(tokens).logits / TEMPERATURE, dim=-1)[..., 1::2]
+    positions = torch.arange(LENGTH)[None]
+    for step, (divergence, shared) in enumerate(results):
+        for last in range(step, LENGTH):
+            hidden = fused[:, : last - step + 1]
+            for _ in range(step + 1):
+                count = hidden.shape[1]
+                out = head(tokens[:, 1 : count + 1], hidden, positions[:, :count], earlier=[])
+                hidden = torch.cat([hidden, out[:, -1:]], dim=1)
+            log_q = F.log_softmax(head.logits(out[0, -1]) / TEMPERATURE, dim=-1)
+            here = log_p[0, last + 1]
+            assert torch.allclose(shared[0, last - step], torch.minimum(here.exp(), log_q.exp()).sum(), atol=1e-4)
+            assert torch.allclose(divergence[0, last - step], (here.exp() * (here - log_q)).sum(), atol=1e-3)
+
+
+def test_training_raises_what_head_and_target_share_and_leaves_the_embeddings(tmp_path, target, head):
+    text = np.random.default_rng(0).integers(VOCABULARY, size=4000).astype(np.uint16)
+    parts, tokens = [(text, 1.0)], torch.from_numpy(text[:256].astype(np.int64)).view(8, 32)
+    before = [shared.mean() for _, shared in unroll(target, head, tokens, 3)]
+    options = {"tokens": 12 * 1024, "tokens_a_step": 1024, "peak_lr": 2e-2, "device": "cpu", "compiled": False}
+    trained = train(lambda: head, parts, unrolled_loss(target), checkpoint=tmp_path / "eagle3.pt", **options)
+    after = [shared.mean() for _, shared in unroll(target, trained, tokens, 3)]
+    assert all(b > a + 0.05 for a, b in zip(before, after, strict=True)), (before, after)
+    again, record = restore(new_head(target, torch.arange(32)), tmp_path / "eagle3.pt")
+    assert record.steps == 12
+    assert torch.equal(again.target_ids, torch.arange(1, VOCABULARY, 2))
+    assert torch.equal(trained.embed_tokens.weight, target.get_input_embeddings().weight)
+
+
+def test_the_draft_vocabulary_is_what_is_written_most():
+    assert frequent_tokens(np.array([5, 5, 5, 1, 1, 3, 2, 2], np.uint16), 8, 3).tolist() == [1, 2, 5]
