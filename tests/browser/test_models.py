@@ -62,38 +62,39 @@ def test_models_from_folders_run_and_a_failed_load_loses_nothing(visit: Visit, f
     assert lab.written.count() >= 5
 
 
-def test_a_target_without_a_draft_runs_and_a_download_shows_progress_and_stops_without_losing_it(
-    troubled: Visit, folder: Path, tmp_path: Path
-) -> None:
-    """Whoever starts the lab with a target alone can press Run, and Compare offers no lane with a draft."""
+def test_a_download_shows_progress_and_stops_without_losing_the_previous_pair(troubled: Visit, tmp_path: Path) -> None:
     model = tiny_models.random_model("llama", num_hidden_layers=3, hidden_size=256, intermediate_size=512)
     model.save_pretrained(tmp_path / "some/model")
     tiny_models.tokenizer().save_pretrained(tmp_path / "some/model")
     log, cache = tmp_path / "log.txt", {"HF_HOME": str(tmp_path / "cache")}
     with (
         hub.serving(tmp_path, xet=True, seconds=0.1) as slow,
-        serving(log, "--target", str(folder / "target"), **slow.variables, **cache) as address,
+        serving(log, **slow.variables, **cache) as address,
     ):
-        lab = troubled(address)
-        page = lab.at("compare")
-        assert page.locator("#lanes input[name^=draft]").count() == 0
-        expect(lab.option("preset", "ladder")).to_be_checked()
-        lab.ran(max_tokens=8, seed=3)
-        started_with = Run.load(lab.save("json", tmp_path)).started
-        assert (started_with.target, started_with.config["speculative"]) == ("target", "ngram")
-        lab.choose("pair", "other")  # of two, which are no list
-        lab.page.fill(TARGET, "some/model")
-        lab.page.fill("#draft textarea, #draft input", "some/model")
+        lab = troubled(address).open(max_tokens=8)
+        name_models(lab, "some/model", "some/model")
         lab.run()
         expect(lab.say).to_contain_text("of 5.7 MB")
         lab.press("Escape")
         expect(lab.say).not_to_contain_text("MB")
         lab.finish()
-        lab.choose("pair", "matched")
+        lab.pick("pair", "matched")
         lab.ran()
         slow.seconds = 0.0
-        lab.choose("pair", "other")
+        lab.pick("pair", "other")
         lab.ran()
         assert Run.load(lab.save("json", tmp_path)).started.target == "some/model"
         lab.page.close()
     assert "Traceback" not in log.read_text(), log.read_text()
+
+
+def test_a_target_without_a_draft_runs_as_the_pages_open(troubled: Visit, folder: Path, tmp_path: Path) -> None:
+    """Whoever starts the lab with a target alone can press Run, and Compare offers no lane with a draft."""
+    with serving(tmp_path / "log.txt", "--target", str(folder / "target")) as address:
+        lab = troubled(address).ran(max_tokens=12, seed=3)
+        started_with = Run.load(lab.save("json", tmp_path)).started
+        assert (started_with.target, started_with.config["speculative"]) == ("target", "ngram")
+        page = lab.at("compare")
+        assert page.locator("#lanes input[name^=draft]").count() == 0
+        expect(lab.option("preset", "ladder")).to_be_checked()
+        page.close()
