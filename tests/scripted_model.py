@@ -18,7 +18,7 @@ class ScriptedModel:
     device, dtype, rounded = torch.device("cpu"), torch.float32, False
     layer_devices = (device,)
     weight_bytes, head_bytes, layer_weights, head_weights, uncounted = 0, 0, 0, 0, False
-    experts, expert_counter = None, None
+    experts, expert_counter, other_attention, windows = None, None, None, [None]
     compiled, compile_failure, notes, eagle3 = False, None, (), None
 
     def __init__(self, table: torch.Tensor, name: str = "scripted") -> None:
@@ -106,6 +106,7 @@ class ScriptedHead:
     device, dtype = torch.device("cpu"), torch.float32
     layer_devices = (device,)
     weight_bytes, head_bytes, layer_weights, head_weights, experts, expert_counter = 0, 0, 0, 0, None, None
+    other_attention, windows = None, [None]
     fc = SimpleNamespace(weight=torch.empty(0))
 
     def __init__(self, table: torch.Tensor, vocabulary: int) -> None:

@@ -70,7 +70,7 @@ class FallbackBackend(Backend):
         return FallbackBackend(lambda: self._kernels.first(layers), self._reference.first(layers), self._state)
 
     def head(self) -> HeadBackend:
-        return self._reference.head(self.sample)
+        return (self._kernels if self._state.failure is None else self._reference).head(self.sample)
 
     def failures(self) -> dict[Part, str]:
         failed: dict[Part, str] = {"kernel": self._state.failure} if self._state.failure else {}

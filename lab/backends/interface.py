@@ -115,7 +115,7 @@ class TokenDistributions(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """The numbers by which another rule than the standard one judged a draft token. None: the rule has none, or it is
+    """The numbers by which another rule than the standard one verified a draft token. None: the rule has none, or it is
     not finite.
 
     Attributes:
@@ -142,7 +142,7 @@ class Verification:
         next_token: the token after the accepted ones, recovered or bonus; ``p_next``: its probability.
         finite: False if the target's output is not. ``draft_finite``: the drafter's.
         distributions: of each verified token, so min(num_accepted + 1, g) at least. Empty: not asked for.
-        evidence: of each judged draft token. Empty: the standard rule, which judges those up to the first rejected one.
+        evidence: of each verified draft token. Empty: the standard rule, which stops at the first rejected one.
     """
 
     draft_token_ids: list[int]

@@ -157,7 +157,7 @@ def lookup(text: np.ndarray, count: int, shortest: int, longest: int) -> list[in
 
 
 class Synthetic(Drafter):
-    """Not a real drafter: it knows the target's next tokens, and proposes each of them with probability ``rate``.
+    """A simulated drafter: it knows the target's next tokens, and proposes each of them with probability ``rate``.
 
     ``target_tokens`` are those of the same request, decoded plainly beforehand. Any other draft token is rejected and
     replaced by the target's, so the text is the plain one whatever the rate.

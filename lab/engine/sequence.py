@@ -103,7 +103,7 @@ class Sequence:
         uniforms: [rows, 3] float64 in [0, 1): to draw a draft token, to verify it, and to choose the target's own
             token. They come from the seed alone: no other sequence and no preemption changes them. There is a row for
             each output position, which has one verdict; a draft token that got none is drawn again with the same
-            number. Block verification judges all draft tokens of a round together, so its rounds have rows of their
+            number. Block verification decides on all draft tokens of a round together, so its rounds have rows of their
             own: as many as the longest round needs, for each position that one may begin at.
     """
 

@@ -58,7 +58,7 @@ class Difference:
 
 
 def draws(config: EngineConfig) -> tuple[Any, ...]:
-    """The settings that determine which random draws a round uses; empty if no draft token is judged by one."""
+    """The settings that determine which random draws a round uses; empty if no draft token is verified by one."""
     if config.speculative not in DRAWING:
         return ()
     own = {"early_exit": (config.early_exit_layer,), "ngram": (config.prompt_lookup_min, config.prompt_lookup_max)}.get(

@@ -85,7 +85,8 @@ class Eagle3Head(nn.Module):
         d2t: [draft_vocab_size] int64; the target's id of draft token i is i + d2t[i].
     """
 
-    experts = expert_counter = None
+    experts = expert_counter = other_attention = None
+    windows = (None,)
 
     def __init__(self, config: HeadConfig, embed_tokens: nn.Embedding, name: str = "eagle3") -> None:
         super().__init__()

@@ -19,10 +19,10 @@ from lab.kv_cache.attention_metadata import BlockPlan, Group, StepPlan
 from lab.models.devices import execution_device, gather_hidden_states, is_dispatched
 from lab.models.eagle3_head import Eagle3Head
 from lab.models.experts import ExpertCounter, Experts, expert_modules, experts_of
-from lab.models.model_shape import ModelShape, steady_length
+from lab.models.model_shape import ModelShape, steady_length, windows_of
 from lab.models.quantization import stored_tensors
 from lab.models.submodules import copy_modules, cut_layers, layers_of
-from lab.models.support import refuse_sinks, refuse_unsupported
+from lab.models.support import other_attention, refuse_unsupported
 from lab.util.messages import error_summary
 
 log = logging.getLogger(__name__)
@@ -87,6 +87,8 @@ class LanguageModel:
         device: where tokens go in and logits come out.
         compiled: whether its layers are compiled by torch.compile.
         compile_failure: why they are not although that was asked for.
+        windows: of each layer the positions that a token sees; None: all.
+        other_attention: why kernels for full attention cannot compute it; None: they can.
         eagle3: a head that drafts for it, if it was loaded with one.
         expert_counter: of a mixture of experts that can be counted (``lab.models.experts``).
         notes: sentences on how it was loaded, for who runs it.
@@ -99,7 +101,6 @@ class LanguageModel:
 
     def __init__(self, model: PreTrainedModel, name: str, *, rounded: bool = False) -> None:
         refuse_unsupported(model.config, name, type(model))
-        refuse_sinks(model, name)
         shape = ModelShape.from_config(model.config)
         self.name = name
         self.model = model.eval()
@@ -110,6 +111,8 @@ class LanguageModel:
         self.head_dim = shape.head_dim
         self.vocabulary, self.padding = shape.vocabulary, 0
         self.context_length = steady_length(model.config, shape.context_length)
+        self.windows = windows_of(model.config)
+        self.other_attention = other_attention(model.config, model)
         self.compiled = False
         self.compile_failure: str | None = None
         self.eagle3: Eagle3Head | None = None
@@ -274,7 +277,7 @@ class LanguageModel:
         """
         shorter = copy.copy(self)
         shorter.model = cut_layers(self.model, self.layers, layers)
-        shorter.name, shorter.layers = f"{self.name}[:{layers}]", layers
+        shorter.name, shorter.layers, shorter.windows = f"{self.name}[:{layers}]", layers, self.windows[:layers]
         return shorter
 
     @torch.inference_mode()
@@ -297,7 +300,8 @@ class LanguageModel:
             for count in (1, 2):
                 rows = torch.arange(count, device=self.device)
                 mask = rows <= rows[:, None]
-                plan = StepPlan((Group(slice(0, count), 1, mask.repeat(self.query_groups, 1)[None, None]),), None, None)
+                group = Group(slice(0, count), 1, mask.repeat(self.query_groups, 1)[None, None], None, rows[None])
+                plan = StepPlan((group,), None, None)
                 self.forward(rows, rows, plan, rows)
         except Exception as error:  # of many kinds, from the compiler or from the one it calls
             log.warning("the layers of %s could not be compiled", self.name, exc_info=True)
@@ -335,7 +339,8 @@ class LanguageModel:
         The engine cannot run in the meantime.
         """
         plugged_in = self.model.config._attn_implementation
-        self.model.set_attn_implementation("sdpa")
+        scores = self.other_attention and "window" not in self.other_attention  # which torch's attention never shows
+        self.model.set_attn_implementation("eager" if scores else "sdpa")
         try:
             yield self.model
         finally:

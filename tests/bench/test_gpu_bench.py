@@ -305,9 +305,9 @@ def test_the_command_of_a_part_carries_its_options(tmp_path, monkeypatch):
     """Its command line is run in this process, without the exit."""
     monkeypatch.setattr(session.os, "_exit", lambda code: None)
     monkeypatch.setattr(session.gc, "freeze", lambda: None)
-    python, how, module, *told = session.command("3", tmp_path / "sheet", 2e9, PART | {"device": "nowhere"})
+    python, how, module, *reported = session.command("3", tmp_path / "sheet", 2e9, PART | {"device": "nowhere"})
     assert (python, how, module) == (sys.executable, "-m", session.__name__)
-    session.main(*told)
+    session.main(*reported)
     entry = json.loads((tmp_path / "sheet").read_text("utf-8"))
     assert "nowhere" in entry["failure"]
     assert "Traceback" in entry["traceback"]

@@ -61,10 +61,10 @@ def test_a_mistake_loses_nothing_a_finished_run_is_described_and_a_token_explain
     lab.came_to_its_end()
 
     described = "document.querySelector('[data-chart=rounds] .plot').ariaDescription"
-    told = {state: int(n) for n, state in (part.split(" ", 1) for part in lab.page.evaluate(described).split(", "))}
-    assert set(told) <= {state.label for state in STATES.values()}
-    assert told[STATES["rejected"].label] == lab.page.locator(".text .above s").count()
-    assert told[STATES["recovered"].label] == lab.tokens("recovered").count()
+    reported = {state: int(n) for n, state in (part.split(" ", 1) for part in lab.page.evaluate(described).split(", "))}
+    assert set(reported) <= {state.label for state in STATES.values()}
+    assert reported[STATES["rejected"].label] == lab.page.locator(".text .above s").count()
+    assert reported[STATES["recovered"].label] == lab.tokens("recovered").count()
     lab.press("Home")  # the description is of this instant, which has no rounds yet
     lab.wait_for_instant(0)
     assert lab.page.evaluate(described) == ""
@@ -76,8 +76,8 @@ def test_a_mistake_loses_nothing_a_finished_run_is_described_and_a_token_explain
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     lab.tokens("recovered").first.hover()
     number = r" = (\d+(?:\.\d+)?(?:e-\d+)?)"
-    told = re.search(rf"(?<!/ )q{number}.*?(?<!/ )p{number}.*?p / q{number}", lab.tip.inner_text(), re.DOTALL)
-    q, p, chance = map(float, told.groups())
+    reported = re.search(rf"(?<!/ )q{number}.*?(?<!/ )p{number}.*?p / q{number}", lab.tip.inner_text(), re.DOTALL)
+    q, p, chance = map(float, reported.groups())
     assert p / q == pytest.approx(chance, rel=0.01), "the quotient matches the numbers beside it"
     page.focus(".text")
     lab.press("End", "ArrowLeft")

@@ -30,9 +30,9 @@ def test_a_server_reports_metrics_ends_runs_on_sigterm_and_is_reconnected_to(tro
         lab.run()
         lab.wait_for_tokens(5)
         assert json.loads(asked(f"{address}/health")) == {"status": "ok", "models": ["Matched"]}
-        told = asked(f"{address}/metrics")
-        assert 'vllm:num_requests_running{model_name="Matched"} 1.0' in told
-        assert "decode_lab:visits 1.0" in told
+        reported = asked(f"{address}/metrics")
+        assert 'vllm:num_requests_running{model_name="Matched"} 1.0' in reported
+        assert "decode_lab:visits 1.0" in reported
         app.terminate()
         expect(lab.problem).to_contain_text("server")
         assert lab.written.count() >= 5

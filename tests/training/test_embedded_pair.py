@@ -9,7 +9,7 @@ from safetensors import safe_open
 
 from lab import EngineConfig, SamplingParams, load_engine
 from lab.models.loader import EMBEDDED_DRAFTS, WEIGHTS
-from lab.trace.events import Judged, Proposed
+from lab.trace.events import Proposed, Verified
 from lab.training.model_card import render
 
 MEGABYTE = 1e6
@@ -57,7 +57,7 @@ def test_the_mismatched_draft_is_accepted_far_less_often(engines, temperature):
         samplings = [SamplingParams(max_tokens=80, seed=seed, **how) for seed in range(4 if temperature else 1)]
         for run in [request.result() for request in [engine.submit(PROMPT, drafted, it) for it in samplings]]:
             proposed += sum(isinstance(event, Proposed) for event in run.events)
-            accepted += sum(isinstance(event, Judged) and event.accepted for event in run.events)
+            accepted += sum(isinstance(event, Verified) and event.accepted for event in run.events)
         rates[name] = accepted / proposed
     assert rates["mismatched"] < 0.5 * rates["matched"]
 

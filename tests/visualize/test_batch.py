@@ -307,13 +307,13 @@ def run(**inputs: Any) -> BatchRun:
 
 def test_a_batch_run_can_be_stopped() -> None:
     under_way = run(tokens=64)
-    told = ""
+    reported = ""
     for news in under_way.transcript(partial(lines, BatchReducer(3))):
-        told += news
+        reported += news
         if '"tokens"' in news:
             under_way.cancelled.set()
     shown = picture()
-    for record in records(told):
+    for record in records(reported):
         shown.apply(record)
     assert shown.finished
     states = [row["state"] for row in table(shown, "sequences")]

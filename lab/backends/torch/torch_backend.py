@@ -232,15 +232,16 @@ def _group(
     if masked and (count > 1 or sequences > 1 or first_seen):
         mask = (everything <= position[:, :, None]) & (everything >= first_seen)
         mask = (mask.repeat(1, model.query_groups, 1) if count > 1 else mask)[:, None]
+    seen = {"mask": mask, "positions": position if model.other_attention else None}
     if members[0].table is None:
-        return Group(rows, sequences, mask), position.flatten(), None
+        return Group(rows, sequences, **seen), position.flatten(), None
 
     table = members[0].table
     size = table.pool.block_size
     if sequences == 1 and not table.paged:
         # The blocks are contiguous, so the slots are one run: reading them needs no gather.
         base = table.blocks[0] * size
-        return Group(rows, 1, mask, slice(base, base + longest)), position[0], base + position[0]
+        return Group(rows, 1, read=slice(base, base + longest), **seen), position[0], base + position[0]
     height = -(-longest // size)
     tables = side_by_side([new.table.blocks for new in members], height)
     blocks = on_device(torch.frombuffer(tables, dtype=torch.int32).long().view(-1, height), device)
@@ -249,4 +250,4 @@ def _group(
     if sequences > 1:
         # Padding is masked but must be finite: 0 x NaN is NaN. A sequence's first slot is.
         slots = torch.where(everything <= position[:, -1:], slots, slots[:, :1])
-    return Group(rows, sequences, mask, slots.flatten()), position.flatten(), write.flatten()
+    return Group(rows, sequences, read=slots.flatten(), **seen), position.flatten(), write.flatten()
