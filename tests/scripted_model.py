@@ -106,6 +106,7 @@ class ScriptedHead:
     device, dtype = torch.device("cpu"), torch.float32
     layer_devices = (device,)
     weight_bytes, head_bytes, layer_weights, head_weights, experts, expert_counter = 0, 0, 0, 0, None, None
+    other_attention, windows = None, [None]
     fc = SimpleNamespace(weight=torch.empty(0))
 
     def __init__(self, table: torch.Tensor, vocabulary: int) -> None:
