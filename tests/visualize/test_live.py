@@ -220,14 +220,6 @@ def test_a_run_stopped_while_waiting_leaves_the_line() -> None:
     assert first.done.wait(10)
 
 
-def test_a_run_is_compared_with_the_previous_one() -> None:
-    first = start(ScriptedEngine(), max_tokens=3)
-    reported(first)
-    second = LiveRun(JobQueue(), lambda pair: ScriptedEngine(), Settings(max_tokens=3, paged=False), first.after())
-    assert records("".join(reported(second)))[-1]["readouts"]["pass"][2] == "the same"
-    assert records("".join(reported(second)))[0]["compared"]
-
-
 def test_a_run_that_cannot_be_shown_is_stopped_and_reported() -> None:
     class Nonsense(ScriptedEngine):
         def stream(self, *asked: Any, **named: Any) -> Iterator[Event]:

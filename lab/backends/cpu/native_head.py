@@ -66,6 +66,8 @@ class NativeHead(NativeModel):
 class CpuHead(TorchHead):
     """A head that C computes over a cache. Without one torch computes it."""
 
+    reads_packed_weights = True
+
     def __init__(self, model: Eagle3Head, sample: Sample, native: NativeHead) -> None:
         super().__init__(model, sample)
         self._native = native
