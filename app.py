@@ -90,7 +90,7 @@ def build(
     borrowed: EngineMetrics | None = None,
     workshop: Workshop | None = None,
     *,
-    told: dict[str | None, str],
+    reported: dict[str | None, str],
 ) -> gr.Blocks:
     """All pages: the Lab at the root, every other page at its own address. Lessons and claims use the embedded pair,
     the other pages any of ``engines``. There is one ``queue`` for all, because there is one machine. ``attached``: a
@@ -123,7 +123,7 @@ def build(
         with pages.route(name, f"/{name.lower()}", show_in_navbar=False):
             lay_out()
     with pages:
-        programs.build(pages, engines, queue, tuple(engines.offered), told)
+        programs.build(pages, engines, queue, tuple(engines.offered), reported)
     return pages
 
 
@@ -159,13 +159,13 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(2)
     if options.share:
         print(SHARED, file=sys.stderr)
-    told: dict[str | None, str] = {}
-    pages = build(engines, embedded, queue, options.attach, monitor if borrowed else None, workshop, told=told)
+    reported: dict[str | None, str] = {}
+    pages = build(engines, embedded, queue, options.attach, monitor if borrowed else None, workshop, reported=reported)
     serve(
         pages,
         options,
         queue,
-        told,
+        reported,
         names=programs.NAMES,
         routes=[*monitor.routes(), *(workshop.routes() if workshop else ())],
         announcement=workshop.announcement if workshop else None,

@@ -205,8 +205,8 @@ def batch_size() -> list[str]:
             found["growth"][f"{size} at once, temperature {temperature}, speculation {way}"]["tokens_per_second"]
             for way in ("off", "draft")
         )
-        told = found["speculation"][f"temperature {temperature}"]["told_by_size"][size]
-        return f"{off:.0f}, {on:.0f}: {on / off:.2f} ({told})"
+        reported = found["speculation"][f"temperature {temperature}"]["told_by_size"][size]
+        return f"{off:.0f}, {on:.0f}: {on / off:.2f} ({reported.replace('cannot be told', 'too close to call')})"
 
     sizes = found["speculation"]["temperature 0"]["ratio_by_size"]
     rows = [(size, cell(size, "0"), cell(size, "0.8")) for size in sizes]
@@ -321,9 +321,12 @@ block(
 block(
     "acceptance-rules",
     "rule | drafts | tokens per round | 95% over texts | accepted | from the target's distribution",
-    lambda: record("verifiers-cpu")["rows"].values(),
+    lambda: [
+        row | {"moved": f"{row['total_variation']:.1%}" if row["verified"] else "lossless"}
+        for row in record("verifiers-cpu")["rows"].values()
+    ],
     *("{rule}", "{draft}", "{length[value]:.2f}", "{length[low]:.2f} to {length[high]:.2f}", "{acceptance:.0%}"),
-    "{total_variation:.1%}",
+    "{moved}",
 )
 block(
     "api-load",

@@ -86,7 +86,7 @@ class EngineConfig:
     cuda_graphs: bool = True
     torch_compile: bool = False
     cache_priority: int = 0
-    speculative: Literal["off", "draft", "ngram", "early_exit", "synthetic"] = "off"
+    speculative: Literal["off", "draft", "eagle3", "ngram", "early_exit", "synthetic"] = "off"
     num_speculative_tokens: int = 4
     adaptive_window: bool = False
     prompt_lookup_min: int = 2

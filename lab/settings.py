@@ -44,7 +44,7 @@ PAGED = need("a paged KV cache (paged): only its blocks can be shared", "paged")
 PREFIXES = need("prefix caching (enable_prefix_caching)", "enable_prefix_caching")
 SPECULATION = need("speculative decoding", "speculative", holds=lambda who: who != "off")
 DRAWS = need("a temperature above 0", "temperature")
-JUDGED = need("a drafter with probabilities", "speculative", holds=lambda who: who not in ("off", "synthetic"))
+PROBABILISTIC = need("a drafter with probabilities", "speculative", holds=lambda who: who not in ("off", "synthetic"))
 DRAFT_DRAWS = need("a draft that is a model", "speculative", holds=lambda who: who not in ("off", "ngram", "synthetic"))
 GPU = need("a GPU that PyTorch can use", "gpu")
 
@@ -134,7 +134,14 @@ class Setting:
 
 
 KV_DTYPES = {"auto": "Auto", "int8": "INT8", "int4": "INT4"}
-DRAFTERS = {"off": "Off", "draft": "Draft", "ngram": "N-gram", "early_exit": "Early exit", "synthetic": "Simulated"}
+DRAFTERS = {
+    "off": "Off",
+    "draft": "Draft",
+    "eagle3": "EAGLE-3 head",
+    "ngram": "N-gram",
+    "early_exit": "Early exit",
+    "synthetic": "Simulated",
+}
 
 NGRAM, EARLY_EXIT = drafter("ngram", "n-gram lookup"), drafter("early_exit", "early exit")
 SIMULATED = drafter("synthetic", "simulated drafting")
@@ -155,6 +162,7 @@ COMPILABLE = need(
 PROPOSERS = {
     "off": "No speculation: one token per forward pass.",
     "draft": "A small model proposes draft tokens; the target verifies all in one pass.",
+    "eagle3": "A small head drafts from the target's own hidden states.",
     "ngram": "No model: proposes what followed the same tokens earlier in the text.",
     "early_exit": "The first layers draft, all layers verify.",
     "synthetic": "A free drafter, accepted as often as set.",
@@ -175,13 +183,12 @@ SDPA = {"auto": "Auto", "math": "Math", "efficient": "Efficient", "flash": "Flas
 
 ALL = (
     Setting("prompt", "Prompt", "The text to continue.", default="", most_characters=MAX_PROMPT, lines=3),
-    Setting("token_ids", "Prompt is token ids", "Such as 1, 262, taken as they are.", default=False, group="Sampling"),
     Setting("kv_cache", "KV cache", "Off: each step recomputes all tokens."),
     Setting(
         "kv_dtype", "KV dtype", "Fewer bits: less memory, more rounding.", KV_DTYPES, needs=(CACHE,), off="auto",
         vllm="kv_cache_dtype",
     ),
-    Setting("paged", "Paged KV cache", "Off: room for the longest is reserved.", needs=(CACHE,), off=False),
+    Setting("paged", "Paged KV cache", "Off: memory for the longest is reserved up front.", needs=(CACHE,), off=False),
     Setting(
         "enable_prefix_caching", "Prefix caching", "Same beginnings share KV blocks.", needs=(CACHE, PAGED), off=False
     ),
@@ -240,13 +247,13 @@ ALL = (
     ),
     Setting(
         "rejection_sample_method", "Verifier", "Which draft tokens are accepted; typical is lossy.",
-        {"standard": "Standard", "block": "Block", "typical": "Typical"}, RULES, needs=(JUDGED, DRAWS),
+        {"standard": "Standard", "block": "Block", "typical": "Typical"}, RULES, needs=(PROBABILISTIC, DRAWS),
         group="Sampling",
     ),
     Setting(
         "draft_sample_method", "Draft sampling", "How the draft chooses its tokens.",
-        {"probabilistic": "From q", "greedy": "Greedy"}, Q_OF_DRAFTS, needs=(DRAFT_DRAWS, DRAWS),
-        group="Sampling",
+        {"probabilistic": "From q", "greedy": "Greedy"}, Q_OF_DRAFTS,
+        needs=(DRAFT_DRAWS, DRAWS), group="Sampling",
     ),
     Setting(
         "seed", "Seed", "Fix for reproducible text; leave empty for random.", bounds=(0, SEEDS_OF_PAGES),
@@ -263,6 +270,7 @@ ALL = (
         "parse_special", "Parse special tokens", "In the prompt, the name of a special token is that token, not text.",
         group="Sampling",
     ),
+    Setting("token_ids", "Prompt is token ids", "Such as 1, 262, taken as they are.", default=False, group="Sampling"),
     Setting(
         "kernels", "Kernels", "Custom: Triton on a GPU, C on a CPU.",
         {"auto": "Custom (Triton / C)", "reference": "PyTorch"}, group="Device",

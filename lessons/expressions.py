@@ -27,7 +27,7 @@ Figures = Mapping[str, Any]
 """What was measured: numbers, words and lists of numbers by name, nested by the dots in a name."""
 Value = float | bool | str | Sequence[float]
 MOST_CHARACTERS = 1000
-MOST_GUESSES = 64
+MOST_DRAFT_TOKENS = 64
 
 
 class ExpressionError(LabError, ValueError):
@@ -79,8 +79,8 @@ def _clearly(above: Value, below: Value, more: Value, less: Value, neither: Valu
 
 def _gamma(value: Value) -> int:
     gamma = number(value)
-    if not 0 <= gamma <= MOST_GUESSES:
-        raise ExpressionError(f"a round has 0 to {MOST_GUESSES} guesses, not {gamma:g}.")
+    if not 0 <= gamma <= MOST_DRAFT_TOKENS:
+        raise ExpressionError(f"a round has 0 to {MOST_DRAFT_TOKENS} draft tokens, not {gamma:g}.")
     return int(gamma)
 
 

@@ -21,7 +21,7 @@ class Provenance(NamedTuple):
     too_noisy: str
 
 
-HERE = Provenance("this machine measured", "Run it again on a machine that is doing nothing else.")
+HERE = Provenance("this machine measured", "Run it again when nothing else is running.")
 
 
 class AnswerError(LabError, ValueError):
@@ -99,7 +99,7 @@ def mark(
 
 def too_noisy(spread: str, source: Provenance) -> str:
     """The feedback on an answer that only some of the repeats bear out."""
-    return f"Too noisy to say: you may be right. {spread} {source.too_noisy}"
+    return f"Too close to call: you may be right. {spread} {source.too_noisy}"
 
 
 def _others(question: Slider | Curve) -> str:

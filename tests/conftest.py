@@ -12,7 +12,6 @@ import importlib.util
 import os
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -30,16 +29,49 @@ settings.register_profile("lab", deadline=None, suppress_health_check=[HealthChe
 settings.load_profile("lab")
 
 
+ONE_APP = {
+    "tests/api/": "the API's",
+    "tests/browser/workshop/": "a workshop's",
+    "tests/browser/test_server_page.py": "a workshop's",
+}
+"""Files whose tests share a running app, which each process would start for itself."""
+
+
+def unit(nodeid: str) -> str:
+    """What is given to one process as a whole: a file, or all of those that share an app."""
+    file = nodeid.partition("::")[0]
+    return next((app for files, app in ONE_APP.items() if file.startswith(files)), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Units(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return unit(nodeid)
+
+    return Units(config, log)
+
+
 @pytest.hookimpl(trylast=True)  # when those of pages are marked
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In several processes, files of pages are begun in turn with others, evenly: they wait for different things."""
+    """In several processes, files of pages are begun in turn with others, evenly: they wait for different things. Of
+    each kind the longest come first, so that no process is left with a long one when the others have ended."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return
-    files: dict[bool, dict[Path, list[pytest.Item]]] = {True: {}, False: {}}
+    units: dict[bool, dict[str, list[pytest.Item]]] = {True: {}, False: {}}
     for item in items:
-        files[item.get_closest_marker("browser") is not None].setdefault(item.path, []).append(item)
-    turns = [(n / len(kind), path) for kind in files.values() for n, path in enumerate(kind)]
-    items[:] = [item for _, path in sorted(turns) for kind in files.values() for item in kind.get(path, ())]
+        units[item.get_closest_marker("browser") is not None].setdefault(unit(item.nodeid), []).append(item)
+    turns = [
+        (n / len(kind), some) for kind in units.values() for n, some in enumerate(sorted(kind.values(), key=_length))
+    ]
+    items[:] = [item for _, some in sorted(turns, key=lambda turn: turn[0]) for item in some]
+
+
+def _length(items: list[pytest.Item]) -> int:
+    """About how long they take, negated."""
+    return -sum(20 if item.get_closest_marker("slow") else 1 for item in items)
 
 
 def pytest_collection_finish() -> None:

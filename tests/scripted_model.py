@@ -18,8 +18,8 @@ class ScriptedModel:
     device, dtype, rounded = torch.device("cpu"), torch.float32, False
     layer_devices = (device,)
     weight_bytes, head_bytes, layer_weights, head_weights, uncounted = 0, 0, 0, 0, False
-    experts, expert_counter = None, None
-    compiled, compile_failure, notes = False, None, ()
+    experts, expert_counter, other_attention, windows = None, None, None, [None]
+    compiled, compile_failure, notes, eagle3 = False, None, (), None
 
     def __init__(self, table: torch.Tensor, name: str = "scripted") -> None:
         """``table``: [vocabulary, vocabulary] float32, logits of the next token by the last."""
@@ -33,9 +33,21 @@ class ScriptedModel:
         return id(self.table)
 
     def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, plan: StepPlan, keep: torch.Tensor
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        plan: StepPlan,
+        keep: torch.Tensor,
+        states: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        self.show(token_ids, positions, states)
         return self.table[token_ids[keep]]
+
+    @staticmethod
+    def show(token_ids: torch.Tensor, positions: torch.Tensor, states: torch.Tensor | None) -> None:
+        """As hidden states for ``ScriptedHead``, each token and its position."""
+        if states is not None:
+            states.copy_(torch.stack([token_ids, positions], dim=-1))
 
 
 class RememberingModel(ScriptedModel):
@@ -54,8 +66,14 @@ class RememberingModel(ScriptedModel):
         self.context_length = context_length
 
     def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, plan: StepPlan, keep: torch.Tensor
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        plan: StepPlan,
+        keep: torch.Tensor,
+        states: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        self.show(token_ids, positions, states)
         tokens, places = token_ids[:, None, None].float(), positions[:, None, None].float()
         if plan.storage is not None:
             plan.storage.layers[0].write(plan.write, tokens, places)
@@ -75,6 +93,56 @@ class RememberingModel(ScriptedModel):
 
     def _row(self, state: int) -> int:
         return (state + self.salt * (state % 3 == 0)) % self.table.shape[0]
+
+
+class ScriptedHead:
+    """Stands in for ``lab.models.eagle3_head.Eagle3Head``; what it proposes depends on the last token alone.
+
+    Its keys are tokens and its values positions, as the hidden states that it reads and gives are: an assertion fails
+    if it reads a token with the states of another than the one before, or finds another in the cache.
+    """
+
+    layers, kv_heads, head_dim, query_groups, states_width = 1, 1, 1, 1, 2
+    device, dtype = torch.device("cpu"), torch.float32
+    layer_devices = (device,)
+    weight_bytes, head_bytes, layer_weights, head_weights, experts, expert_counter = 0, 0, 0, 0, None, None
+    other_attention, windows = None, [None]
+    fc = SimpleNamespace(weight=torch.empty(0))
+
+    def __init__(self, table: torch.Tensor, vocabulary: int) -> None:
+        """``table``: [vocabulary, draft tokens] float32, logits of the next token by the last."""
+        self.table, self.vocabulary = table, vocabulary
+        self.target_ids = torch.arange(table.shape[1])
+
+    def __call__(
+        self, token_ids: torch.Tensor, hidden: torch.Tensor, positions: torch.Tensor, plan: StepPlan
+    ) -> torch.Tensor:
+        cached = plan.storage is not None
+        places = positions[0].float() + (not cached)
+        rows = torch.stack([token_ids[0].float(), places], dim=-1)
+        assert hidden[0, :, 1].tolist() == (places - 1).tolist()
+        if cached:
+            plan.storage.layers[0].write(plan.write, *(row[:, None, None] for row in rows.unbind(-1)))
+        for group in plan.groups:
+            seen, at = rows[group.rows].unbind(-1)
+            if cached:
+                seen, at = (some.view(-1) for some in plan.storage.layers[0].read(group.read))
+            seen, at = seen.view(group.sequences, -1), at.view(group.sequences, -1)
+            before, own = (some[group.rows].view(group.sequences, -1).tolist() for some in (hidden[0, :, 0], places))
+            for sequence, (its, last) in enumerate(zip(own, before, strict=True)):
+                first, end = (1, int(max(its)) + 1) if cached else (0, len(its))
+                assert at[sequence, first:end].tolist() == list(range(1, int(max(its)) + 1))
+                found = [seen[sequence, int(place) - 1 - (not cached)].item() for place in its if place > 1]
+                assert found == last[len(last) - len(found) :]
+        return rows[None]
+
+    def fuse(self, states: torch.Tensor) -> torch.Tensor:
+        return states
+
+    fed_back = fuse
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.table[hidden[..., 0].long()]
 
 
 def remembered(state: int, token: float) -> int:

@@ -35,8 +35,8 @@ def test_the_page_names_the_versions_that_are_pinned() -> None:
     page = (ROOT / "docs/dependencies.md").read_text("utf-8")
     for line in (ROOT / "requirements.txt").read_text("utf-8").splitlines():
         name, _, version = line.partition("==")
-        for told in re.findall(rf"^\| {re.escape(name)} (\d[\d.]*) \|", page, re.MULTILINE):
-            assert told == version, line
+        for reported in re.findall(rf"^\| {re.escape(name)} (\d[\d.]*) \|", page, re.MULTILINE):
+            assert reported == version, line
 
 
 @pytest.mark.skipif(

@@ -100,7 +100,7 @@ def test_a_server_reveals_no_secret_whatever_goes_wrong(refusing: Refusing, tmp_
         seen += [fetched(f"{address}/{page}") for page in ("health", "metrics")]
     assert "" in refusing.sent  # the hub was asked, without the owner's token
     assert f"Bearer {TOKEN}" not in refusing.sent
-    assert "The configuration of somebody/private could not be fetched" in "".join(seen)
+    assert "The hub did not give the configuration of somebody/private" in "".join(seen)
     assert "Recognisable" not in "".join(seen)
     assert "Recognisable" not in log.read_text()
 

@@ -152,7 +152,7 @@ class PoolPreset(NamedTuple):
 PRESETS = {
     "users": PoolPreset(
         "Thirty users, one system prompt",
-        "The first computes it, the others find its blocks. Then switch prefix caching off.",
+        "The first user computes the system prompt; the rest reuse its blocks. Turn prefix caching off and compare.",
         PoolInputs(),
     ),
     "fits": PoolPreset(

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from lab.engine.engine import Engine
-from lab.trace.events import Committed, Event, Finished, Judged, Preempted, Prefilled, Proposed, RunStarted
+from lab.trace.events import Committed, Event, Finished, Preempted, Prefilled, Proposed, RunStarted, Verified
 from lab.trace.recorder import EventListener
 from visualize.jobs.job_queue import JobQueue
 
@@ -78,7 +78,7 @@ class EngineMetrics:
                 case Proposed():
                     of["spec_decode_num_drafts"].inc(event.position == 0)
                     of["spec_decode_num_draft_tokens"].inc()
-                case Judged() if event.accepted:
+                case Verified() if event.accepted:
                     of["spec_decode_num_accepted_tokens"].inc()
                     by_position.labels(model, event.position).inc()
                 case Committed():

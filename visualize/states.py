@@ -58,6 +58,7 @@ DRAFT_TIME = "#9575CD"
 DRAFTER_NAMES = {
     "off": "no drafter",
     "draft": "the draft model",
+    "eagle3": "the EAGLE-3 head",
     "ngram": "n-gram lookup",
     "early_exit": "early exit",
     "synthetic": "the simulated drafter",

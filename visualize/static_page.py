@@ -23,13 +23,13 @@ Plotly sets inline styles, so those are allowed in either case."""
 def introduction(title: str, about: str) -> str:
     """A page's title and a line about it, for the head: what a browser's tab, a search and whatever shows more of a
     shared link than its address say of the page. And its icon."""
-    named, told = html.escape(title), html.escape(about)
+    named, reported = html.escape(title), html.escape(about)
     return f"""<title>{named}</title>
-<meta name="description" content="{told}">
+<meta name="description" content="{reported}">
 <meta property="og:site_name" content="{TITLE}">
 <meta property="og:type" content="website">
 <meta property="og:title" content="{named}">
-<meta property="og:description" content="{told}">
+<meta property="og:description" content="{reported}">
 <meta name="twitter:card" content="summary">
 <link rel="icon" href="data:image/svg+xml,{quote(read("static/icon.svg"))}">"""
 

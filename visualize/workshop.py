@@ -25,7 +25,8 @@ PAUSE = 0.5
 GONE = "The server no longer has this run, so nobody else can be shown it. Press Run, or open its file again."
 MOST_FRAMES = 2**31
 NO_FRAME = (
-    "A frame to show is a whole number from 0, or null for the newest; a guess is a frame and its place there, or null."
+    "A frame to show is a whole number from 0, or null for the newest; a draft token is a frame and its place there, "
+    "or null."
 )
 NONSENSE = "This is not what the workshop's pages send: a JSON object with their fields."
 
@@ -112,8 +113,10 @@ class Workshop:
         ends. Answers with {followers}, and with {leader} if nothing was changed because another page than ``who`` leads
         and was not to be replaced."""
         self.access.lead(body.get("key"))
-        run, at, guess = (body.get(name) for name in ("run", "at", "guess"))
-        one = guess is None or (isinstance(guess, list) and len(guess) == 2 and _are_frames(guess))
+        run, at, draft_token = (body.get(name) for name in ("run", "at", "guess"))
+        one = draft_token is None or (
+            isinstance(draft_token, list) and len(draft_token) == 2 and _are_frames(draft_token)
+        )
         if not one or not (at is None or _are_frames([at])):
             return {"followers": self.lead.followers, "problem": NO_FRAME}
         who, session, query = str(body.get("who")), str(body.get("session") or "") or None, str(body.get("query") or "")
@@ -123,7 +126,7 @@ class Workshop:
             self.lead.rest()
         elif run is None:
             self.lead.stop(query)
-        elif not self.lead.show(str(run), at, guess, query):
+        elif not self.lead.show(str(run), at, draft_token, query):
             return {"followers": self.lead.followers, "problem": GONE}
         return {"followers": self.lead.followers}
 

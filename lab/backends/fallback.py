@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from lab.backends.interface import Backend, DraftTokens, KernelError, LaunchedPass, PendingVerification
+from lab.backends.interface import Backend, DraftTokens, HeadBackend, KernelError, LaunchedPass, PendingVerification
+from lab.backends.torch.torch_backend import TorchBackend
 from lab.trace.events import Part
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class FallbackBackend(Backend):
         reference: computes the same.
     """
 
-    def __init__(self, kernels: Callable[[], Backend], reference: Backend, state: KernelState) -> None:
+    def __init__(self, kernels: Callable[[], Backend], reference: TorchBackend, state: KernelState) -> None:
         self.model = reference.model
         self._kernels = self._reference = reference
         self._state = state
@@ -67,6 +68,9 @@ class FallbackBackend(Backend):
 
     def first(self, layers: int) -> Backend:
         return FallbackBackend(lambda: self._kernels.first(layers), self._reference.first(layers), self._state)
+
+    def head(self) -> HeadBackend:
+        return (self._kernels if self._state.failure is None else self._reference).head(self.sample)
 
     def failures(self) -> dict[Part, str]:
         failed: dict[Part, str] = {"kernel": self._state.failure} if self._state.failure else {}

@@ -18,6 +18,7 @@ from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.block_table import BlockTable
 from lab.kv_cache.formats import KVStorage
 from lab.kv_cache.kv_cache import CacheConfig, KVCache
+from lab.models.eagle3_head import Eagle3Head
 from lab.models.language_model import LanguageModel
 from lab.trace.events import Part
 
@@ -114,7 +115,7 @@ class TokenDistributions(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """The numbers by which another rule than the standard one judged a draft token. None: the rule has none, or it is
+    """The numbers by which another rule than the standard one verified a draft token. None: the rule has none, or it is
     not finite.
 
     Attributes:
@@ -141,7 +142,7 @@ class Verification:
         next_token: the token after the accepted ones, recovered or bonus; ``p_next``: its probability.
         finite: False if the target's output is not. ``draft_finite``: the drafter's.
         distributions: of each verified token, so min(num_accepted + 1, g) at least. Empty: not asked for.
-        evidence: of each judged draft token. Empty: the standard rule, which judges those up to the first rejected one.
+        evidence: of each verified draft token. Empty: the standard rule, which stops at the first rejected one.
     """
 
     draft_token_ids: list[int]
@@ -192,12 +193,20 @@ class Backend(ABC):
     reads_packed_weights = False
 
     @abstractmethod
-    def forward(self, batch: Sequence[NewTokens], storage: KVStorage | None, sdpa: SdpaChoice = "auto") -> torch.Tensor:
+    def forward(
+        self,
+        batch: Sequence[NewTokens],
+        storage: KVStorage | None,
+        sdpa: SdpaChoice = "auto",
+        states: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Compute the new tokens of every sequence, and store their keys and values.
 
         Args:
             storage: None without a cache: all tokens are new, and nothing is kept.
             sdpa: torch's attention back end. "auto": whatever this back end has.
+            states: [new tokens of the batch, width] of the model's dtype, which the hidden states that the model's
+                EAGLE-3 head asks for are written to.
 
         Returns:
             [sum of keep, vocabulary] float32 logits, sequence by sequence.
@@ -243,6 +252,10 @@ class Backend(ABC):
     def first(self, layers: int) -> Backend:
         """The same model cut off after its first ``layers`` layers, over the same keys and values."""
 
+    @abstractmethod
+    def head(self) -> HeadBackend:
+        """What computes the model's EAGLE-3 head."""
+
     def failures(self) -> dict[Part, str]:
         """The parts that steps go on without, each with the reason."""
         return {"compile": self.model.compile_failure} if self.model.compile_failure else {}
@@ -280,6 +293,42 @@ class Backend(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Free what is captured, before the cache is dropped."""
+
+
+class HeadBackend(ABC):
+    """An EAGLE-3 head and what computes it, over a storage with the target's slot numbers.
+
+    A new token is computed from itself and the target's hidden states of the token before it; so the first token of a
+    text has no keys and values here.
+
+    Attributes:
+        model: the head, for its sizes.
+    """
+
+    model: Eagle3Head
+    reads_packed_weights = False
+
+    @abstractmethod
+    def read(self, batch: Sequence[NewTokens], states: Sequence[torch.Tensor], storage: KVStorage) -> None:
+        """Store the keys and values of every sequence's new tokens.
+
+        Args:
+            batch: each with ``start`` above 0; or without a cache, all tokens but the first, from 0.
+            states: [new tokens, width] for each sequence, the hidden states of the token before each of them.
+        """
+
+    @abstractmethod
+    def draft(
+        self,
+        batch: Sequence[NewTokens],
+        states: Sequence[torch.Tensor],
+        windows: Sequence[int],
+        sampling: Sequence[SamplingParams],
+        uniforms: Sequence[torch.Tensor],
+        storage: KVStorage | None,
+    ) -> list[DraftTokens]:
+        """Read, and draft ``windows[i]`` tokens after sequence i, as ``Backend.draft``: for each one that is fed back
+        the head's own output stands for the target's hidden states. ``q`` is 0 outside the draft vocabulary."""
 
 
 class Arithmetic(Protocol):

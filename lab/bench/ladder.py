@@ -31,7 +31,7 @@ UNSEEN_GAMMA, TEMPERATURE = 4, 0.8
 """Of the rows on unseen texts: chosen beforehand, the lab's defaults."""
 BY_TORCH = EngineConfig(kernels="reference")
 """The configuration whose models have transformers' own layers."""
-UNIT = "output tokens a second, whole call, median and quartiles"
+UNIT = "output tokens per second, whole call, median and quartiles"
 CACHE, STOCK, ASSISTED = "cache", "transformers generate", "transformers assisted generation"
 REFERENCES = {"gammas": "no speculation", "ladder": CACHE, "unseen": "greedy, cache"}
 """The row of each table that the others are compared with."""

@@ -47,7 +47,7 @@ class SideMetrics:
     ttft_ms: float
     itl_p50_ms: float
     tokens_per_second: float
-    guesses: AcceptanceStats
+    drafting: AcceptanceStats
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def summarise(samples: list[Sample]) -> dict[str, object]:
         found = {"a": ratio_interval(a), "b": ratio_interval(b), "ratio": ratio_interval(b, a)}
         metrics[name] = {which: asdict(interval) for which, interval in found.items()}
     for name, figure in SPECULATION.items():
-        metrics[name] = _of_speculation(figure, *([one.guesses for one in side] for side in sides))
+        metrics[name] = _of_speculation(figure, *([one.drafting for one in side] for side in sides))
     tokens = [sample.tokens for sample in samples]
     surprises = {
         "a": [sample.a_surprise for sample in samples],
@@ -214,7 +214,7 @@ def _decode(engine: Engine, prompt: str, config: EngineConfig, sampling: Samplin
 
 def _side(runs: list[Run]) -> SideMetrics:
     medians = {name: statistics.median(getattr(run.metrics, name) for run in runs) for name in TIMES}
-    return SideMetrics(**medians, guesses=acceptance_stats(runs))
+    return SideMetrics(**medians, drafting=acceptance_stats(runs))
 
 
 def format_ab(result: dict) -> str:

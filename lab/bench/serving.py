@@ -38,7 +38,7 @@ SHARED_TOKENS = 192
 """Length of the system prompt with which all prompts begin in the rows on a shared prefix."""
 PARAGRAPH_TOKENS = 384
 """The most a request may need in the rows on memory."""
-PAYS, LOSES, UNCLEAR = "pays", "loses", "cannot be told"
+PAYS, LOSES, UNCLEAR = "pays", "loses", "too close to call"
 """The effect of speculation at a batch size."""
 
 
@@ -138,7 +138,7 @@ def growth_name(size: int, temperature: float, speculative: str) -> str:
 def speculation(samples: dict[str, list[Figures]], temperature: float) -> dict[str, object]:
     """Speed with speculation / without, by batch size: of the medians (``ratio_by_size``), and repeat by repeat, as its
     mean and 95% interval (``sure_by_size``). It "pays" or "loses" if the whole interval is on that side of 1, else that
-    "cannot be told". ``stops_paying_at``: the size from which on it loses at every size, if there is one."""
+    "too close to call". ``stops_paying_at``: the size from which on it loses at every size, if there is one."""
     by_size, sure, effect = {}, {}, {}
     for size in SIZES:
         off, on = (

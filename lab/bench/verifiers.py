@@ -16,7 +16,7 @@ from lab.engine.engine import Engine
 from lab.measure.interval import ratio_interval
 from lab.measure.measuring import refuse_failure
 from lab.measure.workload import held_out_prompts, refuse_cut
-from lab.trace.events import Judged
+from lab.trace.events import Verified
 from lab.trace.run import Run, acceptance_stats
 
 GAMMA, TEMPERATURE = 4, 0.8
@@ -64,7 +64,7 @@ def accepted(by_text: list[list[Run]]) -> dict[str, Any]:
         for runs in by_text
         for run in runs
         for event in run.events
-        if isinstance(event, Judged) and event.total_variation is not None
+        if isinstance(event, Verified) and event.total_variation is not None
     ]
     return {
         "rounds": sum(one.rounds for one in stats),

@@ -21,7 +21,7 @@ from lab.errors import LabError
 from lab.measure.measuring import refuse_failure
 from lab.measure.theory import whole_rounds
 from lab.measure.workload import PROMPTS
-from lab.trace.events import Judged
+from lab.trace.events import Verified
 from lab.trace.run import Run
 from lab.vllm.client import Server
 from lab.vllm.completion import ROUND_METRICS_FLAG, CompletionEnd, ReportedRounds
@@ -74,7 +74,7 @@ async def _answer(server: Server, model: str, prompt: str, sampling: SamplingPar
 
 def accepted_by_round(run: Run, gamma: int) -> list[int]:
     """Accepted proposals of each round that had ``gamma`` of them."""
-    accepted = Counter(event.step for event in run.events if isinstance(event, Judged) and event.accepted)
+    accepted = Counter(event.step for event in run.events if isinstance(event, Verified) and event.accepted)
     return [accepted[step] for step in sorted(whole_rounds(run, gamma))]
 
 

@@ -88,7 +88,7 @@ def run_window(
             kind: {"draft": some.engine.draft.name, "temperature": some.temperature, "prompts": some.prompts}
             for kind, some in kinds.items()
         },
-        "unit": "output tokens a second: all tokens / all engine time, medians over repeats, quartiles of the mix",
+        "unit": "output tokens per second: all tokens / all engine time, medians over repeats, quartiles of the mix",
         "rows": rows,
         "ratios": {part: against_fixed(rows, part) for part in ("mix", *kinds)},
     }

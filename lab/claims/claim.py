@@ -19,15 +19,14 @@ WORDS: dict[Word, str] = {
     "noisy": "too noisy to say",
 }
 NOISE = (
-    "Too noisy to say if the verdict would change with one of the numbers elsewhere in its interval. (The interval: "
-    "95%; of a median of fewer than six values, from the least to the most. It is over texts, each measured once, or "
-    "over repeats, and then for this text or load only. Of a share it is a bootstrap over texts, because draft tokens "
-    "in one text are alike.)"
+    "“Too noisy” means that the verdict could flip within the measurement error. (Intervals are of 95%; of a median of "
+    "fewer than six values, from the least to the most. They are over texts, each measured once, or over repeats of "
+    "one text or load. For a share, texts are resampled, because draft tokens in one text are alike.)"
 )
 """Added to every rule that rests on measurements."""
 PLACES = 65
 """Points of an interval at which a rule is tried: the verdict may change in the middle of it."""
-STEADIER = "A machine that does nothing else, to check it again on. Where texts differ: more of them."
+STEADIER = "To settle this: measure again on an idle machine, or with more texts where texts differ."
 """The need of a noisy verdict. A check again reads the same texts, so it makes only times more certain."""
 
 Kind = Literal["measured", "formula", "claimed"]
@@ -175,7 +174,7 @@ class Claim:
                 other = self.decide.word({**found.values, number.key: place})
                 if other != verdict.word:
                     why = (
-                        f"“{WORDS[verdict.word]}” or “{WORDS[other]}”: {number.label} came out as {number.text}, "
+                        f"“{WORDS[verdict.word]}” or “{WORDS[other]}”: {number.label} is {number.text}, "
                         f"and anything from {number.spread} fits nearly as well. {verdict.why}"
                     )
                     return ClaimResult("noisy", why, STEADIER)

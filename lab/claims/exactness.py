@@ -1,8 +1,8 @@
 """Exactness of rules that accept and redraw (``lab.claims.acceptance_rules``), and of a cache without rollback.
 
-Draft tokens are drawn from the draft's own distributions after real texts, and each rule judges thousands of them. The
-outcome is compared with the target's distribution by a G-test. A wrong rule, a redraw from p itself, goes through the
-same test, to show that the test would notice one.
+Draft tokens are drawn from the draft's own distributions after real texts, and each rule decides on thousands of them.
+The outcome is compared with the target's distribution by a G-test. A wrong rule, a redraw from p itself, goes through
+the same test, to show that the test would notice one.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def control(places: list[Context], draft_tokens: int) -> float:
 
 
 def draft_tokens_each(trial: Trial) -> int:
-    trial.report("drawing and judging draft tokens")
+    trial.report("drawing and verifying draft tokens")
     return 4_000 if trial.small else 40_000
 
 

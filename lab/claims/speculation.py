@@ -16,7 +16,7 @@ from lab.engine.adaptive_window import best_window
 from lab.errors import LabError
 from lab.measure.interval import Interval, median_interval, ratio_interval, ratios
 from lab.measure.theory import Speculated, speculated, speedup, whole_rounds
-from lab.trace.events import Judged
+from lab.trace.events import Verified
 from lab.trace.run import Run
 
 GAMMA = 5
@@ -33,7 +33,7 @@ class DraftTally(NamedTuple):
     """Rounds of a full window in one text, and their draft tokens."""
 
     rounds: int
-    judged: int
+    verified: int
     accepted: int
 
 
@@ -74,13 +74,13 @@ def speculation(trial: Trial) -> dict[str, TextSpeculation]:
 
 def tally(run: Run, gamma: int) -> DraftTally:
     whole = whole_rounds(run, gamma)
-    verdicts = [event.accepted for event in run.events if isinstance(event, Judged) and event.step in whole]
+    verdicts = [event.accepted for event in run.events if isinstance(event, Verified) and event.step in whole]
     return DraftTally(len(whole), len(verdicts), sum(verdicts))
 
 
 def accepted(tallies: Sequence[DraftTally]) -> Interval:
-    """Accepted of judged draft tokens, over texts."""
-    return ratio_interval([one.accepted for one in tallies], [one.judged for one in tallies])
+    """Accepted of verified draft tokens, over texts."""
+    return ratio_interval([one.accepted for one in tallies], [one.verified for one in tallies])
 
 
 def by_kind(found: Mapping[str, TextSpeculation]) -> dict[str, Interval]:
@@ -195,8 +195,8 @@ def promised(
     )
 
 
-def windows(trial: Trial, *, gammas: Sequence[int], judged_at: int, tokens: int) -> Figures:
-    """The fastest window of each kind of text. ``judged_at``: the window whose acceptance stands for the kind."""
+def windows(trial: Trial, *, gammas: Sequence[int], verified_at: int, tokens: int) -> Figures:
+    """The fastest window of each kind of text. ``verified_at``: the window whose acceptance stands for the kind."""
     configs: Configs = {
         f"γ {gamma}": {"speculative": "draft", "num_speculative_tokens": gamma} if gamma else {} for gamma in gammas
     }
@@ -204,9 +204,9 @@ def windows(trial: Trial, *, gammas: Sequence[int], judged_at: int, tokens: int)
     series = []
     for kind, runs in trial.once(text_sweep, configs=configs, tokens=tokens, kinds=kinds()).items():
         rates = {gamma: list(map(decode_rate, some)) for gamma, some in zip(gammas, runs.values(), strict=True)}
-        tallies = [tally(run, judged_at) for run in runs[f"γ {judged_at}"]]
+        tallies = [tally(run, verified_at) for run in runs[f"γ {verified_at}"]]
         if not any(one.rounds for one in tallies):
-            raise LabError(f"No whole round of {judged_at} draft tokens in the texts of {kind}.")
+            raise LabError(f"No whole round of {verified_at} draft tokens in the texts of {kind}.")
         share = accepted(tallies)
         values |= {
             f"accepted: {kind}": share,

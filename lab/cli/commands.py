@@ -185,7 +185,7 @@ def _read_prompt(options: Namespace) -> str | list[int]:
     """The prompt, refused here if it is empty: an engine would only say so once its models are loaded."""
     prompt = _read() if options.prompt == "-" else options.prompt
     if not prompt:
-        raise PromptError("The prompt is empty. Write at least one word to go on from.")
+        raise PromptError("The prompt is empty. Enter some text for the model to continue.")
     return parse_token_ids(prompt) if options.token_ids else prompt
 
 
@@ -201,9 +201,12 @@ def _read() -> str:
 
 
 def _load(options: Namespace, configs: Iterable[EngineConfig]) -> Engine:
-    if options.target and not options.draft and any(config.speculative == "draft" for config in configs):
+    asked = {config.speculative for config in configs}
+    if options.target and not options.draft and "draft" in asked:
         raise ConfigError("speculative=draft takes a draft model: name a --draft too.")
-    return load_engine(options.target, options.draft, device=options.device, dtype=options.dtype)
+    if options.target and not options.head and "eagle3" in asked:
+        raise ConfigError("speculative=eagle3 takes an EAGLE-3 head: name a --head too.")
+    return load_engine(options.target, options.draft, head=options.head, device=options.device, dtype=options.dtype)
 
 
 @contextmanager

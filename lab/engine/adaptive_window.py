@@ -1,4 +1,4 @@
-"""The number of tokens to draft: fixed, or the one that promises the most tokens a second.
+"""The number of tokens to draft: fixed, or the one that promises the most tokens per second.
 
 With acceptance rate a, a round of g proposals gives (1 - a^(g + 1)) / (1 - a) tokens on average (Leviathan et al.,
 2211.17192, equation 1). It takes the time of g proposals, of one pass over g + 1 tokens per sequence, and of the work
@@ -115,7 +115,7 @@ def _weighted_median(values: list[tuple[float, int]]) -> float:
 
 
 def promises(acceptance: float, most: int, round_ms: Callable[[int], float]) -> list[float]:
-    """Expected tokens a millisecond with 0 .. ``most`` proposals a round, which takes ``round_ms(g)``."""
+    """Expected tokens per millisecond with 0 .. ``most`` proposals a round, which takes ``round_ms(g)``."""
     powers = itertools.accumulate(itertools.repeat(acceptance, most), operator.mul, initial=1.0)
     return [tokens / round_ms(gamma) for gamma, tokens in enumerate(itertools.accumulate(powers))]
 

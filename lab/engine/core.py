@@ -22,7 +22,7 @@ from lab.engine.drafters import Drafters, DraftOutput
 from lab.engine.failures import NOT_FINITE, disable_drafter, explain
 from lab.engine.memory_budget import Budget
 from lab.engine.scheduler import ScheduledSequence, Scheduler
-from lab.engine.sequence import Sequence
+from lab.engine.sequence import OWN_KEYS, Sequence
 from lab.engine.step_limits import StepLimits
 from lab.engine.step_stats import StepStats
 from lab.engine.verification import commit
@@ -55,7 +55,9 @@ class EngineCore:
     ) -> None:
         self.config = config
         self.target, self.draft = target, draft
-        self.cache = KVCache(config, target.model, draft and draft.model) if config.num_blocks else None
+        self.cache = None
+        if config.num_blocks:
+            self.cache = KVCache(config, target.model, draft and draft.model, target.model.eagle3)
         self._drafters = Drafters(target, draft, self.cache)
         self.scheduler = Scheduler(
             self.cache.blocks if self.cache else None,
@@ -99,8 +101,10 @@ class EngineCore:
 
         logits = ahead.logits_of(scheduled) if ahead else None
         used = ahead if logits is not None else None
-        logits = self._forward(scheduled, drafted) if logits is None else logits
+        states = self._drafters.room_for_states(scheduled, drafted)
+        logits = self._forward(scheduled, drafted, states) if logits is None else logits
         timer.mark("verify")
+        drafted = self._drafters.read(scheduled, drafted, states, timer)
 
         snapshot = self._stats.snapshot(scheduled, drafted, self._sdpa(scheduled), used)
         timer.mark("rest")
@@ -114,7 +118,9 @@ class EngineCore:
         read_at = self._stats.report(snapshot, kinds, timer, {sequence for sequence, _ in self.failed}, self.finish)
         self._async.note_host_time(read_at)
 
-    def _forward(self, scheduled: list[ScheduledSequence], drafted: DraftOutput) -> torch.Tensor:
+    def _forward(
+        self, scheduled: list[ScheduledSequence], drafted: DraftOutput, states: torch.Tensor | None
+    ) -> torch.Tensor:
         """One packed pass over known tokens and draft tokens. Returns [rows to verify, vocabulary]."""
         starts = [one.sequence.computed for one in scheduled]
         known = [one.sequence.tokens[a : a + one.num_tokens] for one, a in zip(scheduled, starts, strict=True)]
@@ -125,7 +131,8 @@ class EngineCore:
                 new = torch.cat([new, round.draft.token_ids])
             keep = round.num_draft_tokens + 1 if one.complete else 0
             batch.append(NewTokens(new, start, one.sequence.table, keep))
-        return self.target.forward(batch, self.cache.target if self.cache else None, self._sdpa(scheduled))
+        how = (self._sdpa(scheduled),) if states is None else (self._sdpa(scheduled), states)
+        return self.target.forward(batch, self.cache.target if self.cache else None, *how)
 
     def _sdpa(self, scheduled: list[ScheduledSequence]) -> str:
         return self.config.prefill_attention if any(one.num_tokens > 1 for one in scheduled) else "auto"
@@ -171,9 +178,9 @@ class EngineCore:
             elif (drafter := self._drafters.of(sequence)) and kind != "prefill" and not sequence.reason:
                 self._stats.adapt(sequence, verified, drafter.times, self.scheduler.running)
         if sequence.table and sequence.shares_prefixes:
-            # A block that drafting requests can find must hold the draft's keys and values as well.
-            by_draft = sequence.config.speculative == "draft"
-            length = min(sequence.computed, sequence.draft.num_computed) if by_draft else sequence.computed
+            # A block that drafting requests can find must hold their drafter's keys and values as well.
+            own = sequence.config.speculative in OWN_KEYS
+            length = min(sequence.computed, sequence.draft.num_computed) if own else sequence.computed
             priority = sequence.config.cache_priority
             sequence.table.cache_full_blocks(sequence.tokens, length, sequence.prefix_root, priority)
         return kind

@@ -15,7 +15,7 @@ from lab.engine.core import EngineCore
 from lab.engine.failures import explain
 from lab.engine.memory_budget import Budget
 from lab.engine.processor import Processor
-from lab.engine.sequence import Sequence
+from lab.engine.sequence import OWN_KEYS, Sequence
 from lab.engine.step_limits import StepLimits
 from lab.errors import LabError
 from lab.kv_cache.kv_cache import CacheConfig
@@ -174,8 +174,9 @@ class EngineCores:
                 sequence.recorder.emit(FellBack, part="full_pool", reason=reason)
                 sequence.report.num_blocks = blocks
             if sequence.prefix_root is None:
-                # The blocks that requests with a draft model find hold the draft's keys and values too.
-                sequence.prefix_root = Prefix.root((self._known_identity, sequence.config.speculative == "draft"))
+                # The blocks that requests with a draft model or a head find hold its keys and values too.
+                own = sequence.config.speculative
+                sequence.prefix_root = Prefix.root((self._known_identity, own if own in OWN_KEYS else None))
             if not len(core.scheduler) or core.scheduler.limits.retry_is_due:
                 core.scheduler.limits.grow()
                 core.target.try_again()

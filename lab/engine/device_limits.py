@@ -34,7 +34,7 @@ or takes ``LONGEST_MS``."""
 PRODUCT_MS = 2.0
 LONGEST_MS = 20.0
 RISES = 1.25
-"""Factor in FLOPs a second by which a product must beat the smaller ones for a larger one to be tried after
+"""Factor in FLOPs per second by which a product must beat the smaller ones for a larger one to be tried after
 ``PRODUCT_MS``: where threads wait long for each other, as on a busy machine, a small product takes that long too."""
 REPEATS = {"cuda": 10, "cpu": 3}
 LEAST_SECONDS = {"cuda": 0.0, "cpu": 0.05}

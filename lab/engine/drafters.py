@@ -1,11 +1,10 @@
-"""Drafters, which propose tokens for the target to verify: four kinds, one interface.
+"""Drafters, which propose tokens for the target to verify: four kinds here, the EAGLE-3 head in ``eagle3_drafter``.
 
 Lessons 8, speculative decoding, and 11, drafting without a draft model.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from array import array
 from collections import defaultdict
 from typing import NamedTuple
@@ -16,7 +15,8 @@ import torch
 from torch.nn import functional as F
 
 from lab.backends.interface import PROPOSE, Backend, DraftRound, DraftTokens, NewTokens
-from lab.engine.adaptive_window import TheilSen
+from lab.engine.drafter import Drafter
+from lab.engine.eagle3_drafter import Eagle3Drafter
 from lab.engine.failures import disabling_drafter
 from lab.engine.pass_cost import ExpertsRead, PassCostModel, Span
 from lab.engine.scheduler import ScheduledSequence
@@ -26,40 +26,6 @@ from lab.kv_cache.kv_cache import KVCache
 from lab.trace.roofline import PassCost
 from lab.util.device_copy import several_on_device
 from lab.util.step_timer import StepTimer
-
-
-class Drafter(ABC):
-    """Proposes tokens for all of its sequences in a step at once.
-
-    Anything its methods raise is caught: its sequences then go on without a drafter.
-
-    Attributes:
-        times: milliseconds that a step's drafting took, by the most tokens drafted for one sequence.
-    """
-
-    def __init__(self) -> None:
-        self.times = TheilSen()
-
-    @abstractmethod
-    def propose(self, sequences: list[Sequence], windows: list[int]) -> list[DraftTokens | None]:
-        """Draft at most ``windows[i]`` tokens to follow ``sequences[i]``; None where there is nothing to propose."""
-
-    def cost(self, sequences: list[Sequence], windows: list[int]) -> PassCost:
-        """The bytes and FLOPs that ``propose`` is about to take, over all of its model's passes."""
-        return PassCost()
-
-    def experts_read(self) -> list[ExpertsRead]:
-        """Experts read since the last call, where its model is a mixture."""
-        return []
-
-    def is_behind(self, sequences: list[Sequence]) -> bool:
-        """True if ``propose`` is about to read more than in a usual round, because a text grew without it."""
-        return False
-
-    def read(self, sequences: list[Sequence], stops: list[int]) -> PassCost:
-        """Read the first ``stops[i]`` tokens of ``sequences[i]``, as far as the target gets in this step: so a prompt
-        comes in chunks here too. Returns what that took."""
-        return PassCost()
 
 
 class ModelDrafter(Drafter):
@@ -191,7 +157,7 @@ def lookup(text: np.ndarray, count: int, shortest: int, longest: int) -> list[in
 
 
 class Synthetic(Drafter):
-    """Not a real drafter: it knows the target's next tokens, and proposes each of them with probability ``rate``.
+    """A simulated drafter: it knows the target's next tokens, and proposes each of them with probability ``rate``.
 
     ``target_tokens`` are those of the same request, decoded plainly beforehand. Any other draft token is rejected and
     replaced by the target's, so the text is the plain one whatever the rate.
@@ -253,26 +219,17 @@ class Drafters:
         return max(0, min(sequence.draft.window.gamma, self._room(sequence, len(sequence.tokens))))
 
     def propose(self, scheduled: list[ScheduledSequence], timer: StepTimer) -> DraftOutput:
-        """Let every drafter read and propose for all of its sequences. The sequences for which one fails go on
-        without it; it is still asked for others.
+        """Let every drafter propose for all of its sequences. The sequences for which one fails go on without it; it
+        is still asked for others.
 
-        ``timer`` gets one part "draft" for reading, and one per drafter for its draft tokens.
+        ``timer`` gets one part per drafter.
         """
-        reading: dict[Drafter, list[ScheduledSequence]] = defaultdict(list)
         proposing: dict[Drafter, list[ScheduledSequence]] = defaultdict(list)
         for one in scheduled:
             if one.num_draft_tokens:
                 proposing[self.of(one.sequence)].append(one)
-            elif one.num_tokens > 1 and self._will_propose(one.sequence):
-                reading[self.of(one.sequence)].append(one)
         drafts: dict[Sequence, DraftTokens] = {}
         cost, longest, experts = PassCost(), {}, []
-        for drafter, some in reading.items():
-            sequences = [one.sequence for one in some]
-            with disabling_drafter(sequences):
-                cost += drafter.read(sequences, [one.sequence.computed + one.num_tokens for one in some])
-                experts += drafter.experts_read()
-        timer.mark("draft")
         for drafter, some in proposing.items():
             sequences, windows = [one.sequence for one in some], [one.num_draft_tokens for one in some]
             longest[drafter] = 0
@@ -288,6 +245,47 @@ class Drafters:
         return DraftOutput(
             [_round(one.sequence, drafts.get(one.sequence)) for one in scheduled], cost, longest, experts
         )
+
+    def room_for_states(self, scheduled: list[ScheduledSequence], drafted: DraftOutput) -> torch.Tensor | None:
+        """[the step's tokens, width], for the target's hidden states; None if no sequence has a drafter that reads
+        them."""
+        if not any(isinstance(self.of(one.sequence), Eagle3Drafter) for one in scheduled):
+            return None
+        model = self._target.model
+        rows = sum(_num_rows(one, round) for one, round in zip(scheduled, drafted.rounds, strict=True))
+        return torch.empty(rows, model.eagle3.states_width, dtype=model.eagle3.dtype, device=model.device)
+
+    def read(
+        self,
+        scheduled: list[ScheduledSequence],
+        drafted: DraftOutput,
+        states: torch.Tensor | None,
+        timer: StepTimer,
+    ) -> DraftOutput:
+        """Let every drafter read what the target has just read of its sequences' texts, where that was more than a
+        token; and give ``states`` to those that want them. ``timer`` gets one part "draft".
+
+        Returns:
+            What was drafted, with what this took.
+        """
+        if states is not None:
+            parts = states.split([_num_rows(one, round) for one, round in zip(scheduled, drafted.rounds, strict=True)])
+            for one, part in zip(scheduled, parts, strict=True):
+                if isinstance(drafter := self.of(one.sequence), Eagle3Drafter):
+                    drafter.take(one.sequence, part)
+        reading: dict[Drafter, list[ScheduledSequence]] = defaultdict(list)
+        for one in scheduled:
+            if one.num_tokens > 1 and not one.num_draft_tokens and self._will_propose(one.sequence):
+                reading[self.of(one.sequence)].append(one)
+        cost, experts = drafted.cost, [*drafted.experts]
+        for drafter, some in reading.items():
+            sequences = [one.sequence for one in some]
+            with disabling_drafter(sequences):
+                took = drafter.read(sequences, [one.sequence.computed + one.num_tokens for one in some])
+                if took.bytes:  # otherwise a counter that it shares with the target has the target's
+                    cost, experts = cost + took, experts + drafter.experts_read()
+        timer.mark("draft")
+        return drafted._replace(cost=cost, experts=experts)
 
     def _will_propose(self, sequence: Sequence) -> bool:
         """True if there will be room for draft tokens once the next token is known."""
@@ -308,8 +306,8 @@ class Drafters:
             case "synthetic":  # not shared: it knows only one request's tokens
                 tokens = sequence.draft.oracle.tokens[sequence.prompt.length :]
                 return Synthetic(config.synthetic_acceptance_rate, tokens, model.vocabulary, model.device)
-            case "draft":
-                key = ("draft",)
+            case "draft" | "eagle3" as kind:
+                key = (kind,)
             case "early_exit":
                 key = ("early_exit", model.early_layers(config.early_exit_layer))
             case "ngram":
@@ -324,7 +322,13 @@ class Drafters:
             return PromptLookup(*numbers, target.model.vocabulary, target.model.device)
         if kind == "early_exit":
             return ModelDrafter(target.first(*numbers), cache and cache.target, early_exit=True)
+        if kind == "eagle3":
+            return Eagle3Drafter(target.head(), cache and cache.head)
         return ModelDrafter(self._draft, cache and cache.draft)
+
+
+def _num_rows(one: ScheduledSequence, round: DraftRound) -> int:
+    return one.num_tokens + round.num_draft_tokens
 
 
 def _round(sequence: Sequence, draft: DraftTokens | None) -> DraftRound:

@@ -10,7 +10,7 @@ import torch
 from lab.config import EngineConfig, KVFormat
 from lab.errors import ConfigError, PromptError
 from lab.kv_cache.formats import bytes_per_token
-from lab.kv_cache.kv_cache import CacheConfig
+from lab.kv_cache.kv_cache import CacheConfig, CachedModel
 from lab.models.language_model import LanguageModel
 from lab.util.device_memory import free_bytes
 from lab.util.messages import counted
@@ -31,7 +31,8 @@ class Budget:
 
     def __init__(self, target: LanguageModel, draft: LanguageModel | None, limit: int | None = None) -> None:
         self._target = target
-        self._models = [target, draft] if draft else [target]
+        self._own = {"draft": draft, "eagle3": target.eagle3}
+        self._models = [target, *filter(None, self._own.values())]
         self._limit = limit
 
     @property
@@ -94,21 +95,21 @@ class Budget:
         return cache.num_blocks * cache.block_size * _token_bytes(self._models, cache.kv_dtype)
 
     def token_bytes(self, config: EngineConfig) -> int:
-        """Bytes per token of a request: keys, values and scales of all layers, the draft's too if it drafts."""
+        """Bytes per token of a request: keys, values and scales of all layers, those of its drafter included."""
         if not config.kv_cache:
             return 0
-        models = self._models if config.speculative == "draft" else [self._target]
-        return _token_bytes(models, config.kv_dtype)
+        own = self._own.get(config.speculative)
+        return _token_bytes([self._target, own] if own else [self._target], config.kv_dtype)
 
 
-def _token_bytes(models: Iterable[LanguageModel], kv_dtype: KVFormat) -> int:
+def _token_bytes(models: Iterable[CachedModel], kv_dtype: KVFormat) -> int:
     return sum(
         bytes_per_token(kv_dtype, layers=m.layers, kv_heads=m.kv_heads, head_dim=m.head_dim, dtype=m.dtype)
         for m in models
     )
 
 
-def _limit(models: list[LanguageModel]) -> int:
+def _limit(models: list[CachedModel]) -> int:
     """Bytes for all caches. Every token takes some on each device that computes layers; the first to be full limits."""
     on_device: Counter[torch.device] = Counter()
     for model in models:

@@ -2,10 +2,10 @@
 
 Bytes are the traffic that no cache can save ("compulsory" in Williams et al. 2009): the weights once for all tokens of
 the pass, the output head's only if logits are wanted, and every KV slot of a sequence once as it is stored, read for
-past tokens and written for new ones. FLOPs are those of matrix products: two per weight and token, and four per
-element of a head's vector for each position that a new token sees, itself included. (Kaplan et al., 2001.08361,
-section 2.1, count two for each position of the context, however many of them a token sees: the same on average over a
-text as long as the context, where a token sees half of it.)
+past tokens and written for new ones; of a layer with a sliding window, those within it. FLOPs are those of matrix
+products: two per weight and token, and four per element of a head's vector for each position that a new token sees,
+itself included. (Kaplan et al., 2001.08361, section 2.1, count two for each position of the context, however many of
+them a token sees: the same on average over a text as long as the context, where a token sees half of it.)
 
 Of a mixture's experts those are read that one of the pass's tokens goes to. Only the device knows how many: they are
 added when the step is over (``ExpertsRead``).
@@ -16,12 +16,13 @@ embedding, softmax.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 
-from lab.backends.interface import Backend
+from lab.backends.interface import Backend, HeadBackend
 from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.formats import KVStorage
 from lab.trace.roofline import PassCost
@@ -33,6 +34,13 @@ class Span(NamedTuple):
     start: int
     stop: int
     keep: int
+
+
+def _seen(start: int, stop: int, window: int) -> int:
+    """Positions that the tokens at ``start`` to ``stop`` - 1 see, all together: each its own and those before it, but
+    ``window`` at most."""
+    growing = min(stop, max(start, window))  # from this one on, a token sees a whole window
+    return (growing - start) * (start + 1 + growing) // 2 + (stop - growing) * window
 
 
 class ExpertsRead(NamedTuple):
@@ -51,15 +59,16 @@ class PassCostModel:
     """Counts the cost of one model's passes over ``storage``, but for experts. None: no cache, so that nothing is
     stored or read."""
 
-    def __init__(self, backend: Backend, storage: KVStorage | None) -> None:
+    def __init__(self, backend: Backend | HeadBackend, storage: KVStorage | None) -> None:
         model = backend.model
         self._packed = backend.reads_packed_weights
         self._weights, self._head_weights = model.layer_weights, model.head_weights
         self._head_bytes = model.head_bytes
         self._counter, self._experts = model.expert_counter, model.experts
         self._bytes = model.weight_bytes - self._head_bytes - (self._experts.bytes if self._experts else 0)
-        self._position_flops = 4 * model.layers * model.kv_heads * model.query_groups * model.head_dim
-        self._slot_bytes = storage.slot_bytes(model.layers) if storage else 0
+        self._position_flops = 4 * model.kv_heads * model.query_groups * model.head_dim
+        self._slot_bytes = storage.slot_bytes(model.layers) // model.layers if storage else 0
+        self._windows = Counter(model.windows)
 
     def experts_read(self) -> list[ExpertsRead]:
         """Those of the passes since this was last asked for this model, or for one that shares its layers."""
@@ -72,8 +81,9 @@ class PassCostModel:
         if self._packed and sdpa == "auto":  # two bytes a number less than in float32
             moved -= 2 * (self._weights + heads * self._head_weights)
         for start, stop, keep in spans:
-            new = stop - start
-            seen = new * (start + 1 + stop) // 2  # start + 1, start + 2, ... stop positions
-            moved += stop * self._slot_bytes
-            flops += 2 * (new * self._weights + keep * self._head_weights) + seen * self._position_flops
+            flops += 2 * ((stop - start) * self._weights + keep * self._head_weights)
+            for window, layers in self._windows.items():
+                first = max(0, start + 1 - (window or stop))  # of the slots that are read or written
+                moved += layers * (stop - first) * self._slot_bytes
+                flops += layers * _seen(start, stop, window or stop) * self._position_flops
         return PassCost(moved, flops)

@@ -159,6 +159,11 @@ class Processor:
                 f"speculative='draft' needs a draft model, and {name} was loaded without one. Load it with a "
                 "draft, or choose another drafter."
             )
+        if config.speculative == "eagle3" and self._target.eagle3 is None:
+            raise ConfigError(
+                f"speculative='eagle3' needs an EAGLE-3 head that was trained for {name}, and it was loaded without "
+                "one. Load it with a head, or choose another drafter."
+            )
         if config.speculative == "early_exit" and not self._target.early_layers(config.early_exit_layer) < layers:
             raise ConfigError(
                 f"early_exit_layer={config.early_exit_layer} is not an exit: {name} has {counted(layers, 'layer')}. "

@@ -62,7 +62,7 @@ class PromptEncoder:
             raise PromptError(
                 f"The tokenizer of {self._name} gives no token for this prompt. Write other text."
                 if prompt
-                else "The prompt is empty. Write at least one word to go on from."
+                else "The prompt is empty. Enter some text for the model to continue."
             )
         if (last := max(encoded.token_ids)) >= self._vocabulary:
             with tokenizing():

@@ -119,6 +119,8 @@ class Scheduler:
         to the budget: what a sequence drafts would then depend on what else is running.
         """
         window = self._window(sequence)
+        if window and count > 1 and self._blocks and sequence.drafts_from_states:
+            count, window = count - 1, 0  # computed again, to be drafted from: the newest token waits for that
         if count + window <= budget:
             return ScheduledSequence(sequence, count, window)
         if self._blocks is None or count == 1:
@@ -184,9 +186,12 @@ class Scheduler:
         if table:
             if found:
                 table.attach_cached_blocks(found, sequence.config.cache_priority)
+                table.roll_back(cached)
             elif cached:
                 table.fork_from(parent.table, cached)
             sequence.draft.num_computed = min(cached, parent.draft.num_computed) if parent and not found else cached
+            if cached and sequence.drafts_from_states:
+                sequence.draft.num_computed = cached + 1
             table.allocate_slots(len(sequence.tokens) + scheduled.num_draft_tokens if table.paged else sequence.end)
         return scheduled
 
@@ -196,11 +201,21 @@ class Scheduler:
         A running ``parent`` shares all of the prompt but its last token; otherwise the blocks found count.
         """
         if parent and not sequence.generated:
-            return min(sequence.prompt.length - 1, parent.computed), []
-        if not sequence.shares_prefixes:
+            cached, found = min(sequence.prompt.length - 1, parent.computed), []
+            if sequence.drafts_from_states:
+                cached = min(cached, parent.draft.num_computed - 1)
+        elif sequence.shares_prefixes:
+            found = self._blocks.find_cached_prefix(sequence.tokens, sequence.prefix_root)
+            cached = len(found) * self._blocks.block_size
+        else:
             return 0, []
-        found = self._blocks.find_cached_prefix(sequence.tokens, sequence.prefix_root)
-        return len(found) * self._blocks.block_size, found
+        if sequence.drafts_from_states:
+            # The head reads a token with the hidden states of the one before, which no cache has: so one token is
+            # computed again, into a copy of a block in which the head has read it.
+            cached -= cached % self._blocks.block_size == 0
+            if cached <= 0 or self._blocks.block_size == 1:
+                return 0, []
+        return cached, found
 
     def _fits(self, scheduled: ScheduledSequence, cached: int, found: list[tuple[int, Prefix]]) -> bool:
         pool, sequence = self._blocks, scheduled.sequence

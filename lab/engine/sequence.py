@@ -21,6 +21,9 @@ from lab.trace.roofline import Limits
 
 GREEDY = SamplingParams()
 
+OWN_KEYS = "draft", "eagle3"
+"""Drafters that keep keys and values of their own, under the target's slot numbers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
@@ -54,7 +57,7 @@ class DraftState:
 
     Attributes:
         window: how many tokens to draft.
-        num_computed: tokens that have the draft model's keys and values, in the target's slots.
+        num_computed: tokens that have the drafter's keys and values, in the target's slots.
         oracle: the same request decoded plainly, from which a synthetic drafter knows the target's tokens.
     """
 
@@ -100,7 +103,7 @@ class Sequence:
         uniforms: [rows, 3] float64 in [0, 1): to draw a draft token, to verify it, and to choose the target's own
             token. They come from the seed alone: no other sequence and no preemption changes them. There is a row for
             each output position, which has one verdict; a draft token that got none is drawn again with the same
-            number. Block verification judges all draft tokens of a round together, so its rounds have rows of their
+            number. Block verification decides on all draft tokens of a round together, so its rounds have rows of their
             own: as many as the longest round needs, for each position that one may begin at.
     """
 
@@ -162,6 +165,11 @@ class Sequence:
     def shares_prefixes(self) -> bool:
         """True if it looks for prefixes that others left in the cache, and leaves its own."""
         return self.config.enable_prefix_caching and not self.prompt.hidden
+
+    @property
+    def drafts_from_states(self) -> bool:
+        """True if its drafter reads a token with the target's hidden states of the one before (an EAGLE-3 head)."""
+        return self.config.speculative == "eagle3"
 
     @property
     def ready(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from lab.backends.interface import Verification
 from lab.engine.sequence import Sequence
-from lab.trace.events import Bonus, Committed, Distributions, Judged, Proposed, Recovered
+from lab.trace.events import Bonus, Committed, Distributions, Proposed, Recovered, Verified
 
 
 def commit(sequence: Sequence, verified: Verification, token_text: Callable[[int], str]) -> None:
@@ -21,7 +21,7 @@ def commit(sequence: Sequence, verified: Verification, token_text: Callable[[int
         emit(Proposed, step=step, position=i, token_id=token, text=token_text(token), q=q)
     for i in range(verified.num_judged):
         emit(
-            Judged,
+            Verified,
             step=step,
             position=i,
             token_id=verified.draft_token_ids[i],

@@ -49,6 +49,9 @@ def attention(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     plan: StepPlan | BlockPlan | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
     """Store the new keys and values, then let every new token attend to what came before it.
@@ -58,6 +61,9 @@ def attention(
         key, value: [1, kv_heads, N, head_dim].
         scaling: factor on the scores; None: 1 / sqrt(head_dim).
         plan: the step's plan, passed through ``model.forward(..., plan=...)``.
+        sliding_window: a token sees so many positions, its own included. None: all before it.
+        softcap: scores are squashed to less than this (Gemma 2).
+        s_aux: [heads], a score each that takes part in the softmax and has no value: a sink (gpt-oss).
 
     Returns:
         [1, N, heads, head_dim] and no attention weights.
@@ -84,15 +90,24 @@ def attention(
             keys, values = layer.read(group.read)
         else:
             keys, values = new_key[group.rows], new_value[group.rows]
-        if plan.sdpa == "auto":
-            outputs.append(_attend(query[0, :, group.rows], keys, values, group, scaling))
+        window = sliding_window if sliding_window and sliding_window < len(keys) // group.sequences else None
+        if plan.sdpa == "auto" or window or softcap or s_aux is not None:
+            own = query[0, :, group.rows]
+            outputs.append(_attend(own, keys, values, group, scaling, window, softcap, s_aux))
         else:
             outputs.append(_attend_by(plan.sdpa, query[0, :, group.rows], keys, values, scaling))
     return torch.cat(outputs)[None], None
 
 
 def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: Group, scaling: float | None
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    group: Group,
+    scaling: float | None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """query [heads, S * T, d]; key, value [S * L, kv_heads, d] -> [S * T, heads, d].
 
@@ -101,17 +116,43 @@ def _attend(
     """
     (heads, count, dim), kv_heads, rows = query.shape, key.shape[1], group.sequences
     count //= rows
-    shared = heads // kv_heads
+    shared, length, mask = heads // kv_heads, key.shape[0] // rows, group.mask
+    if window or (mask is None and group.positions is not None and count > 1):  # no mask: a back end was chosen
+        mask = group.within(min(window or length, length), length, shared)
     query = query.view(kv_heads, shared, rows, count, dim).permute(2, 0, 1, 3, 4)
-    out = F.scaled_dot_product_attention(
-        query.reshape(rows, kv_heads, shared * count, dim),
-        key.view(rows, -1, kv_heads, dim).transpose(1, 2),
-        value.view(rows, -1, kv_heads, dim).transpose(1, 2),
-        attn_mask=group.mask,
-        scale=scaling,
-    )
+    query = query.reshape(rows, kv_heads, shared * count, dim)
+    key, value = (it.view(rows, -1, kv_heads, dim).transpose(1, 2) for it in (key, value))
+    if softcap or sinks is not None:
+        sinks = (
+            sinks if sinks is None else sinks.view(kv_heads, shared, 1).expand(-1, -1, count).reshape(kv_heads, -1, 1)
+        )
+        out = _attend_by_scores(query, key, value, mask, scaling, softcap, sinks)
+    else:
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     out = out.view(rows, kv_heads, shared, count, dim).permute(0, 3, 1, 2, 4)
     return out.reshape(rows * count, heads, dim)
+
+
+def _attend_by_scores(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """query [S, kv_heads, Q, d]; key, value [S, kv_heads, L, d]; sinks [kv_heads, Q, 1] -> [S, kv_heads, Q, d]. Torch's
+    attention never shows the scores, which a softcap and sinks change."""
+    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    scores = scores.float()
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.float().expand(len(scores), -1, -1, -1)], dim=-1)
+    return scores.softmax(dim=-1)[..., : key.shape[2]].to(value.dtype) @ value
 
 
 def _attend_by(

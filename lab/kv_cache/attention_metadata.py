@@ -45,6 +45,7 @@ class Group(Plan):
         sequences: how many there are; S below. Each has T new tokens and at most L in all.
         mask: [S, 1, G * T or 1, L] bool, which of its positions each new token may see: those up to its
             own. G: query heads that share a KV head. None: every new token sees all.
+        positions: [S, T] int64, of the new tokens. None where no layer has a window.
         read: the slots of all their positions so far, the new ones included, in order: a run of
             slots, or [S * L] int64, the shorter ones padded. None without a cache.
     """
@@ -53,6 +54,17 @@ class Group(Plan):
     sequences: int
     mask: torch.Tensor | None
     read: slice | torch.Tensor | None = None
+    positions: torch.Tensor | None = None
+    windows: dict[int, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def within(self, window: int, length: int, shared: int) -> torch.Tensor:
+        """The mask of a layer in which a token sees the last ``window`` positions, its own included: [S, 1, G * T or 1,
+        L] bool. Made once a step. ``length``: L. ``shared``: G."""
+        if window not in self.windows:
+            own, places = self.positions[:, :, None], torch.arange(length, device=self.positions.device)
+            seen = (places <= own) & (places > own - window)
+            self.windows[window] = (seen.repeat(1, shared, 1) if seen.shape[1] > 1 else seen)[:, None]
+        return self.windows[window]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from lab.measure.score import log_probabilities
 from lab.trace.events import Committed
 from lab.trace.run import Run
 
-DRAWING = ("draft", "early_exit", "ngram")
+DRAWING = ("draft", "eagle3", "early_exit", "ngram")
 """Drafters whose draft tokens are accepted or rejected by a random draw; others' are accepted if the target draws the
 same."""
 OTHER_DRAWS = (
@@ -58,7 +58,7 @@ class Difference:
 
 
 def draws(config: EngineConfig) -> tuple[Any, ...]:
-    """The settings that determine which random draws a round uses; empty if no draft token is judged by one."""
+    """The settings that determine which random draws a round uses; empty if no draft token is verified by one."""
     if config.speculative not in DRAWING:
         return ()
     own = {"early_exit": (config.early_exit_layer,), "ngram": (config.prompt_lookup_min, config.prompt_lookup_max)}.get(

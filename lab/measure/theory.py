@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from lab.config import EngineConfig
 from lab.engine.adaptive_window import tokens_per_round
 from lab.measure.measuring import Spread, steps
-from lab.trace.events import Judged, Proposed, StepTimed
+from lab.trace.events import Proposed, StepTimed, Verified
 from lab.trace.run import Run
 
 
@@ -49,10 +49,10 @@ class Speculated:
     """Runs of one setting, over their rounds of a full window.
 
     Attributes:
-        acceptance: accepted / judged proposals: the likeliest a if the theory's assumption holds.
+        acceptance: accepted / verified proposals: the likeliest a if the theory's assumption holds.
         rounds, passes: such rounds, and all passes after the prefill, counting runs of the same prompt and draws once.
             A lookup proposes in few passes: what follows from its rounds does not hold for all of its time.
-        judged, accepted: by position, counted in the same way.
+        verified, accepted: by position, counted in the same way.
         tokens: what such a round gave.
         round: what such a round took.
         plain: what a step took without speculation, which gives one token.
@@ -63,7 +63,7 @@ class Speculated:
     acceptance: float
     rounds: int
     passes: int
-    judged: tuple[int, ...]
+    verified: tuple[int, ...]
     accepted: tuple[int, ...]
     tokens: float
     round: Parts
@@ -122,7 +122,7 @@ def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
     if config.speculative == "off" or config.adaptive_window:
         return None
     gamma = config.num_speculative_tokens
-    judged, accepted, rounds, passes = Counter(), Counter(), 0, 0
+    verified, accepted, rounds, passes = Counter(), Counter(), 0, 0
     timed: list[StepTimed] = []
     counted = set()
     for run in runs:
@@ -131,10 +131,10 @@ def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
         counted.add(known)
         rounds += new * len(whole)
         passes += new * (len(steps(run, "decode")) + len(steps(run, "verify")))
-        rejected = set()  # block verification judges what follows a rejected draft token, too; the theory does not
+        rejected = set()  # block verification decides on what follows a rejected draft token, too; the theory does not
         for event in run.events:
-            if isinstance(event, Judged) and event.step in whole and new and event.step not in rejected:
-                judged[event.position] += 1
+            if isinstance(event, Verified) and event.step in whole and new and event.step not in rejected:
+                verified[event.position] += 1
                 accepted[event.position] += event.accepted
                 if not event.accepted:
                     rejected.add(event.step)
@@ -146,10 +146,10 @@ def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
     rates = zip(runs, plain, strict=False)
     return Speculated(
         gamma=gamma,
-        acceptance=accepted.total() / judged.total(),
+        acceptance=accepted.total() / verified.total(),
         rounds=rounds,
         passes=passes,
-        judged=tuple(judged[i] for i in range(gamma)),
+        verified=tuple(verified[i] for i in range(gamma)),
         accepted=tuple(accepted[i] for i in range(gamma)),
         tokens=1 + accepted.total() / rounds,
         round=Parts.of(timed),

@@ -266,9 +266,9 @@ def unavailable(hub: str, reason: Exception | None = None) -> ModelLoadError:
         f"owner/name; for a private model {LOG_IN}.",
         EntryNotFoundError: f"There is no config.json in {hub}. {FOLDER_CONTENTS} Adapters (LoRA) and GGUF files are "
         "not read: name the model that they belong to.",
-        object: f"The configuration of {hub} could not be fetched. A hub id is owner/name, like Qwen/Qwen3-8B; it "
-        "needs a network, or the model in the local cache, and a model that is open to all and brings no code of its "
-        "own. A folder with config.json and safetensors needs none, nor do the models that are part of the lab.",
+        object: f"The hub did not give the configuration of {hub}. Check the name (owner/name, as Qwen/Qwen3-8B) and "
+        "your connection. Gated models and models with code of their own are not supported. A local folder with "
+        "config.json and safetensors works too.",
     }
     return ModelLoadError(next(sentence for kind, sentence in said.items() if isinstance(reason, kind)))
 

@@ -13,7 +13,10 @@ import torch
 from torch import nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding
-from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3MLP
+
+PARTS = {"llama": (LlamaAttention, LlamaMLP), "qwen3": (Qwen3Attention, Qwen3MLP)}
+"""Of the decoder layers that a head may have, by their model type."""
 
 
 def usual_layers(layers: int) -> tuple[int, ...]:
@@ -30,8 +33,7 @@ class HeadConfig:
         layer: transformers' configuration of its decoder layer, a Llama's or a Qwen3's.
         draft_vocab_size: tokens that it can propose.
         target_hidden_size: width of the target's hidden states.
-        target_layers: it gets the hidden states that enter these layers of the target; the number of layers for those
-            that leave the last.
+        target_layers: it gets the hidden states that enter these layers of the target.
         norm_before_residual: the residual stream begins with the normed hidden states.
         norm_before_fc: the hidden states are normed together before they are fused.
         fc_norm: they are normed one by one.
@@ -57,12 +59,13 @@ class HeadLayer(nn.Module):
         hidden, eps = layer.hidden_size, layer.rms_norm_eps
         self.input_layernorm = LlamaRMSNorm(hidden, eps)
         self.hidden_norm = LlamaRMSNorm(hidden, eps)
-        self.self_attn = (Qwen3Attention if layer.model_type == "qwen3" else LlamaAttention)(layer, layer_idx=0)
+        attention, mlp = PARTS[layer.model_type]
+        self.self_attn = attention(layer, layer_idx=0)
         for name in ("q_proj", "k_proj", "v_proj"):
             narrow = getattr(self.self_attn, name)
             setattr(self.self_attn, name, nn.Linear(2 * hidden, narrow.out_features, bias=narrow.bias is not None))
         self.post_attention_layernorm = LlamaRMSNorm(hidden, eps)
-        self.mlp = LlamaMLP(layer)
+        self.mlp = mlp(layer)
 
     def forward(
         self, embeddings: torch.Tensor, hidden: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor], **how: object
@@ -78,12 +81,16 @@ class Eagle3Head(nn.Module):
     """The head, over the target's embeddings.
 
     Attributes:
+        name: that of the target and its own.
         d2t: [draft_vocab_size] int64; the target's id of draft token i is i + d2t[i].
     """
 
-    def __init__(self, config: HeadConfig, embed_tokens: nn.Embedding) -> None:
+    experts = expert_counter = other_attention = None
+    windows = (None,)
+
+    def __init__(self, config: HeadConfig, embed_tokens: nn.Embedding, name: str = "eagle3") -> None:
         super().__init__()
-        self.config = config
+        self.config, self.name = config, name
         layer, fused = config.layer, len(config.target_layers) * config.target_hidden_size
         self.embed_tokens = embed_tokens
         self.input_norm = LlamaRMSNorm(fused, layer.rms_norm_eps) if config.norm_before_fc else None
@@ -95,6 +102,68 @@ class Eagle3Head(nn.Module):
         self.norm = LlamaRMSNorm(layer.hidden_size, layer.rms_norm_eps)
         self.lm_head = nn.Linear(layer.hidden_size, config.draft_vocab_size, bias=False)
         self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.long))
+
+    # -- its sizes, by LanguageModel's names ------------------------------------------------
+
+    @property
+    def layers(self) -> int:
+        return 1
+
+    @property
+    def kv_heads(self) -> int:
+        return self.config.layer.num_key_value_heads
+
+    @property
+    def query_groups(self) -> int:
+        return self.config.layer.num_attention_heads // self.kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        return self.midlayer.self_attn.head_dim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.fc.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.fc.weight.device
+
+    @property
+    def layer_devices(self) -> list[torch.device]:
+        return [self.device]
+
+    @property
+    def vocabulary(self) -> int:
+        """The target's."""
+        return self.embed_tokens.num_embeddings
+
+    @property
+    def states_width(self) -> int:
+        """Numbers of the target's hidden states for each token."""
+        return self.fc.in_features
+
+    @property
+    def layer_weights(self) -> int:
+        """Weights of the matrices of its layer; ``fc`` is computed only for tokens that the target has read."""
+        return sum(weight.numel() for weight in self.midlayer.parameters() if weight.ndim == 2)
+
+    @property
+    def head_weights(self) -> int:
+        return self.lm_head.weight.numel()
+
+    @property
+    def head_bytes(self) -> int:
+        return self.lm_head.weight.nbytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that a pass over what is fed back reads."""
+        return sum(
+            weight.nbytes for module in (self.midlayer, self.norm, self.lm_head) for weight in module.parameters()
+        )
+
+    # -- what it computes --------------------------------------------------------------------
 
     @property
     def target_ids(self) -> torch.Tensor:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -15,11 +17,12 @@ from transformers import AttentionInterface, PreTrainedModel
 from lab.kv_cache.attention import NAME, attention
 from lab.kv_cache.attention_metadata import BlockPlan, Group, StepPlan
 from lab.models.devices import execution_device, gather_hidden_states, is_dispatched
+from lab.models.eagle3_head import Eagle3Head
 from lab.models.experts import ExpertCounter, Experts, expert_modules, experts_of
-from lab.models.model_shape import ModelShape, steady_length
+from lab.models.model_shape import ModelShape, steady_length, windows_of
 from lab.models.quantization import stored_tensors
 from lab.models.submodules import copy_modules, cut_layers, layers_of
-from lab.models.support import refuse_sinks, refuse_unsupported
+from lab.models.support import other_attention, refuse_unsupported
 from lab.util.messages import error_summary
 
 log = logging.getLogger(__name__)
@@ -39,6 +42,29 @@ class Sealed:
 
     def __init__(self, plan: StepPlan | BlockPlan) -> None:
         self.plan = plan
+
+
+class Taps:
+    """Where hidden states go: those that enter ``layers``, side by side in ``states`` [N, layers x hidden size]."""
+
+    def __init__(self, layers: Sequence[int], states: torch.Tensor) -> None:
+        self._parts = dict(zip(layers, states.tensor_split(len(layers), dim=-1), strict=True))
+
+    def take(self, layer: int, hidden: torch.Tensor) -> None:
+        if layer in self._parts:
+            self._parts[layer].copy_(hidden[0])
+
+
+class TappedLayer(nn.Module):
+    """A decoder layer that shows what enters it. It has no hook of torch's, which compiled layers do not call."""
+
+    def __init__(self, layer: nn.Module, index: int) -> None:
+        super().__init__()
+        self.layer, self.index = layer, index
+
+    def forward(self, hidden_states: torch.Tensor, *args: object, taps: Taps, **how: object) -> torch.Tensor:
+        taps.take(self.index, hidden_states)
+        return self.layer(hidden_states, *args, **how)
 
 
 def _sealed_attention(*args: object, plan: Sealed | None = None, **options: object) -> tuple[torch.Tensor, None]:
@@ -61,6 +87,9 @@ class LanguageModel:
         device: where tokens go in and logits come out.
         compiled: whether its layers are compiled by torch.compile.
         compile_failure: why they are not although that was asked for.
+        windows: of each layer the positions that a token sees; None: all.
+        other_attention: why kernels for full attention cannot compute it; None: they can.
+        eagle3: a head that drafts for it, if it was loaded with one.
         expert_counter: of a mixture of experts that can be counted (``lab.models.experts``).
         notes: sentences on how it was loaded, for who runs it.
 
@@ -72,7 +101,6 @@ class LanguageModel:
 
     def __init__(self, model: PreTrainedModel, name: str, *, rounded: bool = False) -> None:
         refuse_unsupported(model.config, name, type(model))
-        refuse_sinks(model, name)
         shape = ModelShape.from_config(model.config)
         self.name = name
         self.model = model.eval()
@@ -83,8 +111,11 @@ class LanguageModel:
         self.head_dim = shape.head_dim
         self.vocabulary, self.padding = shape.vocabulary, 0
         self.context_length = steady_length(model.config, shape.context_length)
+        self.windows = windows_of(model.config)
+        self.other_attention = other_attention(model.config, model)
         self.compiled = False
         self.compile_failure: str | None = None
+        self.eagle3: Eagle3Head | None = None
         model.set_attn_implementation(NAME)
         if is_dispatched(model):
             gather_hidden_states(model)
@@ -147,6 +178,7 @@ class LanguageModel:
         plan: StepPlan | BlockPlan,
         keep: torch.Tensor,
         out: torch.Tensor | None = None,
+        states: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """One packed forward pass.
 
@@ -156,21 +188,26 @@ class LanguageModel:
             plan: which rows are whose (see ``lab.kv_cache.attention_metadata``).
             keep: [K] int32 or int64, the rows whose logits are wanted.
             out: [K, vocabulary] float32, which the logits are written to and which is returned. None: new memory.
+            states: [N, layers x hidden size], which the hidden states that ``eagle3`` asks for are written to.
 
         Returns:
             [K, vocabulary] float32 logits.
         """
         if self.padding > 0:
             token_ids = token_ids.clamp_max(self.vocabulary - self.padding - 1)
+        model, tapped = self.model, {}
+        if states is not None:
+            model, tapped = self._tapped(), {"taps": Taps(self.eagle3.config.target_layers, states)}
         if self.expert_counter:
             self.expert_counter.begin()
-        output = self.model(
+        output = model(
             input_ids=token_ids[None],
             # Some steps pass int32: the layers would be recompiled for it while a request waits.
             position_ids=positions[None].long() if self.compiled else positions[None],
             use_cache=False,
             logits_to_keep=keep,
             plan=Sealed(plan) if self.compiled else plan,
+            **tapped,
         )
         if self.expert_counter:
             self.expert_counter.end()
@@ -214,6 +251,13 @@ class LanguageModel:
         other.vocabulary, other.padding = width, self.padding + width - self.vocabulary
         return other
 
+    def _tapped(self) -> PreTrainedModel:
+        """The model with layers that show what enters them."""
+        if self not in _tapped:
+            index = itertools.count()
+            _tapped[self] = self.with_layers(lambda layer: TappedLayer(layer, next(index))).model
+        return _tapped[self]
+
     def with_layers(self, wrap: Callable[[nn.Module], nn.Module]) -> LanguageModel:
         """The same model with ``wrap(layer)`` in place of each layer."""
         other = copy.copy(self)
@@ -233,7 +277,7 @@ class LanguageModel:
         """
         shorter = copy.copy(self)
         shorter.model = cut_layers(self.model, self.layers, layers)
-        shorter.name, shorter.layers = f"{self.name}[:{layers}]", layers
+        shorter.name, shorter.layers, shorter.windows = f"{self.name}[:{layers}]", layers, self.windows[:layers]
         return shorter
 
     @torch.inference_mode()
@@ -256,7 +300,8 @@ class LanguageModel:
             for count in (1, 2):
                 rows = torch.arange(count, device=self.device)
                 mask = rows <= rows[:, None]
-                plan = StepPlan((Group(slice(0, count), 1, mask.repeat(self.query_groups, 1)[None, None]),), None, None)
+                group = Group(slice(0, count), 1, mask.repeat(self.query_groups, 1)[None, None], None, rows[None])
+                plan = StepPlan((group,), None, None)
                 self.forward(rows, rows, plan, rows)
         except Exception as error:  # of many kinds, from the compiler or from the one it calls
             log.warning("the layers of %s could not be compiled", self.name, exc_info=True)
@@ -294,8 +339,12 @@ class LanguageModel:
         The engine cannot run in the meantime.
         """
         plugged_in = self.model.config._attn_implementation
-        self.model.set_attn_implementation("sdpa")
+        scores = self.other_attention and "window" not in self.other_attention  # which torch's attention never shows
+        self.model.set_attn_implementation("eager" if scores else "sdpa")
         try:
             yield self.model
         finally:
             self.model.set_attn_implementation(plugged_in)
+
+
+_tapped: WeakKeyDictionary[LanguageModel, PreTrainedModel] = WeakKeyDictionary()

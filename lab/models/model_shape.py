@@ -63,8 +63,8 @@ class ModelShape:
         text = config.get_text_config(decoder=True)
         if uses_alibi(text):
             raise UnsupportedModelError(
-                f"A {text.model_type} model tells positions by a bias in its attention (ALiBi), so its configuration "
-                "has no context length. Choose one with positions, such as Llama, Qwen3 or Phi."
+                f"A {text.model_type} model tells positions by a bias in its attention (ALiBi), which is not computed "
+                "here. Choose one that rotates or embeds them, such as Llama, Qwen3 or GPT-2."
             )
         if getattr(text, "attn_config", None) is not None:
             raise UnsupportedModelError(
@@ -107,6 +107,17 @@ class ModelShape:
         if self.kv_heads == self.heads:
             return "MHA"
         return "MQA" if self.kv_heads == 1 else "GQA"
+
+
+def windows_of(config: PreTrainedConfig) -> list[int | None]:
+    """Of each layer the positions that a token sees, its own included. None: all, as with a window that is as long as
+    the longest text the model was made for (Phi-4-mini's)."""
+    text = config.get_text_config(decoder=True)
+    window, longest = getattr(text, "sliding_window", None), getattr(text, "max_position_embeddings", None)
+    if isinstance(window, int) and isinstance(longest, int) and window >= longest:
+        window = None
+    kinds = getattr(text, "layer_types", None) or ["sliding_attention"] * text.num_hidden_layers
+    return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
 def uses_alibi(text: PreTrainedConfig) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from lab.errors import UnsupportedModelError
@@ -17,6 +20,8 @@ from lab.util.messages import error_summary
 LAYERS = 2
 TOKENS, CACHED = 9, 4
 """Tokens of each of two texts, and how many of them a first step puts into the cache."""
+WINDOW = 3
+"""Positions that a layer with a sliding window sees meanwhile."""
 TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.05}
 """How far logits may be off, relative to the model's own. Rounding is far below, a different attention far above."""
 
@@ -38,9 +43,10 @@ def refuse_disagreement(model: LanguageModel) -> None:
     first = model.first(min(LAYERS, model.layers))
     texts = torch.arange(2 * TOKENS, device=model.device).view(2, TOKENS) % model.vocabulary
     try:
-        found = _cached(first, texts)
-        with first.stock_attention() as own:
+        with _narrowed(first), first.stock_attention() as own:
             wanted = torch.stack([own(input_ids=text[None], use_cache=False).logits[0, CACHED:] for text in texts])
+        with _narrowed(first):
+            found = _cached(first, texts)
     except UnplannedError as error:
         refuse_decoding(model.name, f"{kind} does not hand on to its attention where keys and values are cached", error)
     except Exception as error:  # of any kind: it is the model's own code
@@ -54,6 +60,21 @@ def refuse_disagreement(model: LanguageModel) -> None:
     # The median, because in a mixture a token near a tie may go to another expert.
     if not off.median() <= TOLERANCES[model.dtype]:
         refuse_decoding(model.name, f"{unlike}; what they say is {off.median():.1%} off")
+
+
+@contextmanager
+def _narrowed(model: LanguageModel) -> Iterator[None]:
+    """Within, sliding windows are shorter than the texts."""
+    parts = (model.model.config.get_text_config(decoder=True), *model.model.modules()) if any(model.windows) else ()
+    holders = [it for it in parts if isinstance(getattr(it, "sliding_window", None), int)]
+    before = [(it, it.sliding_window) for it in holders]
+    try:
+        for it in holders:
+            it.sliding_window = min(it.sliding_window, WINDOW)
+        yield
+    finally:
+        for it, window in before:
+            it.sliding_window = window
 
 
 def _refuse_not_finite(model: LanguageModel) -> None:
@@ -84,7 +105,7 @@ def _cached(model: LanguageModel, texts: torch.Tensor) -> torch.Tensor:
         rows = torch.arange(texts[:, new].numel(), device=model.device)
         seen = positions[: new.stop] <= positions[new, None]
         mask = seen.repeat(model.query_groups, 1).expand(2, 1, -1, -1)
-        group = Group(slice(0, len(rows)), 2, mask, slots[:, : new.stop].flatten())
+        group = Group(slice(0, len(rows)), 2, mask, slots[:, : new.stop].flatten(), positions[new].expand(2, -1))
         plan = StepPlan((group,), slots[:, new].flatten(), storage)
         logits = model.forward(texts[:, new].flatten(), positions[new].repeat(2), plan, rows)
     return logits.unflatten(0, (2, -1))

@@ -7,7 +7,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrain
 
 from lab.errors import UnsupportedModelError
 from lab.models.devices import is_dispatched
-from lab.models.model_shape import uses_alibi
+from lab.models.model_shape import uses_alibi, windows_of
 from lab.models.quantization import stored_tensors
 from lab.util.messages import listed
 
@@ -15,10 +15,13 @@ LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3")
 """Model types whose layers consist of RMSNorm, attention with rotary embedding, RMSNorm and SwiGLU."""
 WORKING = {
     "Llama": "llama",
+    "Mistral": "mistral",
     "Qwen2": "qwen2",
     "Qwen3": "qwen3",
     "Qwen3-MoE": "qwen3_moe",
     "Mixtral": "mixtral",
+    "Gemma 2": "gemma2",
+    "gpt-oss": "gpt_oss",
     "SmolLM3": "smollm3",
     "Phi-4": "phi3",
     "OLMo 2": "olmo2",
@@ -36,19 +39,31 @@ def refuse_unsupported(config: PreTrainedConfig, name: str, model_class: type[Pr
     Raises:
         UnsupportedModelError: names the model and the reason.
     """
-    if other := unsupported_cache(config):
+    if other := unsupported_cache(config, windows=True):
         refuse_decoding(name, other)
     text = config.get_text_config(decoder=True)
     if uses_alibi(text):
         refuse_decoding(name, "its attention adds a bias by distance (ALiBi), which the lab's leaves out")
-    if getattr(text, "attn_logit_softcapping", None) is not None:
-        refuse_decoding(name, f"it caps its attention scores (softcap {text.attn_logit_softcapping})")
     if model_class is not None and not model_class._supports_attention_backend:
         refuse_decoding(name, f"the attention of {model_class.__name__} cannot be replaced by the lab's")
 
 
-def unsupported_cache(config: PreTrainedConfig) -> str | None:
-    """Why a model's cache is not the keys and values of every position in every layer; None: it is."""
+def other_attention(config: PreTrainedConfig, model: PreTrainedModel | None = None) -> str | None:
+    """Why kernels for full attention cannot compute a model's, in a sentence; None if they can. Sinks are parameters,
+    not configuration, so the ``model`` itself is searched for them."""
+    softcap = getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None)
+    if softcap is not None:
+        return f"it caps its attention scores (softcap {softcap})"
+    if model is not None and any(name.endswith("sinks") for name, _ in model.named_parameters()):
+        return "it has attention sinks"
+    if window := next(filter(None, windows_of(config)), None):
+        return f"it has sliding-window attention (window {window}) in some layers or all"
+    return None
+
+
+def unsupported_cache(config: PreTrainedConfig, *, windows: bool = False) -> str | None:
+    """Why a model's cache is not the keys and values of every position in every layer; None: it is. ``windows``: layers
+    that need only the newest are no reason."""
     text = config.get_text_config(decoder=True)
     if config.is_encoder_decoder:
         return "it is an encoder-decoder model, which also keeps keys and values of what its encoder has read"
@@ -60,9 +75,10 @@ def unsupported_cache(config: PreTrainedConfig) -> str | None:
     if text.model_type in RECURRENT:
         return "it has recurrent layers, which keep a state, and no keys and values of positions before"
     kinds = set(getattr(text, "layer_types", None) or ())
-    window = getattr(text, "sliding_window", None)
-    if ("sliding_attention" in kinds or (not kinds and window is not None)) and not _sees_all(text, window):
-        return f"it has sliding-window attention (window {window}), and not full attention, in some layers or all"
+    if not windows and any(windows_of(config)):
+        return f"it has sliding-window attention (window {text.sliding_window}) in some layers or all"
+    if any(window is not None and (not isinstance(window, int) or window < 1) for window in windows_of(config)):
+        return f"its sliding_window is {str(text.sliding_window)[:40]!r}, which is no number of positions"
     if getattr(text, "attention_chunk_size", None) is not None:
         return f"it has chunked attention (chunk {text.attention_chunk_size}), and not full attention"
     if odd := kinds - {"full_attention", "sliding_attention"}:
@@ -72,19 +88,6 @@ def unsupported_cache(config: PreTrainedConfig) -> str | None:
     if getattr(text, "num_kv_shared_layers", 0) or getattr(text, "kv_sharing_modes", None):
         return "some of its layers share the keys and values of others"
     return None
-
-
-def _sees_all(text: PreTrainedConfig, window: object) -> bool:
-    """True if the window is at least as long as the longest text the model was made for, as Phi-4-mini's is."""
-    longest = getattr(text, "max_position_embeddings", None)
-    return isinstance(window, int) and isinstance(longest, int) and window >= longest
-
-
-def refuse_sinks(model: PreTrainedModel, name: str) -> None:
-    """Raises UnsupportedModelError for attention sinks: they are parameters, not configuration, so the model itself is
-    searched."""
-    if any(parameter.endswith("sinks") for parameter, _ in model.named_parameters()):
-        refuse_decoding(name, "it has attention sinks, which the lab's attention leaves out")
 
 
 def refuse_decoding(name: str, reason: str, error: Exception | None = None) -> None:
@@ -114,7 +117,7 @@ def unlike_llama_config(config: PreTrainedConfig) -> str | None:
         return "its rotary embedding is partial"
     if config.hidden_act != "silu":
         return f"its activation is {config.hidden_act}, not silu"
-    return None
+    return other_attention(config)
 
 
 def is_plain(linear: nn.Module) -> bool:

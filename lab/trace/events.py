@@ -186,14 +186,14 @@ class Proposed(TokenEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged(TokenEvent):
+class Verified(TokenEvent):
     """The target's verdict on a proposal: accepted if u < p / q (greedy: if it is the most likely token).
 
     A synthetic drafter's proposal is accepted if it is the target's own token; u is None.
-    Proposals after the first rejected one are never judged: they have no event.
+    Proposals after the first rejected one are never verified: they have no event.
 
-    Block verification judges all proposals of a round. ``product`` is the running min(1, product x p / q), and those up
-    to the last one with u < ``threshold`` are accepted. Typical acceptance accepts one with p > ``threshold``;
+    Block verification decides on all proposals at once. ``product`` is the running min(1, product x p / q), and those
+    up to the last one with u < ``threshold`` are accepted. Typical acceptance accepts one with p > ``threshold``;
     u is None. It is lossy: ``total_variation`` is that between p and the distribution of the token that it puts here,
     over the draws of draft and target: q where p > threshold, and otherwise p.
     """

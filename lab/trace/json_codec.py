@@ -10,10 +10,14 @@ from dataclasses import MISSING, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from lab.config import MOST_PROPOSED
-from lab.trace.events import EVENT_TYPES, Committed, Event, Judged, Proposed
+from lab.trace.events import EVENT_TYPES, Committed, Event, Proposed, Verified
 
-FORMER = {"copy_bytes_per_second": "read_bytes_per_second", "matmul_flops_per_second": "flops_per_second"}
-"""Names that fields had in files of earlier versions, and their present ones."""
+FORMER = {
+    "judged": "verified",
+    "copy_bytes_per_second": "read_bytes_per_second",
+    "matmul_flops_per_second": "flops_per_second",
+}
+"""Names that kinds of events and fields had in files of earlier versions, and their present ones."""
 
 
 def dump_json(document: Any, **how: Any) -> str:
@@ -31,7 +35,8 @@ def from_dict(record: Any) -> Event:
     """The event a dict describes. Raises ValueError: not an event, or a field is missing, unknown, of the wrong type or
     not a finite number."""
     kind = record.get("kind") if isinstance(record, dict) else None
-    if not isinstance(kind, str) or kind not in EVENT_TYPES:
+    kind = FORMER.get(kind, kind) if isinstance(kind, str) else None
+    if kind not in EVENT_TYPES:
         raise ValueError(f"not an event: {str(record)[:80]}")
     cls = EVENT_TYPES[kind]
     hints = _field_types(cls)
@@ -44,7 +49,7 @@ def from_dict(record: Any) -> Event:
         given[name] = tuple(value) if isinstance(value, list) else value
         if not _fits(given[name], hints[name]):
             raise ValueError(f"{name} of a {cls.kind} event is wrong: {str(value)[:80]}")
-    if cls in (Proposed, Judged) and not 0 <= given["position"] < MOST_PROPOSED:  # metrics count by position
+    if cls in (Proposed, Verified) and not 0 <= given["position"] < MOST_PROPOSED:  # metrics count by position
         raise ValueError(f"position of a {cls.kind} event must be from 0 to {MOST_PROPOSED - 1}")
     if cls is Committed and not given["token_ids"]:
         raise ValueError("a committed event has at least one token")

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lab.trace.events import Committed, Event, Judged, Prefilled, Proposed, RunStarted, StepTimed
+from lab.trace.events import Committed, Event, Prefilled, Proposed, RunStarted, StepTimed, Verified
 from lab.trace.roofline import Achieved, Bound, Limits, achieved, limits_of
 
 
@@ -27,8 +27,8 @@ class Metrics:
             too, though they are not in the output.
         draft_acceptance_rate: accepted proposals / proposals.
         acceptance_by_position: accepted at a position / rounds that had proposals.
-        mean_total_variation: of a lossy rule's tokens from the target's distribution (``Judged.total_variation``), over
-            the verified positions.
+        mean_total_variation: of a lossy rule's tokens from the target's distribution (``Verified.total_variation``),
+            over the verified positions.
         target_passes_per_token: target passes / tokens, both after the prefill. Of the passes that read a text again
             after a preemption, only the one that gives a token counts.
         kv_reserved_bytes, kv_used_bytes: most bytes of cache reserved during a step, proposals included, and holding
@@ -94,7 +94,7 @@ class Meter:
                 self._rounds += event.step != self._round
                 self._round = event.step
                 self._accepted += [0] * (event.position + 1 - len(self._accepted))
-            case Judged():
+            case Verified():
                 self._accepted[event.position] += event.accepted
                 if event.total_variation is not None:
                     self._variation += event.total_variation

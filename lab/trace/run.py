@@ -11,7 +11,7 @@ from typing import Any
 
 from lab.config import EngineConfig, SamplingParams
 from lab.errors import LabError
-from lab.trace.events import Committed, Event, Finished, Judged, Proposed, RunStarted, StopReason
+from lab.trace.events import Committed, Event, Finished, Proposed, RunStarted, StopReason, Verified
 from lab.trace.json_codec import dump_json, from_dict, to_dict
 from lab.trace.metrics import Metrics, measure
 
@@ -174,5 +174,5 @@ def acceptance_stats(runs: Iterable[Run]) -> AcceptanceStats:
         proposals = [event for event in run.events if isinstance(event, Proposed)]
         rounds += len({event.step for event in proposals})
         proposed += len(proposals)
-        accepted += sum(isinstance(event, Judged) and event.accepted for event in run.events)
+        accepted += sum(isinstance(event, Verified) and event.accepted for event in run.events)
     return AcceptanceStats(rounds, proposed, accepted)

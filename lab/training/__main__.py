@@ -22,8 +22,18 @@ from lab.cli.arguments import INTERRUPTED, path
 from lab.models.eagle3_head import Eagle3Head
 from lab.training.corpus import CorpusSplit, encode, read_split, standard_library, train_tokenizer
 from lab.training.distillation import SAMPLE, TEMPERATURE, distillation_loss, sample_target
-from lab.training.eagle3 import DRAFT_VOCABULARY, frequent_tokens, new_head, unrolled_loss
-from lab.training.training import Loss, Parts, draft_shape, export, next_token_loss, restore, target_shape, train
+from lab.training.eagle3 import DRAFT_VOCABULARY, export_head, frequent_tokens, new_head, unrolled_loss
+from lab.training.training import (
+    Loss,
+    Parts,
+    TrainingRecord,
+    draft_shape,
+    export,
+    next_token_loss,
+    restore,
+    target_shape,
+    train,
+)
 from lab.util.stdio import print_notes
 
 SHAPES = {"target": target_shape, "draft": draft_shape, "mismatched": draft_shape}
@@ -124,6 +134,10 @@ class Recipe:
             "eagle3", parts, unrolled_loss(target), self.args.eagle3_tokens, build=self._new_head, **EAGLE3_OPTIONS
         )
 
+    def _head(self) -> tuple[Eagle3Head, TrainingRecord]:
+        empty = new_head(self._target().cpu(), torch.arange(DRAFT_VOCABULARY))  # which tokens: the checkpoint says
+        return restore(empty, self.work / "eagle3.pt")
+
     def _new_head(self) -> Eagle3Head:
         target = self._target().cpu()
         return new_head(target, frequent_tokens(self.tokens, target.config.vocab_size, DRAFT_VOCABULARY))
@@ -144,8 +158,10 @@ class Recipe:
     def run_export(self) -> None:
         # All of them first: exporting deletes the models that are there.
         models = {name: restore(_empty(name), self.work / f"{CHECKPOINTS[name]}.pt")[0] for name in SHAPES}
+        head, _ = self._head()
         for name, model in models.items():
             export(model, self.tokenizer, self.args.out / name)
+        export_head(head, self.args.out / "eagle3")
         size = sum(file.stat().st_size for file in self.args.out.rglob("*") if file.is_file())
         print(f"wrote {self.args.out}: {size / 1e6:.1f} MB", flush=True)
 
@@ -155,6 +171,7 @@ class Recipe:
         records = {name: restore(_empty(name), self.work / f"{name}.pt")[1] for name in SHAPES}
         _, sharpening = restore(_empty("draft"), self.work / "sharpened.pt")
         records["draft"] = records["draft"].then(sharpening)
+        _, records["eagle3"] = self._head()
         notes = {
             "training_tokens": len(self.tokens),
             "sampled_tokens": len(np.load(self.work / "samples.npy", mmap_mode="r")),

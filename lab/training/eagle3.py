@@ -8,9 +8,12 @@ step since.
 from __future__ import annotations
 
 import copy
+import json
+from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch.nn import functional as F
 from transformers import AttentionInterface, LlamaForCausalLM
 
@@ -99,6 +102,28 @@ def new_head(target: LlamaForCausalLM, draft_tokens: torch.Tensor) -> Eagle3Head
         head.fc.weight[:, -hidden:] += torch.eye(hidden)
         head.d2t.copy_(draft_tokens - torch.arange(len(draft_tokens)))
     return head
+
+
+def export_head(head: Eagle3Head, folder: Path) -> None:
+    """Write a head in the raw dialect, in bfloat16, without the target's embeddings (``lab.models.eagle3_files``)."""
+    config, layer = head.config, head.config.layer
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: weight.bfloat16() for name, weight in head.named_parameters() if "embed" not in name}
+    t2d = torch.zeros(layer.vocab_size, dtype=torch.bool)
+    t2d[head.target_ids] = True
+    weights = {name: weight.contiguous() for name, weight in weights.items()} | {"d2t": head.d2t, "t2d": t2d}
+    save_file(weights, folder / "model.safetensors")
+    sizes = {key: value for key, value in layer.to_dict().items() if not key.startswith("_")}
+    given = sizes | {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "dtype": "bfloat16",
+        "rope_theta": layer.rope_parameters["rope_theta"],
+        "draft_vocab_size": config.draft_vocab_size,
+        "target_hidden_size": config.target_hidden_size,
+        "norm_before_residual": config.norm_before_residual,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(config.target_layers), "use_aux_hidden_state": True},
+    }
+    (folder / "config.json").write_text(json.dumps(given, indent=2, sort_keys=True) + "\n", "utf-8")
 
 
 def unrolled_loss(target: LlamaForCausalLM, *, steps: int = STEPS, kl_weight: float = 1.0) -> Loss:

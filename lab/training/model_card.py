@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -18,12 +19,13 @@ from lab import EngineConfig, SamplingParams, load_engine
 from lab.trace.run import AcceptanceStats, acceptance_stats
 from lab.training.corpus import UNSEEN_BOOK_STRIDE, CorpusSplit, encode, unseen_book
 from lab.training.distillation import TEMPERATURE, TV_WEIGHT
+from lab.training.eagle3 import STEPS
 from lab.training.training import TrainingRecord
 
 BOOKS = Path(__file__).with_name("books.tsv")
 """Gutenberg number and title of each book, in the corpus' order."""
 
-DRAFTS = ("draft", "mismatched")
+DRAFTS = ("draft", "mismatched", "eagle3")
 SAMPLE_PROMPTS = (
     "Once upon a time there was",
     "The old woman looked at the boy and said,",
@@ -116,8 +118,9 @@ def measure_acceptance(
     target: Path, draft: Path, prompts: list[str], temperature: float, device: str
 ) -> AcceptanceStats:
     """Continue each prompt by ``NEW_TOKENS`` tokens, or to an end of text; prompt i is sampled with seed i."""
-    engine = load_engine(target=str(target), draft=str(draft), device=device)
-    config = EngineConfig(speculative="draft", num_speculative_tokens=GAMMA)
+    kind = "eagle3" if draft.name == "eagle3" else "draft"
+    engine = load_engine(target=str(target), device=device, **{"head" if kind == "eagle3" else "draft": str(draft)})
+    config = EngineConfig(speculative=kind, num_speculative_tokens=GAMMA)
     return acceptance_stats(
         engine.generate(prompt, config, SamplingParams(max_tokens=NEW_TOKENS, temperature=temperature, seed=seed))
         for seed, prompt in enumerate(prompts)
@@ -131,6 +134,8 @@ def measure(
 
     ``records`` say how each model was trained, ``notes`` on what; both are passed on as they are.
     """
+    heads = {name: measure_head(weights / name, record) for name, record in records.items() if name == "eagle3"}
+    records = {name: record for name, record in records.items() if name not in heads}
     seen = [text[-max(1, len(text) // 100) :] for text in split.train]
     kinds = {"seen": seen, "unseen_endings": split.unseen_endings, "unseen_books": split.unseen_books}
     models = {}
@@ -164,19 +169,14 @@ def measure(
             },
         }
     prompts = story_prompts(split)
-    accepted: dict[str, dict] = {}
-    for draft in DRAFTS:
-        accepted[draft] = {}
-        for mode, temperature in (("greedy", 0.0), ("sampled", TEMPERATURE)):
-            print(f"speculating: {draft}, {mode}", flush=True)
-            result = measure_acceptance(weights / "target", weights / draft, prompts, temperature, device)
-            accepted[draft][mode] = asdict(result) | {
-                "temperature": temperature,
-                "acceptance_rate": round(result.acceptance, 4),
-                "mean_acceptance_length": round(result.mean_acceptance_length, 3),
-            }
+    accepted = {
+        draft: measure_drafter(weights, draft, prompts, device)
+        for draft in DRAFTS
+        if draft in records or draft in heads
+    }
     return {
         "models": models,
+        "heads": heads,
         "corpus": _corpus(split) | notes,
         "acceptance": {
             "gamma": GAMMA,
@@ -185,6 +185,33 @@ def measure(
             "drafts": accepted,
         },
         "samples": _samples(weights / "target", device),
+    }
+
+
+def measure_drafter(weights: Path, draft: str, prompts: list[str], device: str) -> dict[str, dict[str, Any]]:
+    """What the target accepts of a draft or head, greedy and at ``TEMPERATURE``."""
+    accepted = {}
+    for mode, temperature in (("greedy", 0.0), ("sampled", TEMPERATURE)):
+        print(f"speculating: {draft}, {mode}", flush=True)
+        result = measure_acceptance(weights / "target", weights / draft, prompts, temperature, device)
+        accepted[mode] = asdict(result) | {
+            "temperature": temperature,
+            "acceptance_rate": round(result.acceptance, 4),
+            "mean_acceptance_length": round(result.mean_acceptance_length, 3),
+        }
+    return accepted
+
+
+def measure_head(folder: Path, record: TrainingRecord) -> dict[str, Any]:
+    """A head's sizes and how it was trained."""
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    weights = load_file(folder / "model.safetensors")
+    return {
+        "parameters": sum(weight.numel() for weight in weights.values() if weight.is_floating_point()),
+        "intermediate_size": config["intermediate_size"],
+        "draft_vocabulary": config["draft_vocab_size"],
+        "target_layers": config["eagle_config"]["eagle_aux_hidden_state_layer_ids"],
+        "training": asdict(record),
     }
 
 
@@ -238,9 +265,9 @@ pipeline_tag: text-generation
 
 # The embedded pair
 
-Three Llama-architecture models with one tokenizer, small enough to decode on a laptop and to stay in a git
-repository: a **target** that writes fairy tales, a **draft** distilled from it, and a **mismatched** draft of the
-same shape that has only read Python. Decode Lab shows with them what speculative decoding gains, and what a badly
+Three Llama-architecture models with one tokenizer, and an EAGLE-3 head, small enough to decode on a laptop and to stay
+in a git repository: a **target** that writes fairy tales, a **draft** distilled from it, and a **mismatched** draft of
+the same shape that has only read Python. Decode Lab shows with them what speculative decoding gains, and what a badly
 chosen draft costs. `python -m lab.training --corpus FILE` trains them again.
 
 {_table(SHAPE_ROWS, models)}
@@ -259,7 +286,7 @@ itself wrote, the others from the books. The last {corpus["sharpening_tokens"] /
 variation alone, with {corpus["drawn_tokens"] / 1e6:.2f}M tokens that the target drew at that temperature.
 - **mismatched**: next-token prediction on the standard library of Python {corpus["python"]} without its tests \
 ({corpus["python_tokens"] / 1e6:.2f}M tokens).
-
+{_head(card)}
 {_table(TRAINING_ROWS, models)}
 
 {corpus.get("remark", "")}
@@ -305,6 +332,21 @@ The weights are under Apache-2.0. The books are in the public domain in the USA;
 and are not part of this repository:
 
 {titles}
+"""
+
+
+def _head(card: dict) -> str:
+    if not (head := card.get("heads", {}).get("eagle3")):
+        return ""
+    corpus, training = card["corpus"] | head, head["training"]
+    layers = ", ".join(map(str, head["target_layers"]))
+    return f"""\
+- **eagle3**: an EAGLE-3 head of {head["parameters"] / 1e6:.2f}M parameters, which drafts from the target's own hidden \
+states, those that enter layers {layers}: one decoder layer (FFN {head["intermediate_size"]}) begun from the target's \
+last, and a head over the {head["draft_vocabulary"]:,} most frequent tokens. KL divergence plus {TV_WEIGHT:g} x total \
+variation at temperature {TEMPERATURE}, unrolled over {STEPS} steps; {training["tokens"] / 1e6:.2f}M tokens, of which \
+{corpus["sampled_share"]:.0%} are from {corpus["sampled_tokens"] / 1e6:.2f}M that the target \
+wrote, in {training["seconds"] / 3600:.2f} hours ({training["hardware"]}).
 """
 
 

@@ -26,7 +26,7 @@ FIGURES = {
     "most_sequences": "at once in a step",
     "mean_sequences": "the same on average",
     "wasted_share": "share of the reserved slots that held nothing, on average",
-    "preemptions": "sequences that had to give their blocks back and wait",
+    "preemptions": "sequences that were preempted",
     "prompt_tokens": "of all prompts",
     "cached_prompt_tokens": "of those, found in the cache and not computed",
     "output_tokens": "of all requests",
@@ -130,9 +130,9 @@ def serve(
     exist. Raises LabError as ``finish`` and ``served``."""
     fresh = engine.clone(max_num_seqs=at_once or len(jobs))
     if config.kv_cache and config.num_blocks is None:
-        guesses = config.num_speculative_tokens if config.speculative != "off" else 0
+        drafted = config.num_speculative_tokens if config.speculative != "off" else 0
         prompts = (len(engine.tokenizer(job.prompt)["input_ids"]) for job in jobs)
-        longest = (tokens + job.sampling.max_tokens + guesses for tokens, job in zip(prompts, jobs, strict=True))
+        longest = (tokens + job.sampling.max_tokens + drafted for tokens, job in zip(prompts, jobs, strict=True))
         config = replace(config, num_blocks=sum(-(-length // config.block_size) for length in longest))
     most = sum(job.sampling.max_tokens for job in jobs)
     watched = {"cancelled": cancelled, "watch": lambda tokens: report(min(1.0, tokens / most))}

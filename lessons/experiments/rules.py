@@ -18,7 +18,7 @@ from lab.claims.acceptance_rules import Context, Draws, by_target, with_target
 from lessons.experiments.base import Experiment, Load, Measured, Watch, Work
 
 PORTION = 250
-"""Proposals judged at once; after each portion the distance of the outcome from p is recorded."""
+"""Proposals verified at once; after each portion the distance of the outcome from p is recorded."""
 RULES = {
     "target_alone": "drawn from p, with no proposal: how far chance alone strays",
     "residual": "accepted with min(1, p/q), else redrawn from max(p - q, 0)",
@@ -47,7 +47,8 @@ class Rules(Experiment):
     seed: int = Field(default=1, ge=0)
 
     def names(self) -> Mapping[str, Any]:
-        return {"words": {"p": None, "q": None}} | dict.fromkeys(RULES, dict.fromkeys(FIGURES))
+        rules = dict.fromkeys(RULES, dict.fromkeys(FIGURES))
+        return {"words": {"p": None, "q": None}, "argmax": {"law_accepted": None}} | rules
 
     def work(self, load: Load, cancelled: threading.Event, watch: Watch) -> Work:
         random = torch.Generator().manual_seed(self.seed)
@@ -71,6 +72,7 @@ class Rules(Experiment):
                 distances[rule].append(variation((counts[rule] / draws[-1]).tolist(), target))
             yield
         found: dict[str, dict[str, Any]] = {"words": {"p": target, "q": q.tolist()}}
+        found["argmax"] = {"law_accepted": p[q.argmax()].item()}  # a greedy draft's word is accepted with its p
         for rule in RULES:
             shares = (counts[rule] / self.draws).tolist()
             law, chance = law_of(rule, p, q)

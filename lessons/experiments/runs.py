@@ -16,7 +16,7 @@ from lab.measure.comparison import Case, in_turns
 from lab.measure.difference import common_length
 from lab.measure.measuring import RunTurn
 from lab.measure.theory import speculated, without_speculation
-from lab.trace.events import Distributions, Judged, StepTimed
+from lab.trace.events import Distributions, StepTimed, Verified
 from lab.trace.metrics import Metrics
 from lab.trace.run import Run
 from lab.trace.verdict_rounding import RoundedVerdict, round_verdict
@@ -44,22 +44,22 @@ OTHERS = {
     "flops_per_second": "and computing",
     "bound": "what binds a pass after the prompt: 1 memory, 2 arithmetic, 0 neither, or it is not known",
     "agreeing_tokens": "tokens at the beginning of the output that are those of the first setting's",
-    "kept_share": "accepted of judged guesses",
-    "overlap": "mean of sum min(p, q) over the places of these guesses, where it was recorded",
+    "kept_share": "accepted of verified draft tokens",
+    "overlap": "mean of sum min(p, q) over the places of these draft tokens, where it was recorded",
     **{f"{which}_{name}": "" for which in ("refused", "kept", "close") for name in ("p", "q", "u", "ratio")},
 }
 """Other figures of a run. Of a verdict, where anything is drawn: the target's probability, the draft's, the number that
-was drawn and p / q, rounded so that they show what was decided. It is that of the first guess that was rejected
+was drawn and p / q, rounded so that they show what was decided. It is that of the first draft token that was rejected
 (refused) or kept, or the closest one among those with p below q."""
 OF_ROUNDS = {
-    "gamma": "guesses of a full window",
-    "acceptance": "accepted of judged guesses, in rounds of a full window",
+    "gamma": "draft tokens of a full window",
+    "acceptance": "accepted of verified draft tokens, in rounds of a full window",
     "round_tokens": "tokens that such a round gives",
     "rounds": "how many there were: repeats that draw the same numbers count once",
-    "whole_rounds": "share of them of which every guess was accepted",
+    "whole_rounds": "share of them of which every draft token was accepted",
     "lost_rounds": "share of which none was",
-    "guess_cost": "time of a guess, over that of a pass of the target over one token",
-    "pass_ratio": "time of a pass over all guesses, over that over one token",
+    "draft_cost": "time of a draft token, over that of a pass of the target over one token",
+    "pass_ratio": "time of a pass over all draft tokens, over that over one token",
 }
 """Figures of a setting that speculates with a fixed window, if there is one without speculation to compare it with."""
 
@@ -157,10 +157,10 @@ def figures(runs: Mapping[str, list[Run]]) -> dict[str, dict[str, Any]]:
                 "gamma": rounds.gamma,
                 "acceptance": rounds.acceptance,
                 "round_tokens": rounds.tokens,
-                "rounds": rounds.judged[0],
-                "whole_rounds": rounds.accepted[-1] / rounds.judged[0],
-                "lost_rounds": 1 - rounds.accepted[0] / rounds.judged[0],
-                "guess_cost": rounds.cost,
+                "rounds": rounds.verified[0],
+                "whole_rounds": rounds.accepted[-1] / rounds.verified[0],
+                "lost_rounds": 1 - rounds.accepted[0] / rounds.verified[0],
+                "draft_cost": rounds.cost,
                 "pass_ratio": rounds.pass_ratio,
             }
     return found
@@ -189,7 +189,7 @@ def figures_of(run: Run) -> dict[str, float]:
         found["token_bytes"] = sum(step.verify_bytes + step.draft_bytes for step in later) / given
     if run.started.block_bytes:
         found["kv_token_bytes"] = run.started.block_bytes / run.config.block_size
-    if verdicts := [event.accepted for event in run.events if isinstance(event, Judged)]:
+    if verdicts := [event.accepted for event in run.events if isinstance(event, Verified)]:
         found["kept_share"] = statistics.fmean(verdicts)
     if overlaps := [e.overlap for e in run.events if isinstance(e, Distributions) and e.overlap is not None]:
         found["overlap"] = statistics.fmean(overlaps)
@@ -199,11 +199,11 @@ def figures_of(run: Run) -> dict[str, float]:
 
 
 def _verdicts(run: Run) -> dict[str, RoundedVerdict]:
-    """The first guess that was kept, the first rejected, and the closest call, to be worked out by hand: of those that
-    take the fewest digits to show what was decided. Empty if nothing is drawn."""
+    """The first accepted draft token, the first rejected one, and the closest call, to be worked out by hand: of those
+    that take the fewest digits to show what was decided. Empty if nothing is drawn."""
     # Those of the standard rule; others compare with a threshold of their own.
-    judged = [e for e in run.events if isinstance(e, Judged) and e.u is not None and e.threshold is None]
-    drawn = [(event.accepted, round_verdict(event.p, event.q, event.u, accepted=event.accepted)) for event in judged]
+    verified = [e for e in run.events if isinstance(e, Verified) and e.u is not None and e.threshold is None]
+    drawn = [(event.accepted, round_verdict(event.p, event.q, event.u, accepted=event.accepted)) for event in verified]
     drawn.sort(key=lambda each: each[1].digits)  # of as many digits, the first remains the first
     found = {"kept" if accepted else "refused": numbers for accepted, numbers in reversed(drawn)}
     if unsure := [numbers for _, numbers in drawn if numbers.ratio < 1]:

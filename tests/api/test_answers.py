@@ -137,13 +137,13 @@ def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:
             about = {name: it["description"] for name, it in tools["calculator"].inputSchema["properties"].items()}
             assert about["memory"].endswith("Default: null.")
             assert about["model"] == f"{', '.join(known_models())}, or a hub id, whose config.json is fetched"
-            told: list[str | None] = []
+            reported: list[str | None] = []
 
             async def tell(done: float, total: float | None, message: str | None) -> None:
-                told.append(message)
+                reported.append(message)
 
             answer = await session.call_tool("run", {"prompt": PROMPT, "max_tokens": 400}, progress_callback=tell)
-            assert any("Under way" in (message or "") for message in told)
+            assert any("Under way" in (message or "") for message in reported)
             assert json.loads(answer.content[0].text)["metrics"]["generated_tokens"] > 5
             answer = await session.call_tool("calculator", {"model": "gpt-2"})
             assert json.loads(answer.content[0].text)["parameters"] == known_models()["gpt-2"].parameters
@@ -177,7 +177,7 @@ def test_every_page_introduces_itself_before_any_script_runs(server: str) -> Non
         assert "Gradio" not in head
         title = "Decode Lab" if name == "Lab" else f"{name} · Decode Lab"
         assert re.findall("<title>(.*)</title>", head) == re.findall('og:title" content="(.*)"', head) == [title]
-        told = re.findall('description" content="(.*)"', head)
-        assert [html.unescape(text) for text in told] == [ABOUT[name]] * 2
+        reported = re.findall('description" content="(.*)"', head)
+        assert [html.unescape(text) for text in reported] == [ABOUT[name]] * 2
     with urllib.request.urlopen(f"{server}/favicon.ico") as icon:
         assert icon.read() == (STATIC / "icon.svg").read_bytes()

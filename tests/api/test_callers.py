@@ -26,16 +26,16 @@ NOTICED = 10
 """Seconds within which hanging up is noticed, even on a busy machine: less than the call itself takes."""
 
 
-def test_waiting_callers_are_told_how_many_runs_are_before_theirs(server: str, client: Client) -> None:
+def test_waiting_callers_are_reported_how_many_runs_are_before_theirs(server: str, client: Client) -> None:
     first = hung_on(server, "run", FOREVER)
     until(lambda: inside(server) == 1)
     jobs: list[Job] = []
-    told: list[list[str]] = [[], []]
+    reported: list[list[str]] = [[], []]
 
     def heard(who: int, words: str) -> bool:
-        for job, its in zip(jobs, told, strict=False):
+        for job, its in zip(jobs, reported, strict=False):
             its.extend(unit.desc for unit in job.status().progress_data or () if unit.desc not in its)
-        return words in told[who]
+        return words in reported[who]
 
     for who, words in enumerate(("Waiting: 1 run is before yours.", "Waiting: 2 runs are before yours.")):
         jobs.append(client.submit(api_name="/run", prompt=PROMPT, max_tokens=5))

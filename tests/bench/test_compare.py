@@ -51,12 +51,12 @@ def test_every_setting_runs_equally_often_in_a_changing_order():
 
 def test_runs_use_their_own_settings_and_greedy_outputs_are_the_same(engine):
     """No stop string ends an output early: that setting would be compared on less work than the others."""
-    told, asked = [], replace(SAMPLING, stop=(engine.generate(PROMPT, EngineConfig(), SAMPLING).text[2:4],))
+    said, asked = [], replace(SAMPLING, stop=(engine.generate(PROMPT, EngineConfig(), SAMPLING).text[2:4],))
     runs = {name: [] for name in CONFIGS}
-    for turn, run in compare(engine, PROMPT, CONFIGS, asked, 2, watch=lambda turn, tokens: told.append((turn, tokens))):
+    for turn, run in compare(engine, PROMPT, CONFIGS, asked, 2, watch=lambda turn, tokens: said.append((turn, tokens))):
         assert run.config == CONFIGS[turn.name]
         assert len(run.token_ids) == (24 if turn.repeat else 16)
-        assert told[-1] == (turn, len(run.token_ids))
+        assert said[-1] == (turn, len(run.token_ids))
         if turn.repeat:
             runs[turn.name].append(run)
     assert {name: len(some) for name, some in runs.items()} == dict.fromkeys(CONFIGS, 2)
@@ -159,9 +159,9 @@ def test_without_a_compiler_settings_are_compared_as_torch_computes_them(monkeyp
     engine = tiny_models.engine("llama", "good")
     runs = {turn.name: [run] for turn, run in compare(engine, PROMPT, CONFIGS, SAMPLING, 1) if turn.repeat}
     assert runs.keys() == CONFIGS.keys()
-    (told,) = compare_result(runs, None)["fell_back"]
-    assert told == "Torch computes the steps, several times slower: there is no C compiler."
-    assert told in comparison.whole(CONFIGS, runs, {})["said"]
+    (said,) = compare_result(runs, None)["fell_back"]
+    assert said == "Torch computes the steps, several times slower: there is no C compiler."
+    assert said in comparison.whole(CONFIGS, runs, {})["said"]
     monkeypatch.setattr(engine.draft, "forward", None)  # a drafter that fails is no comparison either
     with pytest.raises(LabError, match=r"^draft: .* went on without its drafter"):
         list(compare(engine, PROMPT, CONFIGS, SAMPLING, 1))
@@ -171,16 +171,16 @@ def test_without_a_compiler_settings_are_compared_as_torch_computes_them(monkeyp
 
 
 def test_both_runs_are_timed_over_the_same_lengths_unless_cancelled_or_too_short(engine):
-    told = []
+    said = []
     curves = measure_growth(
-        engine, PROMPT, 61, cancelled=threading.Event(), watch=lambda name, tokens: told.append((name, tokens))
+        engine, PROMPT, 61, cancelled=threading.Event(), watch=lambda name, tokens: said.append((name, tokens))
     )
     ids = len(engine.tokenizer(PROMPT)["input_ids"])
     for name in (CACHED, UNCACHED):
         assert curves[name].lengths == tuple(range(ids + 1, ids + 61))
         assert len(curves[name].medians[0]) == 60 // TOGETHER
         assert min(curves[name].ms) > 0
-        assert (name, 61) in told
+        assert (name, 61) in said
     cancelled = threading.Event()
     assert measure_growth(engine, PROMPT, 60, cancelled=cancelled, watch=lambda *_: cancelled.set()) == {}
     with pytest.raises(ConfigError, match="takes 51 tokens or more, not 30"):

@@ -101,7 +101,7 @@ def test_an_output_that_has_ended_differs_from_a_longer_one(engine):
     assert first_difference(runs["short"], runs["long"]) == 4
 
 
-def test_settings_with_the_same_guesses_use_the_same_draws():
+def test_settings_with_the_same_draft_tokens_use_the_same_draws():
     assert draws(EngineConfig()) == draws(EngineConfig(speculative="synthetic")) == ()
     assert draws(DRAFT) == draws(replace(DRAFT, kv_dtype="int8", paged=True))
     lookup, early = (replace(DRAFT, speculative=name) for name in ("ngram", "early_exit"))

@@ -21,13 +21,11 @@ from lab.backends.gpu import fused_product as product
 from lab.backends.gpu import paged_attention as attend_kernel
 from lab.backends.gpu.fused_layer import FusedLayer
 from lab.backends.gpu.gpu_backend import GpuBackend
-from lab.bench import __main__ as main
 from lab.bench.gpu import kernels_alone, large, pair, session
 from lab.bench.gpu.large import PROMPT_TOKENS, Speculation, format_prefill, time_prefill
-from lab.bench.gpu.long_tail import run_capacity
 from lab.bench.gpu.random_models import END, TINY_TARGET, Scripted, draft_script, engine, prompt, tokenizer
 from lab.bench.gpu.random_models import random_script as random_tokens
-from lab.bench.gpu.session import PARTS, RECORDING, RECORDING_SECONDS, SECONDS, format_gpu, run_gpu, run_part
+from lab.bench.gpu.session import PARTS, RECORDING, format_gpu, run_gpu, run_part
 from lab.bench.gpu.sheet import Sheet, format_gaps
 from lab.bench.output import spread
 from lab.engine.adaptive_window import tokens_per_round
@@ -204,14 +202,6 @@ def test_short_of_time_rounds_are_left_out_before_rows(tmp_path):
     assert spread([2.0]) == {"median": 2.0, "lower": 2.0, "upper": 2.0, "samples": 1}
 
 
-def test_short_of_time_fewer_requests_are_served_and_no_row_is_lost():
-    sheet = Sheet(until=time.time())
-    run_capacity(sheet, device=CPU, dtype=torch.float32, small=True)
-    requests = {name: row["requests"] for name, row in sheet.result["rows"].items()}
-    assert requests == {"paged": 1, "paged INT8": 1, "contiguous": 1}  # of six
-    assert sheet.result["left_out"][0].startswith("paged: three in four of the requests")
-
-
 @interpreted
 @pytest.mark.slow
 def test_attention_back_ends_read_a_prompt_within_the_same_layers(monkeypatch):
@@ -315,9 +305,9 @@ def test_the_command_of_a_part_carries_its_options(tmp_path, monkeypatch):
     """Its command line is run in this process, without the exit."""
     monkeypatch.setattr(session.os, "_exit", lambda code: None)
     monkeypatch.setattr(session.gc, "freeze", lambda: None)
-    python, how, module, *told = session.command("3", tmp_path / "sheet", 2e9, PART | {"device": "nowhere"})
+    python, how, module, *reported = session.command("3", tmp_path / "sheet", 2e9, PART | {"device": "nowhere"})
     assert (python, how, module) == (sys.executable, "-m", session.__name__)
-    session.main(*told)
+    session.main(*reported)
     entry = json.loads((tmp_path / "sheet").read_text("utf-8"))
     assert "nowhere" in entry["failure"]
     assert "Traceback" in entry["traceback"]
@@ -325,21 +315,6 @@ def test_the_command_of_a_part_carries_its_options(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "run_part", lambda name, sheet, **options: left.append(sheet.seconds_left))
     session.main(*session.command("3", tmp_path / "sheet", 0.0, PART)[3:])
     assert left[0] < 0, "its time was over in 1970"
-
-
-def test_less_time_is_shared_out_as_all_of_it_is(tmp_path, monkeypatch):
-    began, ends = time.time(), []
-
-    def noted(name, out, until, options, report):
-        ends.append(until)
-        return {"result": {}, "seconds": 0.0}
-
-    monkeypatch.setattr(session, "apart", noted)
-    run_gpu([1, 3], tmp_path / "gpu.json", print, device="cpu", small=True, folder=tmp_path, seconds=SECONDS / 10)
-    assert SECONDS + session.TO_DIE + 10 < 480, "all parts, and starting them, in eight minutes"
-    first, both = PARTS[1].seconds, PARTS[1].seconds + PARTS[3].seconds
-    shares = [first, both, both + RECORDING_SECONDS]
-    assert [end - began for end in ends] == pytest.approx([share / 10 for share in shares], abs=1)
 
 
 def test_figures_from_before_a_failure_are_kept(tmp_path, monkeypatch):
@@ -361,22 +336,6 @@ def test_figures_from_before_a_failure_are_kept(tmp_path, monkeypatch):
     assert entry["result"]["rows"] == {"another": {"median": 5.0}}
     assert format_gaps(entry["result"])[0] == "failed: one row: ValueError: no such luck"
     assert format_gaps(entry["result"])[1].startswith("left out: the rest (")
-
-
-LATE = {"title": "late", "seconds": 9.0, "result": {}, "failure": "stopped after 9 s"}
-
-
-@pytest.mark.parametrize(("some", "status"), [({}, 0), ({"parts": {"4": LATE}}, 1), ({"recorded": LATE}, 1)])
-def test_the_output_may_be_a_folder_or_a_file_and_the_status_tells_whether_all_is_there(
-    tmp_path, monkeypatch, capsys, some, status
-):
-    asked, found = [], {"machine": {}, "parts": {}} | some
-    monkeypatch.setattr(main, "run_gpu", lambda parts, out, report, **how: asked.append(out) or found)
-    for out in (tmp_path, tmp_path / "other.json"):
-        monkeypatch.setattr(sys, "argv", ["bench", "gpu", "--out", str(out)])
-        assert main.main() == status
-    assert asked == [tmp_path / "gpu.json", tmp_path / "other.json"]
-    assert f"written to {asked[0]}" in capsys.readouterr().out
 
 
 # -- scripted models -------------------------------------------------------------------------

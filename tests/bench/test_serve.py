@@ -148,10 +148,10 @@ def test_the_batch_size_where_speculation_stops_paying_is_found(monkeypatch):
     assert found(pays, pays, pays, pays)["stops_paying_at"] is None
     assert found(loses, loses, loses, loses)["stops_paying_at"] == 1
     some = found(pays, unsure, loses, unsure)
-    assert list(some["told_by_size"].values()) == ["pays", "cannot be told", "loses", "cannot be told"]
+    assert list(some["told_by_size"].values()) == ["pays", "too close to call", "loses", "too close to call"]
     assert some["stops_paying_at"] is None  # unclear at 8
     assert some["sure_by_size"][2] == asdict(factor_interval(unsure))
-    assert set(found(*((0.5,),) * 4)["told_by_size"].values()) == {"cannot be told"}  # one repeat says nothing
+    assert set(found(*((0.5,),) * 4)["told_by_size"].values()) == {"too close to call"}  # one repeat says nothing
 
 
 @pytest.mark.slow
@@ -190,7 +190,7 @@ def test_the_whole_bench_runs_and_reports_every_row(lab, monkeypatch):
     text = bench.format_serve(result)
     for name in (*shared, *memory, *result["ratios"]):
         assert name in text
-    assert "cannot be told" in text
+    assert "too close to call" in text
 
 
 def test_requests_that_the_context_would_cut_short_are_refused_with_both_their_openings(lab, monkeypatch):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lab.config import EngineConfig, SamplingParams
 from lab.measure.measuring import Spread
 from lab.measure.theory import speculated, speedup, without_speculation
-from lab.trace.events import Judged, StepTimed
+from lab.trace.events import StepTimed, Verified
 from lab.trace.run import Run
 from tests.visualize.scripted import ScriptedEngine
 
@@ -38,7 +38,7 @@ def test_figures_of_runs_equal_those_counted_by_hand() -> None:
     ]
     verdicts = [
         event for one, steps in zip(runs, whole, strict=True) for event in one.events
-        if isinstance(event, Judged) and event.step in steps
+        if isinstance(event, Verified) and event.step in steps
     ]  # fmt: skip
     kept = sum(event.accepted for event in verdicts)
     assert found.rounds == sum(map(len, whole))
@@ -46,9 +46,9 @@ def test_figures_of_runs_equal_those_counted_by_hand() -> None:
     assert found.passes == sum(
         isinstance(step, StepTimed) and step.step_kind in passes for one in runs for step in one.events
     )
-    assert found.judged == tuple(sum(event.position == i for event in verdicts) for i in range(3))
+    assert found.verified == tuple(sum(event.position == i for event in verdicts) for i in range(3))
     assert sum(found.accepted) == kept
-    assert found.judged[1] == found.accepted[0]  # a proposal is judged if all before it were accepted
+    assert found.verified[1] == found.accepted[0]  # a proposal is verified if all before it were accepted
     assert found.acceptance == kept / len(verdicts)
     assert found.tokens == 1 + kept / sum(map(len, whole))
     # The scripted draft takes 0.7 ms per proposal, a pass 4 to 6 ms whatever its size.
@@ -68,22 +68,22 @@ def test_a_repeat_with_the_same_seed_adds_times_but_no_verdicts() -> None:
     once = speculated([run(**config)], plain[:1])
     thrice = speculated([run(**config) for _ in range(3)], plain)
     assert (once.rounds, once.passes) == (thrice.rounds, thrice.passes)
-    assert (thrice.judged, thrice.accepted, thrice.tokens) == (once.judged, once.accepted, once.tokens)
+    assert (thrice.verified, thrice.accepted, thrice.tokens) == (once.verified, once.accepted, once.tokens)
     slower = [replace_times(one, factor) for factor, one in enumerate([run(**config) for _ in range(3)], 1)]
     assert speculated(slower, plain).cost == pytest.approx(2 * once.cost, rel=0.1)
 
-    def judged(*runs: Run) -> int:
-        return sum(speculated(runs, plain).judged)
+    def verified(*runs: Run) -> int:
+        return sum(speculated(runs, plain).verified)
 
     first, other_seed, other_prompt = (
         run(**config),
         run(seed=2, **config),
         run(prompt="There was once a king", **config),
     )
-    assert judged(first, other_seed, first) == judged(first) + judged(other_seed)
-    assert judged(first, other_prompt, first) == judged(first) + judged(other_prompt)
+    assert verified(first, other_seed, first) == verified(first) + verified(other_seed)
+    assert verified(first, other_prompt, first) == verified(first) + verified(other_prompt)
     greedy = [run(seed=seed, temperature=0.0, **config) for seed in (1, 2)]
-    assert judged(*greedy) == judged(greedy[0])
+    assert verified(*greedy) == verified(greedy[0])
 
 
 def replace_times(one: Run, factor: float) -> Run:
@@ -97,7 +97,7 @@ def replace_times(one: Run, factor: float) -> Run:
 def test_runs_the_theory_does_not_cover_are_left_out() -> None:
     """The last round proposes fewer tokens, as the run may not write more."""
     plain, short = [run()], run(max_tokens=3, speculative="draft", num_speculative_tokens=8)
-    assert any(isinstance(event, Judged) for event in short.events)
+    assert any(isinstance(event, Verified) for event in short.events)
     for runs in (plain, [short], [run(speculative="draft", adaptive_window=True)]):
         assert speculated(runs, plain) is None
     assert speculated([run(speculative="draft")], []) is None

@@ -45,6 +45,7 @@ QUIET = (
     "--disable-component-update",
     "--disable-sync",
     f"--disable-features={','.join(WITHOUT)}",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost, EXCLUDE *.localhost",
     "--js-flags=--no-opt,--no-maglev",  # optimizing scripts costs more than it saves on pages that are open for seconds
     "--process-per-site",  # pages of a context share compiled scripts: ready in half the time
 )
@@ -203,14 +204,14 @@ class Rooms:
 
     def page(self, server: str, options: dict[str, Any]) -> Page:
         """An empty page in a context that is not in use. Its window and media are its own, not the context's, so that
-        contexts, of which each has a process, are shared by more tests."""
+        contexts, of which each has a process, are shared by more tests. Nothing moves in it, which would cost the more
+        the busier the machine is, unless a test is about that."""
         viewport = options.get("viewport", {"width": 1280, "height": 720})
-        media = {name: options[name] for name in MEDIA & options.keys()}
+        media = {"reduced_motion": "reduce"} | {name: options[name] for name in MEDIA & options.keys()}
         rest = {name: value for name, value in options.items() if name not in {"viewport", *MEDIA}}
         page = self.take(server, rest).new_page()
         page.set_viewport_size(viewport)
-        if media:
-            page.emulate_media(**media)
+        page.emulate_media(**media)
         return page
 
     def _note(self, request: Any) -> None:
@@ -290,7 +291,7 @@ def troubled(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
 @pytest.fixture(scope="session")
 def offline(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
     """A browser without a network. A page of it stays open to keep its process, and thus the scripts of saved pages."""
-    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 720})
+    context = browser.new_context(offline=True, reduced_motion="reduce", viewport={"width": 1280, "height": 720})
     context.set_default_timeout(PATIENCE_MS)
     empty = tmp_path_factory.mktemp("keeper") / "empty.html"
     empty.write_text("<!doctype html>")

@@ -152,7 +152,7 @@ def slow_down(watch: Watch, pairs: int) -> dict[str, float]:
         run = engine(settings.pair).generate(settings.prompt, config, settings.sampling())
         return run.metrics.tokens_per_second
 
-    def told() -> float:
+    def reported() -> float:
         run = LiveRun(waiting, engine, settings)
         run.done.wait()
         return measure(run.events).tokens_per_second
@@ -175,7 +175,7 @@ def slow_down(watch: Watch, pairs: int) -> dict[str, float]:
         lab.page.close()
         return speed
 
-    ways = {"": watched, "_told": told, "_moving_neighbour": beside_a_neighbour}
+    ways = {"": watched, "_told": reported, "_moving_neighbour": beside_a_neighbour}
     for way in (alone, *ways.values()):
         way()  # the first of each loads models and pages
     ratios: dict[str, list[float]] = {name: [] for name in ways}

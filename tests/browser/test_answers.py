@@ -153,7 +153,7 @@ def test_what_the_page_hears(page: Page, steps: tuple[str, ...], expected: tuple
 
 
 @pytest.mark.parametrize("breaks", BREAKS.values(), ids=BREAKS)
-def test_a_stream_that_breaks_while_an_answer_is_awaited_is_told_to_have_broken(page: Page, breaks: str) -> None:
+def test_a_stream_that_breaks_while_an_answer_is_awaited_is_reported_to_have_broken(page: Page, breaks: str) -> None:
     do(page, *ASKED, say(0, message("estimation", event_id="a")), breaks)
     [said] = heard(page)
     assert "Error: " in said

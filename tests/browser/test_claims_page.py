@@ -10,6 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from lab.claims import CLAIMS
 from tests.browser.pages import OVERFLOW, Lab, Visit, as_on_a_phone, notices
+from tests.browser.test_accessibility import at_rest
 
 
 def opened(lab: Lab, **link: Any) -> Page:
@@ -39,8 +40,8 @@ def numbers(page: Page, claim: str) -> list[list[str]]:
     )
 
 
-def test_arithmetic_is_checked_at_once_and_measurements_on_request(visit: Visit) -> None:
-    lab = visit()
+def test_arithmetic_is_checked_at_once_measurements_on_request_and_all_until_stopped(visit: Visit) -> None:
+    lab = visit(color_scheme="dark")
     page = opened(lab)
     arithmetic = {name for name, claim in CLAIMS.items() if claim.arithmetic}
     before = verdicts(page)
@@ -62,7 +63,7 @@ def test_arithmetic_is_checked_at_once_and_measurements_on_request(visit: Visit)
     assert {name for name in after if after[name] != before[name]} == {"accept-by-p"}
 
     # Results last as long as the tab and the server.
-    lab.at("memory")
+    page.goto(f"{lab.server}/health")
     kept = "JSON.parse(sessionStorage.getItem('decode-lab-claims'))"
     failed = f"const kept = {kept}; kept.checked.ladder = {{problem: 'No.'}}; return JSON.stringify(kept)"
     page.evaluate(f"sessionStorage.setItem('decode-lab-claims', (() => {{{failed}}})())")
@@ -81,10 +82,8 @@ def test_arithmetic_is_checked_at_once_and_measurements_on_request(visit: Visit)
     page.wait_for_selector("[data-claim=seventy-80gb] .verdict.fails")
     assert verdicts(page)["accept-by-p"] == "unchecked"
 
-
-def test_check_all_shows_its_progress_and_can_be_stopped(visit: Visit) -> None:
-    lab = visit()
-    page = opened(lab)
+    # All of them are checked, which can be stopped.
+    page.wait_for_selector("body[data-ready]")
     said, halt = page.locator(".claims-say"), page.locator(".check-stop")
     expect(halt).to_have_attribute("aria-disabled", "true")
     lab.listen()
@@ -102,6 +101,7 @@ def test_check_all_shows_its_progress_and_can_be_stopped(visit: Visit) -> None:
     assert all(later - before > 2400 for (before, _), (later, _) in pairwise(under_way)), "steps are not all announced"
     assert verdicts(page)["both-ten"] == "unchecked"
     expect(part(page, "ladder", "check")).to_have_attribute("aria-disabled", "false")
+    at_rest(page)
 
 
 def test_a_link_opens_its_claim_and_the_page_fits_the_screen(visit: Visit) -> None:

@@ -50,7 +50,7 @@ def scrubbed(page: Page, *shares: float) -> list[dict[str, int]]:
 
 
 def test_two_settings_race_and_write_identical_outputs(visit: Visit) -> None:
-    lab = visit()
+    lab = visit(reduced_motion="no-preference")
     page = lab.at("compare", lanes="cache,draft-4", max_tokens=30, repeats=2, prompt=HOSTILE[:-1])
     lab.listen()
     compared(page)
@@ -209,7 +209,7 @@ def test_links_carry_the_settings_and_presets_choose_lanes(visit: Visit) -> None
 
 
 def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
-    lab = visit()
+    lab = visit(reduced_motion="no-preference")
     page = lab.at("compare", lanes="cache,paged", max_tokens=40, repeats=1, speed=1)
     compared(page)
     lab.until_asked(run=1)

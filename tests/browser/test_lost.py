@@ -7,7 +7,7 @@ import threading
 import pytest
 from playwright.sync_api import Route, expect
 
-from tests.browser.pages import LONG, UNREACHED, Lab, Visit, background
+from tests.browser.pages import LONG, UNREACHED, Lab, Visit, background, rests
 from tests.waiting import until
 
 HASTY = """
@@ -50,9 +50,7 @@ def test_a_run_is_heard_although_every_answer_is_slow(troubled: Visit) -> None:
         route.continue_()
 
     lab.page.route("**/channels/*", late)
-    lab.open(speculative="off", max_tokens=20)
-    lab.run()
-    lab.finish()
+    lab.ran(speculative="off", max_tokens=20)
     lab.came_to_its_end(20)
 
 
@@ -121,7 +119,7 @@ def test_a_page_that_lost_its_server_or_is_returned_to_begins_nothing_anew(visit
     page.reload()  # by a person
     lab.written.first.wait_for()
 
-    lab.at("compare", run=0)
+    page.goto(f"{lab.server}/health")
     page.go_back()
     lab.ready()
     expect(about).to_have_class("told")
@@ -129,25 +127,6 @@ def test_a_page_that_lost_its_server_or_is_returned_to_begins_nothing_anew(visit
     assert page.locator(".token").count() == 0
     lab.ran()
     expect(about).not_to_have_class("told")
-
-
-CONNECTIONS = 6
-"""To one server, in Chromium, Firefox and Safari, as long as they speak HTTP/1.1."""
-
-
-def test_any_number_of_tabs_can_be_open(visit: Visit) -> None:
-    first = visit()
-    labs = [first, *(visit(beside=first) for _ in range(CONNECTIONS))]
-    away: list[str] = []
-    for lab in labs:
-        lab.page.on("response", lambda answer: answer.url.endswith("/away") and away.append(answer.url))
-        lab.at("" if lab is first else "deploy")
-        background(lab.page, True)
-    until(lambda: first.page.wait_for_timeout(20) or len(away) == len(labs))
-    with first.page.expect_request("**/heartbeat/*"):
-        background(first.page, False)
-    first.ran()
-    assert first.seen()["tokens"]
 
 
 BEACON = "navigator.sendBeacon = (address) => localStorage.setItem('beacon', address)"  # Playwright reports none
@@ -163,16 +142,24 @@ def gone(lab: Lab) -> bool:
 def test_a_hidden_tab_stays_connected_while_something_is_under_way_and_says_when_it_is_away_or_gone(
     visit: Visit,
 ) -> None:
-    lab = visit().open(**LONG)
-    page, away = lab.page, []
-    page.on("request", lambda request: request.url.endswith("/away") and away.append(request.url))
+    """Away, it has no connection open: a browser has six to a server, and any number of tabs."""
+    lab = visit()
+    page, connections = lab.page, []
+    page.on("request", lambda request: connections.append(request.url))
+    for over in ("requestfinished", "requestfailed"):
+        page.on(over, lambda request: request.url in connections and connections.remove(request.url))
+    lab.open(**LONG)
     lab.run()
     background(page, True)
     page.wait_for_timeout(1200)  # the tab would say it after a second
     assert lab.running
-    assert not away
+    assert any("heartbeat" in url for url in connections)
     with page.expect_response("**/away"):
         page.click("#stop")
+    until(lambda: page.wait_for_timeout(20) or not connections)
+    with page.expect_request("**/heartbeat/*"):
+        background(page, False)
+    rests(page)
     assert gone(lab)
 
     lab.open(max_tokens=5)
@@ -202,7 +189,7 @@ def test_a_page_whose_scripts_or_styles_do_not_come_says_so_once(
 ) -> None:
     lab, failed = troubled(), []
     lab.page.route(file, lambda route: failed.append(route) or route.abort(), times=times)
-    lab.page.goto(lab.server)
+    lab.page.goto(f"{lab.server}/?speed=real")
     if file != LAZY:
         lab.ready()
     expect(lab.page.locator("p[role=alert]")).to_have_count(0 if whole else 1)
@@ -211,9 +198,10 @@ def test_a_page_whose_scripts_or_styles_do_not_come_says_so_once(
 
 def test_a_request_to_another_host_is_noticed(visit: Visit, complaints: list[str]) -> None:
     """Nothing is ever asked of another host: every test whose pages ``visit`` opens and uses fails if one is."""
-    page = visit().at("deploy")
+    lab = visit()
+    lab.page.goto(f"{lab.server}/health")
     assert complaints == []
-    page.evaluate("fetch('http://elsewhere.invalid/font').catch(() => {})")
-    until(lambda: page.wait_for_timeout(20) or len(complaints) == 2)  # asked, and logged as failed
+    lab.page.evaluate("fetch('http://elsewhere.invalid/font').catch(() => {})")
+    until(lambda: lab.page.wait_for_timeout(20) or len(complaints) == 2)  # asked, and logged as failed
     assert complaints[0] == "asked http://elsewhere.invalid/font"
     complaints.clear()

@@ -18,6 +18,7 @@ from tests.browser.pages import (
     link_to,
     notices,
 )
+from tests.browser.test_accessibility import at_rest
 
 SHEET = ".sheet-say"
 FRESH, STALE = ".sheet:not(.stale)", ".sheet.stale"
@@ -59,13 +60,17 @@ def test_a_link_opens_its_numbers_and_a_change_updates_them(visit: Visit) -> Non
     assert page.evaluate("document.activeElement.closest('#weights') !== null")
 
 
-def test_mistakes_are_explained_and_lose_nothing(visit: Visit) -> None:
+def test_mistakes_are_explained_and_lose_nothing_and_the_page_and_its_charts_fit_the_screen(visit: Visit) -> None:
     lab = visit()
-    page = lab.at("memory", mean="many", gpu="other")
+    page = lab.at("memory", mean="many", gpu="other", memory=48)
+    assert page.evaluate(OVERFLOW) == [0, 0]
+    assert page.evaluate("(box => box.clientHeight >= box.scrollHeight)(document.querySelector('#settings'))")
+    assert page.evaluate("document.querySelector('.formula').getBoundingClientRect().bottom") <= 720
     said = page.locator(SHEET)
     assert "mean" in notices(page).inner_text()
     page.wait_for_selector("#memory input")
     appeared(page)
+    fits(page)
     page.fill("#memory input", "0")
     page.wait_for_selector(f"{SHEET}.problem")
     lab.pick("gpu", "H100")
@@ -88,18 +93,15 @@ def test_mistakes_are_explained_and_lose_nothing(visit: Visit) -> None:
         hub_id.press("Enter")
         expect(said).to_contain_text(says)
     is_harmless(page)
+    as_on_a_phone(page)
 
 
 LABELS = """() => [...document.querySelectorAll("[data-chart=fit] .bartext")]
   .map((label) => label.getBoundingClientRect()).map(({ top, bottom, right }) => [top, bottom, right])"""
 
 
-def test_the_page_and_its_charts_fit_the_screen_for_devices_of_any_size(visit: Visit) -> None:
-    page = visit().at("memory", gpu="other", memory=48)
-    assert page.evaluate(OVERFLOW) == [0, 0]
-    assert page.evaluate("(box => box.clientHeight >= box.scrollHeight)(document.querySelector('#settings'))")
-    assert page.evaluate("document.querySelector('.formula').getBoundingClientRect().bottom") <= 720
-    appeared(page)
+def fits(page: Page) -> None:
+    """The page and its charts fit the screen, for devices of any size."""
     page.fill("#mean input", "20")  # very many sequences fit
     page.fill("#memory input", "100000")
     for width in (1280, 390):
@@ -119,11 +121,11 @@ def test_the_page_and_its_charts_fit_the_screen_for_devices_of_any_size(visit: V
     page.evaluate("document.querySelector('.sheet').scrollTo(0, 9999)")
     page.evaluate("scrollTo(0, 9999)")
     assert page.evaluate("document.querySelector('.formula').getBoundingClientRect().bottom <= innerHeight")
-    as_on_a_phone(page)
+    page.set_viewport_size({"width": 1280, "height": 720})
 
 
 def test_deploy_takes_settings_over_and_a_change_updates_the_command(visit: Visit) -> None:
-    lab = visit()
+    lab = visit(color_scheme="dark")
     page = lab.at("memory", model="llama-3.1-70b", kv_dtype="int8", batch=9)
     link_to(page, "Deploy").click()
     command = page.locator(".serve")
@@ -169,3 +171,4 @@ def test_deploy_takes_settings_over_and_a_change_updates_the_command(visit: Visi
     copy.click()
     expect(copy).not_to_have_text(before)
     assert page.evaluate("copied") == page.text_content(".serve")
+    at_rest(page)

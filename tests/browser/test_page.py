@@ -48,10 +48,9 @@ def test_an_idle_page_requests_no_animation_frames_and_hostile_text_is_shown_as_
     assert lab.page.query_selector(".text img") is None
 
 
-def test_a_mistake_is_explained_and_loses_nothing_and_a_finished_run_is_described_to_screen_readers(
-    visit: Visit,
-) -> None:
-    lab = visit().open(max_tokens=33, num_speculative_tokens=6, seed=3)
+def test_a_mistake_loses_nothing_a_finished_run_is_described_and_a_token_explains_itself(visit: Visit) -> None:
+    """And keyboard focus is visible, and the menu for saving closes like any other."""
+    lab = visit().open(max_tokens=60, num_speculative_tokens=6, seed=3)
     lab.prompt.fill("")
     lab.page.click("#run")
     expect(lab.problem).to_contain_text("prompt")
@@ -62,77 +61,23 @@ def test_a_mistake_is_explained_and_loses_nothing_and_a_finished_run_is_describe
     lab.came_to_its_end()
 
     described = "document.querySelector('[data-chart=rounds] .plot').ariaDescription"
-    told = {state: int(n) for n, state in (part.split(" ", 1) for part in lab.page.evaluate(described).split(", "))}
-    assert set(told) <= {state.label for state in STATES.values()}
-    assert told[STATES["rejected"].label] == lab.page.locator(".text .above s").count()
-    assert told[STATES["recovered"].label] == lab.tokens("recovered").count()
+    reported = {state: int(n) for n, state in (part.split(" ", 1) for part in lab.page.evaluate(described).split(", "))}
+    assert set(reported) <= {state.label for state in STATES.values()}
+    assert reported[STATES["rejected"].label] == lab.page.locator(".text .above s").count()
+    assert reported[STATES["recovered"].label] == lab.tokens("recovered").count()
     lab.press("Home")  # the description is of this instant, which has no rounds yet
     lab.wait_for_instant(0)
     assert lab.page.evaluate(described) == ""
 
-
-def test_the_link_claims_no_run_whose_settings_were_changed_before_it_came(visit: Visit) -> None:
-    lab = visit().open(seed="", max_tokens=20)
-    held: list[Route] = []
-    lab.page.route("**/queue/join*", lambda route: held.append(route), times=1)
-    lab.page.click("#run")
-    until(lambda: lab.page.wait_for_timeout(20) or held)
-    lab.toggle("paged")
-    lab.until_asked(paged="0")
-    held.pop().continue_()
-    lab.page.wait_for_selector("body:not(.begun)")
-    lab.finish()
-    lab.press("Home")
-    lab.page.wait_for_timeout(400)  # a step would be written by now
-    assert lab.link == {"seed": "", "max_tokens": "20", "paged": "0"}
-    lab.ran()
-    lab.until_asked(run=1)
-    assert lab.link["seed"]
-
-
-def test_the_theme_follows_the_system_and_the_button(visit: Visit) -> None:
-    lab = visit(color_scheme="dark").open(max_tokens=30)
-    ink = "document.querySelector('[data-chart=rounds] .plot').layout.font.color"
-    dark = "document.body.classList.contains('dark')"
-    assert lab.page.evaluate(dark)
-    assert lab.page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"  # of its scrollbar
-    before = lab.page.evaluate(ink)
-    lab.page.click("#look")
-    lab.page.wait_for_function(f"{ink} !== '{before}'")
-    assert not lab.page.evaluate(dark)
-    link_to(lab.page, "Memory").click()
-    lab.page.wait_for_selector("body[data-ready]")
-    assert not lab.page.evaluate(dark), "it is kept, and for every page"
-    expect(lab.page.locator("nav [aria-current]")).to_have_text("Memory")
-
-
-def test_in_forced_colours_nothing_is_told_by_a_background_alone(visit: Visit) -> None:
-    page = visit(forced_colors="active").open().page
-
-    def look(where: str, what: str, part: str | None = None) -> str:
-        script = "([where, what, part]) => getComputedStyle(document.querySelector(where), part)[what]"
-        return page.evaluate(script, [where, what, part])
-
-    on, off = "#toggle-paged input", "#toggle-adaptive-window input"
-    assert look(off, "backgroundColor") not in (look(on, "backgroundColor"), look(off, "backgroundColor", "::before"))
-    chosen, other = (f"{id_of('kv_dtype')} label{part}" for part in (".selected", ":not(.selected)"))
-    assert look(chosen, "backgroundColor") != look(other, "backgroundColor")
-    assert {look(edged, "borderTopStyle") for edged in (off, "#run", ".tip", "#meaning")} == {"solid"}
-    assert look("nav [aria-current]", "outlineStyle") == "solid"
-
-
-def test_keyboard_focus_is_visible_a_token_explains_itself_and_the_save_menu_closes_like_any_menu(visit: Visit) -> None:
-    lab = visit().open(max_tokens=60)
     page = lab.page
+    lab.press("End")
     lab.prompt.focus()
     lab.press("Tab", "Shift+Tab")
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-
-    lab.ran()
     lab.tokens("recovered").first.hover()
     number = r" = (\d+(?:\.\d+)?(?:e-\d+)?)"
-    told = re.search(rf"(?<!/ )q{number}.*?(?<!/ )p{number}.*?p / q{number}", lab.tip.inner_text(), re.DOTALL)
-    q, p, chance = map(float, told.groups())
+    reported = re.search(rf"(?<!/ )q{number}.*?(?<!/ )p{number}.*?p / q{number}", lab.tip.inner_text(), re.DOTALL)
+    q, p, chance = map(float, reported.groups())
     assert p / q == pytest.approx(chance, rel=0.01), "the quotient matches the numbers beside it"
     page.focus(".text")
     lab.press("End", "ArrowLeft")
@@ -158,6 +103,59 @@ def test_keyboard_focus_is_visible_a_token_explains_itself_and_the_save_menu_clo
     expect(lab.problem).to_be_visible()
 
 
+def test_the_link_claims_no_run_whose_settings_were_changed_before_it_came(visit: Visit) -> None:
+    lab = visit().open(seed="", max_tokens=20)
+    held: list[Route] = []
+    lab.page.route("**/queue/join*", lambda route: held.append(route), times=1)
+    lab.page.click("#run")
+    until(lambda: lab.page.wait_for_timeout(20) or held)
+    lab.toggle("paged")
+    lab.until_asked(paged="0")
+    held.pop().continue_()
+    lab.page.wait_for_selector("body:not(.begun)")
+    lab.finish()
+    lab.press("Home")
+    lab.page.wait_for_timeout(400)  # a step would be written by now
+    assert lab.link == {"seed": "", "max_tokens": "20", "paged": "0"}
+    lab.ran()
+    lab.until_asked(run=1)
+    assert lab.link["seed"]
+
+
+def in_forced_colours(page: Page) -> None:
+    """In forced colours, nothing is told by a background alone."""
+    page.emulate_media(forced_colors="active")
+
+    def look(where: str, what: str, part: str | None = None) -> str:
+        script = "([where, what, part]) => getComputedStyle(document.querySelector(where), part)[what]"
+        return page.evaluate(script, [where, what, part])
+
+    on, off = "#toggle-paged input", "#toggle-adaptive-window input"
+    assert look(off, "backgroundColor") not in (look(on, "backgroundColor"), look(off, "backgroundColor", "::before"))
+    chosen, other = (f"{id_of('kv_dtype')} label{part}" for part in (".selected", ":not(.selected)"))
+    assert look(chosen, "backgroundColor") != look(other, "backgroundColor")
+    assert {look(edged, "borderTopStyle") for edged in (off, "#run", ".tip", "#meaning")} == {"solid"}
+    assert look("nav [aria-current]", "outlineStyle") == "solid"
+    page.emulate_media(forced_colors="none")
+
+
+def test_the_theme_follows_the_system_and_the_button(visit: Visit) -> None:
+    lab = visit(color_scheme="dark").open(max_tokens=30)
+    ink = "document.querySelector('[data-chart=rounds] .plot').layout.font.color"
+    dark = "document.body.classList.contains('dark')"
+    assert lab.page.evaluate(dark)
+    assert lab.page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"  # of its scrollbar
+    before = lab.page.evaluate(ink)
+    lab.page.click("#look")
+    lab.page.wait_for_function(f"{ink} !== '{before}'")
+    assert not lab.page.evaluate(dark)
+    in_forced_colours(lab.page)
+    link_to(lab.page, "Memory").click()
+    lab.page.wait_for_selector("body[data-ready]")
+    assert not lab.page.evaluate(dark), "it is kept, and for every page"
+    expect(lab.page.locator("nav [aria-current]")).to_have_text("Memory")
+
+
 TRANSLATE = """() => {
   const texts = document.createTreeWalker(document.querySelector(".gradio-container"), NodeFilter.SHOW_TEXT);
   const found = [];
@@ -174,7 +172,7 @@ TRANSLATE = """() => {
 
 
 def test_no_line_is_cut_off_no_word_is_split_and_what_the_model_wrote_is_not_translated(visit: Visit) -> None:
-    lab = visit().ran(seed=3, max_tokens=200)
+    lab = visit().ran(seed=3, max_tokens=150)
     cut = """() => {
       const { top, bottom } = document.querySelector(".text").getBoundingClientRect();
       const marks = [...document.querySelectorAll(".token")].map((token) => token.getBoundingClientRect());
@@ -211,7 +209,7 @@ def test_no_line_is_cut_off_no_word_is_split_and_what_the_model_wrote_is_not_tra
 def test_words_are_joined_up_to_a_space_and_written_in_the_direction_of_their_letters(
     visit: Visit, tmp_path: Path
 ) -> None:
-    lab = visit().open()
+    lab = visit().open(max_tokens=4)
 
     def written(*words: str) -> None:
         Run(script(EngineConfig(), max_tokens=len(words), words=list(words))).save(tmp_path / "run.json")
@@ -236,7 +234,7 @@ def test_words_are_joined_up_to_a_space_and_written_in_the_direction_of_their_le
       .map(([, token]) => token.querySelector(".word").textContent)"""
     written(" كان", " في", " ال", "زم", "ان", " GPT", " two", " مل", "ك")
     assert lab.page.evaluate(drawn)[-9:] == ["ان", "زم", "ال", "في", "كان", "GPT", "two", "ك", "مل"]
-    lab.open(prompt="שלום עולם", max_tokens=4)  # every letter is several tokens, of which the last shows it
+    lab.prompt.fill("שלום עולם")  # every letter is several tokens, of which the last shows it
     assert lab.page.evaluate("document.querySelector('#prompt textarea').matches(':dir(rtl)')")
     lab.ran()
     assert "".join(lab.page.evaluate(drawn)).replace("\u2009", "").endswith("שלום עולם"[::-1].replace(" ", ""))

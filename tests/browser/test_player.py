@@ -140,8 +140,24 @@ DRAWN = """() => {
 """Records each instant that is drawn from now on."""
 
 
+UNVEILED = """(calm) => {
+  const stage = document.querySelector(".stage");
+  const charts = ["rounds", "timing"].map((name) => {
+    const plot = document.querySelector(`[data-chart=${name}] .plot`);
+    const { range, _length: width } = plot._fullLayout.xaxis;
+    const clip = plot.querySelector("clipPath.plotclip rect").getAttribute("width");
+    const passes = plot.data.flatMap(({ x }) => x ?? []);
+    return { until: range[0] + (range[1] - range[0]) * clip / width, end: range[1], ahead: Math.max(...passes) };
+  });
+  const { _fullData: drawn } = document.querySelector("[data-chart=rounds] .plot");
+  const glyphs = drawn.some(({ mode }) => mode?.includes("text"));
+  const seen = { seq: Number(stage.dataset.seq), charts, glyphs };
+  return seen.seq > 3 && !(calm && stage.ariaBusy === "true") && seen;
+}"""
+
+
 def test_a_run_plays_slowed_down_and_a_round_loops(visit: Visit, tmp_path: Path) -> None:
-    lab, frames = slowly(visit, tmp_path, 10)
+    lab, frames = slowly(visit, tmp_path, 40)
     last = len(frames) - 1
     lab.pace("fast")
     lab.listen()
@@ -174,27 +190,7 @@ def test_a_run_plays_slowed_down_and_a_round_loops(visit: Visit, tmp_path: Path)
     lab.wait_for_instant(last)
     assert lab.heard, "the end is announced"
 
-
-UNVEILED = """(calm) => {
-  const stage = document.querySelector(".stage");
-  const charts = ["rounds", "timing"].map((name) => {
-    const plot = document.querySelector(`[data-chart=${name}] .plot`);
-    const { range, _length: width } = plot._fullLayout.xaxis;
-    const clip = plot.querySelector("clipPath.plotclip rect").getAttribute("width");
-    const passes = plot.data.flatMap(({ x }) => x ?? []);
-    return { until: range[0] + (range[1] - range[0]) * clip / width, end: range[1], ahead: Math.max(...passes) };
-  });
-  const { _fullData: drawn } = document.querySelector("[data-chart=rounds] .plot");
-  const glyphs = drawn.some(({ mode }) => mode?.includes("text"));
-  const seen = { seq: Number(stage.dataset.seq), charts, glyphs };
-  return seen.seq > 3 && !(calm && stage.ariaBusy === "true") && seen;
-}"""
-
-
-def test_passes_to_come_stay_veiled_and_glyphs_are_drawn_only_when_passes_go_by_slowly(
-    visit: Visit, tmp_path: Path
-) -> None:
-    lab, frames = slowly(visit, tmp_path, 40)
+    # Passes to come stay veiled, and glyphs are drawn only when passes go by slowly.
     for pace, glyphs in (("real", False), ("slow", True)):
         lab.pace(pace)
         lab.press("Home")
@@ -269,13 +265,13 @@ def test_a_link_opens_the_run_at_its_step_and_speed_until_settings_are_changed(v
     lab.page.wait_for_timeout(300)
     assert not {"step", "guess"} & lab.link.keys()
 
-    lab.open(**LINK, paged=1, step=4, guess="4.1")  # a default may be spelled out; nothing runs yet
+    lab.open(**LINK, paged=1, step=4, draft_token="4.1")  # a default may be spelled out; nothing runs yet
     assert lab.link["step"] == "4"
     lab.ran()
     assert (lab.link["step"], lab.link["guess"], lab.link["run"]) == ("4", "4.1", "1")
     expect(lab.verdict).to_be_visible()
     lab.toggle("paged")
-    lab.until_asked(step=None, guess=None)
+    lab.until_asked(step=None, draft_token=None)
     lab.ran()
     assert lab.instant == lab.last
     assert lab.verdict.is_hidden()

@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 from lab.trace.run import read_json
 from tests.browser.pages import CUT, HOSTILE, OVERFLOW, STOPPED, Lab, Visit, as_on_a_phone, asked, is_harmless, notices
+from tests.browser.test_accessibility import at_rest
 from tests.visualize.picture import Picture
 from visualize.charts import pool_charts as figures
 from visualize.charts.base import empty
@@ -175,10 +176,13 @@ def test_a_shared_system_prompt_is_found_and_hostile_text_stays_text(visit: Visi
     assert page.inner_text("[data-key=found] .was")
 
 
-def test_presets_set_the_link_and_the_link_restores_the_settings(visit: Visit) -> None:
+def test_a_mistake_is_explained_presets_set_the_link_and_the_link_restores_the_settings(visit: Visit) -> None:
     lab = visit()
-    page = opened(lab, sequences=0)
+    page = opened(lab, sequences=0, num_blocks=8)
     assert "sequences" in notices(page).inner_text()
+    lab.run()
+    expect(lab.problem).to_contain_text("block")
+    page.wait_for_selector("#stop[aria-disabled=true]")
     selected = page.locator("#preset label.selected")
     lab.choose("preset", "fits")
     lab.until_asked(paged=0, lengths="paragraph")
@@ -200,13 +204,9 @@ def test_presets_set_the_link_and_the_link_restores_the_settings(visit: Visit) -
     expect(lab.option("eviction", "priority")).to_be_checked()
 
 
-def test_a_mistake_is_explained_and_a_run_can_be_stopped(visit: Visit) -> None:
-    lab = visit()
-    page = opened(lab, num_blocks=8)
-    lab.run()
-    expect(lab.problem).to_contain_text("block")
-    page.wait_for_selector("#stop[aria-disabled=true]")
-    opened(lab, **FEW | {"tokens": 256, "num_blocks": 200, "sequences": 32, "max_num_seqs": 1})
+def test_a_run_can_be_stopped_and_the_page_fits_the_screen(visit: Visit) -> None:
+    lab = visit(color_scheme="dark")
+    page = opened(lab, **FEW | {"tokens": 256, "num_blocks": 512, "sequences": 24, "max_num_seqs": 1})
     lab.run()
     page.wait_for_selector(".chips[data-state=waiting] .chip")
     page.wait_for_function("document.querySelectorAll('.chips[data-state=done] .chip').length > 0")
@@ -216,11 +216,6 @@ def test_a_mistake_is_explained_and_a_run_can_be_stopped(visit: Visit) -> None:
     lab.press("ArrowLeft")
     expect(lab.say).to_have_text(STOPPED)
 
-
-def test_the_page_fits_the_screen(visit: Visit) -> None:
-    lab = visit()
-    page = opened(lab, **FEW | {"num_blocks": 512, "sequences": 24, "tokens": 12})
-    ran(lab)
     lab.scrub(4)
     assert page.evaluate(OVERFLOW) == [0, 0]
     assert page.locator(".squares .square").count() == 512
@@ -233,7 +228,8 @@ def test_the_page_fits_the_screen(visit: Visit) -> None:
     assert page.locator(".charts .plot:visible").count() == 1
     page.click(".choose button[data-for=speed]")
     page.wait_for_selector("[data-chart=speed] .main-svg")
-    page.click(".chips[data-state=running] .chip >> nth=1")
+    page.click(".chips[data-state=running] .chip")
     page.wait_for_selector(".square.chosen")
     boxes = [button.bounding_box() for button in page.locator(".transport .buttons button").all()]
     assert min(min(box["width"], box["height"]) for box in boxes) >= 40
+    at_rest(page)

@@ -23,10 +23,10 @@ HOSTILE = "<img src=x onerror=window.pwned=1>"
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("out") / "a site & more"
     exported = "import runpy; runpy.run_module('lab.export', run_name='__main__')"
-    told = forked.run(exported, str(folder), "--quick")
-    assert told.returncode == 0, told.stderr
-    assert told.stdout == f"Written: {folder / 'index.html'}\n"
-    assert "[5/5] " in told.stderr
+    reported = forked.run(exported, str(folder), "--quick")
+    assert reported.returncode == 0, reported.stderr
+    assert reported.stdout == f"Written: {folder / 'index.html'}\n"
+    assert "[5/5] " in reported.stderr
     return folder
 
 
@@ -140,7 +140,7 @@ RECORDED_ELSEWHERE = """for (const notice of document.querySelectorAll(".notice:
 
 
 def stands_for_others(path: Path) -> bool:
-    """Of the runs, the pages of one without guesses and of one with them are looked at."""
+    """Of the runs, the pages of one without draft tokens and of one with them are looked at."""
     return path.parent.name != "runs" or path.stem in ("plain", "draft-drawn")
 
 

@@ -40,11 +40,11 @@ POINTED = """([x, y]) => document.querySelector("[data-chart=rounds] .plot")._ho
 """The chart has noticed which square the pointer is on: it checks ten times a second."""
 
 
-def assert_shows(seen: dict[str, Any] | None, told: dict[str, Any]) -> None:
+def assert_shows(seen: dict[str, Any] | None, reported: dict[str, Any]) -> None:
     assert seen is not None
-    assert (seen["title"], seen["say"]) == (told["title"], told["say"])
-    assert seen["heights"] == [trace["y"] for trace in told["columns"]]
-    assert seen["names"] == told["layout"]["xaxis.ticktext"]
+    assert (seen["title"], seen["say"]) == (reported["title"], reported["say"])
+    assert seen["heights"] == [trace["y"] for trace in reported["columns"]]
+    assert seen["names"] == reported["layout"]["xaxis.ticktext"]
 
 
 def test_tokens_squares_and_keys_open_the_recorded_verdict_and_a_link_opens_it_again(
@@ -54,8 +54,8 @@ def test_tokens_squares_and_keys_open_the_recorded_verdict_and_a_link_opens_it_a
     page = lab.page
     assert page.evaluate(OPENED) is None
     frames = Reducer().feed(Run.load(lab.save("json", tmp_path)).events)
-    told = [(frame["step"], i, each) for frame in frames for i, each in enumerate(frame.get("verdicts", []))]
-    verdicts = [each for *_, each in told]
+    reported = [(frame["step"], i, each) for frame in frames for i, each in enumerate(frame.get("verdicts", []))]
+    verdicts = [each for *_, each in reported]
     lab.tokens("recovered").first.click()
     of_recovered = page.evaluate(OPENED)
     assert_shows(of_recovered, next(each for each in verdicts if each["title"] == of_recovered["title"]))
@@ -76,8 +76,8 @@ def test_tokens_squares_and_keys_open_the_recorded_verdict_and_a_link_opens_it_a
     assert page.evaluate(OPENED) is None
     assert page.is_visible("[data-chart=blocks]")
 
-    last = told[-1][0]
-    for position, each in [(position, each) for step, position, each in told if step == last][:2]:
+    last = reported[-1][0]
+    for position, each in [(position, each) for step, position, each in reported if step == last][:2]:
         square = page.evaluate(SQUARE, [last, position + 1])
         page.mouse.move(*square)
         page.wait_for_function(POINTED, arg=[last, position + 1])  # a person points before clicking
@@ -111,7 +111,7 @@ def test_tokens_squares_and_keys_open_the_recorded_verdict_and_a_link_opens_it_a
     lab.finish()
     assert lab.instant == lab.last
     lab.toggle("paged")  # the draft token belonged to other settings
-    lab.until_asked(guess=None)
+    lab.until_asked(draft_token=None)
 
 
 def test_a_run_without_distributions_says_so_and_links_to_a_run_with_them(visit: Visit) -> None:

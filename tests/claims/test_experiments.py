@@ -312,7 +312,7 @@ def test_acceptance_is_one_measurement_with_an_interval_over_texts(trial, name) 
             return known
 
     numbers = CLAIMS[name].find(Known(load, small=True)).numbers
-    sure = ratio_interval([one.accepted for one in tallies], [one.judged for one in tallies])
+    sure = ratio_interval([one.accepted for one in tallies], [one.verified for one in tallies])
     tokens = ratio_interval([8 + one.accepted for one in tallies], [8] * len(tallies)).map(lambda one: one / 1.5)
     for start, expected, kind in (("accepted: ", sure, "measured"), ("large: ", tokens, "formula")):
         found = [number for number in numbers if number.key.startswith(start)]

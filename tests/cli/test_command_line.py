@@ -76,7 +76,7 @@ def test_a_text_cut_off_by_the_context_is_reported(shell: Shell, engine, monkeyp
     assert full in notes
 
 
-def test_a_prompt_may_be_token_ids_and_notes_are_told(shell: Shell, engine) -> None:
+def test_a_prompt_may_be_token_ids_and_notes_are_reported(shell: Shell, engine) -> None:
     ids = engine.tokenizer(PROMPT)["input_ids"]
     for command in (["run"], ["compare", "", "paged=true", "--repeats", "1"]):
         status, out, notes = shell(command[0], f"0,0,{','.join(map(str, ids))}", *command[1:], "--token-ids", *SHORT)
@@ -126,6 +126,7 @@ def test_a_prompt_can_come_from_standard_input(shell: Shell, monkeypatch) -> Non
         (["run", PROMPT, "--json", "--metrics"], "not allowed with"),
         (["run", PROMPT, "--speculative", "draft", "--target", "a/target"], "--draft"),  # loading takes minutes
         (["compare", PROMPT, "", "speculative=draft", "--target", "a/target"], "--draft"),
+        (["run", PROMPT, "--speculative", "eagle3", "--target", "a/target"], "--head"),
         (["run", PROMPT, "--stop", "a\udcff"], "stop must be valid text"),
         (["run", "-x"], "-- -x"),
         (["run", "--x"], "-- -x"),

@@ -30,7 +30,7 @@ from lab.kv_cache.block_table import BlockTable
 from lab.kv_cache.formats import KVStorage
 from lab.load import new_engine
 from lab.models.language_model import LanguageModel
-from lab.trace.events import Committed, Distributions, FellBack, Judged
+from lab.trace.events import Committed, Distributions, FellBack, Verified
 from tests import tiny_models
 
 SHAPE = {
@@ -327,7 +327,7 @@ def test_tokens_do_not_depend_on_torchs_default_dtype():
 
     def generate():
         runs = [engine.generate("The king", CONFIGS[name], sampling) for name in ("draft", "no cache, draft", "int8")]
-        kinds = Committed | Judged | Distributions
+        kinds = Committed | Verified | Distributions
         return [replace(event, t_ms=0) for run in runs for event in run.events if isinstance(event, kinds)]
 
     expected, usual = generate(), torch.get_default_dtype()

@@ -1,6 +1,6 @@
 """Speculative sampling preserves the target's distribution, by tests with the power to see it if it did not.
 
-Many rounds are judged at once on random distributions over a small vocabulary; a G-test compares
+Many rounds are verified at once on random distributions over a small vocabulary; a G-test compares
 the first two tokens a round gives with what the target alone would give.
 """
 
@@ -42,7 +42,7 @@ def uniforms(*shape: int, generator: torch.Generator) -> torch.Tensor:
     return torch.rand(*shape, dtype=torch.float64, generator=generator)
 
 
-def play(sampling: SamplingParams, judge, seed: int, draws: str = "probabilistic") -> tuple[float, float]:
+def play(sampling: SamplingParams, verify_all, seed: int, draws: str = "probabilistic") -> tuple[float, float]:
     """p-values for the first token and for the pair of first tokens that rounds of gamma 2 give.
 
     The models are tables: next-token logits by the previous token (a Markov chain), so that the
@@ -61,7 +61,7 @@ def play(sampling: SamplingParams, judge, seed: int, draws: str = "probabilistic
     q = torch.stack([draft[previous], draft[first]], dim=1)
     proposals = torch.stack([first, second], dim=1)
     u = uniforms(ROUNDS, 2, generator=generator)
-    accepted, after, *_ = judge(p, q, proposals, u, uniforms(ROUNDS, 3, generator=generator))
+    accepted, after, *_ = verify_all(p, q, proposals, u, uniforms(ROUNDS, 3, generator=generator))
 
     out_first = torch.where(accepted > 0, first, after)
     # A round that gave only one token continues from the target: any next round has the same distribution.
@@ -74,9 +74,9 @@ def play(sampling: SamplingParams, judge, seed: int, draws: str = "probabilistic
     return (g_test(torch.bincount(out_first, minlength=VOCABULARY), expected_first), g_test(pairs, expected_pairs))
 
 
-def redraws_from_p(p, q, proposals, u, u_next, judge=rejection_sample) -> Acceptance:
+def redraws_from_p(p, q, proposals, u, u_next, verify_all=rejection_sample) -> Acceptance:
     """The mistake to catch: after a rejection, draw from p itself instead of the residual."""
-    right = judge(p, q, proposals, u, u_next)
+    right = verify_all(p, q, proposals, u, u_next)
     row = p.take_along_dim(right.accepted[:, None, None], dim=1)[:, 0]
     rejected = right.accepted < proposals.shape[1]
     return right._replace(next_token=torch.where(rejected, draw(row, u_next[:, 0]), right.next_token))
@@ -87,7 +87,7 @@ CASES += [("plain", method, "greedy") for method in ("standard", "block")]
 
 
 @pytest.mark.parametrize(("name", "method", "draws"), CASES)
-def test_judged_rounds_follow_the_target(name, method, draws):
+def test_verified_rounds_follow_the_target(name, method, draws):
     for seed in range(3):
         for p_value in play(SAMPLINGS[name], METHODS[method], seed, draws):
             assert p_value > REJECT_BELOW
@@ -97,8 +97,8 @@ def test_judged_rounds_follow_the_target(name, method, draws):
 def test_the_test_has_power(name, method, draws):
     """The same test fails, on every seed, when the residual is replaced by p."""
     for seed in range(3):
-        judge = functools.partial(redraws_from_p, judge=METHODS[method])
-        assert min(play(SAMPLINGS[name], judge, seed, draws)) < REJECT_BELOW
+        verify_all = functools.partial(redraws_from_p, verify_all=METHODS[method])
+        assert min(play(SAMPLINGS[name], verify_all, seed, draws)) < REJECT_BELOW
 
 
 @pytest.mark.parametrize("draws", ["probabilistic", "greedy"])
@@ -173,7 +173,7 @@ def test_block_verification_of_one_draft_token_is_the_standard_rule():
     q = torch.randn(500, 1, VOCABULARY, generator=generator).softmax(-1)
     proposals = draw(q[:, 0], uniforms(500, generator=generator))[:, None]
     u, u_next = uniforms(500, 1, generator=generator), uniforms(500, 2, generator=generator)
-    one, other = (judge(p, q, proposals, u, u_next)[:2] for judge in (rejection_sample, block_verify))
+    one, other = (verify_all(p, q, proposals, u, u_next)[:2] for verify_all in (rejection_sample, block_verify))
     assert all(map(torch.equal, one, other))
 
 
@@ -215,7 +215,7 @@ def test_matching_keeps_the_agreeing_prefix():
 @pytest.mark.parametrize("broken", [False, True])
 @pytest.mark.parametrize("gamma", [1, 3])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_batch_is_judged_as_each_of_its_rounds_alone(method, gamma, broken):
+def test_a_batch_is_verified_as_each_of_its_rounds_alone(method, gamma, broken):
     """Also beside a draft that is broken."""
     generator, rounds = torch.Generator().manual_seed(gamma), 60
     p = torch.randn(rounds, gamma + 1, VOCABULARY, generator=generator).softmax(-1)

@@ -73,7 +73,7 @@ def test_tokens_are_those_of_the_reference(monkeypatch, reference, launches, con
 
 @without_gpu
 @pytest.mark.parametrize(("speculative", "adaptive"), [("draft", False), ("ngram", False), ("draft", True)])
-def test_nothing_is_launched_ahead_of_guesses(monkeypatch, reference, launches, speculative, adaptive):
+def test_nothing_is_launched_ahead_of_draft_tokens(monkeypatch, reference, launches, speculative, adaptive):
     """Nor where an adaptive window is closed: the next round may open it."""
     config = replace(CONTIGUOUS, speculative=speculative, num_speculative_tokens=2, adaptive_window=adaptive)
     expected = reference.generate("a b a b a", config, GREEDY).token_ids

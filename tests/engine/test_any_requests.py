@@ -14,7 +14,7 @@ from lab import EngineConfig, SamplingParams
 from lab.engine.engine import Request
 from lab.engine.scheduler import Scheduler
 from lab.engine.step_limits import StepLimits
-from lab.trace.events import Admitted, Event, Finished, Preempted, Prefilled, StepTimed
+from lab.trace.events import Admitted, Event, FellBack, Finished, Preempted, Prefilled, StepTimed
 from lab.trace.recorder import Recorder
 from lab.trace.run import Run
 from tests.scripted_engine import LETTERS, alone, engine, kinds
@@ -30,7 +30,7 @@ SAMPLINGS = st.builds(
 )
 OWN = st.fixed_dictionaries(
     {
-        "speculative": st.sampled_from(["off", "draft", "ngram", "synthetic"]),
+        "speculative": st.sampled_from(["off", "draft", "eagle3", "ngram", "synthetic"]),
         "num_speculative_tokens": st.integers(1, 5),
         "cache_priority": st.integers(0, 2),
         "prompt_lookup_min": st.just(1),
@@ -120,6 +120,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             else:
                 assert run.reason in ("length", "stop", "eos"), run.finished
                 assert run.token_ids == expected
+            assert not kinds(run, FellBack)
             for event in run.events:
                 if isinstance(event, StepTimed) and config.kv_cache:
                     assert event.batch_tokens <= self.budget

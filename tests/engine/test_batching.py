@@ -198,7 +198,7 @@ def test_requests_with_a_draft_find_only_blocks_that_hold_its_keys_and_values(mo
     with monkeypatch.context() as broken:
         broken.setattr(lab.draft, "forward", lambda *_: 1 / 0)
         assert found("draft") == 0
-    assert found("draft", 2) == 0  # with no room for guesses, the draft reads nothing
+    assert found("draft", 2) == 0  # with no room for draft tokens, the draft reads nothing
     assert [found(drafter) for drafter in ("draft", "draft", "ngram", "off")] == [0, 24, 24, 24]
 
 

@@ -46,7 +46,7 @@ def test_changed_weights_drop_the_cache_even_in_mid_run(monkeypatch):
     assert kinds(again, Prefilled)[0].cached_tokens == (len(again.prompt_token_ids) - 1) // 4 * 4
 
 
-def test_a_run_that_finds_nothing_because_weights_changed_is_told() -> None:
+def test_a_run_that_finds_nothing_because_weights_changed_is_reported() -> None:
     """Only one that looks for something, and only if something was held."""
     lab, sampling = tiny_models.engine("llama"), SamplingParams(max_tokens=4)
 
@@ -54,17 +54,17 @@ def test_a_run_that_finds_nothing_because_weights_changed_is_told() -> None:
         with torch.no_grad():
             lab.target.model.lm_head.weight.mul_(1.0)
 
-    def told(config: EngineConfig) -> int:
+    def reported(config: EngineConfig) -> int:
         return len(kinds(lab.generate(PROMPTS[0], config, sampling), CacheDropped))
 
     cached = CONFIGS["cached"]
-    assert told(cached) == 0
+    assert reported(cached) == 0
     change()
-    assert told(CONFIGS["paged"]) == 0
-    assert told(cached) == 0  # it had been dropped before
+    assert reported(CONFIGS["paged"]) == 0
+    assert reported(cached) == 0  # it had been dropped before
     change()
-    assert told(cached) == 1
-    assert told(cached) == 0
+    assert reported(cached) == 1
+    assert reported(cached) == 0
 
 
 def test_an_identity_changes_with_weights_dtype_and_adapters():

@@ -114,6 +114,9 @@ GREEDY = SamplingParams(max_tokens=12, ignore_eos=True)
 CONFIGS = {
     "plain": EngineConfig(),
     "a draft": EngineConfig(paged=True, speculative="draft"),
+    "block verification": EngineConfig(speculative="draft", rejection_sample_method="block"),
+    "typical acceptance": EngineConfig(speculative="draft", rejection_sample_method="typical"),
+    "a greedy draft": EngineConfig(speculative="draft", draft_sample_method="greedy"),
     "lookup": EngineConfig(paged=True, speculative="ngram", prompt_lookup_min=1),
     "an early exit": EngineConfig(speculative="early_exit"),
     "synthetic": EngineConfig(speculative="synthetic"),

@@ -14,7 +14,7 @@ from lab.load import new_engine
 from lab.measure.interval import g_test
 from lab.trace.events import Proposed
 from tests.engine.test_acceptance import REJECT_BELOW, redraws_from_p
-from tests.scripted_model import ScriptedModel
+from tests.scripted_model import ScriptedHead, ScriptedModel
 from tests.tiny_models import tokenizer
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,9 @@ def p_value(settings: dict[str, float], drafter: str = "draft", **more: str) -> 
     All runs are submitted at once, each with a seed of its own, and run in batches of hundreds.
     """
     target = chain(1)
-    engine = new_engine(ScriptedModel(target), tokenizer(), ScriptedModel(chain(2), "draft"), max_num_seqs=256)
+    model = ScriptedModel(target)
+    model.eagle3 = ScriptedHead(chain(2)[:, :WORDS], len(target))
+    engine = new_engine(model, tokenizer(), ScriptedModel(chain(2), "draft"), max_num_seqs=256)
     config = EngineConfig(
         paged=True,
         block_size=4,
@@ -76,12 +78,12 @@ def test_engine_follows_the_target(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drafter", ["ngram", "synthetic"])
+@pytest.mark.parametrize("drafter", ["eagle3", "ngram", "synthetic"])
 def test_engine_follows_the_target_whatever_the_drafter(drafter):
     assert p_value(SAMPLINGS["plain"], drafter) > REJECT_BELOW
 
 
-@pytest.mark.parametrize("drafter", ["draft", "ngram"])
+@pytest.mark.parametrize("drafter", ["draft", "eagle3", "ngram"])
 def test_a_wrong_residual_would_be_noticed(monkeypatch, drafter):
     monkeypatch.setitem(METHODS, "standard", redraws_from_p)
     assert p_value(SAMPLINGS["plain"], drafter) < REJECT_BELOW

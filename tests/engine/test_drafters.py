@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lab import EngineConfig, SamplingParams
 from lab.engine.drafters import PromptLookup, lookup
-from lab.trace.events import Committed, Judged, Proposed
+from lab.trace.events import Committed, Proposed, Verified
 from tests import tiny_models
 
 PROMPT = "The king had three daughters, and the king had three"
@@ -111,7 +111,7 @@ def test_prompt_lookup_proposes_from_the_text_itself(temperature):
     assert {event.q for event in of(run, Proposed)} == {1}
     assert all_from_the_text_itself(run, config)
     if temperature:
-        assert all(event.accepted == (event.u < event.p) for event in of(run, Judged))
+        assert all(event.accepted == (event.u < event.p) for event in of(run, Verified))
     else:
         assert run.token_ids == lab.generate(PROMPT, PLAIN, SamplingParams(max_tokens=60, ignore_eos=True)).token_ids
 
@@ -134,16 +134,16 @@ def test_early_exit_proposes_what_the_first_layers_predict(architecture, layers)
     setattr(blocks, name, getattr(blocks, name)[:layers])
     known, checked = list(run.prompt_token_ids), 0
     with cut.target.stock_attention() as model, torch.inference_mode():
-        guesses: list[int] = []
+        draft_tokens: list[int] = []
         for event in run.events:
             if isinstance(event, Proposed):
-                logits = model(torch.tensor([known + guesses]), use_cache=False).logits[0, -1]
+                logits = model(torch.tensor([known + draft_tokens]), use_cache=False).logits[0, -1]
                 assert event.token_id == logits.argmax().item()
                 assert event.q == pytest.approx(logits.softmax(-1)[event.token_id].item(), abs=1e-4)
-                guesses.append(event.token_id)
+                draft_tokens.append(event.token_id)
                 checked += 1
             elif event.kind == "committed":
-                known, guesses = known + list(event.token_ids), []
+                known, draft_tokens = known + list(event.token_ids), []
     assert checked > 20
 
 
@@ -167,11 +167,11 @@ def test_synthetic_acceptance_is_the_rate_asked_for(rate, temperature):
     runs, plain = ([request.result() for request in requests] for requests in asked)
     assert [run.token_ids for run in runs] == [run.token_ids for run in plain]
     assert {event.q for run in runs for event in of(run, Proposed)} == {1.0}
-    judged = [event for run in runs for event in of(run, Judged)]
-    assert {event.u for event in judged} == {None}
-    assert len(judged) > 125 * len(runs)
-    kept = sum(event.accepted for event in judged) / len(judged)
-    assert kept == pytest.approx(rate, abs=5 * (rate * (1 - rate) / len(judged)) ** 0.5)
+    verified = [event for run in runs for event in of(run, Verified)]
+    assert {event.u for event in verified} == {None}
+    assert len(verified) > 125 * len(runs)
+    kept = sum(event.accepted for event in verified) / len(verified)
+    assert kept == pytest.approx(rate, abs=5 * (rate * (1 - rate) / len(verified)) ** 0.5)
 
 
 def test_the_time_to_prepare_a_synthetic_run_is_not_counted():

@@ -18,12 +18,12 @@ from lab.trace.events import (
     Bonus,
     Committed,
     Finished,
-    Judged,
     Prefilled,
     Proposed,
     Recovered,
     RunStarted,
     StepTimed,
+    Verified,
 )
 from tests import tiny_models
 from tests.engine.test_parity import COMBINATIONS, describe
@@ -70,7 +70,7 @@ def test_events_are_consistent(lab, config, temperature):
     for step in steps:
         events = [event for event in run.events if getattr(event, "step", None) == step.step]
         proposed = [event for event in events if isinstance(event, Proposed)]
-        judged = [event for event in events if isinstance(event, Judged)]
+        verified = [event for event in events if isinstance(event, Verified)]
         after = [event for event in events if isinstance(event, (Recovered, Bonus))]
         (commit,) = [event for event in events if isinstance(event, Committed)]
         assert commit.text == "".join(commit.pieces)
@@ -79,14 +79,14 @@ def test_events_are_consistent(lab, config, temperature):
         parts = step.draft_ms + step.verify_ms + step.sample_ms + step.rest_ms
         assert parts == pytest.approx(step.total_ms)
         if not proposed:
-            assert not judged
+            assert not verified
             assert not after
             assert commit.origins == ("plain",)
             continue
-        accepted = [event for event in judged if event.accepted]
-        assert [event.token_id for event in judged] == [event.token_id for event in proposed[: len(judged)]]
-        assert len(judged) == min(len(accepted) + 1, len(proposed))
-        for event in judged:
+        accepted = [event for event in verified if event.accepted]
+        assert [event.token_id for event in verified] == [event.token_id for event in proposed[: len(verified)]]
+        assert len(verified) == min(len(accepted) + 1, len(proposed))
+        for event in verified:
             assert (event.u is None) == (temperature == 0)
             if event.u is not None:
                 assert event.accepted == (event.u * event.q < event.p)
@@ -206,7 +206,9 @@ def test_events_of_a_round_end_where_the_text_ends(lab):
     last = of(run, Committed)[-1]
     assert set(last.origins) == {"accepted"}
     of_it = [event for event in run.events if getattr(event, "step", None) == last.step]
-    assert sum(isinstance(event, Judged) for event in of_it) >= 2, "the text should end behind several accepted tokens"
+    assert sum(isinstance(event, Verified) for event in of_it) >= 2, (
+        "the text should end behind several accepted tokens"
+    )
     assert not any(isinstance(event, (Recovered, Bonus)) for event in of_it)
 
 
@@ -269,7 +271,7 @@ def test_a_failure_in_mid_run_ends_it_with_the_reason(lab, monkeypatch):
 @pytest.mark.parametrize(
     "fault", ["an illegal memory access was encountered", "device-side assert triggered", "unspecified launch failure"]
 )
-def test_a_fault_that_a_gpu_does_not_recover_from_is_told_as_one(lab, monkeypatch, fault):
+def test_a_fault_that_a_gpu_does_not_recover_from_is_reported_as_one(lab, monkeypatch, fault):
     """Every later request fails alike, until the process is started again."""
     error = RuntimeError(f"CUDA error: {fault}\nCUDA kernel errors might be asynchronously reported")
     monkeypatch.setattr(lab.target, "forward", Mock(side_effect=error))

@@ -8,7 +8,7 @@ import torch
 from lab import EngineConfig, SamplingParams
 from lab.backends.torch.sampler import distribution
 from lab.load import new_engine
-from lab.trace.events import Bonus, Committed, Distributions, Event, Judged, Proposed, Recovered, StepTimed
+from lab.trace.events import Bonus, Committed, Distributions, Event, Proposed, Recovered, StepTimed, Verified
 from tests.engine.test_distribution import WORDS, chain
 from tests.scripted_model import ScriptedModel
 from tests.tiny_models import tokenizer
@@ -26,10 +26,10 @@ def run(drafter: str = "draft", *, logprobs: int = COUNT, seed: int = 5, **setti
 
 
 def rounds(events: list[Event]) -> dict[int, list[Event]]:
-    """The events of each step that judged something."""
-    steps = {event.step: [] for event in events if isinstance(event, Judged)}
+    """The events of each step that verified something."""
+    steps = {event.step: [] for event in events if isinstance(event, Verified)}
     for event in events:
-        if isinstance(event, Proposed | Judged | Distributions | Recovered | Bonus) and event.step in steps:
+        if isinstance(event, Proposed | Verified | Distributions | Recovered | Bonus) and event.step in steps:
             steps[event.step].append(event)
     return steps
 
@@ -40,7 +40,7 @@ def likeliest(weights: torch.Tensor) -> set[int]:
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("settings", [{}, {"top_k": 4}, {"temperature": 0.0}], ids=str)
-def test_every_judged_position_has_the_distributions_it_was_judged_by(drafter: str, settings: dict) -> None:
+def test_every_verified_position_has_the_distributions_it_was_verified_by(drafter: str, settings: dict) -> None:
     """Against the models' tables: both are Markov chains, so the last token gives p and q."""
     greedy, seen = settings.get("temperature") == 0, 0
     sampling = SamplingParams(**({"temperature": 1.0} | settings))
@@ -53,7 +53,7 @@ def test_every_judged_position_has_the_distributions_it_was_judged_by(drafter: s
         for step in sorted(commits):
             some = steps.get(step, [])
             proposed = [event.token_id for event in some if isinstance(event, Proposed)]
-            verdicts = [event for event in some if isinstance(event, Judged)]
+            verdicts = [event for event in some if isinstance(event, Verified)]
             around = [event for event in some if isinstance(event, Distributions)]
             own = next((event for event in some if isinstance(event, Recovered)), None)
             assert [event.position for event in around] == [event.position for event in verdicts]

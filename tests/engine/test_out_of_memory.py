@@ -66,7 +66,7 @@ def of(run, kind):
     return [event for event in run.events if isinstance(event, kind)]
 
 
-def test_out_of_memory_is_told_from_other_errors():
+def test_out_of_memory_is_reported_from_other_errors():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**50)
     on_windows = "[enforce fail at alloc_cpu.cpp:121] data. DefaultCPUAllocator: not enough memory: you tried to"

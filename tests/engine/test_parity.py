@@ -48,12 +48,12 @@ def engine(architecture: str, draft: str):
     return tiny_models.engine(architecture, draft)
 
 
-GUESSES = ("off", *tiny_models.DRAFTS)
+DRAFT_TOKENS = ("off", *tiny_models.DRAFTS)
 # Pairwise coverage of architecture, cache and draft: each architecture shifts the pairing of cache and draft by one.
 CASES = [
     pytest.param(architecture, config, draft, id=f"{architecture}-{describe(config)}-{draft}")
     for i, architecture in enumerate(tiny_models.CONFIGS)
-    for j, draft in enumerate(GUESSES)
+    for j, draft in enumerate(DRAFT_TOKENS)
     for config in [[config for config in LOSSLESS if (config.speculative == "off") == (draft == "off")][(i + j) % 3]]
 ]
 

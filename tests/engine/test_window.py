@@ -12,10 +12,10 @@ import pytest
 
 from lab import Run
 from lab.config import EngineConfig, SamplingParams
-from lab.engine import drafters
+from lab.engine import drafter
 from lab.engine.adaptive_window import PROBE_EVERY, AdaptiveWindow, StepCosts, TheilSen, best_window, tokens_per_round
 from lab.trace import recorder
-from lab.trace.events import Committed, Event, Judged, Proposed, StepTimed, WindowChanged
+from lab.trace.events import Committed, Event, Proposed, StepTimed, Verified, WindowChanged
 from lab.util import step_timer as clock
 from tests import tiny_models
 
@@ -119,7 +119,7 @@ def test_the_window_settles_where_theory_says(acceptance, sequences):
 
 
 def test_costs_around_a_pass_count():
-    """Judging and reporting a token take as long as twenty tokens in a pass: then one proposal is as good as none, and
+    """Verifying and reporting one takes as long as twenty tokens in a pass: then one proposal is as good as none, and
     three are not the best."""
     acceptance, around = 0.7, 20 * TOKEN
     assert max(range(MOST + 1), key=lambda gamma: rate(acceptance, gamma)) >= 3
@@ -148,8 +148,8 @@ def test_an_engine_measures_the_time_of_its_rounds(monkeypatch):
     engine.generate("The wolf", sampling=SamplingParams(max_tokens=2))  # measures the device, by the real clock
     for module in (clock, recorder):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=passes))
-    guess = {"speculative": "synthetic", "synthetic_acceptance_rate": 0.5, "num_speculative_tokens": MOST}
-    config = EngineConfig(**guess, adaptive_window=True)
+    draft_token = {"speculative": "synthetic", "synthetic_acceptance_rate": 0.5, "num_speculative_tokens": MOST}
+    config = EngineConfig(**draft_token, adaptive_window=True)
     run = engine.generate("The wolf", config, SamplingParams(max_tokens=60, ignore_eos=True))
     windows = [event.target_tokens - 1 for event in run.events if isinstance(event, StepTimed)][1:]
     assert windows[0] == MOST
@@ -213,7 +213,7 @@ def test_costs_are_taken_from_usual_rounds_only(monkeypatch, cached):
         def observe(self, size: int, ms: float) -> None:
             seen[-1][1] = size
 
-    monkeypatch.setattr(drafters, "TheilSen", Seen)
+    monkeypatch.setattr(drafter, "TheilSen", Seen)
 
     def follow(window: AdaptiveWindow, *_: object) -> bool:
         window.gamma = next(scripted, 0)
@@ -238,15 +238,15 @@ def test_a_pass_size_that_was_never_timed_is_reported_without_a_time():
     assert Run.of(json.loads(run.to_json())).events == run.events
 
 
-def test_a_window_learns_from_the_guesses_that_were_judged(monkeypatch):
+def test_a_window_learns_from_the_draft_tokens_that_were_verified(monkeypatch):
     seen = []
-    monkeypatch.setattr(AdaptiveWindow, "observe", lambda _, accepted, judged, *__: seen.append([accepted, judged]))
+    monkeypatch.setattr(AdaptiveWindow, "observe", lambda _, accepted, verified, *__: seen.append([accepted, verified]))
     config = EngineConfig(speculative="draft", num_speculative_tokens=4)
     sampling = SamplingParams(max_tokens=40, temperature=1.0, seed=2, ignore_eos=True)
     run = tiny_models.engine("llama", "good").generate("The king", config, sampling)
-    verdicts = [event for event in run.events if isinstance(event, Judged)]
+    verdicts = [event for event in run.events if isinstance(event, Verified)]
     by_step = [list(some) for _, some in itertools.groupby(verdicts, key=lambda event: event.step)]
-    told = [[sum(event.accepted for event in some), len(some)] for some in by_step]
-    assert seen == told[: len(seen)]
-    assert len(seen) >= len(told) - 1  # a round that ends the text teaches nothing any more
-    assert any(accepted < judged < 4 for accepted, judged in seen)
+    reported = [[sum(event.accepted for event in some), len(some)] for some in by_step]
+    assert seen == reported[: len(seen)]
+    assert len(seen) >= len(reported) - 1  # a round that ends the text teaches nothing any more
+    assert any(accepted < verified < 4 for accepted, verified in seen)

@@ -202,16 +202,16 @@ def test_the_events_of_a_run_add_up_to_the_work_of_its_passes(monkeypatch, kind,
     monkeypatch.setattr(LanguageModel, "forward", watching)
     sampling = SamplingParams(max_tokens=15, temperature=1.0, seed=7, ignore_eos=True)
     requests = [lab.submit(prompt, config, sampling) for prompt in PROMPTS[:together]]
-    told = [event for request in requests for event in request.result().events if isinstance(event, StepTimed)]
+    reported = [event for request in requests for event in request.result().events if isinstance(event, StepTimed)]
     # A step of n sequences is reported to each of them.
     total = {
-        name: sum(Fraction(getattr(event, name), event.batch_sequences) for event in told)
+        name: sum(Fraction(getattr(event, name), event.batch_sequences) for event in reported)
         for name in ("draft_bytes", "draft_flops", "verify_bytes", "verify_flops")
     }
     assert PassCost(total["verify_bytes"], total["verify_flops"]) == watched[lab.target]
     assert PassCost(total["draft_bytes"], total["draft_flops"]) == watched.get("drafting", PassCost())
     assert ("drafting" in watched) == (config.speculative in ("draft", "early_exit"))
-    assert any(event.batch_sequences > 1 for event in told) == (together > 1)
+    assert any(event.batch_sequences > 1 for event in reported) == (together > 1)
 
 
 def test_a_mixture_that_cannot_be_counted_has_no_limits():

@@ -227,8 +227,8 @@ class PoolMachine(RuleBasedStateMachine):
         longest = max((len(table) for table in self.tables.values()), default=0)
         for height in (1, max(1, longest), longest + 2):
             rows = [(self.tables[owner.table.owner] + [0] * height)[:height] for owner in self.open]
-            told = side_by_side([owner.table.blocks for owner in self.open], height)
-            assert list(told) == [block for row in rows for block in row]
+            reported = side_by_side([owner.table.blocks for owner in self.open], height)
+            assert list(reported) == [block for row in rows for block in row]
 
     @invariant()
     def nobody_reads_what_another_wrote(self):

@@ -89,7 +89,7 @@ def test_anything_outside_the_language_is_refused_before_evaluation() -> None:
         ("highest()", "cannot be computed"),
         ("near(growth.ms, runs.slow.ms, 1)", "cannot be computed"),
         ("1e308 * 1e308", "too large"),
-        ("tokens_per_round(1, 1e300)", "0 to 64 guesses"),
+        ("tokens_per_round(1, 1e300)", "0 to 64 draft tokens"),
     ],
 )
 def test_errors_in_computing_are_explained(text: str, said: str) -> None:

@@ -86,7 +86,7 @@ def test_an_answer_that_a_repeat_confirms_is_not_called_wrong() -> None:
     found = mark(slider(), 9.5, NOISY)
     assert (found.near, found.noisy) == (False, True)
     assert found.said == "You said 9.50×; this machine measured 5.00×."
-    assert found.feedback.startswith("Too noisy to say: you may be right. The repeats gave 4.00× to 9.00×.")
+    assert found.feedback.startswith("Too close to call: you may be right. The repeats gave 4.00× to 9.00×.")
     assert mark(slider(), 7, NOISY).noisy  # between two repeats
     far = mark(slider(), 20, NOISY)
     assert (far.near, far.noisy, far.feedback) == (False, False, "Far.")

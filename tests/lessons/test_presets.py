@@ -102,12 +102,12 @@ def test_a_cancelled_experiment_has_no_figures(load: Any) -> None:
     cancelled = threading.Event()
     for name, experiment in course()[2].front.preset.experiments.items():
         cancelled.clear()
-        told = []
+        reported = []
 
-        def watch(words: str, share: float, told: list[str] = told) -> None:
-            told.append(words)
-            if len(told) == 20:
+        def watch(words: str, share: float, reported: list[str] = reported) -> None:
+            reported.append(words)
+            if len(reported) == 20:
                 cancelled.set()
 
         assert whole(experiment.work(load, cancelled, watch)).figures == {}, name
-        assert len(told) < 40
+        assert len(reported) < 40

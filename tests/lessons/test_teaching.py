@@ -81,12 +81,12 @@ def test_errors_are_reported_with_their_line(lessons: Path, old: str, new: str, 
     assert said in str(caught.value)
 
 
-def test_the_file_matches_the_page_and_plans_one_hour_and_two() -> None:
+def test_the_file_matches_the_page_and_plans_two_classes() -> None:
     made = guide()
     written_there = Source.read(GUIDE).body.strip()
     assert written_there == made, f"put these timetables into {GUIDE.name}:\n{made.split(BEGIN)[1].split(END)[0]}"
     plans = Plans.model_validate(Source.read(GUIDE).given).plans
-    assert [plan.minutes for plan in plans] == [60, 120]
+    assert [plan.minutes for plan in plans] == [75, 150]
 
 
 INSTRUCTED = f"""{GOOD}

@@ -74,8 +74,8 @@ def test_a_term_is_explained_where_it_first_appears(term: str) -> None:
     pytest.fail(f"no lesson says {term}")
 
 
-def test_no_view_shows_guesses_before_they_are_explained() -> None:
-    """The legends of the player and the race name each state; lesson 8 explains those of guesses."""
+def test_no_view_shows_draft_tokens_before_they_are_explained() -> None:
+    """The legends of the player and the race name each state; lesson 8 explains those of draft tokens."""
     explained, needed = 0, 10**6
     for number, lesson in course().items():
         runs = lesson.front.preset.runs

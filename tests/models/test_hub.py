@@ -286,4 +286,4 @@ def test_what_is_wrong_with_a_model_in_the_cache_is_said_without_a_network(model
     (damaged, _), (absent, _) = results
     assert damaged.startswith("some/target could not be loaded: ")
     assert "its files are damaged or incomplete" in damaged
-    assert absent.startswith("The configuration of some/draft could not be fetched.")
+    assert absent.startswith("The hub did not give the configuration of some/draft.")

@@ -13,12 +13,9 @@ from transformers import (
     BertConfig,
     DeepseekV3Config,
     FalconConfig,
-    Gemma2Config,
-    GptOssConfig,
     Llama4TextConfig,
     LlamaConfig,
     MambaConfig,
-    MistralConfig,
     MllamaConfig,
     Phi3Config,
     Qwen3NextConfig,
@@ -43,9 +40,6 @@ TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidde
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (MistralConfig(**TINY, num_key_value_heads=1, sliding_window=8), "sliding-window"),
-        (Gemma2Config(**TINY, num_key_value_heads=1, head_dim=8), "sliding-window"),
-        (Gemma2Config(**TINY, num_key_value_heads=1, layer_types=["full_attention"] * 2), "softcap"),
         (Qwen3NextConfig(**TINY, num_key_value_heads=1), "linear_attention"),
         (MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2), "recurrent"),
         (BartConfig(vocab_size=50, d_model=16), "encoder-decoder"),
@@ -62,29 +56,23 @@ def test_models_are_refused_by_their_configuration(config, reason):
         refuse_unsupported(config, "a/model")
 
 
-def test_models_are_refused_by_their_modules():
-    sizes = TINY | {"num_key_value_heads": 1, "head_dim": 8, "num_local_experts": 2}
-    sinks = GptOssConfig(**sizes, layer_types=["full_attention"] * 2)
+def test_a_model_whose_attention_cannot_be_replaced_is_refused():
     falcon = FalconConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
-    for config, word in ((falcon, "cannot be replaced"), (sinks, "sinks")):
-        with pytest.raises(UnsupportedModelError, match=word):
-            LanguageModel(AutoModelForCausalLM.from_config(config), "a/model")
+    with pytest.raises(UnsupportedModelError, match="cannot be replaced"):
+        LanguageModel(AutoModelForCausalLM.from_config(falcon), "a/model")
 
 
-@pytest.mark.parametrize(("window", "taken"), [(64, True), (63, False)])
-def test_a_window_as_long_as_the_context_is_full_attention(window: int, taken: bool) -> None:
+@pytest.mark.parametrize(("window", "full"), [(64, True), (63, False)])
+def test_a_window_as_long_as_the_context_is_full_attention(window: int, full: bool) -> None:
     """As in Phi-4-mini, whose window is twice its context. The lab decodes what transformers does with the window."""
     sizes = {"vocab_size": tiny_models.VOCABULARY, "num_key_value_heads": 1, "pad_token_id": 0, "eos_token_id": 256}
     config = Phi3Config(**TINY | sizes, initializer_range=0.3, max_position_embeddings=64, sliding_window=window)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    if not taken:
-        with pytest.raises(UnsupportedModelError, match="sliding-window"):
-            LanguageModel(model, "phi")
-        return
     prompt = tiny_models.tokenizer()("Once upon a time", return_tensors="pt")
     whole = model.generate(**prompt, max_length=64, min_length=64, do_sample=False)[0]
     engine = new_engine(LanguageModel(model, "phi"), tiny_models.tokenizer())
+    assert (engine.target.other_attention is None) == full
     run = engine.generate("Once upon a time", EngineConfig(), SamplingParams(max_tokens=48, ignore_eos=True))
     assert run.token_ids == whole[-48:].tolist()
 
@@ -162,9 +150,9 @@ def test_another_tokenizer_is_refused():
         refuse_mismatch(model, tokenizer, model, changed)
 
 
-def test_a_window_is_refused_before_weights_are_read(tmp_path):
-    MistralConfig(**TINY, num_key_value_heads=1, sliding_window=8).save_pretrained(tmp_path)  # no weights at all
-    with pytest.raises(UnsupportedModelError, match="window 8"):
+def test_a_cache_of_another_kind_is_refused_before_weights_are_read(tmp_path):
+    DeepseekV3Config(num_hidden_layers=2).save_pretrained(tmp_path)  # no weights at all
+    with pytest.raises(UnsupportedModelError, match="latent"):
         load_model(tmp_path, name="m", place="cpu", dtype=torch.float32)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.trace.events import Bonus, Committed, Judged, Proposed, Recovered, RunStarted, StepTimed
+from lab.trace.events import Bonus, Committed, Proposed, Recovered, RunStarted, StepTimed, Verified
 from lab.trace.metrics import measure
 
 
@@ -31,7 +31,7 @@ def timed(t_ms, step, kind, reserved, used, **work):
 def proposal(step, position, accepted):
     yield Proposed(t_ms=0, step=step, position=position, token_id=1, text="a", q=0.5)
     if accepted is not None:
-        yield Judged(t_ms=0, step=step, position=position, token_id=1, p=0.4, q=0.5, u=0.1, accepted=accepted)
+        yield Verified(t_ms=0, step=step, position=position, token_id=1, p=0.4, q=0.5, u=0.1, accepted=accepted)
 
 
 EVENTS = [
@@ -43,7 +43,7 @@ EVENTS = [
     Bonus(t_ms=16, step=1, position=2, token_id=1, text="a", p=0.4),
     commit(16, 1, "accepted", "accepted", "bonus"),
     timed(16, 1, "verify", 200, 80),
-    # round 2: the first rejected, the second never judged, one token in 4 ms
+    # round 2: the first rejected, the second never verified, one token in 4 ms
     *proposal(2, 0, False),
     *proposal(2, 1, None),
     Recovered(t_ms=20, step=2, position=0, token_id=1, text="a", p=0.4),
@@ -78,10 +78,10 @@ def test_a_run_that_has_just_begun_has_no_rates():
 
 def test_total_variation_is_the_mean_over_verified_positions():
     events = [
-        replace(event, threshold=0.09, total_variation=0.1 * (1 + i)) if isinstance(event, Judged) else event
+        replace(event, threshold=0.09, total_variation=0.1 * (1 + i)) if isinstance(event, Verified) else event
         for i, event in enumerate(EVENTS)
     ]
-    moved = [event.total_variation for event in events if isinstance(event, Judged)]
+    moved = [event.total_variation for event in events if isinstance(event, Verified)]
     assert measure(events).mean_total_variation == pytest.approx(sum(moved) / 3)
     assert measure(EVENTS).mean_total_variation is None
 

@@ -14,7 +14,7 @@ def test_times_count_from_the_first_event_and_a_watcher_has_the_clocks_own(monke
     clock = iter([100.0, 100.25, 103.0])
     monkeypatch.setattr(recorder_module, "time", SimpleNamespace(perf_counter=clock.__next__))
     watched = []
-    recorder = Recorder(7, lambda *told: watched.append(told))
+    recorder = Recorder(7, lambda *reported: watched.append(reported))
     assert not recorder.began
     for text in "abc":
         recorder.emit(Finished, reason="length", text=text, message="")

@@ -36,10 +36,12 @@ def test_a_saved_run_loads_as_it_was(run, tmp_path):
     assert Run.load(tmp_path / "run.json").prompt == "\ud800 <b>"  # half a character
 
 
-def test_a_file_with_a_fields_former_name_is_read(run):
+def test_a_file_with_former_names_is_read(run):
     record = to_dict(run.started)
     record["copy_bytes_per_second"] = record.pop("read_bytes_per_second")
     assert from_dict(record) == run.started
+    event = next(event for event in run.events if event.kind == "verified")
+    assert from_dict(to_dict(event) | {"kind": "judged"}) == event
 
 
 def test_an_event_from_before_a_field_existed_is_read():

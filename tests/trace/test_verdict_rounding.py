@@ -22,14 +22,14 @@ def verdicts(draw: st.DrawFn) -> tuple[float, float, float]:
     return p, q, u
 
 
-def judged(p: float, q: float, u: float) -> RoundedVerdict:
+def verified(p: float, q: float, u: float) -> RoundedVerdict:
     return round_verdict(p, q, u, accepted=u * q < p)
 
 
 @given(verdicts())
 def test_what_a_reader_works_out_is_what_was_decided(numbers: tuple[float, float, float]) -> None:
     p, q, u = numbers
-    found, accepted = judged(p, q, u), u * q < p
+    found, accepted = verified(p, q, u), u * q < p
     written = [float(f"{value:.15g}") for value in (found.p, found.q, found.u)]
     assert written == [found.p, found.q, found.u] == pytest.approx([p, q, u], rel=0.005)
     assert (found.u * found.q < found.p) == accepted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
 import shutil
@@ -18,6 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from lab.models.eagle3_files import load_head
+from lab.models.language_model import LanguageModel
 from lab.training import __main__ as stages
 from lab.training import distillation
 from lab.training import model_card as report
@@ -31,6 +34,7 @@ from lab.training.corpus import (
     unseen_book,
 )
 from lab.training.distillation import TEMPERATURE, continuations, distillation_loss, sample_target
+from lab.training.eagle3 import new_head
 from lab.training.model_card import cross_entropy
 from lab.training.training import (
     TOKENS_A_STEP,
@@ -146,8 +150,8 @@ def test_the_standard_library_is_read_without_its_tests(tmp_path, monkeypatch):
 RECORD = TrainingRecord(3, 30, 2.0, 1.5, "one machine")
 
 
-def save_checkpoint(file: Path) -> None:
-    torch.save({"model": random_model(0).state_dict(), "optimizers": [], "record": asdict(RECORD)}, file)
+def save_checkpoint(file: Path, **changes: int) -> None:
+    torch.save({"model": random_model(0, **changes).state_dict(), "optimizers": [], "record": asdict(RECORD)}, file)
 
 
 def test_records_add_up_and_a_missing_checkpoint_is_named_with_its_stage(tmp_path):
@@ -288,18 +292,24 @@ def test_an_exported_model_loads_and_is_the_same(tokenizer, tmp_path):
 
 
 def test_nothing_is_exported_before_all_models_are_there(tokenizer, corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(stages, "SHAPES", dict.fromkeys(stages.SHAPES, tiny))
-    save_checkpoint(tmp_path / "target.pt")
+    deep = functools.partial(tiny, num_hidden_layers=6)
+    monkeypatch.setattr(stages, "SHAPES", dict.fromkeys(stages.SHAPES, tiny) | {"target": deep})
+    monkeypatch.setattr(stages, "DRAFT_VOCABULARY", 100)
+    save_checkpoint(tmp_path / "target.pt", num_hidden_layers=6)
+    save_checkpoint(tmp_path / "mismatched.pt")
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     command = ["recipe", "--stage", "export", "--corpus", corpus, "--work", tmp_path, "--out", tmp_path / "weights"]
     monkeypatch.setattr(sys, "argv", list(map(str, command)))
     with pytest.raises(SystemExit, match=r"sharpened\.pt is missing"):
         stages.main()
     assert not (tmp_path / "weights").exists()
-    for name in ("sharpened", "mismatched"):
-        shutil.copy(tmp_path / "target.pt", tmp_path / f"{name}.pt")
+    shutil.copy(tmp_path / "mismatched.pt", tmp_path / "sharpened.pt")
+    head = new_head(random_model(0, num_hidden_layers=6), torch.arange(100))
+    torch.save({"model": head.state_dict(), "optimizers": [], "record": asdict(RECORD)}, tmp_path / "eagle3.pt")
     stages.main()
-    assert {folder.name for folder in (tmp_path / "weights").iterdir()} == set(stages.SHAPES)
+    assert {folder.name for folder in (tmp_path / "weights").iterdir()} == {*stages.SHAPES, "eagle3"}
+    target = LanguageModel(LlamaForCausalLM.from_pretrained(tmp_path / "weights" / "target"), "target")
+    assert torch.equal(load_head(tmp_path / "weights" / "eagle3", target, name="head").target_ids, torch.arange(100))
 
 
 def test_what_ends_the_recipe_is_said_in_one_line(corpus, tmp_path, monkeypatch, capsys):

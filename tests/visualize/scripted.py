@@ -1,6 +1,6 @@
 """A fake engine: events of the real types, made by a script, with no model behind them.
 
-For tests of what is shown. Tokens are words of a fixed text; which guesses are
+For tests of what is shown. Tokens are words of a fixed text; which draft tokens are
 accepted is drawn with a seed; blocks follow the same rules as in the real pool.
 """
 
@@ -23,12 +23,12 @@ from lab.trace.events import (
     Distributions,
     Event,
     Finished,
-    Judged,
     Prefilled,
     Proposed,
     Recovered,
     RunStarted,
     StepTimed,
+    Verified,
 )
 from lab.trace.roofline import Limits
 
@@ -76,7 +76,7 @@ class ScriptedEngine:
         self, prompt: str, config: EngineConfig, sampling: SamplingParams, *, cancelled: threading.Event | None = None
     ) -> Iterator[Event]:
         if not prompt:
-            raise PromptError("The prompt is empty. Write at least one word to go on from.")
+            raise PromptError("The prompt is empty. Enter some text for the model to continue.")
         return self._run(prompt, config, sampling, cancelled or threading.Event())
 
     def _run(
@@ -110,33 +110,38 @@ class ScriptedEngine:
                 reason = "cancelled"
                 break
             time.sleep(self._seconds)
-            guesses = 0
+            drafted = 0
             if step and config.speculative != "off":
-                guesses = min(config.num_speculative_tokens, sampling.max_tokens - made - 1)
+                drafted = min(config.num_speculative_tokens, sampling.max_tokens - made - 1)
             if config.kv_cache:
-                end = known + guesses if config.paged else len(pieces) + sampling.max_tokens
+                end = known + drafted if config.paged else len(pieces) + sampling.max_tokens
                 while len(blocks) * config.block_size < end:
                     yield BlockAllocated(t_ms=now, block=len(blocks), owner=0, index=len(blocks), fill=0)
                     blocks.append(len(blocks))
-            reserved = len(blocks)  # before the blocks of rejected guesses are given back
-            parts = {"draft_ms": 0.7 * guesses, "verify_ms": chance.uniform(4, 6), "sample_ms": 0.3, "rest_ms": 0.2}
+            reserved = len(blocks)  # before the blocks of rejected draft tokens are given back
+            parts = {
+                "draft_ms": 0.7 * drafted,
+                "verify_ms": chance.uniform(4, 6),
+                "sample_ms": 0.3,
+                "rest_ms": 0.2,
+            }
             parts["verify_ms"] += 0.0 if config.kv_cache else 0.1 * known
             now += sum(parts.values())
             if step == 0:
                 yield Prefilled(t_ms=now, tokens=known, cached_tokens=0)
-            right = [self._words[(made + i) % len(self._words)] for i in range(guesses + 1)]
-            kept = next((i for i in range(guesses) if chance.random() > 0.7), guesses)
+            right = [self._words[(made + i) % len(self._words)] for i in range(drafted + 1)]
+            kept = next((i for i in range(drafted) if chance.random() > 0.7), drafted)
             q = 0.5 if config.speculative in ("draft", "early_exit") else 1.0
             text_of: list[str] = []
             drawn = not sampling.greedy and config.speculative != "synthetic"
-            for i in range(guesses):
+            for i in range(drafted):
                 text = right[i] if i < kept else chance.choice(self._others)
                 text_of.append(text)
                 yield Proposed(t_ms=now, step=step, position=i, token_id=i, text=text, q=q)
-            for i in range(min(kept + 1, guesses)):
+            for i in range(min(kept + 1, drafted)):
                 good = i < kept
                 p, u = (0.4, 0.2) if good else (0.02, 0.9)
-                yield Judged(
+                yield Verified(
                     t_ms=now, step=step, position=i, token_id=i, p=p, q=q, u=u if drawn else None, accepted=good
                 )
                 if count := sampling.logprobs:
@@ -152,10 +157,10 @@ class ScriptedEngine:
                         q=None if config.speculative == "synthetic" else (q, *[0.01] * len(rest)),
                         residual=(0.0, *rest) if drawn and not good else None,
                     )
-            if guesses:
-                own = Bonus if kept == guesses else Recovered
+            if drafted:
+                own = Bonus if kept == drafted else Recovered
                 yield own(t_ms=now, step=step, position=kept, token_id=100 + kept, text=right[kept], p=0.6)
-            last = "plain" if not guesses else "bonus" if kept == guesses else "recovered"
+            last = "plain" if not drafted else "bonus" if kept == drafted else "recovered"
             yield Committed(
                 t_ms=now,
                 step=step,
@@ -165,7 +170,7 @@ class ScriptedEngine:
                 probabilities=(*[0.4] * kept, 0.6),
                 text="".join(right[: kept + 1]),
             )
-            read = known if step == 0 else guesses + 1 if config.kv_cache else known + guesses
+            read = known if step == 0 else drafted + 1 if config.kv_cache else known + drafted
             known, made = known + kept + 1, made + kept + 1
             kv_tokens = known - 1 if config.kv_cache else 0
             if config.paged:
@@ -175,17 +180,17 @@ class ScriptedEngine:
             yield StepTimed(
                 t_ms=now,
                 step=step,
-                step_kind="prefill" if step == 0 else "verify" if guesses else "decode",
+                step_kind="prefill" if step == 0 else "verify" if drafted else "decode",
                 target_tokens=read,
                 batch_sequences=1,
-                batch_tokens=guesses + 1,
+                batch_tokens=drafted + 1,
                 total_ms=sum(parts.values()),
                 kv_tokens=kv_tokens,
                 kv_reserved_bytes=reserved * config.block_size * BYTES_PER_TOKEN,
                 kv_used_bytes=kv_tokens * BYTES_PER_TOKEN,
                 memory_bytes=500_000_000,
-                draft_bytes=guesses * DRAFT_BYTES,
-                draft_flops=guesses * DRAFT_BYTES // 2,
+                draft_bytes=drafted * DRAFT_BYTES,
+                draft_flops=drafted * DRAFT_BYTES // 2,
                 verify_bytes=TARGET_BYTES,
                 verify_flops=read * TARGET_BYTES // 2,
                 **parts,

@@ -34,7 +34,7 @@ def here(events: list[Event]) -> list[str]:
     return lines(Reducer(), events)
 
 
-def told(reducer: ReducerClient, events: list[Event], between: Callable[[int], None] = lambda fed: None) -> list[str]:
+def said(reducer: ReducerClient, events: list[Event], between: Callable[[int], None] = lambda fed: None) -> list[str]:
     new = []
     for fed, some in enumerate(portions(events)):
         between(fed)
@@ -53,24 +53,21 @@ def kill() -> None:
     process._popen.wait()
 
 
-def test_a_separate_process_gives_the_same_output_as_this_one(events: list[Event]) -> None:
-    reducer = ReducerClient(Reducer())
-    assert told(reducer, events) == here(events)
-    alone = Reducer()
+def test_a_separate_process_gives_the_same_output_as_this_one(
+    events: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reducer, alone, expected = ReducerClient(Reducer()), Reducer(), here(events)
     alone.feed(events)
-    assert reducer.after() == alone.after()
-
-
-def test_events_are_reduced_in_the_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reducer, "feed", lambda *_: pytest.fail("reduced beside the engine"))
-    assert len(told(ReducerClient(Reducer()), script(CONFIGS["plain"]))) > 20
+    assert said(reducer, events) == expected
+    assert reducer.after() == alone.after()
 
 
 def test_a_killed_process_is_replaced_without_losing_anything() -> None:
     """Nothing is lost or repeated, and the next run has a process again."""
     events, before = script(CONFIGS["all"]), pid()
     reducer = ReducerClient(Reducer())
-    assert told(reducer, events, lambda fed: kill() if fed == 3 else None) == here(events)
+    assert said(reducer, events, lambda fed: kill() if fed == 3 else None) == here(events)
     alone = Reducer()
     alone.feed(events)
     assert reducer.after() == alone.after()
@@ -100,7 +97,7 @@ def test_without_a_process_events_are_reduced_in_this_one(monkeypatch: pytest.Mo
     monkeypatch.setattr(ReducerClient, "_process", None)
     monkeypatch.setattr(apart.subprocess, "Popen", refuse)
     events = script(CONFIGS["speculative"])
-    assert told(ReducerClient(Reducer()), events) == here(events)
+    assert said(ReducerClient(Reducer()), events) == here(events)
 
 
 def test_concurrent_runs_are_not_mixed_up() -> None:
@@ -108,7 +105,7 @@ def test_concurrent_runs_are_not_mixed_up() -> None:
     found: dict[int, list[str]] = {}
 
     def tell(number: int) -> None:
-        found[number] = told(ReducerClient(Reducer()), scripts[number])
+        found[number] = said(ReducerClient(Reducer()), scripts[number])
 
     threads = [threading.Thread(target=tell, args=(number,)) for number in range(len(scripts))]
     for thread in threads:
@@ -124,7 +121,7 @@ def test_a_reducers_error_is_reported_and_ends_no_other_run() -> None:
     other = ReducerClient(Reducer())
     with pytest.raises(ReducerError, match="AttributeError"):
         ReducerClient(Reducer()).feed(rest)
-    assert told(other, [run, *rest]) == here([run, *rest])
+    assert said(other, [run, *rest]) == here([run, *rest])
 
 
 def test_nothing_is_kept_of_a_run_that_is_over() -> None:

@@ -166,7 +166,7 @@ def test_answers_that_are_not_read_do_not_pile_up() -> None:
     complete(use())
 
 
-def test_a_session_that_is_not_known_is_told_so_at_once() -> None:
+def test_a_session_that_is_not_known_is_reported_so_at_once() -> None:
     async def use() -> None:
         server = Server(answers=None)
         assert b'"session_not_found":true' in await server.read("page")

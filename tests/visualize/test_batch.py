@@ -26,7 +26,6 @@ from lab.trace.events import (
     StepTimed,
 )
 from lab.trace.recorder import BatchEvent, BatchStep
-from lab.trace.run import Run
 from tests import tiny_models
 from tests.visualize.crowd import ENGINE, LETTERS, job, lengths, picture, ran, runs, table
 from tests.visualize.picture import apply, draw
@@ -106,19 +105,6 @@ def test_frames_do_not_depend_on_how_steps_are_cut(
     assert [frame["seq"] for frame in frames] == list(range(len(steps) + 1))
     assert [frame["step"] for frame in frames] == [*range(len(steps)), -1]
     assert json.loads(json.dumps(frames)) == frames
-
-
-def test_each_sequences_text_is_complete() -> None:
-    jobs = [job(LETTERS[:2], 5 + i, i) for i in range(4)]
-    steps = ran(jobs, every=1)
-    runs = defaultdict(list)
-    for entry in (entry for step in steps for entry in step.entries):
-        runs[entry.owner].append(entry.event)
-    shown = picture()
-    for frame in BatchReducer(4).feed(steps):
-        shown.apply(frame)
-    for owner, events in runs.items():
-        assert "".join(t["text"] for t in shown.tokens if t["owner"] == owner) == Run(events).text
 
 
 JOINED = Admitted(t_ms=0, owner=3, running=1, waiting=0, cached_tokens=0, live_blocks=(), cached_blocks=())
@@ -321,13 +307,13 @@ def run(**inputs: Any) -> BatchRun:
 
 def test_a_batch_run_can_be_stopped() -> None:
     under_way = run(tokens=64)
-    told = ""
+    reported = ""
     for news in under_way.transcript(partial(lines, BatchReducer(3))):
-        told += news
+        reported += news
         if '"tokens"' in news:
             under_way.cancelled.set()
     shown = picture()
-    for record in records(told):
+    for record in records(reported):
         shown.apply(record)
     assert shown.finished
     states = [row["state"] for row in table(shown, "sequences")]

@@ -349,15 +349,3 @@ def test_of_a_sequence_that_is_over_or_in_another_pool_nothing_is_kept() -> None
     for event in (pair[0], OVER):  # which only a damaged file says
         blocks.take(0, event)
     assert blocks.held(0) == 1
-
-
-def test_new_weights_empty_the_prefix_cache() -> None:
-    blocks = BlockMap(4, 2)
-    for event in (taken(1, 0, 0), freed(1, 0, cached=True, owner=0)):
-        blocks.take(0, event)
-    columns = blocks.columns()
-    apply(columns, blocks.patches())
-    assert columns[0]["state"] == ["free", "cached", "free", "free"]
-    blocks.take(0, CacheDropped(t_ms=0, reason=""))
-    apply(columns, blocks.patches())
-    assert {name: values[1] for name, values in columns[0].items()} == FREE_ROW

@@ -128,9 +128,12 @@ def replace_kind(series: Series) -> Series:
 # -- checks ----------------------------------------------------------------------------------
 
 
-def test_checks_continue_past_one_that_fails(monkeypatch):
+def test_checks_continue_past_one_that_fails_and_end_with_one_that_crashes(monkeypatch, caplog):
     def fail(_):
         raise LabError(f"No. {HOSTILE}")
+
+    def broken(_):
+        raise ZeroDivisionError("by nothing")
 
     put(monkeypatch, good=found, bad=fail, better=found)
     *_, last = Checks(JobQueue(), no_engine, ["better", "bad", "good", "none such", "good"]).records()
@@ -141,12 +144,6 @@ def test_checks_continue_past_one_that_fails(monkeypatch):
     assert (row["verdict"], row["why"], row["needs"]) == ("fails", "Why.", "This.")
     assert (last["running"], last["progress"]) == (False, "")
     assert "now" not in last
-
-
-def test_a_crashed_experiment_is_reported_and_keeps_earlier_results(monkeypatch, caplog):
-    def broken(_):
-        raise ZeroDivisionError("by nothing")
-
     put(monkeypatch, good=found, bad=broken)
     *_, last = Checks(JobQueue(), no_engine, ["good", "bad"]).records()
     assert "failed (ZeroDivisionError: by nothing)" in last["problem"]

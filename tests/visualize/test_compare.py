@@ -155,11 +155,11 @@ def test_a_stopped_comparison_says_after_what_and_whether_the_settings_wrote_the
         task.cancelled.set()
         assert task.done.wait(10)
         last = task.record()
-        told = last["said"][:1] if "said" in last else []
-        assert last["progress"] == " ".join([f"Stopped after {task.count} of 6 runs.", *told])
+        reported = last["said"][:1] if "said" in last else []
+        assert last["progress"] == " ".join([f"Stopped after {task.count} of 6 runs.", *reported])
         assert last["rows"]
         assert ("race" in last) == (task.count > 1)
-    assert told == ["Identical outputs: both settings wrote the same 30 tokens."]
+    assert reported == ["Identical outputs: both settings wrote the same 30 tokens."]
 
 
 def test_a_comparison_stopped_while_waiting_never_runs() -> None:
@@ -260,7 +260,7 @@ def test_a_difference_is_shown_with_its_position_and_both_margins() -> None:
         (("cache", "paged"), (1,), 0.8, False),  # should have been the same
     ],
 )
-def test_differences_due_to_the_draws_of_guesses_are_said_to_be_just_that(
+def test_differences_due_to_the_draws_of_draft_tokens_are_said_to_be_just_that(
     names: tuple[str, ...], differ: tuple[int, ...], temperature: float, by_draws: bool
 ) -> None:
     runs = made(*names, temperature=temperature)
@@ -268,13 +268,13 @@ def test_differences_due_to_the_draws_of_guesses_are_said_to_be_just_that(
         runs[list(runs)[i]] = [shifted(run, 7) for run in list(runs.values())[i]]
     said = whole(configs(runs), runs, {})["said"]
     assert (": at this temperature speculation changes the draws" in said[0]) == by_draws
-    guesses = any(configs(runs)[name].speculative != "off" for name in runs)
+    draft_tokens = any(configs(runs)[name].speculative != "off" for name in runs)
     assert ("Above temperature 0, speculation uses the seed's draws differently" in " ".join(said)) == (
-        guesses and temperature > 0
+        draft_tokens and temperature > 0
     )
 
 
-def test_settings_that_guess_alike_get_no_excuse_for_a_difference() -> None:
+def test_settings_that_draft_token_alike_get_no_excuse_for_a_difference() -> None:
     runs = made("draft-4", "cache", temperature=0.8)
     alike = {"a": configs(runs)["Draft γ4"], "b": replace(configs(runs)["Draft γ4"], paged=True, early_exit_layer=1)}
     runs = dict(zip(alike, ([shifted(run, place) for run in runs["Draft γ4"]] for place in (9, 7)), strict=True))
@@ -282,7 +282,7 @@ def test_settings_that_guess_alike_get_no_excuse_for_a_difference() -> None:
 
 
 def test_what_does_nothing_in_a_setting_is_said() -> None:
-    """As on the command line: whoever asks for more guesses, but for nobody to make them, sees a speed-up of 1."""
+    """As on the command line: whoever asks for more draft tokens, but for nobody to make them, sees a speed-up of 1."""
     runs = made("cache", "paged")
     known = configs(runs)
     mine = known | {"Paged": EngineConfig(paged=True, num_speculative_tokens=8)}
@@ -300,9 +300,9 @@ def test_a_setting_that_does_not_repeat_its_output_is_named() -> None:
 def test_the_table_has_a_figure_for_every_column() -> None:
     runs = made("no-cache", "cache", "draft-4")
     *_, fast = so_far(runs)["rows"]
-    guesses = acceptance_stats(runs["Draft γ4"])
+    draft_tokens = acceptance_stats(runs["Draft γ4"])
     cells = dict(zip((name for name, _ in COLUMNS), fast["cells"], strict=True))
-    assert cells["accepted"][0] == f"{guesses.accepted / guesses.proposed:.0%}"
+    assert cells["accepted"][0] == f"{draft_tokens.accepted / draft_tokens.proposed:.0%}"
     assert cells["KV cache"] == ["43 kB", "of 48 kB"]  # at 1,000 bytes a token
     assert cells["memory"] == ["500 MB", "process"]
     assert cells["speed-up"][1] != "reference"

@@ -61,18 +61,18 @@ def test_a_round_is_drawn_above_the_same_tokens_one_by_one() -> None:
     runs = made("cache", "draft-2", "no-cache")
     chart = theory(configs(runs), runs, BYTES)["charts"]["round"]
     draft, target, other, names = chart["columns"]
-    guessed, alone = chart["layout"]["yaxis.ticktext"]
-    tokens = float(guessed.removeprefix(f"{MARKS[1]} ").removesuffix(" tokens"))
+    proposed_tokens, alone = chart["layout"]["yaxis.ticktext"]
+    tokens = float(proposed_tokens.removeprefix(f"{MARKS[1]} ").removesuffix(" tokens"))
     assert alone == "one by one"
     plain, speculating, _ = runs.values()
     rounds = [step for run in speculating for step in timed(run) if step.batch_tokens == 3]
-    drafting, judging = (median(getattr(step, part) for step in rounds) for part in ("draft_ms", "verify_ms"))
+    drafting, verifying = (median(getattr(step, part) for step in rounds) for part in ("draft_ms", "verify_ms"))
     one = median(step.verify_ms for run in plain for step in timed(run) if step.step_kind == "decode")
     assert draft["x"] == pytest.approx([drafting / 2] * 2)
     assert draft["base"] == pytest.approx([0, drafting / 2])
-    assert (target["base"][0], target["x"][0]) == pytest.approx((drafting, judging))
+    assert (target["base"][0], target["x"][0]) == pytest.approx((drafting, verifying))
     around = median(step.sample_ms + step.rest_ms for step in rounds)
-    assert (other["base"][0], other["x"][0]) == pytest.approx((drafting + judging, around))
+    assert (other["base"][0], other["x"][0]) == pytest.approx((drafting + verifying, around))
     assert sum(target["x"][1:]) == pytest.approx(tokens * one, rel=0.05)
     assert target["customdata"][0].startswith("the target's pass over 3 tokens: ")
     assert target["y"] == [0] + [1] * (len(target["x"]) - 1)
@@ -96,7 +96,7 @@ def test_the_curves_of_theory_go_through_points_worked_out_by_hand() -> None:
     found = theory(configs(runs), runs, BYTES)
     assert [row["mark"] for row in found["rows"]] == [MARKS[1], MARKS[2]]
     assert found["missing"] == ""
-    assert all(re.fullmatch(r"\d+ of \d+ judged", row["cells"][0][1]) for row in found["rows"])
+    assert all(re.fullmatch(r"\d+ of \d+ verified", row["cells"][0][1]) for row in found["rows"])
     assert all(re.fullmatch(r"\d+ of \d+ passes", row["cells"][1][1]) for row in found["rows"])
     line, names, marks = found["charts"]["tokens"]["columns"]
     assert names["text"] == ["γ 1", "γ 2", "γ 4", "γ 8"]
@@ -121,7 +121,7 @@ def test_the_curves_of_theory_go_through_points_worked_out_by_hand() -> None:
     assert whiskers["y"] == found["charts"]["speedup"]["columns"][2]["y"]
     assert marks["y"] == found["charts"]["speedup"]["columns"][3]["y"]
     costs = [float(row["cells"][2][0]) for row in found["rows"]]
-    assert names["y"][1] == pytest.approx(2 / (1 + sum(costs) / 2), rel=0.01)  # one guess, always accepted
+    assert names["y"][1] == pytest.approx(2 / (1 + sum(costs) / 2), rel=0.01)  # one draft token, always accepted
     line, _, whiskers, marks = found["charts"]["positions"]["columns"]
     assert line["y"] == [level for a in found["charts"]["tokens"]["columns"][2]["x"] for level in (a, a, None)]
     assert all(begin < 1 and gamma < end for begin, end, gamma in ((*line["x"][:2], 2), (*line["x"][3:5], 4)))
@@ -133,8 +133,8 @@ def test_the_curves_of_theory_go_through_points_worked_out_by_hand() -> None:
         assert whiskers["y"][3 * i] <= y <= whiskers["y"][3 * i + 1]
         said, sure = marks["customdata"][i].split("<br>")
         assert sure.startswith("95% if independent: ")
-        kept, judged = map(int, said.removesuffix(" accepted").split(" of "))
-        assert y == kept / judged
+        kept, verified = map(int, said.removesuffix(" accepted").split(" of "))
+        assert y == kept / verified
 
 
 def test_a_measured_speed_up_names_its_reference() -> None:
@@ -163,7 +163,7 @@ def test_cache_bytes_lie_on_the_line_of_their_format() -> None:
 
 def as_measured(gamma: int, *speedup: float) -> Speculated:
     parts = Parts(0.1 * gamma, 1.2, 0.2), Parts(0.0, 1.0, 0.1)
-    counts = {"rounds": 10, "passes": 12, "judged": (10,) * gamma, "accepted": (7,) * gamma}
+    counts = {"rounds": 10, "passes": 12, "verified": (10,) * gamma, "accepted": (7,) * gamma}
     return Speculated(gamma, 0.7, **counts, tokens=3.3, round=parts[0], plain=parts[1], speedup=Spread(*speedup))
 
 
@@ -209,7 +209,7 @@ def test_without_a_baseline_and_speculation_there_are_curves_and_an_explanation(
         assert found["charts"]["tokens"]["columns"][0]["y"]
 
 
-def test_a_setting_whose_guesses_never_filled_a_window_is_named() -> None:
+def test_a_setting_whose_draft_tokens_never_filled_a_window_is_named() -> None:
     """As of a lookup that finds too little: its speed and the tokens of its rounds would not be the formula's."""
     runs = {name: [short(run) for run in some] for name, some in made("cache", "draft-4").items()}
     found = theory(configs(runs), runs, BYTES)
@@ -221,7 +221,7 @@ def test_a_setting_whose_guesses_never_filled_a_window_is_named() -> None:
 
 
 def short(run: Run) -> Run:
-    """The same run without the last guess of every round."""
+    """The same run without the last draft token of every round."""
     most = run.config.num_speculative_tokens - 1
     return Run(event for event in run.events if getattr(event, "position", None) != most)
 

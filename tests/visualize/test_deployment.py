@@ -17,7 +17,7 @@ from visualize.pages.deploy.page import _answer
 from visualize.run_settings import FORM as LAB
 
 
-def told(**changes: Any) -> dict[str, Any]:
+def said(**changes: Any) -> dict[str, Any]:
     """The page's answer for these inputs."""
     line = _answer(*(getattr(DeployInputs(**changes), name) for name in FORM.names))
     assert "<" not in line
@@ -26,12 +26,12 @@ def told(**changes: Any) -> dict[str, Any]:
 
 def test_every_choice_has_an_answer() -> None:
     for model, weights in itertools.product(NAMED, FORM["weights"].options):
-        command = told(model=model, draft_model=model, weights=weights)["command"]
+        command = said(model=model, draft_model=model, weights=weights)["command"]
         assert ("--dtype float32" in command) == (weights == "float32")
     others = {"speculative", "kv_dtype", "eviction", "block_size", "tensor_parallel", "gpu"}
     for name in others:
         for value in FORM[name].options:
-            assert told(**{name: value})["command"]
+            assert said(**{name: value})["command"]
 
 
 def test_shared_settings_have_the_defaults_and_choices_of_other_pages() -> None:
@@ -50,45 +50,45 @@ def test_shared_settings_have_the_defaults_and_choices_of_other_pages() -> None:
 
 
 def test_a_large_model_is_split_over_gpus_and_too_few_are_reported() -> None:
-    large = told(model="llama-3.1-70b", gpu="l40s")
+    large = said(model="llama-3.1-70b", gpu="l40s")
     assert "--tensor-parallel-size 4" in large["command"]
     assert not large["problem"]
     assert [row["holds"] for row in large["splits"]] == [False, False, True, True]
-    few = told(model="llama-3.1-70b", gpu="l40s", tensor_parallel=2)
+    few = said(model="llama-3.1-70b", gpu="l40s", tensor_parallel=2)
     assert few["problem"]
     assert "Not even the weights fit on 2 GPUs of 48 GiB" in few["say"]
-    assert "--tensor-parallel-size 8" in told(model="llama-3.1-70b", gpu="t4")["command"]
-    other = told(at_once=2, draft_model=OTHER, draft_hub="owner/draft")
+    assert "--tensor-parallel-size 8" in said(model="llama-3.1-70b", gpu="t4")["command"]
+    other = said(at_once=2, draft_model=OTHER, draft_hub="owner/draft")
     assert "room for at most " in other["say"], "the memory of an unknown draft is not included"
     assert any("weights, keys and values come on top" in text for text in other["differences"])
-    for known_to_the_byte in (told(at_once=2), told(at_once=2, speculative="off")):
+    for known_to_the_byte in (said(at_once=2), said(at_once=2, speculative="off")):
         assert "room for at most " not in known_to_the_byte["say"]
         assert not any("on top" in text for text in known_to_the_byte["differences"])
-    assert "the others wait" in told(gpu="l4", tensor_parallel=1, at_once=5000)["say"]
+    assert "the others wait" in said(gpu="l4", tensor_parallel=1, at_once=5000)["say"]
     tight = {"gpu": OTHER, "memory": 17.5, "mean": 4096, "tensor_parallel": 1, "speculative": "off"}
     of_one = "On 1 GPU of 17.5 GiB there is room for 1 sequence"
-    assert told(**tight, at_once=1)["say"] == f"{of_one}, and 1 sequence at once is asked for."
-    assert told(**tight, at_once=2)["say"] == f"{of_one} on average, not for 2 sequences at once: the others wait."
-    assert "would not start" in told(gpu="l4", tensor_parallel=1, longest=130_000)["say"]
+    assert said(**tight, at_once=1)["say"] == f"{of_one}, and 1 sequence at once is asked for."
+    assert said(**tight, at_once=2)["say"] == f"{of_one} on average, not for 2 sequences at once: the others wait."
+    assert "would not start" in said(gpu="l4", tensor_parallel=1, longest=130_000)["say"]
 
 
 def test_an_impossible_split_over_gpus_is_reported() -> None:
     for model, gpus, choose in (("qwen2.5-7b", 8, "1, 2 or 4"), ("falcon-7b", 4, "1")):
-        split = told(model=model, tensor_parallel=gpus, longest=2048, speculative="off")
+        split = said(model=model, tensor_parallel=gpus, longest=2048, speculative="off")
         assert split["problem"]
         assert split["say"] == f"This model's heads cannot be split over {gpus} GPUs: choose {choose}."
-    both = told(model="smollm2-1.7b", draft_model="smollm2-135m", tensor_parallel=2)  # 32 and 9 query heads
+    both = said(model="smollm2-1.7b", draft_model="smollm2-135m", tensor_parallel=2)  # 32 and 9 query heads
     assert both["problem"]
     assert both["say"] == "The heads of SmolLM2 1.7B and SmolLM2 135M cannot both be split over 2 GPUs: choose 1."
 
 
 def test_a_known_draft_takes_its_memory_from_the_same_gpus() -> None:
-    alone, both = (told(gpu="l4", tensor_parallel=1, speculative=how)["splits"][0] for how in ("off", "draft"))
+    alone, both = (said(gpu="l4", tensor_parallel=1, speculative=how)["splits"][0] for how in ("off", "draft"))
     assert (alone["token"], both["token"]) == ("128 KiB", "160 KiB")  # 16 layers of 8 heads of 64 numbers
-    beside = told(gpu="l4", tensor_parallel=1)
+    beside = said(gpu="l4", tensor_parallel=1)
     assert both["sequences"] == "56"
     assert beside["problem"]
-    assert "--tensor-parallel-size 2" in told(gpu="l4")["command"]
+    assert "--tensor-parallel-size 2" in said(gpu="l4")["command"]
     draft = known_models()["llama-3.2-1b"]
     for weights, bits in (("float32", 32), ("int8", 16), ("int4", 16)):
         with_draft, without = (
@@ -99,7 +99,7 @@ def test_a_known_draft_takes_its_memory_from_the_same_gpus() -> None:
 
 
 def test_the_fewest_gpus_also_suit_the_heads_of_the_draft() -> None:
-    both = told(model="smollm2-1.7b", draft_model="smollm2-135m", gpu=OTHER, memory=1)  # 32 and 9 query heads
+    both = said(model="smollm2-1.7b", draft_model="smollm2-135m", gpu=OTHER, memory=1)  # 32 and 9 query heads
     assert [row["gpus"] for row in both["splits"]] == ["1"]
     assert "--tensor-parallel-size" not in both["command"]
     assert both["problem"]
@@ -110,29 +110,29 @@ def test_the_fewest_gpus_also_suit_the_heads_of_the_draft() -> None:
 def test_sequences_longer_than_the_models_context_are_refused() -> None:
     for model in ("gpt-2", "llama-3.1-8b"):
         most = known_models()[model].shape.context_length
-        longer = told(model=model, longest=most + 1, mean=100)
+        longer = said(model=model, longest=most + 1, mean=100)
         assert longer["problem"]
         assert f"was made for {most:,} tokens at most" in longer["say"]
-        assert not told(model=model, longest=most, mean=100, gpu="h200", at_once=1, speculative="off")["problem"]
+        assert not said(model=model, longest=most, mean=100, gpu="h200", at_once=1, speculative="off")["problem"]
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", OTHER])
 def test_a_command_that_asks_for_all_of_the_memory_is_refused(model: str) -> None:
     """vLLM compares it with what is free when it starts, which is less: CUDA has taken its part."""
-    everything = told(model=model, hub="owner/name", set_aside=0, speculative="off")
+    everything = said(model=model, hub="owner/name", set_aside=0, speculative="off")
     assert everything["problem"]
     assert "some of it set aside" in everything["say"]
-    assert not told(model=model, hub="owner/name", set_aside=5, speculative="off")["problem"]
+    assert not said(model=model, hub="owner/name", set_aside=5, speculative="off")["problem"]
 
 
 def test_sequences_are_counted_in_blocks_of_the_commands_size() -> None:
     """The command omits block sizes that vLLM does not accept: blocks are then of 16 tokens."""
-    fits = {size: told(block_size=size)["splits"][0]["sequences"] for size in (4, 16, 128)}
+    fits = {size: said(block_size=size)["splits"][0]["sequences"] for size in (4, 16, 128)}
     assert fits[4] == fits[16] != fits[128]
-    assert "--block-size" not in told(block_size=4)["command"]
-    assert "quantised that way" in told(weights="int4")["differences"][0]
+    assert "--block-size" not in said(block_size=4)["command"]
+    assert "quantised that way" in said(weights="int4")["differences"][0]
     for without in ("kv_cache", "paged"):  # a link from the Lab may come without: these switches are out of sight here
-        found = told(enable_prefix_caching=True, kv_dtype="int8", speculative="off", **{without: False})
+        found = said(enable_prefix_caching=True, kv_dtype="int8", speculative="off", **{without: False})
         assert "    --enable-prefix-caching" in found["command"]
         assert "    --kv-cache-dtype int8_per_token_head" in found["command"]
         assert found["differences"][0].startswith("vLLM always ")
@@ -140,28 +140,28 @@ def test_sequences_are_counted_in_blocks_of_the_commands_size() -> None:
 
 def test_a_draft_with_another_vocabulary_is_refused_and_others_are_named() -> None:
     """vLLM does not start with the command then, whatever else is right."""
-    other = told(model="qwen3-8b", gpu="h200", at_once=1)
+    other = said(model="qwen3-8b", gpu="h200", at_once=1)
     assert other["problem"]
     assert other["say"].startswith("Llama 3.2 1B has a vocabulary of 128,256 and Qwen3 8B one of 151,936, and vLLM")
     assert "with the target's tokenizer, like Qwen3 0.6B or Qwen3 4B. (" in other["say"]
     assert '"use_heterogeneous_vocab": true' in other["say"]
-    assert not told(model="qwen3-8b", draft_model="qwen3-0.6b", gpu="h200", at_once=1)["problem"]
-    assert not told(model="qwen3-8b", speculative="off", gpu="h200", at_once=1)["problem"]
-    assert "choose a draft with the target's tokenizer. (" in told(model="gpt-2", longest=1000, mean=100)["say"]
+    assert not said(model="qwen3-8b", draft_model="qwen3-0.6b", gpu="h200", at_once=1)["problem"]
+    assert not said(model="qwen3-8b", speculative="off", gpu="h200", at_once=1)["problem"]
+    assert "choose a draft with the target's tokenizer. (" in said(model="gpt-2", longest=1000, mean=100)["say"]
 
 
 def test_memory_vllm_needs_beside_the_cache_comes_out_of_its_share() -> None:
-    found = told(set_aside=15)
+    found = said(set_aside=15)
     *_, last = found["differences"]
     assert "its 85% of the memory (--gpu-memory-utilization 0.85)" in last
     assert "    --gpu-memory-utilization 0.85 " in found["command"]
     assert "less is left for the cache than is counted here" in last
-    assert not any("counted here" in text for text in told(model=OTHER, hub="a/b", speculative="off")["differences"])
+    assert not any("counted here" in text for text in said(model=OTHER, hub="a/b", speculative="off")["differences"])
 
 
-def test_a_step_that_does_not_advance_all_sequences_is_told() -> None:
+def test_a_step_that_does_not_advance_all_sequences_is_reported() -> None:
     def about(**inputs: Any) -> list[str]:
-        return [text for text in told(**inputs)["differences"] if text.startswith("A step of")]
+        return [text for text in said(**inputs)["differences"] if text.startswith("A step of")]
 
     assert about(at_once=64, max_num_batched_tokens=384, num_speculative_tokens=4) == []
     [text] = about(at_once=64, max_num_batched_tokens=383, num_speculative_tokens=4)
@@ -178,11 +178,11 @@ def test_a_step_that_does_not_advance_all_sequences_is_told() -> None:
 
 
 def test_a_custom_model_is_used_by_name_and_not_looked_up() -> None:
-    other = told(model=OTHER, hub=" owner/name ", speculative="off")
+    other = said(model=OTHER, hub=" owner/name ", speculative="off")
     assert other["command"].startswith("vllm serve owner/name \\\n")
     assert other["splits"] == []
     assert "calculated for known models" in other["say"]
-    assert "'$(id)'" in told(model=OTHER, hub="$(id)", speculative="off")["command"]
+    assert "'$(id)'" in said(model=OTHER, hub="$(id)", speculative="off")["command"]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_custom_model_is_used_by_name_and_not_looked_up() -> None:
     ],
 )
 def test_a_mistake_is_explained(inputs: dict[str, Any], says: str) -> None:
-    found = told(**inputs)
+    found = said(**inputs)
     assert says in found["say"]
     assert found["problem"]
     assert "command" not in found

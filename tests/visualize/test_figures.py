@@ -57,7 +57,7 @@ def test_a_round_is_drawn_in_one_column() -> None:
 
 
 @pytest.mark.parametrize(
-    ("guesses", "labels"),
+    ("draft_tokens", "labels"),
     [
         (0, "target"),
         (4, "target, draft 1, 2, 3, 4"),
@@ -66,18 +66,20 @@ def test_a_round_is_drawn_in_one_column() -> None:
         (32, "target, draft 4, 8, 12, 16, 20, 24, 28, 32"),
     ],
 )
-def test_rows_are_labelled_up_to_the_last_guess_but_no_more_than_there_is_room_for(guesses: int, labels: str) -> None:
-    axis = draw(rounds.figure(), empty(CHARTS)["rounds"], rounds.rows(guesses)).layout.yaxis
+def test_rows_are_labelled_up_to_the_last_draft_token_but_no_more_than_there_is_room_for(
+    draft_tokens: int, labels: str
+) -> None:
+    axis = draw(rounds.figure(), empty(CHARTS)["rounds"], rounds.rows(draft_tokens)).layout.yaxis
     assert ", ".join(axis.ticktext) == labels
     assert [0, *(int(label.split()[-1]) for label in axis.ticktext[1:])] == list(axis.tickvals)
-    assert axis.range == (-0.6, guesses + 0.6)
+    assert axis.range == (-0.6, draft_tokens + 0.6)
 
 
 def test_states_differ_in_shape_when_glyphs_are_not_drawn() -> None:
     shapes = {trace.name: trace.meta for trace in rounds.figure().data}
-    guesses = ("accepted", "rejected", "unjudged")
+    draft_tokens = ("accepted", "rejected", "unjudged")
     own = ("plain", "recovered", "bonus")
-    for row in (guesses, own):
+    for row in (draft_tokens, own):
         assert len({shapes[STATES[key].label] for key in row}) == len(row)
 
 

@@ -19,12 +19,12 @@ from lab.trace.events import (
     Committed,
     Event,
     FellBack,
-    Judged,
     Preempted,
     Proposed,
     Recovered,
     RunStarted,
     StepTimed,
+    Verified,
 )
 from lab.trace.metrics import measure
 from tests import tiny_models
@@ -68,7 +68,7 @@ def test_all_frames_together_give_the_whole_run(events: list[Event]) -> None:
     ]
     assert [token["origin"] for token in shown.tokens] == [origin for commit in commits for origin in commit.origins]
     columns = dict(zip(rounds.TRACES, shown.columns["rounds"], strict=True))
-    verdicts = [event for event in events if isinstance(event, Judged)]
+    verdicts = [event for event in events if isinstance(event, Verified)]
     proposals = [event for event in events if isinstance(event, Proposed)]
     assert len(columns["accepted"]["x"]) == sum(verdict.accepted for verdict in verdicts)
     assert len(columns["rejected"]["x"]) == sum(not verdict.accepted for verdict in verdicts)
@@ -86,17 +86,17 @@ def test_a_rounds_phases_are_its_events_and_its_slots_those_of_the_cache(events:
             continue
         phases = frame["round"]
         own = [event for event in events if getattr(event, "step", None) == frame["step"]]
-        proposed, judged = ([event for event in own if isinstance(event, kind)] for kind in (Proposed, Judged))
+        proposed, verified = ([event for event in own if isinstance(event, kind)] for kind in (Proposed, Verified))
         timed = next(event for event in own if isinstance(event, StepTimed))
         assert [draft["text"] for draft in phases["drafts"]] == [visible(event.text) for event in proposed]
-        assert [verdict["accepted"] for verdict in phases["verdicts"]] == [event.accepted for event in judged]
+        assert [verdict["accepted"] for verdict in phases["verdicts"]] == [event.accepted for event in verified]
         added = next((event for event in own if isinstance(event, Recovered | Bonus)), None)
         assert (phases["own"] or {}).get("kind") == (added.kind if added else None if proposed else "plain")
         if config["kv_cache"]:
             assert phases["kept"] == timed.kv_tokens
             if proposed:
                 assert phases["written"] == kept + 1 + len(proposed), "the token before the drafts is written with them"
-                assert phases["kept"] <= kept + 1 + sum(event.accepted for event in judged)
+                assert phases["kept"] <= kept + 1 + sum(event.accepted for event in verified)
             assert len(table) * config["block_size"] >= phases["kept"] or not config["paged"]
         kept = phases["kept"]
 
@@ -132,11 +132,11 @@ def test_without_a_cache_all_but_the_last_token_is_recomputed(kind: str) -> None
 
 
 def test_the_block_map_agrees_with_the_events_at_every_step(events: list[Event]) -> None:
-    shown, reducer, live, guesses = Picture(), Reducer(), {}, [0, 0]
+    shown, reducer, live, draft_tokens = Picture(), Reducer(), {}, [0, 0]
     size = events[0].config["block_size"]
     for event in events:
-        guesses[0] += isinstance(event, Proposed)
-        guesses[1] += isinstance(event, Judged) and event.accepted
+        draft_tokens[0] += isinstance(event, Proposed)
+        draft_tokens[1] += isinstance(event, Verified) and event.accepted
         if isinstance(event, BlockAllocated):
             live[event.block] = event.index
         elif isinstance(event, BlockFreed):
@@ -150,19 +150,19 @@ def test_the_block_map_agrees_with_the_events_at_every_step(events: list[Event])
                 assert shown.columns["blocks"][0]["y"][-1] == len(live)
                 filled = {index for block, index in live.items() if rows["fill"][block]}
                 assert filled == set(range(-(-event.kv_tokens // size)))
-                proposed, kept = guesses
+                proposed, kept = draft_tokens
                 if proposed == kept:
                     assert not any(rows["vain"])
                 elif event.kv_tokens % size and event.step_kind == "verify":
                     assert any(rows["vain"]), "in the partly filled block"
-                guesses = [0, 0]
+                draft_tokens = [0, 0]
     assert not live
 
 
-def test_rejected_guesses_are_attached_to_the_token_that_replaced_them() -> None:
+def test_rejected_draft_tokens_are_attached_to_the_token_that_replaced_them() -> None:
     events = script(CONFIGS["speculative"])
     thrown_away = sum(isinstance(event, Proposed) for event in events) - sum(
-        isinstance(event, Judged) and event.accepted for event in events
+        isinstance(event, Verified) and event.accepted for event in events
     )
     tokens = picture(Reducer().feed(events)).tokens
     assert sum(len(token.get("rejected", [])) for token in tokens) == thrown_away > 0
@@ -170,17 +170,17 @@ def test_rejected_guesses_are_attached_to_the_token_that_replaced_them() -> None
         assert ("rejected" in token) == (token["origin"] == "recovered")
         assert {"p", "q", "u"} <= token.keys() or token["origin"] != "accepted"
         for first in token.get("rejected", [])[:1]:
-            assert {"p", "q", "u"} <= first.keys()  # judged, and rejected
+            assert {"p", "q", "u"} <= first.keys()  # verified, and rejected
 
 
-def test_a_close_verdict_has_the_digits_that_show_it_wherever_it_is_told() -> None:
+def test_a_close_verdict_has_the_digits_that_show_it_wherever_it_is_reported() -> None:
     """With three, 0.844 times 0.541 would be 0.457, which is p."""
     events = script(CONFIGS["speculative"])
-    at = next(i for i, event in enumerate(events) if isinstance(event, Judged) and not event.accepted)
+    at = next(i for i, event in enumerate(events) if isinstance(event, Verified) and not event.accepted)
     events[at] = replace(events[at], p=0.45661, q=0.54083, u=0.84433)
     frame = next(frame for frame in Reducer().feed(events) if frame["step"] == events[at].step)
-    (told,) = (token["rejected"][0] for token in frame["tokens"] if token["origin"] == "recovered")
-    assert told.items() >= {"p": 0.45661, "q": 0.54083, "u": 0.84433, "chance": 0.84428}.items()
+    (reported,) = (token["rejected"][0] for token in frame["tokens"] if token["origin"] == "recovered")
+    assert reported.items() >= {"p": 0.45661, "q": 0.54083, "u": 0.84433, "chance": 0.84428}.items()
     rows = [row["customdata"][1] for _, _, row in frame["charts"]["rounds"]]
     assert "p 0.45661 · q 0.54083 · u 0.84433" in rows
 
@@ -228,7 +228,7 @@ def test_special_tokens_of_a_prompt_are_marked_and_notes_stay_beside_the_numbers
 
 
 @pytest.mark.parametrize("drafter", ["off", "draft", "ngram", "early_exit", "synthetic"])
-def test_there_is_a_row_for_every_guess(drafter: str) -> None:
+def test_there_is_a_row_for_every_draft_token(drafter: str) -> None:
     shown = picture(Reducer().feed(script(EngineConfig(speculative=drafter, num_speculative_tokens=6), max_tokens=1)))
     assert shown.layout["rounds"]["yaxis.range"] == [-0.6, 0.6 if drafter == "off" else 6.6]
 
@@ -260,7 +260,7 @@ def test_readouts_match_the_events_so_far(events: list[Event]) -> None:
             assert shown.readouts == rows(measure(events[:at]), events[0].config)
 
 
-def test_the_previous_run_is_compared_and_changes_are_told_once() -> None:
+def test_the_previous_run_is_compared_and_changes_are_reported_once() -> None:
     before = script(CONFIGS["plain"])
     frames = Reducer(PreviousRun(before[0], measure(before))).feed(script(CONFIGS["speculative"]))
     assert frames[0]["compared"]
@@ -271,7 +271,7 @@ def test_the_previous_run_is_compared_and_changes_are_told_once() -> None:
 
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_the_end_agrees_with_the_readouts(adaptive: bool) -> None:
-    """Each can be worked out from the other, even when some passes had no guesses."""
+    """Each can be worked out from the other, even when some passes had no draft tokens."""
     config = EngineConfig(speculative="draft", adaptive_window=adaptive)
     run = tiny_models.engine("llama", "good").generate(
         "The king", config, SamplingParams(max_tokens=60, seed=4, ignore_eos=True)
@@ -280,12 +280,12 @@ def test_the_end_agrees_with_the_readouts(adaptive: bool) -> None:
     value = {name: float(row[0]) for name, row in shown.readouts.items() if name in ("speed", "pass", "first")}
     found = re.search(r"at ([\d.]+) tok/s \(TTFT ([\d.]+) ms\)", shown.say)
     assert (float(found[1]), float(found[2])) == (value["speed"], value["first"])
-    passes, kept, guesses = map(
+    passes, kept, draft_tokens = map(
         int, re.search(r"(\d+) target passes instead of 59: (\d+) of (\d+)", shown.say).groups()
     )
     assert passes + kept == 59
     assert f"{59 / passes:.2f}" == shown.readouts["pass"][0]
-    assert f"{kept / guesses:.0%}" == "".join(shown.readouts["accepted"][:2])
+    assert f"{kept / draft_tokens:.0%}" == "".join(shown.readouts["accepted"][:2])
     rounds = len({event.step for event in run.events if isinstance(event, Proposed)})
     assert passes == sum(isinstance(event, StepTimed) for event in run.events) - 1
     assert (f"({rounds} of the passes" in shown.say) == (rounds < passes)  # up to the window, which depends on timing

@@ -48,9 +48,9 @@ def opened(tmp_path: Path, text: str) -> list[dict[str, Any]]:
     """The records that the page gets for a file with this text."""
     path = tmp_path / "run.json"
     path.write_text(text, "utf-8")
-    told = RunStore().reopen("me", path)
-    assert "<" not in told
-    return [json.loads(line) for line in told.splitlines()]
+    reported = RunStore().reopen("me", path)
+    assert "<" not in reported
+    return [json.loads(line) for line in reported.splitlines()]
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -91,7 +91,7 @@ def test_work_knows_whose_request_it_is_for_and_does_not_keep_the_process_from_e
     assert found == ["ann", True]
 
 
-def test_that_models_are_loaded_is_told_before_there_is_anything_to_count() -> None:
+def test_that_models_are_loaded_is_reported_before_there_is_anything_to_count() -> None:
     let = threading.Event()
     loading = Doing(lambda it: it.engine("matched"), load=lambda pair: let.wait(30))
     until(loading.status)
@@ -103,7 +103,7 @@ def test_that_models_are_loaded_is_told_before_there_is_anything_to_count() -> N
     assert loading.done.wait(10)
 
 
-def test_a_defect_is_told_in_a_sentence_and_logged_whole(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_defect_is_reported_in_a_sentence_and_logged_whole(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         broken = Doing(lambda it: 1 // 0)
         assert broken.done.wait(10)

@@ -216,9 +216,9 @@ def test_p_and_q_are_drawn_for_every_rule_and_every_distance() -> None:
     assert first < 1 - 0.4, "the first word's bar, which is 0.8 wide, begins within the chart"
     assert last > 2 + 0.4
     assert a[1]["said"].startswith("Accepted: 70.0%, rejected: 30.0%. p has 30.0% over q, exactly as much")
-    assert [frame[1]["said"].endswith("What comes out is p.") for frame in (a, b, c)] == [True, False, True]
-    assert b[1]["said"].endswith("What comes out is 15.0% away from p.")
-    assert b[0]["said"].endswith("What comes out is p.")
+    assert [frame[1]["said"].endswith("The written words follow p.") for frame in (a, b, c)] == [True, False, True]
+    assert b[1]["said"].endswith("The written words are 15.0% away from p.")
+    assert b[0]["said"].endswith("The written words follow p.")
     for name, make in (("proposed", overlap.proposed_figure), ("written", overlap.written_figure)):
         figure = draw(make(), a[1][name], found["layout"])
         tops = [base + y for bar in figure.data for base, y in zip(bar.base or [0, 0], bar.y, strict=True)]

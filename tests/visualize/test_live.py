@@ -47,7 +47,7 @@ def records(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def told(run: LiveRun) -> list[str]:
+def reported(run: LiveRun) -> list[str]:
     """The messages that a page gets of the run."""
 
     async def hear() -> list[str]:
@@ -57,7 +57,7 @@ def told(run: LiveRun) -> list[str]:
 
 
 def whole(run: LiveRun) -> str:
-    return "".join(told(run))
+    return "".join(reported(run))
 
 
 def looks(run: LiveRun) -> Iterator[str]:
@@ -66,7 +66,7 @@ def looks(run: LiveRun) -> Iterator[str]:
 
 
 def test_a_run_is_streamed_to_its_end() -> None:
-    messages = told(start(ScriptedEngine(0.03), max_tokens=60))
+    messages = reported(start(ScriptedEngine(0.03), max_tokens=60))
     assert len(messages) >= 3
     shown = Picture()
     for record in records("".join(messages)):
@@ -200,7 +200,7 @@ def test_waiting_for_blocks_and_for_what_a_step_needs_is_reported(
             assert begins.wait(10)
             yield from super().stream(*asked, **named)
 
-    messages = records("".join(told(start(Waits(), max_tokens=3))))
+    messages = records("".join(reported(start(Waits(), max_tokens=3))))
     assert [record["status"] for record in messages if record.get("status")] == said
 
 
@@ -218,14 +218,6 @@ def test_a_run_stopped_while_waiting_leaves_the_line() -> None:
     assert records(text)[-1] == {"stopped": "Stopped before it began."}
     first.cancelled.set()
     assert first.done.wait(10)
-
-
-def test_a_run_is_compared_with_the_previous_one() -> None:
-    first = start(ScriptedEngine(), max_tokens=3)
-    told(first)
-    second = LiveRun(JobQueue(), lambda pair: ScriptedEngine(), Settings(max_tokens=3, paged=False), first.after())
-    assert records("".join(told(second)))[-1]["readouts"]["pass"][2] == "the same"
-    assert records("".join(told(second)))[0]["compared"]
 
 
 def test_a_run_that_cannot_be_shown_is_stopped_and_reported() -> None:
@@ -249,7 +241,7 @@ def test_threads_end_with_the_run() -> None:
     run = start(ScriptedEngine(0.01), max_tokens=3)
     own = {thread for thread in threading.enumerate() if thread.name.startswith("decode-lab-")} - before
     assert own
-    told(run)
+    reported(run)
     until(lambda: not any(thread.is_alive() for thread in own))
     assert run.done.is_set()
 
@@ -268,10 +260,10 @@ class Compiling(ScriptedEngine):
 def test_waiting_for_the_compiler_is_reported() -> None:
     engine = Compiling()
     run = start(engine, kernels="reference", torch_compile=True, max_tokens=3)
-    told = looks(run)
-    assert any("Compiling the layers: 0 s so far" in news for news in told)
+    reported = looks(run)
+    assert any("Compiling the layers: 0 s so far" in news for news in reported)
     engine.compiled.set()
-    assert '"tokens"' in "".join(told)
+    assert '"tokens"' in "".join(reported)
     assert run.done.wait(10)
     assert not run.problem
     assert run.status() == "", "it is compiled"
@@ -280,10 +272,10 @@ def test_waiting_for_the_compiler_is_reported() -> None:
 def test_stopping_does_not_wait_for_the_compiler() -> None:
     engine, queue = Compiling(), JobQueue()
     run = start(engine, queue, kernels="reference", torch_compile=True, max_tokens=3)
-    told = looks(run)
-    assert any("Compiling" in news for news in told)
+    reported = looks(run)
+    assert any("Compiling" in news for news in reported)
     run.cancelled.set()
     assert run.done.wait(9)
-    assert "Stopped before it began." in "".join(told)
+    assert "Stopped before it began." in "".join(reported)
     assert '"tokens"' in whole(start(engine, queue, max_tokens=3))
     engine.compiled.set()

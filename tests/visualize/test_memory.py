@@ -159,12 +159,12 @@ def test_a_failed_look_up_is_not_repeated_at_once(asked: list[str], monkeypatch:
 def test_hub_requests_are_limited_and_those_refused_say_so(asked: list[str], answers: threading.Event) -> None:
     answers.clear()
     with ThreadPoolExecutor(12) as pool:
-        told = [pool.submit(said, f"nobody/{number}") for number in range(12)]
+        reported = [pool.submit(said, f"nobody/{number}") for number in range(12)]
         try:
-            until(lambda: sum(one.done() for one in told) == 12 - hub.AT_ONCE)
+            until(lambda: sum(one.done() for one in reported) == 12 - hub.AT_ONCE)
         finally:
             answers.set()
-    assert sum("the most at once" in one.result() for one in told) == 12 - hub.AT_ONCE
+    assert sum("the most at once" in one.result() for one in reported) == 12 - hub.AT_ONCE
     assert len(asked) == hub.AT_ONCE
     assert "the most at once" not in said("nobody/12")
 

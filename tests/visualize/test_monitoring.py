@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from lab import Engine, EngineConfig, SamplingParams
-from lab.trace.events import Committed, Finished, Judged, Preempted, Prefilled, Proposed
+from lab.trace.events import Committed, Finished, Preempted, Prefilled, Proposed, Verified
 from lab.vllm.server_metrics import GENERATED, MetricsError, parse
 from tests.tiny_models import engine as tiny_engine
 from tests.visualize.conftest import script
@@ -63,13 +63,13 @@ def test_the_metrics_count_what_happened(server: Server) -> None:
     greedy = SamplingParams(max_tokens=24, temperature=0.0)
     runs = [engine.generate(PROMPT, paged, greedy) for _ in range(2)]
     runs.append(engine.generate(PROMPT, EngineConfig(), greedy))
-    told = server.metrics()
+    reported = server.metrics()
     cached, _ = (run.metrics.cached_prompt_tokens for run in reversed(runs[:2]))
     assert cached > 0
     prompt = len(runs[0].started.prompt_token_ids)
     events = [event for run in runs for event in run.events]
     proposals = [event for event in events if isinstance(event, Proposed)]
-    kept = [event.position for event in events if isinstance(event, Judged) and event.accepted]
+    kept = [event.position for event in events if isinstance(event, Verified) and event.accepted]
     rounds = sum(event.position == 0 for event in proposals)
     assert kept
     expected = {
@@ -88,9 +88,9 @@ def test_the_metrics_count_what_happened(server: Server) -> None:
         "vllm:time_to_first_token_seconds_count tiny": 3,
         "vllm:e2e_request_latency_seconds_count tiny": 3,
     }
-    assert {name: told[name] for name in expected} == expected
+    assert {name: reported[name] for name in expected} == expected
     mean = sum(run.metrics.ttft_ms for run in runs) / 1000
-    assert told["vllm:time_to_first_token_seconds_sum tiny"] == pytest.approx(mean)
+    assert reported["vllm:time_to_first_token_seconds_sum tiny"] == pytest.approx(mean)
 
 
 def test_a_sequence_that_had_to_wait_again_is_counted_once(server: Server) -> None:
@@ -101,20 +101,20 @@ def test_a_sequence_that_had_to_wait_again_is_counted_once(server: Server) -> No
     preempted = Preempted(t_ms=events[at].t_ms, tokens=9)
     for event in [*events[: at + 1], preempted, events[read], *events[at + 1 :]]:
         take(7, 0.0, event)
-    told = server.metrics()
-    assert told["vllm:num_preemptions_total tiny"] == 1
-    assert told["vllm:prompt_tokens_total tiny"] == events[read].tokens
-    assert told["vllm:time_to_first_token_seconds_count tiny"] == 1
-    assert told["vllm:e2e_request_latency_seconds_sum tiny"] == pytest.approx(events[-1].t_ms / 1000)
+    reported = server.metrics()
+    assert reported["vllm:num_preemptions_total tiny"] == 1
+    assert reported["vllm:prompt_tokens_total tiny"] == events[read].tokens
+    assert reported["vllm:time_to_first_token_seconds_count tiny"] == 1
+    assert reported["vllm:e2e_request_latency_seconds_sum tiny"] == pytest.approx(events[-1].t_ms / 1000)
 
 
 def test_how_runs_end_is_said_in_vllms_words(server: Server) -> None:
     take = server.monitor.watch("tiny")
     for reason in ("eos", "stop", "length", "cancelled", "error"):
         take(0, 0.0, Finished(t_ms=1.0, reason=reason, text="", message=""))
-    told = server.metrics()
+    reported = server.metrics()
     words = {"stop": 2, "length": 1, "abort": 1, "error": 1}
-    assert {word: told[f"vllm:request_success_total {word} tiny"] for word in words} == words
+    assert {word: reported[f"vllm:request_success_total {word} tiny"] for word in words} == words
 
 
 def test_another_lab_learns_that_nothing_was_decoded_yet_and_then_what_was(server: Server) -> None:
@@ -139,12 +139,12 @@ def test_who_waits_for_a_turn_is_counted_and_for_how_long(server: Server) -> Non
         until(lambda: server.metrics()["decode_lab:waiting"] == 1)
         assert not going.wait(0.2)
     second.join()
-    told = server.metrics()
-    assert (told["decode_lab:waiting"], told["decode_lab:wait_seconds_count"]) == (0, 2)
-    assert 0.2 <= told["decode_lab:wait_seconds_sum"] < 60
+    reported = server.metrics()
+    assert (reported["decode_lab:waiting"], reported["decode_lab:wait_seconds_count"]) == (0, 2)
+    assert 0.2 <= reported["decode_lab:wait_seconds_sum"] < 60
 
 
-def test_all_is_told_while_an_engine_is_added(server: Server) -> None:
+def test_all_is_reported_while_an_engine_is_added(server: Server) -> None:
     """Which another thread does, at any moment."""
     kept = [server.engine()]
 
@@ -164,14 +164,14 @@ def test_the_gauges_show_a_run_under_way(server: Server) -> None:
         events = engine.stream(PROMPT, EngineConfig(paged=True, num_blocks=16), SamplingParams(max_tokens=99, seed=1))
         while not isinstance(next(events), Committed):
             pass
-        told = server.metrics()
-        assert told["vllm:num_requests_running tiny"] == 1
-        assert 0 < told["vllm:kv_cache_usage_perc tiny"] < 1
-        assert told["decode_lab:visits"] == 1
+        reported = server.metrics()
+        assert reported["vllm:num_requests_running tiny"] == 1
+        assert 0 < reported["vllm:kv_cache_usage_perc tiny"] < 1
+        assert reported["decode_lab:visits"] == 1
         events.close()
-    told = server.metrics()
-    assert told["vllm:request_success_total abort tiny"] == 1
-    assert told["vllm:kv_cache_usage_perc tiny"] == told["decode_lab:visits"] == 0
+    reported = server.metrics()
+    assert reported["vllm:request_success_total abort tiny"] == 1
+    assert reported["vllm:kv_cache_usage_perc tiny"] == reported["decode_lab:visits"] == 0
 
 
 def test_an_engine_that_is_gone_disappears_from_the_metrics(server: Server) -> None:

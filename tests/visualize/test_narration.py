@@ -22,11 +22,11 @@ from lab.trace.events import (
     CacheDropped,
     FellBack,
     Finished,
-    Judged,
     Preempted,
     Proposed,
     Recovered,
     StepTimed,
+    Verified,
     WindowChanged,
 )
 from lab.trace.metrics import measure
@@ -62,29 +62,29 @@ def timed(kind: str = "prefill", tokens: int = 61, step: int = 0) -> StepTimed:
     )
 
 
-def prefill(told: Narrator, tokens: int, *pieces: str) -> str:
-    return told.step(timed(tokens=tokens), [], [], None, pieces, [])
+def prefill(shown: Narrator, tokens: int, *pieces: str) -> str:
+    return shown.step(timed(tokens=tokens), [], [], None, pieces, [])
 
 
-def plain(told: Narrator, step: int, *rare: Any) -> str:
-    return told.step(timed("decode", 1, step), [], [], None, [" x"], rare)
+def plain(shown: Narrator, step: int, *rare: Any) -> str:
+    return shown.step(timed("decode", 1, step), [], [], None, [" x"], rare)
 
 
-def a_round(told: Narrator, *rare: Any, kept: int = 1, of: int = 2, pieces: int | None = None, u: float | None = None):
+def a_round(shown: Narrator, *rare: Any, kept: int = 1, of: int = 2, pieces: int | None = None, u: float | None = None):
     """Round 7. With ``pieces`` the text ends after so many of its draft tokens."""
     proposals = [Proposed(t_ms=0, step=7, position=i, token_id=i, text=f" {'abcd'[i]}", q=0.31) for i in range(of)]
     verdicts = [
-        Judged(t_ms=0, step=7, position=i, token_id=i, p=0.9 if i < kept else 0.0213, q=0.31, u=u, accepted=i < kept)
+        Verified(t_ms=0, step=7, position=i, token_id=i, p=0.9 if i < kept else 0.0213, q=0.31, u=u, accepted=i < kept)
         for i in range(min(kept + 1, of))
     ]
     own = None
     if pieces is None:
         own = (Bonus if kept == of else Recovered)(t_ms=0, step=7, position=kept, token_id=9, text=" z", p=0.6)
-    return told.step(timed("verify", of + 1, 7), proposals, verdicts, own, [" a"] * (pieces or kept + 1), rare)
+    return shown.step(timed("verify", of + 1, 7), proposals, verdicts, own, [" a"] * (pieces or kept + 1), rare)
 
 
-def ended(told: Narrator, generated: int, reason: str = "length", message: str = "") -> str:
-    return told.ended(Finished(t_ms=9, reason=reason, text="", message=message), measure([]), generated)
+def ended(shown: Narrator, generated: int, reason: str = "length", message: str = "") -> str:
+    return shown.ended(Finished(t_ms=9, reason=reason, text="", message=message), measure([]), generated)
 
 
 def window(gamma: int, draft_ms: float | None = 0.9, verify_ms: float | None = 6.1) -> WindowChanged:
@@ -94,12 +94,12 @@ def window(gamma: int, draft_ms: float | None = 0.9, verify_ms: float | None = 6
 def reading() -> list[str]:
     """The prompt: from the cache, in chunks, again after a preemption."""
     cached = {"paged": True, "enable_prefix_caching": True}
-    told, hit, chunks = narrator(), narrator(**cached), narrator()
+    shown, hit, chunks = narrator(), narrator(**cached), narrator()
     chunks.admitted(admitted(16))
     short = Preempted(t_ms=0, tokens=61, cause="memory")
     draft = replace(timed(), draft_flops=10)
     return [
-        told.asked(),
+        shown.asked(),
         hit.admitted(admitted(48)),
         prefill(hit, 13, " x"),
         narrator(2, **cached, block_size=1).admitted(admitted(1)),
@@ -110,12 +110,12 @@ def reading() -> list[str]:
         narrator().admitted(admitted(running=3)),
         prefill(chunks, 32),
         prefill(chunks, 13, " x"),
-        told.admitted(admitted()) or "(nothing)",
-        prefill(told, 61, " x"),
-        told.preempted(Preempted(t_ms=0, tokens=61)),
-        told.admitted(admitted()),
-        prefill(told, 62, " x"),
-        told.admitted(admitted(48)),
+        shown.admitted(admitted()) or "(nothing)",
+        prefill(shown, 61, " x"),
+        shown.preempted(Preempted(t_ms=0, tokens=61)),
+        shown.admitted(admitted()),
+        prefill(shown, 62, " x"),
+        shown.admitted(admitted(48)),
         narrator().preempted(short),
         narrator(kv_cache=False).preempted(replace(short, tokens=0)),
         narrator(speculative="draft").step(draft, [], [], None, [" x"], []),
@@ -132,37 +132,51 @@ def steps() -> list[str]:
         narrator(kv_cache=False).step(timed("decode", tokens, 1), [], [], None, [" x"], []) for tokens in (1200, 2)
     ]
     found += [a_round(narrator(speculative=name)) for name in DRAFTER_NAMES if name != "off"]
-    told = narrator(speculative="draft")
-    found += [a_round(told, kept=kept, of=4, u=0.4409) for kept in (0, 2, 4)]
-    found += [a_round(told, kept=3, of=4, pieces=pieces) for pieces in (1, 2, 3)]
+    shown = narrator(speculative="draft")
+    found += [a_round(shown, kept=kept, of=4, u=0.4409) for kept in (0, 2, 4)]
+    found += [a_round(shown, kept=3, of=4, pieces=pieces) for pieces in (1, 2, 3)]
     return found
 
 
 def windows() -> list[str]:
     """The adaptive window: why it changes, and when it leaves 0."""
-    told = narrator(speculative="draft", adaptive_window=True)
-    found = [a_round(told, window(2)), a_round(told, window(0)), plain(told, 8), plain(told, 9, window(3))]
-    found += [plain(told, 10), a_round(told, window(0, 0.2, None)), plain(told, 12), plain(told, 13, window(2, None))]
+    shown = narrator(speculative="draft", adaptive_window=True)
+    found = [
+        a_round(shown, window(2)),
+        a_round(shown, window(0)),
+        plain(shown, 8),
+        plain(shown, 9, window(3)),
+    ]
+    found += [
+        plain(shown, 10),
+        a_round(shown, window(0, 0.2, None)),
+        plain(shown, 12),
+        plain(shown, 13, window(2, None)),
+    ]
     found += [a_round(narrator(), window(1, 0.2, None))]
-    told = narrator(speculative="draft", adaptive_window=True)
-    a_round(told, window(0))
-    found += [plain(told, step) for step in range(8, PROBE_EVERY + 6)][-1:]
-    return [*found, plain(told, PROBE_EVERY + 6, window(1)), plain(told, 39)]
+    shown = narrator(speculative="draft", adaptive_window=True)
+    a_round(shown, window(0))
+    found += [plain(shown, step) for step in range(8, PROBE_EVERY + 6)][-1:]
+    return [*found, plain(shown, PROBE_EVERY + 6, window(1)), plain(shown, 39)]
 
 
 def rarities() -> list[str]:
     """The rarest event is told, and its notice stays."""
     evicted = [BlockEvicted(t_ms=0, block=block) for block in (3, 4)]
-    told, int4 = narrator(speculative="draft"), narrator(kv_dtype="int4")
+    shown, int4 = narrator(speculative="draft"), narrator(kv_dtype="int4")
     failure = FellBack(t_ms=0, part="drafter", reason="Its output is not finite.")
-    found = [a_round(told, *evicted), a_round(told, *evicted, window(2)), a_round(told, *evicted, window(2), failure)]
+    found = [
+        a_round(shown, *evicted),
+        a_round(shown, *evicted, window(2)),
+        a_round(shown, *evicted, window(2), failure),
+    ]
     found += [
         plain(int4, 3, FellBack(t_ms=0, part=part, reason="<b>\u202e"))
         for part in ("kv_format", "kernel", "cuda_graph", "compile", "full_pool")
     ]
     dropped = CacheDropped(t_ms=0, reason="The weights changed.")
     found.append(narrator().step(timed(), [], [], None, [" x"], [dropped]))
-    return [*found, told.notice, int4.notice, narrator(speculative="synthetic").notice]
+    return [*found, shown.notice, int4.notice, narrator(speculative="synthetic").notice]
 
 
 def endings() -> list[str]:
@@ -170,21 +184,21 @@ def endings() -> list[str]:
     found = [ended(narrator(), 64), ended(narrator(), 9), ended(narrator(), 0, "cancelled"), ended(narrator(), 1)]
     found += [ended(narrator(), 5, reason) for reason in ("eos", "stop", "cancelled")]
     found.append(ended(narrator(), 5, "error", "num_blocks is too small."))
-    told = narrator(speculative="draft")
-    prefill(told, 61, " x")
-    a_round(told, kept=2)
-    found.append(ended(told, 4))
-    plain(told, 8)
-    found.append(ended(told, 5))
+    shown = narrator(speculative="draft")
+    prefill(shown, 61, " x")
+    a_round(shown, kept=2)
+    found.append(ended(shown, 4))
+    plain(shown, 8)
+    found.append(ended(shown, 5))
     for pieces in (3, 1):
-        told = narrator(speculative="draft")
+        shown = narrator(speculative="draft")
         for _ in range(2):
-            a_round(told, kept=2)
-        a_round(told, kept=3, of=4, pieces=pieces)
-        found.append(ended(told, 7 + pieces, "stop"))
-    told = narrator(speculative="draft")
-    a_round(told, kept=0)
-    return [*found, ended(told, 2)]
+            a_round(shown, kept=2)
+        a_round(shown, kept=3, of=4, pieces=pieces)
+        found.append(ended(shown, 7 + pieces, "stop"))
+    shown = narrator(speculative="draft")
+    a_round(shown, kept=0)
+    return [*found, ended(shown, 2)]
 
 
 def pool() -> list[str]:
@@ -272,17 +286,17 @@ PARTS: tuple[Callable[[], list[str]], ...] = (
 
 def test_the_narration_is_as_reviewed() -> None:
     parts = [f"# {part.__doc__.strip()}\n" + "".join(f"{line}\n" for line in part()) for part in PARTS]
-    told = "\n".join(parts)
+    shown = "\n".join(parts)
     if os.environ.get("UPDATE_SNAPSHOTS"):
-        SNAPSHOT.write_text(told, "utf-8")
-    assert told == SNAPSHOT.read_text("utf-8")
+        SNAPSHOT.write_text(shown, "utf-8")
+    assert shown == SNAPSHOT.read_text("utf-8")
 
 
 def test_an_untrusted_reason_is_made_visible_and_sentences_stay_short() -> None:
-    told = SNAPSHOT.read_text("utf-8")
-    assert "⟨RLO⟩" in told
-    assert "\u202e" not in told
-    assert all(len(line) < 240 for line in told.splitlines())
+    shown = SNAPSHOT.read_text("utf-8")
+    assert "⟨RLO⟩" in shown
+    assert "\u202e" not in shown
+    assert all(len(line) < 240 for line in shown.splitlines())
 
 
 def test_the_end_counts_passes_as_the_readouts_do_after_a_preemption() -> None:
@@ -303,7 +317,9 @@ def test_every_number_a_hover_sentence_needs_is_recorded(speculative: str, tempe
     hovers = frames[0]["head"]["sentences"]
     assert hovers.keys() == STATES.keys()
     for token in (token for frame in frames for token in frame.get("tokens", [])):
-        told = [(token["origin"], token)]
-        told += [("rejected" if "p" in guess else "unjudged", guess) for guess in token.get("rejected", [])]
-        for state, numbers in told:
+        shown = [(token["origin"], token)]
+        shown += [
+            ("rejected" if "p" in draft_token else "unjudged", draft_token) for draft_token in token.get("rejected", [])
+        ]
+        for state, numbers in shown:
             hovers[state].format(**numbers)  # raises KeyError if one is missing

@@ -142,8 +142,8 @@ def test_only_requests_to_this_machine_bypass_the_proxy() -> None:
     environment = {"http_proxy": "http://proxy:3128", "NO_PROXY": "corp.example, 10.0.0.1", "no_proxy": "localhost"}
     ask_directly("192.168.1.7", environment)
     assert environment.pop("http_proxy") == "http://proxy:3128"
-    told = "localhost,corp.example,10.0.0.1,127.0.0.1,::1,192.168.1.7"
-    assert environment == {"NO_PROXY": told, "no_proxy": told}
+    reported = "localhost,corp.example,10.0.0.1,127.0.0.1,::1,192.168.1.7"
+    assert environment == {"NO_PROXY": reported, "no_proxy": reported}
     nobody = {"no_proxy": "*"}
     ask_directly("127.0.0.1", nobody)
     assert nobody == {"no_proxy": "*"}
@@ -162,7 +162,7 @@ def test_only_requests_to_this_machine_bypass_the_proxy() -> None:
         ([], {"GRADIO_SERVER_NAME": "10.0.0.7"}, None),
     ],
 )
-def test_the_server_answers_to_the_names_that_it_was_told_and_is_private_where_there_are_none(
+def test_the_server_answers_to_the_names_that_it_was_reported_and_is_private_where_there_are_none(
     arguments: list[str], environment: dict[str, str], known: tuple[str, ...] | None
 ) -> None:
     options = read_options(arguments, environment)

@@ -43,8 +43,10 @@ class Asked(ScriptedEngine):
         return super().stream(prompt, *how, **named)
 
 
-def programs(queue: JobQueue | None = None, told: dict | None = None, engine: ScriptedEngine | None = None) -> Programs:
-    return Programs(lambda pair: engine or ScriptedEngine(0.01), queue or JobQueue(), {} if told is None else told)
+def programs(
+    queue: JobQueue | None = None, shown: dict | None = None, engine: ScriptedEngine | None = None
+) -> Programs:
+    return Programs(lambda pair: engine or ScriptedEngine(0.01), queue or JobQueue(), {} if shown is None else shown)
 
 
 async def until(so: Callable[[], object]) -> None:
@@ -103,7 +105,7 @@ def test_a_caller_who_leaves_while_waiting_never_reaches_the_engine() -> None:
         complete(leave())
 
 
-def test_a_waiting_caller_is_told_each_change_once_and_no_status_is_kept() -> None:
+def test_a_waiting_caller_is_reported_each_change_once_and_no_status_is_kept() -> None:
     said: list[str] = []
 
     class Told(dict):
@@ -111,27 +113,27 @@ def test_a_waiting_caller_is_told_each_change_once_and_no_status_is_kept() -> No
             said.append(status)
             super().__setitem__(who, status)
 
-    queue, cancelled, told = JobQueue(), threading.Event(), Told()
-    some = programs(queue, told)
+    queue, cancelled, shown = JobQueue(), threading.Event(), Told()
+    some = programs(queue, shown)
 
     async def wait() -> None:
         with queue.turn(object(), cancelled):
             how = (EngineConfig(), SamplingParams(max_tokens=20))
             waiting = asyncio.create_task(some.run(caller("a"), "A fox", *how))
-            await until(lambda: told == {"a": "Waiting: 1 run is before yours."})
+            await until(lambda: shown == {"a": "Waiting: 1 run is before yours."})
             left = asyncio.create_task(some.run(caller("b"), "A fox", *how))
-            await until(lambda: told.get("b") == "Waiting: 2 runs are before yours.")
+            await until(lambda: shown.get("b") == "Waiting: 2 runs are before yours.")
             some.leave(caller("b"))
             with pytest.raises(LabError, match="was stopped"):
                 await left
             said.clear()
             await asyncio.sleep(0.1)
-            assert told == {"a": "Waiting: 1 run is before yours."}
+            assert shown == {"a": "Waiting: 1 run is before yours."}
         await waiting
 
     complete(wait())
     assert said == ["Under way"]
-    assert (told, some._jobs) == ({}, {}), "nothing is kept of those who were answered"
+    assert (shown, some._jobs) == ({}, {}), "nothing is kept of those who were answered"
 
 
 def test_a_comparison_reports_how_many_runs_are_done() -> None:
@@ -141,7 +143,7 @@ def test_a_comparison_reports_how_many_runs_are_done() -> None:
         def __setitem__(self, who: str, status: str) -> None:
             said.append(status)
 
-    some, sampling = programs(told=Told()), SamplingParams(max_tokens=20)
+    some, sampling = programs(shown=Told()), SamplingParams(max_tokens=20)
     complete(some.compare(caller("a"), "A fox", ["", "paged=true"], sampling, repeats=1))
     assert said[0] == "Under way"
     assert set(said[1:]) <= {f"{done} of 4 runs done" for done in range(1, 5)}
@@ -169,7 +171,7 @@ def test_leaving_during_compilation_holds_up_nobody(name: str) -> None:
     engine.compiled.set()
 
 
-def test_waiting_callers_are_told_that_the_server_shuts_down() -> None:
+def test_waiting_callers_are_reported_that_the_server_shuts_down() -> None:
     queue, cancelled = JobQueue(), threading.Event()
     some = programs(queue)
 
@@ -224,7 +226,7 @@ def test_settings_become_parameters_with_their_types_and_descriptions() -> None:
             complete(called(caller("a"), *values))
 
 
-def test_bounds_and_what_is_wrong_are_told_in_short_and_text_comes_back_as_it_is() -> None:
+def test_bounds_and_what_is_wrong_are_reported_in_short_and_text_comes_back_as_it_is() -> None:
     async def say(request: gr.Request, words: str, often: int = 2) -> dict:
         """Say it.
 

@@ -155,11 +155,11 @@ def test_rounds_are_drawn_like_the_labs_own(pairs: list[tuple[int, int]]) -> Non
         ),
     ],
 )
-def test_how_an_answer_ended_is_told(end: CompletionEnd, say: str, rounds: str) -> None:
-    told = remote._final_message(end, most=4)
-    assert say in told["say"]
-    assert "\u202e" not in told["say"]
-    assert rounds in told["rounds"]
+def test_how_an_answer_ended_is_reported(end: CompletionEnd, say: str, rounds: str) -> None:
+    reported = remote._final_message(end, most=4)
+    assert say in reported["say"]
+    assert "\u202e" not in reported["say"]
+    assert rounds in reported["rounds"]
 
 
 @pytest.fixture
@@ -226,12 +226,12 @@ def test_an_answer_is_streamed_with_its_rounds(server: Server, vllm: ScriptedVLL
     assert not asked.goes_on
 
 
-@pytest.mark.parametrize(("rounds", "guesses"), [(10, 1), (1, 33), (1, 2**50)])
-def test_implausibly_many_rounds_or_guesses_are_not_drawn(
-    server: Server, vllm: ScriptedVLLM, rounds: int, guesses: int
+@pytest.mark.parametrize(("rounds", "draft_tokens"), [(10, 1), (1, 33), (1, 2**50)])
+def test_implausibly_many_rounds_or_draft_tokens_are_not_drawn(
+    server: Server, vllm: ScriptedVLLM, rounds: int, draft_tokens: int
 ) -> None:
     """A page that drew them would hang."""
-    vllm.drafted, vllm.accepted = (guesses,) * rounds, (0,) * rounds
+    vllm.drafted, vllm.accepted = (draft_tokens,) * rounds, (0,) * rounds
     end = heard(RemotePrompt(server, JobQueue(), vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
     assert end["rounds"] == remote.TOO_MANY
     assert "charts" not in end

@@ -42,7 +42,7 @@ def test_nothing_is_listed_without_a_folder_and_nothing_that_cannot_be_read(else
     assert recorded.runs() == {}
 
 
-def test_runs_of_the_same_settings_and_prompt_are_told_apart_by_their_files(elsewhere: Path) -> None:
+def test_runs_of_the_same_settings_and_prompt_are_reported_apart_by_their_files(elsewhere: Path) -> None:
     file = recorded.DOCS / "runs" / "h100-draft-2.json"
     elsewhere.mkdir()
     for name in ("a", "b"):

@@ -84,8 +84,8 @@ def test_a_setting_missing_from_an_older_run_has_its_default() -> None:
 def test_main_settings_and_those_that_are_not_the_default_are_described() -> None:
     sampling = {"temperature": 0.8, "seed": 7}
     now = asdict(EngineConfig(paged=True, speculative="draft", num_speculative_tokens=6, early_exit_layer=4))
-    told = described(now, sampling)
-    assert [part.rpartition(" ")[2] for part in told.split(", ")] == ["Auto", "on", "Draft", "6", "0.8", "7"]
+    reported = described(now, sampling)
+    assert [part.rpartition(" ")[2] for part in reported.split(", ")] == ["Auto", "on", "Draft", "6", "0.8", "7"]
     assert "early-exit layers 4" in described(now | {"speculative": "early_exit"}, sampling)
     assert "γ" not in described(now | {"speculative": "off"}, sampling)
     assert "KV cache off" in described(asdict(EngineConfig(kv_cache=False)), sampling)
@@ -97,13 +97,13 @@ def test_main_settings_and_those_that_are_not_the_default_are_described() -> Non
 
 
 def test_stop_strings_are_spelled_out_and_cut_short() -> None:
-    def told(stop: Any) -> str:
+    def reported(stop: Any) -> str:
         return described(CONFIG, {"temperature": 0.8, "seed": 1, "stop": stop}).partition("seed 1")[2]
 
-    assert told([]) == told(()) == ""
-    assert told("one\n") == told(["one\n"]) == ", stop strings “one↵”"
-    assert told(["\u202eevil", "x" * 200]) == f", stop strings “⟨RLO⟩evil” or “{'x' * 15}…”"
-    assert told(list("abcde")) == ", stop strings “a” or “b” or 3 more"
+    assert reported([]) == reported(()) == ""
+    assert reported("one\n") == reported(["one\n"]) == ", stop strings “one↵”"
+    assert reported(["\u202eevil", "x" * 200]) == f", stop strings “⟨RLO⟩evil” or “{'x' * 15}…”"
+    assert reported(list("abcde")) == ", stop strings “a” or “b” or 3 more"
     ids = described(CONFIG, {"temperature": 0.8, "seed": 1, "stop_token_ids": list(range(10))})
     assert ids.endswith("seed 1, stop tokens 0, 1, 2, 3, 4, 5, 6, 7 and 2 more")
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from lab.config import EngineConfig
-from lab.trace.events import BlockStored, Distributions, Event, Judged, StepTimed
+from lab.trace.events import BlockStored, Distributions, Event, StepTimed, Verified
 from lab.trace.run import Run, RunFileError
 from tests.visualize.conftest import CONFIGS, script
 from tests.visualize.picture import Picture
@@ -66,8 +66,8 @@ def test_the_csv_has_one_row_a_step_and_adds_up(events: list[Event]) -> None:
     assert [float(row["verify_ms"]) for row in rows] == [step.verify_ms for step in steps]
     assert [int(row["kv_used_bytes"]) for row in rows] == [step.kv_used_bytes for step in steps]
     assert sum(int(row["committed"]) for row in rows) == Run(events).metrics.generated_tokens
-    verdicts = [event for event in events if isinstance(event, Judged)]
-    assert sum(int(row["judged"]) for row in rows) == len(verdicts)
+    verdicts = [event for event in events if isinstance(event, Verified)]
+    assert sum(int(row["verified"]) for row in rows) == len(verdicts)
     assert sum(int(row["accepted"]) for row in rows) == sum(verdict.accepted for verdict in verdicts)
 
 
@@ -115,7 +115,7 @@ def contradictory() -> list[tuple[str, list[Event]]]:
     events = script(CONFIGS["speculative"], max_tokens=8, logprobs=3)
     at = next(i for i, event in enumerate(events) if isinstance(event, StepTimed))
     orphan = BlockStored(t_ms=1.0, block=99, owner=0, index=0)
-    alone = Judged(t_ms=1.0, step=1, position=5, token_id=1, p=0.5, q=0.5, u=None, accepted=True)
+    alone = Verified(t_ms=1.0, step=1, position=5, token_id=1, p=0.5, q=0.5, u=None, accepted=True)
     bare = replace(events[0], config={})
     found = next(event for event in events if isinstance(event, Distributions))
     unjudged, uneven = replace(found, position=7), replace(found, p=found.p[1:])

@@ -63,14 +63,14 @@ def test_a_run_without_a_prefill_is_drawn() -> None:
 
 
 def test_every_pass_says_how_close_to_the_limit_it_came(events: list[Event]) -> None:
-    told = {event.step: limit(achieved(event, LIMITS)) for event in events if isinstance(event, StepTimed)}
+    reported = {event.step: limit(achieved(event, LIMITS)) for event in events if isinstance(event, StepTimed)}
     shown = Picture()
     for frame in Reducer().feed(events):
         shown.apply(frame)
-        if frame["seq"] >= 1 and frame["step"] in told:  # frame 0 is the head
-            assert shown.captions["timing"].endswith(f": {told[frame['step']].split(' (')[0]}")
+        if frame["seq"] >= 1 and frame["step"] in reported:  # frame 0 is the head
+            assert shown.captions["timing"].endswith(f": {reported[frame['step']].split(' (')[0]}")
     for trace in shown.columns["timing"][:2]:
-        assert trace["customdata"] == [told[step] for step in trace["x"]]
+        assert trace["customdata"] == [reported[step] for step in trace["x"]]
 
 
 def test_unknown_limits_are_not_mentioned() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from lab.config import EngineConfig, SamplingParams
 from lab.load import new_engine
-from lab.trace.events import Distributions, Event, Judged, Proposed, Recovered
+from lab.trace.events import Distributions, Event, Proposed, Recovered, Verified
 from tests.engine.test_distribution import chain
 from tests.scripted_model import ScriptedModel
 from tests.tiny_models import tokenizer
@@ -21,8 +21,8 @@ from visualize.reduce.frames import Frame, Reducer
 from visualize.reduce.verification_view import opened
 
 ROUND = {"t_ms": 1.0, "step": 3, "position": 1}
-GUESS = Proposed(**ROUND, token_id=7, text=" forest", q=0.5)
-REJECTED = Judged(**ROUND, token_id=7, p=0.1, q=0.5, u=0.9, accepted=False)
+DRAFT_TOKEN = Proposed(**ROUND, token_id=7, text=" forest", q=0.5)
+REJECTED = Verified(**ROUND, token_id=7, p=0.1, q=0.5, u=0.9, accepted=False)
 OWN = Recovered(**ROUND, token_id=9, text=" castle", p=0.4)
 AROUND = Distributions(
     **ROUND,
@@ -44,11 +44,11 @@ def frames(events: list[Event]) -> list[Frame]:
 @pytest.mark.parametrize("temperature", [0.8, 0.0])
 def test_recorded_verdicts_are_in_their_frames(speculative: str, temperature: float) -> None:
     events = script(EngineConfig(speculative=speculative), temperature=temperature, logprobs=4)
-    told = {(frame["step"], i): told for frame in frames(events) for i, told in enumerate(frame["verdicts"])}
-    judged = [event for event in events if isinstance(event, Judged)]
-    assert list(told) == [(event.step, event.position) for event in judged]
+    said = {(frame["step"], i): said for frame in frames(events) for i, said in enumerate(frame["verdicts"])}
+    verified = [event for event in events if isinstance(event, Verified)]
+    assert list(said) == [(event.step, event.position) for event in verified]
     around = [event for event in events if isinstance(event, Distributions)]
-    for event, each, found in zip(judged, told.values(), around, strict=True):
+    for event, each, found in zip(verified, said.values(), around, strict=True):
         p, q, residual, bar, _ = (trace["y"] for trace in each["columns"])
         assert sorted(p) == pytest.approx(sorted(found.p))
         assert p[0] == event.p
@@ -61,12 +61,12 @@ def test_recorded_verdicts_are_in_their_frames(speculative: str, temperature: fl
 
 
 def test_a_rejection_is_explained_with_numbers_and_marked_tokens() -> None:
-    told = opened(GUESS, REJECTED, AROUND, OWN, "draft")
-    assert told["title"].endswith("2 ✗ “ forest”")
-    assert "u q = 0.9 × 0.5 = 0.45 is not below p = 0.1" in told["say"]
-    assert "“ castle”" in told["say"]
-    assert told["layout"]["xaxis.ticktext"] == ["✗ “ forest”", "“ sea”", "↻ “ castle”"]
-    figure = draw(verdict.figure(), told["columns"], told["layout"])
+    said = opened(DRAFT_TOKEN, REJECTED, AROUND, OWN, "draft")
+    assert said["title"].endswith("2 ✗ “ forest”")
+    assert "u q = 0.9 × 0.5 = 0.45 is not below p = 0.1" in said["say"]
+    assert "“ castle”" in said["say"]
+    assert said["layout"]["xaxis.ticktext"] == ["✗ “ forest”", "“ sea”", "↻ “ castle”"]
+    figure = draw(verdict.figure(), said["columns"], said["layout"])
     assert [trace.y for trace in figure.data] == [(0.1, 0.5, 0.4), (0.5, 0.3, 0.2), (0.0, 0.5, 0.5), (0.45, 0.45), ()]
     hovered = [trace.hovertemplate.split("%{y:")[1] for trace in figure.data]
     assert hovered == [".3~g}<extra></extra>"] * 5, "written as in the sentence: 0.5, not 0.500"
@@ -74,18 +74,18 @@ def test_a_rejection_is_explained_with_numbers_and_marked_tokens() -> None:
     assert min(figure.data[3].x) < 0 < max(figure.data[3].x)
 
 
-def test_an_accepted_guess_has_no_residual_and_no_replacement() -> None:
-    told = opened(GUESS, KEPT, replace(AROUND, residual=None), OWN, "draft")
-    assert "u q = 0.1 × 0.5 = 0.05 is below p = 0.1" in told["say"]
-    assert "resample" not in told["say"]
-    assert told["layout"]["xaxis.ticktext"] == ["✓ “ forest”", "“ sea”", "“ castle”"]
-    assert told["columns"][2] == {"x": [], "y": []}
+def test_an_accepted_draft_token_has_no_residual_and_no_replacement() -> None:
+    said = opened(DRAFT_TOKEN, KEPT, replace(AROUND, residual=None), OWN, "draft")
+    assert "u q = 0.1 × 0.5 = 0.05 is below p = 0.1" in said["say"]
+    assert "resample" not in said["say"]
+    assert said["layout"]["xaxis.ticktext"] == ["✓ “ forest”", "“ sea”", "“ castle”"]
+    assert said["columns"][2] == {"x": [], "y": []}
 
 
-def test_a_close_verdict_is_told_with_as_many_digits_as_show_it() -> None:
+def test_a_close_verdict_is_reported_with_as_many_digits_as_show_it() -> None:
     """With three, both sides would be 0.00218."""
     close = replace(REJECTED, p=0.0021827521, q=0.0024019224, u=0.9086675729, accepted=True)
-    say = opened(GUESS, close, replace(AROUND, residual=None), OWN, "draft")["say"]
+    say = opened(DRAFT_TOKEN, close, replace(AROUND, residual=None), OWN, "draft")["say"]
     chance, u, q, product, p = map(float, re.search(TOLD, say).groups())
     assert product < p
     assert u * q < p
@@ -97,14 +97,14 @@ def test_a_close_verdict_is_told_with_as_many_digits_as_show_it() -> None:
 
 def test_without_a_draw_the_rule_that_applies_is_stated() -> None:
     greedy, bare = replace(REJECTED, u=None), replace(AROUND, residual=None)
-    told = opened(GUESS, greedy, bare, OWN, "draft")
-    assert "not the target's likeliest token. p = 0.1, q = 0.5. In its place: “ castle”. Greedy draws" in told["say"]
-    assert told["columns"][3]["y"] == []
-    told = opened(GUESS, greedy, replace(bare, q=None), OWN, "synthetic")
-    assert told["say"].endswith("on purpose, so it was rejected: p = 0.1. In its place: “ castle”. It has no q.")
-    assert told["columns"][1]["y"] == []
-    assert "N-gram lookup draws nothing: its q is 1." in opened(GUESS, REJECTED, AROUND, OWN, "ngram")["say"]
-    likeliest = opened(GUESS, REJECTED, AROUND, OWN, "draft", drawn=False)
+    said = opened(DRAFT_TOKEN, greedy, bare, OWN, "draft")
+    assert "not the target's likeliest token. p = 0.1, q = 0.5. In its place: “ castle”. Greedy draws" in said["say"]
+    assert said["columns"][3]["y"] == []
+    said = opened(DRAFT_TOKEN, greedy, replace(bare, q=None), OWN, "synthetic")
+    assert said["say"].endswith("on purpose, so it was rejected: p = 0.1. In its place: “ castle”. It has no q.")
+    assert said["columns"][1]["y"] == []
+    assert "N-gram lookup draws nothing: its q is 1." in opened(DRAFT_TOKEN, REJECTED, AROUND, OWN, "ngram")["say"]
+    likeliest = opened(DRAFT_TOKEN, REJECTED, AROUND, OWN, "draft", drawn=False)
     assert likeliest["say"].endswith("The draft model draws nothing: its q is 1.")
 
 
@@ -115,25 +115,25 @@ def test_block_verification_is_explained_by_the_whole_round() -> None:
     third = replace(own, position=2, u=0.05, threshold=0.2, product=0.3)
     products = "P = min(1, 0.6 × p / q) = min(1, 0.6 × 0.1 / 0.5) = 0.12"
     kept = [replace(one, accepted=True) for one in (first, own, third)]
-    told = opened(GUESS, kept[1], AROUND, OWN, "draft", kept)["say"]
-    assert products in told
+    said = opened(DRAFT_TOKEN, kept[1], AROUND, OWN, "draft", kept)["say"]
+    assert products in said
     assert (
-        "It failed: the random draw u = 0.9 is not below its threshold h = 0.1. The block up to draft token 3" in told
+        "It failed: the random draw u = 0.9 is not below its threshold h = 0.1. The block up to draft token 3" in said
     )
-    assert told.endswith("passed: the random draw u = 0.05 is below its threshold h = 0.2: accepted with it.")
+    assert said.endswith("passed: the random draw u = 0.05 is below its threshold h = 0.2: accepted with it.")
     lost = [replace(first, accepted=False), own, replace(third, u=0.8)]
-    told = opened(GUESS, own, AROUND, OWN, "draft", lost)
-    assert "every longer block failed too, so it was rejected. In its place: “ castle”, drawn from" in told["say"]
-    assert "norm(max(0, 0.6 p − q))" in told["say"]
-    assert [bool(trace["y"]) for trace in told["columns"]] == [True, True, True, False, False]
+    said = opened(DRAFT_TOKEN, own, AROUND, OWN, "draft", lost)
+    assert "every longer block failed too, so it was rejected. In its place: “ castle”, drawn from" in said["say"]
+    assert "norm(max(0, 0.6 p − q))" in said["say"]
+    assert [bool(trace["y"]) for trace in said["columns"]] == [True, True, True, False, False]
 
 
 def test_typical_acceptance_is_explained_by_its_threshold_and_says_that_it_is_lossy() -> None:
     lossy = replace(KEPT, u=None, threshold=0.09, total_variation=0.25)
-    told = opened(GUESS, lossy, AROUND, OWN, "draft")
-    assert "p = 0.1 is above min(0.09, 0.3 exp(−H)) = 0.09" in told["say"]
-    assert "Lossy: what comes out here is 25.0% from p" in told["say"]
-    assert [bool(trace["y"]) for trace in told["columns"]] == [True, True, False, False, True]
+    said = opened(DRAFT_TOKEN, lossy, AROUND, OWN, "draft")
+    assert "p = 0.1 is above min(0.09, 0.3 exp(−H)) = 0.09" in said["say"]
+    assert "Lossy: what comes out here is 25.0% from p" in said["say"]
+    assert [bool(trace["y"]) for trace in said["columns"]] == [True, True, False, False, True]
 
 
 @pytest.mark.parametrize("method", ["block", "typical"])
@@ -169,8 +169,8 @@ def test_of_many_tokens_the_marked_and_the_likeliest_are_shown() -> None:
         q=(0.5, 0.9, *[0.0] * 28, 0.0),
         residual=None,
     )
-    told = opened(GUESS, REJECTED, around, OWN, "draft")
-    names = told["layout"]["xaxis.ticktext"]
+    said = opened(DRAFT_TOKEN, REJECTED, around, OWN, "draft")
+    names = said["layout"]["xaxis.ticktext"]
     assert len(names) == verdict.MOST
     assert (names[0], names[-1]) == ("✗ “ forest”", "↻ “ castle”")
     assert names[1:-1] == [f"“{i}”" for i in (29, 28, 27, 26, 25, 24, 23, 1)]

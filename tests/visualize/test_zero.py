@@ -112,8 +112,8 @@ def test_a_borrowed_run_is_shown_like_any_other(borrowed: zero.BorrowedGPU, monk
     monkeypatch.setattr(zero, "decode", held)
     run = LiveRun(JobQueue(), lambda pair: borrowed, Settings(prompt="A fox", max_tokens=12))
     begun.set()
-    told = "".join(run.transcript(partial(lines, Reducer())))
-    assert '"finished":{"reason":"length"' in told
+    reported = "".join(run.transcript(partial(lines, Reducer())))
+    assert '"finished":{"reason":"length"' in reported
     assert said == [
         "Waiting for a GPU …",
         "Waiting for the models to be loaded on the GPU …",
@@ -272,12 +272,12 @@ def test_a_space_is_built_without_touching_the_gpu_lends_one_and_says_what_goes_
         done = subprocess.run(
             [sys.executable, "-c", BORROWS], cwd=ROOT, env=there, capture_output=True, text=True, timeout=300
         )
-    told = [line.removeprefix("told: ") for line in done.stdout.splitlines() if line.startswith("told: ")]
-    assert told[:2] == [text, "The prompt is empty. Write at least one word to go on from."], done.stderr
-    assert told[2].startswith("ZeroGPU quota exceeded: ")
-    assert zero.ABORTED not in told[2]
-    assert told[3].startswith("[] ["), "events of a run that was stopped before it had a GPU"
-    assert "decode-lab-borrow" in told[3], "it waited until it had one"
+    reported = [line.removeprefix("told: ") for line in done.stdout.splitlines() if line.startswith("told: ")]
+    assert reported[:2] == [text, "The prompt is empty. Enter some text for the model to continue."], done.stderr
+    assert reported[2].startswith("ZeroGPU quota exceeded: ")
+    assert zero.ABORTED not in reported[2]
+    assert reported[3].startswith("[] ["), "events of a run that was stopped before it had a GPU"
+    assert "decode-lab-borrow" in reported[3], "it waited until it had one"
     first, again = ["/schedule", "/allow", "/release"], ["/schedule", "/release"]
     assert lender.asked == ["/startup-report", *first, *again, "/schedule", *again], "the last GPU was not given back"
 

@@ -129,9 +129,9 @@ def test_why_there_is_no_connection_is_said(
     server: Server, vllm: ScriptedVLLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(address: str) -> str:
-        with pytest.raises(ServerError) as told:
+        with pytest.raises(ServerError) as reported:
             complete(Server(address).read())
-        return str(told.value)
+        return str(reported.value)
 
     assert "no host of this name" in refused("http://no-such-host.invalid:8000")
     assert "does not speak https. Try http" in refused(server.address.replace("http", "https"))

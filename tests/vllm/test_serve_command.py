@@ -168,7 +168,7 @@ def test_the_token_budget_must_cover_every_sequence() -> None:
     assert "--max-num-batched-tokens 2049" in serve_command(PAGED, "a/b", max_num_seqs=2049), "vLLM's own may be 2,048"
     assert "batched" not in serve_command(PAGED, "a/b", max_num_seqs=2049, limit=8192)
     draft = serve_command(replace(PAGED, speculative="draft"), "a/b", "c/d", max_num_seqs=2049)
-    assert "--max-num-batched-tokens 12294" in draft, "4 guesses, the last token, and a place for the draft"
+    assert "--max-num-batched-tokens 12294" in draft, "4 draft tokens, the last token, and a place for the draft"
 
 
 @given(
@@ -192,7 +192,7 @@ def test_sequences_that_a_step_does_not_advance(speculative: str, gamma: int, se
         whole += given == wanted
     said = list(left_behind(config, sequences, tokens, 1))
     assert len(said) == (whole < sequences)
-    assert all(f"A step of {tokens:,} tokens advances {whole:,} of {sequences:,} sequences" in told for told in said)
+    assert all(f"A step of {tokens:,} tokens advances {whole:,} of {sequences:,} sequences" in shown for shown in said)
 
 
 @st.composite

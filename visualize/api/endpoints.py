@@ -69,10 +69,10 @@ class Job(QueuedJob):
     async def finished(self, tell: Callable[[str], None]) -> JsonResult:
         """Its answer. Until then ``tell`` is called with what it waits for, whenever that has changed. Raises LabError
         with its problem."""
-        ends, told = time.monotonic() + MOST_SECONDS, ""
+        ends, reported = time.monotonic() + MOST_SECONDS, ""
         while not self.done.is_set():
-            if told != (now := self.status() or self.stage):
-                tell(told := now)
+            if reported != (now := self.status() or self.stage):
+                tell(reported := now)
             await asyncio.sleep(TICK / 5)
             if time.monotonic() > ends:
                 self.cancelled.set()
@@ -89,8 +89,8 @@ class Programs:
         told: by caller, what each waits for: filled here.
     """
 
-    def __init__(self, load: Load, queue: JobQueue, told: dict[str | None, str]) -> None:
-        self._load, self._queue, self._told = load, queue, told
+    def __init__(self, load: Load, queue: JobQueue, reported: dict[str | None, str]) -> None:
+        self._load, self._queue, self._reported = load, queue, reported
         self._jobs: dict[str | None, set[Job]] = {}
 
     def leave(self, request: gr.Request) -> None:
@@ -109,13 +109,13 @@ class Programs:
             mine.discard(job)
             if not mine:
                 del self._jobs[who]
-                self._told.pop(who, None)
+                self._reported.pop(who, None)
 
     def _report(self, who: str | None, status: str) -> None:
         """To those who listen to progress, as Gradio's own client and MCP do (which hears of steps only), and to those
         who wait by plain HTTP (``leaving``)."""
         gr.Progress()((0, None), desc=status)
-        self._told[who] = status
+        self._reported[who] = status
 
     async def run(
         self,
@@ -250,11 +250,11 @@ class Programs:
         return fit_result(found, deployment)
 
 
-def build(pages: gr.Blocks, load: Load, queue: JobQueue, pairs: Sequence[str], told: dict[str | None, str]) -> None:
+def build(pages: gr.Blocks, load: Load, queue: JobQueue, pairs: Sequence[str], reported: dict[str | None, str]) -> None:
     """Add the functions to ``pages``. Everything else of it stays private. ``pairs``: the names of those that are
     offered. ``told``: see ``Programs``.
     """
-    programs = Programs(load, queue, told)
+    programs = Programs(load, queue, reported)
     of_pairs = {"pair": pairs}
     choices = {"run": of_pairs, "compare": of_pairs, "calculator": {"gpu": tuple(GPU_KEYS)}}
     for name, bounds in BOUNDED.items():

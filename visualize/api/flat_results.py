@@ -45,11 +45,11 @@ def flat(
             asks.append(parameter.name)
         else:
             own.append(parameter.replace(annotation=hint))
-    told = inspect.getdoc(function)
+    reported = inspect.getdoc(function)
     for it in own:
         if it.default is not it.empty:
             usual = _usual(it.name, it.default, bounds or {})
-            told = re.sub(rf"\n    {it.name}: .*", lambda line, usual=usual: f"{line[0]}.{usual}", told)
+            reported = re.sub(rf"\n    {it.name}: .*", lambda line, usual=usual: f"{line[0]}.{usual}", reported)
     taken: dict[str, list[Field]] = {}
     for name, settings in groups.items():
         types = get_type_hints(settings)
@@ -89,7 +89,7 @@ def flat(
         except LabError as error:
             raise gr.Error(visible(str(error)), print_exception=False) from None
 
-    head, returns, rest = told.partition("\nReturns:")
+    head, returns, rest = reported.partition("\nReturns:")
     call.__name__ = function.__name__
     call.__doc__ = "\n".join([head.rstrip(), *about, "", returns.strip() + rest])
     whose = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=gr.Request)

@@ -1,4 +1,4 @@
-"""A comparison's bars: tokens a second of each setting, every run as a point, quartiles as a line."""
+"""A comparison's bars: tokens per second of each setting, every run as a point, quartiles as a line."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def bars_figure(dark: bool = False) -> go.Figure:
 
 
 def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> Drawn:
-    """Tokens a second by setting; a setting without a run keeps its place but has no bar."""
+    """Tokens per second by setting; a setting without a run keeps its place but has no bar."""
     bar, runs = ({"x": [], "y": [], "customdata": []} for _ in range(2))
     quartiles, factors = {"x": [], "y": []}, {"x": [], "y": [], "text": []}
     edge = ROOM * max(max(summary.rates) for summary in summaries.values())

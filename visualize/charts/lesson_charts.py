@@ -73,7 +73,7 @@ def ratios_figure(dark: bool = False) -> go.Figure:
 def ratios_columns(settings: Mapping[str, Summary]) -> Drawn:
     """Each setting's speed-up, the median of its repeats, and all of them."""
     bar, repeats, said = ({"x": [], "y": [], key: []} for key in ("customdata", "customdata", "text"))
-    edge = compare_charts.ROOM * max(max(one.factors) for one in settings.values())
+    edge = 2.4 * max(max(one.factors) for one in settings.values())  # the text needs the rest
     for place, (name, one) in enumerate(settings.items()):
         found = speedup_words(one)
         _add(bar, statistics.median(one.factors), place, f"{label(name)}: {found}")

@@ -25,7 +25,7 @@ def proposed_figure(dark: bool = False) -> go.Figure:
 
 
 def written_figure(dark: bool = False) -> go.Figure:
-    """The tokens written, by word, accepted or drawn in place of a rejected guess, and p."""
+    """The tokens written, by word, accepted or drawn in place of a rejected draft token, and p."""
     return _figure({"accepted": "", "recovered": ""}, dark)
 
 

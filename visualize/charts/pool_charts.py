@@ -1,4 +1,4 @@
-"""Many sequences over time: the pool's blocks by state, running and waiting sequences, and tokens a second.
+"""Many sequences over time: the pool's blocks by state, running and waiting sequences, and tokens per second.
 
 Time is in seconds since the run began. A step's point is where the step ended; blocks and sequences are drawn from the
 point before it on, as they were while the step was computed.
@@ -68,7 +68,7 @@ def queue_figure(dark: bool = False, shape: Literal["hv", "vh"] = "hv") -> go.Fi
 
 
 def speed_figure(dark: bool = False) -> go.Figure:
-    """Tokens a second of all sequences together."""
+    """Tokens per second of all sequences together."""
     line = go.Scatter(
         name="tokens/s",
         mode="lines",

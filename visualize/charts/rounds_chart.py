@@ -1,7 +1,7 @@
-"""Rounds by draft position: what was guessed, what was kept, what it was replaced with.
+"""Rounds by draft position: what was proposed, accepted and corrected.
 
 A column is one pass of the target, the prefill first. The bottom row is the token that the target
-itself chose in that pass; the round's guesses are above it, first to last.
+itself chose in that pass; the round's draft tokens are above it, first to last.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ HOLLOW = ("unjudged",)
 SHAPES = {"unjudged": "square-open", "rejected": "x", "recovered": "circle", "bonus": "cross"}
 """What distinguishes states where columns go by too fast for glyphs (charts.js); the others stay squares."""
 LABELS = 8
-"""How many guesses there is room to label."""
-_GUESS = "Round %{x}, draft token %{customdata[2]}"  # not y, whose label on the axis may have words
+"""How many draft tokens there is room to label."""
+_DRAFT_TOKEN = "Round %{x}, draft token %{customdata[2]}"  # not y, whose label on the axis may have words
 _PLACE = dict.fromkeys(("plain", "recovered", "bonus"), "Pass %{x}, the target's own")
 
 
@@ -49,7 +49,7 @@ def figure(dark: bool = False) -> go.Figure:
                     "line": {"width": 1 if hollow else 0, "color": colour},
                     "opacity": 0.7 if hollow else 1,
                 },
-                hovertemplate=f"{_PLACE.get(key, _GUESS)}: <b>%{{customdata[0]}}</b><br>"
+                hovertemplate=f"{_PLACE.get(key, _DRAFT_TOKEN)}: <b>%{{customdata[0]}}</b><br>"
                 f"{state.label} {state.glyph} %{{customdata[1]}}<extra></extra>",
                 cliponaxis=True,
             )
@@ -63,7 +63,7 @@ def figure(dark: bool = False) -> go.Figure:
 
 
 def point(step: int, row: int, state: str, text: str, numbers: dict[str, float]) -> Patch:
-    """One square; ``row`` 0 is the target's own token, 1 the round's first guess. ``numbers`` are rounded."""
+    """One square; ``row`` 0 is the target's own token, 1 the round's first draft token. ``numbers`` are rounded."""
     detail = " · ".join(f"{name} {written(value)}" for name, value in numbers.items())
     return [TRACES.index(state), None, {"x": step, "y": row, "customdata": [escaped(text), detail, row]}]
 
@@ -77,17 +77,17 @@ def caption(sequences: int) -> str:
     return "one column per target forward pass" if sequences == 1 else f"a forward pass, shared by {sequences} requests"
 
 
-def rows(guesses: int) -> dict[str, Any]:
-    """The y axis for rounds of at most ``guesses``."""
-    return {f"yaxis.{key}": value for key, value in _axis(guesses).items()}
+def rows(gamma: int) -> dict[str, Any]:
+    """The y axis for rounds of at most ``gamma`` draft tokens."""
+    return {f"yaxis.{key}": value for key, value in _axis(gamma).items()}
 
 
-def _axis(guesses: int) -> dict[str, Any]:
-    """A row for the target and one for each guess; of many guesses every second is labelled, every third, and so on."""
-    every = max(1, math.ceil(guesses / LABELS))
-    labelled = range(every, guesses + 1, every)
+def _axis(gamma: int) -> dict[str, Any]:
+    """A row for the target and one for each draft token; of many every second is labelled, every third, and so on."""
+    every = max(1, math.ceil(gamma / LABELS))
+    labelled = range(every, gamma + 1, every)
     words = [f"draft {row}" if row == every else f"{row}" for row in labelled]
-    return {"range": [-0.6, guesses + 0.6], "tickvals": [0, *labelled], "ticktext": ["target", *words]}
+    return {"range": [-0.6, gamma + 0.6], "tickvals": [0, *labelled], "ticktext": ["target", *words]}
 
 
 def _glyph_ink(key: str, dark: bool) -> str:

@@ -1,4 +1,4 @@
-"""A watched server: its metrics over time, and how guesses fare by position.
+"""A watched server: its metrics over time, and how draft tokens fare by position.
 
 Time is in seconds since the watching began. Colours are those of the Lab's own pool: blocks in use, running and waiting
 requests.
@@ -52,7 +52,7 @@ def hits_figure(dark: bool = False) -> go.Figure:
 
 
 def acceptance_figure(dark: bool = False) -> go.Figure:
-    """Accepted guesses over rounds, one bar per position."""
+    """Accepted draft tokens over rounds, one bar per position."""
     state = STATES["accepted"]
     bars = go.Bar(
         name="accepted",

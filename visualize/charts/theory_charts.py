@@ -143,12 +143,12 @@ def round_columns(found: Marked) -> Drawn:
     ticks, rows, longest = [], [], 0.0
     for i, (mark, one) in enumerate(found.items()):
         drafting = [("draft", one.round.draft / one.gamma, "a draft token")] * one.gamma
-        judging = [("target", one.round.target, f"the target's pass over {one.gamma + 1} tokens")]
+        verifying = [("target", one.round.target, f"the target's pass over {one.gamma + 1} tokens")]
         step = [("target", one.plain.target, "the target's pass over one token"), ("other", one.plain.other, OTHER)]
         share = one.tokens % 1  # tokens per round are a mean
         alone = int(one.tokens) * step + [(part, share * ms, f"{share:.0%} of {what}") for part, ms, what in step]
-        guessed = [*drafting, *judging, ("other", one.round.other, OTHER)]
-        both = ((f"{mark} {one.tokens:.1f} tokens", 2.4 * i, guessed), ("one by one", 2.4 * i + 1, alone))
+        round_parts = [*drafting, *verifying, ("other", one.round.other, OTHER)]
+        both = ((f"{mark} {one.tokens:.1f} tokens", 2.4 * i, round_parts), ("one by one", 2.4 * i + 1, alone))
         for name, row, boxes in both:
             at = 0.0
             for part, ms, what in boxes:
@@ -197,7 +197,7 @@ def speedup_columns(found: Marked) -> Drawn:
 
 
 def gains_columns(found: Marked) -> Drawn:
-    """Speed-up against acceptance, one curve per gamma, for one cost of a guess: the settings' median."""
+    """Speed-up against acceptance, one curve per gamma, for one draft cost: the settings' median."""
     curves, top = Curves(), 1.0
     if found:
         cost = statistics.median(one.cost for one in found.values())
@@ -218,25 +218,27 @@ def _measured(found: Marked, x: Callable[[Speculated], float]) -> list[dict[str,
 
 
 def positions_columns(found: Marked) -> Drawn:
-    """Acceptance of judged guesses by position; in theory it is the same at all of them.
+    """Acceptance of verified draft tokens by position; in theory it is the same at all of them.
 
-    With Wilson intervals, as if guesses were independent. Within one text they are not, and a single text cannot
+    With Wilson intervals, as if draft tokens were independent. Within one text they are not, and a single text cannot
     show how much they depend on each other: the intervals are too narrow. Settings are drawn slightly side by side."""
     curves, spread = Curves(), []
     places: dict[str, list[Any]] = {"x": [], "y": [], "text": [], "customdata": []}
     for place, (mark, one) in enumerate(found.items()):
         beside = 0.12 * (place - (len(found) - 1) / 2)
         curves.add([0.7, one.gamma + 0.3], [one.acceptance] * 2, mark)
-        for position, (accepted, judged) in enumerate(zip(one.accepted, one.judged, strict=True), 1):
-            if not judged:
+        for position, (accepted, verified) in enumerate(zip(one.accepted, one.verified, strict=True), 1):
+            if not verified:
                 continue
-            sure = share_interval(accepted, judged)
+            sure = share_interval(accepted, verified)
             spread.append((position + beside, sure.low, sure.high))
             said = (
-                f"{accepted} of {judged} accepted<br>95% if independent: {sure.low:.0%} to {sure.high:.0%} "
+                f"{accepted} of {verified} accepted<br>95% if independent: {sure.low:.0%} to {sure.high:.0%} "
                 "(Wilson, 95%)"
             )
-            for column, value in zip(places.values(), (position + beside, accepted / judged, mark, said), strict=True):
+            for column, value in zip(
+                places.values(), (position + beside, accepted / verified, mark, said), strict=True
+            ):
                 column.append(value)
     widest = max((one.gamma for one in found.values()), default=4)
     return [curves.line, curves.names, whiskers(spread), places], {

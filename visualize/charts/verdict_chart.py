@@ -1,6 +1,7 @@
-"""A verdict, opened: the two distributions behind a guess, the residual, and what p is compared with.
+"""A verdict, opened: the two distributions behind a draft token, the residual, and what p is compared with.
 
-The guess comes first. It was kept if the target's bar rises above the line: u q, or typical acceptance's threshold.
+The draft token comes first. It was accepted if the target's bar rises above the line: u q, or
+typical acceptance's threshold.
 Block verification compares no single p: it has no line.
 """
 
@@ -16,11 +17,11 @@ LINES = ("u q", "threshold")
 MOST = 10
 """Most tokens shown."""
 WIDE = 0.46
-"""Half the width of the line over the guess, a little wider than its bars."""
+"""Half the width of the line over the draft token, a little wider than its bars."""
 
 
 def figure(dark: bool = False) -> go.Figure:
-    """Bars side by side for each token, and the lines over the guess, of which one is drawn at most."""
+    """Bars side by side for each token, and the lines over the draft token, of which one is drawn at most."""
     colours, recovered = look(dark), STATES["recovered"]
     residual = recovered.dark if dark else recovered.light
     hatch = {"shape": "/", "fillmode": "overlay", "fgcolor": colours.paper, "size": 5, "solidity": 0.3}

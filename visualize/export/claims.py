@@ -15,7 +15,7 @@ from visualize.pages.claims.checks import setup, shown
 from visualize.static_page import component
 from visualize.text import as_line, visible
 
-ABOUT = "What articles say of KV caches and speculation, tested on the machine of the recording."
+ABOUT = "Popular claims about KV caching and speculative decoding, tested on the machine of the recording."
 
 
 def record(load: Callable[[str], Engine], names: Sequence[str], step: Callable[[str], None]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from visualize.export.runs import Recording, address
 from visualize.recorded_results import logprobs_cost
 from visualize.reduce.metric_cards import READOUTS, Readout
 
-ABOUT = "A language model decoding with nothing hidden, recorded."
+ABOUT = "Watch a real LLM engine generate text: recorded runs."
 SHOWN = [readout for readout in READOUTS if readout.key in ("speed", "pass", "accepted", "kv", "first")]
 """The readouts in the list of runs."""
 

@@ -30,8 +30,8 @@ from visualize.states import as_json
 from visualize.static_page import component
 from visualize.text import as_line
 
-ABOUT = "Say what you expect, see what was recorded, and read why: how decoding is made fast, and when it is not."
-PREDICT = sheet.PREDICT | {"kept": "Kept. Now see what was recorded."}
+ABOUT = "Twelve lessons: predict, see a recorded run, explain."
+PREDICT = sheet.PREDICT | {"kept": "Prediction saved. See what was recorded."}
 TRY = {"does": "See what was recorded"}
 
 

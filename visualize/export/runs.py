@@ -67,16 +67,19 @@ PRESETS = {
     ),
     "paged": _preset("Paged blocks", "Blocks are handed out as they fill; nothing is reserved for later.", paged=True),
     "draft": _preset(
-        "A draft guesses, greedy",
-        "A small model proposes four tokens a pass. Greedy text repeats itself: that is easy to guess.",
+        "A draft model, greedy",
+        "A small model proposes four tokens per pass. Greedy text repeats itself, which makes drafting easy.",
         speculative="draft",
     ),
     "draft-drawn": _preset(
-        "A draft guesses, temperature 0.8", "Guesses are kept with probability min(1, p / q).", 0.8, speculative="draft"
+        "A draft model, temperature 0.8",
+        "Draft tokens are accepted with probability min(1, p / q).",
+        0.8,
+        speculative="draft",
     ),
     "mismatched": _preset(
-        "A draft that guesses badly",
-        "Trained on other texts: most of its guesses are rejected.",
+        "A mismatched draft",
+        "It was trained on other texts. The target rejects most of its draft tokens.",
         0.8,
         speculative="draft",
         pair="mismatched",

@@ -6,7 +6,7 @@ import csv
 import io
 from dataclasses import fields
 
-from lab.trace.events import Committed, Judged, Proposed, StepTimed
+from lab.trace.events import Committed, Proposed, StepTimed, Verified
 from lab.trace.run import Run
 from visualize.assets import PLOTLY, header, read, styles
 from visualize.page_list import ABOUT
@@ -14,10 +14,10 @@ from visualize.reduce.frames import recorded
 from visualize.static_page import WITHIN, component, document, script, stage
 
 _TIMED = [field.name for field in fields(StepTimed)]
-COLUMNS = (*_TIMED, "proposed", "judged", "accepted", "committed")
+COLUMNS = (*_TIMED, "proposed", "verified", "accepted", "committed")
 """Columns of the CSV. First the fields of ``StepTimed``, under their own names: ``_ms`` are milliseconds, ``_bytes``
 bytes, and all others but ``step_kind`` are counts. Then how many tokens the step ``proposed``, how many of those were
-``judged`` and ``accepted``, and how many tokens the step ``committed`` to the output."""
+``verified`` and ``accepted``, and how many tokens the step ``committed`` to the output."""
 
 
 def numbers(run: Run) -> str:
@@ -31,8 +31,8 @@ def numbers(run: Run) -> str:
         match event:
             case Proposed():
                 counts["proposed"] += 1
-            case Judged():
-                counts["judged"] += 1
+            case Verified():
+                counts["verified"] += 1
                 counts["accepted"] += event.accepted
             case Committed():
                 counts["committed"] += len(event.token_ids)

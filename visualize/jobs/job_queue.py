@@ -23,7 +23,7 @@ from lab.util.messages import counted
 log = logging.getLogger(__name__)
 
 TICK = 0.09
-"""Seconds between polls: of eleven updates a second, a browser draws ten without falling behind."""
+"""Seconds between polls: of eleven updates per second, a browser draws ten without falling behind."""
 
 Load = Callable[[str | Pair], Engine]
 """Returns the engine of a model pair, or of a pair's name. May take seconds, and may raise."""

@@ -48,7 +48,7 @@ class RunKind:
     most_bytes: int
     most_values: int
     load: Callable[[Any, str], Sequence[Any]]
-    told: Callable[[Sequence[Any], str], str]
+    reported: Callable[[Sequence[Any], str], str]
     count: Callable[[Sequence[Any]], int] = len
 
 
@@ -59,7 +59,7 @@ RUN = RunKind(
     most_bytes=8 * 2**20,  # 1,000 tokens with eight proposals a round take 2.4 MB; with 32 and logprobs=20, 6.6 MB
     most_values=500_000,  # those have 150,000 and 410,000
     load=lambda document, name: Run.of(document, name).events,
-    told=lambda events, id: recorded(Run(events), id),
+    reported=lambda events, id: recorded(Run(events), id),
 )
 
 
@@ -169,7 +169,7 @@ class RunStore:
             with _in_turn():
                 document, size = read_json(path, self._kind.most_bytes, self._kind.most_values), path.stat().st_size
                 events = self._kind.load(document, path.name)
-                text = self._kind.told(events, id)
+                text = self._kind.reported(events, id)
             accepted()
         except RunFileError as error:
             return head(id) + line({"problem": f"{str(error).removesuffix('.')}. {RIGHT}"})

@@ -82,8 +82,8 @@ class BorrowedGPU:
                         self._watch(owner, time.perf_counter(), last)
                         yield last
         except gr.Error as error:  # as ``spaces`` says why there is no GPU, or none any more
-            told = f"{error.title}: {error.message}"
-            raise LabError(f"{told}. {ABORTED}" if "aborted" in told else told) from error
+            reported = f"{error.title}: {error.message}"
+            raise LabError(f"{reported}. {ABORTED}" if "aborted" in reported else reported) from error
         finally:
             self.wait_reason = ""
         if last is not None and not isinstance(last, Finished):

@@ -34,12 +34,12 @@ class Rows:
 
     def __init__(self, count: int = 0, alike: Row | None = None) -> None:
         self._count, self._alike = count, alike
-        self._told: dict[int, Row] = {}
+        self._reported: dict[int, Row] = {}
 
     def patches(self, number: int, row: Row) -> list[Patch]:
         """The patches that turn the row as last sent into ``row``."""
-        was = self._told.get(number, self._alike if number < self._count else None)
-        self._told[number] = row
+        was = self._reported.get(number, self._alike if number < self._count else None)
+        self._reported[number] = row
         if was is None:
             return [[0, None, row]]
         changed = {name: value for name, value in row.items() if was[name] != value}
@@ -47,7 +47,7 @@ class Rows:
 
     def columns(self) -> Columns:
         """The first ``count`` rows as last sent."""
-        rows = [self._told.get(number, self._alike) for number in range(self._count)]
+        rows = [self._reported.get(number, self._alike) for number in range(self._count)]
         return [{name: [row[name] for row in rows] for name in (rows[0] if rows else ())}]
 
 

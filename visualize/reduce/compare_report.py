@@ -21,7 +21,7 @@ from visualize.text import visible
 
 DASH = "–"
 COLUMNS = (
-    ("tokens/s", "Tokens a second after the first: median; small: the quartiles of the runs."),
+    ("tokens/s", "Tokens per second after the first: median; small: the quartiles of the runs."),
     (
         "speed-up",
         "Against the first setting in the same repeat: median; small: the quartiles. Where it may be chance, the mean "
@@ -146,8 +146,8 @@ def _verdict(names: list[str], places: Mapping[str, int | None], tokens: int, re
 
 
 def _other_draws(configs: Mapping[str, EngineConfig], places: Mapping[str, int | None]) -> bool:
-    """True if the settings whose outputs differ from the first's have the same KV format, but other draws for guesses
-    or none, and a lossless rule."""
+    """True if the settings whose outputs differ from the first's have the same KV format, but other draws for
+    draft tokens or none, and a lossless rule."""
     first, *others = [
         configs[name] for name, place in places.items() if place is not None or name == next(iter(places))
     ]
@@ -174,8 +174,8 @@ def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> lis
     """Notes that readers must know before they trust the numbers."""
     sampled = SamplingParams(temperature=first.sampling.temperature)
     notes = [f"{name}: {text}" for name, config in configs.items() for text in unused_settings(config, sampled)]
-    guessing = any(config.speculative in DRAWING for config in configs.values())
-    if not first.sampling.greedy and guessing:
+    drafting = any(config.speculative in DRAWING for config in configs.values())
+    if not first.sampling.greedy and drafting:
         notes.append(OTHER_DRAWS)
     elif differ and first.sampling.greedy:
         notes.append(

@@ -29,7 +29,7 @@ that opens late can catch up. A frame is a JSON-able dict:
     finished               {reason, message}, last frame only
 
 A token's ``rejected`` are the proposals discarded for it: [{text, q, p?, u?}], the first rejected by the target, those
-after it never judged. Text has been passed through ``visible`` and is to be set as text, never as markup.
+after it never verified. Text has been passed through ``visible`` and is to be set as text, never as markup.
 
 The transcript of a run, for the page's script, is one JSON object per line. The first is ``{"run": its id}``. With
 ``"live": true`` the others arrive through the channel of that id (``visualize.jobs.sse_channel``); ``"against"`` is the
@@ -56,12 +56,12 @@ from lab.trace.events import (
     Event,
     FellBack,
     Finished,
-    Judged,
     Preempted,
     Proposed,
     Recovered,
     RunStarted,
     StepTimed,
+    Verified,
     WindowChanged,
 )
 from lab.trace.json_codec import dump_json
@@ -100,7 +100,7 @@ class Fold(ABC):
 
     def __init__(self) -> None:
         self._seq = 0
-        self._told: dict[str, dict[str, Any]] = {}
+        self._reported: dict[str, dict[str, Any]] = {}
 
     @abstractmethod
     def feed(self, events: Iterable[Any]) -> list[Frame]:
@@ -123,9 +123,9 @@ class Fold(ABC):
 
     def _news(self, name: str, values: dict[str, Any]) -> dict[str, Any]:
         """Those of ``values`` that differ from what was last told under that name."""
-        told = self._told.setdefault(name, {})
-        new = {key: value for key, value in values.items() if told.get(key) != value}
-        told |= new
+        reported = self._reported.setdefault(name, {})
+        new = {key: value for key, value in values.items() if reported.get(key) != value}
+        reported |= new
         return new
 
 
@@ -204,7 +204,7 @@ class Reducer(Fold):
         self._limits = limits_of(run)
         if self._recorded:
             self._narrator.note(f"recorded on {visible(run.hardware or run.device)}")
-        guesses = run.config["num_speculative_tokens"] if speculative != "off" else 0
+        gamma = run.config["num_speculative_tokens"] if speculative != "off" else 0
         for note in run.notes:
             self._narrator.note(visible(note))
         prompt: list[Any] = [visible(piece) for piece in run.prompt_pieces]
@@ -225,7 +225,7 @@ class Reducer(Fold):
             "say": self._narrator.asked(),
             "compared": difference(self._before.started, run) if self._before and not self._recorded else "",
             "columns": {"pool": self._map.columns()},
-            "layout": {"rounds": rounds.rows(guesses)},
+            "layout": {"rounds": rounds.rows(gamma)},
             "captions": {"rounds": rounds.caption(1), "timing": ""},
         }
 
@@ -292,7 +292,7 @@ class Step:
     """The events of one step, sorted by kind."""
 
     proposals: list[Proposed] = field(default_factory=list)
-    verdicts: dict[int, Judged] = field(default_factory=dict)
+    verdicts: dict[int, Verified] = field(default_factory=dict)
     around: dict[int, Distributions] = field(default_factory=dict)
     own: Recovered | Bonus | None = None
     committed: Committed | None = None
@@ -302,7 +302,7 @@ class Step:
         match event:
             case Proposed():
                 self.proposals.append(event)
-            case Judged():
+            case Verified():
                 self.verdicts[event.position] = event
             case Distributions():
                 self.around[event.position] = event
@@ -326,11 +326,11 @@ class Step:
             if origin == "accepted":
                 token |= _numbers(self.verdicts[position], *OF_A_VERDICT) | self._block(self.verdicts[position])
             elif origin == "recovered":
-                token["rejected"] = [self._rejected(guess) for guess in self.proposals[position:]]
+                token["rejected"] = [self._rejected(one) for one in self.proposals[position:]]
             tokens.append(token)
         return tokens
 
-    def _block(self, verdict: Judged) -> dict[str, float]:
+    def _block(self, verdict: Verified) -> dict[str, float]:
         """What let an accepted token pass in block verification: the test of the longest block that passed."""
         if verdict.product is None:
             return {}
@@ -342,11 +342,11 @@ class Step:
         """The step's column in the chart of rounds."""
         names = ("p", "u") if speculative == "synthetic" else ("p", "q", "u")  # it has no q
         points = []
-        for guess in self.proposals:
-            verdict = self.verdicts.get(guess.position)
+        for one in self.proposals:
+            verdict = self.verdicts.get(one.position)
             state = "unjudged" if verdict is None else "accepted" if verdict.accepted else "rejected"
-            numbers = _numbers(verdict or guess, *names)
-            points.append(rounds.point(step, guess.position + 1, state, guess.text, numbers))
+            numbers = _numbers(verdict or one, *names)
+            points.append(rounds.point(step, one.position + 1, state, one.text, numbers))
         if self.own is not None:
             points.append(rounds.point(step, 0, self.own.kind, self.own.text, _numbers(self.own, "p")))
         elif self.committed is not None and not self.proposals:
@@ -389,19 +389,20 @@ class Step:
             for position, around in self.around.items()
         ]
 
-    def _rejected(self, guess: Proposed) -> dict[str, Any]:
-        return {"text": visible(guess.text)} | _numbers(self.verdicts.get(guess.position) or guess, *OF_A_VERDICT)
+    def _rejected(self, draft_token: Proposed) -> dict[str, Any]:
+        numbers = _numbers(self.verdicts.get(draft_token.position) or draft_token, *OF_A_VERDICT)
+        return {"text": visible(draft_token.text)} | numbers
 
 
-def _numbers(event: Judged | Proposed | Recovered | Bonus, *names: str) -> dict[str, float]:
+def _numbers(event: Verified | Proposed | Recovered | Bonus, *names: str) -> dict[str, float]:
     """Those of ``names`` (of p, q, u and the chance of being kept) that the event has, rounded as they are printed."""
-    if isinstance(event, Judged) and event.threshold is not None:
+    if isinstance(event, Verified) and event.threshold is not None:
         compared = "p" if event.u is None else "u"  # with the threshold
         value, threshold = in_order(getattr(event, compared), event.threshold)
         product = {} if event.product is None else {"product": significant(event.product)}
         pq = {"p": significant(event.p), "q": significant(event.q)}
         return pq | {compared: value, "threshold": threshold} | product
-    if isinstance(event, Judged) and event.u is not None:
+    if isinstance(event, Verified) and event.u is not None:
         drawn = round_verdict(event.p, event.q, event.u, accepted=event.accepted)
         return {name: getattr(drawn, name) for name in names}
     values = {name: getattr(event, name, None) for name in names}

@@ -19,12 +19,12 @@ from lab.trace.events import (
     Event,
     FellBack,
     Finished,
-    Judged,
     Part,
     Preempted,
     Proposed,
     Recovered,
     StepTimed,
+    Verified,
     WindowChanged,
 )
 from lab.trace.metrics import Metrics
@@ -160,7 +160,7 @@ class Narrator(TextRead):
         self,
         timed: StepTimed,
         proposals: Sequence[Proposed],
-        verdicts: Sequence[Judged],
+        verdicts: Sequence[Verified],
         own: Recovered | Bonus | None,
         pieces: Sequence[str],
         rare: Sequence[Event],
@@ -188,7 +188,7 @@ class Narrator(TextRead):
         self._counts.passes += timed.step_kind != "prefill" or (bool(pieces) and self.grown)
         self.tokens += len(pieces)
         if timed.step_kind != "prefill":
-            self._window.passed(judged=bool(verdicts))
+            self._window.passed(verified=bool(verdicts))
         self._company = max(self._company, timed.batch_sequences - 1)
         said = self._rare(rare)
         return brief + said if said else usual
@@ -213,10 +213,10 @@ class Narrator(TextRead):
         return f"{opening}{rate}.{self._counts.sentence(generated)}"
 
     def _round(
-        self, proposals: Sequence[Proposed], verdicts: Sequence[Judged], own: Recovered | Bonus | None, accepted: int
+        self, proposals: Sequence[Proposed], verdicts: Sequence[Verified], own: Recovered | Bonus | None, accepted: int
     ) -> str:
         who = self._who[0].upper() + self._who[1:]
-        proposed = f"{who} proposed {named(''.join(guess.text for guess in proposals), LONGEST)}"
+        proposed = f"{who} proposed {named(''.join(one.text for one in proposals), LONGEST)}"
         if own is None:
             beyond = self._counts.beyond
             last = "the last of them" if beyond == 1 else f"the last {beyond} of them"
@@ -226,7 +226,7 @@ class Narrator(TextRead):
         rejected = f"rejected {quoted(proposals[accepted].text)} ({self._odds(verdicts[accepted])})"
         return f"{proposed}; the target {rejected} and put {quoted(own.text)} in its place"
 
-    def _odds(self, verdict: Judged) -> str:
+    def _odds(self, verdict: Verified) -> str:
         """Why a draft token was rejected. By p, q and u, where u was drawn: to two digits if they show what was
         decided, since more are much for a sentence."""
         if self._config["speculative"] == "synthetic":
@@ -246,9 +246,9 @@ class Narrator(TextRead):
 
     def _rare(self, events: Sequence[Event]) -> str:
         """The sentence for the rarest event; all of them update the window and the notice."""
-        told = {type(event): self._narrate(event) for event in events}
+        reported = {type(event): self._narrate(event) for event in events}
         evicted = sum(isinstance(event, BlockEvicted) for event in events)
-        said = [told.get(kind, "") for kind in (FellBack, CacheDropped, WindowChanged)]
+        said = [reported.get(kind, "") for kind in (FellBack, CacheDropped, WindowChanged)]
         return next(filter(None, said), f"Evicted {counted(evicted, 'cached block')} to make room." if evicted else "")
 
     def _narrate(self, event: Event) -> str:
@@ -315,9 +315,9 @@ class Window:
         self.why_none = ""
         self._observed = 0  # rounds that the window learnt from; counted as it counts them
 
-    def passed(self, *, judged: bool) -> None:
+    def passed(self, *, verified: bool) -> None:
         """Count a pass that was no prefill, and whether it verified draft tokens."""
-        self._observed += judged or not self._window
+        self._observed += verified or not self._window
 
     def changed(self, event: WindowChanged) -> str:
         was, self._window = self._window, event.gamma

@@ -83,11 +83,11 @@ class RecomputedView:
     def __init__(self) -> None:
         self._new = self._again = self._most = 0
 
-    def take(self, timed: StepTimed, guesses: int) -> list[Patch]:
-        """Add a pass. New are its guesses and the token before them, which the last pass chose; in the first pass, all
-        tokens."""
+    def take(self, timed: StepTimed, drafted: int) -> list[Patch]:
+        """Add a pass. New are its draft tokens and the token before them, which the last pass chose; in the first pass,
+        all tokens."""
         whole, step = timed.target_tokens, timed.step
-        new = guesses + 1 if self._new else whole
+        new = drafted + 1 if self._new else whole
         self._new, self._again, self._most = self._new + new, self._again + whole - new, max(self._most, whole)
         said = f"{counted(new, 'new token')}, {whole - new:,} computed before"
         return [[0, None, {"x": step, "y": whole, "customdata": said}], [1, None, {"x": step, "y": new}]]

@@ -24,7 +24,7 @@ GROWTH_TOKENS = 200
 WIDEST = 1.0
 """Widest interval of an exponent that is still informative: within a wider one, linear growth may be quadratic."""
 COLUMNS = (
-    ("a", "Accepted of judged proposals, in rounds of a full window."),
+    ("a", "Accepted of verified proposals, in rounds of a full window."),
     (
         "γ",
         "Draft tokens per round; small: rounds with all of them, of all passes. The other figures and theory are about "
@@ -111,7 +111,7 @@ def _cells(found: Speculated, measured: tuple[str, str]) -> list[list[str]]:
     speedup, sure = measured
     expected = f"theory {times(found.expected_speedup)}, with the wide pass {times(found.expected_with_pass)}"
     return [
-        [f"{found.acceptance:.3f}", f"{sum(found.accepted)} of {sum(found.judged)} judged"],
+        [f"{found.acceptance:.3f}", f"{sum(found.accepted)} of {sum(found.verified)} verified"],
         [f"{found.gamma}", f"{found.rounds} of {found.passes} passes"],
         [f"{found.cost:.3f}", ""],
         [times(found.pass_ratio), ""],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lab.trace.events import Bonus, Distributions, Judged, Proposed, Recovered
+from lab.trace.events import Bonus, Distributions, Proposed, Recovered, Verified
 from lab.trace.verdict_rounding import in_order, round_verdict, significant, written
 from visualize.charts import verdict_chart as chart
 from visualize.charts.base import short
@@ -16,16 +16,16 @@ EMPTY: dict[str, list[Any]] = {"x": [], "y": []}
 
 
 def opened(
-    guess: Proposed,
-    verdict: Judged,
+    draft_token: Proposed,
+    verdict: Verified,
     around: Distributions,
     own: Recovered | Bonus | None,
     speculative: str,
-    round: Sequence[Judged] = (),
+    round: Sequence[Verified] = (),
     *,
     drawn: bool = True,
 ) -> dict[str, Any]:
-    """One guess as a JSON-able dict. ``round``: all verdicts of its round, by which block verification decides.
+    """One draft token as a JSON-able dict. ``round``: all verdicts of its round, by which block verification decides.
     ``drawn``: from q; otherwise it is the draft's likeliest token, and q is 1.
 
     Returns:
@@ -56,7 +56,7 @@ def opened(
     bar = short(verdict.u * verdict.q) if standard else short(verdict.threshold) if typical else None
     line = EMPTY if bar is None else {"x": [-chart.WIDE, chart.WIDE], "y": [bar, bar]}
     names = [f"{marks.get(around.token_ids[i], '')} {escaped(around.texts[i], limit=9)}".strip() for i in shown]
-    title = f"Round {verdict.step}, draft token {verdict.position + 1} {state.glyph} {named(guess.text)}"
+    title = f"Round {verdict.step}, draft token {verdict.position + 1} {state.glyph} {named(draft_token.text)}"
     return {
         "title": title,
         "say": _say(verdict, around.overlap, replaced, speculative, round, drawn=drawn and speculative != "ngram"),
@@ -71,17 +71,17 @@ def opened(
 
 
 def _shown(around: Distributions, heights: list[float], marked: set[int]) -> list[int]:
-    """Indices of the tokens that fit: the guess, then those that are marked or highest, sorted by p."""
+    """Indices of the tokens that fit: the draft token, then those that are marked or highest, sorted by p."""
     others = sorted(range(1, len(heights)), key=lambda i: (around.token_ids[i] not in marked, -heights[i]))
     return [0, *sorted(others[: chart.MOST - 1], key=lambda i: -around.p[i])]
 
 
 def _say(
-    verdict: Judged,
+    verdict: Verified,
     overlap: float | None,
     replaced: Recovered | None,
     speculative: str,
-    round: Sequence[Judged],
+    round: Sequence[Verified],
     *,
     drawn: bool,
 ) -> str:
@@ -113,7 +113,7 @@ def _say(
     return f"{rule}{instead}{here}{certain}"
 
 
-def _by_block(verdict: Judged, place: str, round: Sequence[Judged]) -> str:
+def _by_block(verdict: Verified, place: str, round: Sequence[Verified]) -> str:
     """Block verification: the running product, the block's own test, and the longer blocks'."""
     own, last = verdict.position, sum(one.accepted for one in round)
     before = round[own - 1].product if own else 1.0
@@ -133,14 +133,14 @@ def _by_block(verdict: Judged, place: str, round: Sequence[Judged]) -> str:
     return f"{said}. {_test(round[last - 1], f'The block up to draft token {last}')}: accepted with it."
 
 
-def _test(verdict: Judged, block: str) -> str:
+def _test(verdict: Verified, block: str) -> str:
     u, threshold = in_order(verdict.u, verdict.threshold)
     passed = verdict.u < verdict.threshold
     compared = f"u = {written(u)} is {'' if passed else 'not '}below its threshold h = {written(threshold)}"
     return f"{block} {'passed' if passed else 'failed'}: the random draw {compared}"
 
 
-def _by_likelihood(verdict: Judged, place: str) -> str:
+def _by_likelihood(verdict: Verified, place: str) -> str:
     """Typical acceptance, and how far it moves the distribution here."""
     p, threshold = map(written, in_order(verdict.p, verdict.threshold))
     above, kept = ("above", "accepted") if verdict.accepted else ("not above", "rejected")

@@ -110,7 +110,7 @@ export class BlockGrid {
     const { state, owners, fill, vain, stored, mark, index, references } = this.#row(block);
     const inVain = vain ? `${counted(vain, "slot")} written for rejected draft tokens` : "";
     if (state === "cached") return "cached: can be allocated, but its tokens can still be found";
-    if (state === "free") return inVain || fill ? `free again: ${inVain || `it held ${counted(fill, "token")}`}` : "free";
+    if (state === "free") return inVain || fill ? `free: ${inVain || `it held ${counted(fill, "token")}`}` : "free";
     if (!owners.length) return "another request's";
     const mine = this.alone ? `entry ${index} of this request's block table` : `request ${owners[0]}`;
     return [

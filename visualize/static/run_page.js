@@ -80,16 +80,16 @@ export function mount(element, gradio, setup) {
   }
 
   /** The link to a comparison of the shown run's settings. */
-  function drawAgainst(guesses) {
+  function drawAgainst(drafts) {
     const drawn = stage.run.against && !/[?&]seed=/.test(stage.run.against); // a seed, where none was given
     const seeded = drawn ? `${stage.run.against}&seed=${stage.picture.head.sampling.seed}` : stage.run.against;
-    stage.offer(seeded, `Compare with ${guesses ? "the same settings without speculation" : "the cache alone"}`);
+    stage.offer(seeded, `Compare with ${drafts ? "the same settings without speculation" : "the cache alone"}`);
   }
 
   /** Before there is a run: how to get one. An exported page comes with its own. */
   function invite() {
     const [mine, led] = ["Press Run.", "What the presenter shows appears here."];
-    const colours = " Colours show which tokens the draft model guessed right.";
+    const colours = " Colours show which draft tokens the target accepted.";
     stage.story.append(make("p", "hint", make("span", "to-run", mine), make("span", "to-follow", led), colours));
     $(".say").textContent = "Ready.";
   }

@@ -130,13 +130,13 @@ export function addText(stage) {
     return stage.picture.head.sentences[state].replace(/\{(\w+)\}/g, (_, name) => number(values[name]));
   }
 
-  /** A token's story: a paragraph for it, and one for each guess that was rejected for it. */
+  /** A token's story: a paragraph for it, and one for each draft token that was rejected for it. */
   function explained(token) {
     const line = (state, text, words) =>
       make("p", state, make("b", "", `“${text}” ${states[state].glyph}`), ` ${states[state].label}. ${words}`);
-    const rejected = (token.rejected ?? []).map((guess) => {
-      const state = guess.p === undefined ? "unjudged" : "rejected";
-      return line(state, guess.text, sentence(state, guess));
+    const rejected = (token.rejected ?? []).map((draftToken) => {
+      const state = draftToken.p === undefined ? "unjudged" : "rejected";
+      return line(state, draftToken.text, sentence(state, draftToken));
     });
     return [line(token.origin, token.text, token.note ?? sentence(token.origin, token)), ...rejected];
   }

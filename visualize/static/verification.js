@@ -5,9 +5,9 @@ import { look } from "./chart_panel.js";
 import { gently, make, narrow, part, within } from "./dom.js";
 import { view } from "./player.js";
 
-const JUDGED = ["accepted", "recovered"];
-/** How many guesses of a frame were judged. */
-const judged = ({ verdicts, tokens = [] }) => verdicts?.length ?? tokens.filter(({ origin }) => JUDGED.includes(origin)).length;
+const VERIFIED = ["accepted", "recovered"];
+/** How many draft tokens of a frame were verified. */
+const verified = ({ verdicts, tokens = [] }) => verdicts?.length ?? tokens.filter(({ origin }) => VERIFIED.includes(origin)).length;
 
 /** Show how one draft token was verified (visualize/reduce/verification_view.py), in place of the blocks and the times. The
     text and the rounds stay, because draft tokens are chosen there. */
@@ -16,11 +16,11 @@ export function addVerification(stage) {
   const $ = within(element);
   const { verdict: verdictLooks } = stage.setup;
   const panel = $(".verdict");
-  /** The guess that a link asks for, as round and place in it, until the run shows it and is paused, or has ended. */
+  /** The draft token that a link asks for, as round and place in it, until the run shows it and is paused, or has ended. */
   stage.wantedGuess = /^(\d+)\.(\d+)$/.exec(initialQuery.get("guess"))?.slice(1).map(Number);
   document.addEventListener("decode-lab-other", () => (stage.wantedGuess = null));
 
-  /** Open a verdict. What moves is paused: a text that runs on would take the guess out of view. */
+  /** Open a verdict. What moves is paused: a text that runs on would take the token out of view. */
   function openVerdict(seq, position) {
     if (stage.moving()) stage.enter("still");
     stage.held = false;
@@ -49,7 +49,7 @@ export function addVerification(stage) {
   }
 
   /** The hint where no distributions were recorded. In the Lab it says how to get them: if the address still says how the
-      run was made, a link makes it again with them, and opens the guess. */
+      run was made, a link makes it again with them, and opens the token. */
   function unrecorded() {
     const hint = make("p", "hint", "This run recorded no distributions. ");
     if (stage.inLesson() || !stage.server) return hint;
@@ -64,7 +64,7 @@ export function addVerification(stage) {
 
   /** Scroll the text, and nothing but the text, to a token of it. */
   function reveal(mark) {
-    if (!mark) return; // a guess that gave no token: the run ended before it
+    if (!mark) return; // a draft token that gave none: the run ended before it
     const lowest = mark.offsetTop + mark.offsetHeight - stage.story.clientHeight;
     stage.story.scrollTop = Math.min(Math.max(stage.story.scrollTop, lowest), mark.offsetTop);
   }
@@ -115,14 +115,14 @@ export function addVerification(stage) {
     const [step, place] = stage.wantedGuess;
     stage.wantedGuess = null;
     const seq = stage.picture.frames.findIndex((frame) => frame.step === step && frame.tokens);
-    if (seq < 0 || seq > stage.picture.at || place < 1 || place > judged(stage.picture.frames[seq])) return;
+    if (seq < 0 || seq > stage.picture.at || place < 1 || place > verified(stage.picture.frames[seq])) return;
     stage.drawText(stage.picture); // so that the token can be marked
     openVerdict(seq, place - 1);
   }
 
   // -- in a workshop (pages/workshop/workshop_bar.js) --
 
-  /** Tell followers which guess is open. */
+  /** Tell followers which draft token is open. */
   function tellGuess() {
     view.guess = stage.opened && [stage.opened.seq, stage.opened.position];
     stage.report();
@@ -136,7 +136,7 @@ export function addVerification(stage) {
     if (guess === ledGuess) return;
     const [seq, position] = stage.led?.guess ?? [];
     if (seq === undefined) closeVerdict();
-    else if (seq > stage.picture.at || position >= judged(stage.picture.frames[seq])) return;
+    else if (seq > stage.picture.at || position >= verified(stage.picture.frames[seq])) return;
     else {
       stage.drawText(stage.picture); // so that the token can be marked
       showVerdict(seq, position);
@@ -151,28 +151,28 @@ export function addVerification(stage) {
   /** Open the verdict behind this token of the text, if there is one. */
   function openToken(mark) {
     const { token } = stage.shown[mark.dataset.index];
-    if (!JUDGED.includes(token.origin)) return;
+    if (!VERIFIED.includes(token.origin)) return;
     const seq = stage.picture.frames.findIndex(({ tokens = [] }) => tokens.includes(token));
     openVerdict(seq, stage.picture.frames[seq].tokens.indexOf(token));
   }
 
-  /** Open the verdict of a square of the rounds. A guess that was never judged leads to the rejected one before it, and
+  /** Open the verdict of a square of the rounds. A draft token that was never verified leads to the rejected one before it, and
       so does the token that replaced them. */
   function openSquare({ x, y }) {
     const seq = stage.picture.frames.findIndex(({ step, tokens }) => step === x && tokens);
-    const last = seq < 0 ? -1 : judged(stage.picture.frames[seq]) - 1;
+    const last = seq < 0 ? -1 : verified(stage.picture.frames[seq]) - 1;
     if (last < 0 || (y === 0 && stage.picture.frames[seq].tokens.at(-1).origin === "bonus")) return;
     openVerdict(seq, y === 0 ? last : Math.min(y - 1, last));
   }
 
-  /** The guess judged before this one, or after it, as far as the run is shown. */
+  /** The draft token verified before this one, or after it, as far as the run is shown. */
   function nextVerdict(step) {
     let { seq, position } = stage.opened;
     position += step;
-    while (position < 0 || position >= judged(stage.picture.frames[seq])) {
+    while (position < 0 || position >= verified(stage.picture.frames[seq])) {
       seq += step;
       if (seq < 0 || seq > stage.picture.at) return;
-      position = step > 0 ? 0 : judged(stage.picture.frames[seq]) - 1;
+      position = step > 0 ? 0 : verified(stage.picture.frames[seq]) - 1;
     }
     openVerdict(seq, position);
   }

@@ -8,9 +8,18 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from lab.backends.cpu import native_sampler
+from lab.backends.cpu.native_head import head_backend
 from lab.backends.cpu.native_model import NativeModel, native_step
-from lab.backends.interface import Backend, DraftRound, DraftTokens, KernelError, NewTokens, PendingVerification
-from lab.backends.torch.torch_backend import TorchBackend
+from lab.backends.interface import (
+    Backend,
+    DraftRound,
+    DraftTokens,
+    HeadBackend,
+    KernelError,
+    NewTokens,
+    PendingVerification,
+)
+from lab.backends.torch.torch_backend import Sample, TorchBackend
 from lab.config import SamplingParams
 from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.formats import KVStorage
@@ -35,10 +44,17 @@ class CpuBackend(TorchBackend):
             raise KernelError(step.failure)
         self._native = native or step.model
 
-    def forward(self, batch: Sequence[NewTokens], storage: KVStorage | None, sdpa: SdpaChoice = "auto") -> torch.Tensor:
+    def forward(
+        self,
+        batch: Sequence[NewTokens],
+        storage: KVStorage | None,
+        sdpa: SdpaChoice = "auto",
+        states: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         if sdpa != "auto":
-            return super().forward(batch, storage, sdpa)
-        return self._native.step(batch, self.model.layers, storage)
+            return super().forward(batch, storage, sdpa, states)
+        tapped = () if states is None else self.model.eagle3.config.target_layers
+        return self._native.step(batch, self.model.layers, storage, tapped, states)
 
     def draft(
         self,
@@ -62,6 +78,10 @@ class CpuBackend(TorchBackend):
     def verify(self, logits: torch.Tensor, rounds: Sequence[DraftRound]) -> PendingVerification:
         verified = native_sampler.verify(logits, rounds)
         return PendingVerification(lambda: verified, None)
+
+    def head(self, sample: Sample | None = None) -> HeadBackend:
+        model = self.model
+        return head_backend(model.eagle3, sample or self.sample, self._native, model.context_length)
 
     def first(self, layers: int) -> Backend:
         return CpuBackend(self.model.first(layers), self._native)

@@ -17,6 +17,12 @@ typedef struct {
     Linear query, key, value, output, gate, up, down;
 } Layer;
 
+typedef struct { /* what an EAGLE-3 head has besides: lab/models/eagle3_head.py. Its first position is 1 */
+    const float *hidden_norm; /* [hidden] */
+    const int64_t *target_ids; /* [outputs of the head] */
+    int32_t vocabulary, norm_before_residual, norm_output;
+} Eagle3;
+
 typedef struct {
     int32_t hidden, heads, kv_heads, head_dim;
     float epsilon, scaling;
@@ -26,6 +32,7 @@ typedef struct {
     const float *cosine, *sine; /* [context, head_dim], rotary embedding (Su et al., 2104.09864) */
     const Layer *layer;
     Linear head;
+    const Eagle3 *eagle3; /* NULL: this is a model of its own */
 } Model;
 
 typedef struct { /* one layer's slots */
@@ -46,6 +53,11 @@ typedef struct {
     const int32_t *tables;          /* [sequences, height] blocks in the order of their positions */
     const int64_t *token_ids;       /* [rows], sequence by sequence */
     const int32_t *keep;            /* [kept] rows whose logits are wanted */
+    int32_t num_tapped;
+    const int32_t *tapped;          /* [num_tapped] layers, ascending, whose input is wanted */
+    float *states;                  /* [rows, num_tapped, hidden], that input */
+    const float *fused;             /* [rows, hidden], what an EAGLE-3 head takes in */
+    float *last;                    /* [kept, hidden], what it gives back, or NULL */
 } Plan;
 
 typedef struct { /* SamplingParams of lab/config.py */

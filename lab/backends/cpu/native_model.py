@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Sequence
-from ctypes import byref, c_int32, c_void_p
+from ctypes import addressof, byref, c_int32, c_void_p
 from weakref import WeakKeyDictionary
 
 import torch
@@ -59,16 +59,9 @@ class NativeModel:
     """
 
     def __init__(self, model: LanguageModel, *, rounded: bool = False) -> None:
-        compiled = library()
-        self.rounded = rounded and bool(c_int32.in_dll(compiled, "has_bfloat16_products").value)
-        self._library, self._lanes = compiled, c_int32.in_dll(compiled, "vector_lanes").value
-        self._alive: list[object] = []  # what C points to
-        self._storages: WeakKeyDictionary[KVStorage, Storage] = WeakKeyDictionary()
         body, config = model.model.model, model.model.config
+        self._begin([module for module in model.model.modules() if isinstance(module, nn.Linear)], rounded)
         self._layers, self._vocabulary = model.layers, config.vocab_size
-        linears = [module for module in model.model.modules() if isinstance(module, nn.Linear)]
-        numbers = sum(packed_size(*linear.weight.shape, self._lanes) for linear in linears)
-        self._weights, self.weight_bytes = PackedWeights(numbers), 2 * numbers
         layers = (Layer * model.layers)(*(self._layer(layer) for layer in body.layers))
         positions = torch.arange(model.context_length)[None]
         with torch.inference_mode():
@@ -89,9 +82,29 @@ class NativeModel:
             head=self._linear(model.model.lm_head),
         )
 
-    def step(self, batch: list[NewTokens], layers: int, storage: KVStorage | None) -> torch.Tensor:
+    def _begin(self, linears: Sequence[nn.Linear], rounded: bool) -> None:
+        """Make room for the packed matrices of ``linears``."""
+        compiled = library()
+        self.rounded = rounded and bool(c_int32.in_dll(compiled, "has_bfloat16_products").value)
+        self._library, self._lanes = compiled, c_int32.in_dll(compiled, "vector_lanes").value
+        self._alive: list[object] = []  # what C points to
+        self._storages: WeakKeyDictionary[KVStorage, Storage] = WeakKeyDictionary()
+        numbers = sum(packed_size(*linear.weight.shape, self._lanes) for linear in linears)
+        self._weights, self.weight_bytes = PackedWeights(numbers), 2 * numbers
+
+    def step(
+        self,
+        batch: list[NewTokens],
+        layers: int,
+        storage: KVStorage | None,
+        tapped: Sequence[int] = (),
+        states: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Compute the new tokens of every sequence through the first ``layers`` layers, the last norm and the head,
         and store their keys and values. Without a cache all tokens are new, and nothing is kept.
+
+        Args:
+            tapped: layers whose inputs are written to ``states`` [tokens, tapped x hidden] float32, side by side.
 
         Returns:
             [sum of keep, vocabulary] float32 logits, sequence by sequence.
@@ -101,8 +114,11 @@ class NativeModel:
         """
         plan, slots, _alive = self._plan(batch, storage)
         logits = torch.empty(plan.kept, self._vocabulary, dtype=torch.float32)
+        wanted = (c_int32 * len(tapped))(*tapped)
+        if states is not None:
+            plan.num_tapped, plan.tapped, plan.states = len(tapped), addressof(wanted), states.data_ptr()
         where = byref(self._model), layers, byref(slots), byref(plan)
-        _refuse_lack_of_memory(self._library.forward(*where, _pointer(logits), threads()))
+        refuse_lack_of_memory(self._library.forward(*where, _pointer(logits), threads()))
         return logits
 
     def decode_ahead(
@@ -113,6 +129,7 @@ class NativeModel:
         windows: list[int],
         sampling: Sequence[SamplingParams],
         u: torch.Tensor,
+        fused: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the new tokens of every sequence, choose the next, feed it back, and so on: ``windows[s]`` tokens, of
         which the last is not fed back. Equivalent to that many calls of ``step`` and
@@ -121,6 +138,7 @@ class NativeModel:
         Args:
             sampling: one per sequence.
             u: [sequences, longest window] float64 in [0, 1).
+            fused: [tokens, hidden] float32, what an EAGLE-3 head takes in.
 
         Returns:
             [sequences, longest window] int64 tokens, and [..., vocabulary] float32, what each was drawn from. Values
@@ -134,10 +152,12 @@ class NativeModel:
         tokens = torch.empty(len(batch), width, dtype=torch.long)
         q = torch.empty(len(batch), width, self._vocabulary, dtype=torch.float32)
         choices, _also_alive = described(sampling, u, width)
+        if fused is not None:
+            plan.fused = fused.data_ptr()
         many = (c_int32 * len(windows))(*windows)
         model, where = (byref(self._model), layers, byref(slots), byref(plan)), (_pointer(tokens), _pointer(q))
         failed = self._library.decode_ahead(*model, many, width, byref(choices), *where, threads())
-        _refuse_lack_of_memory(failed)
+        refuse_lack_of_memory(failed)
         return tokens, q
 
     def _plan(self, batch: list[NewTokens], storage: KVStorage | None) -> tuple[PlanStruct, Storage, object]:
@@ -202,7 +222,8 @@ def _pointer(tensor: torch.Tensor) -> c_void_p:
     return c_void_p(tensor.data_ptr())
 
 
-def _refuse_lack_of_memory(failed: int) -> None:
+def refuse_lack_of_memory(failed: int) -> None:
+    """Raises MemoryError if a call of C has ``failed``."""
     if failed:
         raise MemoryError("a step's activations do not fit in memory")
 
@@ -252,12 +273,16 @@ def refusal(model: LanguageModel) -> str | None:
         return different
     if model.padding:
         return "its vocabulary is made as wide as another model's"
-    if different := _unlike_config(inner.config):
+    if different := unlike_config(inner.config):
         return different
-    linears = [module for module in inner.modules() if isinstance(module, nn.Linear)]
-    if any(not torch.equal(module.weight, module.weight.bfloat16().float()) for module in linears):
+    if not all(map(fits_bfloat16, inner.modules())):
         return "its matrices hold more digits than bfloat16 can"
     return None
+
+
+def fits_bfloat16(module: nn.Module) -> bool:
+    """True for a linear layer whose weights bfloat16 can hold, and for what is no linear layer."""
+    return not isinstance(module, nn.Linear) or torch.equal(module.weight, module.weight.bfloat16().float())
 
 
 def packed_parameters(config: PreTrainedConfig, parameters: int) -> int:
@@ -265,14 +290,14 @@ def packed_parameters(config: PreTrainedConfig, parameters: int) -> int:
     float32: all but an embedding table that is not the head too. (Norms and biases are not copied either, but are few.)
     0: the configuration describes a model that it cannot compute, or weights stored in another dtype than bfloat16.
     """
-    refused = unlike_llama_config(config) or _unlike_config(config) or quantization_method(config)
+    refused = unlike_llama_config(config) or unlike_config(config) or quantization_method(config)
     if refused or config.dtype not in (None, torch.bfloat16):
         return 0
     shape = ModelShape.from_config(config)
     return parameters - (0 if shape.tied else shape.vocabulary * shape.hidden_size)
 
 
-def _unlike_config(config: PreTrainedConfig) -> str | None:
+def unlike_config(config: PreTrainedConfig) -> str | None:
     """The reason why a configuration of Llama's layers describes a model that ``step.c`` cannot compute."""
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type", "default") not in ("default", "linear", "llama3", "yarn"):

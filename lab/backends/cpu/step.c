@@ -49,6 +49,26 @@ static void attend_all(const Forward *shared, int l, float *output, Softmax *sof
     }
 }
 
+/* Copy what enters layer l, if that is wanted: a thread's share of the rows. */
+static void show_states(const Plan *plan, const float *x, int hidden, int l) {
+    for (int t = 0; t < plan->num_tapped; t++)
+        for (int r = share_begin(plan->rows); plan->tapped[t] == l && r < share_end(plan->rows); r++)
+            memcpy(plan->states + ((size_t)r * plan->num_tapped + t) * hidden, x + (size_t)r * hidden,
+                   hidden * sizeof(float));
+}
+
+/* The input of an EAGLE-3 head's attention: each token's embedding and hidden states, normed, side by side. */
+static void norm_both(const Forward *shared, float *normed) {
+    const Model *model = shared->model;
+    const int hidden = model->hidden;
+    for (int r = 0; r < shared->plan->rows; r++, normed += 2 * hidden) {
+        rms_norm(model->embedding + shared->plan->token_ids[r] * hidden, model->layer->attention_norm, model->epsilon,
+                 1, hidden, normed);
+        rms_norm(shared->x + (size_t)r * hidden, model->eagle3->hidden_norm, model->epsilon, 1, hidden,
+                 normed + hidden);
+    }
+}
+
 /* A thread's part of a forward pass. Every thread normalises all rows: cheaper than waiting for another's result. */
 static void forward_thread(void *argument) {
     Forward *shared = argument;
@@ -57,10 +77,11 @@ static void forward_thread(void *argument) {
     const int rows = plan->rows, hidden = model->hidden;
     const size_t q_row = (size_t)model->heads * model->head_dim, group = model->heads / model->kv_heads;
     const int intermediate = model->layer[0].gate.outputs;
-    const size_t inputs = hidden + q_row + intermediate; /* at least those of any linear layer */
-    const size_t row = (hidden + q_row + 2 * BLOCK + inputs / 2) * sizeof(float) + group * sizeof(Softmax);
+    const size_t width = model->eagle3 ? 2 * hidden : hidden;
+    const size_t inputs = width + q_row + intermediate; /* at least those of any linear layer */
+    const size_t row = (width + q_row + 2 * BLOCK + inputs / 2) * sizeof(float) + group * sizeof(Softmax);
     float *memory = malloc(rows * row);
-    float *normed = memory, *output = normed + (size_t)rows * hidden, *out = output + rows * q_row;
+    float *normed = memory, *output = normed + rows * width, *out = output + rows * q_row;
     Softmax *softmax = (Softmax *)(out + (size_t)rows * 2 * BLOCK);
     Input input = {NULL, model->rounded ? (uint32_t *)(softmax + rows * group) : NULL};
     if (!memory) __atomic_store_n(&shared->failed, 1, __ATOMIC_RELAXED);
@@ -71,12 +92,17 @@ static void forward_thread(void *argument) {
     }
     for (int l = 0; l < shared->layers; l++) {
         const Layer *layer = model->layer + l;
-        rms_norm(shared->x, layer->attention_norm, model->epsilon, rows, hidden, normed);
-        set_input(&input, normed, (size_t)rows * hidden);
+        show_states(plan, shared->x, hidden, l);
+        if (model->eagle3) norm_both(shared, normed);
+        else rms_norm(shared->x, layer->attention_norm, model->epsilon, rows, hidden, normed);
+        set_input(&input, normed, rows * width);
         linear_layer(&layer->query, &input, rows, shared->query, 0, out);
         linear_layer(&layer->key, &input, rows, shared->key, 0, out);
         linear_layer(&layer->value, &input, rows, shared->value, 0, out);
         barrier();
+        if (model->eagle3 && model->eagle3->norm_before_residual)
+            for (int r = share_begin(rows); r < share_end(rows); r++)
+                memcpy(shared->x + (size_t)r * hidden, normed + r * width + hidden, hidden * sizeof(float));
         attend_all(shared, l, output, softmax);
         barrier();
         set_input(&input, shared->query, rows * q_row);
@@ -93,6 +119,10 @@ static void forward_thread(void *argument) {
     for (int i = 0; i < plan->kept; i++)
         rms_norm(shared->x + (size_t)plan->keep[i] * hidden, model->final_norm, model->epsilon, 1, hidden,
                   normed + (size_t)i * hidden);
+    for (int i = share_begin(plan->kept); plan->last && i < share_end(plan->kept); i++)
+        memcpy(plan->last + (size_t)i * hidden,
+               model->eagle3->norm_output ? normed + (size_t)i * hidden : shared->x + (size_t)plan->keep[i] * hidden,
+               hidden * sizeof(float));
     set_input(&input, normed, (size_t)plan->kept * hidden);
     linear_layer(&model->head, &input, plan->kept, shared->logits, 0, out);
     free(memory);
@@ -108,7 +138,9 @@ int forward(
     float *x = malloc(rows * (hidden + q_row + 2 * kv_row + intermediate) * sizeof(float));
     if (!x) return 1;
     for (int r = 0; r < rows; r++)
-        memcpy(x + (size_t)r * hidden, model->embedding + plan->token_ids[r] * hidden, hidden * sizeof(float));
+        memcpy(x + (size_t)r * hidden,
+               model->eagle3 ? plan->fused + (size_t)r * hidden : model->embedding + plan->token_ids[r] * hidden,
+               hidden * sizeof(float));
     int claimed[layers];
     memset(claimed, 0, sizeof(claimed));
     Forward shared = {.model = model, .storage = storage, .plan = plan, .x = x, .query = x + (size_t)rows * hidden,
@@ -154,6 +186,15 @@ int sample(
     return shared.failed;
 }
 
+/* Logits over an EAGLE-3 head's draft tokens, as logits over the target's. */
+static void spread(const Model *model, const float *found, int rows, float *logits) {
+    const int n = model->eagle3->vocabulary, outputs = model->head.outputs;
+    for (int r = 0; r < rows; r++, found += outputs, logits += n) {
+        for (int i = 0; i < n; i++) logits[i] = -INFINITY;
+        for (int i = 0; i < outputs; i++) logits[model->eagle3->target_ids[i]] = found[i];
+    }
+}
+
 /* Draft windows[s] tokens after sequence s, at least one and at most `width`; all but the last are fed back. `plan` is
    that of the first forward pass and keeps the last row of every sequence. The i-th token after sequence s has index
    s x width + i in choices, tokens and q [indices, vocabulary]; indices past a window stay as they are. Returns as
@@ -161,8 +202,11 @@ int sample(
 int decode_ahead(
     const Model *model, int layers, const Storage *storage, const Plan *plan, const int32_t *windows, int width,
     const Choices *choices, int64_t *tokens, float *q, int threads) {
-    const int n = model->head.outputs, sequences = plan->sequences, height = plan->height;
-    float *logits = malloc((size_t)sequences * n * sizeof(float));
+    const int n = model->eagle3 ? model->eagle3->vocabulary : model->head.outputs, hidden = model->hidden;
+    const int sequences = plan->sequences, height = plan->height;
+    float *logits = malloc((size_t)sequences * (n + model->head.outputs + 2 * hidden) * sizeof(float));
+    float *found = model->eagle3 ? logits + (size_t)sequences * n : logits;
+    float *last = logits + (size_t)sequences * (n + model->head.outputs), *fused = last + (size_t)sequences * hidden;
     int64_t *token_ids = malloc(sequences * sizeof(int64_t));
     int32_t *memory = malloc((size_t)sequences * (5 + height) * sizeof(int32_t));
     int32_t *active = memory, *places = active + sequences, *starts = places + sequences, *counts = starts + sequences,
@@ -172,8 +216,10 @@ int decode_ahead(
     Plan step = *plan;
     for (int i = 0; num_active && !failed; i++) {
         for (int k = 0; k < num_active; k++) places[k] = active[k] * width + i;
-        failed = forward(model, layers, storage, &step, logits, threads)
-                 || sample(logits, num_active, n, places, choices, q, tokens, threads);
+        if (model->eagle3) step.last = last;
+        failed = forward(model, layers, storage, &step, found, threads);
+        if (model->eagle3) spread(model, found, num_active, logits);
+        failed = failed || sample(logits, num_active, n, places, choices, q, tokens, threads);
         int remaining = 0;
         for (int k = 0; k < num_active; k++) {
             const int s = active[k];
@@ -183,13 +229,14 @@ int decode_ahead(
             counts[remaining] = 1;
             keep[remaining] = remaining;
             token_ids[remaining] = tokens[places[k]];
+            if (model->eagle3) memcpy(fused + (size_t)remaining * hidden, last + (size_t)k * hidden, hidden * sizeof(float));
             memcpy(tables + (size_t)remaining * height, plan->tables + (size_t)s * height, height * sizeof(int32_t));
             remaining++;
         }
         num_active = remaining;
         step = (Plan){.sequences = num_active, .rows = num_active, .kept = num_active, .block_size = plan->block_size,
                       .height = height, .starts = starts, .counts = counts, .tables = tables,
-                      .token_ids = token_ids, .keep = keep};
+                      .token_ids = token_ids, .keep = keep, .fused = fused};
     }
     free(logits), free(token_ids), free(memory);
     return failed;

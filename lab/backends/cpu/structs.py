@@ -24,6 +24,13 @@ class Layer(Structure):
     )
 
 
+class Eagle3Struct(Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("hidden_norm", "target_ids")),
+        *((name, c_int32) for name in ("vocabulary", "norm_before_residual", "norm_output")),
+    )
+
+
 class ModelStruct(Structure):
     _fields_ = (
         *((name, c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim")),
@@ -32,6 +39,7 @@ class ModelStruct(Structure):
         *((name, c_void_p) for name in ("embedding", "final_norm", "cosine", "sine")),
         ("layer", POINTER(Layer)),
         ("head", Linear),
+        ("eagle3", POINTER(Eagle3Struct)),
     )
 
 
@@ -51,6 +59,7 @@ class PlanStruct(Structure):
     _fields_ = (
         *((name, c_int32) for name in ("sequences", "rows", "kept", "block_size", "height")),
         *((name, c_void_p) for name in ("starts", "counts", "tables", "token_ids", "keep")),
+        *(("num_tapped", c_int32), ("tapped", c_void_p), ("states", c_void_p), ("fused", c_void_p), ("last", c_void_p)),
     )
 
 

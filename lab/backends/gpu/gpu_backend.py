@@ -42,10 +42,17 @@ class GpuBackend(TorchBackend):
         super().__init__(model)
         self._graphs = graphs
 
-    def forward(self, batch: Sequence[NewTokens], storage: KVStorage | None, sdpa: SdpaChoice = "auto") -> torch.Tensor:
-        """As ``Backend.forward``. If a CUDA graph fails, or finds no memory, kernels are launched one by one."""
-        if storage is None or sdpa != "auto":
-            return super().forward(batch, storage, sdpa)
+    def forward(
+        self,
+        batch: Sequence[NewTokens],
+        storage: KVStorage | None,
+        sdpa: SdpaChoice = "auto",
+        states: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """As ``Backend.forward``. If a CUDA graph fails, or finds no memory, kernels are launched one by one. A pass
+        that shows hidden states is torch's."""
+        if storage is None or sdpa != "auto" or states is not None:
+            return super().forward(batch, storage, sdpa, states)
         model, graphs = self.model, self._graphs
         counts = [len(new.token_ids) for new in batch]  # only once: asking a tensor costs more than using the number
         starts, keep = [new.start for new in batch], [new.keep for new in batch]

@@ -145,16 +145,16 @@ def read_verification(numbers: list[float], round: DraftRound) -> Verification:
 
 
 def read_evidence(numbers: list[float], round: DraftRound, accepted: int) -> tuple[list[Evidence], list[float]]:
-    """The evidence on each judged draft token, from the beginning of ``numbers``, and the numbers after it."""
+    """The evidence on each verified draft token, from the beginning of ``numbers``, and the numbers after it."""
     count = round.num_draft_tokens
     if not round.is_sampled or round.method == "standard":
         return [], numbers
     finite = [value if isfinite(value) else None for value in numbers[: 2 * count]]
     pairs = list(zip(finite[:count], finite[count:], strict=True))
-    if round.method == "block":  # which judges all of them
+    if round.method == "block":  # which decides on all of them
         return [Evidence(threshold, product=product) for threshold, product in pairs], numbers[2 * count :]
-    judged = pairs[: accepted + 1]
-    return [Evidence(threshold, total_variation=moved) for threshold, moved in judged], numbers[2 * count :]
+    verified = pairs[: accepted + 1]
+    return [Evidence(threshold, total_variation=moved) for threshold, moved in verified], numbers[2 * count :]
 
 
 def gather_distributions(

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 import torch
 
-from lab.backends.interface import Backend, DraftRound, DraftTokens, NewTokens, PendingVerification
+from lab.backends.interface import Backend, DraftRound, DraftTokens, HeadBackend, NewTokens, PendingVerification
 from lab.backends.torch.batched_verification import verify_rounds
 from lab.backends.torch.sampler import sample
 from lab.config import SamplingParams
 from lab.kv_cache.attention_metadata import Group, SdpaChoice, StepPlan
 from lab.kv_cache.block_table import side_by_side
 from lab.kv_cache.formats import KVStorage
+from lab.models.eagle3_head import Eagle3Head
 from lab.models.language_model import LanguageModel
 from lab.util.device_copy import joined, on_device
+
+Sample = Callable[[torch.Tensor, Sequence[SamplingParams], torch.Tensor | None], tuple[torch.Tensor, torch.Tensor]]
+"""``Backend.sample``."""
 
 
 class TorchBackend(Backend):
@@ -24,8 +29,21 @@ class TorchBackend(Backend):
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
 
-    def forward(self, batch: Sequence[NewTokens], storage: KVStorage | None, sdpa: SdpaChoice = "auto") -> torch.Tensor:
-        return _forward(self.model, batch, storage, sdpa)
+    def forward(
+        self,
+        batch: Sequence[NewTokens],
+        storage: KVStorage | None,
+        sdpa: SdpaChoice = "auto",
+        states: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        packed = pack(self.model, batch, storage, sdpa)
+        step = packed.token_ids, packed.positions, packed.plan, packed.keep
+        if states is None:
+            return self.model.forward(*step)
+        found = torch.empty_like(states)
+        logits = self.model.forward(*step, states=found)
+        states.copy_(packed.in_order(found))
+        return logits
 
     def draft(
         self,
@@ -67,11 +85,94 @@ class TorchBackend(Backend):
     def first(self, layers: int) -> Backend:
         return type(self)(self.model.first(layers))
 
+    def head(self, sample: Sample | None = None) -> HeadBackend:
+        """``sample``: another back end's. None: this one's."""
+        return TorchHead(self.model.eagle3, sample or self.sample)
 
-def _forward(
-    model: LanguageModel, batch: Sequence[NewTokens], storage: KVStorage | None, sdpa: SdpaChoice
-) -> torch.Tensor:
-    """One packed pass over all new tokens, sequences of one shape side by side."""
+
+class TorchHead(HeadBackend):
+    """An EAGLE-3 head computed by torch; ``sample`` draws its tokens."""
+
+    def __init__(self, model: Eagle3Head, sample: Sample) -> None:
+        self.model, self._sample = model, sample
+
+    def read(self, batch: Sequence[NewTokens], states: Sequence[torch.Tensor], storage: KVStorage) -> None:
+        self._forward(batch, [self.model.fuse(some) for some in states], storage)
+
+    def draft(
+        self,
+        batch: Sequence[NewTokens],
+        states: Sequence[torch.Tensor],
+        windows: Sequence[int],
+        sampling: Sequence[SamplingParams],
+        uniforms: Sequence[torch.Tensor],
+        storage: KVStorage | None,
+    ) -> list[DraftTokens]:
+        batch, model = list(batch), self.model
+        hidden = [model.fuse(some) for some in states]
+        greedy = all(params.greedy for params in sampling)
+        draws = None if greedy else on_device(joined(uniforms), model.device).split(windows)
+        tokens: list[list[torch.Tensor]] = [[] for _ in batch]
+        rows: list[list[torch.Tensor]] = [[] for _ in batch]
+        for i in range(max(windows)):
+            active = [k for k, window in enumerate(windows) if window > i]
+            last = self._forward([batch[k] for k in active], [hidden[k] for k in active], storage)
+            u = None if draws is None else torch.stack([draws[k][i] for k in active])
+            found = model.logits(last).float()
+            logits = found.new_full((len(active), model.vocabulary), -torch.inf).index_copy_(1, model.target_ids, found)
+            q, chosen = self._sample(logits, [sampling[k] for k in active], u)
+            fed_back = model.fed_back(last)
+            for row, k in enumerate(active):
+                token, new, state = chosen[row : row + 1], batch[k], fed_back[row : row + 1]
+                tokens[k].append(token)
+                rows[k].append(q[row])
+                if new.table:
+                    batch[k], hidden[k] = new._replace(token_ids=token, start=new.stop), state
+                else:
+                    batch[k] = new._replace(token_ids=torch.cat([new.token_ids, token]))
+                    hidden[k] = torch.cat([hidden[k], state])
+        return [DraftTokens(torch.cat(t), torch.stack(q)) for t, q in zip(tokens, rows, strict=True)]
+
+    def _forward(
+        self, batch: Sequence[NewTokens], hidden: Sequence[torch.Tensor], storage: KVStorage | None
+    ) -> torch.Tensor:
+        """One pass; [sequences, H], what comes out for the last token of each."""
+        first = 1 if storage else 0  # without a cache the rows themselves are attended to
+        packed = pack(self.model, [new._replace(keep=1) for new in batch], storage, "auto", first)
+        there = torch.cat([hidden[i] for i in packed.order])
+        out = self.model(packed.token_ids[None], there[None], packed.positions[None], plan=packed.plan)
+        return out[0, packed.keep]
+
+
+class PackedStep(NamedTuple):
+    """What a model's packed pass over all new tokens takes, sequences of one shape side by side.
+
+    Attributes:
+        order: the sequences in the order of their rows.
+        counts: of the tokens of each, in the batch's order.
+    """
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    plan: StepPlan
+    keep: torch.Tensor
+    order: list[int]
+    counts: list[int]
+
+    def in_order(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows of the packed tokens, in the order of the batch."""
+        parts = dict(zip(self.order, rows.split([self.counts[i] for i in self.order]), strict=True))
+        return torch.cat([parts[i] for i in range(len(parts))])
+
+
+def pack(
+    model: LanguageModel | Eagle3Head,
+    batch: Sequence[NewTokens],
+    storage: KVStorage | None,
+    sdpa: SdpaChoice,
+    first: int = 0,
+) -> PackedStep:
+    """A packed pass's tokens and plan. ``first``: the first position that has keys and values."""
 
     def shape(i: int) -> tuple[int, ...]:
         return _shape(batch[i], i, alone=sdpa != "auto")
@@ -89,16 +190,18 @@ def _forward(
     for _, members in groupby(order, key=shape):
         indices = list(members)
         group, position, write = _group(
-            model, [batch[i] for i in indices], first_row[indices[0]], masked=sdpa == "auto"
+            model, [batch[i] for i in indices], first_row[indices[0]], masked=sdpa == "auto", first_seen=first
         )
         groups.append(group)
         positions.append(position)
         writes.append(write)
-    return model.forward(
+    return PackedStep(
         torch.cat([batch[i].token_ids for i in order]),
         torch.cat(positions),
         StepPlan(tuple(groups), torch.cat(writes) if storage else None, storage, sdpa),
         on_device(torch.tensor(kept, dtype=torch.long), model.device),
+        order,
+        [len(new.token_ids) for new in batch],
     )
 
 
@@ -113,11 +216,11 @@ def _shape(new: NewTokens, index: int, *, alone: bool) -> tuple[int, ...]:
 
 
 def _group(
-    model: LanguageModel, members: list[NewTokens], first: int, *, masked: bool
+    model: LanguageModel | Eagle3Head, members: list[NewTokens], first: int, *, masked: bool, first_seen: int
 ) -> tuple[Group, torch.Tensor, torch.Tensor | None]:
     """The group whose rows begin at ``first``, with its rows' positions and slots to write, [S * T] int64 each.
 
-    ``masked``: build the mask that it needs.
+    ``masked``: build the mask that it needs; it hides positions before ``first_seen``.
     """
     device, count, sequences = model.device, len(members[0].token_ids), len(members)
     rows = slice(first, first + sequences * count)
@@ -126,18 +229,19 @@ def _group(
     position = starts + torch.arange(count, device=device)  # [S, T]
     everything = torch.arange(longest, device=device)
     mask = None
-    if masked and (count > 1 or sequences > 1):
-        mask = everything <= position[:, :, None]
+    if masked and (count > 1 or sequences > 1 or first_seen):
+        mask = (everything <= position[:, :, None]) & (everything >= first_seen)
         mask = (mask.repeat(1, model.query_groups, 1) if count > 1 else mask)[:, None]
+    seen = {"mask": mask, "positions": position if model.other_attention else None}
     if members[0].table is None:
-        return Group(rows, sequences, mask), position.flatten(), None
+        return Group(rows, sequences, **seen), position.flatten(), None
 
     table = members[0].table
     size = table.pool.block_size
     if sequences == 1 and not table.paged:
         # The blocks are contiguous, so the slots are one run: reading them needs no gather.
         base = table.blocks[0] * size
-        return Group(rows, 1, mask, slice(base, base + longest)), position[0], base + position[0]
+        return Group(rows, 1, read=slice(base, base + longest), **seen), position[0], base + position[0]
     height = -(-longest // size)
     tables = side_by_side([new.table.blocks for new in members], height)
     blocks = on_device(torch.frombuffer(tables, dtype=torch.int32).long().view(-1, height), device)
@@ -146,4 +250,4 @@ def _group(
     if sequences > 1:
         # Padding is masked but must be finite: 0 x NaN is NaN. A sequence's first slot is.
         slots = torch.where(everything <= position[:, -1:], slots, slots[:, :1])
-    return Group(rows, sequences, mask, slots.flatten()), position.flatten(), write.flatten()
+    return Group(rows, sequences, read=slots.flatten(), **seen), position.flatten(), write.flatten()

@@ -298,12 +298,12 @@ def format_speculation(result: dict) -> list[str]:
         ]
         lines += [f"speed-up at acceptance {rate} by gamma: {'  '.join(cells)}"] * bool(cells)
     if rows:
-        judged, nominal = (
+        accepted, nominal = (
             [row[f"measured_over_{formula}"] for row in rows] for formula in ("formula_as_accepted", "formula")
         )
         lines.append("  in brackets: the formula's, with that acceptance, and with the tokens a round that came")
         lines.append(
-            f"  judged by the second: {min(judged):.2f} to {max(judged):.2f} of it was measured; of the first, whose "
-            f"difference from it is chance, {min(nominal):.2f} to {max(nominal):.2f}"
+            f"  judged by the second: {min(accepted):.2f} to {max(accepted):.2f} of it was measured; of the first, "
+            f"whose difference from it is chance, {min(nominal):.2f} to {max(nominal):.2f}"
         )
     return lines

@@ -14,8 +14,8 @@ from tests.browser.pages import Lab
 from visualize.pages.workshop.auth import WorkshopAuth
 
 CODE = WorkshopAuth(KEY).code
-HASTY = "const { timeout } = AbortSignal; AbortSignal.timeout = () => timeout.call(AbortSignal, 1000)"
-"""Doors that do not answer are given up after a second."""
+HASTY = "const { timeout } = AbortSignal; AbortSignal.timeout = () => timeout.call(AbortSignal, 3000)"
+"""Doors that do not answer are given up after three seconds."""
 PROBLEM = ":is(.strip-say, .sheet-say).problem"
 """What went wrong, on the bar of a page or on the room's page."""
 
@@ -29,7 +29,7 @@ def server(hosting: str) -> str:
 @pytest.fixture(scope="package")
 def presenter(browser: Browser, server: str) -> Iterator[BrowserContext]:
     """A browser context that has the presenter's key."""
-    context = browser.new_context(viewport={"width": 1280, "height": 720})
+    context = browser.new_context(reduced_motion="reduce", viewport={"width": 1280, "height": 720})
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     page.goto(f"{server}/room#lead={KEY}")

@@ -44,7 +44,7 @@ def test_of_two_presenters_the_last_to_press_lead_leads(
     leading.press("End")
 
 
-def test_followers_are_told_when_the_presenter_closes_the_page_even_during_a_run_and_keep_what_was_shown(
+def test_followers_are_reported_when_the_presenter_closes_the_page_even_during_a_run_and_keep_what_was_shown(
     visit: Visit, presenter: BrowserContext, shown: Lab, code: str, tmp_path: Path
 ) -> None:
     follower = joins(visit().page, shown.server, code)
@@ -81,7 +81,7 @@ def test_followers_are_told_when_the_presenter_closes_the_page_even_during_a_run
     state(shown.page, "ready")
 
 
-def test_the_presenter_is_told_of_an_unreachable_server_and_it_is_retried(
+def test_the_presenter_is_reported_of_an_unreachable_server_and_it_is_retried(
     visit: Visit, presenter: BrowserContext, server: str, code: str
 ) -> None:
     leading = Lab(presenter.new_page(), server)

@@ -43,6 +43,9 @@ def test_the_room_shows_everyones_blocks_and_nobodys_text_and_marks_ones_own(
     room.goto(f"{server}/room")
     room.wait_for_selector("body[data-ready]")
     one, other = visit().open(join=code, prompt="A beautiful garden", **LONG), visit().open(join=code, **LONG)
+    own = one.page.context.new_page()  # in the same browser, the room marks one's own blocks
+    own.goto(f"{server}/room")
+    own.wait_for_selector("body[data-ready]")
     for lab in (one, other):
         lab.run()
     room.wait_for_function(
@@ -54,8 +57,6 @@ def test_the_room_shows_everyones_blocks_and_nobodys_text_and_marks_ones_own(
     assert {number(lab) for lab in (one, other)} == set(room.locator(".chips[data-state=running] b").all_inner_texts())
     assert "garden" not in room.content()
     other.press("Escape")
-    own = one.page.context.new_page()  # in the same browser, the room marks one's own blocks
-    own.goto(f"{server}/room")
     if one.running:  # not on a machine that is faster than this page
         assert chosen(own) <= {number(one)}
     assert own.is_hidden(".room-join")

@@ -25,9 +25,9 @@ def compare(question: AnyQuestion, figures: Figures, foretold: bool = True) -> s
     found = key(question, figures, foretold)
     assert len(found["answers"]) == len(given)
     for answer, (kind, said, feedback) in zip(given, found["answers"], strict=True):
-        told = {"kind": kind, "said": said, "feedback": found["feedback"][feedback]}
-        told |= {"right": found["right"], "found": found["found"]}
-        assert told == marked(question, mark(question, answer, figures, foretold=foretold, source=RECORDED))
+        reported = {"kind": kind, "said": said, "feedback": found["feedback"][feedback]}
+        reported |= {"right": found["right"], "found": found["found"]}
+        assert reported == marked(question, mark(question, answer, figures, foretold=foretold, source=RECORDED))
         assert "this machine" not in said
     return {kind for kind, _, _ in found["answers"]}
 
@@ -40,17 +40,17 @@ def test_every_answer_is_marked_the_same_as_in_the_lab(number: int) -> None:
     assert compare(lesson.front.check, figures, foretold=False) == {"near", "far"}
 
 
-def test_an_answer_that_only_some_repeats_confirm_is_too_noisy_to_say() -> None:
+def test_an_answer_that_only_some_repeats_confirm_is_too_close_to_call() -> None:
     assert compare(slider(), NOISY) == {"near", "noisy", "far"}
     assert compare(slider(), FIGURES) == {"near", "noisy", "far"}
     assert compare(CHOICE, NOISY) == {"near", "noisy"}
     assert compare(CHOICE, FIGURES) == {"near", "far"}
     assert compare(slider(), NOISY, foretold=False) == {"near", "far"}
-    told = key(slider(), NOISY, True)
-    assert [text for text in told["feedback"] if "noisy" in text] == [
-        "Too noisy to say: you may be right. The repeats gave 4.00× to 9.00×. A quieter machine could tell."
+    reported = key(slider(), NOISY, True)
+    assert [text for text in reported["feedback"] if "too close" in text.lower()] == [
+        "Too close to call: you may be right. The repeats gave 4.00× to 9.00×. A quieter machine could tell."
     ]
-    assert "; the recording has 5.00×." in told["answers"][0][1]
+    assert "; the recording has 5.00×." in reported["answers"][0][1]
 
 
 @functools.cache
@@ -67,7 +67,7 @@ def test_a_curve_is_marked_by_its_points(places: list[int], noisy: bool, foretol
     )
     kind = "near" if near else "noisy" if any(repeats) else "far"
     said = found["said"].replace("{first}", values[places[0]][1]).replace("{last}", values[places[-1]][1])
-    told = {"kind": kind, "said": said, "feedback": found["feedback"][kind]}
-    told |= {"right": found["right"], "found": found["found"]}
+    reported = {"kind": kind, "said": said, "feedback": found["feedback"][kind]}
+    reported |= {"right": found["right"], "found": found["found"]}
     one = mark(CURVE, [values[place][0] for place in places], figures, foretold=foretold, source=RECORDED)
-    assert told == marked(CURVE, one)
+    assert reported == marked(CURVE, one)

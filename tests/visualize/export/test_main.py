@@ -142,14 +142,14 @@ def test_a_site_is_written_though_nobody_reads_of_it(
 
 
 def test_a_terminal_shows_each_step_on_one_line_and_a_log_only_the_parts() -> None:
-    told = []
+    reported = []
     for stream in (Screen(), io.StringIO()):
         terminal = Terminal(stream, 2)
         terminal.part("models")
         terminal.step("7 tokens" + " and more" * 100)
         terminal.note("a lesson is left out")
-        told.append(stream.getvalue())
-    screen, file = told
+        reported.append(stream.getvalue())
+    screen, file = reported
     assert file == "[1/2] models (after 0 s)\na lesson is left out\n"
     assert "7 tokens" in screen
     assert max(map(len, screen.replace("\x1b[K", "").split("\r"))) < 200

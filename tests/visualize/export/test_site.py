@@ -133,9 +133,9 @@ def test_a_claim_that_cannot_be_checked_has_the_reason_in_its_place() -> None:
     def load(pair: str) -> Any:
         raise LabError("No \u202e room.")
 
-    name, told = next(name for name, claim in CLAIMS.items() if not claim.arithmetic), []
-    assert claims.record(load, [name], told.append) == {name: {"problem": visible("No \u202e room.")}}
-    assert told[0] == f"claim 1 of 1, {name}"
+    name, reported = next(name for name, claim in CLAIMS.items() if not claim.arithmetic), []
+    assert claims.record(load, [name], reported.append) == {name: {"problem": visible("No \u202e room.")}}
+    assert reported[0] == f"claim 1 of 1, {name}"
 
 
 def test_every_page_has_what_readers_and_browsers_need_and_a_policy_against_outside_content(
@@ -263,12 +263,12 @@ def test_what_a_file_says_of_itself_turns_no_other_text_around(tmp_path: Path) -
 
 
 def test_every_run_of_a_whole_site_can_be_made() -> None:
-    told: list[str] = []
-    recordings = runs.record(lambda pair: Scripted(), PRESETS, 1, told.append)
+    reported: list[str] = []
+    recordings = runs.record(lambda pair: Scripted(), PRESETS, 1, reported.append)
     assert [one.name for one in recordings] == list(PRESETS)
     pools = {one.name: one.run.started.config["num_blocks"] for one in recordings}
     assert pools == dict.fromkeys(PRESETS, POOL) | {"no-cache": None}
-    assert {line.partition(", run ")[0] for line in told} == {preset.title for preset in PRESETS.values()}
+    assert {line.partition(", run ")[0] for line in reported} == {preset.title for preset in PRESETS.values()}
 
 
 def test_a_lesson_without_a_right_answer_here_is_left_out_of_the_site(

@@ -67,7 +67,7 @@ def test_the_joining_link_has_an_address_that_others_can_reach(monkeypatch: pyte
     for page in ("http://127.0.0.1:7860/", "http://[::1]:7860/", "http://0.0.0.0:7860/", "http://[::]:7860/"):
         assert joining(page, "BCDFG", "0.0.0.0") == "http://10.1.2.3:7860/?join=BCDFG"
         assert joining(page, "BCDFG", "::") == "http://[2001:db8::5]:7860/?join=BCDFG"
-        with pytest.raises(WorkshopAuthError, match="Only this machine"):
+        with pytest.raises(WorkshopAuthError, match="Others cannot connect yet"):
             joining(page, "BCDFG", "127.0.0.1")
     own.clear()
     for page, host in (("http://localhost:7860/", "0.0.0.0"), ("http://[::]:7860/", "::")):
@@ -79,9 +79,9 @@ def test_others_are_sent_to_no_address_that_the_server_would_not_answer_to(monke
     monkeypatch.setattr(access, "_own_address", lambda host: "10.1.2.3")
     options = read_options(["--host", "0.0.0.0", "--allowed-hosts", "lab.example.org", "--device", "cpu"], {})
     names = known_hosts(options, {})
-    told = Workshop(JobQueue(together=True), options.host, "KEY", names).announcement("http://0.0.0.0:7860/")
-    assert "http://10.1.2.3" not in told
-    assert "only by the names in --allowed-hosts: lead from the address at which a proxy serves it" in told
+    said = Workshop(JobQueue(together=True), options.host, "KEY", names).announcement("http://0.0.0.0:7860/")
+    assert "http://10.1.2.3" not in said
+    assert "only by the names in --allowed-hosts: lead from the address at which a proxy serves it" in said
     page = "https://lab.example.org/"
     assert joining(page, "BCDFG", options.host, names) == f"{page}?join=BCDFG"
     known = (*names, "10.1.2.3")
@@ -123,11 +123,11 @@ def test_the_console_shows_the_same_address_as_the_qr_code(monkeypatch: pytest.M
     address = "http://localhost:7860"
     monkeypatch.setattr(access, "_own_address", lambda host: "10.1.2.3")
     workshop = Workshop(JobQueue(together=True), "0.0.0.0", "KEY")
-    told = workshop.announcement(address)
-    assert joining(address, workshop.access.code, "0.0.0.0") in told
-    assert f"http://10.1.2.3:7860/?join={workshop.access.code}" in told
-    assert "http://localhost:7860/room#lead=KEY" in told
-    assert [line for line in told.splitlines() if "http" in line and not re.search(r"https?://\S*\w$", line)] == [], (
+    said = workshop.announcement(address)
+    assert joining(address, workshop.access.code, "0.0.0.0") in said
+    assert f"http://10.1.2.3:7860/?join={workshop.access.code}" in said
+    assert "http://localhost:7860/room#lead=KEY" in said
+    assert [line for line in said.splitlines() if "http" in line and not re.search(r"https?://\S*\w$", line)] == [], (
         "a full stop after an address would be copied with it"
     )
     everywhere = Workshop(JobQueue(together=True), "::", "KEY").announcement("http://[::]:7860/")
@@ -140,7 +140,7 @@ def test_the_console_shows_the_same_address_as_the_qr_code(monkeypatch: pytest.M
     assert "fewer than" not in made_up.announcement("http://[::]:7860/")
     assert f"http://[::1]:7860/room#lead={made_up.access.key}" in made_up.announcement("http://[::]:7860/")
     alone = Workshop(JobQueue(together=True), "127.0.0.1", "KEY").announcement("http://127.0.0.1:7860/")
-    assert "start it with --host 0.0.0.0" in alone
+    assert "Restart with --host 0.0.0.0" in alone
 
 
 @pytest.mark.parametrize(

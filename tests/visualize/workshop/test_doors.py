@@ -65,16 +65,16 @@ def test_the_presenters_screen_shows_how_to_join(room: Room) -> None:
     assert (status, list(answer)) == (403, ["problem"])
 
 
-def test_if_nobody_can_join_the_presenter_is_told_why_and_can_still_lead() -> None:
+def test_if_nobody_can_join_the_presenter_is_reported_why_and_can_still_lead() -> None:
     room = Room(host="127.0.0.1")
     status, answer = room.ask("presenter", key=KEY, page="http://127.0.0.1:7860/")
     assert status == 200
     assert answer["code"] == room.workshop.access.code
-    assert "start it with --host 0.0.0.0" in answer["problem"]
+    assert "Restart with --host 0.0.0.0" in answer["problem"]
     room.queue.close(1)
 
 
-def test_followers_are_told_what_is_shown(room: Room) -> None:
+def test_followers_are_reported_what_is_shown(room: Room) -> None:
     run = Channel()
     assert room.shown() == {"run": None, "at": None, "guess": None}
     assert room.ask("lead", key=KEY, run=run.id, at=None, query="?num_speculative_tokens=2") == (200, {"followers": 0})
@@ -164,7 +164,7 @@ def test_of_several_presenters_the_last_to_take_over_leads(room: Room) -> None:
     assert room.ask("lead", key=KEY, run=None, who="ann", rest=True)[1] == {"followers": 0, "leader": "ben"}
 
 
-def test_followers_are_told_that_the_page_that_leads_has_closed(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_followers_learn_that_the_page_that_leads_has_closed(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Channel()
     sound = {"key": KEY, "run": run.id, "at": 1, "who": "ann", "session": "ann's", "query": "?num_speculative_tokens=3"}
     room.ask("lead", **sound)

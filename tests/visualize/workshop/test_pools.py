@@ -153,11 +153,11 @@ def test_a_huge_pool_costs_no_more_than_what_is_sent(monkeypatch: pytest.MonkeyP
     """It is sent ten times a second, and anyone who may call the engine chooses its size."""
     monkeypatch.setattr(pools, "MOST_BLOCKS", 3)
     tracemalloc.start()
-    told = SharedPool("huge", 10_000_000, 1).record()
+    reported = SharedPool("huge", 10_000_000, 1).record()
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert {len(rows) for rows in told["blocks"].values()} == {3}
-    assert sum(told["occupancy"].values()) == 10_000_000
+    assert {len(rows) for rows in reported["blocks"].values()} == {3}
+    assert sum(reported["occupancy"].values()) == 10_000_000
     assert most < 1_000_000, "bytes"
 
 
@@ -170,7 +170,7 @@ def test_nobodys_text_is_in_the_record() -> None:
     )
     engine.submit("abba", SETTINGS[0], SamplingParams(max_tokens=4, seed=1))
     engine.step()
-    told = str(shared.shown().record())
-    assert "abba" not in told
+    reported = str(shared.shown().record())
+    assert "abba" not in reported
     numbers = {"number", "wanted", "tokens", "blocks", "found", "preempted"}
     assert set(shared.shown().record()["guests"][0]) == numbers | {"state"}

@@ -57,7 +57,7 @@ def test_the_room_is_updated_only_while_someone_is_watching(room: Room) -> None:
     assert "fox" not in str(messages)
 
 
-def test_a_room_in_which_nothing_happens_is_told_once_and_again_when_someone_follows(room: Room) -> None:
+def test_a_room_in_which_nothing_happens_is_reported_once_and_again_when_someone_follows(room: Room) -> None:
     async def look() -> list[int | None]:
         async with aclosing(room.workshop.room.channel.read(quiet_s=3 * TICK)) as messages:
             followers = [message and json.loads(message)["followers"] for message in [(await anext(messages))[1]]]
@@ -70,12 +70,12 @@ def test_a_room_in_which_nothing_happens_is_told_once_and_again_when_someone_fol
     assert complete(asyncio.wait_for(look(), 10)) == [0, 1]
 
 
-def test_who_comes_after_a_while_without_watchers_is_told_what_has_happened_meanwhile(room: Room) -> None:
-    told = room.workshop.room.channel
+def test_who_comes_after_a_while_without_watchers_is_reported_what_has_happened_meanwhile(room: Room) -> None:
+    reported = room.workshop.room.channel
 
     async def done(runs: int) -> None:
         """Watch until so many runs are done, and leave."""
-        async with aclosing(told.read()) as messages:
+        async with aclosing(reported.read()) as messages:
             async for _, message in messages:
                 if json.loads(message)["done"] == runs:
                     return

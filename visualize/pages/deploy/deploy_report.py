@@ -129,7 +129,7 @@ def _mismatched(target: ModelInfo | None, draft: ModelInfo | None) -> str:
         f"{draft.name} has a vocabulary of {draft.shape.vocabulary:,} and {target.name} one of {size:,}, and vLLM does "
         f"not start with such a pair: choose a draft with the target's tokenizer{', like ' * bool(drafts)}"
         f'{_listed(drafts) if drafts else ""}. (It does with "use_heterogeneous_vocab": true among the settings of '
-        "speculation: then the draft guesses only tokens that both have.)"
+        "speculation: then the draft proposes only tokens that both have.)"
     )
 
 

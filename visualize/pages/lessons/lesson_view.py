@@ -18,9 +18,9 @@ from visualize.pool_inputs import PRESETS, address
 
 PREDICT = {
     "title": "1 · Predict",
-    "does": "This is my prediction",
-    "unanswered": "Say what you expect first. A guess will do.",
-    "kept": "Kept. Now press Run.",
+    "does": "Lock in",
+    "unanswered": "Give your prediction first. An estimate will do.",
+    "kept": "Prediction saved. Press Run.",
     "next": "#run",
 }
 CHECK = {"title": "6 · Check", "does": "Check", "unanswered": "Answer it first."}
@@ -106,7 +106,7 @@ def onwards(lesson: Lesson, contents: Sequence[Mapping[str, Any]], claims: str) 
     for other in contents:
         if other["number"] > lesson.number:
             return {"href": other["href"], "said": f"Next: {other['number']}. {other['title']}"}
-    return {"href": claims, "said": "That was the last lesson. Next: what articles claim, tested"}
+    return {"href": claims, "said": "That was the last lesson. Next: popular claims, tested"}
 
 
 def change(lesson: Lesson, learner: Learner) -> dict[str, Any] | None:

@@ -31,7 +31,7 @@ TITLES = {
     "race": "Race",
     "player": "One run, step by step",
     "growth": "Time per token, by length",
-    "round": "A full round, and as many tokens without guesses",
+    "round": "A full round, and as many tokens without draft tokens",
     "tokens": "Tokens per round",
     "speedup": "Speed-up",
     "positions": "Acceptance by position",
@@ -113,8 +113,8 @@ def _drawn(chart: Drawn) -> dict[str, Any]:
 MOVES = [place / 5 for place in range(11)]
 """Where q may be moved: at 0 it equals p, at 1 it is as in the run, and there are places beyond."""
 SAID = {
-    "residual": "p has {residual} over q, exactly as much as is rejected: drawing from that fills every gap.",
-    "redrawn_from_p": "It draws again from all of p, though words that q proposes too often have had their share.",
+    "residual": "p has {residual} over q, exactly as much as is rejected. Drawing from that fills every gap.",
+    "redrawn_from_p": "It draws again from all of p, though words that q proposes too often already have their share.",
     "without_q": "It does not look at q, and rejects even some of what both have in common.",
 }
 """What the picture shows for each rule."""
@@ -147,7 +147,7 @@ def _overlap_frame(rule: str, words: Mapping[str, Sequence[float]], to: float) -
     p, q, kept, replaced = seen = picture(rule, words["p"], words["q"], to)
     written = [a + b for a, b in zip(kept, replaced, strict=True)]
     accepted, apart, off = sum(kept), variation(p, q), variation(p, written)
-    end = "What comes out is p." if off < NOTHING else f"What comes out is {percent(off)} away from p."
+    end = "The written words follow p." if off < NOTHING else f"The written words are {percent(off)} away from p."
     said = f"Accepted: {percent(accepted)}, rejected: {percent(max(0.0, 1 - accepted))}."
     return {
         **overlap_chart.columns(*seen, residual=rule == "residual"),

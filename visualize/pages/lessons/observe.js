@@ -21,13 +21,13 @@ export function mount(element, gradio, setup) {
     if (record.over === undefined) return;
     const hint = (progress) => tell({ running: record.running, progress });
     $(".found").hidden = !record.over;
-    if (!record.over) return hint(record.ready ? "" : "Say what you expect. Then you can run it.");
+    if (!record.over) return hint(record.ready ? "" : "Give your prediction. Then you can run it.");
     $(".outcome").textContent = record.said;
     $(".outcome").className = `outcome ${record.kind}`;
     $(".feedback").textContent = record.feedback;
-    if (!record.panels) return hint("The charts of this run were not kept in this browser. Run again to see them.");
+    if (!record.panels) return hint("This browser did not keep the charts of this run. Run again to see them.");
     show(record.panels, record.fresh);
-    if (!record.fresh) return hint("This is your last run, kept in this browser. Run again for another.");
+    if (!record.fresh) return hint("Your last run, kept in this browser. Run again for another.");
     $(".found").scrollIntoView({ behavior: gently(), block: "start" });
   }
 
@@ -59,7 +59,7 @@ export function mount(element, gradio, setup) {
     return node;
   }
 
-  const HEADS = { proposed: "What is proposed (q), against p", written: "What comes out, against p" };
+  const HEADS = { proposed: "Proposed words (q), against p", written: "Written words, against p" };
 
   /** p and q, with a rule to choose and q to move. The record contains every possible picture. */
   function overlap({ rules, stops, start, frames, layout }) {

@@ -76,7 +76,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
             observed = component("pages/lessons/observe", setup, elem_id="observe")
             player = stage.build(take_away, visible=False)
             explained = gr.Markdown(latex_delimiters=LATEX, elem_id="explain")
-            tried = component("pages/lessons/try", {"does": "Run it so"}, elem_id="try")
+            tried = component("pages/lessons/try", {"does": "Run with this change"}, elem_id="try")
             answered = component("pages/lessons/question", sheet.CHECK, elem_id="check")
     shown = [learner, progress, asked, press, explained, tried, answered]
     asked.submit(actions.predict, [at, learner], [*shown, observed], **REPEATED)

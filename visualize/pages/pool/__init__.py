@@ -1,1 +1,1 @@
-"""Many sequences in one pool: the page's inputs, and the sequences' events reduced to frames."""
+"""Many requests, one KV pool: the page's inputs, and their events reduced to frames."""

@@ -39,7 +39,7 @@ POOL = RunKind(
     most_bytes=MAX_RUN_FILE,
     most_values=1_000_000,  # 32 sequences of 256 tokens, long-tailed, have 750,000
     load=file.of,
-    told=file.transcript,
+    reported=file.transcript,
     count=lambda steps: sum(len(step.entries) for step in steps),
 )
 TOKENS = {

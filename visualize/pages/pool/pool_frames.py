@@ -34,7 +34,7 @@ from visualize.text import visible
 States = tuple[Occupancy, int, int]
 """The pool's blocks by state; running and waiting sequences."""
 SMOOTH = 8
-"""Steps over which tokens a second are averaged."""
+"""Steps over which tokens per second are averaged."""
 
 
 class PreviousPoolRun(NamedTuple):

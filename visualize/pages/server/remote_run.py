@@ -35,10 +35,10 @@ NOT_TOLD = (
 )
 TOO_MANY = (
     "What the server reports about your prompt's rounds cannot be drawn: more rounds than tokens you allow, or more "
-    f"than {MAX_POSITIONS} guesses in one."
+    f"than {MAX_POSITIONS} draft tokens in one."
 )
 CUT_SHORT = "The server reports an answer's rounds at its end, which this one did not reach."
-NO_ROUND = "The answer ended before a round with guesses."
+NO_ROUND = "The answer ended before a round with draft tokens."
 ENDED = {"": "", "length": " It reached the maximum of tokens.", "stop": " It ended by itself."}
 """By the server's reason. Others are that it was aborted, or went wrong."""
 STOPPED = "Stopped. Closing the connection tells the server."
@@ -181,5 +181,5 @@ def _final_message(end: CompletionEnd, most: int) -> dict[str, Any]:
         "rounds": counted(len(end.rounds.drafted), "round"),
         "drafted": counted(sum(end.rounds.drafted), "draft token"),
     }
-    told = ROUNDS.format(**counts, accepted=sum(end.rounds.accepted))
-    return {"say": say, "rounds": told, "charts": {"rounds": figures.reported_rounds(end.rounds)}}
+    reported = ROUNDS.format(**counts, accepted=sum(end.rounds.accepted))
+    return {"say": say, "rounds": reported, "charts": {"rounds": figures.reported_rounds(end.rounds)}}

@@ -90,8 +90,8 @@ def joining(page: str, code: str, host: str, names: Collection[str] | None = Non
     if name in (*LOOPBACK, *EVERYWHERE):
         if host not in EVERYWHERE:
             raise WorkshopAuthError(
-                "Only this machine reaches the server at this address. To let others join, start it with --host "
-                "0.0.0.0, or lead from the address by which they reach it: the public link of --share, or a proxy's."
+                "Others cannot connect yet. Restart with --host 0.0.0.0 or --share, or lead from the address by which "
+                "others reach this server."
             )
         name = _own_address(host)
         if not name:

@@ -25,9 +25,9 @@ LATE_S = 2.0
 
 class Presenter:
     """The view, as messages {run, at, guess} in ``channel``, of which only the newest counts. ``run``: the id of
-    the run's channel; None: nothing is shown. ``at``: the frame; None: the newest. ``guess``: the guess whose verdict
-    is open, as the frame and the place in its round; None: none. ``left`` is added, as true, when the page that leads
-    was closed: what it showed stays.
+    the run's channel; None: nothing is shown. ``at``: the frame; None: the newest. ``guess``: the draft token whose
+    verdict is open, as the frame and the place in its round; None: none. ``left`` is added, as true, when the page
+    that leads was closed: what it showed stays.
 
     Args:
         store: the runs of the Lab's visitors. The last two shown are kept there for followers, who use their settings
@@ -54,7 +54,7 @@ class Presenter:
     def followers(self) -> int:
         return self.channel.readers
 
-    def show(self, run: str, at: int | None, guess: list[int] | None, query: str) -> bool:
+    def show(self, run: str, at: int | None, draft_token: list[int] | None, query: str) -> bool:
         """Show a run's frame. Returns False if there is no such run (any more): what was shown stays."""
         self.query = query
         channel = find(run)
@@ -63,7 +63,7 @@ class Presenter:
         if channel is not self._shown and (events := self._store.events(run)):
             self._store.put(self._place, run, events)
         self._shown = channel
-        self._announce(run, at, guess)
+        self._announce(run, at, draft_token)
         return True
 
     def leads(self, page: str, session: str | None, *, take: bool) -> bool:
@@ -117,6 +117,6 @@ class Presenter:
             self.leader = self._session = None
             self.channel.put(as_line(self._message | {"left": True}))
 
-    def _announce(self, run: str | None, at: int | None, guess: list[int] | None) -> None:
-        self._message = {"run": run, "at": at, "guess": guess}
+    def _announce(self, run: str | None, at: int | None, draft_token: list[int] | None) -> None:
+        self._message = {"run": run, "at": at, "guess": draft_token}
         self.channel.put(as_line(self._message))

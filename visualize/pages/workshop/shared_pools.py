@@ -6,11 +6,11 @@ from typing import Any
 
 from lab.kv_cache.kv_cache import CacheConfig
 from lab.settings import KV_DTYPES
-from lab.trace.events import Bonus, Distributions, Event, Finished, Judged, Proposed, Recovered, RunStarted
+from lab.trace.events import Bonus, Distributions, Event, Finished, Proposed, Recovered, RunStarted, Verified
 from visualize.reduce.block_map import BlockMap
 from visualize.reduce.sequence_table import Progress
 
-IGNORED = (Proposed, Judged, Distributions, Recovered, Bonus)
+IGNORED = (Proposed, Verified, Distributions, Recovered, Bonus)
 """The events that are ignored here: there are many of them, and ``Committed`` has their outcome."""
 
 

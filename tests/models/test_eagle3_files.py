@@ -1,0 +1,227 @@
+"""EAGLE-3 heads from files: both dialects, their traps, and heads that do not fit."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from lab.errors import LabError
+from lab.models.checkpoint_files import ModelLoadError
+from lab.models.eagle3_files import load_head
+from lab.models.eagle3_head import Eagle3Head
+from lab.models.language_model import LanguageModel
+from tests import tiny_models
+
+HIDDEN, VOCABULARY, DRAFT, LAYERS = 48, tiny_models.VOCABULARY, 100, 5
+FLAT = {
+    "model_type": "llama",
+    "hidden_size": HIDDEN,
+    "intermediate_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 1,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "vocab_size": VOCABULARY,
+}
+RAW = FLAT | {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": DRAFT}
+SPECULATORS = {
+    "speculators_model_type": "eagle3",
+    "speculators_version": "0.5.0",
+    "architectures": ["Eagle3Speculator"],
+    "draft_vocab_size": DRAFT,
+    "norm_before_residual": True,
+    "eagle_aux_hidden_state_layer_ids": None,
+    "transformer_layer_config": FLAT,
+}
+
+
+@pytest.fixture(scope="module")
+def target() -> LanguageModel:
+    return LanguageModel(tiny_models.random_model("llama", num_hidden_layers=LAYERS), "the target")
+
+
+def tensors(layer: str = "midlayer", **changes: Any) -> dict[str, torch.Tensor]:
+    """A head's random weights. ``changes``: by name with "__" for ".", others or None for none."""
+    torch.manual_seed(0)
+    shapes = {f"self_attn.{name}_proj": [size, 2 * HIDDEN] for name, size in (("q", 48), ("k", 24), ("v", 24))}
+    shapes |= {"self_attn.o_proj": [HIDDEN, 48], "mlp.gate_proj": [32, HIDDEN], "mlp.up_proj": [32, HIDDEN]}
+    shapes |= {"mlp.down_proj": [HIDDEN, 32]} | {
+        name: [HIDDEN] for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm")
+    }
+    found = {f"{layer}.{name}.weight": torch.randn(shape) for name, shape in shapes.items()}
+    found |= {"fc.weight": torch.randn(HIDDEN, 3 * HIDDEN), "norm.weight": torch.randn(HIDDEN)}
+    found["lm_head.weight"] = torch.randn(DRAFT, HIDDEN)
+    found["d2t"] = torch.arange(DRAFT)  # every other token
+    found["t2d"] = torch.zeros(VOCABULARY, dtype=torch.bool)
+    found |= {name.replace("__", "."): tensor for name, tensor in changes.items()}
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+def saved(
+    folder: Path, config: dict[str, Any], weights: dict[str, torch.Tensor] | None, *, pickled: bool = False
+) -> Path:
+    (folder / "config.json").write_text(json.dumps(config))
+    if weights is not None and pickled:
+        torch.save(weights, folder / "pytorch_model.bin")
+    elif weights is not None:
+        save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+def load(folder: Path, target: LanguageModel) -> Eagle3Head:
+    return load_head(folder, target, name="the head")
+
+
+def output(head: Eagle3Head) -> torch.Tensor:
+    """Logits of the last of three pairs, by an attention of its own."""
+    head.config.layer._attn_implementation = "sdpa"
+    torch.manual_seed(1)
+    states, tokens = torch.randn(1, 3, head.states_width), torch.tensor([[3, 5, 7]])
+    return head.logits(head(tokens, head.fuse(states), torch.arange(3)[None])[0, -1])
+
+
+def by_hand(
+    weights: dict[str, torch.Tensor], target: LanguageModel, *, normed_residual: bool, theta: float
+) -> torch.Tensor:
+    """The same as ``output``, written out."""
+    w = {name.replace("layers.0.", "midlayer."): tensor for name, tensor in weights.items()}
+    torch.manual_seed(1)
+    states = torch.randn(1, 3, 3 * HIDDEN)[0]
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * w[name]
+
+    table = w.get("embed_tokens.weight", target.model.get_input_embeddings().weight)
+    g = states @ w["fc.weight"].T
+    n = norm(g, "midlayer.hidden_norm.weight")
+    both = torch.cat([norm(table[[3, 5, 7]], "midlayer.input_layernorm.weight"), n], dim=-1)
+    q, k, v = ((both @ w[f"midlayer.self_attn.{x}_proj.weight"].T).view(3, -1, 12) for x in "qkv")
+    angles = torch.arange(3)[:, None] * theta ** (-torch.arange(0, 12, 2) / 12)
+    cos, sin = (torch.cat([f(angles)] * 2, dim=-1)[:, None] for f in (torch.cos, torch.sin))
+    q, k = (x * cos + torch.cat([-x[..., 6:], x[..., :6]], dim=-1) * sin for x in (q, k))
+    heads = [torch.softmax(q[2, h] @ k[:, h // 2].T / 12**0.5, -1) @ v[:, h // 2] for h in range(4)]
+    x = (n if normed_residual else g)[2] + torch.cat(heads) @ w["midlayer.self_attn.o_proj.weight"].T
+    m = norm(x, "midlayer.post_attention_layernorm.weight")
+    gate, up = (m @ w[f"midlayer.mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+    x = x + (torch.nn.functional.silu(gate) * up) @ w["midlayer.mlp.down_proj.weight"].T
+    return norm(x, "norm.weight") @ w["lm_head.weight"].T
+
+
+NESTED_ROPE = SPECULATORS | {
+    "transformer_layer_config": {k: v for k, v in FLAT.items() if k != "rope_theta"}
+    | {"rope_parameters": {"rope_type": "default", "rope_theta": 20000.0}}
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "weights", "pickled", "normed", "theta"),
+    [
+        (RAW, tensors(), False, False, 5e5),
+        (RAW, tensors(), True, False, 5e5),
+        ({k: v for k, v in RAW.items() if k != "rope_theta"}, tensors(), False, False, 1e4),
+        (RAW | {"norm_before_residual": True}, tensors(), False, True, 5e5),
+        (SPECULATORS, tensors("layers.0"), False, True, 5e5),
+        (SPECULATORS | {"norm_before_residual": False}, tensors("layers.0"), False, False, 5e5),
+        (NESTED_ROPE, tensors("layers.0", embed_tokens__weight=torch.randn(VOCABULARY, HIDDEN)), False, True, 2e4),
+    ],
+    ids=["raw", "a pickle", "no rope_theta", "raw, normed", "speculators", "not normed", "own embeddings and rope"],
+)
+def test_both_dialects_compute_what_their_configuration_says(tmp_path, target, config, weights, pickled, normed, theta):
+    head = load(saved(tmp_path, config, weights, pickled=pickled), target)
+    expected = by_hand(weights, target, normed_residual=normed, theta=theta)
+    assert torch.allclose(output(head), expected, atol=1e-3, rtol=1e-4)
+    assert head.target_ids.tolist() == list(range(0, 2 * DRAFT, 2))
+    assert head.config.target_layers == (2, LAYERS // 2, LAYERS - 3)
+
+
+def test_the_layers_and_norms_that_are_configured_are_used(tmp_path, target):
+    more = {"eagle_aux_hidden_state_layer_ids": [0, 1, 4], "norm_before_fc": True}
+    weights = tensors(input_norm__weight=torch.randn(3 * HIDDEN))
+    head = load(saved(tmp_path, RAW | {"eagle_config": more}, weights), target)
+    assert head.config.target_layers == (0, 1, 4)
+    states = torch.randn(2, 3 * HIDDEN)
+    normed = states * torch.rsqrt(states.pow(2).mean(-1, keepdim=True) + 1e-5) * weights["input_norm.weight"]
+    assert torch.allclose(head.fuse(states), normed @ weights["fc.weight"].T, atol=1e-4)
+
+    each = {f"fc_norm__{i}__weight": torch.randn(HIDDEN) for i in range(3)}
+    config = SPECULATORS | {"fc_norm": True, "norm_output": True}
+    head = load(saved(tmp_path, config, tensors("layers.0", **each)), target)
+    parts = [part * torch.rsqrt(part.pow(2).mean(-1, keepdim=True) + 1e-5) for part in states.split(HIDDEN, -1)]
+    normed = torch.cat([part * norm for part, norm in zip(parts, each.values(), strict=True)], -1)
+    assert torch.allclose(head.fuse(states), normed @ head.fc.weight.T, atol=1e-4)
+    assert torch.equal(head.fed_back(states[:, :HIDDEN]), head.norm(states[:, :HIDDEN]))
+
+
+def test_a_head_over_the_whole_vocabulary_needs_no_mapping(tmp_path, target):
+    weights = tensors(d2t=None, lm_head__weight=torch.randn(VOCABULARY, HIDDEN))
+    head = load(saved(tmp_path, {k: v for k, v in RAW.items() if k != "draft_vocab_size"}, weights), target)
+    assert head.target_ids.tolist() == list(range(VOCABULARY))
+
+
+def damaged(folder: Path) -> Path:
+    (folder / "model.safetensors").write_bytes(b"\x10" * 300)
+    return saved(folder, RAW, None)
+
+
+class Runs:
+    """A pickle that would run code."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return (Path.touch, (Path("ran"),))
+
+
+def malicious(folder: Path) -> Path:
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Runs()))
+    return saved(folder, RAW, None)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda at: saved(at, RAW | {"hidden_size": 64}, tensors()), "hidden states of size 64, and the target has 48"),
+        (lambda at: saved(at, RAW | {"target_hidden_size": 96}, tensors()), "hidden states of size 96"),
+        (lambda at: saved(at, RAW | {"vocab_size": 300}, tensors()), "a vocabulary of 300, and the target has 257"),
+        (
+            lambda at: saved(at, RAW | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 18, 33]}}, tensors()),
+            "layers 2, 18, 33, and the target has 5 layers",
+        ),
+        (lambda at: saved(at, RAW, tensors(d2t=None)), "has no d2t"),
+        (lambda at: saved(at, RAW, tensors(d2t=torch.arange(DRAFT) * 9)), "d2t gives tokens twice, or none"),
+        (lambda at: saved(at, RAW, tensors(d2t=-torch.arange(DRAFT))), "d2t gives tokens twice, or none"),
+        (lambda at: saved(at, RAW, tensors(fc__weight=None)), "'fc.weight' is missing"),
+        (lambda at: saved(at, RAW, tensors(norm__weight=torch.ones(7))), r"the shape \[7\] and not \[48\]"),
+        (lambda at: saved(at, RAW, tensors(fc__bias=torch.ones(48))), "'fc.bias' does not belong there"),
+        (lambda at: saved(at, RAW, None), "There are no weights"),
+        (lambda at: at, "There is no config.json"),
+        (damaged, "could not be loaded"),
+        (malicious, "nothing of it was run"),
+        (lambda at: saved(at, SPECULATORS | {"speculators_version": "1.2.0"}, tensors("layers.0")), "version 1.2.0"),
+        (lambda at: saved(at, SPECULATORS | {"speculators_model_type": "dflash"}, tensors()), "no EAGLE-3 head"),
+        (lambda at: saved(at, FLAT | {"architectures": ["LlamaForCausalLM"]}, tensors()), "no EAGLE-3 head"),
+        (lambda at: saved(at, RAW | {"num_hidden_layers": 4}, tensors()), "has 4 layers"),
+        (lambda at: saved(at, RAW | {"model_type": "deepseek_v3"}, tensors()), "'deepseek_v3'"),
+        (lambda at: saved(at, RAW | {"num_attention_heads": "many"}, tensors()), "num_attention_heads|cannot be read"),
+    ],
+)
+def test_a_head_that_does_not_fit_is_refused_in_two_sentences(tmp_path, monkeypatch, target, make, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "head").mkdir()
+    with pytest.raises(LabError, match=said) as caught:
+        load(make(tmp_path / "head"), target)
+    assert str(caught.value).rstrip(")").count(". ") >= 1
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_head_that_is_nowhere_is_refused(target, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelLoadError):
+        load_head("nobody/nothing", target, name="the head")
