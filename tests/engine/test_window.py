@@ -12,7 +12,7 @@ import pytest
 
 from lab import Run
 from lab.config import EngineConfig, SamplingParams
-from lab.engine import drafters
+from lab.engine import drafter
 from lab.engine.adaptive_window import PROBE_EVERY, AdaptiveWindow, StepCosts, TheilSen, best_window, tokens_per_round
 from lab.trace import recorder
 from lab.trace.events import Committed, Event, Proposed, StepTimed, Verified, WindowChanged
@@ -213,7 +213,7 @@ def test_costs_are_taken_from_usual_rounds_only(monkeypatch, cached):
         def observe(self, size: int, ms: float) -> None:
             seen[-1][1] = size
 
-    monkeypatch.setattr(drafters, "TheilSen", Seen)
+    monkeypatch.setattr(drafter, "TheilSen", Seen)
 
     def follow(window: AdaptiveWindow, *_: object) -> bool:
         window.gamma = next(scripted, 0)
