@@ -188,7 +188,7 @@ ALL = (
         "kv_dtype", "KV dtype", "Fewer bits: less memory, more rounding.", KV_DTYPES, needs=(CACHE,), off="auto",
         vllm="kv_cache_dtype",
     ),
-    Setting("paged", "Paged KV cache", "Off: memory for the longest is reserved up front.", needs=(CACHE,), off=False),
+    Setting("paged", "Paged KV cache", "Off: room for the longest is reserved.", needs=(CACHE,), off=False),
     Setting(
         "enable_prefix_caching", "Prefix caching", "Same beginnings share KV blocks.", needs=(CACHE, PAGED), off=False
     ),
