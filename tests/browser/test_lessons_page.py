@@ -93,7 +93,7 @@ def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -
     assert page.evaluate("document.documentElement.scrollHeight - innerHeight") == 0  # the column scrolls
 
     page.click("#try .main")
-    expect(page.locator("#try .see")).to_contain_text("4.00×")
+    expect(page.locator("#try .see")).to_contain_text("25.0%")
     assert page.inner_text("#try tbody").split("\n")[0].split("\t")[1:] == ["32", "8"]
 
     slider, verdict = page.locator("#check input[type=range]"), page.locator("#check .verdict")
@@ -258,11 +258,11 @@ def test_a_tab_that_stayed_behind_erases_nothing(visit: Visit) -> None:
     ahead.click("#check .main")
     expect(ahead.locator("#check .verdict")).to_contain_text("84")
     stays.click("#try .main")
-    expect(stays.locator("#try .see")).to_contain_text("4.00×")
+    expect(stays.locator("#try .see")).to_contain_text("25.0%")
     ahead.reload()
     ahead.wait_for_selector(MADE)
     expect(ahead.locator("#check .verdict")).to_contain_text("84")
-    expect(ahead.locator("#try .see")).to_contain_text("4.00×")
+    expect(ahead.locator("#try .see")).to_contain_text("25.0%")
 
 
 def test_the_instructors_answers_are_measured_on_request_and_can_be_stopped_and_the_page_prints_in_full(

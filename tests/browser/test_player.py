@@ -265,13 +265,13 @@ def test_a_link_opens_the_run_at_its_step_and_speed_until_settings_are_changed(v
     lab.page.wait_for_timeout(300)
     assert not {"step", "guess"} & lab.link.keys()
 
-    lab.open(**LINK, paged=1, step=4, draft_token="4.1")  # a default may be spelled out; nothing runs yet
+    lab.open(**LINK, paged=1, step=4, guess="4.1")  # a default may be spelled out; nothing runs yet
     assert lab.link["step"] == "4"
     lab.ran()
     assert (lab.link["step"], lab.link["guess"], lab.link["run"]) == ("4", "4.1", "1")
     expect(lab.verdict).to_be_visible()
     lab.toggle("paged")
-    lab.until_asked(step=None, draft_token=None)
+    lab.until_asked(step=None, guess=None)
     lab.ran()
     assert lab.instant == lab.last
     assert lab.verdict.is_hidden()

@@ -111,7 +111,7 @@ def test_tokens_squares_and_keys_open_the_recorded_verdict_and_a_link_opens_it_a
     lab.finish()
     assert lab.instant == lab.last
     lab.toggle("paged")  # the draft token belonged to other settings
-    lab.until_asked(draft_token=None)
+    lab.until_asked(guess=None)
 
 
 def test_a_run_without_distributions_says_so_and_links_to_a_run_with_them(visit: Visit) -> None:

@@ -19,6 +19,8 @@ from lab.config import SamplingParams
 from lab.kv_cache.formats import KVStorage
 from lab.models.eagle3_head import Eagle3Head
 
+FEW_ROWS = 8
+
 
 class NativeHead(NativeModel):
     """A head without a ``refusal``; positions up to ``context_length``. ``rounded``: see ``NativeModel``."""
@@ -73,7 +75,7 @@ class CpuHead(TorchHead):
         self._native = native
 
     def read(self, batch: Sequence[NewTokens], states: Sequence[torch.Tensor], storage: KVStorage) -> None:
-        self._native.read(batch, self.model.fuse(torch.cat(list(states))), storage)
+        self._native.read(batch, self._fused(states), storage)
 
     def draft(
         self,
@@ -86,9 +88,16 @@ class CpuHead(TorchHead):
     ) -> list[DraftTokens]:
         if storage is None:
             return super().draft(batch, states, windows, sampling, uniforms, storage)
-        u, fused = pad_sequence(uniforms, batch_first=True), self.model.fuse(torch.cat(list(states)))
-        ahead = self._native.decode_ahead(batch, 1, storage, windows, sampling, u, fused)
+        u = pad_sequence(uniforms, batch_first=True)
+        ahead = self._native.decode_ahead(batch, 1, storage, windows, sampling, u, self._fused(states))
         return [DraftTokens(t[:w], q[:w]) for t, q, w in zip(*ahead, windows, strict=True)]
+
+    def _fused(self, states: Sequence[torch.Tensor]) -> torch.Tensor:
+        """[tokens, hidden]. A few rows are multiplied one by one: for several, torch wakes its threads and waits for
+        them, which takes milliseconds where other programs are running."""
+        rows = torch.cat(list(states))
+        few = len(rows) <= FEW_ROWS
+        return torch.stack([self.model.fuse(row) for row in rows]) if few and len(rows) else self.model.fuse(rows)
 
 
 _heads: WeakKeyDictionary[Eagle3Head, NativeHead] = WeakKeyDictionary()
