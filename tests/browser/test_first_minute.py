@@ -67,7 +67,7 @@ def test_on_a_phone_the_picture_comes_first_and_the_settings_behind_a_button(vis
 
 @pytest.mark.parametrize(
     ("address", "badge", "filled"),
-    [("pool", ".recording", ".squares .live"), ("compare", "[data-recording]", ".lanes .lane .piece.accepted")],
+    [("pool", ".recording", ".squares .cached"), ("compare", "[data-recording]", ".lanes .lane .piece.accepted")],
 )
 def test_other_pages_open_on_a_recording_too_unless_a_link_asks_for_something(
     visit: Visit, address: str, badge: str, filled: str
