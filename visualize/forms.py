@@ -120,4 +120,5 @@ def _say_when_full(box: gr.Textbox, most: int) -> None:
 
 
 def _id(name: str) -> str:
-    return name.replace("_", "-")
+    """The id of a setting's element. "stop" is that of a button."""
+    return "stop-strings" if name == "stop" else name.replace("_", "-")

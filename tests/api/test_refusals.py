@@ -259,3 +259,13 @@ def test_a_claims_event_without_claims_checks_none(server: str) -> None:
     for given in (None, {}, {"claims": 5}, {"claims": [[], "nothing"]}):
         asked = {"data": [None], "fn_index": number, "session_hash": "claims", "event_data": given}
         assert post(f"{server}/gradio_api/queue/join", json.dumps(asked).encode())[0] == 200
+
+
+def test_no_two_parts_of_a_page_have_one_id(server: str) -> None:
+    """Scripts and styles find the parts by it. A setting once had the Stop button's, which then stopped nothing."""
+    config = json.loads(get(f"{server}/config")[1])
+    ids = {it["id"]: it["props"].get("elem_id") for it in config["components"]}
+    for name, page in config["page"].items():
+        shown = [ids[number] for number in page["components"] if ids.get(number)]
+        assert shown, name
+        assert len(shown) == len(set(shown)), name

@@ -40,7 +40,7 @@ ENDLESS = {"max_tokens": 900, "kv_cache": 0, "speculative": "off", "paged": 0}
 def id_of(name: str) -> str:
     """The CSS selector of a setting's control."""
     prefix = "toggle-" if name in TOGGLES else ""
-    return f"#{prefix}{name.replace('_', '-')}"
+    return "#stop-strings" if name == "stop" else f"#{prefix}{name.replace('_', '-')}"
 
 
 def asked(url: str) -> dict[str, str]:

@@ -105,8 +105,8 @@ def test_each_drafter_shows_only_its_own_setting_and_a_group_is_one_tab_stop(vis
     chosen = group.locator("input:checked")
     chosen.focus()
     lab.press("ArrowRight")
-    expect(lab.option("speculative", "ngram")).to_be_checked()
-    lab.until_asked(speculative="ngram")
+    expect(lab.option("speculative", "eagle3")).to_be_checked()
+    lab.until_asked(speculative="eagle3")
     assert group.evaluate(inside)
     expect(chosen).to_have_count(1)
     for key in ("Tab", "Shift+Tab"):
@@ -116,7 +116,7 @@ def test_each_drafter_shows_only_its_own_setting_and_a_group_is_one_tab_stop(vis
     for value in ("int8", "int4"):
         lab.choose("kv_dtype", value)
         assert lab.control("kv_dtype").locator(".info-text").evaluate(LINES) == 1, "what was measured is one line"
-    expect(lab.option("speculative", "ngram")).to_be_checked()  # groups are independent
+    expect(lab.option("speculative", "eagle3")).to_be_checked()  # groups are independent
 
     # An adaptive window makes the number of draft tokens the most that there are.
     before = lab.control("num_speculative_tokens").inner_text()

@@ -147,7 +147,7 @@ export function mount(element) {
     });
     document.addEventListener("keydown", (event) => {
       const { key, target, ctrlKey, metaKey, altKey } = event;
-      if (ctrlKey || metaKey || altKey || target.closest("input, textarea, select, [contenteditable], dialog")) return;
+      if (ctrlKey || metaKey || altKey || target.closest?.("input, textarea, select, [contenteditable], dialog")) return;
       const pressed = { "?": "#help", p: "#present" }[key];
       if (pressed && !$(pressed).hidden) event.preventDefault(), $(pressed).click();
     });
