@@ -57,7 +57,7 @@ class Question(Part):
     replies: list[Reply] = Field(default=[])
 
     def reply(self, answer: Answer, right: Answer, figures: Figures) -> Text:
-        """What to say of a wrong answer."""
+        """The reply to a wrong answer."""
         ends = self.ends(answer, right)
         return next((reply.say for reply in self.replies if reply.when.holds({**figures, **ends})), self.far)
 

@@ -7,7 +7,7 @@ from typing import get_args
 
 import torch
 
-from lab.backends.cpu.arithmetic import CpuArithmetic
+from lab.backends.cpu.cpu_arithmetic import CpuArithmetic
 from lab.backends.cpu.cpu_backend import CpuBackend
 from lab.backends.cpu.native_model import NativeModel, native_step, refusal
 from lab.backends.fallback import FallbackBackend, KernelState

@@ -254,7 +254,7 @@ class Backend(ABC):
 
     @abstractmethod
     def head(self) -> HeadBackend:
-        """What computes the model's EAGLE-3 head."""
+        """The back end of the model's EAGLE-3 head."""
 
     def failures(self) -> dict[Part, str]:
         """The parts that steps go on without, each with the reason."""
@@ -383,7 +383,7 @@ class Backends(Protocol):
         """The dtype of the numbers that the target's linear layers multiply."""
 
     def arithmetic(self, asked: EngineConfig) -> Arithmetic:
-        """What the target's steps after the prompt are computed with."""
+        """The arithmetic of the target's steps after the prompt."""
 
     def uses_kernels(self, asked: EngineConfig) -> bool:
         """True if C or Triton computes the target's steps with a cache, and not torch."""

@@ -176,8 +176,9 @@ def speculate(engine: Engine, prompt: list[int], tokens: int, *, roll_back: bool
         new = torch.tensor(pending + proposed, device=target.model.device)
         logits = target.forward([NewTokens(new, cached, table, GAMMA + 1)], storage)
         kl.append(divergence(*(one.double().log_softmax(-1) for one in (after(target, text), logits[0]))).item())
-        verdict, token = greedy_verify(logits.argmax(-1), new[-GAMMA:])
-        accepted = verdict.item()
+        found = greedy_verify(logits.argmax(-1), new[-GAMMA:])
+        token = found.next_token
+        accepted = found.accepted.item()
         cached += len(pending) + (accepted if roll_back else GAMMA)
         left += 0 if roll_back else GAMMA - accepted
         pending = [token.item()]

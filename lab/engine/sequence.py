@@ -144,7 +144,7 @@ class Sequence:
 
     @property
     def draft_sampling(self) -> SamplingParams:
-        """How its draft tokens are chosen."""
+        """The way in which draft tokens are chosen."""
         return GREEDY if self.config.draft_sample_method == "greedy" else self.sampling
 
     @property

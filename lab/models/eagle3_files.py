@@ -62,7 +62,7 @@ def load_head(where: str | Path, target: LanguageModel, *, name: str) -> Eagle3H
 
 
 def read_head_config(given: dict[str, Any], target: LanguageModel, name: str) -> HeadConfig:
-    """What a head's config.json says. Raises UnsupportedModelError, as ``load_head``."""
+    """A head's config.json, read. Raises UnsupportedModelError, as ``load_head``."""
     nested = "speculators_model_type" in given
     flat = given["transformer_layer_config"] if nested else given
     more = given if nested else given | (given.get("eagle_config") or {})

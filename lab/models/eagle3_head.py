@@ -199,5 +199,5 @@ class Eagle3Head(nn.Module):
         return self.lm_head(self.norm(hidden))
 
     def fed_back(self, hidden: torch.Tensor) -> torch.Tensor:
-        """What stands for the target's hidden states in the next step. [.., H] -> [.., H]."""
+        """Stand-in for the target's hidden states in the next step. [.., H] -> [.., H]."""
         return self.norm(hidden) if self.config.norm_output else hidden

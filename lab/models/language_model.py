@@ -45,7 +45,7 @@ class Sealed:
 
 
 class Taps:
-    """Where hidden states go: those that enter ``layers``, side by side in ``states`` [N, layers x hidden size]."""
+    """Hidden states that enter ``layers``, which a pass leaves side by side in ``states`` [N, layers x hidden size]."""
 
     def __init__(self, layers: Sequence[int], states: torch.Tensor) -> None:
         self._parts = dict(zip(layers, states.tensor_split(len(layers), dim=-1), strict=True))

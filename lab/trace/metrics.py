@@ -59,7 +59,7 @@ class Metrics:
 
     @property
     def roofline_bound(self) -> Bound | None:
-        """What binds a pass. None: not known, or nothing can be said to (``lab.trace.roofline.BINDS``)."""
+        """The limit that binds a pass. None: not known, or nothing can be said to (``lab.trace.roofline.BINDS``)."""
         known = self.roofline_fraction is not None and self.roofline_nearer
         return Achieved(self.roofline_fraction, self.roofline_nearer).bound if known else None
 

@@ -63,7 +63,7 @@ class Limits:
         return max(self.memory_ms(work), self.compute_ms(work))
 
     def nearer(self, work: PassCost) -> Bound:
-        """What takes longer at best: moving the bytes or computing."""
+        """The slower of two at best: moving the bytes or computing."""
         return "memory" if self.memory_ms(work) >= self.compute_ms(work) else "compute"
 
     def best(self, other: Limits) -> Limits:
@@ -86,7 +86,7 @@ class Achieved:
 
     @property
     def bound(self) -> Bound | None:
-        """What binds the pass. None: nothing can be said to (``BINDS``)."""
+        """The limit that binds the pass. None: nothing can be said to (``BINDS``)."""
         return self.nearer if BINDS[0] <= self.share <= BINDS[1] else None
 
 

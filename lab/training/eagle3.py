@@ -165,7 +165,7 @@ def unroll(
 def _target_outputs(
     target: LlamaForCausalLM, tokens: torch.Tensor, layers: tuple[int, ...]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What enters ``layers``, [rows, length, layers x H], and log p at ``TEMPERATURE``, [rows, length, vocabulary]."""
+    """Hidden states that enter ``layers``, [rows, length, layers x H], and log p, [rows, length, vocabulary]."""
     output = target(input_ids=tokens, use_cache=False, output_hidden_states=True)
     states = torch.cat([output.hidden_states[layer] for layer in layers], dim=-1)
     return states, F.log_softmax(output.logits.float() / TEMPERATURE, dim=-1)

@@ -189,7 +189,7 @@ def measure(
 
 
 def measure_drafter(weights: Path, draft: str, prompts: list[str], device: str) -> dict[str, dict[str, Any]]:
-    """What the target accepts of a draft or head, greedy and at ``TEMPERATURE``."""
+    """Acceptance of a draft or head by the target, greedy and at ``TEMPERATURE``."""
     accepted = {}
     for mode, temperature in (("greedy", 0.0), ("sampled", TEMPERATURE)):
         print(f"speculating: {draft}, {mode}", flush=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lab import ConfigError, EngineConfig, Run, SamplingParams, load_engine
-from lab.backends.cpu.arithmetic import CpuArithmetic
+from lab.backends.cpu.cpu_arithmetic import CpuArithmetic
 from lab.backends.cpu.native_model import NativeModel, native_step
 from lab.backends.torch.arithmetic import TorchArithmetic
 from lab.engine import processor as intake

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from lab import Run, SamplingParams
-from lab.backends.cpu.arithmetic import CpuArithmetic
 from lab.backends.cpu.build import library
+from lab.backends.cpu.cpu_arithmetic import CpuArithmetic
 from lab.backends.interface import Arithmetic
 from lab.backends.torch.arithmetic import TorchArithmetic
 from lab.engine import device_limits as limits

@@ -331,7 +331,7 @@ class Step:
         return tokens
 
     def _block(self, verdict: Verified) -> dict[str, float]:
-        """What let an accepted token pass in block verification: the test of the longest block that passed."""
+        """The test of the longest block that passed, which let an accepted token pass in block verification."""
         if verdict.product is None:
             return {}
         last = max(position for position, one in self.verdicts.items() if one.accepted)

@@ -145,7 +145,7 @@ class TorchHead(HeadBackend):
 
 
 class PackedStep(NamedTuple):
-    """What a model's packed pass over all new tokens takes, sequences of one shape side by side.
+    """The arguments of a model's packed pass over all new tokens, sequences of one shape side by side.
 
     Attributes:
         order: the sequences in the order of their rows.

@@ -77,15 +77,13 @@ def build(form: Form) -> Controls:
         stop = gr.Button("Stop", elem_id="stop")
         reopen = gr.UploadButton("Open", file_types=[".json"], elem_id="open")
         gr.Button("Settings", elem_id="show-settings").click(None, js=SHOW_SETTINGS, **QUIET)
-    shown = [widgets.inputs["pair"], widgets.inputs["prompt"]]
-    gr.on(
-        [one.change for one in shown],
-        lambda pair, prompt: badge(pair, labels, prompt),
-        shown,
-        models,
-        queue=False,
-        **LATEST,
-    )
+
+    def about_models(*values: Any) -> str:
+        settings = to_settings(values)
+        return badge(settings.pair, labels, settings.prompt)
+
+    changes = [widgets.inputs["pair"].change, widgets.inputs["prompt"].change]
+    gr.on(changes, about_models, widgets.values, models, queue=False, **LATEST)
     put_out = gr.State({})
     gr.on(
         [widgets.inputs[name].input for name in SWITCHES],

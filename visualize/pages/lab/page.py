@@ -78,7 +78,8 @@ def build(
         if started is None:
             raise gr.Error("The server no longer has this run. Run it again first.", print_exception=False)
         settings, _ = settings_from_run(started, pairs, form)
-        drafter = "draft" if pairs[settings.pair].has_draft else "ngram"
+        has_draft = bool(settings.draft) if settings.pair == OTHER else pairs[settings.pair].has_draft
+        drafter = "draft" if has_draft else "ngram"
         other = without_unusable(replace(settings, speculative=drafter if settings.speculative == "off" else "off"))
         begin = functools.partial(LiveRun, queue, load, other)
         return visitors.begin(request.session_hash, begin, against=against(other)) or gr.skip()
