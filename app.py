@@ -95,7 +95,7 @@ def build(
     """All pages: the Lab at the root, every other page at its own address. Lessons and claims use the embedded pair,
     the other pages any of ``engines``. There is one ``queue`` for all, because there is one machine. ``attached``: a
     vLLM server to watch. ``borrowed``: counts the Lab's runs, each of which borrows a GPU. ``workshop``: the one that
-    visitors join. ``told``: see ``Programs``.
+    visitors join. ``reported``: see ``Programs``.
     """
     load = engines
     if borrowed:

@@ -72,8 +72,11 @@ static void check_verify(int n) {
                     tokens[j] = j % 2 ? 0 : n - 1;
                 }
                 for (int j = 0; j < (g + 1) * UNIFORMS; j++) u[j] = ends[(j + kind) % 3];
-                rounds[i] = (Round){g, samplings[how], tokens, i + kind / 2 % 2 ? drafted : NULL, u, logprobs, NULL};
-                if (!rounds[i].q) free(drafted);
+                const float *from = i + kind / 2 % 2 ? drafted : NULL;
+                const int method = from ? (kind + i) % 3 : BY_TOKEN; /* the other rules need q */
+                float *evidence = malloc((2 * (size_t)g + 1) * sizeof(float));
+                rounds[i] = (Round){g, samplings[how], tokens, from, u, method, evidence, logprobs, NULL};
+                if (!from) free(drafted);
                 if (logprobs && g) rounds[i].figures = floats((size_t)g * share, 0);
             }
             verify(logits, n, rounds, ROUNDS, verdicts, p, q, n == LANES ? 2 : 1);
@@ -87,7 +90,7 @@ static void check_verify(int n) {
                         REQUIRE(0 <= id && id < n, "id %f of %d, kind %d", id, n, kind);
                     }
                 free((void *)rounds[i].draft_tokens), free((void *)rounds[i].q), free((void *)rounds[i].u);
-                free(rounds[i].figures);
+                free(rounds[i].figures), free(rounds[i].evidence);
             }
             free(logits), free(p), free(q), free(verdicts), free(rounds);
         }

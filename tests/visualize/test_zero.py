@@ -242,7 +242,7 @@ from visualize.jobs.job_queue import JobQueue
 from visualize.prometheus import EngineMetrics
 
 queue, engines = JobQueue(), Engines(device="cpu")
-pages = app.build(engines, engines, queue, borrowed=EngineMetrics(queue), told={})
+pages = app.build(engines, engines, queue, borrowed=EngineMetrics(queue), reported={})
 pages.launch(prevent_thread_lock=True, quiet=True)
 borrowed = zero.borrowing(lambda pair: None, lambda model: lambda *event: None)("matched")
 def events(prompt, cancelled):

@@ -154,7 +154,7 @@ static Verdict verify_round(
     if (drawn && round->method == BY_BLOCK) {
         float products[g + 1];
         accepted = verify_block(round, n, p, p_draft, q_draft, products, round->evidence);
-        memcpy(round->evidence + g, products + 1, g * sizeof(float));
+        if (g) memcpy(round->evidence + g, products + 1, g * sizeof(float));
         const float *q = round->q + (size_t)accepted * n, *subtracted = accepted < g && is_finite(q, n) ? q : NULL;
         const double point = u[accepted * UNIFORMS + RECOVER];
         next = draw_after_block(
