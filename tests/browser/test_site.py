@@ -84,7 +84,7 @@ def test_a_lesson_takes_a_prediction_shows_the_run_and_marks_the_answer(page: Pa
     page.wait_for_selector("#stage .token")
     assert "$" not in page.inner_text("#explain")
     page.click("#try .main")
-    expect(page.locator("#try .see")).to_contain_text("4.00×")
+    expect(page.locator("#try .see")).to_contain_text("25.0%")
     slider = page.locator("#check input[type=range]")
     slider.press("End")
     page.click("#check .main")

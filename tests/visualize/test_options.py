@@ -36,6 +36,7 @@ def test_by_default_only_this_machine_is_served() -> None:
         "max_users": MAX_USERS,
         "target": None,
         "draft": None,
+        "head": None,
         "device": best_device(),
         "dtype": "auto",
         "attach": None,
@@ -51,6 +52,7 @@ def test_every_option_is_also_an_environment_variable() -> None:
         "max_users": "3",
         "target": "a folder",
         "draft": "-odd",
+        "head": "another folder",
         "device": "cpu",
         "dtype": "float32",
     }

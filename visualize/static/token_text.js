@@ -160,7 +160,7 @@ export function addText(stage) {
     else hideTip(); // nobody asks about a token that slid under a pointer at rest
     pointed = here;
   });
-  story.addEventListener("pointerleave", ({ pointerType }) => pointerType === "touch" || hideTip()); // a finger leaves when it is lifted
+  story.addEventListener("pointerleave", ({ pointerType }) => pointerType === "touch" || ((pointed = ""), hideTip())); // a finger leaves when it is lifted
   document.addEventListener("pointerdown", ({ target }) => story.contains(target) || hideTip());
   story.addEventListener("scroll", hideTip);
   story.addEventListener("blur", () => focusOn(null));
