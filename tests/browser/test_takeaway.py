@@ -120,8 +120,8 @@ def test_a_part_of_a_run_and_names_of_models_as_markup_are_shown_and_of_two_file
     lab.reopen(part)
     lab.written.first.wait_for()
     lab.page.click(".use")
-    for quoted in ("<b>mine</b>", "<i>end</i>"):
-        expect(notices(lab.page)).to_contain_text(quoted)
+    expect(notices(lab.page)).to_contain_text("<b>mine</b>")
+    expect(lab.page.locator("#stop-strings :is(textarea, input)")).to_have_value(re.compile("<i>end</i>"))
 
     files = [tmp_path / f"{n}.json" for n in (1, 2)]
     for file, kept in zip(files, runs().values(), strict=False):
