@@ -35,7 +35,7 @@ def main() -> None:
 
     comparison = Comparison(JobQueue(), Engines(), CompareInputs())
     comparison.done.wait()
-    record = comparison.record() | {"opening": describe_machine("cpu")}
+    record = comparison.record() | {"opening": describe_machine("cpu")["processor"]}
     OPENING_COMPARISON.write_text(as_line(record), "utf-8")
 
 

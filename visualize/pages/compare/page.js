@@ -40,7 +40,7 @@ export function mount(element, gradio, setup) {
     }
     if (!record.opening && (running || record.race)) recordRun(); // of a short one, perhaps only the end is heard
     $("[data-recording]").hidden = !record.opening;
-    $("[data-recording]").title = record.opening ?? "";
+    $("[data-recording]").title = record.opening ? `Measured on ${record.opening}` : "";
     tell(record.problem || record.progress || record.said?.[0] || "", record.tokens, record.problem);
     stale = !record.race && (running ? race.lanes.length > 0 : stale); // also when it is stopped before it has a race
     for (const face of element.querySelectorAll(".face")) face.classList.toggle("stale", stale);
