@@ -136,6 +136,7 @@ def test_where_two_outputs_diverge_both_margins_are_shown_and_the_page_fits_the_
     page.fill("#own textarea", "")
     for name, value in (("repeats", 9), ("max_tokens", 500)):
         lab.fill(name, value)
+    page.wait_for_selector("body:not(.begun, .running)")  # what was refused is over
     page.click("#run")
     page.wait_for_selector(".contest[data-over=false] .contest-lower.stale")
     page.wait_for_selector(".contest-say:text-matches('[3-9]')")
