@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.pages import Visit
+from tests.browser.pages import Visit, asked
 
 
 def test_the_same_run_without_speculation_plays_beside_it_and_both_can_be_seen_again(visit: Visit) -> None:
@@ -76,6 +76,7 @@ def test_other_pages_open_on_a_recording_too_unless_a_link_asks_for_something(
     page = lab.at(address)
     page.wait_for_selector(badge)
     page.wait_for_selector(filled)
+    assert "run" not in asked(page.url), "a link to it would run something"
     page = lab.at(address, seed=3)
     assert not page.is_visible(badge)
     assert page.locator(filled).count() == 0

@@ -19,8 +19,7 @@ DASH = "–"
 TOO_LOW = "limit measured too low"
 """What makes more than 100% of a limit possible."""
 NOISE = 0.1
-"""Share by which two runs of the same settings differ on a machine that does other work as well: a change below it is
-called neither better nor worse."""
+"""A change by less than this share is called neither better nor worse: single runs of the same settings scatter."""
 
 
 @dataclass(frozen=True)

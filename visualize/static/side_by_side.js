@@ -59,7 +59,7 @@ export function addSideBySide(stage, trigger) {
     const number = make("b", "", clear ? `${ratio.toFixed(1)}×` : "≈ 1×");
     const said = clear
       ? `Faster: ${fast.name}, ${fast.shown} to ${slow.shown}`
-      : `No difference beyond the noise of single runs: ${fast.shown} and ${slow.shown}`;
+      : `Too close to call from single runs: ${fast.shown} and ${slow.shown}`;
     const passes = `Target passes: ${fast.passes} to ${slow.passes}. One run each; Compare repeats them.`;
     $(".faster").replaceChildren(number, make("span", "", `${said}. ${passes}`));
   }
@@ -69,5 +69,6 @@ export function addSideBySide(stage, trigger) {
     $(".stage").classList.remove("compares");
   }
   $(".beside [data-close]").onclick = close;
+  document.querySelector("#run")?.addEventListener("click", () => (first = null)); // what comes is another run
   return { ask, show, look, close };
 }

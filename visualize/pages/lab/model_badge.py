@@ -25,8 +25,8 @@ def badge(pair: str, labels: dict[str, str], prompt: str) -> str:
         return f"<p>{escape(labels.get(pair, pair))}: they continue your text; no chat template is applied.</p>"
     target, draft = (_parameters(folder) for folder in ("target", EMBEDDED_DRAFTS[pair]))
     books = "trained on old children's books, "
-    learned = f"draft {draft}: {books}" if pair == "matched" else f"{books}draft {draft}, on Python code: they "
-    said = f"<p><b>{EMBEDDED_TARGET}</b> {target}, {learned}answer no questions.</p>"
+    learned = f"draft {draft} parameters: {books}" if pair == "matched" else f"{books}draft {draft}, on Python code: "
+    said = f"<p><b>{EMBEDDED_TARGET}</b> {target}, {learned}they continue stories and answer no questions.</p>"
     density = len(_tokenizer().encode(prompt).ids) / max(1, len(prompt))
     if len(prompt) < SHORT or density < UNLIKE:
         return said
