@@ -59,7 +59,7 @@ export function mount(element, gradio, setup) {
     $(".use").hidden = stage.opening || picture.own || !stage.server || stage.inLesson(); // one's own settings are on the controls
     drawPlace(picture.head.config.kv_cache);
     const follows = stage.held || stage.atEnd();
-    film.draw(picture, stage.part, stage.mode === "following" || (stage.mode === "playing" && !stage.phased()));
+    film.draw(picture, stage.part, stage.mode === "following" || stage.fleeting());
     stage.drawText(picture);
     note(picture);
     two.look(picture);
