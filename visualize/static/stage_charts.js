@@ -115,13 +115,12 @@ export function addCharts(stage) {
     return true;
   }
 
-  const veils = new Map(); // by chart: where its veil begins
-  const veiled = (plot, { x }) => x > veils.get(plot);
+  const veiled = (plot, { x }) => x > plot.until;
 
   /** Clip a chart's rows right of ``x``, but not its axes. What is under the veil cannot be pointed at. */
   function veil(plot, x) {
-    if (!veils.has(plot)) plot.on("plotly_hover", ({ points }) => veiled(plot, points[0]) && Plotly.Fx.unhover(plot));
-    veils.set(plot, x);
+    if (plot.until === undefined) plot.on("plotly_hover", ({ points }) => veiled(plot, points[0]) && Plotly.Fx.unhover(plot));
+    plot.until = x; // where its veil begins
     const { range, _length: width } = plot._fullLayout.xaxis;
     const share = Math.min(Math.max((x - range[0]) / (range[1] - range[0]), 0), 1);
     for (const clip of plot.querySelectorAll("clipPath.plotclip rect")) clip.setAttribute("width", share * width);
