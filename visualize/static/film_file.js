@@ -98,7 +98,7 @@ async function pictures(stage, root, states, progress, signal) {
   }
 }
 
-/** An animated WebP (developers.google.com/speed/webp/docs/riff_container): the pictures' own data, one after another. */
+/** An animated WebP (WebP Container Specification): the pictures' own data, one after another. */
 async function webp({ made, width, height }) {
   if (made[0].blob.type !== "image/webp") throw new Unable();
   const little = (value, count) => Array.from({ length: count }, (_, i) => (value >> (8 * i)) & 255);

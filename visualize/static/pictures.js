@@ -106,12 +106,9 @@ const paint = (kind, colour) => (([ink, alpha]) => `${kind}="${ink}" ${kind}-opa
 /** A part of the page as it is seen: boxes with their grounds, hatching, edges and bars, and texts. */
 export function svgOf(root) {
   const box = root.getBoundingClientRect();
-  const defs = [];
-  const sides = { width: box.width, height: box.height };
-  const size = `width="${box.width}" height="${box.height}"`;
-  const shapes = element(root);
-  const below = rectangle({ x: 0, y: 0, ...sides, round: 0 }, paint("fill", getComputedStyle(root).backgroundColor));
-  return `<svg xmlns="http://www.w3.org/2000/svg" ${size} viewBox="0 0 ${box.width} ${box.height}"><defs>${defs.join("")}</defs>${below}${shapes}</svg>`;
+  const whole = { x: 0, y: 0, width: box.width, height: box.height, round: 0 };
+  const below = rectangle(whole, paint("fill", getComputedStyle(root).backgroundColor));
+  return clipped(whole, below + element(root), `xmlns="${document.querySelector("svg").namespaceURI}"`);
 
   function element(node) {
     const style = getComputedStyle(node);
@@ -119,15 +116,9 @@ export function svgOf(root) {
     const { left, top, width, height } = node.getBoundingClientRect();
     const at = { x: left - box.left, y: top - box.top, width, height, round: parseFloat(style.borderTopLeftRadius) || 0 };
     let inner = [...node.childNodes].map((child) => (child.nodeType === Node.TEXT_NODE ? words(child, style) : child.nodeType === Node.ELEMENT_NODE ? element(child) : "")).join("");
-    if (style.overflowX !== "visible" && inner) inner = `<g clip-path="url(#${defined((id) => `<clipPath id="${id}">${rectangle(at, "")}</clipPath>`)})">${inner}</g>`;
-    const whole = (style.visibility === "visible" ? ground(style, at) : "") + inner;
-    return style.opacity < 1 ? `<g opacity="${style.opacity}">${whole}</g>` : whole;
-  }
-
-  function defined(markup) {
-    const id = `d${defs.length}`;
-    defs.push(markup(id));
-    return id;
+    if (style.overflowX !== "visible" && inner) inner = clipped(at, inner);
+    inner = (style.visibility === "visible" ? ground(style, at) : "") + inner;
+    return style.opacity < 1 ? `<g opacity="${style.opacity}">${inner}</g>` : inner;
   }
 
   function ground(style, at) {
@@ -136,8 +127,8 @@ export function svgOf(root) {
     if (inkOf(backgroundColor)[1] > 0) parts.push(rectangle(at, paint("fill", backgroundColor)));
     const [colour] = backgroundImage.match(COLOUR) ?? [];
     if (colour && backgroundImage.startsWith("repeating")) {
-      const hatch = defined((id) => `<pattern id="${id}" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="2" height="5" ${paint("fill", colour)}/></pattern>`);
-      parts.push(rectangle(at, `fill="url(#${hatch})"`));
+      const lines = Array.from({ length: (at.width + at.height) / HATCH }, (_, i) => `M${at.x} ${at.y + i * HATCH}l${at.width} ${-at.width}`);
+      parts.push(clipped(at, `<path d="${lines.join("")}" stroke-width="2" ${paint("stroke", colour)}/>`));
     } else if (colour && /px/.test(backgroundSize)) { // a bar along the lower edge
       const [width, height] = backgroundSize.split(" ").map(parseFloat);
       parts.push(rectangle({ x: at.x, y: at.y + at.height - height, width, height, round: 0 }, paint("fill", colour)));
@@ -171,6 +162,11 @@ export function svgOf(root) {
     return lines.map(({ left, top, height, text }) => `<text x="${left - box.left}" y="${top - box.top + (height - ascent - descent) / 2 + ascent}" ${font} xml:space="preserve">${escaped(text)}</text>`).join("");
   }
 }
+
+const HATCH = 6; // pixels from line to line
+
+const clipped = ({ x, y, width, height }, inner, more = "") =>
+  `<svg ${more} x="${x}" y="${y}" width="${width}" height="${height}" viewBox="${x} ${y} ${width} ${height}" overflow="hidden">${inner}</svg>`;
 
 const rectangle = ({ x, y, width, height, round }, look) => `<rect x="${x}" y="${y}" width="${width}" height="${height}" rx="${round}" ${look}/>`;
 
