@@ -86,7 +86,7 @@ def test_who_leaves_by_the_header_and_comes_back_finds_run_and_settings(visit: V
         page.wait_for_url(f"**/{other.lower()}*")
         page.wait_for_selector("body[data-ready]")
     link_to(page, "Lab").click()
-    page.wait_for_url("**/?max_tokens*")
+    lab.until_asked(max_tokens=24)
     lab.ready()
     assert (page.inner_text(".text"), page.inner_text("[data-key=speed] .value")) == (text, speed)
     assert lab.number("temperature").input_value() == "0.5"
