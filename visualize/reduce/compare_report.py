@@ -98,19 +98,27 @@ def race(runs: Mapping[str, Run]) -> dict[str, Any]:
     """
     lanes = []
     for i, (name, run) in enumerate(runs.items()):
-        commits = [
-            [
-                round(event.t_ms, 2),
-                [[visible(text), origin] for text, origin in zip(event.pieces, event.origins, strict=True)],
-            ]
-            for event in run.events
-            if isinstance(event, Committed)
-        ]
+        commits = [commit(event) for event in run.events if isinstance(event, Committed)]
         if run.finished and run.finished.text:  # of tokens that are there already
             commits[-1][1][-1][0] += visible(run.finished.text)
         lanes.append({"name": name, "mark": MARKS[i], "commits": commits})
     first = next(iter(runs.values()))
     return {"prompt": visible(first.prompt), "ms": max(lane["commits"][-1][0] for lane in lanes), "lanes": lanes}
+
+
+def commit(event: Committed) -> list[Any]:
+    """One entry of a lane's ``commits`` in ``race``."""
+    pieces = [[visible(text), origin] for text, origin in zip(event.pieces, event.origins, strict=True)]
+    return [round(event.t_ms, 2), pieces]
+
+
+def live(prompt: str, lanes: Mapping[str, tuple[int, Sequence[Any]]], tokens: int) -> dict[str, Any]:
+    """Lanes as they are measured, like those of ``race``: each one's newest ``run`` by its number, as far as it is."""
+    found = [
+        {"name": name, "mark": MARKS[i], "run": run, "commits": list(commits)}
+        for i, (name, (run, commits)) in enumerate(lanes.items())
+    ]
+    return {"prompt": visible(prompt), "tokens": tokens, "lanes": found}
 
 
 def _parting(pair: tuple[str, str], marks: Mapping[str, str], found: Difference) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 // The progress of a lesson's run, the prediction's outcome, and the charts (visualize/pages/lessons/observation.py).
 
-import { progressOf } from "../../static/announce.js";
+import { progressOf, showGate } from "../../static/announce.js";
+import { BlockGrid } from "../../static/block_grid.js";
 import { chartsOf } from "../../static/chart_panel.js";
-import { gently, make, within } from "../../static/dom.js";
+import { gently, make, within, write } from "../../static/dom.js";
 import { Race } from "../../static/race.js";
 import { readRecords } from "../../static/sse.js";
 import { sliderOf } from "./question.js";
@@ -17,6 +18,8 @@ export function mount(element, gradio, setup) {
   function read(record) {
     if (!record) return;
     tell(record);
+    fill(record.running ? record.pool : null);
+    if (record.running || record.gate) showGate($(".gate"), record.gate);
     if (record.running) race.stop();
     if (record.over === undefined) return;
     const hint = (progress) => tell({ running: record.running, progress });
@@ -29,6 +32,16 @@ export function mount(element, gradio, setup) {
     show(record.panels, record.fresh);
     if (!record.fresh) return hint("Your last run, kept in this browser. Run again for another.");
     $(".found").scrollIntoView({ behavior: gently(), block: "start" });
+  }
+
+  let grid;
+  /** Show the pool of the run under way as it fills. */
+  function fill(pool) {
+    $(".filling").hidden = !pool;
+    if (!pool) return;
+    grid ??= new BlockGrid($(".squares"), () => grid.draw(grid.pool, grid.size, new Map()));
+    write($(".filling .caption"), pool.caption);
+    grid.draw(pool.rows, pool.size, new Map());
   }
 
   function show(panels, fresh) {

@@ -13,6 +13,7 @@ import gradio as gr
 
 from lab.errors import LabError
 from lessons.course import course
+from lessons.experiments.base import CAREFUL
 from lessons.lesson import Lesson
 from lessons.marking import checked
 from visualize import page_header as header
@@ -72,6 +73,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Run", variant="primary", interactive=False, elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
+                careful = gr.Checkbox(label=f"Careful: {CAREFUL} times the repeats", container=False, elem_id="careful")
             setup = {"shells": shells(observation.CHARTS), "vocabulary": as_json()}
             observed = component("pages/lessons/observe", setup, elem_id="observe")
             player = stage.build(take_away, visible=False)
@@ -80,8 +82,8 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
             answered = component("pages/lessons/question", sheet.CHECK, elem_id="check")
     shown = [learner, progress, asked, press, explained, tried, answered]
     asked.submit(actions.predict, [at, learner], [*shown, observed], **REPEATED)
-    begins(press.click(actions.run, [at, learner], [*shown, observed, player], **REPEATED))
-    tried.submit(actions.change, [at, learner], [learner, progress, tried], **REPEATED)
+    begins(press.click(actions.run, [at, learner, careful], [*shown, observed, player], **REPEATED))
+    tried.submit(actions.change, [at, learner, careful], [learner, progress, tried], **REPEATED)
     answered.submit(actions.check, [at, learner], [learner, progress, answered], **REPEATED)
     halt.click(actions.stop, queue=False, **REPEATED)
     everything = [at, introduction, *shown, observed, player]
@@ -137,7 +139,9 @@ class _Actions:
             learner = Learner(prediction)
         return [*_shown(lesson, learner), as_line(sheet.outcome(lesson, learner))]
 
-    def run(self, request: gr.Request, number: int, learner: Learner | None) -> Iterator[list[Any]]:
+    def run(
+        self, request: gr.Request, number: int, learner: Learner | None, careful: bool = False
+    ) -> Iterator[list[Any]]:
         """Make the lesson's runs, and show what they measured beside the prediction."""
         if learner is None:
             yield _forgotten(9)
@@ -145,7 +149,7 @@ class _Actions:
         lesson, unchanged = course()[number], [gr.skip()] * 7
         task = None
         if learner.prediction is not None:
-            start = partial(LessonRun, self._queue, self._load, lesson.front.preset)
+            start = partial(LessonRun, self._queue, self._load, lesson.front.preset, careful=careful)
             task = self._tasks.begin(request.session_hash, start)
         if task is None:
             yield nothing(9)
@@ -163,7 +167,9 @@ class _Actions:
             self._answers.put(number, learner.figures)
             yield [*shown, *self._observed(request, lesson, learner, seen, fresh=True)]
 
-    def change(self, request: gr.Request, number: int, learner: Learner | None) -> Iterator[list[Any]]:
+    def change(
+        self, request: gr.Request, number: int, learner: Learner | None, careful: bool = False
+    ) -> Iterator[list[Any]]:
         """Make the runs again as the lesson suggests, and say what changed."""
         if learner is None:
             yield _forgotten(3)
@@ -171,7 +177,8 @@ class _Actions:
         lesson = course()[number]
         task = None
         if learner.figures is not None:
-            task = self._tasks.begin(request.session_hash, partial(LessonRun, self._queue, self._load, lesson.changed))
+            start = partial(LessonRun, self._queue, self._load, lesson.changed, careful=careful)
+            task = self._tasks.begin(request.session_hash, start)
         if task is None:
             yield nothing(3)
             return
