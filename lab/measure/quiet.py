@@ -50,6 +50,8 @@ def look(engine: Engine, cancelled: threading.Event) -> Gate | None:
     """
     prompt_run = SamplingParams(max_tokens=TOKENS, ignore_eos=True)
     small = EngineConfig(num_blocks=-(-engine.context_length // EngineConfig.block_size))  # one context is enough
+    for _ in engine.stream(PROMPT, small, SamplingParams(max_tokens=FEWEST, ignore_eos=True), cancelled=cancelled):
+        pass  # the first run of a process is slower
     until, found = time.monotonic() + SECONDS, []
     while time.monotonic() < until and not cancelled.is_set():
         enough = threading.Event()

@@ -15,6 +15,7 @@ from lab.errors import ConfigError
 from lab.measure.comparison import WARM_UP_TOKENS, compare
 from lab.measure.difference import first_differences
 from lab.measure.measuring import RunTurn
+from lab.measure.reference import reference
 from lab.measure.scaling_fit import UNCACHED, growth_share, measure_growth
 from lab.settings import KV_DTYPES
 from lab.trace.events import Committed, Event
@@ -49,6 +50,7 @@ class Comparison(ProgressJob):
             self.look(engine)
         steps = compare(engine, prompt, configs, sampling, inputs.repeats, cancelled=self.cancelled, watch=self._watch)
         runs: dict[str, list[Run]] = {name: [] for name in configs}
+        recorded = reference() if inputs.asks_the_usual else None
         while True:
             with self.turn():
                 step = None if self.cancelled.is_set() else next(steps, None)
@@ -57,14 +59,14 @@ class Comparison(ProgressJob):
             turn, run = step
             if turn.repeat:
                 runs[turn.name].append(run)
-                self._so_far, self.count = comparison.so_far(runs), self.count + 1
+                self._so_far, self.count = comparison.so_far(runs, recorded), self.count + 1
         if all(runs.values()):
             partings = {}
             with self.turn():
                 if not self.cancelled.is_set():
                     self._reading = True
                     partings = first_differences(engine, {name: some[0] for name, some in runs.items()})
-            whole = comparison.whole(configs, runs, partings)
+            whole = comparison.whole(configs, runs, partings, recorded)
             self._whole = whole | {"theory": prediction.theory(configs, runs, _token_bytes(engine))}
 
     def _watch(self, turn: RunTurn, tokens: int, event: Event | None) -> None:

@@ -127,6 +127,12 @@ class CompareInputs(FORM.values_class("CompareValues")):
             raise ConfigError(f"Choose {MIN_CONFIGS} to {MAX_CONFIGS} settings to compare, not {len(configs)}.")
         return configs
 
+    @property
+    def asks_the_usual(self) -> bool:
+        """Whatever the settings, they decode what the reference machine decoded."""
+        mine, usual = vars(self), vars(CompareInputs())
+        return all(mine[name] == usual[name] for name in mine if name not in ("lanes", "own", "repeats"))
+
     def sampling(self) -> SamplingParams:
         """Raises ConfigError if a number makes no sense."""
         FORM.check(vars(self))

@@ -44,9 +44,11 @@ export function mount(element, gradio, setup) {
     tell(record.problem || record.progress || record.said?.[0] || "", record.tokens, record.problem);
     stale = !record.race && (running ? race.lanes.length > 0 : stale); // also when it is stopped before it has a race
     if (record.live) race.live(record.live);
-    const lanes = race.measured ? "measuring" : stale ? BEFORE : "";
+    const lanes = race.measured && !record.race ? "as they are measured" : stale ? BEFORE : "";
     fillBar(record);
-    showGate($(".gate"), record.gate);
+    if (record.gate || running) showGate($(".gate"), record.gate);
+    $("[data-gate]").hidden = !(running && record.gate);
+    write($("[data-gate]"), record.gate?.busy ? "Busy machine: measuring anyway" : "Quiet machine");
     $('[data-face="race"]').classList.toggle("stale", lanes === BEFORE);
     $('[data-face="theory"]').classList.toggle("stale", stale);
     old = !record.rows && (running ? Boolean($(".contest-lower tbody tr")) : old);

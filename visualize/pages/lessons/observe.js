@@ -20,6 +20,9 @@ export function mount(element, gradio, setup) {
     tell(record);
     fill(record.running ? record.pool : null);
     if (record.running || record.gate) showGate($(".gate"), record.gate);
+    if (record.carries !== undefined) carries = record.carries;
+    $(".instead").hidden = !carries || !(record.running || record.ready) || record.over;
+    write($(".instead span"), carries);
     if (record.running) race.stop();
     if (record.over === undefined) return;
     const hint = (progress) => tell({ running: record.running, progress });
@@ -30,10 +33,14 @@ export function mount(element, gradio, setup) {
     $(".feedback").textContent = record.feedback;
     if (!record.panels) return hint("This browser did not keep the charts of this run. Run again to see them.");
     show(record.panels, record.fresh);
-    if (!record.fresh) return hint("Your last run, kept in this browser. Run again for another.");
+    if (record.recorded) hint(`Recorded: ${record.recorded}. Press Run to measure here.`);
+    else if (!record.fresh) hint("Your last run, kept in this browser. Run again for another.");
+    if (!record.fresh && !record.recorded) return;
     $(".found").scrollIntoView({ behavior: gently(), block: "start" });
   }
 
+  let carries = ""; // the machine whose run can be taken in place of one here
+  $(".instead button").onclick = () => gradio.trigger("submit");
   let grid;
   /** Show the pool of the run under way as it fills. */
   function fill(pool) {

@@ -12,6 +12,7 @@ from typing import Any
 import gradio as gr
 
 from lab.errors import LabError
+from lab.measure.reference import reference
 from lessons.course import course
 from lessons.experiments.base import CAREFUL
 from lessons.lesson import Lesson
@@ -28,7 +29,16 @@ from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.lessons import lesson_view as sheet
 from visualize.pages.lessons import observation
 from visualize.pages.lessons.answer_key import Answers
-from visualize.pages.lessons.learner import MOST_CHARACTERS, MOST_OF_RUNS, Learner, Runs, packed, remembered, restored
+from visualize.pages.lessons.learner import (
+    MOST_CHARACTERS,
+    MOST_OF_RUNS,
+    Learner,
+    Runs,
+    packed,
+    reference_figures,
+    remembered,
+    restored,
+)
 from visualize.pages.lessons.lesson_run import LessonRun
 from visualize.pages.lessons.observation import LessonViews
 from visualize.reduce.frames import recorded
@@ -83,6 +93,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
     shown = [learner, progress, asked, press, explained, tried, answered]
     asked.submit(actions.predict, [at, learner], [*shown, observed], **REPEATED)
     begins(press.click(actions.run, [at, learner, careful], [*shown, observed, player], **REPEATED))
+    observed.submit(actions.recorded, [at, learner], [*shown, observed, player], **REPEATED)
     tried.submit(actions.change, [at, learner, careful], [learner, progress, tried], **REPEATED)
     answered.submit(actions.check, [at, learner], [learner, progress, answered], **REPEATED)
     halt.click(actions.stop, queue=False, **REPEATED)
@@ -114,6 +125,11 @@ class _Actions:
     ) -> list[Any]:
         """The outcome with its charts, and the run to play. ``fresh``: it was just made."""
         outcome = sheet.outcome(lesson, learner) | {"fresh": fresh}
+        if learner.recorded:
+            seen = observation.reference_views(lesson)
+            outcome["recorded"] = reference().label
+        elif seen:
+            seen = seen._replace(panels=observation.with_reference(lesson, seen.panels))
         if seen is None:
             return [as_line(outcome), gr.skip()]
         look = as_line(outcome | {"panels": seen.panels})
@@ -166,6 +182,17 @@ class _Actions:
                 return
             self._answers.put(number, learner.figures)
             yield [*shown, *self._observed(request, lesson, learner, seen, fresh=True)]
+
+    def recorded(self, request: gr.Request, number: int, learner: Learner | None) -> list[Any]:
+        """Take the reference machine's run in place of one here."""
+        if learner is None:
+            return _forgotten(9)
+        lesson = course()[number]
+        if learner.prediction is None or observation.reference_views(lesson) is None:
+            return nothing(9)
+        self._tasks.stop(request.session_hash)
+        learner = Learner(learner.prediction, reference_figures(lesson), recorded=True)
+        return [*_shown(lesson, learner), *self._observed(request, lesson, learner, None)]
 
     def change(
         self, request: gr.Request, number: int, learner: Learner | None, careful: bool = False
