@@ -44,8 +44,10 @@ export function mount(element, gradio, setup) {
   let grid;
   /** Show the pool of the run under way as it fills. */
   function fill(pool) {
+    const begins = pool && $(".filling").hidden;
     $(".filling").hidden = !pool;
     if (!pool) return;
+    if (begins) $(".filling").scrollIntoView({ behavior: gently(), block: "nearest" });
     grid ??= new BlockGrid($(".squares"), () => grid.draw(grid.pool, grid.size, new Map()));
     write($(".filling .caption"), pool.caption);
     grid.draw(pool.rows, pool.size, new Map());
