@@ -35,7 +35,7 @@ def events(request: pytest.FixtureRequest) -> list[Event]:
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The look at the machine before a measurement takes no second."""
-    monkeypatch.setattr(quiet, "SECONDS", 0.02)
+    monkeypatch.setattr(quiet, "SECONDS", 0.1)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -89,8 +89,8 @@ def outcome(lesson: Lesson, learner: Learner) -> dict[str, Any]:
     """Outcome of the prediction; ``ready``: there is one; ``over``: there was a run."""
     if learner.figures is None:
         record = reference()
-        carries = record is not None and lesson.name in record.lessons
-        return {"ready": learner.prediction is not None, "over": False, "carries": record.label if carries else ""}
+        carries = {"carries": record.label} if record and lesson.name in record.lessons else {}
+        return {"ready": learner.prediction is not None, "over": False} | carries
     found = mark(lesson.front.predict, learner.prediction, learner.figures)
     return {"ready": True, "over": True, "said": found.said, "feedback": found.feedback, "kind": kind(found)}
 

@@ -20,7 +20,7 @@ export function mount(element, gradio, setup) {
     tell(record);
     fill(record.running ? record.pool : null);
     if (record.running || record.gate) showGate($(".gate"), record.gate);
-    if (record.carries !== undefined) carries = record.carries;
+    carries = record.carries ?? carries;
     $(".instead").hidden = !carries || !(record.running || record.ready) || record.over;
     write($(".instead span"), carries);
     if (record.running) race.stop();
