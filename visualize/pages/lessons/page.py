@@ -35,7 +35,6 @@ from visualize.pages.lessons.learner import (
     Learner,
     Runs,
     packed,
-    reference_figures,
     remembered,
     restored,
 )
@@ -188,10 +187,12 @@ class _Actions:
         if learner is None:
             return _forgotten(9)
         lesson = course()[number]
-        if learner.prediction is None or observation.reference_views(lesson) is None:
+        found = restored(lesson, as_line(Learner(learner.prediction).kept(lesson) | {"recorded": True}))
+        if not found.recorded or observation.reference_views(lesson) is None:
+            gr.Warning("The recorded run is of an earlier version of this lesson. Press Run to measure here.")
             return nothing(9)
         self._tasks.stop(request.session_hash)
-        learner = Learner(learner.prediction, reference_figures(lesson), recorded=True)
+        learner = found
         return [*_shown(lesson, learner), *self._observed(request, lesson, learner, None)]
 
     def change(
