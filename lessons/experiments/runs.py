@@ -30,6 +30,7 @@ OF_METRICS = tuple(
     field.name for field in fields(Metrics) if field.name not in ("acceptance_by_position", "roofline_nearer")
 )
 """Figures that ``lab.trace.metrics`` defines, under its names."""
+RANKS = range(1, 5)
 OTHERS = {
     "prompt_tokens": "tokens of the prompt",
     "kv_token_bytes": "bytes of cache that a token takes, the target's and the draft's, scales included",
@@ -46,6 +47,7 @@ OTHERS = {
     "agreeing_tokens": "tokens at the beginning of the output that are those of the first setting's",
     "kept_share": "accepted of verified draft tokens",
     "overlap": "mean of sum min(p, q) over the places of these draft tokens, where it was recorded",
+    **{f"rank_{k}": f"places where the target's likeliest token was number {k} of the drafter's" for k in RANKS},
     **{f"{which}_{name}": "" for which in ("refused", "kept", "close") for name in ("p", "q", "u", "ratio")},
 }
 """Other figures of a run. Of a verdict, where anything is drawn: the target's probability, the draft's, the number that
@@ -194,9 +196,17 @@ def figures_of(run: Run) -> dict[str, float]:
         found["kept_share"] = statistics.fmean(verdicts)
     if overlaps := [e.overlap for e in run.events if isinstance(e, Distributions) and e.overlap is not None]:
         found["overlap"] = statistics.fmean(overlaps)
+    if ranks := [_rank(e) for e in run.events if isinstance(e, Distributions) and e.q is not None]:
+        found |= {f"rank_{k}": ranks.count(k) / len(ranks) for k in RANKS}
     for word, verdict in _verdicts(run).items():
         found |= {f"{word}_{name}": getattr(verdict, name) for name in ("p", "q", "u", "ratio")}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _rank(place: Distributions) -> int:
+    """The drafter's rank, from 1, of the target's likeliest token; one that it ranks below those recorded has more."""
+    right = place.q[place.p.index(max(place.p))]
+    return 1 + sum(q > right for q in place.q)
 
 
 def _verdicts(run: Run) -> dict[str, RoundedVerdict]:
