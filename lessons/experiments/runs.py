@@ -16,12 +16,12 @@ from lab.measure.comparison import Case, in_turns
 from lab.measure.difference import common_length
 from lab.measure.measuring import RunTurn
 from lab.measure.theory import speculated, without_speculation
-from lab.trace.events import Distributions, StepTimed, Verified
+from lab.trace.events import Distributions, Event, StepTimed, Verified
 from lab.trace.metrics import Metrics
 from lab.trace.run import Run
 from lab.trace.verdict_rounding import RoundedVerdict, round_verdict
 from lab.util.messages import counted
-from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
+from lessons.experiments.base import MOST_REPEATS, Experiment, Load, Measured, Name, Part, Watch, Work, spoken
 
 CONFIG, SAMPLING = (tuple(field.name for field in fields(kind)) for kind in (EngineConfig, SamplingParams))
 MOST = 6
@@ -91,12 +91,12 @@ class RunSetting(Part):
 class Runs(Experiment):
     """Settings that take turns. ``sampling`` is what they share; the seed is 1 by default. No run ends early."""
 
-    repeated = True
+    repeated = timed = True
 
     prompts: dict[str, str] = Field(min_length=1)
     settings: dict[Name, RunSetting] = Field(min_length=1, max_length=MOST)
     sampling: dict[str, Any] = Field(default={})
-    repeats: int = Field(default=3, ge=1, le=9)
+    repeats: int = Field(default=3, ge=1, le=MOST_REPEATS)
 
     @model_validator(mode="after")
     def _sound(self) -> Runs:
@@ -131,11 +131,12 @@ class Runs(Experiment):
     def work(self, load: Load, cancelled: threading.Event, watch: Watch) -> Work:
         cases = {name: self.case(load, name) for name in self.settings}
 
-        def report(turn: RunTurn, tokens: int) -> None:
+        def report(turn: RunTurn, tokens: int, event: Event | None) -> None:
             most = cases[turn.name].sampling.max_tokens
             doing = f"repeat {turn.repeat} of {self.repeats}" if turn.repeat else "warming up"
             so_far = counted(tokens, "token")
-            watch(f"{spoken(turn.name)}, {doing}: {so_far}", (turn.number - 1 + min(1, tokens / most)) / turn.of)
+            share = (turn.number - 1 + min(1, tokens / most)) / turn.of
+            watch(f"{spoken(turn.name)}, {doing}: {so_far}", share, *([(0, event)] if event else []))
 
         runs: dict[str, list[Run]] = {name: [] for name in cases}
         for turn, run in in_turns(cases, self.repeats, cancelled=cancelled, watch=report):

@@ -66,7 +66,7 @@ def record(load: Callable[[str], Engine], lesson: Lesson, step: Callable[[str], 
 
 
 def _measured(load: Callable[[str], Engine], preset: Preset, step: Callable[[str], None]) -> dict[str, Measured]:
-    def watch(words: str, share: float) -> None:
+    def watch(words: str, share: float, *_: Any) -> None:
         step(words)
 
     return {name: whole(one.work(load, threading.Event(), watch)) for name, one in preset.experiments.items()}
