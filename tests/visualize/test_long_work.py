@@ -16,6 +16,7 @@ from lessons.course import course
 from lessons.experiments.base import CAREFUL, Measured
 from tests.visualize.compared import configs, made
 from tests.visualize.scripted import ScriptedEngine
+from visualize.jobs import live_run
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.live_run import time_left
 from visualize.pages.compare.compare_job import Comparison
@@ -53,7 +54,8 @@ def test_the_time_left_is_told_coarsely() -> None:
     assert {seconds: time_left(seconds) for seconds in said} == said
 
 
-def test_a_comparison_shows_its_lanes_while_it_measures() -> None:
+def test_a_comparison_shows_its_lanes_while_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_run, "LONG_S", 0.0)  # so that the time left is told of the shortest
     inputs = CompareInputs(lanes=("cache", "draft-4"), max_tokens=60)
     job = Comparison(JobQueue(), lambda pair: ScriptedEngine(0.005), inputs)
     under_way = [record for record in job.records() if record["running"]]
