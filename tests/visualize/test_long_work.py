@@ -40,6 +40,8 @@ def test_a_machine_is_busy_if_the_middle_half_of_its_steps_differs(steps: list[f
     gate = Gate(Spread.of(steps))
     assert gate.busy == busy
     assert ("busy" in gate.said) == busy
+    assert Gate(Spread.of(steps), waited=0.9).busy, "steps that all wait alike for a core are steady, and slow"
+    assert "waited for a core 90%" in Gate(Spread.of(steps), waited=0.9).said
 
 
 def test_a_cancelled_look_finds_nothing() -> None:
@@ -125,6 +127,7 @@ def test_a_recorded_run_carries_the_lesson_and_says_where_it_is_from(recorded: R
     assert found.recorded
     assert found.figures["runs"].keys() == lesson.front.preset.runs.settings.keys()
     assert recorded.label in explained(lesson, found)
+    assert "this machine" not in outcome(lesson, found)["said"]
     assert restored(lesson, as_line(found.kept(lesson))) == found, "the browser keeps that it was recorded, no figures"
     assert len(reference_views(lesson).panels) == len(lesson.front.observe)
 
