@@ -29,14 +29,14 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-CELL_WIDTH = 100
-"""The most characters of a text in a table."""
+CELL_WIDTH, SHORT = 100, 8
+"""The most characters of a text in a table, and the most numbers of a list."""
 FIGURES = (("value", "low", "high"), ("median", "lower", "upper"))
 """Names of a figure and of the ends of its interval, or of its quartiles."""
 
 
 def format_record(record: Mapping[Any, Any], title: str = "") -> str:
-    """A record as tables: its own figures, then its rows, group by group. Lists of numbers are left out."""
+    """A record as tables: its own figures, then its rows, group by group. Long lists of numbers are left out."""
     own = {name: cell for name, value in record.items() if (cell := _cell(value)) is not None}
     tables = [format_table([title, ""], [[str(name), cell] for name, cell in own.items()])] if own else []
     for name, value in ((name, value) for name, value in record.items() if value and name not in own):
@@ -67,6 +67,9 @@ def _cell(value: Any) -> str | None:
         return f"{value:.4g}" if isinstance(value, float) else str(value)
     if isinstance(value, list | tuple) and value and all(isinstance(part, str) for part in value):
         value = "; ".join(value)
+    if isinstance(value, list | tuple) and 0 < len(value) <= SHORT:
+        parts = [_cell(part) for part in value if part is None or isinstance(part, int | float)]
+        return " ".join(parts) if len(parts) == len(value) else None
     if isinstance(value, str):
         return shorten(value, CELL_WIDTH, placeholder=" …")
     for middle, low, high in FIGURES if isinstance(value, Mapping) and "name" not in value else ():

@@ -152,15 +152,15 @@ def test_tables_and_records_hold_what_their_forms_cannot(bench, measured, monkey
     record = {
         "gamma": 4,
         "whole": True,
-        "lengths": [3, 4],
+        "lengths": [3, None],
         "rows": {
-            "first": {"a": interval | {"high": 2.0}, "ids": [1]},
+            "first": {"a": interval | {"high": 2.0}, "ids": [*range(9)]},
             "second row": {"a": interval | {"low": None}, "b": "y"},
         },
         "more": {"ratio": 0.25, "none": {}, "cases": [{"name": "one", "median": 1.0, "lower": 1.0, "upper": 1.0}]},
     }
     assert format_record(record).splitlines() == [
-        *("", "gamma    4", "whole  yes", ""),
+        *("", "gamma      4", "whole    yes", "lengths  3 -", ""),
         *("rows                   a  b", "first       1.5 (1 to 2)", "second row           1.5  y", ""),
         *("more", "ratio  0.25", "", "name  median  lower  upper", "one        1      1      1"),
     ]
