@@ -145,20 +145,21 @@ def read_logprobs(args: argparse.Namespace) -> dict[str, int]:
 def run_logprobs(
     engine: Engine, logprobs: int, max_tokens: int, repeats: int, report: Callable[[str], None]
 ) -> dict[str, object]:
-    """Time rounds of speculation with ``logprobs`` recorded and with none: medians of a verify step, and median and
-    quartiles of the difference. Recording changes no token, so step i of the one does the same work as step i of the
-    other, and every step of a repeat is compared with its own twin. Raises LabError: more tokens than the context
-    leaves, a run failed, or part of its setting was given up."""
+    """Time rounds of speculation with ``logprobs`` recorded, with as many ``top_tokens``, and with neither: medians of
+    a verify step, and median and quartiles of the differences. Recording changes no token, so step i of the one does
+    the same work as step i of the other, and every step of a repeat is compared with its own twin. Raises LabError:
+    more tokens than the context leaves, a run failed, or part of its setting was given up."""
     refuse_cut(engine, PROMPTS, max_tokens)
     rows = {}
     for seed, prompt in enumerate(PROMPTS):
         sampling = SamplingParams(max_tokens=max_tokens, temperature=TEMPERATURE, seed=seed, ignore_eos=True)
-        for count in (0, logprobs):
-            rows[count, seed] = partial(_rounds, engine, PlannedRequest(prompt, replace(sampling, logprobs=count)))
+        for kept in ("", "logprobs", "top_tokens"):
+            asked = replace(sampling, **({kept: logprobs} if kept else {}))
+            rows[kept, seed] = partial(_rounds, engine, PlannedRequest(prompt, asked))
     times = take_turns(rows, repeats, report)
-    plain, recorded = (
-        np.concatenate([ms for (asked, _), again in times.items() if asked == count for ms in again])
-        for count in (0, logprobs)
+    plain, recorded, top = (
+        np.concatenate([ms for (asked, _), again in times.items() if asked == kept for ms in again])
+        for kept in ("", "logprobs", "top_tokens")
     )
     return {
         "num_speculative_tokens": RECORDED.num_speculative_tokens,
@@ -168,6 +169,7 @@ def run_logprobs(
         "plain_ms": float(np.median(plain)),
         "recorded_ms": float(np.median(recorded)),
         "added_ms": asdict(Spread.of((recorded - plain).tolist())),
+        "top_tokens_added_ms": asdict(Spread.of((top - plain).tolist())),
     }
 
 
@@ -178,10 +180,12 @@ def _rounds(engine: Engine, request: PlannedRequest) -> list[float]:
 
 
 def format_logprobs(result: dict) -> str:
-    added = result["added_ms"]
+    added, top = result["added_ms"], result["top_tokens_added_ms"]
     return (
         f"{result['steps']} rounds of {result['num_speculative_tokens']} draft tokens, each with and without the "
         f"{result['logprobs']} likeliest tokens\n"
         f"without {result['plain_ms']:.3f} ms, with {result['recorded_ms']:.3f} ms\n"
-        f"added {added['median']:.3f} ms (quartiles {added['lower']:.3f} to {added['upper']:.3f})"
+        f"added {added['median']:.3f} ms (quartiles {added['lower']:.3f} to {added['upper']:.3f})\n"
+        f"the target's {result['logprobs']} likeliest at each position alone: added {top['median']:.3f} ms (quartiles "
+        f"{top['lower']:.3f} to {top['upper']:.3f})"
     )
