@@ -122,6 +122,11 @@ MEASUREMENTS = {
     "window": Measurement(
         "lab.bench.window_sweep", "the adaptive window against fixed ones", {**tokens(96), **repeats(4)}, both=True
     ),
+    "drafters": Measurement(
+        "lab.bench.drafters",
+        "what the target accepts of each drafter, what a draft token costs, and the speed-up",
+        {**tokens(96), **repeats(2)},
+    ),
     "verifiers": Measurement(
         "lab.bench.verifiers",
         "how many draft tokens each acceptance rule accepts, and what the lossy one changes",
@@ -161,9 +166,14 @@ MEASUREMENTS = {
     ),
     "vllm": Measurement(
         "lab.bench.vllm_bench",
-        "against a vLLM server with the same pair: the same text, and as many draft tokens accepted",
+        "against a vLLM server with the same models: the same text, and as many draft tokens accepted",
         {
             **tokens(128),
+            "--speculative": {
+                "choices": ("draft", "eagle3"),
+                "default": "draft",
+                "help": f"the drafter that the server has, too. {DEFAULT}",
+            },
             "--attach": option(
                 "URL", "of the server, like http://127.0.0.1:8000. A key is read from VLLM_API_KEY.", required=True
             ),

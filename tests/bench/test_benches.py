@@ -18,7 +18,7 @@ import torch
 
 from lab import Engine, EngineConfig, LabError, SamplingParams, UnsupportedModelError
 from lab.bench import __main__ as command
-from lab.bench import ladder, llama, step_times, verifiers, vllm_bench, window_sweep
+from lab.bench import drafters, ladder, llama, step_times, verifiers, vllm_bench, window_sweep
 from lab.bench.ladder import format_rows, ladder_configs, time_rows
 from lab.bench.vllm_bench import accepted_by_round, format_vllm
 from lab.engine.engine import Request
@@ -241,6 +241,22 @@ def test_every_round_is_repeated_with_recording_as_the_only_difference(bench, mo
 
 
 @pytest.mark.slow
+def test_every_drafter_continues_every_text(bench, monkeypatch) -> None:
+    texts = drafters.held_out_prompts()[:6]
+    monkeypatch.setattr(drafters, "held_out_prompts", lambda: texts)
+    result, table = bench("drafters", "--max-tokens", "8", "--repeats", "1")
+    rows = {(row["drafter"], row["temperature"]): row for row in result["rows"]}
+    assert {name for name, _ in rows} >= {"draft", "ngram", "early_exit"}
+    for (name, temperature), row in rows.items():
+        assert f"{name}, temperature {temperature:g}" in table
+        assert row["speedup"]["low"] <= row["speedup"]["value"] <= row["speedup"]["high"]
+        if name == "draft":
+            assert 1 < row["length"]["value"] < 5
+            assert 0 < row["positions"][0] <= 1
+            assert row["cost"] > 0
+
+
+@pytest.mark.slow
 def test_every_rule_verifies_every_text(bench, monkeypatch) -> None:
     texts = verifiers.held_out_prompts()[:6]
     monkeypatch.setattr(verifiers, "held_out_prompts", lambda: texts)
@@ -361,7 +377,7 @@ def test_rounds_of_vllm_are_compared_and_a_server_without_any_is_refused(monkeyp
         accepted = (*accepted_by_round(run, GAMMA), 1)
         answers[prompt] = run.text, ReportedRounds((GAMMA,) * len(accepted), accepted)
     standin = Standin(answers)
-    result = run_vllm(engine, standin, 24, silent)
+    result = run_vllm(engine, standin, "draft", 24, silent)
     assert (result["gamma"], [row["prompt"] for row in result["rows"]]) == (GAMMA, list(prompts))
     for row in result["rows"]:
         assert row["same_text"]
@@ -373,13 +389,13 @@ def test_rounds_of_vllm_are_compared_and_a_server_without_any_is_refused(monkeyp
     other = list(rounds.accepted)
     other[3] = (other[3] + 1) % (GAMMA + 1)
     answers[prompts[0]] = text + "!", replace(rounds, accepted=tuple(other))
-    first, *others = run_vllm(engine, standin, 24, silent)["rows"]
+    first, *others = run_vllm(engine, standin, "draft", 24, silent)["rows"]
     assert (first["same_text"], first["alike"]) == (False, 3)
     assert all(row["same_text"] for row in others)
 
     for reported in (None, ReportedRounds((), ())):
         answers[prompts[0]] = "a text", reported
         with pytest.raises(LabError, match="per-request-spec-decode-metrics detailed"):
-            run_vllm(engine, standin, 24, silent)
+            run_vllm(engine, standin, "draft", 24, silent)
     with pytest.raises(LabError, match="8000 serves no model"):
-        run_vllm(engine, Standin({}, serves=()), 24, silent)
+        run_vllm(engine, Standin({}, serves=()), "draft", 24, silent)
