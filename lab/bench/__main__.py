@@ -140,7 +140,7 @@ MEASUREMENTS = {
     ),
     "logprobs": Measurement(
         "lab.bench.step_times",
-        "what recording the distributions around each verdict adds to a step",
+        "what recording the distributions around each verdict, or the likeliest tokens alone, adds to a step",
         {
             **tokens(96, 3, "the prefill's, and a round of a draft token and one more"),
             **repeats(8),

@@ -126,20 +126,21 @@ def read_logprobs(args: argparse.Namespace) -> dict[str, int]:
 def run_logprobs(
     engine: Engine, logprobs: int, max_tokens: int, repeats: int, report: Callable[[str], None]
 ) -> dict[str, object]:
-    """Time rounds of speculation with ``logprobs`` recorded and with none: medians of a verify step, and median and
-    quartiles of the difference. Recording changes no token, so step i of the one does the same work as step i of the
-    other, and every step of a repeat is compared with its own twin. Raises LabError: more tokens than the context
-    leaves, a run failed, or part of its setting was given up."""
+    """Time rounds of speculation with ``logprobs`` recorded, with as many ``top_tokens``, and with neither: medians of
+    a verify step, and median and quartiles of the differences. Recording changes no token, so step i of the one does
+    the same work as step i of the other, and every step of a repeat is compared with its own twin. Raises LabError:
+    more tokens than the context leaves, a run failed, or part of its setting was given up."""
     refuse_cut(engine, PROMPTS, max_tokens)
     rows = {}
     for seed, prompt in enumerate(PROMPTS):
         sampling = SamplingParams(max_tokens=max_tokens, temperature=TEMPERATURE, seed=seed, ignore_eos=True)
-        for count in (0, logprobs):
-            rows[count, seed] = partial(_rounds, engine, PlannedRequest(prompt, replace(sampling, logprobs=count)))
+        for kept in ("", "logprobs", "top_tokens"):
+            asked = replace(sampling, **({kept: logprobs} if kept else {}))
+            rows[kept, seed] = partial(_rounds, engine, PlannedRequest(prompt, asked))
     times = take_turns(rows, repeats, report)
-    plain, recorded = (
-        np.concatenate([ms for (asked, _), again in times.items() if asked == count for ms in again])
-        for count in (0, logprobs)
+    plain, recorded, top = (
+        np.concatenate([ms for (asked, _), again in times.items() if asked == kept for ms in again])
+        for kept in ("", "logprobs", "top_tokens")
     )
     return {
         "num_speculative_tokens": RECORDED.num_speculative_tokens,
@@ -149,6 +150,7 @@ def run_logprobs(
         "plain_ms": float(np.median(plain)),
         "recorded_ms": float(np.median(recorded)),
         "added_ms": asdict(Spread.of((recorded - plain).tolist())),
+        "top_tokens_added_ms": asdict(Spread.of((top - plain).tolist())),
     }
 
 
