@@ -1,6 +1,6 @@
 // The page's address, which says what its controls say: a link restores them, and the run.
 
-import { body } from "./dom.js";
+import { body, store, stored } from "./dom.js";
 
 /** What the address says, or is about to: Safari lets a page rewrite its own a hundred times in ten seconds, and a
     slider that is dragged changes more often. To be read. */
@@ -72,6 +72,18 @@ export function linkSelect(name, select) {
   select.addEventListener("change", () => updateAddress({ [name]: select.value === usual ? null : select.value }));
 }
 
+const LONGEST = 4000; // characters of a value: a link with that many still gets through browsers and proxies
+const KEPT = "kept"; // what the address says of a longer one, which this tab keeps through a reload
+const key = (name) => `decode-lab-${name}`;
+
+function short(name, value) {
+  if (value.length <= LONGEST) return value;
+  store(key(name), value, "sessionStorage");
+  return KEPT;
+}
+
+const kept = (name, value) => (value === KEPT ? (stored(key(name), "sessionStorage") ?? "") : value);
+
 /** Write the controls' values into the address, except defaults; an emptied number is one, except where it
     ``mayBeEmpty``. If they changed, it loses its run, step, token and instant, which belong to other settings. Nothing
     is written until the controls are set as the link says. */
@@ -79,7 +91,7 @@ function link(names, defaults, mayBeEmpty, values) {
   if (!body.dataset.ready) return;
   const plain = (value) => String(typeof value === "boolean" ? Number(value) : (value ?? "")); // of several: a,b
   const meant = (name, value) => value ?? (mayBeEmpty.includes(name) ? "" : defaults[name]);
-  const said = names.map((name, i) => [name, plain(meant(name, values[i])), plain(defaults[name])]);
+  const said = names.map((name, i) => [name, short(name, plain(meant(name, values[i]))), plain(defaults[name])]);
   const same = said.every(([name, value, usual]) => value === (query.get(name) ?? usual));
   change(Object.fromEntries(said.map(([name, value, usual]) => [name, value === usual ? null : value])));
   if (!same) change({ run: null, step: null, guess: null, at: null });
@@ -94,4 +106,4 @@ let touched = false;
 for (const how of ["pointerdown", "keydown", "input"]) document.addEventListener(how, () => (touched = true), true);
 
 // For Gradio's controls (visualize/gradio_events.py).
-window.decodeLab = { link };
+window.decodeLab = { link, kept };
