@@ -186,7 +186,7 @@ SDPA = {"auto": "Auto", "math": "Math", "efficient": "Efficient", "flash": "Flas
 
 ALL = (
     Setting("prompt", "Prompt", "The text to continue.", default="", most_characters=MAX_PROMPT, lines=3),
-    Setting("system", "System message", hide=True, **MESSAGE),
+    Setting("system", "System message", hide=True, lines=2, **MESSAGE),
     Setting("messages", "Messages", "The conversation so far.", hide=True, **MESSAGE | {"most_characters": MAX_CHAT}),
     Setting(
         "thinking", "Thinking", "Before it answers.",
