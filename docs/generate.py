@@ -290,7 +290,14 @@ def rounds(found: Row) -> Row:
     """The record of vLLM's rounds with its rows added up."""
     rows = found["rows"]
     same, alike = (sum(row[name] for row in rows) for name in ("same_text", "alike"))
-    return found | {"prompts": len(rows), "same": same, "alike": alike, "of": sum(len(row["ours"]) for row in rows)}
+    drafter = {"draft": "draft model", "eagle3": "EAGLE-3 head"}[found.get("speculative", "draft")]
+    return found | {
+        "drafter": drafter,
+        "prompts": len(rows),
+        "same": same,
+        "alike": alike,
+        "of": sum(len(row["ours"]) for row in rows),
+    }
 
 
 CAPACITY = "{wasted_share:.0%}", "{preemptions}", "{tokens_per_second:.0f}"
@@ -302,9 +309,9 @@ block(
 )
 block(
     "vllm",
-    "prompts | tokens each | γ | dtype | same text | rounds that accepted as many draft tokens",
-    lambda: [rounds(record("vllm-cpu"))],
-    *("{prompts}", "{max_tokens}", "{gamma}", "{dtype}", "{same} of {prompts}", "{alike} of {of}"),
+    "drafter | prompts | tokens each | γ | dtype | same text | rounds that accepted as many draft tokens",
+    lambda: [rounds(record(name)) for name in ("vllm-cpu", "vllm-eagle3-cpu")],
+    *("{drafter}", "{prompts}", "{max_tokens}", "{gamma}", "{dtype}", "{same} of {prompts}", "{alike} of {of}"),
 )
 block(
     "same-memory",

@@ -161,9 +161,14 @@ MEASUREMENTS = {
     ),
     "vllm": Measurement(
         "lab.bench.vllm_bench",
-        "against a vLLM server with the same pair: the same text, and as many draft tokens accepted",
+        "against a vLLM server with the same models: the same text, and as many draft tokens accepted",
         {
             **tokens(128),
+            "--speculative": {
+                "choices": ("draft", "eagle3"),
+                "default": "draft",
+                "help": f"the drafter that the server has, too. {DEFAULT}",
+            },
             "--attach": option(
                 "URL", "of the server, like http://127.0.0.1:8000. A key is read from VLLM_API_KEY.", required=True
             ),

@@ -361,7 +361,7 @@ def test_rounds_of_vllm_are_compared_and_a_server_without_any_is_refused(monkeyp
         accepted = (*accepted_by_round(run, GAMMA), 1)
         answers[prompt] = run.text, ReportedRounds((GAMMA,) * len(accepted), accepted)
     standin = Standin(answers)
-    result = run_vllm(engine, standin, 24, silent)
+    result = run_vllm(engine, standin, "draft", 24, silent)
     assert (result["gamma"], [row["prompt"] for row in result["rows"]]) == (GAMMA, list(prompts))
     for row in result["rows"]:
         assert row["same_text"]
@@ -373,13 +373,13 @@ def test_rounds_of_vllm_are_compared_and_a_server_without_any_is_refused(monkeyp
     other = list(rounds.accepted)
     other[3] = (other[3] + 1) % (GAMMA + 1)
     answers[prompts[0]] = text + "!", replace(rounds, accepted=tuple(other))
-    first, *others = run_vllm(engine, standin, 24, silent)["rows"]
+    first, *others = run_vllm(engine, standin, "draft", 24, silent)["rows"]
     assert (first["same_text"], first["alike"]) == (False, 3)
     assert all(row["same_text"] for row in others)
 
     for reported in (None, ReportedRounds((), ())):
         answers[prompts[0]] = "a text", reported
         with pytest.raises(LabError, match="per-request-spec-decode-metrics detailed"):
-            run_vllm(engine, standin, 24, silent)
+            run_vllm(engine, standin, "draft", 24, silent)
     with pytest.raises(LabError, match="8000 serves no model"):
-        run_vllm(engine, Standin({}, serves=()), 24, silent)
+        run_vllm(engine, Standin({}, serves=()), "draft", 24, silent)

@@ -21,17 +21,33 @@ export function announcer(node) {
   };
 }
 
+/** Show how much of a job is done as a bar, and the time ``left`` beside it. */
+export function barOf(element) {
+  const [bar, done, left] = [".bar", ".bar i", ".left"].map(within(element));
+  return ({ running = false, share = 0, left: words = "" }) => {
+    bar.hidden = !running;
+    done.style.width = `${100 * share}%`;
+    write(left, running ? words : "");
+  };
+}
+
+/** Show what a look at the machine found: whether it is quiet. */
+export function showGate(node, gate) {
+  node.hidden = !gate;
+  node.classList.toggle("busy", Boolean(gate?.busy));
+  write(node, gate?.said ?? "");
+}
+
 /** Show a job's progress in words and as a bar, and tell screen readers of it without its count of tokens. */
 export function progressOf(element) {
   const $ = within(element);
-  const announce = announcer($(".heard"));
-  return ({ running = false, progress = "", share, problem }) => {
+  const [announce, fill] = [announcer($(".heard")), barOf(element)];
+  return ({ running = false, progress = "", problem, ...more }) => {
     const text = problem ?? progress;
     body.classList.toggle("running", running);
     say($(".progress"), text, problem);
     announce(text.replace(/: [\d,]+%? (of .*)?tokens$/, ""), running);
-    $(".bar").hidden = !running;
-    $(".bar i").style.width = `${100 * (share ?? 0)}%`;
+    fill({ running, ...more });
   };
 }
 

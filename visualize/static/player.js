@@ -45,7 +45,7 @@ export function addPlayer(stage) {
   function rewind() {
     stage.part = null;
     stage.moved();
-    const slowed = (stage.slowed || stage.opening) && !calm.matches && stage.run.running && speed.value !== "real" && wanted === null;
+    const slowed = (stage.slowed || stage.opening) && !stage.kept && !calm.matches && stage.run.running && speed.value !== "real" && wanted === null;
     enter(stage.led ? "led" : slowed ? "playing" : "following");
     stage.held = false;
     stage.pans += 1;
@@ -240,7 +240,7 @@ export function addPlayer(stage) {
     bar.value = at;
     bar.setAttribute("aria-valuetext", `${here} of ${steps}`);
     bar.style.setProperty("--played", `${(100 * at) / bar.max}%`);
-    $(".place").textContent = `${here} / ${steps} · ${time(frame.t_ms)}`;
+    $(".place").textContent = `${here} / ${steps} · ${time(frame.t_ms)}${live() ? left(frame.t_ms) : ""}`;
     const plays = moving() || stage.mode === "looping";
     buttons.play.classList.toggle("plays", plays);
     buttons.play.ariaLabel = plays ? "Pause" : "Play";
@@ -248,6 +248,15 @@ export function addPlayer(stage) {
     buttons.live.classList.toggle("offered", stage.run.running && stage.mode !== "following");
     buttons.live.hidden = stage.picture.head.recorded;
     buttons.live.disabled = !(stage.run.running && stage.mode !== "following");
+  }
+
+  /** How long a run that takes more than three seconds goes on, at most: its texts may end before they are as long as they may be. */
+  function left(ms) {
+    const { head, columns, tokens } = stage.picture;
+    const wanted = columns.sequences?.[0].wanted ?? [head.sampling?.max_tokens ?? 0];
+    const most = wanted.reduce((sum, one) => sum + one, 0) * ((head.expected ?? wanted.length) / wanted.length);
+    const rest = ms * (most / tokens.length - 1);
+    return ms > 1000 && ms + rest > 3000 && rest > 0 && Number.isFinite(rest) ? ` · up to ${Math.ceil(rest / 1000)} s left` : "";
   }
 
   const time = (ms) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(2)} s`);
