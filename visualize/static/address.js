@@ -1,10 +1,6 @@
 // The page's address, which says what its controls say: a link restores them, and the run.
 
-<<<<<<< HEAD
-import { body, store, stored } from "./dom.js";
-=======
 import { body, modified, store, stored } from "./dom.js";
->>>>>>> main
 
 /** What the address says, or is about to: Safari lets a page rewrite its own a hundred times in ten seconds, and a
     slider that is dragged changes more often. To be read. */
