@@ -8,6 +8,7 @@ as private-use characters, and are put in their places among the tokens afterwar
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -168,6 +169,7 @@ class ChatTemplate:
         return self._tokenizer(text, add_special_tokens=False, verbose=False, **how)["input_ids"] if text else []
 
 
+@functools.lru_cache(maxsize=8)
 def thinking_switch(template: str) -> str | None:
     """The name of a template's argument for thinking. None: it has none, or is no template."""
     plain = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", template)  # a tag of transformers', which marks answers
@@ -190,7 +192,7 @@ def template_beside(where: str | Path) -> str | None:
 
 
 def _text(where: str | Path, file: str) -> str:
-    path = os.path.join(where, file) if os.path.isdir(where) else try_to_load_from_cache(str(where), file)
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):  # no hub id can be so
+        path = os.path.join(where, file) if os.path.isdir(where) else try_to_load_from_cache(str(where), file)
         return Path(path).read_text("utf-8") if isinstance(path, str) else ""
     return ""

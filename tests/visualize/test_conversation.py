@@ -79,11 +79,13 @@ def test_a_model_with_a_template_completes_text_on_request(talker: Engine) -> No
 def test_whether_a_pair_talks_is_known_before_it_is_loaded(tmp_path: Path) -> None:
     tiny_models.chat_tokenizer("chatml").save_pretrained(tmp_path / "talker")
     pairs = {"matched": Pair("Talker", tmp_path / "talker"), "base": Pair("Base", tmp_path)}
-    assert conversation.template_of(USED, pairs) == tiny_models.CHATS["chatml"]
-    assert conversation.template_of(replace(USED, pair="base"), pairs) is None
-    assert conversation.template_of(replace(USED, pair=OTHER, target=str(tmp_path / "talker")), pairs)
-    assert conversation.template_of(replace(USED, pair=OTHER), pairs) is None
-    assert conversation.template_of(USED, EMBEDDED) is None
+    named = replace(USED, pair=OTHER, target=str(tmp_path / "talker"))
+    template = tiny_models.CHATS["chatml"]
+    assert conversation.template_of(USED, pairs, False) == conversation.template_of(named, pairs, True) == template
+    assert conversation.template_of(named, pairs, False) is None, "nobody looks into folders who may name no models"
+    for settings in (replace(USED, pair="base"), replace(USED, pair=OTHER), replace(named, target="no hub/id\0")):
+        assert conversation.template_of(settings, pairs, True) is None
+    assert conversation.template_of(USED, EMBEDDED, True) is None
     assert "through its chat template" in badge("matched", pairs, "x", talks=True, templated=True)
     assert "no chat template" in badge("base", pairs, "x")
     assert "answer no questions" in badge("matched", EMBEDDED, "x")

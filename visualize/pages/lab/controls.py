@@ -18,7 +18,7 @@ from visualize.gradio_events import LATEST, QUIET
 from visualize.pages.lab import conversation
 from visualize.pages.lab.model_badge import badge
 from visualize.recorded_results import runs
-from visualize.run_settings import FORM, Settings, unusable, unused, without_unusable
+from visualize.run_settings import FORM, OTHER, Settings, unusable, unused, without_unusable
 from visualize.url_settings import Form
 
 FOLDS = {"Pool": "pool", "Sampling": "sampling", "Device": "computing"}
@@ -48,11 +48,13 @@ SWITCHES = tuple(
 
 @dataclass(frozen=True)
 class Controls:
-    """The inputs, the values chosen for those now out of use, the conversation, and the buttons."""
+    """The inputs, the values chosen for those now out of use, the conversation, what says whether there is one,
+    and the buttons."""
 
     widgets: Widgets
     put_out: gr.State
     templated: gr.HTML
+    about: dict[str, Any]
     run: gr.Button
     stop: gr.Button
     open: gr.UploadButton
@@ -93,18 +95,19 @@ def build(form: Form, pairs: Mapping[str, Pair]) -> Controls:
 
     def about_models(*values: Any) -> list[Any]:
         settings = to_settings(values)
-        template = conversation.template_of(settings, pairs)
+        template = conversation.template_of(settings, pairs, own)
         talks = conversation.talks(settings, template)
         said = badge(settings.pair, pairs, settings.prompt, talks=talks, templated=bool(template))
         return [said, *_talking(talks, template, settings)]
 
-    inputs = widgets.inputs
+    inputs, own = widgets.inputs, OTHER in form["pair"].options
     told = [models, turns, templated, new, run, *(inputs[name] for name in ("prompt", "system", "thinking", "raw"))]
-    gr.on([inputs[name].change for name in TOLD], about_models, widgets.values, told, queue=False, **LATEST)
+    about = {"fn": about_models, "inputs": widgets.values, "outputs": told, "queue": False}
+    gr.on([inputs[name].change for name in TOLD], **about, **LATEST)
 
     def with_prefixes(*values: Any) -> Any:
         settings = to_settings(values)
-        talks = conversation.talks(settings, conversation.template_of(settings, pairs))
+        talks = conversation.talks(settings, conversation.template_of(settings, pairs, own))
         return True if talks and settings.paged else gr.skip()
 
     turns.change(fn=None, js=TO_END)
@@ -120,7 +123,7 @@ def build(form: Form, pairs: Mapping[str, Pair]) -> Controls:
         queue=False,
         **LATEST,
     )
-    return Controls(widgets, put_out, templated, run, stop, reopen, replays)
+    return Controls(widgets, put_out, templated, about, run, stop, reopen, replays)
 
 
 def _talking(talks: bool, template: str | None, settings: Settings) -> list[Any]:

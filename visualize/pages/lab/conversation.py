@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from html import escape
 
@@ -17,12 +18,16 @@ from visualize.text import visible, visible_lines
 CACHE_OFF = "Prefix caching is off: each turn computes the whole conversation again."
 
 
-def template_of(settings: Settings, pairs: Mapping[str, Pair]) -> str | None:
-    """The chat template of the chosen target, as far as it is known before it is loaded. None: it has none."""
-    try:
-        pair = named_pair(settings.target, settings.draft) if settings.pair == OTHER else pairs.get(settings.pair)
-    except LabError:  # no models are named yet
-        return None
+def template_of(settings: Settings, pairs: Mapping[str, Pair], own: bool) -> str | None:
+    """The chat template of the chosen target, as far as it is known before it is loaded. None: it has none.
+
+    Args:
+        own: a visitor may name models, and so look into folders.
+    """
+    pair = pairs.get(settings.pair)
+    if settings.pair == OTHER and own:
+        with suppress(LabError):  # no models are named yet
+            pair = named_pair(settings.target, settings.draft)
     return template_beside(pair.target) if pair and pair.target else None
 
 

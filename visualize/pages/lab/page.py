@@ -51,7 +51,11 @@ def build(
 
     def compared(settings: Settings) -> str:
         """The link to a comparison, which takes no chats."""
-        return "" if conversation.talks(settings, conversation.template_of(settings, pairs)) else against(settings)
+        return (
+            ""
+            if conversation.talks(settings, conversation.template_of(settings, pairs, any_pair))
+            else against(settings)
+        )
 
     def answered(given: gr.EventData, *values: Any) -> list[Any]:
         """The conversation with the answer of the run that has ended, an empty message, and the templated prompt."""
@@ -112,7 +116,7 @@ def build(
             notices = [*notices, "This link names models of its own: press Run to load them."]
         warn(notices)
         fresh = not request.query_params and settings.paged
-        if fresh and conversation.talks(settings, conversation.template_of(settings, pairs)):
+        if fresh and conversation.talks(settings, conversation.template_of(settings, pairs, any_pair)):
             settings = replace(settings, enable_prefix_caching=True)
         return [*panel.widgets.unfolded(request.query_params, vars(settings)), *controls.show(settings)]
 
@@ -136,6 +140,8 @@ def build(
         turns, prompt = (panel.widgets.inputs[name] for name in ("messages", "prompt"))
         view.end(answered, panel.widgets.values, [turns, prompt, panel.templated], **QUIET)
         keep_address(panel.widgets.values, form)
-        ready(page.load(opened, outputs=everything, **QUIET).then(fn=None, js=KEPT, inputs=turns, outputs=turns))
+        loaded = page.load(opened, outputs=everything, **QUIET)
+        loaded.then(**panel.about, **QUIET)  # where the link changes nothing
+        ready(loaded.then(fn=None, js=KEPT, inputs=turns, outputs=turns))
         page.unload(leave)
     return page
