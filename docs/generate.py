@@ -326,6 +326,16 @@ block(
     *("{name}", "{to_best:.2f}", "{best}", "{to_worst:.2f}", "{worst}"),
 )
 block(
+    "drafters",
+    "drafter | temperature | tokens per round | 95% over texts | accepted, place by place | c | speed-up | 95%",
+    lambda: [
+        row | {"by_place": " ".join("–" if one is None else f"{one:.0%}" for one in row["positions"])}
+        for row in record("drafters-cpu")["rows"]
+    ],
+    *("{drafter}", "{temperature:g}", "{length[value]:.2f}", "{length[low]:.2f} to {length[high]:.2f}", "{by_place}"),
+    *("{cost:.2f}", "{speedup[value]:.2f}", "{speedup[low]:.2f} to {speedup[high]:.2f}"),
+)
+block(
     "acceptance-rules",
     "rule | drafts | tokens per round | 95% over texts | accepted | from the target's distribution",
     lambda: [

@@ -122,6 +122,11 @@ MEASUREMENTS = {
     "window": Measurement(
         "lab.bench.window_sweep", "the adaptive window against fixed ones", {**tokens(96), **repeats(4)}, both=True
     ),
+    "drafters": Measurement(
+        "lab.bench.drafters",
+        "what the target accepts of each drafter, what a draft token costs, and the speed-up",
+        {**tokens(96), **repeats(2)},
+    ),
     "verifiers": Measurement(
         "lab.bench.verifiers",
         "how many draft tokens each acceptance rule accepts, and what the lossy one changes",

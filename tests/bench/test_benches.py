@@ -18,7 +18,7 @@ import torch
 
 from lab import Engine, EngineConfig, LabError, SamplingParams, UnsupportedModelError
 from lab.bench import __main__ as command
-from lab.bench import ladder, llama, step_times, verifiers, vllm_bench, window_sweep
+from lab.bench import drafters, ladder, llama, step_times, verifiers, vllm_bench, window_sweep
 from lab.bench.ladder import format_rows, ladder_configs, time_rows
 from lab.bench.vllm_bench import accepted_by_round, format_vllm
 from lab.engine.engine import Request
@@ -238,6 +238,22 @@ def test_every_round_is_repeated_with_recording_as_the_only_difference(bench, mo
     added = result["added_ms"]
     assert added["lower"] <= added["median"] <= added["upper"]
     assert f"added {added['median']:.3f} ms" in table
+
+
+@pytest.mark.slow
+def test_every_drafter_continues_every_text(bench, monkeypatch) -> None:
+    texts = drafters.held_out_prompts()[:6]
+    monkeypatch.setattr(drafters, "held_out_prompts", lambda: texts)
+    result, table = bench("drafters", "--max-tokens", "8", "--repeats", "1")
+    rows = {(row["drafter"], row["temperature"]): row for row in result["rows"]}
+    assert {name for name, _ in rows} >= {"draft", "ngram", "early_exit"}
+    for (name, temperature), row in rows.items():
+        assert f"{name}, temperature {temperature:g}" in table
+        assert row["speedup"]["low"] <= row["speedup"]["value"] <= row["speedup"]["high"]
+        if name == "draft":
+            assert 1 < row["length"]["value"] < 5
+            assert 0 < row["positions"][0] <= 1
+            assert row["cost"] > 0
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 // Charts: empty figures (visualize/charts) filled with data, in the current look, by Plotly.
 
 import { body, labelAsImage, make } from "./dom.js";
+import { offerChart } from "./pictures.js";
 
 /** Call ``draw`` when the look changes between light and dark, and when charts can be drawn. */
 export function onLook(draw) {
@@ -34,6 +35,7 @@ export function plotted(plot, traces, layout, words) {
   Plotly.react(plot, traces, layout, CONFIG);
   plot.firstElementChild.ariaHidden = "true";
   plot.ariaDescription = words;
+  offerChart(plot);
 }
 
 /** How many squares there are of each kind. */
