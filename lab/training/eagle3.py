@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 from transformers import AttentionInterface, LlamaForCausalLM
 
-from lab.models.eagle3_head import Eagle3Head, HeadConfig, usual_layers
+from lab.models.eagle3_head import Eagle3Config, Eagle3Head, usual_layers
 from lab.training.distillation import TEMPERATURE, TV_WEIGHT
 from lab.training.training import Loss
 
@@ -79,7 +79,7 @@ def new_head(target: LlamaForCausalLM, draft_tokens: torch.Tensor) -> Eagle3Head
     layer = copy.deepcopy(target.config)
     layer.num_hidden_layers, layer.tie_word_embeddings = 1, False
     layer._attn_implementation = "unrolled"
-    config = HeadConfig(
+    config = Eagle3Config(
         layer=layer,
         draft_vocab_size=len(draft_tokens),
         target_hidden_size=layer.hidden_size,
@@ -148,7 +148,7 @@ def unroll(
     """For each step, KL(p || q) in nats over the draft tokens and the shared mass sum_x min(p, q), each
     [rows, positions]. ``tokens``: [rows, length + 1] int64."""
     with torch.no_grad():
-        states, log_p = _target_outputs(target, tokens, head.config.target_layers)
+        states, log_p = target_outputs(target, tokens, head.config.target_layers)
         log_p = log_p[:, 1:, head.target_ids]
         p = log_p.exp()
     following, positions = tokens[:, 1:], torch.arange(tokens.shape[1] - 1, device=tokens.device)[None]
@@ -162,7 +162,7 @@ def unroll(
     return results
 
 
-def _target_outputs(
+def target_outputs(
     target: LlamaForCausalLM, tokens: torch.Tensor, layers: tuple[int, ...]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Hidden states that enter ``layers``, [rows, length, layers x H], and log p, [rows, length, vocabulary]."""

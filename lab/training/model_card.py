@@ -16,16 +16,17 @@ from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lab import EngineConfig, SamplingParams, load_engine
+from lab.models.state_head import HEADS
 from lab.trace.run import AcceptanceStats, acceptance_stats
+from lab.training import eagle3
 from lab.training.corpus import UNSEEN_BOOK_STRIDE, CorpusSplit, encode, unseen_book
 from lab.training.distillation import TEMPERATURE, TV_WEIGHT
-from lab.training.eagle3 import STEPS
 from lab.training.training import TrainingRecord
 
 BOOKS = Path(__file__).with_name("books.tsv")
 """Gutenberg number and title of each book, in the corpus' order."""
 
-DRAFTS = ("draft", "mismatched", "eagle3")
+DRAFTS = ("draft", "mismatched", *HEADS)
 SAMPLE_PROMPTS = (
     "Once upon a time there was",
     "The old woman looked at the boy and said,",
@@ -118,8 +119,8 @@ def measure_acceptance(
     target: Path, draft: Path, prompts: list[str], temperature: float, device: str
 ) -> AcceptanceStats:
     """Continue each prompt by ``NEW_TOKENS`` tokens, or to an end of text; prompt i is sampled with seed i."""
-    kind = "eagle3" if draft.name == "eagle3" else "draft"
-    engine = load_engine(target=str(target), device=device, **{"head" if kind == "eagle3" else "draft": str(draft)})
+    kind = draft.name if draft.name in HEADS else "draft"
+    engine = load_engine(target=str(target), device=device, **{"head" if kind in HEADS else "draft": str(draft)})
     config = EngineConfig(speculative=kind, num_speculative_tokens=GAMMA)
     return acceptance_stats(
         engine.generate(prompt, config, SamplingParams(max_tokens=NEW_TOKENS, temperature=temperature, seed=seed))
@@ -134,7 +135,7 @@ def measure(
 
     ``records`` say how each model was trained, ``notes`` on what; both are passed on as they are.
     """
-    heads = {name: measure_head(weights / name, record) for name, record in records.items() if name == "eagle3"}
+    heads = {name: measure_head(weights / name, record) for name, record in records.items() if name in HEADS}
     records = {name: record for name, record in records.items() if name not in heads}
     seen = [text[-max(1, len(text) // 100) :] for text in split.train]
     kinds = {"seen": seen, "unseen_endings": split.unseen_endings, "unseen_books": split.unseen_books}
@@ -206,11 +207,15 @@ def measure_head(folder: Path, record: TrainingRecord) -> dict[str, Any]:
     """A head's sizes and how it was trained."""
     config = json.loads((folder / "config.json").read_text("utf-8"))
     weights = load_file(folder / "model.safetensors")
+    eagle, block = config.get("eagle_config"), config.get("dflash_config")
     return {
         "parameters": sum(weight.numel() for weight in weights.values() if weight.is_floating_point()),
+        "layers": config["num_hidden_layers"],
         "intermediate_size": config["intermediate_size"],
-        "draft_vocabulary": config["draft_vocab_size"],
-        "target_layers": config["eagle_config"]["eagle_aux_hidden_state_layer_ids"],
+        "draft_vocabulary": config.get("draft_vocab_size", config["vocab_size"]),
+        "target_layers": (
+            eagle["eagle_aux_hidden_state_layer_ids"] if eagle else [one + 1 for one in block["target_layer_ids"]]
+        ),
         "training": asdict(record),
     }
 
@@ -265,10 +270,10 @@ pipeline_tag: text-generation
 
 # The embedded pair
 
-Three Llama-architecture models with one tokenizer, and an EAGLE-3 head, small enough to decode on a laptop and to stay
-in a git repository: a **target** that writes fairy tales, a **draft** distilled from it, and a **mismatched** draft of
-the same shape that has only read Python. Decode Lab shows with them what speculative decoding gains, and what a badly
-chosen draft costs. `python -m lab.training --corpus FILE` trains them again.
+Three Llama-architecture models with one tokenizer, and two heads that draft for the target, small enough to decode on a
+laptop and to stay in a git repository: a **target** that writes fairy tales, a **draft** distilled from it, and a
+**mismatched** draft of the same shape that has only read Python. Decode Lab shows with them what speculative decoding
+gains, and what a badly chosen draft costs. `python -m lab.training --corpus FILE` trains them again.
 
 {_table(SHAPE_ROWS, models)}
 
@@ -286,7 +291,7 @@ itself wrote, the others from the books. The last {corpus["sharpening_tokens"] /
 variation alone, with {corpus["drawn_tokens"] / 1e6:.2f}M tokens that the target drew at that temperature.
 - **mismatched**: next-token prediction on the standard library of Python {corpus["python"]} without its tests \
 ({corpus["python_tokens"] / 1e6:.2f}M tokens).
-{_head(card)}
+{_heads(card)}
 {_table(TRAINING_ROWS, models)}
 
 {corpus.get("remark", "")}
@@ -335,18 +340,28 @@ and are not part of this repository:
 """
 
 
-def _head(card: dict) -> str:
-    if not (head := card.get("heads", {}).get("eagle3")):
-        return ""
-    corpus, training = card["corpus"] | head, head["training"]
-    layers = ", ".join(map(str, head["target_layers"]))
+def _heads(card: dict) -> str:
+    return "".join(_head(name, head, card["corpus"] | head) for name, head in card.get("heads", {}).items())
+
+
+def _head(name: str, head: dict, corpus: dict) -> str:
+    training, layers = head["training"], ", ".join(map(str, head["target_layers"]))
+    made = {
+        "eagle3": f"one decoder layer (FFN {head['intermediate_size']}) begun from the target's last, and a head over "
+        f"the {head['draft_vocabulary']:,} most frequent tokens",
+        "dflash": f"{head.get('layers')} decoder layers (FFN {head['intermediate_size']}) begun from the target's "
+        "last, and the target's own output head; it drafts all tokens of a round in one pass",
+    }[name]
+    seen = {
+        "eagle3": f"unrolled over {eagle3.STEPS} steps",
+        "dflash": "over blocks of up to seven tokens that begin at random ones of a text",
+    }[name]
     return f"""\
-- **eagle3**: an EAGLE-3 head of {head["parameters"] / 1e6:.2f}M parameters, which drafts from the target's own hidden \
-states, those that enter layers {layers}: one decoder layer (FFN {head["intermediate_size"]}) begun from the target's \
-last, and a head over the {head["draft_vocabulary"]:,} most frequent tokens. KL divergence plus {TV_WEIGHT:g} x total \
-variation at temperature {TEMPERATURE}, unrolled over {STEPS} steps; {training["tokens"] / 1e6:.2f}M tokens, of which \
-{corpus["sampled_share"]:.0%} are from {corpus["sampled_tokens"] / 1e6:.2f}M that the target \
-wrote, in {training["seconds"] / 3600:.2f} hours ({training["hardware"]}).
+- **{name}**: {HEADS[name]} of {head["parameters"] / 1e6:.2f}M parameters, which drafts from the target's own hidden \
+states, those that enter layers {layers}: {made}. KL divergence plus {TV_WEIGHT:g} x total variation at temperature \
+{TEMPERATURE}, {seen}; {training["tokens"] / 1e6:.2f}M tokens, of which {corpus["sampled_share"]:.0%} are from \
+{corpus["sampled_tokens"] / 1e6:.2f}M that the target wrote, in {training["seconds"] / 3600:.2f} hours \
+({training["hardware"]}).
 """
 
 
