@@ -276,7 +276,7 @@ class Drafters:
             for one, round in zip(scheduled, drafted.rounds, strict=True):
                 rows = slice(first, first := first + _num_rows(one, round))
                 if isinstance(drafter := self.of(one.sequence), HeadDrafter):
-                    drafter.take(one.sequence, taps.of(drafter.head.config.target_layers)[rows])
+                    drafter.take(one.sequence, taps.of(drafter.head.config.target_layers, rows))
         reading: dict[Drafter, list[ScheduledSequence]] = defaultdict(list)
         for one in scheduled:
             if one.num_tokens > 1 and not one.num_draft_tokens and self._will_propose(one.sequence):

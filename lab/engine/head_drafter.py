@@ -164,10 +164,12 @@ class DFlashDrafter(HeadDrafter):
 
     def _reading(self, count: int) -> PassCost:
         """The cost of ``count`` tokens' keys and values."""
+        if not count:
+            return PassCost()
         stored = self._storage.slot_bytes(self.head.layers) if self._storage else 0
-        weights = self.head.text_weights
-        moved = sum(weight.nbytes for weight in weights) + count * stored
-        return PassCost(moved, 2 * count * sum(weight.numel() for weight in weights)) if count else PassCost()
+        weights = sum(weight.numel() for weight in self.head.text_weights)
+        each = 2 if self._backend.reads_packed_weights else self.head.dtype.itemsize
+        return PassCost(each * weights + count * stored, 2 * count * weights)
 
 
 HEAD_DRAFTERS = {"eagle3": Eagle3Drafter, "dflash": DFlashDrafter}

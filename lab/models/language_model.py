@@ -51,9 +51,11 @@ class Taps:
         self.layers, self.states = tuple(layers), states
         self._parts = dict(zip(layers, states.tensor_split(len(layers), dim=-1), strict=True))
 
-    def of(self, layers: tuple[int, ...]) -> torch.Tensor:
-        """Those of some of the layers, [N, layers x hidden size]."""
-        return self.states if layers == self.layers else torch.cat([self._parts[one] for one in layers], dim=-1)
+    def of(self, layers: tuple[int, ...], rows: slice) -> torch.Tensor:
+        """Those of some of the layers, [rows, layers x hidden size]."""
+        if layers == self.layers:
+            return self.states[rows]
+        return torch.cat([self._parts[one][rows] for one in layers], dim=-1)
 
     def take(self, layer: int, hidden: torch.Tensor) -> None:
         if layer in self._parts:

@@ -105,7 +105,7 @@ def new_head(target: LlamaForCausalLM, draft_tokens: torch.Tensor) -> Eagle3Head
 
 
 def export_head(head: Eagle3Head, folder: Path) -> None:
-    """Write a head in the raw dialect, in bfloat16, without the target's embeddings (``lab.models.eagle3_files``)."""
+    """Write a head in the raw dialect, in bfloat16, without the target's embeddings (``lab.models.head_files``)."""
     config, layer = head.config, head.config.layer
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: weight.bfloat16() for name, weight in head.named_parameters() if "embed" not in name}

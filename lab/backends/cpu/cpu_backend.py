@@ -80,9 +80,6 @@ class CpuBackend(TorchBackend):
         return PendingVerification(lambda: verified, None)
 
     def head(self, kind: str, sample: Sample | None = None) -> HeadBackend:
-        """A DFlash head is torch's."""
-        if kind != "eagle3":
-            return super().head(kind, sample)
         return head_backend(self.model.heads[kind], sample or self.sample, self._native, self.model.context_length)
 
     def first(self, layers: int) -> Backend:

@@ -121,7 +121,7 @@ class TorchHead(HeadBackend):
             active = [k for k, window in enumerate(windows) if window > i]
             last = self._forward([batch[k] for k in active], [hidden[k] for k in active], storage)
             u = None if draws is None else torch.stack([draws[k][i] for k in active])
-            q, chosen = self._sample(_target_logits(model, last), [sampling[k] for k in active], u)
+            q, chosen = self._sample(target_logits(model, model.logits(last)), [sampling[k] for k in active], u)
             fed_back = model.fed_back(last)
             for row, k in enumerate(active):
                 token, new, state = chosen[row : row + 1], batch[k], fed_back[row : row + 1]
@@ -180,14 +180,19 @@ class BlockHead(HeadBackend):
             new._replace(token_ids=model.block(new.token_ids[-1], window), start=new.stop - 1, keep=window)
             for new, window in zip(batch, windows, strict=True)
         ]
-        packed = pack(model, blocks, storage, "auto", causal=False)
-        out = model(packed.token_ids[None], packed.positions[None], plan=packed.plan)
+        logits = self._logits(blocks, storage)
         each = [params for params, window in zip(sampling, windows, strict=True) for _ in range(window)]
         greedy = all(params.greedy for params in sampling)
         u = None if greedy else on_device(joined(uniforms), model.device)
-        q, chosen = self._sample(_target_logits(model, out[0, packed.keep]), each, u)
+        q, chosen = self._sample(logits, each, u)
         drafts = zip(chosen.split(list(windows)), q.split(list(windows)), strict=True)
         return [DraftTokens(tokens, rows) for tokens, rows in drafts]
+
+    def _logits(self, blocks: list[NewTokens], storage: KVStorage) -> torch.Tensor:
+        """[sum of keep, vocabulary] float32."""
+        packed = pack(self.model, blocks, storage, "auto", causal=False)
+        out = self.model(packed.token_ids[None], packed.positions[None], plan=packed.plan)
+        return target_logits(self.model, self.model.logits(out[0, packed.keep]))
 
     def _kept(self, batch: Sequence[NewTokens], windows: Sequence[int]) -> tuple[list[NewTokens], KVStorage]:
         """The batch with a block for each sequence, and a storage for the blocks."""
@@ -208,9 +213,9 @@ def _slots(table: BlockTable, positions: torch.Tensor) -> torch.Tensor:
     return blocks[positions // size] * size + positions % size
 
 
-def _target_logits(head: StateHead, hidden: torch.Tensor) -> torch.Tensor:
-    """Logits over the target's vocabulary, [rows, vocabulary] float32."""
-    found = head.logits(hidden).float()
+def target_logits(head: StateHead, found: torch.Tensor) -> torch.Tensor:
+    """Logits over the head's draft tokens, as logits over the target's: [rows, vocabulary] float32."""
+    found = found.float()
     return found.new_full((len(found), head.vocabulary), -torch.inf).index_copy_(1, head.target_ids, found)
 
 
