@@ -197,13 +197,13 @@ def test_a_target_without_a_head_says_so(kind, words):
         tiny_models.engine("llama").generate("A", EngineConfig(speculative=kind))
 
 
-@pytest.mark.parametrize("head", [Eagle3Head, DFlashHead])
-def test_a_head_that_fails_is_left(lab, monkeypatch, head):
-    def fail(self: StateHead, hidden: torch.Tensor) -> torch.Tensor:
+@pytest.mark.parametrize(("head", "part"), [(Eagle3Head, "fuse"), (DFlashHead, "block")])
+def test_a_head_that_fails_is_left(lab, monkeypatch, head, part):
+    def fail(self: StateHead, *_: object) -> torch.Tensor:
         raise ValueError("broken")
 
     expected = lab.generate(PROMPTS[1], EngineConfig(), GREEDY).token_ids
-    monkeypatch.setattr(head, "fuse", fail)
+    monkeypatch.setattr(head, part, fail)
     run = lab.generate(PROMPTS[1], EngineConfig(speculative=head.kind), GREEDY)
     assert run.token_ids == expected
     assert [event.part for event in of(run, FellBack)] == ["drafter"]
