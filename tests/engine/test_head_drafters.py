@@ -17,6 +17,7 @@ from lab.trace.run import Run
 from lab.training import eagle3  # noqa: F401 -- its attention, which computes a head without the engine
 from lab.training.dflash import draft_blocks
 from tests import tiny_models
+from tests.tiny_models import of
 
 PROMPTS = (
     "Once upon a time there was a little girl who lived near the forest, and every morning she went",
@@ -43,10 +44,6 @@ CONFIGS = {
 @pytest.fixture(scope="module")
 def lab() -> Engine:
     return load_engine(max_num_batched_tokens=33, kernels="auto", dtype="float32")  # the longer prompts are in chunks
-
-
-def of(run: Run, kind: type) -> list:
-    return [event for event in run.events if isinstance(event, kind)]
 
 
 def drafts(run: Run) -> list[int]:
