@@ -58,8 +58,7 @@ def presets(*, draft: bool = True) -> dict[str, tuple[str, tuple[str, ...]]]:
         "ladder": ("Step by step", ("cache", "no-cache", "int8", "paged", "draft-4" if draft else "lookup")),
         "gamma": ("Gamma", ("cache", *(f"draft-{gamma}" for gamma in GAMMAS))),
         "drafters": ("Drafters", ("cache", "draft-4", "eagle3", "dflash", "lookup")),
-        "formats": ("Formats", ("cache", "int8", "int4")),
-        "blocks": ("Paged", ("cache", "paged")),
+        "formats": ("KV cache", ("cache", "int8", "int4", "paged")),
         "kernels": ("Kernels", tuple(lane for lane in ("cache", "no-graphs", "torch", "compiled") if lane in LANES)),
     }
     return {key: preset for key, preset in found.items() if draft or NEED_A_DRAFT.isdisjoint(preset[1])}
