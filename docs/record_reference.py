@@ -1,7 +1,7 @@
 """The reference runs that stand in grey behind measurements: ``python -m docs.record_reference``.
 
-On a quiet machine, for some ten minutes: every lesson in its careful mode, and Compare's settings with what that page
-asks at first.
+On a quiet machine, for some ten minutes: every lesson in its careful mode, Compare's settings with what that page
+asks at first, and the claims.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from lab.claims import CLAIMS
+from lab.claims.trial import Trial
 from lab.engine.engine import Engine
 from lab.measure.comparison import compare, summarise
 from lab.measure.quiet import look
-from lab.measure.reference import FOLDER, Reference
+from lab.measure.reference import FOLDER, Reference, reference
 from lab.registry import Engines
 from lab.util.machine_info import describe_machine
 from lessons.course import course
 from lessons.experiments import Preset
 from lessons.experiments.base import Measured, whole
+from visualize.pages.claims.checks import shown
 from visualize.pages.compare.configurations import LANES, CompareInputs
 from visualize.pages.lessons.observation import seen
 
@@ -32,14 +35,16 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu, or cuda")
     parser.add_argument("--name", default="cpu", help="what the file is called after")
     parser.add_argument("--quick", action="store_true", help="as many repeats as the pages' quick mode has")
+    parser.add_argument("--add", action="store_true", help="keep what the file has, and record what it lacks")
     asked = parser.parse_args()
+    before = reference(asked.name) if asked.add else None
     engines = Engines(device=asked.device)
     gate = look(engines("matched"), threading.Event())
     print(gate.said if gate else "This machine is too slow to look at.")
-    lessons = {}
+    lessons = dict(before.lessons) if before else {}
     for number, lesson in course().items():
         preset = lesson.front.preset if asked.quick else lesson.front.preset.careful()
-        if not preset.timed:
+        if not preset.timed or lesson.name in lessons:
             continue
         print(f"Lesson {number} …", flush=True)
         measured = measure(preset, engines)
@@ -48,8 +53,14 @@ def main() -> None:
         played = json.loads(views.played.to_json()) if views.played else None
         lessons[lesson.name] = {"figures": figures, "panels": views.panels, "played": played}
     print("Compare …", flush=True)
-    rates = compared(engines("matched"), 3 if asked.quick else 9)
-    found = Reference(describe_machine(asked.device), bool(gate and gate.busy), rates, lessons)
+    rates = (before and before.compare) or compared(engines("matched"), 3 if asked.quick else 9)
+    claims = dict(before.claims) if before else {}
+    trial = Trial(engines, report=lambda line: None)
+    for name, claim in CLAIMS.items():
+        if not claim.arithmetic and name not in claims:
+            print(f"Claim {name} …", flush=True)
+            claims[name] = shown(claim, claim.check(trial))
+    found = Reference(describe_machine(asked.device), gate is None or gate.busy, rates, lessons, claims)
     found.save(FOLDER / f"reference-{asked.name}.json.gz")
 
 

@@ -39,6 +39,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "top_p": (LEAST_POSITIVE, 1.0),
     "seed": (0, SEEDS - 1),
     "logprobs": (0, 20),
+    "top_tokens": (0, 20),
 }
 """The least and the most of every number below; pages offer these or fewer (``lab.settings``)."""
 MOST_STOPS = 16
@@ -63,7 +64,8 @@ class EngineConfig:
         kernels: "auto": Triton on a GPU, C on a CPU. "reference": torch, operation by operation.
         speculative: "synthetic" proposes the target's own next token, right with ``synthetic_acceptance_rate``, at no
             cost: it shows how speed follows acceptance.
-        num_speculative_tokens: gamma; with ``adaptive_window`` the most.
+        num_speculative_tokens: gamma; with ``adaptive_window`` the most. A DFlash head drafts fewer than its block
+            size.
         early_exit_layer: None: a quarter of the layers.
         rejection_sample_method: rule of acceptance above temperature 0, where a drafter has probabilities
             (``lab.backends.torch.rejection_sampler``). "typical" is lossy: text is not drawn from the target alone. At
@@ -86,7 +88,7 @@ class EngineConfig:
     cuda_graphs: bool = True
     torch_compile: bool = False
     cache_priority: int = 0
-    speculative: Literal["off", "draft", "eagle3", "ngram", "early_exit", "synthetic"] = "off"
+    speculative: Literal["off", "draft", "eagle3", "dflash", "ngram", "early_exit", "synthetic"] = "off"
     num_speculative_tokens: int = 4
     adaptive_window: bool = False
     prompt_lookup_min: int = 2
@@ -127,6 +129,8 @@ class SamplingParams:
         parse_special: the name of a special token in the prompt is that token, and not text. The name is llama.cpp's.
         logprobs: so many of the likeliest tokens under target, draft and adjusted distribution are recorded for each
             verified draft token (the ``Distributions`` event), as probabilities. The name is vLLM's and OpenAI's.
+        top_tokens: so many of the target's likeliest tokens are recorded at each position of the output, and the
+            entropy there (``Committed``).
 
     Raises:
         ConfigError: a value out of range.
@@ -142,6 +146,7 @@ class SamplingParams:
     ignore_eos: bool = False
     parse_special: bool = False
     logprobs: int = 0
+    top_tokens: int = 0
 
     def __post_init__(self) -> None:
         _require_types(self)

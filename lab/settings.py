@@ -138,6 +138,7 @@ DRAFTERS = {
     "off": "Off",
     "draft": "Draft",
     "eagle3": "EAGLE-3 head",
+    "dflash": "DFlash head",
     "ngram": "N-gram",
     "early_exit": "Early exit",
     "synthetic": "Simulated",
@@ -162,7 +163,8 @@ COMPILABLE = need(
 PROPOSERS = {
     "off": "No speculation: one token per forward pass.",
     "draft": "A small model proposes draft tokens; the target verifies all in one pass.",
-    "eagle3": "A small head drafts from the target's own hidden states.",
+    "eagle3": "A small head drafts from the target's own hidden states, token by token.",
+    "dflash": "A small head drafts from the target's own hidden states, all tokens in one parallel pass.",
     "ngram": "No model: proposes what followed the same tokens earlier in the text.",
     "early_exit": "The first layers draft, all layers verify.",
     "synthetic": "A free drafter, accepted as often as set.",
@@ -215,6 +217,10 @@ ALL = (
     Setting("prompt_lookup_max", "Longest n-gram", "Tokens that are tried to match first.", **RARE_NGRAM),
     Setting(
         "logprobs", "Record distributions", "p and q of draft tokens.", {0: "Off", 5: "Top 5"}, needs=(SPECULATION,)
+    ),
+    Setting(
+        "top_tokens", "Top tokens", "The target's likeliest tokens at each position are recorded.", {0: "none"},
+        bounds=BOUNDS["top_tokens"], vllm="logprobs", group=None,
     ),
     Setting(
         "block_size", "Block size", "Tokens per KV block.", {size: str(size) for size in (4, 8, 16, 32, 64)},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import torch
@@ -18,8 +18,8 @@ from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.block_table import BlockTable
 from lab.kv_cache.formats import KVStorage
 from lab.kv_cache.kv_cache import CacheConfig, KVCache
-from lab.models.eagle3_head import Eagle3Head
-from lab.models.language_model import LanguageModel
+from lab.models.language_model import LanguageModel, Taps
+from lab.models.state_head import StateHead
 from lab.trace.events import Part
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class DraftRound(NamedTuple):
     draft: DraftTokens | None
     uniforms: torch.Tensor
     method: RejectionSampleMethod = "standard"
+    top_tokens: int = 0
 
     @property
     def num_draft_tokens(self) -> int:
@@ -94,6 +95,15 @@ class DraftRound(NamedTuple):
     def is_sampled(self) -> bool:
         """True where ``method`` decides; otherwise a draft token is accepted if it is the target's own."""
         return self.has_q and not self.sampling.greedy
+
+
+class TopTokens(NamedTuple):
+    """The target's likeliest tokens at one position, the likeliest first, none of probability 0; and the entropy of its
+    distribution there, in nats."""
+
+    token_ids: list[int]
+    p: list[float]
+    entropy: float
 
 
 class TokenDistributions(NamedTuple):
@@ -143,6 +153,7 @@ class Verification:
         finite: False if the target's output is not. ``draft_finite``: the drafter's.
         distributions: of each verified token, so min(num_accepted + 1, g) at least. Empty: not asked for.
         evidence: of each verified draft token. Empty: the standard rule, which stops at the first rejected one.
+        top: at the accepted draft tokens and at the next token. Empty: not asked for.
     """
 
     draft_token_ids: list[int]
@@ -156,6 +167,7 @@ class Verification:
     draft_finite: bool
     distributions: list[TokenDistributions]
     evidence: list[Evidence]
+    top: list[TopTokens] = field(default_factory=list)
 
     @property
     def num_judged(self) -> int:
@@ -198,15 +210,15 @@ class Backend(ABC):
         batch: Sequence[NewTokens],
         storage: KVStorage | None,
         sdpa: SdpaChoice = "auto",
-        states: torch.Tensor | None = None,
+        taps: Taps | None = None,
     ) -> torch.Tensor:
         """Compute the new tokens of every sequence, and store their keys and values.
 
         Args:
             storage: None without a cache: all tokens are new, and nothing is kept.
             sdpa: torch's attention back end. "auto": whatever this back end has.
-            states: [new tokens of the batch, width] of the model's dtype, which the hidden states that the model's
-                EAGLE-3 head asks for are written to.
+            taps: of the model's dtype, for the batch's new tokens in order: what is to be left there of their hidden
+                states.
 
         Returns:
             [sum of keep, vocabulary] float32 logits, sequence by sequence.
@@ -253,8 +265,8 @@ class Backend(ABC):
         """The same model cut off after its first ``layers`` layers, over the same keys and values."""
 
     @abstractmethod
-    def head(self) -> HeadBackend:
-        """The back end of the model's EAGLE-3 head."""
+    def head(self, kind: str) -> HeadBackend:
+        """The back end of the model's head of this kind."""
 
     def failures(self) -> dict[Part, str]:
         """The parts that steps go on without, each with the reason."""
@@ -296,16 +308,17 @@ class Backend(ABC):
 
 
 class HeadBackend(ABC):
-    """An EAGLE-3 head and what computes it, over a storage with the target's slot numbers.
+    """A head that drafts from the target's hidden states and what computes it, over a storage with the target's slot
+    numbers.
 
-    A new token is computed from itself and the target's hidden states of the token before it; so the first token of a
-    text has no keys and values here.
+    With an EAGLE-3 head, a token's keys and values come from itself and the hidden states of the token before it; so
+    the first token of a text has none. With a DFlash head they come from the token's own hidden states.
 
     Attributes:
         model: the head, for its sizes.
     """
 
-    model: Eagle3Head
+    model: StateHead
     reads_packed_weights = False
 
     @abstractmethod
@@ -313,8 +326,8 @@ class HeadBackend(ABC):
         """Store the keys and values of every sequence's new tokens.
 
         Args:
-            batch: each with ``start`` above 0; or without a cache, all tokens but the first, from 0.
-            states: [new tokens, width] for each sequence, the hidden states of the token before each of them.
+            batch: without a cache, all tokens that can have any, from 0.
+            states: [new tokens, width] for each sequence, the hidden states that they are read with.
         """
 
     @abstractmethod
@@ -327,8 +340,8 @@ class HeadBackend(ABC):
         uniforms: Sequence[torch.Tensor],
         storage: KVStorage | None,
     ) -> list[DraftTokens]:
-        """Read, and draft ``windows[i]`` tokens after sequence i, as ``Backend.draft``: for each one that is fed back
-        the head's own output stands for the target's hidden states. ``q`` is 0 outside the draft vocabulary."""
+        """Read, and draft ``windows[i]`` tokens after sequence i, as ``Backend.draft``. The hidden states of the newest
+        token, the last one of each in ``batch``, are not known. ``q`` is 0 outside the draft vocabulary."""
 
 
 class Arithmetic(Protocol):

@@ -31,6 +31,10 @@ class Eagle3Struct(Structure):
     )
 
 
+class DFlashStruct(Structure):
+    _fields_ = (("fuse", Linear), ("hidden_norm", c_void_p))
+
+
 class ModelStruct(Structure):
     _fields_ = (
         *((name, c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim")),
@@ -40,6 +44,7 @@ class ModelStruct(Structure):
         ("layer", POINTER(Layer)),
         ("head", Linear),
         ("eagle3", POINTER(Eagle3Struct)),
+        ("dflash", POINTER(DFlashStruct)),
     )
 
 
@@ -80,6 +85,7 @@ class RoundStruct(Structure):
         *(("num_draft_tokens", c_int32), ("sampling", Sampling)),
         *((name, c_void_p) for name in ("draft_tokens", "q", "u")),
         *(("method", c_int32), ("evidence", c_void_p), ("logprobs", c_int32), ("figures", c_void_p)),
+        *(("top_tokens", c_int32), ("top", c_void_p)),
     )
 
 
