@@ -140,6 +140,7 @@ DRAFTERS = {
     "off": "Off",
     "draft": "Draft",
     "eagle3": "EAGLE-3 head",
+    "dflash": "DFlash head",
     "ngram": "N-gram",
     "early_exit": "Early exit",
     "synthetic": "Simulated",
@@ -164,7 +165,8 @@ COMPILABLE = need(
 PROPOSERS = {
     "off": "No speculation: one token per forward pass.",
     "draft": "A small model proposes draft tokens; the target verifies all in one pass.",
-    "eagle3": "A small head drafts from the target's own hidden states.",
+    "eagle3": "A small head drafts from the target's own hidden states, token by token.",
+    "dflash": "A small head drafts from the target's own hidden states, all tokens in one parallel pass.",
     "ngram": "No model: proposes what followed the same tokens earlier in the text.",
     "early_exit": "The first layers draft, all layers verify.",
     "synthetic": "A free drafter, accepted as often as set.",

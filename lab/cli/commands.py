@@ -28,6 +28,7 @@ from lab.memory.catalogue import MODELS, device_bytes
 from lab.memory.model_memory import ModelInfo, deployment_notices, find_model, known_models
 from lab.models.chat_template import Chat, answer
 from lab.models.loader import refuse_absent
+from lab.models.state_head import HEADS
 from lab.settings import unused_settings
 from lab.trace.events import Committed, Finished
 from lab.trace.run import Run
@@ -242,8 +243,9 @@ def _load(options: Namespace, configs: Iterable[EngineConfig]) -> Engine:
     asked = {config.speculative for config in configs}
     if options.target and not options.draft and "draft" in asked:
         raise ConfigError("speculative=draft takes a draft model: name a --draft too.")
-    if options.target and not options.head and "eagle3" in asked:
-        raise ConfigError("speculative=eagle3 takes an EAGLE-3 head: name a --head too.")
+    for kind, words in HEADS.items():
+        if options.target and not options.head and kind in asked:
+            raise ConfigError(f"speculative={kind} takes {words}: name a --head too.")
     return load_engine(options.target, options.draft, head=options.head, device=options.device, dtype=options.dtype)
 
 
