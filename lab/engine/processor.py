@@ -21,6 +21,7 @@ from lab.engine.prompt_encoder import PromptEncoder
 from lab.engine.sequence import DraftState, Prompt, Sequence
 from lab.errors import ConfigError, PromptError
 from lab.kv_cache.attention import refuse_sdpa
+from lab.models.chat_template import Chat, ChatTemplate
 from lab.models.state_head import HEADS
 from lab.trace.events import RunStarted
 from lab.trace.recorder import EventListener, Recorder
@@ -52,9 +53,13 @@ class Processor:
         eos = tokenizer.eos_token_id if eos is None else eos
         self._eos = frozenset(eos if isinstance(eos, list) else [] if eos is None else [eos])
 
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        return self._prompts.chat_template
+
     def sequence(
         self,
-        prompt: str | Items[int],
+        prompt: str | Items[int] | Chat,
         config: EngineConfig | None,
         sampling: SamplingParams | None,
         cancelled: threading.Event | None = None,
@@ -89,6 +94,7 @@ class Processor:
                 length=len(tokens),
                 sampling=sampling,
                 given_as_ids=not isinstance(prompt, str),
+                chat=prompt if isinstance(prompt, Chat) else None,
                 notes=notes + about_stops + about_gamma,
                 eos=self._eos,
                 stop_token_ids=stop_token_ids,
@@ -123,6 +129,8 @@ class Processor:
             prompt_token_ids=tuple(sequence.tokens),
             prompt_pieces=sequence.prompt.pieces,
             prompt_given_as_ids=sequence.prompt.given_as_ids,
+            messages=tuple(map(dict, sequence.prompt.chat.messages)) if sequence.prompt.chat else (),
+            thinking=sequence.prompt.chat.thinking if sequence.prompt.chat else None,
             special_positions=tuple(i for i, token in enumerate(sequence.tokens) if token in self._prompts.special),
             notes=self._target.notes + (self._draft.notes if drafts else ()) + sequence.prompt.notes,
             config=asdict(config),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -329,6 +330,6 @@ def test_a_head_that_does_not_fit_is_refused_in_two_sentences(tmp_path, monkeypa
 
 
 def test_a_head_that_is_nowhere_is_refused(target, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ModelLoadError):
         load_head("nobody/nothing", target, name="the head")

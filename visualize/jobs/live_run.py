@@ -215,6 +215,8 @@ class LiveRun(LiveJob):
         prompt = settings.asked()
         sampling = settings.sampling()
         engine = self.engine(settings.models())
+        if engine.chat_template and settings.chats:
+            prompt = settings.chat()
         blocks = settings.blocks  # few enough for each to be seen, but no more than fit in memory
         blocks = blocks and min(blocks, engine.default_num_blocks(settings.engine_config()))
         config = settings.engine_config(num_blocks=blocks)

@@ -222,6 +222,8 @@ class Reducer(Fold):
             "described": described(run.config, run.sampling),
             "short": in_short(run.config),
         }
+        if run.messages:
+            words["chat"] = True
         return {
             "head": {**about(run), "prompt": prompt, **words, "recorded": self._recorded},
             "say": self._narrator.asked(),
