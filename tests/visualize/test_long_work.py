@@ -39,7 +39,7 @@ def test_a_machine_is_busy_if_the_middle_half_of_its_steps_differs(steps: list[f
     """A step now and then that is held up says nothing."""
     gate = Gate(Spread.of(steps))
     assert gate.busy == busy
-    assert ("busy" in gate.said) == busy
+    assert ("busy" in gate.sentence) == busy
     assert Gate(Spread.of(steps), waited=0.9).busy, "steps that all wait alike for a core are steady, and slow"
     assert "waited for a core 90%" in Gate(Spread.of(steps), waited=0.9).said
 
