@@ -253,12 +253,12 @@ def _of_text(id: str, found: Written, right: Written, number: int) -> Evidence:
     chart = _chart(id, found, right)
     if found.error:
         until = "The text until then is right." if same == len(found.tokens) else "The text before is wrong, too."
-        said = f"It crashes after {counted(len(found.tokens), 'token')}: {found.error}."
+        said = f"{found.error}, after {counted(len(found.tokens), 'token')}."
         return Evidence("crash", True, f"{said} {until}" if found.tokens else said, texts, numbers, chart)
     if found.tokens != right.tokens:
         odd = fluency < FLUENT
-        reads = "It no longer reads like English." if odd else "It reads as well as the right one."
-        said = f"It writes another text, from token {same + 1} on. {reads}"
+        reads = "This one no longer reads like English." if odd else "This one still reads like English."
+        said = f"The texts differ from token {same + 1} on. {reads}"
         return Evidence("other", odd, said, texts, numbers, chart)
     if len(found.passes) > len(right.passes) or found.read > WASTE * right.read:
         said = "The text is right, token for token, so reading does not show the mistake. "
@@ -267,7 +267,7 @@ def _of_text(id: str, found: Written, right: Written, number: int) -> Evidence:
         else:
             said += f"The target reads {found.read:,} tokens, where {right.read:,} are enough."
         return Evidence("slow", False, said, texts, numbers, chart)
-    return Evidence("right", False, "The text is right, and so is the number of target passes.", texts, numbers, chart)
+    return Evidence("right", False, "Text, target passes and tokens read are as they should be.", texts, numbers, chart)
 
 
 def _fluency(ids: list[int], written: list[int]) -> float:

@@ -32,7 +32,7 @@ export function mount(element, gradio, setup) {
       else at.repaired = { ...record.evidence, repair: record.repair };
     }
     const said = record.problem ?? record.progress;
-    say($(".progress"), said, record.problem);
+    tell(said, record.problem, record.repair);
     announce(record.evidence ? record.evidence.say : said, record.running);
     if (!record.card || record.evidence || record.open !== undefined) show();
     else buttons();
@@ -40,6 +40,13 @@ export function mount(element, gradio, setup) {
       const part = record.repair === null ? ".evidence" : ".evidence.repaired";
       $(part).scrollIntoView({ behavior: gently(), block: "nearest" });
     }
+  }
+
+  /** Say something below the button that it is about. */
+  function tell(text, problem, repair) {
+    const below = typeof repair === "number" ? ".repair" : ".run";
+    if ($(".progress").parentElement !== $(below)) $(below).append($(".progress"));
+    say($(".progress"), text, problem);
   }
 
   // -- the list ----------------------------------------------------------------------------------
@@ -70,7 +77,7 @@ export function mount(element, gradio, setup) {
     $(".card h2").textContent = `${number} · ${title}`;
     $(".does").textContent = does;
     const [before, fault, after] = code.map(coloured);
-    const marked = found ? make("mark", { ariaLabel: "The fault" }, ...fault) : make("span", "", ...fault);
+    const marked = found ? make("mark", "", ...fault) : make("span", "", ...fault);
     $(".code").replaceChildren(...before, marked, ...after);
     const link = make("a", { href: `lessons?lesson=${lesson[0]}` }, `lesson ${lesson[0]}, ${lesson[1]}`);
     const exercise = make("code", "", `python -m lessons exercise ${number}`);
@@ -90,7 +97,7 @@ export function mount(element, gradio, setup) {
       const input = make("input", { type: "radio", name: ask, value, checked: given[ask] === value, disabled: Boolean(found) });
       input.onchange = () => ((given[ask] = value), buttons());
       const right = found && String(found[ask]) === value;
-      const mark = right ? "✓ so it is" : found && given[ask] === value ? "✗ your prediction" : "";
+      const mark = right ? "✓ correct" : found && given[ask] === value ? "✗ your answer" : "";
       return make("label", right ? "right" : "", input, text, make("small", "", mark));
     });
     set.replaceChildren(set.querySelector("legend"), ...labels);
@@ -154,12 +161,12 @@ export function mount(element, gradio, setup) {
     const [first, next] = card().found ? [again, go] : [go, again];
     first.setAttribute("aria-keyshortcuts", "Control+Enter");
     next.removeAttribute("aria-keyshortcuts");
-    $(".halt").ariaDisabled = !running;
+    for (const halt of element.querySelectorAll(".halt")) halt.ariaDisabled = !running;
   }
 
   function ask(repair, missing) {
     if (running) return;
-    if (missing) return say($(".progress"), missing, true);
+    if (missing) return tell(missing, true, repair);
     gradio.trigger("submit", { card: now, repair });
   }
 
@@ -167,8 +174,8 @@ export function mount(element, gradio, setup) {
     const { given } = card();
     ask(null, given.outcome && given.noticed ? "" : "Answer both questions first.");
   };
-  $(".repair .go").onclick = () => ask(card().chosen, card().chosen === null ? "Choose one of the three first." : "");
-  $(".halt").onclick = () => running && gradio.trigger("stop");
+  $(".repair .go").onclick = () => ask(card().chosen ?? -1, card().chosen === null ? "Choose one of the three first." : "");
+  for (const halt of element.querySelectorAll(".halt")) halt.onclick = () => running && gradio.trigger("stop");
   for (const form of element.querySelectorAll("form")) form.onsubmit = (event) => event.preventDefault();
 
   function draw() {
