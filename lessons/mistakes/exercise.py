@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import torch
@@ -48,13 +49,15 @@ def numbered(number: int) -> Mistake:
 def write_starter(mistake: Mistake, folder: Path) -> Path:
     """Write the file with the hole. Raises LabError: there is such a file already."""
     path = folder / f"exercise_{mistake.number}_{mistake.id}.py"
-    about = f'"""Exercise {mistake.number}, lesson {mistake.lesson}. {mistake.does}\n\nWrite your lines where it says '
-    about += f"{HOLE}. Then:\n\n    python -m lessons exercise {mistake.number} --check {path.name}\n"
+    check_it = f"python -m lessons exercise {mistake.number} --check {path.name}"
+    about = fill(mistake.does, 100, break_long_words=False)
+    head = f'"""Exercise {mistake.number}, lesson {mistake.lesson}.\n\n{about}'
+    head += f"\n\nWrite your lines in place of {HOLE}. Then:\n\n    {check_it}\n"
     _, _, rest = mistake.starter().partition('"""')
     _, _, code = rest.partition('"""')
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(f'{about}"""{code}')
+            file.write(f'{head}"""{code}')
     except FileExistsError:
         raise LabError(f"{path} exists already. Move it away, or go on in it.") from None
     except OSError as error:

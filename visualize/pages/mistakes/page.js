@@ -58,6 +58,7 @@ export function mount(element, gradio, setup) {
       event.preventDefault();
       now = id;
       updateAddress({ card: id });
+      if (!running) tell("");
       show();
     };
     $(".cards-list ol").append(make("li", { dataset: { card: id } }, link));
