@@ -64,10 +64,11 @@ from lab.vllm.client import Server
 from visualize.api import endpoints as programs
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.reducer_process import ReducerClient
-from visualize.page_list import PAGES
+from visualize.page_list import LINKS, PAGES
 from visualize.pages.claims import page as claims
 from visualize.pages.compare import page as compare
 from visualize.pages.deploy import page as deploy
+from visualize.pages.glossary import page as glossary
 from visualize.pages.lab import page as lab
 from visualize.pages.lessons import instructor as instructor
 from visualize.pages.lessons import page as lessons
@@ -113,6 +114,7 @@ def build(
         "Claims": lambda: claims.build(pages, embedded, queue),
         "Mistakes": lambda: mistakes.build(pages, embedded, queue),
         "Deploy": lambda: deploy.build(pages),
+        "Glossary": lambda: glossary.build(pages),
     }
     if attached:
         PAGES["Server"] = "server"
@@ -162,6 +164,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.share:
         print(SHARED, file=sys.stderr)
     reported: dict[str | None, str] = {}
+    LINKS.update({"Repository": options.repository} if options.repository else {})
     pages = build(engines, embedded, queue, options.attach, monitor if borrowed else None, workshop, reported=reported)
     serve(
         pages,

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from lab.cli.arguments import Parser, add_pair
 from lab.errors import ConfigError
@@ -39,7 +40,8 @@ SHARED = (
 
 def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]) -> argparse.Namespace:
     """``target``, ``draft``, ``device``, ``dtype``, ``host``, ``port``, ``allowed_hosts``, ``share``, ``max_users``,
-    ``workshop``, and ``attach``: a ``Server``, whose key is the environment's ``VLLM_API_KEY``, or None.
+    ``workshop``, ``repository``, and ``attach``: a ``Server``, whose key is the environment's ``VLLM_API_KEY``, or
+    None.
 
     An invalid value ends the process with a sentence and status 2.
     """
@@ -72,6 +74,12 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
         type=partial(_server, key=environment.get("VLLM_API_KEY")),
         help="a vLLM server to watch on a page of its own, such as http://127.0.0.1:8000. Its key, if it needs one, "
         "is read from the variable VLLM_API_KEY.",
+    )
+    parser.add_argument(
+        "--repository",
+        metavar="URL",
+        type=_url,
+        help="where this lab's source can be read, such as https://example.org/decode-lab: pages link to it.",
     )
     parser.add_argument(
         "--workshop",
@@ -178,6 +186,15 @@ def _hosts(text: str) -> tuple[str, ...]:
                 f"it must be names of hosts, separated by commas, such as lab.example.org, not {name!r}"
             )
     return names
+
+
+def _url(text: str) -> str:
+    parts = urlsplit(text.strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+        raise argparse.ArgumentTypeError(
+            f"it must be an address without a name or a password, such as https://example.org/decode-lab, not {text!r}"
+        )
+    return parts.geturl()
 
 
 def _server(text: str, key: str | None) -> Server:

@@ -11,10 +11,10 @@ from html import escape
 
 import gradio as gr
 
-from visualize import assets
+from visualize import assets, glossary
 from visualize import memory_inputs as calculator
 from visualize import run_settings as settings
-from visualize.page_list import ABOUT, PAGES
+from visualize.page_list import ABOUT, LINKS, PAGES
 from visualize.pages.deploy import deployment
 
 SETTINGS = {"Lab": settings.FORM, "Memory": calculator.FORM, "Deploy": deployment.FORM}
@@ -28,7 +28,7 @@ def build(page: str) -> gr.HTML:
     links = "".join(_link(listed, name) for name in PAGES)
     return gr.HTML(
         assets.header(ABOUT[page], f'<nav aria-label="Pages">{links}</nav>'),
-        js_on_load=assets.loader("static/header.js", {}),
+        js_on_load=assets.loader("static/header.js", {"terms": glossary.terms(), "links": LINKS}),
         apply_default_css=False,
         elem_id="header",
     )

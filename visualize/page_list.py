@@ -26,5 +26,9 @@ ABOUT = {
     "Deploy": "The settings as a command for vLLM.",
     "Server": "A vLLM server, as it reports itself.",
     "Room": "All runs of the workshop on one engine.",
+    "Glossary": "What the words mean, and the six formulas.",
 }
 """What there is to see on each page, in a line."""
+LINKS = {"Glossary": "glossary", "Lessons": "lessons"}
+"""What the help of every page links to. The repository is added, where the server was told its address, before any page
+is laid out."""

@@ -3,10 +3,12 @@ page for a projector and for a phone."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.pages import Visit, asked
+from tests.browser.pages import Visit, asked, link_to
 
 
 def test_the_same_run_without_speculation_plays_beside_it_and_both_can_be_seen_again(visit: Visit) -> None:
@@ -54,6 +56,44 @@ def test_keys_open_help_its_tour_and_the_presentation(visit: Visit) -> None:
     assert float(page.eval_on_selector(".text", "text => parseFloat(getComputedStyle(text).fontSize)")) >= 26
     page.keyboard.press("p")
     assert page.is_visible("#controls")
+
+
+def test_words_and_settings_explain_themselves_and_link_to_their_lessons(visit: Visit) -> None:
+    lab = visit().open()
+    page, said = lab.page, lab.page.locator("#meaning")
+    page.hover("[data-key=gaps]")
+    expect(said).to_have_text(re.compile("^Time from one token to the next.*Median and 99th"))
+    page.hover(".legend .recovered .piece")
+    expect(said).to_contain_text("in place of a rejected token")
+    page.hover("#toggle-kv-cache label span")
+    expect(said).to_contain_text("Keys and values of past tokens")
+    assert page.get_attribute("#toggle-kv-cache .to-lesson", "href") == "lessons?lesson=2"
+    page.focus("#toggle-paged input")
+    page.keyboard.press("?")
+    expect(page.locator(".help .setting")).to_contain_text("Paged KV cache")
+    assert page.get_attribute(".help .setting a", "href") == "lessons?lesson=5"
+    page.click(".help >> text=Glossary")
+    expect(page.locator(".glossary")).to_contain_text("KV cache")
+
+
+def test_who_leaves_by_the_header_and_comes_back_finds_run_and_settings(visit: Visit) -> None:
+    lab = visit().ran(max_tokens=24, temperature=0.5)
+    page, runs = lab.page, []
+    text, speed = page.inner_text(".text"), page.inner_text("[data-key=speed] .value")
+    page.on("request", lambda request: runs.append(request.url) if "/channels/" in request.url else None)
+    for other in ("Memory", "Pool"):
+        link_to(page, other).click()
+        page.wait_for_url(f"**/{other.lower()}*")
+        page.wait_for_selector("body[data-ready]")
+    link_to(page, "Lab").click()
+    lab.until_asked(max_tokens=24)
+    lab.ready()
+    assert (page.inner_text(".text"), page.inner_text("[data-key=speed] .value")) == (text, speed)
+    assert lab.number("temperature").input_value() == "0.5"
+    lab.came_to_its_end(24)
+    assert runs == []
+    link_to(page, "Lab").click()  # from the page itself: as it is at first
+    page.wait_for_selector(".opening")
 
 
 def test_on_a_phone_the_picture_comes_first_and_the_settings_behind_a_button(visit: Visit) -> None:

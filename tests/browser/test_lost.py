@@ -120,6 +120,7 @@ def test_a_page_that_lost_its_server_or_is_returned_to_begins_nothing_anew(visit
     lab.written.first.wait_for()
 
     page.goto(f"{lab.server}/health")
+    page.evaluate("sessionStorage.clear()")  # as where a browser keeps nothing of so long a run
     page.go_back()
     lab.ready()
     expect(about).to_have_class("told")

@@ -41,6 +41,7 @@ def test_by_default_only_this_machine_is_served() -> None:
         "dtype": "auto",
         "attach": None,
         "workshop": False,
+        "repository": None,
     }
 
 
@@ -55,6 +56,7 @@ def test_every_option_is_also_an_environment_variable() -> None:
         "head": "another folder",
         "device": "cpu",
         "dtype": "float32",
+        "repository": "https://example.org/lab",
     }
     variables = {f"DECODE_LAB_{name.upper()}": value for name, value in said.items()}
     hosts = ("lab.example.org", "::1")

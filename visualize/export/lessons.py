@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import html
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from xml.etree import ElementTree
-
-from latex2mathml.converter import convert
-from markdown_it import MarkdownIt
-from mdit_py_plugins.dollarmath import dollarmath_plugin
 
 from lab.engine.engine import Engine
 from lab.trace.run import Run
@@ -22,6 +16,7 @@ from visualize.assets import read
 from visualize.charts.base import shells
 from visualize.export.answers import key
 from visualize.export.pages import CHARTS, Page, filled
+from visualize.markdown import to_html
 from visualize.pages.lessons import lesson_view as sheet
 from visualize.pages.lessons import observation
 from visualize.pages.lessons.learner import MOST_CHARACTERS, Learner
@@ -127,30 +122,3 @@ def files(contents: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         component("check", "pages/lessons/question.js", sheet.CHECK),
     ]
     return {"assets/lesson.js": "\n".join([*parts, read("export/lesson.js")])}
-
-
-_NAMES = "math mrow mi mo mn mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mtable mtr mtd"
-TAGS = {f"{{http://www.w3.org/1998/Math/MathML}}{name}" for name in _NAMES.split()}
-ATTRIBUTES = {"display", "stretchy", "fence", "form", "mathvariant", "linethickness", "columnalign", "width"}
-
-
-def _formula(latex: str, options: dict[str, Any]) -> str:
-    """MathML, or the LaTeX itself if the converter's output has anything else in it: the converter escapes no text."""
-    mathml = convert(latex, display="block" if options["display_mode"] else "inline")
-    try:
-        nodes = list(ElementTree.fromstring(mathml).iter())
-    except ElementTree.ParseError:
-        nodes = []
-    if not nodes or any(node.tag not in TAGS or node.attrib.keys() - ATTRIBUTES for node in nodes):
-        return f"<code>{html.escape(latex)}</code>"
-    return mathml
-
-
-_MARKDOWN = (
-    MarkdownIt("commonmark", {"html": False}).enable("table").disable("image").use(dollarmath_plugin, renderer=_formula)
-)
-
-
-def to_html(text: str) -> str:
-    """CommonMark with tables and ``$…$``, ``$$…$$``. Tags in it are shown as text; there are no images."""
-    return _MARKDOWN.render(text)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from visualize import assets
+from visualize import assets, glossary
 from visualize.assets import PLOTLY, read, styles
 from visualize.static_page import BESIDE, component, document, script
 
@@ -80,7 +80,7 @@ def common_files() -> dict[str, str]:
     """Files that every page loads, by path: Plotly (its licence in the first lines) and the site's own."""
     own = [
         script("static/header.js", "static/run_page.js", *(f"pages/{module}.js" for module in MODULES)),
-        component("header", "static/header.js", {}),
+        component("header", "static/header.js", {"terms": glossary.terms()}),
         'mount("header", document.querySelector("header"));\n',
     ]
     return {

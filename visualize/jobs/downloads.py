@@ -9,6 +9,7 @@ from dataclasses import fields
 from lab.trace.events import Committed, Proposed, StepTimed, Verified
 from lab.trace.run import Run
 from visualize.assets import PLOTLY, header, read, styles
+from visualize.glossary import terms
 from visualize.page_list import ABOUT
 from visualize.reduce.frames import recorded
 from visualize.static_page import WITHIN, component, document, script, stage
@@ -59,7 +60,7 @@ def page(run: Run) -> str:
 <script>{_inline(PLOTLY.read_text("utf-8"))}</script>
 <script>
 {_inline(script("static/header.js", "static/run_page.js"))}
-{component("header", "static/header.js", {})}
+{_inline(component("header", "static/header.js", {"terms": terms()}))}
 {_inline(stage())}
 mount("header", document.querySelector("header"));
 mount("stage", document.querySelector("#stage"))(document.querySelector("#run-transcript").textContent);

@@ -114,7 +114,7 @@ READOUTS = (
     Readout(
         "speed",
         "Decode speed",
-        "Output tokens per second after the first (1 / mean TPOT).",
+        "",
         lambda metrics: speed_reading(metrics.tokens_per_second),
         better=1,
         large=True,
@@ -122,8 +122,7 @@ READOUTS = (
     Readout(
         "pass",
         "Tokens per pass",
-        "Tokens / target passes, both after the prefill: 1 without speculation. vLLM's mean acceptance length, "
-        "1 + accepted / rounds, counts only passes with draft tokens.",
+        "vLLM's mean acceptance length, 1 + accepted / rounds, counts only passes with draft tokens.",
         _pass,
         better=1,
         large=True,
@@ -131,7 +130,7 @@ READOUTS = (
     Readout(
         "accepted",
         "Acceptance rate",
-        "Accepted / proposed draft tokens, as vLLM counts: those after a rejected one count, though never verified.",
+        "As vLLM counts: those after a rejected one are among the proposed, though never verified.",
         _accepted,
         better=1,
         large=True,
@@ -139,8 +138,8 @@ READOUTS = (
     Readout(
         "variation",
         "TV from target",
-        "Lossy: total variation between p and the distribution of the token that typical acceptance puts at a verified "
-        "position, summed over the vocabulary from p and q; the mean over these positions. A lossless rule has 0.",
+        "Lossy: of the token that typical acceptance puts at a verified position, summed over the vocabulary from p "
+        "and q; the mean over these positions.",
         _variation,
         always=False,
         better=-1,
@@ -151,14 +150,14 @@ READOUTS = (
     Readout(
         "first",
         "TTFT",
-        "Time to first token, from the request on.",
+        "",
         lambda metrics: ms_reading(metrics.ttft_ms),
         better=-1,
     ),
     Readout(
         "found",
         "Prefix hits",
-        "Tokens of the prompt that were found in the cache, so not computed again.",
+        "",
         lambda metrics: Reading(f"{metrics.cached_prompt_tokens}"),
         always=False,
         better=1,
@@ -166,16 +165,14 @@ READOUTS = (
     Readout(
         "gaps",
         "ITL p50 / p99",
-        "Inter-token latency, median and 99th percentile. Tokens of one round share its time. The change is of the "
-        "median.",
+        "Median and 99th percentile. The change is of the median.",
         lambda metrics: ms_reading(metrics.itl_p50_ms, metrics.itl_p99_ms),
         better=-1,
     ),
     Readout(
         "limit",
         "Roofline",
-        "Share of the memory-bandwidth (MBU) or compute (MFU) limit, whichever binds: the least time in which this "
-        "device could read a pass's bytes and do its FLOPs, over the time it took; median after the prefill. "
+        "Whichever binds, memory bandwidth (MBU) or compute (MFU); median after the prefill. "
         "Above 100%: the limit was measured too low, as on a busy machine; the next run measures it again.",
         _limit,
     ),

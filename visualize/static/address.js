@@ -1,6 +1,6 @@
 // The page's address, which says what its controls say: a link restores them, and the run.
 
-import { body } from "./dom.js";
+import { body, modified, store, stored } from "./dom.js";
 
 /** What the address says, or is about to: Safari lets a page rewrite its own a hundred times in ten seconds, and a
     slider that is dragged changes more often. To be read. */
@@ -8,7 +8,42 @@ export const query = new URLSearchParams(location.search);
 /** What the address said as the page was opened. */
 export const initialQuery = new URLSearchParams(location.search);
 
+// While another page is visited, this tab keeps what each page was asked, and what it showed: a link in the header leads
+// back to it.
+const [LEFT, SHOWN, RETURNING] = ["left", "shown", "returning"].map((name) => `decode-lab-${name}`);
+const HERE = location.pathname;
+const left = JSON.parse(stored(LEFT, "sessionStorage") ?? "{}"); // by page
+const came = performance.getEntriesByType("navigation")[0]?.type;
+/** Whether a person came back to this page, by a link in the header or the browser's Back and Forward. */
+export const returned = came === "back_forward" || stored(RETURNING, "sessionStorage") === HERE;
+export const reloaded = came === "reload";
+/** What the page showed when it was left at this address, for whoever returns; else null. */
+export const keptShown = (() => {
+  const [asked, shown] = JSON.parse(stored(SHOWN + HERE, "sessionStorage") ?? "[]");
+  return returned && asked === query.toString() ? shown : null;
+})();
+store(RETURNING, null, "sessionStorage");
+
+/** Keep, when the page is left, the text that ``shown`` returns of what it shows; null: nothing. */
+export function keepShown(shown) {
+  addEventListener("pagehide", () => {
+    const text = shown();
+    store(SHOWN + HERE, null, "sessionStorage");
+    if (text) store(SHOWN + HERE, JSON.stringify([query.toString(), text]), "sessionStorage"); // unless it is too long
+  });
+}
+
+/** Have the header's links lead back to where the other pages were left. */
+export function leadBack() {
+  addEventListener("pagehide", () => store(LEFT, JSON.stringify({ ...left, [HERE]: query.toString() }), "sessionStorage"));
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("nav a:not([aria-current])");
+    if (link && !modified(event)) store(RETURNING, link.pathname, "sessionStorage");
+  });
+}
+
 const WRITE_MS = 200; // for a writing, on average
+const OF_RUN = ["run", "step", "guess", "at"]; // what a link says of a run, and not of its settings
 const BURST = 20; // writings at once: a preset changes many controls
 let due = 0; // when all writings so far would be over, had each taken its time
 let waiting; // timer for the next
@@ -48,12 +83,20 @@ export function writeAddress() {
   document.dispatchEvent(new Event("decode-lab-address"));
 }
 
-/** Carry settings found on this page over to another, however its link is used. */
+/** Have a link ask what the other page was last asked, with the settings that both have as they are here. If that changes
+    any, it asks for no run. */
 export function carrySettings() {
-  for (const link of document.querySelectorAll("[data-carried]")) {
-    const accepted = JSON.parse(link.dataset.carried); // the values of each name; null: any
-    const carried = ([name, value]) => name in accepted && (accepted[name]?.includes(value) ?? true);
-    link.search = new URLSearchParams([...query].filter(carried));
+  for (const link of document.querySelectorAll("nav a:not([aria-current])")) {
+    const before = new URLSearchParams(left[link.pathname]);
+    const asked = new URLSearchParams(before);
+    const accepted = JSON.parse(link.dataset.carried ?? "{}"); // the values of each name; null: any
+    for (const [name, values] of Object.entries(accepted)) {
+      const value = query.get(name);
+      if (value !== null && (values?.includes(value) ?? true)) asked.set(name, value);
+      else asked.delete(name);
+      if (asked.get(name) !== before.get(name)) for (const of of OF_RUN) asked.delete(of);
+    }
+    link.search = asked;
   }
 }
 
@@ -82,7 +125,7 @@ function link(names, defaults, mayBeEmpty, values) {
   const said = names.map((name, i) => [name, plain(meant(name, values[i])), plain(defaults[name])]);
   const same = said.every(([name, value, usual]) => value === (query.get(name) ?? usual));
   change(Object.fromEntries(said.map(([name, value, usual]) => [name, value === usual ? null : value])));
-  if (!same) change({ run: null, step: null, guess: null, at: null });
+  if (!same) change(Object.fromEntries(OF_RUN.map((name) => [name, null])));
   writeSoon();
   if (same) return; // perhaps written differently
   changed ||= touched;

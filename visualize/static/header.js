@@ -1,13 +1,15 @@
 // What every page has: light or dark, keys, Run and Stop, and what words mean.
 
-import { carrySettings, initialQuery, watchChanges, writeAddress } from "./address.js";
+import { carrySettings, initialQuery, keptShown, leadBack, reloaded, returned, watchChanges, writeAddress } from "./address.js";
 import { look } from "./chart_panel.js";
 import { body, copy, make, placeTip, store, stored, whenReady, within } from "./dom.js";
 import { fixGradio } from "./gradio.js";
 import { addHelp, addPresentation } from "./help.js";
+import { Terms } from "./terms.js";
 
-export function mount(element) {
+export function mount(element, gradio, { terms, links = {} }) {
   const $ = within(element);
+  const glossary = new Terms(terms);
   const LOOK = "decode-lab-look";
   const wear = (worn) => body.classList.toggle("dark", worn === "dark");
 
@@ -68,8 +70,7 @@ export function mount(element) {
 
   // Gradio loads a page again that has lost its server (answers.js): what ran is then not begun anew, unasked.
   const LOST = "decode-lab-lost";
-  const came = performance.getEntriesByType("navigation")[0]?.type;
-  const lost = stored(LOST, "sessionStorage") && came === "reload";
+  const lost = stored(LOST, "sessionStorage") && reloaded;
   store(LOST, null, "sessionStorage");
 
   /** Say what is to be known now in the place of what the page is. Returns how to take that back. */
@@ -89,12 +90,12 @@ export function mount(element) {
   }
 
   // A link may ask for the run itself, but not with models that it names: whoever made it does not choose what is loaded.
-  // By the browser's Back and Forward no link is followed.
+  // Who comes back sees what was there, if it was kept, and begins nothing.
   const runs = initialQuery.get("run") === "1" && initialQuery.get("pair") !== "other" && !lost;
-  if (runs && came === "back_forward") {
+  if (runs && returned && keptShown === null) {
     const takeBack = told("You came back to this page. Its run has not been started again.");
     document.addEventListener("click", ({ target }) => target.closest("#run") && takeBack(), true);
-  } else if (runs) whenReady(() => document.querySelector("#run")?.click());
+  } else if (runs && !returned) whenReady(() => document.querySelector("#run")?.click());
 
   // Where there is no room for the pages' names side by side, this one's is scrolled into view.
   const here = $("[aria-current]");
@@ -103,8 +104,8 @@ export function mount(element) {
   // A page of the course has a first heading of its own.
   if (here?.textContent === "Lessons") $("h1").role = "none";
 
-  // What a word on the page means (data-about) is shown to whoever points at it, taps it or comes to it by Tab; and so is
-  // the whole of a text that is cut off.
+  // What a word on the page means, by the glossary and what is particular here (data-about), is shown to whoever points at
+  // it, taps it or comes to it by Tab; and so is the whole of a text that is cut off.
   const meaning = make("div", { id: "meaning", className: "meaning", role: "tooltip", hidden: true });
   body.append(meaning);
   let meant = null; // the word whose meaning is shown
@@ -113,20 +114,27 @@ export function mount(element) {
     if (!node || node.title || getComputedStyle(node).textOverflow !== "ellipsis") return false;
     return node.scrollWidth > node.clientWidth || node.scrollHeight > node.clientHeight;
   }
+  let soon; // timer: a setting's is shown to a pointer at rest
   function hideMeaning() {
+    clearTimeout(soon);
     meaning.hidden = true;
     meant?.removeAttribute("aria-describedby");
     meant = null;
   }
-  function tellMeaning({ target }) {
-    const word = target.closest("[data-about]") ?? [target, target.parentElement].find(isCut);
+  function tellMeaning({ target, type, pointerType }) {
+    const cut = [target, target.parentElement].find(isCut);
+    const word = target.closest("[data-about]") ?? glossary.word(target) ?? cut;
     if (word && word === meant) return;
     hideMeaning();
     if (!word) return;
+    if (word === cut || !word.closest("#settings")) tell(word);
+    else if (type === "pointerover" && pointerType !== "touch") soon = setTimeout(tell, 700, word);
+  }
+  function tell(word) {
     meant = word;
     word.setAttribute("aria-describedby", meaning.id);
-    const { about = word.textContent, more = "" } = word.dataset;
-    meaning.textContent = `${about} ${more}`.trim();
+    const { about, more } = word.dataset;
+    meaning.textContent = [glossary.about(word), about, more].filter(Boolean).join(" ") || word.textContent;
     meaning.hidden = false;
     meantAt = word.getBoundingClientRect().top;
     placeTip(meaning, word);
@@ -135,19 +143,22 @@ export function mount(element) {
   document.addEventListener("focusout", hideMeaning, true);
   document.addEventListener("scroll", () => meant && meant.getBoundingClientRect().top !== meantAt && hideMeaning(), true); // it moves away
 
+  if (served) leadBack();
   carrySettings();
 
   if (served) {
     const about = $(".lab-header p").textContent;
+    glossary.linkLessons();
     whenReady(() => {
       $("#help").hidden = false;
-      addHelp($("#help"), about);
+      addHelp($("#help"), about, links, glossary);
       $("#present").hidden = !document.querySelector(".staged");
       addPresentation($("#present"));
     });
     document.addEventListener("keydown", (event) => {
       const { key, target, ctrlKey, metaKey, altKey } = event;
-      if (ctrlKey || metaKey || altKey || target.closest?.("input, textarea, select, [contenteditable], dialog")) return;
+      const types = key === "?" ? "input:not([type=checkbox], [type=radio], [type=range], [type=number])" : "input";
+      if (ctrlKey || metaKey || altKey || target.closest?.(`${types}, textarea, select, [contenteditable], dialog`)) return;
       const pressed = { "?": "#help", p: "#present" }[key];
       if (pressed && !$(pressed).hidden) event.preventDefault(), $(pressed).click();
     });

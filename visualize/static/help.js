@@ -11,7 +11,7 @@ const KEYS = [
   ["Home End", "First or last instant"],
   ["L", "Loop this round"],
   ["P", "Presentation: large, for a projector"],
-  ["?", "This help"],
+  ["?", "This help, or that of a setting"],
 ];
 /** The stops of the tour: where, and what is said there. Those that a page does not have are left out. */
 const TOUR = [
@@ -22,18 +22,26 @@ const TOUR = [
   [".readouts", "What it came to. After a second run, each number shows its change."],
 ];
 
-/** ``opener``: the button that opens the help. ``about``: what the page is. */
-export function addHelp(opener, about) {
+/** ``opener``: the button that opens the help. ``about``: what the page is. ``links``: addresses by name. ``glossary``: has
+    what the setting with the focus means. */
+export function addHelp(opener, about, links, glossary) {
   const dialog = make("dialog", { className: "help", ariaLabel: "Help" });
   const close = button({ onclick: () => dialog.close() }, "Close");
   const keys = make("table", "", ...KEYS.map(([key, what]) => tableRow(key, [what])));
   const stops = TOUR.filter(([place]) => document.querySelector(place));
   const tour = button({ className: "tour", onclick: () => (dialog.close(), visit(0)) }, "Take the tour");
   tour.hidden = !stops.length;
-  const more = make("p", "", "New here? ", make("a", { href: "lessons" }, "The lessons"), " begin at the beginning. What each setting does, how everything was measured and how to run your own server is in README.md and docs/ of this program (Apache-2.0).");
-  dialog.append(make("h2", "", "Decode Lab"), make("p", "", about), keys, more, make("div", "", tour, close));
+  const said = make("p", "about", "What each setting does, how everything was measured and how to run your own server is in README.md and docs/ of this program (Apache-2.0).");
+  said.append(...Object.entries(links).flatMap(([name, href]) => [" ", make("a", { href }, name)]));
+  const setting = make("p", { className: "setting", hidden: true });
+  dialog.append(setting, make("h2", "", "Decode Lab"), make("p", "", about), keys, make("h2", "", "About"), said, make("div", "", tour, close));
   document.body.append(dialog);
-  opener.onclick = () => dialog.showModal();
+  opener.onclick = () => {
+    const { name, about, link } = glossary.setting() ?? {};
+    setting.hidden = !name;
+    if (name) setting.replaceChildren(make("b", "", name), ` ${about} `, link);
+    dialog.showModal();
+  };
 
   /** Go to a stop of the tour: it is outlined, and a note beside it says what it is. */
   function visit(at) {

@@ -2,7 +2,7 @@
 // What anything means was decided in Python. Its parts are added by stage_charts.js and player.js and, in the Lab,
 // by token_text.js and verification.js (run_page.js).
 
-import { initialQuery, query, recordRun, updateAddress } from "./address.js";
+import { initialQuery, keepShown, keptShown, query, recordRun, updateAddress } from "./address.js";
 import { addSentences } from "./announce.js";
 import { BlockGrid } from "./block_grid.js";
 import { onLook } from "./chart_panel.js";
@@ -72,14 +72,15 @@ export function createStage(element, { props, server, watch }, setup) {
     if (!first || stage.run.id === first) return;
     const { problem } = JSON.parse(second || "{}");
     if (problem) return refuse(problem);
-    const { run: id, live, against, opening } = JSON.parse(first);
+    const { run: id, live, against, opening, kept } = JSON.parse(first);
     if (opening && (stage.run.id || initialQuery.size || stage.led)) return; // a link asks for something else
     begin(first);
     stage.opening = Boolean(opening);
     $(".stage").classList.toggle("opens", stage.opening);
     stage.run.against = against;
+    stage.kept = kept;
     if (!stage.led && live) recordRun();
-    else if (!stage.led) updateAddress({ run: null }); // no link restores a run from a file
+    else if (!stage.led && !kept) updateAddress({ run: null }); // no link restores a run from a file
     stream?.close();
     if (live) return listen(id);
     hear(transcript.slice(first.length));
@@ -219,9 +220,18 @@ export function createStage(element, { props, server, watch }, setup) {
     $(".compared").title = told;
   }
 
+  /** The run that is shown, as ``read`` takes it; null: none of one's own that is over. */
+  function transcript() {
+    const { run, picture } = stage;
+    if (run.running || stage.opening || stage.led || !linked()) return null;
+    return [{ run: picture.id, against: run.against, kept: true }, ...picture.frames].map((part) => `${JSON.stringify(part)}\n`).join("");
+  }
+
   /** Show the component's value, now and whenever it changes. */
   function show() {
     watch("value", () => (stage.leave(), read(props.value ?? "")));
+    if (server && !inLesson()) keepShown(transcript);
+    if (keptShown) read(keptShown);
     read(props.value ?? "");
   }
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from lessons.course import course
-from visualize.export.lessons import to_html
+from visualize.markdown import to_html
 
 
 @pytest.mark.parametrize("number", course())

@@ -1,6 +1,6 @@
 // The Compare page, from JSON records: a record says what is new, the rest stays.
 
-import { initialQuery, linkSelect, query, recordRun, updateAddress } from "../../static/address.js";
+import { initialQuery, keepShown, keptShown, linkSelect, query, recordRun, updateAddress } from "../../static/address.js";
 import { announcer } from "../../static/announce.js";
 import { chartsOf } from "../../static/chart_panel.js";
 import { body, counted, gently, make, narrow, say, tableRow, within, write } from "../../static/dom.js";
@@ -13,6 +13,7 @@ export function mount(element, gradio, setup) {
   let running = false;
   let stale = false; // whether race and theory are of the comparison before
   let old = false; // whether bars and figures are
+  let whole = null; // the record of a comparison that is over
 
   // The race's speed and the instant at which it was left are part of the link, as in the Lab's player: as long as it links
   // to this race.
@@ -54,6 +55,7 @@ export function mount(element, gradio, setup) {
     else if (running) $(".said").replaceChildren();
     if (running || record.partings) part(record.partings ?? []);
     if (record.theory) predicted(record.theory);
+    whole = record.race && !record.opening ? record : null;
     if (record.race) {
       race.load(record.race, true, wanted);
       wanted = null;
@@ -143,5 +145,7 @@ export function mount(element, gradio, setup) {
   fill($(".contest-lower table"), setup.columns, []);
   predicted(setup.theory);
   turn(initialQuery.get("face") === "theory" ? "theory" : "race");
+  keepShown(() => query.get("run") === "1" && whole && JSON.stringify(whole));
+  if (keptShown) read(JSON.parse(keptShown));
   readRecords(gradio, read);
 }

@@ -1,6 +1,6 @@
 // The Mistakes page: cards in ``setup``, and JSON records of their runs (visualize/pages/mistakes/cards.py).
 
-import { updateAddress } from "../../static/address.js";
+import { keepShown, keptShown, updateAddress } from "../../static/address.js";
 import { announcer } from "../../static/announce.js";
 import { drawChart, onLook } from "../../static/chart_panel.js";
 import { body, button, gently, make, say, tableRow, within } from "../../static/dom.js";
@@ -186,6 +186,10 @@ export function mount(element, gradio, setup) {
     }
   }
 
+  // Whoever comes back from another page finds the cards as they were.
+  const KEPT = ["given", "found", "chosen", "repaired"];
+  for (const [id, kept] of JSON.parse(keptShown ?? "[]")) Object.assign(cards.get(id) ?? {}, kept);
+  keepShown(() => JSON.stringify([...cards.values()].map((one) => [one.id, Object.fromEntries(KEPT.map((name) => [name, one[name]]))])));
   onLook(draw);
   show();
   readRecords(gradio, read);

@@ -106,7 +106,7 @@ READOUTS = (
     Readout(
         "speed",
         "Decode speed",
-        "Tokens per second, all requests together, from the first arrival on.",
+        "Here of all requests together, from the first arrival on.",
         lambda tally: speed_reading(tally.speed),
         better=1,
         large=True,
@@ -114,7 +114,7 @@ READOUTS = (
     Readout(
         "first",
         "TTFT p50 / max",
-        "Time to first token, from a request's arrival, waiting included.",
+        "From a request's arrival, waiting included.",
         _first,
         better=-1,
         large=True,
@@ -122,7 +122,7 @@ READOUTS = (
     Readout(
         "most",
         "Peak concurrency",
-        "Most requests running together.",
+        "",
         lambda tally: Reading(f"{tally.most}", "", tally.most),
         better=1,
         large=True,
@@ -136,15 +136,14 @@ READOUTS = (
     Readout(
         "vain",
         "KV waste",
-        "Slots of blocks in use that hold no token: mean over the steps. A contiguous cache reserves them in advance.",
+        "Mean over the steps. A contiguous cache reserves them in advance.",
         _vain,
         better=-1,
     ),
     Readout(
         "found",
         "Prefix cache hits",
-        "Prompt tokens found by their prefix, or in another continuation, so not computed: counted when each "
-        "sequence first joined.",
+        "By their prefix, or in another continuation: counted when each sequence first joined.",
         lambda tally: Reading(f"{tally.found:,}", "tok", tally.found, note=f"of {tally.prompts:,}"),
     ),
     Readout(
@@ -157,7 +156,7 @@ READOUTS = (
     Readout(
         "evicted",
         "Evictions",
-        "Cached blocks whose prefix was forgotten to make room.",
+        "",
         lambda tally: Reading(f"{tally.evicted}", "", tally.evicted),
     ),
 )

@@ -1,0 +1,1 @@
+"""The Claims page: its claims, and what checking them found."""

@@ -1,0 +1,16 @@
+"""The Glossary page: ``docs/glossary.md``."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+from visualize import glossary
+from visualize import page_header as header
+from visualize.gradio_events import QUIET, ready
+
+
+def build(pages: gr.Blocks) -> None:
+    """Lay the page out, inside a route of ``pages``."""
+    header.build("Glossary")
+    gr.HTML(f'<article class="glossary">{glossary.page()}</article>', apply_default_css=False, elem_id="sheet")
+    ready(pages.load(None, **QUIET))
