@@ -1,4 +1,4 @@
-"""The course's exercises in a terminal: ``python -m lessons exercise 3``."""
+"""The course in a terminal: ``python -m lessons run 8`` runs a lesson's code, ``exercise 3`` writes an exercise."""
 
 from __future__ import annotations
 
@@ -13,19 +13,32 @@ from lab.util.stdio import print_notes, print_utf8
 
 def main(arguments: list[str] | None = None) -> int:
     """Carry out a command. Returns 0, 1 (a hidden test failed) or 2 (an error that the user can fix)."""
-    parser = Parser(prog="python -m lessons", description="Exercises of the course.")
+    parser = Parser(prog="python -m lessons", description="A lesson's code, and exercises.")
     commands = parser.add_subparsers(dest="command", required=True)
     about = "write an exercise's starter file into this folder, or check yours; without a number, list the exercises"
     command = commands.add_parser("exercise", help=about, description=about)
     command.add_argument("number", type=int, nargs="?", help="of the exercise")
     command.add_argument("--check", type=path, metavar="FILE", help="run the hidden tests on this file")
+    about = "run the code of a lesson"
+    commands.add_parser("run", help=about, description=about).add_argument("number", type=int, help="of the lesson")
     options = parser.parse_args(arguments)
     print_utf8()
     try:
-        return _exercise(options)
+        return _run(options.number) if options.command == "run" else _exercise(options)
     except LabError as error:
-        print_notes([f"python -m lessons exercise: {error}"])
+        print_notes([f"{parser.prog} {options.command}: {error}"])
         return 2
+
+
+def _run(number: int) -> int:
+    from lessons.course import course
+
+    lesson = course().get(number)
+    if lesson is None or lesson.front.beyond is None:
+        raise LabError(f"There is no code of a lesson {number}. There are lessons 1 to {len(course())}.")
+    print(f"{lesson.front.beyond.code.strip()}\n")
+    exec(compile(lesson.front.beyond.code, f"{lesson.name}.md", "exec"), {})  # the lesson's own, as its page shows it
+    return 0
 
 
 def _exercise(options: argparse.Namespace) -> int:
