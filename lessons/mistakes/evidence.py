@@ -181,7 +181,7 @@ def _written(id: str, program: dict[str, Any], watch: Watch, number: int) -> Wri
         written.error = error_summary(error)
     written.seconds = time.perf_counter() - began
     if id == "scale" and "quantize" in program:
-        written.extra = [(size, _error(program["quantize"], size)) for size in SIZES]
+        written.extra = [(power, _error(program["quantize"], 10.0**power)) for power in POWERS]
     return written
 
 
@@ -221,8 +221,8 @@ CACHES: dict[str, Callable[[Callable[..., Any], list[int]], Any]] = {
     "blocks": _with_pool,
 }
 """By mistake, how its cache is made for a prompt. The other mistakes are in the decoding itself."""
-SIZES = tuple(10.0**power for power in range(-10, 3))
-"""Largest numbers of rows that are quantised."""
+POWERS = range(-10, 3)
+"""Largest numbers of rows that are quantised, as powers of 10."""
 
 
 def _error(quantize: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]], size: float) -> float:
@@ -247,9 +247,16 @@ def _of_text(id: str, found: Written, right: Written, number: int) -> Evidence:
     if not found.tokens:
         del numbers[3]
     if id == "scale" and found.extra:
-        for (size, error), (_, usual_error) in zip(found.extra, right.extra, strict=True):
-            if size in (1e-6, 1.0):
-                numbers.insert(0, (f"Error of rows up to {size:g}", f"{error:.1%}", f"{usual_error:.1%}"))
+        for (power, error), (_, usual_error) in zip(found.extra, right.extra, strict=True):
+            if power in (-6, 0):
+                numbers.insert(
+                    0,
+                    (
+                        f"Error of rows up to {10.0**power:.6f}".rstrip("0").rstrip("."),
+                        f"{error:.1%}",
+                        f"{usual_error:.1%}",
+                    ),
+                )
     chart = _chart(id, found, right)
     if found.error:
         until = "The text until then is right." if same == len(found.tokens) else "The text before is wrong, too."
@@ -284,7 +291,7 @@ def _chart(id: str, found: Written, right: Written) -> ClaimChart:
     if id in CACHES:
         x, y, log = {
             "position": ("layer", "first slot with a key", ""),
-            "scale": ("largest number of a row", "relative error", "xy"),
+            "scale": ("largest number of a row, power of 10", "relative error", "y"),
             "blocks": ("tokens written", "blocks of the text", ""),
         }[id]
         lines = found.extra, right.extra

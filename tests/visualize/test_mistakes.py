@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from textwrap import dedent
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_cards_show_the_code_that_runs() -> None:
         kinds = {kind for part in card["code"] for kind, _ in part}
         assert {"", "keyword", "defined", "number"} <= kinds
         for repair, known in zip(card["repairs"], mistake.repairs, strict=True):
-            assert "".join(text for _, text in repair["code"]) == known.code.strip("\n")
+            assert "".join(text for _, text in repair["code"]) == dedent(known.code).strip("\n")
     assert spans("def f(x):  # def g") == [
         ["keyword", "def"], ["", " "], ["defined", "f"], ["", "(x):  "], ["comment", "# def g"],
     ]  # fmt: skip

@@ -4,11 +4,15 @@ import torch
 
 
 def quantize(x):
-    """[heads, n, dim] as whole numbers from -127 to 127, and what one step of them is worth."""
+    """Whole numbers from -127 to 127, and what one of their steps is worth."""
     scale = x.abs().amax(-1, keepdim=True) / 127
     scale = scale.half()
     steps = x / scale
     return steps.round().clamp(-127, 127).to(torch.int8), scale
+
+
+def dequantize(parts):
+    return torch.cat([codes * scale.float() for codes, scale in parts], 1)
 
 
 class Cache:
@@ -22,4 +26,4 @@ class Cache:
         values.append(quantize(value))
         if layer == len(self.stored) - 1:
             self.length += key.shape[1]
-        return tuple(torch.cat([codes * scale.float() for codes, scale in side], 1) for side in (keys, values))
+        return dequantize(keys), dequantize(values)

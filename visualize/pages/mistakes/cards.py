@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from textwrap import dedent
 from typing import Any
 
 from lab.claims.trial import Stopped
@@ -64,7 +65,7 @@ def _card(mistake: Mistake) -> Record:
         "lesson": [mistake.lesson, course()[mistake.lesson].front.title],
         "code": [spans(part) for part in (before, mistake.fault.rstrip("\n"), after)],
         "repairs": [
-            {"code": spans(repair.code.rstrip("\n")), "reply": repair.reply, "right": repair.right}
+            {"code": spans(dedent(repair.code).rstrip("\n")), "reply": repair.reply, "right": repair.right}
             for repair in mistake.repairs
         ],
     }
