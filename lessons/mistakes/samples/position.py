@@ -10,7 +10,7 @@ class Cache:
         self.length = 0  # tokens in the cache: the next one goes here
 
     def update(self, layer, key, value):
-        """Store the new tokens' keys and values [heads, n, dim]; give all of them back."""
+        """Store new keys and values [heads, n, dim]; return all so far."""
         end = self.length + key.shape[1]
         self.keys[layer, :, self.length : end] = key
         self.values[layer, :, self.length : end] = value
