@@ -290,7 +290,14 @@ def rounds(found: Row) -> Row:
     """The record of vLLM's rounds with its rows added up."""
     rows = found["rows"]
     same, alike = (sum(row[name] for row in rows) for name in ("same_text", "alike"))
-    return found | {"prompts": len(rows), "same": same, "alike": alike, "of": sum(len(row["ours"]) for row in rows)}
+    drafter = {"draft": "draft model", "eagle3": "EAGLE-3 head"}[found.get("speculative", "draft")]
+    return found | {
+        "drafter": drafter,
+        "prompts": len(rows),
+        "same": same,
+        "alike": alike,
+        "of": sum(len(row["ours"]) for row in rows),
+    }
 
 
 CAPACITY = "{wasted_share:.0%}", "{preemptions}", "{tokens_per_second:.0f}"
@@ -302,9 +309,9 @@ block(
 )
 block(
     "vllm",
-    "prompts | tokens each | γ | dtype | same text | rounds that accepted as many draft tokens",
-    lambda: [rounds(record("vllm-cpu"))],
-    *("{prompts}", "{max_tokens}", "{gamma}", "{dtype}", "{same} of {prompts}", "{alike} of {of}"),
+    "drafter | prompts | tokens each | γ | dtype | same text | rounds that accepted as many draft tokens",
+    lambda: [rounds(record(name)) for name in ("vllm-cpu", "vllm-eagle3-cpu")],
+    *("{drafter}", "{prompts}", "{max_tokens}", "{gamma}", "{dtype}", "{same} of {prompts}", "{alike} of {of}"),
 )
 block(
     "same-memory",
@@ -317,6 +324,16 @@ block(
     "requests | over the best fixed γ | best | over the worst | worst",
     lambda: record("window-cpu")["ratios"],
     *("{name}", "{to_best:.2f}", "{best}", "{to_worst:.2f}", "{worst}"),
+)
+block(
+    "drafters",
+    "drafter | temperature | tokens per round | 95% over texts | accepted, place by place | c | speed-up | 95%",
+    lambda: [
+        row | {"by_place": " ".join("–" if one is None else f"{one:.0%}" for one in row["positions"])}
+        for row in record("drafters-cpu")["rows"]
+    ],
+    *("{drafter}", "{temperature:g}", "{length[value]:.2f}", "{length[low]:.2f} to {length[high]:.2f}", "{by_place}"),
+    *("{cost:.2f}", "{speedup[value]:.2f}", "{speedup[low]:.2f} to {speedup[high]:.2f}"),
 )
 block(
     "acceptance-rules",

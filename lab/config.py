@@ -39,6 +39,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "top_p": (LEAST_POSITIVE, 1.0),
     "seed": (0, SEEDS - 1),
     "logprobs": (0, 20),
+    "top_tokens": (0, 20),
 }
 """The least and the most of every number below; pages offer these or fewer (``lab.settings``)."""
 MOST_STOPS = 16
@@ -127,6 +128,8 @@ class SamplingParams:
         parse_special: the name of a special token in the prompt is that token, and not text. The name is llama.cpp's.
         logprobs: so many of the likeliest tokens under target, draft and adjusted distribution are recorded for each
             verified draft token (the ``Distributions`` event), as probabilities. The name is vLLM's and OpenAI's.
+        top_tokens: so many of the target's likeliest tokens are recorded at each position of the output, and the
+            entropy there (``Committed``).
 
     Raises:
         ConfigError: a value out of range.
@@ -142,6 +145,7 @@ class SamplingParams:
     ignore_eos: bool = False
     parse_special: bool = False
     logprobs: int = 0
+    top_tokens: int = 0
 
     def __post_init__(self) -> None:
         _require_types(self)

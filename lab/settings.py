@@ -217,6 +217,10 @@ ALL = (
         "logprobs", "Record distributions", "p and q of draft tokens.", {0: "Off", 5: "Top 5"}, needs=(SPECULATION,)
     ),
     Setting(
+        "top_tokens", "Top tokens", "The target's likeliest tokens at each position are recorded.", {0: "none"},
+        bounds=BOUNDS["top_tokens"], vllm="logprobs", group=None,
+    ),
+    Setting(
         "block_size", "Block size", "Tokens per KV block.", {size: str(size) for size in (4, 8, 16, 32, 64)},
         needs=(CACHE,), group="Pool",
     ),

@@ -21,7 +21,7 @@ from lab.engine.adaptive_window import tokens_per_round
 from lab.errors import LabError
 from lab.measure.interval import factor_interval, ratios
 from lab.measure.scaling_fit import TOGETHER
-from lab.measure.theory import speedup
+from lab.measure.theory import speedup, tree_tokens
 
 Figures = Mapping[str, Any]
 """What was measured: numbers, words and lists of numbers by name, nested by the dots in a name."""
@@ -105,13 +105,15 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "near": _near,
     "tokens_per_round": lambda acceptance, gamma: tokens_per_round(number(acceptance), _gamma(gamma)),
     "speedup": lambda acceptance, gamma, cost: speedup(number(acceptance), _gamma(gamma), number(cost)),
+    "tree_tokens": lambda nodes, *ranks: tree_tokens(_gamma(nodes), [number(rank) for rank in ranks]),
 }
 """What an expression may call. ``ratio``: for two lists, the median of the ratios repeat by repeat; ``lowest_ratio``,
 ``highest_ratio``: the least and the greatest of these. ``ratio_low``, ``ratio_high``: the ends of the mean ratio's 95%
 interval; a difference is clear if 1 is not between them, and ``clearly`` chooses one of three texts by that.
 ``ratios``: those of all repeats, to be compared with others. ``highest``, ``lowest``: the one of several figures whose
 median is that, with all its repeats. ``tokens_per_round`` and ``speedup``: equation 1 and theorem 3.8 of Leviathan et
-al. (2211.17192), of acceptance rate, gamma and (the latter) the draft's cost."""
+al. (2211.17192), of acceptance rate, gamma and (the latter) the draft's cost. ``tree_tokens``: of so many draft tokens,
+and of how often the drafter's likeliest token is right, its second, and so on."""
 
 
 # -- the language ----------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from typing import Any
 from lab import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.load import new_engine
-from lab.trace.run import Run
 from tests.scripted_model import RememberingModel, ScriptedHead
 from tests.tiny_models import tokenizer
 
@@ -36,7 +35,3 @@ def alone(prompt: str, config: EngineConfig, sampling: SamplingParams) -> list[i
 @functools.cache
 def _alone(prompt: str, config: EngineConfig, sampling: SamplingParams) -> list[int]:
     return ALONE.generate(prompt, config, sampling).token_ids
-
-
-def kinds(run: Run, event_type: type) -> list:
-    return [event for event in run.events if isinstance(event, event_type)]

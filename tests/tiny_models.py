@@ -22,6 +22,7 @@ from transformers import (
 from lab.engine.engine import Engine
 from lab.load import new_engine
 from lab.models.language_model import LanguageModel
+from lab.trace.run import Run
 
 VOCABULARY = 257  # every byte, and the end of the text
 CONTEXT = 320
@@ -137,3 +138,8 @@ def continuation(engine: Engine, ids: Sequence[int], count: int) -> list[int]:
         output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False)
         model.generation_config.eos_token_id = eos
     return output[0, ids.shape[1] :].tolist()
+
+
+def of(run: Run, kind: type) -> list:
+    """A run's events of one kind."""
+    return [event for event in run.events if isinstance(event, kind)]

@@ -21,6 +21,8 @@ OTHER = "other"
 """The pair whose models are named in fields on the page, where a server accepts any models."""
 POOL_TOKENS = 2048
 """Tokens that the pool holds if its blocks are not set: two full contexts of the embedded pair."""
+ALWAYS = {"top_tokens": 5}
+"""Settings of all runs of the Lab, which has no input for them. Five top tokens cost less than 3% on a CPU."""
 STOPS = {"default": "", "options": {}, "most_characters": 1000, "group": "Sampling"}
 """What the Lab has in place of several stops: a text of them."""
 OWN_MODELS = need("models of your own", "pair", holds=lambda pair: pair == OTHER)
@@ -86,7 +88,7 @@ class Settings(FORM.values_class("LabValues")):
 
     def sampling(self) -> SamplingParams:
         stops = {"stop": stops_in(self.stop), "stop_token_ids": parse_token_ids(self.stop_token_ids)}
-        return SamplingParams(**_fields(SamplingParams, self) | stops)
+        return SamplingParams(**_fields(SamplingParams, self) | stops | ALWAYS)
 
     def asked(self) -> str | list[int]:
         """The prompt as the engine takes it. Raises PromptError and ConfigError: it is too long, or not token ids."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import torch
@@ -81,6 +81,7 @@ class DraftRound(NamedTuple):
     draft: DraftTokens | None
     uniforms: torch.Tensor
     method: RejectionSampleMethod = "standard"
+    top_tokens: int = 0
 
     @property
     def num_draft_tokens(self) -> int:
@@ -94,6 +95,15 @@ class DraftRound(NamedTuple):
     def is_sampled(self) -> bool:
         """True where ``method`` decides; otherwise a draft token is accepted if it is the target's own."""
         return self.has_q and not self.sampling.greedy
+
+
+class TopTokens(NamedTuple):
+    """The target's likeliest tokens at one position, the likeliest first, none of probability 0; and the entropy of its
+    distribution there, in nats."""
+
+    token_ids: list[int]
+    p: list[float]
+    entropy: float
 
 
 class TokenDistributions(NamedTuple):
@@ -143,6 +153,7 @@ class Verification:
         finite: False if the target's output is not. ``draft_finite``: the drafter's.
         distributions: of each verified token, so min(num_accepted + 1, g) at least. Empty: not asked for.
         evidence: of each verified draft token. Empty: the standard rule, which stops at the first rejected one.
+        top: at the accepted draft tokens and at the next token. Empty: not asked for.
     """
 
     draft_token_ids: list[int]
@@ -156,6 +167,7 @@ class Verification:
     draft_finite: bool
     distributions: list[TokenDistributions]
     evidence: list[Evidence]
+    top: list[TopTokens] = field(default_factory=list)
 
     @property
     def num_judged(self) -> int:

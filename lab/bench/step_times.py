@@ -13,7 +13,6 @@ from itertools import chain
 
 import numpy as np
 
-from lab.bench.output import format_table
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError
@@ -112,24 +111,6 @@ def _row(name: str, passes: list[tuple[PassCost, float]], step_ms: float, limits
     }
 
 
-def format_roofline(result: dict) -> str:
-    limits = Limits(**result["limits"])
-    ridge = limits.flops_per_second / limits.bytes_per_second
-    head = ["", "MB", "MFLOP", "FLOP/B", "least ms", "ms", "step ms", "of limit", "bound by"]
-    rows = [
-        [row["name"], f"{row['bytes'] / 1e6:.1f}", f"{row['flops'] / 1e6:.1f}", f"{row['flops'] / row['bytes']:.1f}"]
-        + [f"{row[name]:.3f}" for name in ("least_ms", "ms", "step_ms")]
-        + [f"{row['share']:.1%}", row["bound"]]
-        for row in result["rows"]
-    ]
-    return (
-        f"reads of the weights {limits.bytes_per_second / 1e9:.1f} GB/s, of memory "
-        f"{(limits.memory_bytes_per_second or 0) / 1e9:.1f} GB/s, products "
-        f"{limits.flops_per_second / 1e9:.0f} GFLOP/s ({result['dtype']}): memory-bound below {ridge:.1f} FLOPs a byte"
-        f"\n\n{format_table(head, rows)}"
-    )
-
-
 # -- recorded distributions ------------------------------------------------------------------
 
 RECORDED = EngineConfig(paged=True, speculative="draft")
@@ -145,20 +126,21 @@ def read_logprobs(args: argparse.Namespace) -> dict[str, int]:
 def run_logprobs(
     engine: Engine, logprobs: int, max_tokens: int, repeats: int, report: Callable[[str], None]
 ) -> dict[str, object]:
-    """Time rounds of speculation with ``logprobs`` recorded and with none: medians of a verify step, and median and
-    quartiles of the difference. Recording changes no token, so step i of the one does the same work as step i of the
-    other, and every step of a repeat is compared with its own twin. Raises LabError: more tokens than the context
-    leaves, a run failed, or part of its setting was given up."""
+    """Time rounds of speculation with ``logprobs`` recorded, with as many ``top_tokens``, and with neither: medians of
+    a verify step, and median and quartiles of the differences. Recording changes no token, so step i of the one does
+    the same work as step i of the other, and every step of a repeat is compared with its own twin. Raises LabError:
+    more tokens than the context leaves, a run failed, or part of its setting was given up."""
     refuse_cut(engine, PROMPTS, max_tokens)
     rows = {}
     for seed, prompt in enumerate(PROMPTS):
         sampling = SamplingParams(max_tokens=max_tokens, temperature=TEMPERATURE, seed=seed, ignore_eos=True)
-        for count in (0, logprobs):
-            rows[count, seed] = partial(_rounds, engine, PlannedRequest(prompt, replace(sampling, logprobs=count)))
+        for kept in ("", "logprobs", "top_tokens"):
+            asked = replace(sampling, **({kept: logprobs} if kept else {}))
+            rows[kept, seed] = partial(_rounds, engine, PlannedRequest(prompt, asked))
     times = take_turns(rows, repeats, report)
-    plain, recorded = (
-        np.concatenate([ms for (asked, _), again in times.items() if asked == count for ms in again])
-        for count in (0, logprobs)
+    plain, recorded, top = (
+        np.concatenate([ms for (asked, _), again in times.items() if asked == kept for ms in again])
+        for kept in ("", "logprobs", "top_tokens")
     )
     return {
         "num_speculative_tokens": RECORDED.num_speculative_tokens,
@@ -168,6 +150,7 @@ def run_logprobs(
         "plain_ms": float(np.median(plain)),
         "recorded_ms": float(np.median(recorded)),
         "added_ms": asdict(Spread.of((recorded - plain).tolist())),
+        "top_tokens_added_ms": asdict(Spread.of((top - plain).tolist())),
     }
 
 
@@ -175,13 +158,3 @@ def _rounds(engine: Engine, request: PlannedRequest) -> list[float]:
     """Milliseconds of a request's rounds, in order."""
     (run,), _ = finish(engine, [request], RECORDED)
     return [step.total_ms for step in steps(run, "verify")]
-
-
-def format_logprobs(result: dict) -> str:
-    added = result["added_ms"]
-    return (
-        f"{result['steps']} rounds of {result['num_speculative_tokens']} draft tokens, each with and without the "
-        f"{result['logprobs']} likeliest tokens\n"
-        f"without {result['plain_ms']:.3f} ms, with {result['recorded_ms']:.3f} ms\n"
-        f"added {added['median']:.3f} ms (quartiles {added['lower']:.3f} to {added['upper']:.3f})"
-    )

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import takewhile
 
-from lab.bench.output import format_table
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError
@@ -29,10 +28,14 @@ from lab.vllm.completion import ROUND_METRICS_FLAG, CompletionEnd, ReportedRound
 
 def read_vllm(args: argparse.Namespace) -> dict[str, object]:
     """The server. Raises LabError."""
-    return {"server": Server(args.attach, os.environ.get("VLLM_API_KEY")), "max_tokens": args.max_tokens}
+    return {"server": Server(args.attach, os.environ.get("VLLM_API_KEY"))} | {
+        name: getattr(args, name) for name in ("speculative", "max_tokens")
+    }
 
 
-def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[str], None]) -> dict[str, object]:
+def run_vllm(
+    engine: Engine, server: Server, speculative: str, max_tokens: int, report: Callable[[str], None]
+) -> dict[str, object]:
     """Have both decode every prompt of the ladder. Of each: whether the texts are the same, how many draft tokens of
     each round were accepted here (``ours``) and there (``theirs``), and for how many rounds from the first the counts
     agree (``alike``). Rounds here are those of a full window: none is drafted past the end. Raises LabError: the server
@@ -45,7 +48,8 @@ def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[
     for prompt in PROMPTS:
         text, there = asyncio.run(_answer(server, models[0], prompt, sampling))
         gamma = gamma or max(there.drafted)
-        run = engine.generate(prompt, EngineConfig(speculative="draft", num_speculative_tokens=gamma), sampling)
+        config = EngineConfig(speculative=speculative, num_speculative_tokens=gamma)
+        run = engine.generate(prompt, config, sampling)
         refuse_failure(run, engine)
         ours, theirs = accepted_by_round(run, gamma), list(there.accepted)
         same = takewhile(lambda counts: counts[0] == counts[1], zip(ours, theirs, strict=False))
@@ -60,7 +64,7 @@ def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[
             }
         )
         report(f"  {rows[-1]['alike']} of {len(ours)} rounds alike: {prompt}")
-    return {"model": models[0], "gamma": gamma, "rows": rows}
+    return {"model": models[0], "speculative": speculative, "gamma": gamma, "rows": rows}
 
 
 async def _answer(server: Server, model: str, prompt: str, sampling: SamplingParams) -> tuple[str, ReportedRounds]:
@@ -68,7 +72,7 @@ async def _answer(server: Server, model: str, prompt: str, sampling: SamplingPar
     end = pieces.pop()
     assert isinstance(end, CompletionEnd)
     if end.rounds is None or not any(end.rounds.drafted):
-        raise LabError(f"{server.address} reported no rounds: start it with {ROUND_METRICS_FLAG} and a draft model.")
+        raise LabError(f"{server.address} reported no rounds: start it with {ROUND_METRICS_FLAG} and a drafter.")
     return "".join(pieces), end.rounds
 
 
@@ -76,17 +80,3 @@ def accepted_by_round(run: Run, gamma: int) -> list[int]:
     """Accepted proposals of each round that had ``gamma`` of them."""
     accepted = Counter(event.step for event in run.events if isinstance(event, Verified) and event.accepted)
     return [accepted[step] for step in sorted(whole_rounds(run, gamma))]
-
-
-def format_vllm(result: dict) -> str:
-    rows = [
-        [
-            row["prompt"][:50],
-            str(row["tokens"]),
-            "yes" if row["same_text"] else "no",
-            str(len(row["ours"])),
-            str(row["alike"]),
-        ]
-        for row in result["rows"]
-    ]
-    return format_table(["", "tokens", "same text", "full rounds", "alike"], rows)

@@ -27,6 +27,9 @@ from lab.trace.roofline import PassCost
 from lab.util.device_copy import several_on_device
 from lab.util.step_timer import StepTimer
 
+TOP_TOKENS_ON_GPU = 256
+"""Output tokens of a request for which ``top_tokens`` are found on a GPU, where their cost has not been measured."""
+
 
 class ModelDrafter(Drafter):
     """A model that decodes ahead on its own, all sequences in one forward pass.
@@ -242,8 +245,9 @@ class Drafters:
                 if not behind:
                     longest[drafter] = max((len(draft.token_ids) for draft in made if draft), default=0)
             timer.mark(drafter)
+        on_cpu = self._target.model.device.type == "cpu"
         return DraftOutput(
-            [_round(one.sequence, drafts.get(one.sequence)) for one in scheduled], cost, longest, experts
+            [_round(one.sequence, drafts.get(one.sequence), on_cpu=on_cpu) for one in scheduled], cost, longest, experts
         )
 
     def room_for_states(self, scheduled: list[ScheduledSequence], drafted: DraftOutput) -> torch.Tensor | None:
@@ -331,10 +335,11 @@ def _num_rows(one: ScheduledSequence, round: DraftRound) -> int:
     return one.num_tokens + round.num_draft_tokens
 
 
-def _round(sequence: Sequence, draft: DraftTokens | None) -> DraftRound:
+def _round(sequence: Sequence, draft: DraftTokens | None, *, on_cpu: bool) -> DraftRound:
     """The round with the uniform numbers of the output positions that it may fill. The q of a token that was not drawn,
     though the target's are, is 1 on it."""
     if draft and draft.q is not None and sequence.draft_sampling.greedy and not sequence.sampling.greedy:
         draft = DraftTokens(draft.token_ids, F.one_hot(draft.token_ids, draft.q.shape[-1]).float())
     count, method = len(draft.token_ids) if draft else 0, sequence.config.rejection_sample_method
-    return DraftRound(sequence.sampling, draft, sequence.draws(count + 1), method)
+    top = sequence.sampling.top_tokens if on_cpu or sequence.generated < TOP_TOKENS_ON_GPU else 0
+    return DraftRound(sequence.sampling, draft, sequence.draws(count + 1), method, top)

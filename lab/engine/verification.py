@@ -54,6 +54,7 @@ def commit(sequence: Sequence, verified: Verification, token_text: Callable[[int
             text=token_text(verified.next_token),
             p=verified.p_next,
         )
+    top = verified.top[: len(pieces)]
     emit(
         Committed,
         step=step,
@@ -62,4 +63,8 @@ def commit(sequence: Sequence, verified: Verification, token_text: Callable[[int
         pieces=tuple(pieces),
         probabilities=(*verified.p[:accepted], verified.p_next)[: len(pieces)],
         text="".join(pieces),
+        top_token_ids=tuple(tuple(one.token_ids) for one in top),
+        top_texts=tuple(tuple(map(token_text, one.token_ids)) for one in top),
+        top_p=tuple(tuple(one.p) for one in top),
+        entropies=tuple(one.entropy for one in top),
     )

@@ -20,10 +20,12 @@ from lab.engine.engine import Engine
 from lab.errors import ConfigError, LabError, PromptError
 from lab.measure.interval import Interval, factor_interval
 from lab.measure.measuring import RunTurn, Spread, decode, make_ready, turns
+from lab.trace.events import Event
 from lab.trace.run import Run, acceptance_stats
 
 MIN_CONFIGS, MAX_CONFIGS = 2, 5
 WARM_UP_TOKENS = 16
+WatchTurns = Callable[[RunTurn, int, Event | None], None]
 
 
 class Case(NamedTuple):
@@ -43,14 +45,14 @@ def compare(
     repeats: int,
     *,
     cancelled: threading.Event | None = None,
-    watch: Callable[[RunTurn, int], None] = lambda turn, tokens: None,
+    watch: WatchTurns = lambda turn, tokens, event: None,
 ) -> Iterator[tuple[RunTurn, Run]]:
     """Decode ``prompt`` with every setting in turn; a run is made when the iterator is asked for it.
 
     Args:
         sampling: its seed must be set and is used for all runs. Its ``stop`` is ignored.
         cancelled: once set, the run under way ends and is not yielded, and no other begins.
-        watch: called with the number of tokens that the run under way has so far.
+        watch: gets every event of the run under way with the number of tokens so far, and None before the first.
 
     Raises ConfigError: not two to five settings, nothing to time, or a setting that this engine cannot have;
     PromptError: a prompt that cannot be decoded; LabError: a run failed, or part of its setting was given up. As with
@@ -74,7 +76,7 @@ def in_turns(
     repeats: int,
     *,
     cancelled: threading.Event,
-    watch: Callable[[RunTurn, int], None] = lambda turn, tokens: None,
+    watch: WatchTurns = lambda turn, tokens, event: None,
 ) -> Iterator[tuple[RunTurn, Run]]:
     """As ``compare``, for cases that may differ in everything. Raises what decoding raises, with the case's name."""
     whole = {name: replace(case.sampling, ignore_eos=True, stop=(), stop_token_ids=()) for name, case in cases.items()}
@@ -86,7 +88,7 @@ def in_turns(
         engine, prompt, config, sampling = cases[turn.name]
         most = sampling.max_tokens if turn.repeat else min(WARM_UP_TOKENS, sampling.max_tokens)
         how = replace(whole[turn.name], max_tokens=most)
-        watch(turn, 0)
+        watch(turn, 0, None)
         with _named(turn.name, config):
             if turn.repeat:
                 make_ready(engine, config, lengths[turn.name])

@@ -22,6 +22,8 @@ from lab.util.device_memory import is_out_of_memory
 
 T = TypeVar("T")
 Name = TypeVar("Name")
+Watch = Callable[[int, Event], None]
+"""Gets every event of a run under way, with the number of tokens so far."""
 
 
 @dataclass(frozen=True)
@@ -88,16 +90,16 @@ def decode(
     sampling: SamplingParams,
     *,
     cancelled: threading.Event | None = None,
-    watch: Callable[[int], None] = lambda tokens: None,
+    watch: Watch = lambda tokens, event: None,
 ) -> Run | None:
-    """A ``sound`` run, or None once ``cancelled`` is set. ``watch`` gets the number of tokens so far. Raises
-    PromptError: a prompt that cannot be decoded; LabError: see ``sound``."""
+    """A ``sound`` run, or None once ``cancelled`` is set. Raises PromptError: a prompt that cannot be decoded;
+    LabError: see ``sound``."""
     [run] = _watched([engine.stream(prompt, config, sampling, cancelled=cancelled)], watch)
     return None if cancelled and cancelled.is_set() else sound(run, engine)
 
 
-def _watched(requests: Iterable[Iterable[Event]], watch: Callable[[int], None]) -> list[Run]:
-    """The runs of requests, one after another; ``watch`` gets the number of their tokens so far."""
+def _watched(requests: Iterable[Iterable[Event]], watch: Watch) -> list[Run]:
+    """The runs of requests, one after another."""
     runs, tokens = [], 0
     for request in requests:
         events = []
@@ -105,7 +107,7 @@ def _watched(requests: Iterable[Iterable[Event]], watch: Callable[[int], None]) 
             events.append(event)
             if isinstance(event, Committed):
                 tokens += len(event.token_ids)
-                watch(tokens)
+            watch(tokens, event)
         runs.append(Run(events))
     return runs
 
@@ -116,9 +118,9 @@ def finish(
     config: EngineConfig,
     *,
     cancelled: threading.Event | None = None,
-    watch: Callable[[int], None] = lambda tokens: None,
+    watch: Watch = lambda tokens, event: None,
 ) -> tuple[list[Run], float]:
-    """Submit all requests and wait for all. Setting ``cancelled`` ends them. ``watch`` gets the number of their tokens.
+    """Submit all requests and wait for all. Setting ``cancelled`` ends them.
 
     Returns the runs, and the seconds they took together from when all were queued. Nothing is computed before that, and
     reading a long prompt takes the host milliseconds in which a GPU would idle. Raises LabError: one of them failed, or

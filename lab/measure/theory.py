@@ -10,6 +10,7 @@ of a pass of the target (theorem 3.8).
 
 from __future__ import annotations
 
+import heapq
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,24 @@ def speedup(acceptance: float, gamma: int, cost: float, pass_ratio: float = 1.0)
     ``pass_ratio``: time of a pass over gamma + 1 tokens / time of one over a single token; the theorem has 1.
     """
     return tokens_per_round(acceptance, gamma) / (gamma * cost + pass_ratio)
+
+
+def tree_tokens(nodes: int, ranks: Sequence[float]) -> float:
+    """Expected tokens of a round whose draft is the best tree of ``nodes`` tokens.
+
+    Positional acceptance (Chen et al., "Sequoia", 2402.12374, section 3.1): below a token that was accepted, the
+    drafter's k-th likeliest token is right with the probability ``ranks[k - 1]``, wherever it stands. With ranks that
+    do not rise, taking the likeliest tokens first makes the best tree.
+    """
+    total = 1.0
+    nearest = [(-ranks[0], 1.0, 0)]  # of each token that can be added: its probability, its parent's, its rank
+    for _ in range(nodes):
+        negative, parent, rank = heapq.heappop(nearest)
+        total -= negative
+        heapq.heappush(nearest, (negative * ranks[0], -negative, 0))
+        if rank + 1 < len(ranks):
+            heapq.heappush(nearest, (-parent * ranks[rank + 1], parent, rank + 1))
+    return total
 
 
 @dataclass(frozen=True)

@@ -255,6 +255,9 @@ class Committed(Event):
     ``pieces`` has one string per token; joined they are ``text``. A character whose bytes span several tokens is in the
     piece of the last of them. Text that may be the beginning of a stop string comes with a later commit.
     ``probabilities`` are p.
+
+    In a run that asked for them (``SamplingParams.top_tokens``) ``top_token_ids``, ``top_texts`` and ``top_p`` have
+    the target's likeliest tokens at each position, the likeliest first, and ``entropies`` its distribution's, in nats.
     """
 
     step: int
@@ -263,6 +266,10 @@ class Committed(Event):
     pieces: tuple[str, ...]
     probabilities: tuple[float, ...]
     text: str
+    top_token_ids: tuple[tuple[int, ...], ...] = ()
+    top_texts: tuple[tuple[str, ...], ...] = ()
+    top_p: tuple[tuple[float, ...], ...] = ()
+    entropies: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ def from_dict(record: Any) -> Event:
         odd = ", ".join(sorted((needed - given.keys()) | (given.keys() - hints.keys())))
         raise ValueError(f"a {cls.kind} event has missing or unknown fields: {odd[:120]}")
     for name, value in given.items():
-        given[name] = tuple(value) if isinstance(value, list) else value
+        given[name] = _tuples(value)
         if not _fits(given[name], hints[name]):
             raise ValueError(f"{name} of a {cls.kind} event is wrong: {str(value)[:80]}")
     if cls in (Proposed, Verified) and not 0 <= given["position"] < MOST_PROPOSED:  # metrics count by position
@@ -54,6 +54,11 @@ def from_dict(record: Any) -> Event:
     if cls is Committed and not given["token_ids"]:
         raise ValueError("a committed event has at least one token")
     return cls(**given)
+
+
+def _tuples(value: Any) -> Any:
+    """Lists, and those in them, as tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 @functools.cache

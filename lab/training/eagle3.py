@@ -7,17 +7,22 @@ step since.
 
 from __future__ import annotations
 
+import argparse
 import copy
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch.nn import functional as F
-from transformers import AttentionInterface, LlamaForCausalLM
+from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
+from lab.models.eagle3_files import load_head
 from lab.models.eagle3_head import Eagle3Head, HeadConfig, usual_layers
+from lab.models.language_model import LanguageModel
+from lab.models.loader import WEIGHTS
 from lab.training.distillation import TEMPERATURE, TV_WEIGHT
 from lab.training.training import Loss
 
@@ -107,23 +112,55 @@ def new_head(target: LlamaForCausalLM, draft_tokens: torch.Tensor) -> Eagle3Head
 def export_head(head: Eagle3Head, folder: Path) -> None:
     """Write a head in the raw dialect, in bfloat16, without the target's embeddings (``lab.models.eagle3_files``)."""
     config, layer = head.config, head.config.layer
-    folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: weight.bfloat16() for name, weight in head.named_parameters() if "embed" not in name}
-    t2d = torch.zeros(layer.vocab_size, dtype=torch.bool)
-    t2d[head.target_ids] = True
-    weights = {name: weight.contiguous() for name, weight in weights.items()} | {"d2t": head.d2t, "t2d": t2d}
-    save_file(weights, folder / "model.safetensors")
-    sizes = {key: value for key, value in layer.to_dict().items() if not key.startswith("_")}
-    given = sizes | {
+    given = _sizes(layer) | {
         "architectures": ["LlamaForCausalLMEagle3"],
         "dtype": "bfloat16",
-        "rope_theta": layer.rope_parameters["rope_theta"],
         "draft_vocab_size": config.draft_vocab_size,
         "target_hidden_size": config.target_hidden_size,
         "norm_before_residual": config.norm_before_residual,
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(config.target_layers), "use_aux_hidden_state": True},
     }
-    (folder / "config.json").write_text(json.dumps(given, indent=2, sort_keys=True) + "\n", "utf-8")
+    _write(head, folder, given)
+
+
+def export_speculators(head: Eagle3Head, folder: Path, *, target: Path, num_speculative_tokens: int = 4) -> None:
+    """Write a head in the speculators dialect, which vLLM serves beside the model at ``target``."""
+    config = head.config
+    proposal = {"proposal_type": "greedy", "speculative_tokens": num_speculative_tokens, "verifier_accept_k": 1}
+    given = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "speculators_version": "0.9.0",
+        "dtype": "bfloat16",
+        "draft_vocab_size": config.draft_vocab_size,
+        "target_hidden_size": config.target_hidden_size,
+        "norm_before_residual": config.norm_before_residual,
+        "norm_before_fc": config.norm_before_fc,
+        "eagle_aux_hidden_state_layer_ids": list(config.target_layers),
+        "transformer_layer_config": _sizes(config.layer),
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [proposal],
+            "verifier": {"name_or_path": str(target), "architectures": ["LlamaForCausalLM"]},
+        },
+    }
+    _write(head, folder, given, layer="layers.0.")
+
+
+def _sizes(layer: LlamaConfig) -> dict[str, Any]:
+    given = {key: value for key, value in layer.to_dict().items() if not key.startswith("_")}
+    return given | {"rope_theta": layer.rope_parameters["rope_theta"]}
+
+
+def _write(head: Eagle3Head, folder: Path, config: dict[str, Any], layer: str = "midlayer.") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: weight.bfloat16() for name, weight in head.named_parameters() if "embed" not in name}
+    t2d = torch.zeros(head.config.layer.vocab_size, dtype=torch.bool)
+    t2d[head.target_ids] = True
+    weights = {name.replace("midlayer.", layer): weight.contiguous() for name, weight in weights.items()}
+    save_file(weights | {"d2t": head.d2t, "t2d": t2d}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
 
 
 def unrolled_loss(target: LlamaForCausalLM, *, steps: int = STEPS, kl_weight: float = 1.0) -> Loss:
@@ -169,3 +206,18 @@ def _target_outputs(
     output = target(input_ids=tokens, use_cache=False, output_hidden_states=True)
     states = torch.cat([output.hidden_states[layer] for layer in layers], dim=-1)
     return states, F.log_softmax(output.logits.float() / TEMPERATURE, dim=-1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.training.eagle3",
+        description="Write the embedded target's head in the speculators dialect, for vLLM.",
+    )
+    parser.add_argument("folder", type=Path, help="where the head goes")
+    target = LanguageModel(LlamaForCausalLM.from_pretrained(WEIGHTS / "target"), "the target")
+    folder = parser.parse_args().folder
+    export_speculators(load_head(WEIGHTS / "eagle3", target, name="eagle3"), folder, target=WEIGHTS / "target")
+
+
+if __name__ == "__main__":
+    main()

@@ -28,6 +28,15 @@ class Preset(Part):
         found = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: experiment for name, experiment in found.items() if experiment is not None}
 
+    @property
+    def timed(self) -> bool:
+        """A busy machine would spoil it."""
+        return any(experiment.timed for experiment in self.experiments.values())
+
+    def careful(self) -> Preset:
+        """The same with more repeats."""
+        return self.model_copy(update={name: one.careful() for name, one in self.experiments.items()})
+
 
 _KINDS = {name: get_args(field.annotation)[0] for name, field in Preset.model_fields.items()}
 WORKED_OUT = tuple(f"{name}." for name, kind in _KINDS.items() if kind.arithmetic)

@@ -11,17 +11,28 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from lab.engine.engine import Engine
+from lab.trace.events import Event
 from lab.trace.run import Run
 
 Load = Callable[[str], Engine]
 """Gives the engine of a model pair, "matched" or "mismatched"."""
-Watch = Callable[[str, float], None]
-"""Told in words what is being done, and what share of the experiment is done."""
+
+
+class Watch(Protocol):
+    """Told in words what is being done, what share of the experiment is done, and which ``events`` of which sequences
+    happened since, if any are to be seen."""
+
+    def __call__(self, words: str, share: float, *events: tuple[int, Event]) -> None: ...
+
+
+MOST_REPEATS = 9
+CAREFUL = 3
+"""Times as many repeats as in the quick mode, which is what a lesson asks for."""
 
 
 def _name(given: str) -> str:
@@ -86,11 +97,17 @@ def whole(work: Work) -> Measured:
 
 class Experiment(Part, ABC):
     """Measurement to be made. ``arithmetic``: computed, or drawn with a seed, without an engine; the same everywhere.
-    ``repeated``: every list among its figures has one number per repeat.
+    ``repeated``: every list among its figures has one number per repeat. ``timed``: it needs a quiet machine.
     """
 
     arithmetic: ClassVar[bool] = False
     repeated: ClassVar[bool] = False
+    timed: ClassVar[bool] = False
+
+    def careful(self) -> Self:
+        """The same with ``CAREFUL`` times as many repeats, as far as it repeats anything."""
+        most = {"repeats": min(MOST_REPEATS, CAREFUL * self.repeats)} if self.repeated else {}
+        return self.model_copy(update=most)
 
     @abstractmethod
     def names(self) -> Mapping[str, Any]:

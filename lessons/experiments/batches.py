@@ -15,7 +15,9 @@ from lab.errors import LabError
 from lab.measure.measuring import RunTurn, finish, turns
 from lab.measure.throughput import Figures, served
 from lab.measure.workload import PlannedRequest, write
-from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
+from lab.trace.events import Event
+from lab.trace.recorder import EventListener
+from lessons.experiments.base import MOST_REPEATS, Experiment, Load, Measured, Name, Part, Watch, Work, spoken
 
 FIGURES = {
     "requests": "that were made",
@@ -85,10 +87,10 @@ class Batch(Part):
 class Batches(Experiment):
     """Batches in turns, each on a fresh engine, so that none finds the cache of another."""
 
-    repeated = True
+    repeated = timed = True
 
     settings: dict[Name, Batch] = Field(min_length=1, max_length=6)
-    repeats: int = Field(default=2, ge=1, le=5)
+    repeats: int = Field(default=2, ge=1, le=MOST_REPEATS)
 
     def names(self) -> Mapping[str, Any]:
         return dict.fromkeys(self.settings, dict.fromkeys(FIGURES))
@@ -98,16 +100,19 @@ class Batches(Experiment):
         watch("writing the prompts", 0.0)
         jobs = {name: batch.jobs(engine) for name, batch in self.settings.items()}
         found: dict[str, list[Figures]] = {name: [] for name in jobs}
+        happened: list[tuple[int, Event]] = []
         for turn in turns(jobs, self.repeats):
             batch = self.settings[turn.name]
             doing = f"repeat {turn.repeat} of {self.repeats}" if turn.repeat else "warming up"
 
             def report(share: float, turn: RunTurn = turn, doing: str = doing) -> None:
                 said = f"{spoken(turn.name)}, {doing}: {share:.0%} of its tokens"
-                watch(said, (turn.number - 1 + share) / turn.of)
+                watch(said, (turn.number - 1 + share) / turn.of, *happened)
+                happened.clear()
 
             config = EngineConfig(**batch.config)
-            figures = serve(engine, jobs[turn.name], config, cancelled, report, at_once=batch.at_once)
+            options = {"at_once": batch.at_once, "on_event": lambda owner, _, event: happened.append((owner, event))}
+            figures = serve(engine, jobs[turn.name], config, cancelled, report, **options)
             if cancelled.is_set():
                 return Measured({})
             if turn.repeat:
@@ -124,18 +129,19 @@ def serve(
     report: Callable[[float], None],
     *,
     at_once: int | None = None,
+    on_event: EventListener | None = None,
 ) -> Figures:
     """All jobs at once on an engine of their own, whose pool has room for all of them unless the setting limits it; or
     only so many ``at_once``. Once ``cancelled`` is set there are no figures. ``report`` gets the share of tokens that
-    exist. Raises LabError as ``finish`` and ``served``."""
-    fresh = engine.clone(max_num_seqs=at_once or len(jobs))
+    exist, ``on_event`` what ``Engine`` says. Raises LabError as ``finish`` and ``served``."""
+    fresh = engine.clone(max_num_seqs=at_once or len(jobs), on_event=on_event)
     if config.kv_cache and config.num_blocks is None:
         drafted = config.num_speculative_tokens if config.speculative != "off" else 0
         prompts = (len(engine.tokenizer(job.prompt)["input_ids"]) for job in jobs)
         longest = (tokens + job.sampling.max_tokens + drafted for tokens, job in zip(prompts, jobs, strict=True))
         config = replace(config, num_blocks=sum(-(-length // config.block_size) for length in longest))
     most = sum(job.sampling.max_tokens for job in jobs)
-    watched = {"cancelled": cancelled, "watch": lambda tokens: report(min(1.0, tokens / most))}
+    watched = {"cancelled": cancelled, "watch": lambda tokens, _: report(min(1.0, tokens / most))}
     runs, seconds = finish(fresh, jobs, config, **watched)
     if cancelled.is_set():
         return {}

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from lab.measure.scaling_fit import CACHED, MIN_POINTS, TOGETHER, UNCACHED, StepTimes, fit_power, measure_growth
+from lab.measure.scaling_fit import (
+    CACHED,
+    MIN_POINTS,
+    TOGETHER,
+    UNCACHED,
+    StepTimes,
+    fit_power,
+    growth_share,
+    measure_growth,
+)
 from lessons.experiments.base import Experiment, Load, Measured, Watch, Work
 
 NAMES = {"cached": CACHED, "uncached": UNCACHED}
@@ -29,6 +38,8 @@ FIGURES = {
 class Growth(Experiment):
     """One prompt, decoded greedily for ``tokens`` tokens, with a cache and then without."""
 
+    timed = True
+
     prompt: str = Field(min_length=1)
     tokens: int = Field(ge=MIN_POINTS * TOGETHER + 1, le=600)
 
@@ -45,10 +56,8 @@ class Growth(Experiment):
 
     def work(self, load: Load, cancelled: threading.Event, watch: Watch) -> Work:
         def report(name: str, tokens: int) -> None:
-            words, done = name if name == CACHED else f"{name} a cache", tokens / self.tokens
-            # With a cache a run takes almost none of the time, without one it grows with the square.
-            share = 0.05 * done if name == CACHED else 0.05 + 0.95 * done**2
-            watch(f"{words}: {tokens} of {self.tokens} tokens", share)
+            words = name if name == CACHED else f"{name} a cache"
+            watch(f"{words}: {tokens} of {self.tokens} tokens", growth_share(name, tokens / self.tokens))
 
         yield
         curves = measure_growth(load("matched"), self.prompt, self.tokens, cancelled=cancelled, watch=report)

@@ -16,12 +16,12 @@ from lab.measure.comparison import Case, in_turns
 from lab.measure.difference import common_length
 from lab.measure.measuring import RunTurn
 from lab.measure.theory import speculated, without_speculation
-from lab.trace.events import Distributions, StepTimed, Verified
+from lab.trace.events import Distributions, Event, StepTimed, Verified
 from lab.trace.metrics import Metrics
 from lab.trace.run import Run
 from lab.trace.verdict_rounding import RoundedVerdict, round_verdict
 from lab.util.messages import counted
-from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
+from lessons.experiments.base import MOST_REPEATS, Experiment, Load, Measured, Name, Part, Watch, Work, spoken
 
 CONFIG, SAMPLING = (tuple(field.name for field in fields(kind)) for kind in (EngineConfig, SamplingParams))
 MOST = 6
@@ -30,6 +30,7 @@ OF_METRICS = tuple(
     field.name for field in fields(Metrics) if field.name not in ("acceptance_by_position", "roofline_nearer")
 )
 """Figures that ``lab.trace.metrics`` defines, under its names."""
+RANKS = range(1, 5)
 OTHERS = {
     "prompt_tokens": "tokens of the prompt",
     "kv_token_bytes": "bytes of cache that a token takes, the target's and the draft's, scales included",
@@ -46,6 +47,7 @@ OTHERS = {
     "agreeing_tokens": "tokens at the beginning of the output that are those of the first setting's",
     "kept_share": "accepted of verified draft tokens",
     "overlap": "mean of sum min(p, q) over the places of these draft tokens, where it was recorded",
+    **{f"rank_{k}": f"places where the target's likeliest token was number {k} of the drafter's" for k in RANKS},
     **{f"{which}_{name}": "" for which in ("refused", "kept", "close") for name in ("p", "q", "u", "ratio")},
 }
 """Other figures of a run. Of a verdict, where anything is drawn: the target's probability, the draft's, the number that
@@ -89,12 +91,12 @@ class RunSetting(Part):
 class Runs(Experiment):
     """Settings that take turns. ``sampling`` is what they share; the seed is 1 by default. No run ends early."""
 
-    repeated = True
+    repeated = timed = True
 
     prompts: dict[str, str] = Field(min_length=1)
     settings: dict[Name, RunSetting] = Field(min_length=1, max_length=MOST)
     sampling: dict[str, Any] = Field(default={})
-    repeats: int = Field(default=3, ge=1, le=9)
+    repeats: int = Field(default=3, ge=1, le=MOST_REPEATS)
 
     @model_validator(mode="after")
     def _sound(self) -> Runs:
@@ -129,11 +131,12 @@ class Runs(Experiment):
     def work(self, load: Load, cancelled: threading.Event, watch: Watch) -> Work:
         cases = {name: self.case(load, name) for name in self.settings}
 
-        def report(turn: RunTurn, tokens: int) -> None:
+        def report(turn: RunTurn, tokens: int, event: Event | None) -> None:
             most = cases[turn.name].sampling.max_tokens
             doing = f"repeat {turn.repeat} of {self.repeats}" if turn.repeat else "warming up"
             so_far = counted(tokens, "token")
-            watch(f"{spoken(turn.name)}, {doing}: {so_far}", (turn.number - 1 + min(1, tokens / most)) / turn.of)
+            share = (turn.number - 1 + min(1, tokens / most)) / turn.of
+            watch(f"{spoken(turn.name)}, {doing}: {so_far}", share, *([(0, event)] if event else []))
 
         runs: dict[str, list[Run]] = {name: [] for name in cases}
         for turn, run in in_turns(cases, self.repeats, cancelled=cancelled, watch=report):
@@ -193,9 +196,17 @@ def figures_of(run: Run) -> dict[str, float]:
         found["kept_share"] = statistics.fmean(verdicts)
     if overlaps := [e.overlap for e in run.events if isinstance(e, Distributions) and e.overlap is not None]:
         found["overlap"] = statistics.fmean(overlaps)
+    if ranks := [_rank(e) for e in run.events if isinstance(e, Distributions) and e.q is not None]:
+        found |= {f"rank_{k}": ranks.count(k) / len(ranks) for k in RANKS}
     for word, verdict in _verdicts(run).items():
         found |= {f"{word}_{name}": getattr(verdict, name) for name in ("p", "q", "u", "ratio")}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _rank(place: Distributions) -> int:
+    """The drafter's rank, from 1, of the target's likeliest token; one that it ranks below those recorded has more."""
+    right = place.q[place.p.index(max(place.p))]
+    return 1 + sum(q > right for q in place.q)
 
 
 def _verdicts(run: Run) -> dict[str, RoundedVerdict]:

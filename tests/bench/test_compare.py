@@ -53,7 +53,9 @@ def test_runs_use_their_own_settings_and_greedy_outputs_are_the_same(engine):
     """No stop string ends an output early: that setting would be compared on less work than the others."""
     said, asked = [], replace(SAMPLING, stop=(engine.generate(PROMPT, EngineConfig(), SAMPLING).text[2:4],))
     runs = {name: [] for name in CONFIGS}
-    for turn, run in compare(engine, PROMPT, CONFIGS, asked, 2, watch=lambda turn, tokens: said.append((turn, tokens))):
+    for turn, run in compare(
+        engine, PROMPT, CONFIGS, asked, 2, watch=lambda turn, tokens, event: said.append((turn, tokens))
+    ):
         assert run.config == CONFIGS[turn.name]
         assert len(run.token_ids) == (24 if turn.repeat else 16)
         assert said[-1] == (turn, len(run.token_ids))
@@ -107,7 +109,7 @@ def test_a_cancelled_comparison_yields_no_partial_run(engine):
         SAMPLING,
         3,
         cancelled=cancelled,
-        watch=lambda turn, tokens: cancelled.set() if (turn.number, tokens > 4) == (5, True) else None,
+        watch=lambda turn, tokens, event: cancelled.set() if (turn.number, tokens > 4) == (5, True) else None,
     )
     assert [turn.number for turn, _ in steps] == [1, 2, 3, 4]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import EngineConfig, SamplingParams
+from lab.engine.adaptive_window import tokens_per_round
 from lab.measure.measuring import Spread
-from lab.measure.theory import speculated, speedup, without_speculation
+from lab.measure.theory import speculated, speedup, tree_tokens, without_speculation
 from lab.trace.events import StepTimed, Verified
 from lab.trace.run import Run
 from tests.visualize.scripted import ScriptedEngine
@@ -121,3 +123,18 @@ def test_a_setting_is_compared_with_the_most_similar_one_without_speculation() -
     assert without_speculation("draft none", configs) == "none"
     del configs["none"]
     assert without_speculation("draft none", configs) is None
+
+
+@given(st.lists(st.floats(0, 0.5), min_size=1, max_size=4), st.integers(0, 4))
+def test_the_best_tree_is_the_best_of_all_trees(ranks: list[float], nodes: int) -> None:
+    """By all trees of so many tokens: a token is a path of ranks, and stands below its parent."""
+    ranks = sorted(ranks, reverse=True)
+
+    def best(tree: frozenset[tuple[int, ...]], left: int) -> float:
+        if not left:
+            return sum(math.prod(ranks[rank] for rank in path) for path in tree)
+        places = {(*path, rank) for path in tree for rank in range(len(ranks))} - tree
+        return max(best(tree | {place}, left - 1) for place in places)
+
+    assert math.isclose(tree_tokens(nodes, ranks), best(frozenset([()]), nodes), abs_tol=1e-9)
+    assert math.isclose(tree_tokens(nodes, ranks[:1]), tokens_per_round(ranks[0], nodes))

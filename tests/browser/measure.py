@@ -8,7 +8,9 @@ the result depends on the machine.
 from __future__ import annotations
 
 import argparse
+import bisect
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from playwright.sync_api import Browser, CDPSession, sync_playwright
 from app import Engines  # before anything that imports torch: this leaves a core to the server
 from lab import Run
 from lab.measure.measuring import shuffled
+from lab.trace.events import Committed, StepTimed
 from lab.trace.metrics import measure
 from lab.util.machine_info import describe_machine
 from tests.browser.conftest import QUIET, Lab, chromium, serving
@@ -64,6 +67,22 @@ PLAY = """() => new Promise((over) => {
     stage, { attributes: true, attributeFilter: ["data-seq"] });
   document.querySelector("[data-do=play]").click();
 })"""
+
+SAMPLE = """() => {
+  const all = (selector) => [...document.querySelectorAll(selector)];
+  const plots = ["rounds", "blocks", "timing"].map((name) => document.querySelector(`[data-chart=${name}] .plot`));
+  window.redrawn = plots.map(() => []);
+  plots.forEach((plot, i) => plot.addEventListener("drawn", () => redrawn[i].push(performance.now())));
+  const newest = (plot) => Math.max(...(plot.data ?? []).map(({ x }) => x?.at(-1) ?? -1));
+  const say = document.querySelector(".say");
+  window.samples = [];
+  setInterval(() => {
+    samples.push([performance.now(), all(".token:not(.prompt)").length, ...plots.map(newest), say.textContent]);
+  }, 50);
+}"""
+"""What is shown every 50 ms: tokens of the text, the newest pass or second of each of ``CHARTS``, and the sentence."""
+CHARTS = ("rounds", "blocks", "timing")
+NUMBERED = re.compile(r"(?:Round|Step) (\d+)")
 
 
 class Watch:
@@ -115,6 +134,74 @@ def live(watch: Watch) -> dict[str, float]:
         "first_token_shown_ms": statistics.median(shown_ms),
         "first_token_late_ms": statistics.median(late_ms),
     }
+
+
+def lag(watch: Watch) -> dict[str, float]:
+    """How far each chart and the sentence are behind the text while a run is followed: for how many milliseconds the
+    text has already shown a later pass, sampled in the page (95th percentile and most). Redraws per second of each
+    chart; and the CPU time of the page's thread, per picture and per second of the run."""
+    lab, devtools = watch.open(max_tokens=TOKENS)
+    devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
+    settings = lab.page.url
+    lab.ran()  # the first run loads the models
+    behind: dict[str, list[float]] = {name: [] for name in (*CHARTS, "sentence")}
+    redraws, pictures, seconds, cpu = dict.fromkeys(CHARTS, 0), 0, 0.0, 0.0
+
+    def busy() -> float:
+        return next(
+            one["value"] for one in devtools.send("Performance.getMetrics")["metrics"] if one["name"] == "TaskDuration"
+        )
+
+    for _ in range(RUNS):
+        lab.page.goto(settings)
+        lab.ready()
+        lab.page.wait_for_timeout(SETTLED)
+        lab.page.evaluate(COUNT)
+        lab.page.evaluate(SAMPLE)
+        before = busy()
+        ended = lab.page.evaluate(RUN)["ended"]
+        cpu += busy() - before
+        samples, redrawn, drawn, first = lab.page.evaluate("[samples, redrawn, drawn, firstToken]")
+        seconds += (ended - first) / 1000
+        lab.finish()
+        pictures += sum(first <= instant <= ended for instant in drawn)
+        for name, times in zip(CHARTS, redrawn, strict=True):
+            redraws[name] += sum(first <= time <= ended for time in times)
+        for name, found in lags(saved(lab), [one for one in samples if first <= one[0] <= ended]).items():
+            behind[name] += found
+    lab.page.close()
+    figures = {"cpu_ms_per_picture": 1000 * cpu / pictures, "cpu_ms_per_second": 1000 * cpu / seconds}
+    figures |= {f"redraws_per_second_{name}": count / seconds for name, count in redraws.items()}
+    for name, found in behind.items():
+        figures |= {f"lag_ms_{name}_p95": statistics.quantiles(found, n=20)[-1], f"lag_ms_{name}_most": max(found)}
+    return figures
+
+
+def lags(run: Run, samples: list[list[Any]]) -> dict[str, list[float]]:
+    """Milliseconds by which each view is behind the text, in each of the ``samples`` of a run."""
+    tokens, times, steps, written = [], [], [], 0
+    for event in run.events:
+        if isinstance(event, Committed):
+            written += len(event.token_ids)
+        elif isinstance(event, StepTimed):
+            tokens.append(written)
+            times.append(event.t_ms / 1000)
+            steps.append(event.step)
+
+    def at(values: list[float], value: float) -> int:
+        place = bisect.bisect_right(values, value) - 1
+        return steps[place] if place >= 0 else -1
+
+    text = [at(tokens, sample[1]) for sample in samples]
+    behind: dict[str, list[float]] = {name: [] for name in (*CHARTS, "sentence")}
+    for now, _, rounds, seconds, passes, sentence in samples:
+        said = NUMBERED.match(sentence)
+        shown = {"rounds": rounds, "blocks": at(times, seconds + 0.0001), "timing": passes}
+        shown |= {"sentence": int(said[1])} if said else {}
+        for name, step in shown.items():
+            later = next((sample[0] for sample, other in zip(samples, text, strict=True) if other > step), now)
+            behind[name].append(max(0.0, now - later))
+    return behind
 
 
 def player(watch: Watch) -> dict[str, float]:
@@ -214,6 +301,8 @@ GOALS = {
     "first_token_late_ms": "at most 300",
     **{f"player_frames_per_second_{way}": "at least 30" for way in ("off", "draft")},
     "slow_down": "at most 0.05",
+    **{f"redraws_per_second_{name}": "at least 5" for name in CHARTS},
+    **{f"lag_ms_{name}_p95": "at most 200" for name in (*CHARTS, "sentence")},
 }
 
 
@@ -222,10 +311,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--pairs", type=int, default=5, help="comparisons of an engine that is watched or not")
     parser.add_argument("--runs", type=int, default=20, help="runs in a row whose memory is measured")
-    parser.add_argument("--only", nargs="*", choices=("live", "player", "slow_down", "memory"), help="not all of it")
+    parser.add_argument(
+        "--only", nargs="*", choices=("live", "lag", "player", "slow_down", "memory"), help="not all of it"
+    )
     options = parser.parse_args(arguments)
     parts: dict[str, Callable[[Watch], dict[str, float]]] = {
         "live": live,
+        "lag": lag,
         "player": player,
         "slow_down": lambda watch: slow_down(watch, options.pairs),
         "memory": lambda watch: memory(watch, options.runs),
@@ -236,7 +328,8 @@ def main(arguments: list[str] | None = None) -> None:
         serving(Path(folder) / "log.txt") as server,
         sync_playwright() as playwright,
     ):
-        browser = playwright.chromium.launch(executable_path=chromium(), args=list(QUIET))
+        args = [one for one in QUIET if not one.startswith("--js-flags")]  # a person's browser optimizes scripts
+        browser = playwright.chromium.launch(executable_path=chromium(), args=args)
         for name in options.only or parts:
             figures |= parts[name](Watch(browser, server))
         browser.close()

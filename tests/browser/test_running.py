@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from typing import Any
 
 from playwright.sync_api import expect
 
 from lab.settings import DRAFTERS
-from tests.browser.pages import ENDLESS, LONG, STOPPED, Lab, Visit
+from tests.browser.pages import ENDLESS, LONG, POLL, STOPPED, Lab, Visit
 from tests.waiting import until
 
 PLAIN = {"speculative": "off", "paged": 0}
@@ -47,6 +48,34 @@ def test_everything_changes_during_a_run_and_repeated_runs_leave_no_nodes_behind
         lab.ran()
         nodes.append(lab.page.evaluate("document.querySelectorAll('*').length"))
     assert max(nodes[1:]) - min(nodes[1:]) < 60  # the same run, drawn again
+
+
+SHOWN = """() => {
+  const stage = document.querySelector(".stage");
+  const plots = ["rounds", "timing"].map((name) => document.querySelector(`[data-chart=${name}] .plot`));
+  const newest = (plot) => Math.max(...(plot.data ?? []).map(({ x }) => x?.at(-1) ?? -1));
+  const points = () => document.querySelector("[data-chart=blocks] .plot").data?.[0].x?.length ?? 0;
+  window.shown = [];
+  new MutationObserver(() => document.body.classList.contains("running") && shown.push({
+    text: document.querySelectorAll(".token:not(.prompt)").length - 1,
+    charts: [...plots.map(newest), points() - 1],
+    said: Number(document.querySelector(".say").textContent.match(/^Step (\\d+)/)?.[1] ?? 0),
+  })).observe(stage, { attributes: true, attributeFilter: ["data-seq"] });
+}"""
+"""At every picture of a run without draft tokens: the pass up to which the text goes, each chart, and the sentence."""
+
+
+def test_no_chart_is_more_than_a_picture_behind_the_text_and_the_sentence_none(visit: Visit) -> None:
+    lab = visit().open(**PLAIN, **LONG)
+    lab.page.evaluate(SHOWN)
+    lab.run()
+    lab.page.wait_for_function("shown.length >= 8 || !document.body.classList.contains('running')", polling=POLL)
+    shown = [one for one in lab.page.evaluate("shown") if one["text"] > 0]
+    lab.page.click("#stop")
+    assert len(shown) >= 3
+    for before, now in pairwise(shown):
+        assert min(now["charts"]) >= before["text"]
+        assert now["said"] == now["text"]
 
 
 def test_formats_paging_speculation_and_no_cache_take_visible_effect(visit: Visit) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import replace
 from html import escape
@@ -22,7 +23,56 @@ from visualize.recorded_results import runs
 from visualize.reduce.frames import Reducer
 
 Visit = Callable[..., Lab]
+PIXELS = """async ([type, data]) => {
+  const bytes = Uint8Array.from(atob(data), (one) => one.charCodeAt(0));
+  const pictures = [];
+  if (type === "image/svg+xml") {
+    const image = Object.assign(new Image(), { src: `data:${type};base64,${data}` });
+    await image.decode();
+    pictures.push(image);
+  } else {
+    const decoder = new ImageDecoder({ type, data: bytes });
+    await decoder.tracks.ready;
+    await decoder.completed;
+    const last = decoder.tracks.selectedTrack.frameCount - 1;
+    const chosen = [...new Set([0, Math.floor(last / 2), last])];
+    for (const frameIndex of chosen) pictures.push((await decoder.decode({ frameIndex })).image);
+  }
+  return pictures.map((picture) => {
+    const [width, height] = [picture.displayWidth ?? picture.width, picture.displayHeight ?? picture.height];
+    const surface = new OffscreenCanvas(width, height).getContext("2d");
+    surface.drawImage(picture, 0, 0);
+    const seen = new Uint32Array(surface.getImageData(0, 0, width, height).data.buffer);
+    return [width, new Set(seen).size, seen.reduce((sum, pixel, at) => (sum + pixel * (at % 9973)) % 2147483647, 0)];
+  });
+}"""
+"""Of each picture of a file (of a film the first, the middle and the last): its width, how many colours, and a sum."""
 SEEN = ("text", "tokens", "numbers", "rounds", "blocks", "timing", "say")
+
+
+def test_charts_and_the_round_are_saved_as_pictures_and_the_run_as_a_film(visit: Visit, tmp_path: Path) -> None:
+    lab = visit().ran(max_tokens=12, seed=3)
+    page = lab.page
+
+    def saved(part: str, kind: str) -> list[list[int]]:
+        page.click(f"{part} .take")
+        with page.expect_download() as download:
+            page.click(f".take-menu button:has-text('{kind}')")
+        path = tmp_path / download.value.suggested_filename
+        download.value.save_as(path)
+        mime = {"PNG": "image/png", "SVG": "image/svg+xml", "WebP": "image/webp"}[kind]
+        return page.evaluate(PIXELS, [mime, b64encode(path.read_bytes()).decode()])
+
+    for part in ("[data-chart=timing]", ".film"):
+        (wide, colours, _), (_, drawn, _) = *saved(part, "PNG"), *saved(part, "SVG")
+        assert wide > page.locator(part).bounding_box()["width"]
+        assert min(colours, drawn) > 20
+    lab.pace("fast")
+    film = saved(".film", "WebP")
+    assert len({total for *_, total in film}) == 3, "its first, middle and last pictures differ"
+    assert min(colours for _, colours, _ in film) > 20
+    assert page.locator(".film").count() == 1, "what it was drawn from is gone"
+    lab.came_to_its_end(12)  # and nothing else has moved
 
 
 def test_a_run_is_saved_reopened_made_again_and_a_bad_file_changes_nothing(

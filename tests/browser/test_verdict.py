@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from playwright.sync_api import expect
 
 from lab import Run
-from tests.browser.pages import Visit
+from tests.browser.pages import Lab, Visit
+from tests.browser.test_accessibility import violations
 from tests.browser.test_player import assert_shows as assert_stage_shows
 from visualize.reduce.frames import Reducer
 
@@ -19,7 +21,8 @@ OPENED = """() => {
   const plot = panel.querySelector(".plot");
   return {
     title: panel.querySelector("h2").textContent,
-    say: panel.querySelector(".rule").textContent,
+    say: [...panel.querySelector(".rule").childNodes]
+      .filter((node) => node.className !== "top").map((node) => node.textContent).join(""),
     heights: plot.hidden ? null : plot.data.map((trace) => [...trace.y]),
     names: plot.hidden ? null : plot.layout.xaxis.ticktext,
     token: document.querySelector(".token.chosen .word")?.textContent ?? null,
@@ -38,6 +41,13 @@ SQUARE = """([x, y]) => {
 POINTED = """([x, y]) => document.querySelector("[data-chart=rounds] .plot")._hoverdata?.some(
   (point) => point.x === x && point.y === y)"""
 """The chart has noticed which square the pointer is on: it checks ten times a second."""
+
+
+def page_tops(lab: Lab) -> list[list[Any]]:
+    """The likeliest tokens at each position of the run, as its file has them."""
+    with TemporaryDirectory() as folder:
+        frames = Reducer().feed(Run.load(lab.save("json", Path(folder))).events)
+    return [token["top"] for frame in frames for token in frame.get("tokens", [])]
 
 
 def assert_shows(seen: dict[str, Any] | None, reported: dict[str, Any]) -> None:
@@ -66,11 +76,20 @@ def test_tokens_squares_and_keys_open_the_recorded_verdict_and_a_link_opens_it_a
         step = int(page.inner_text(".verdict h2").split()[1].rstrip(","))
         assert page.evaluate(MARKED) == [[step - 0.5, step + 0.5], True], "its round is marked and in view"
     assert_shows(page.evaluate(OPENED), verdicts[0])
+    everything = [
+        each
+        for frame in frames
+        if frame.get("round")
+        for each in [*frame.get("verdicts", []), *[None] * (frame["tokens"][-1]["origin"] == "bonus")]
+    ]
     at = 0
     for button, by in (("on", 1), ("on", 1), ("back", -1)):
         page.click(f"[data-verdict={button}]")
         at += by
-        assert_shows(page.evaluate(OPENED), verdicts[at])
+        if everything[at]:
+            assert_shows(page.evaluate(OPENED), everything[at])
+        else:
+            assert page.evaluate(OPENED)["title"].endswith("bonus token")
     page.focus(".text")
     page.keyboard.press("Escape")
     assert page.evaluate(OPENED) is None
@@ -112,6 +131,28 @@ def test_tokens_squares_and_keys_open_the_recorded_verdict_and_a_link_opens_it_a
     assert lab.instant == lab.last
     lab.toggle("paged")  # the draft token belonged to other settings
     lab.until_asked(guess=None)
+
+
+def test_every_kind_of_token_shows_the_targets_likeliest_and_the_text_its_probabilities(visit: Visit) -> None:
+    lab = visit().ran(seed=3, max_tokens=40)
+    page, tops = lab.page, page_tops(lab)
+    for origin in ("plain", "accepted", "recovered", "bonus"):
+        token = lab.tokens(origin).first
+        token.click()
+        rows = page.locator(".rule .top tr")
+        expect(rows).to_have_count(5)
+        told = [float(p) for p in rows.locator("td:nth-of-type(1)").all_inner_texts()]
+        assert told == sorted(told, reverse=True)
+        assert told == [p for _, p in tops[int(token.get_attribute("data-index")) - lab.tokens("prompt").count()]]
+    page.focus(".tint")
+    lab.press("ArrowDown")  # to probability
+    lab.until_asked(colour="p")
+    shade = "tokens => tokens.map((token) => getComputedStyle(token.firstChild).backgroundColor)"
+    assert len(set(lab.tokens("accepted").evaluate_all(shade))) > 2
+    assert violations(page) == []
+    lab.press("ArrowDown")
+    lab.until_asked(colour="bits")
+    expect(page.locator(".scale")).to_contain_text("bits")
 
 
 def test_a_run_without_distributions_says_so_and_links_to_a_run_with_them(visit: Visit) -> None:

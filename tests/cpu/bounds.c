@@ -78,6 +78,8 @@ static void check_verify(int n) {
                 rounds[i] = (Round){g, samplings[how], tokens, from, u, method, evidence, logprobs, NULL};
                 if (!from) free(drafted);
                 if (logprobs && g) rounds[i].figures = floats((size_t)g * share, 0);
+                rounds[i].top_tokens = 1 + kind % 3 * n;
+                rounds[i].top = floats((size_t)(g + 1) * (2 * rounds[i].top_tokens + 1), 0);
             }
             verify(logits, n, rounds, ROUNDS, verdicts, p, q, n == LANES ? 2 : 1);
             for (int i = 0; i < ROUNDS; i++) {
@@ -90,7 +92,11 @@ static void check_verify(int n) {
                         REQUIRE(0 <= id && id < n, "id %f of %d, kind %d", id, n, kind);
                     }
                 free((void *)rounds[i].draft_tokens), free((void *)rounds[i].q), free((void *)rounds[i].u);
-                free(rounds[i].figures), free(rounds[i].evidence);
+                for (int t = 0; t < (its.accepted + 1) * rounds[i].top_tokens; t++) {
+                    const float id = rounds[i].top[2 * t];
+                    REQUIRE(-1 <= id && id < n, "likeliest id %f of %d, kind %d", id, n, kind);
+                }
+                free(rounds[i].figures), free(rounds[i].evidence), free(rounds[i].top);
             }
             free(logits), free(p), free(q), free(verdicts), free(rounds);
         }

@@ -47,14 +47,18 @@ def random_round(
     if draft == "broken" and window:
         q[window // 2, vocabulary // 2] = math.nan
     tokens = DraftTokens(tokens, None if draft == "none" else q) if window else None
-    return logits, u, DraftRound(sampling, tokens, u, method)
+    return logits, u, DraftRound(sampling, tokens, u, method, top_tokens=3)
 
 
 def assert_verified_as_by_torch(logits: torch.Tensor, rounds: list[DraftRound]) -> list[Verification]:
     found, expected = verify(logits, rounds), verify_rounds(logits, rounds, sample).results()
     for one, same, round in zip(found, expected, rounds, strict=True):
         # As text, since NaN is not equal to itself. C adds up residuals and overlaps in another order.
-        assert repr(replace(one, distributions=[], evidence=[])) == repr(replace(same, distributions=[], evidence=[]))
+        without = {"distributions": [], "evidence": [], "top": []}
+        assert repr(replace(one, **without)) == repr(replace(same, **without))
+        for a, b in zip(one.top, same.top, strict=True):
+            assert (a.token_ids, a.p) == (b.token_ids, b.p)
+            assert a.entropy == pytest.approx(b.entropy, rel=1e-4, abs=1e-4)
         for a, b in zip(one.evidence, same.evidence, strict=True):
             assert tuple(a) == tuple(b if b is None else pytest.approx(b, rel=1e-5, abs=1e-7) for b in b)
         if round.has_q and not round.draft.q.isfinite().all():

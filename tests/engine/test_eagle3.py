@@ -14,6 +14,7 @@ from lab.trace.events import BlockCopied, Committed, FellBack, Preempted, Propos
 from lab.trace.run import Run
 from lab.training import eagle3  # noqa: F401 -- its attention, which computes a head without the engine
 from tests import tiny_models
+from tests.tiny_models import of
 
 PROMPTS = (
     "Once upon a time there was a little girl who lived near the forest, and every morning she went",
@@ -40,10 +41,6 @@ CONFIGS = {
 @pytest.fixture(scope="module")
 def lab() -> Engine:
     return load_engine(max_num_batched_tokens=33, kernels="auto", dtype="float32")  # the longer prompts are in chunks
-
-
-def of(run: Run, kind: type) -> list:
-    return [event for event in run.events if isinstance(event, kind)]
 
 
 def drafts(run: Run) -> list[int]:

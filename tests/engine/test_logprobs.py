@@ -18,10 +18,14 @@ DRAFTERS = ("draft", "ngram", "synthetic")
 COUNT = 3
 
 
-def run(drafter: str = "draft", *, logprobs: int = COUNT, seed: int = 5, **settings: float) -> list[Event]:
+def run(
+    drafter: str = "draft", *, logprobs: int = COUNT, top_tokens: int = 0, seed: int = 5, **settings: float
+) -> list[Event]:
     engine = new_engine(ScriptedModel(TARGET), tokenizer(), ScriptedModel(DRAFT, "draft"))
     config = EngineConfig(paged=True, block_size=4, speculative=drafter, prompt_lookup_min=1)
-    sampling = SamplingParams(max_tokens=40, seed=seed, logprobs=logprobs, **({"temperature": 1.0} | settings))
+    sampling = SamplingParams(
+        max_tokens=40, seed=seed, logprobs=logprobs, top_tokens=top_tokens, **({"temperature": 1.0} | settings)
+    )
     return list(engine.generate(tokenizer().decode([*range(WORDS), 0]), config, sampling).events)
 
 
@@ -110,3 +114,26 @@ def test_a_broken_draft_leaves_no_nan_in_the_distributions(monkeypatch: pytest.M
         events = engine.generate("".join(tokenizer().decode([0, 1])), EngineConfig(speculative="draft"), sampling)
         around = [event for event in events.events if isinstance(event, Distributions)]
         assert all(value == value for event in around for value in (*event.p, *event.q, *(event.residual or ())))
+
+
+@pytest.mark.parametrize("drafter", [*DRAFTERS, "off"])
+@pytest.mark.parametrize("settings", [{}, {"top_k": 2}, {"temperature": 0.0}], ids=str)
+def test_each_position_has_the_targets_likeliest_tokens_and_its_entropy(drafter: str, settings: dict) -> None:
+    """Against the model's table. Finding them changes no token."""
+    p_of = distribution(TARGET, SamplingParams(**({"temperature": 1.0} | settings)))
+    events = run(drafter, logprobs=0, top_tokens=COUNT, **settings)
+    commits = [event for event in events if isinstance(event, Committed)]
+    known = [*events[0].prompt_token_ids]
+    for commit in commits:
+        for token, ids, texts, p, entropy in zip(
+            commit.token_ids, commit.top_token_ids, commit.top_texts, commit.top_p, commit.entropies, strict=True
+        ):
+            weights = p_of[known[-1]]
+            assert set(ids) == likeliest(weights)
+            assert list(p) == sorted(p, reverse=True) == pytest.approx(weights[list(ids)].tolist(), rel=1e-4)
+            assert texts == tuple(tokenizer().decode([id]) for id in ids)
+            assert entropy == pytest.approx(torch.special.entr(weights).sum().item(), rel=1e-4)
+            known.append(token)
+    plain = [event for event in run(drafter, logprobs=0, **settings) if isinstance(event, Committed)]
+    assert [event.token_ids for event in plain] == [event.token_ids for event in commits]
+    assert not any(event.top_token_ids for event in plain)

@@ -101,7 +101,7 @@ ENGINE = functools.cache(lambda: tiny_models.engine("llama"))
 def batched(**settings: dict) -> dict[str, dict]:
     """The figures of each setting, measured once on a tiny model."""
     batches = Batches.model_validate({"settings": settings, "repeats": 1})
-    return whole(batches.work(lambda pair: ENGINE(), threading.Event(), lambda words, share: None)).figures
+    return whole(batches.work(lambda pair: ENGINE(), threading.Event(), lambda *_: None)).figures
 
 
 def test_paged_blocks_let_more_requests_share_a_pool() -> None:

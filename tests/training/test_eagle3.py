@@ -8,9 +8,11 @@ import torch
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from lab.models.eagle3_files import load_head
 from lab.models.eagle3_head import Eagle3Head
+from lab.models.language_model import LanguageModel
 from lab.training.distillation import TEMPERATURE
-from lab.training.eagle3 import frequent_tokens, new_head, unroll, unrolled_loss
+from lab.training.eagle3 import export_head, export_speculators, frequent_tokens, new_head, unroll, unrolled_loss
 from lab.training.training import draft_shape, restore, train
 
 VOCABULARY, LENGTH = 64, 12
@@ -75,3 +77,15 @@ def test_training_raises_what_head_and_target_share_and_leaves_the_embeddings(tm
 
 def test_the_draft_vocabulary_is_what_is_written_most():
     assert frequent_tokens(np.array([5, 5, 5, 1, 1, 3, 2, 2], np.uint16), 8, 3).tolist() == [1, 2, 5]
+
+
+def test_both_dialects_are_the_same_head(target, head, tmp_path):
+    export_head(head, tmp_path / "raw")
+    export_speculators(head, tmp_path / "speculators", target=tmp_path / "target")
+    model = LanguageModel(target, "the target")
+    raw, speculators = (load_head(tmp_path / name, model, name=name) for name in ("raw", "speculators"))
+    assert speculators.config.target_layers == raw.config.target_layers == head.config.target_layers
+    assert speculators.config.layer.rope_parameters == raw.config.layer.rope_parameters
+    for name, weight in raw.state_dict().items():
+        assert torch.equal(weight, speculators.state_dict()[name])
+        assert torch.allclose(weight.float(), head.state_dict()[name].float(), rtol=1e-2), "rounded to bfloat16"

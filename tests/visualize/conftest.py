@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lab.config import EngineConfig, SamplingParams
+from lab.measure import quiet
 from lab.trace.events import Event
 from tests.visualize.scripted import ScriptedEngine
 from visualize.jobs.reducer_process import ReducerClient
@@ -29,6 +30,12 @@ def script(
 @pytest.fixture(params=CONFIGS, scope="session")
 def events(request: pytest.FixtureRequest) -> list[Event]:
     return script(CONFIGS[request.param])
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look at the machine before a measurement takes no second."""
+    monkeypatch.setattr(quiet, "SECONDS", 0.1)
 
 
 @pytest.fixture(autouse=True, scope="session")

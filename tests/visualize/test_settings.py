@@ -110,7 +110,7 @@ def test_bounds_are_within_the_engines() -> None:
             settings.sampling()
     assert (Settings().engine_config(), Settings().sampling()) == (
         EngineConfig(paged=True, speculative="draft", early_exit_layer=4),
-        SamplingParams(temperature=0.8, seed=7, max_tokens=160),
+        SamplingParams(temperature=0.8, seed=7, max_tokens=160, top_tokens=5),
     )
 
 

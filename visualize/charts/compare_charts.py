@@ -89,6 +89,16 @@ def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> Drawn:
     }
 
 
+def recorded_bars(names: Sequence[str], rates: Mapping[str, Sequence[float]]) -> Drawn | None:
+    """The bars and runs of another machine at the settings' places; None: it knows none of them."""
+    known = [(place, rates[name]) for place, name in enumerate(names) if name in rates]
+    if not known:
+        return None
+    bar = {"x": [statistics.median(some) for _, some in known], "y": [place for place, _ in known]}
+    runs = {"x": [one for _, some in known for one in some], "y": [place for place, some in known for _ in some]}
+    return [bar, {"x": [], "y": []}, runs, {"x": [], "y": []}], {"xaxis.range": [0, 1.05 * max(runs["x"])]}
+
+
 def _faster(factors: Sequence[float], *, clear: bool) -> str:
     """A speed-up, written according to how certain it is."""
     factor = times(statistics.median(factors))

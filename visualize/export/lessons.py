@@ -25,7 +25,7 @@ from visualize.states import as_json
 from visualize.static_page import component
 from visualize.text import as_line
 
-ABOUT = "Twelve lessons: predict, see a recorded run, explain."
+ABOUT = "Fourteen lessons: predict, see a recorded run, explain."
 PREDICT = sheet.PREDICT | {"kept": "Prediction saved. See what was recorded."}
 TRY = {"does": "See what was recorded"}
 
@@ -66,7 +66,7 @@ def record(load: Callable[[str], Engine], lesson: Lesson, step: Callable[[str], 
 
 
 def _measured(load: Callable[[str], Engine], preset: Preset, step: Callable[[str], None]) -> dict[str, Measured]:
-    def watch(words: str, share: float) -> None:
+    def watch(words: str, share: float, *_: Any) -> None:
         step(words)
 
     return {name: whole(one.work(load, threading.Event(), watch)) for name, one in preset.experiments.items()}

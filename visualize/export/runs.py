@@ -11,6 +11,7 @@ from pathlib import Path
 from lab.engine.engine import Engine
 from lab.measure.comparison import Case, in_turns, typical
 from lab.measure.measuring import RunTurn
+from lab.trace.events import Event
 from lab.trace.run import Run
 from lab.util.machine_info import hardware
 from lab.util.messages import counted
@@ -103,7 +104,7 @@ def record(
     """
     cases = {name: _case(load, PRESETS[name].settings) for name in names}
 
-    def report(turn: RunTurn, tokens: int) -> None:
+    def report(turn: RunTurn, tokens: int, _: Event | None) -> None:
         step(f"{PRESETS[turn.name].title}, run {turn.number} of {turn.of}: {counted(tokens, 'token')}")
 
     runs: dict[str, list[Run]] = {name: [] for name in cases}

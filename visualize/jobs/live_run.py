@@ -7,12 +7,14 @@ a second, has new events reduced (``visualize.jobs.reducer_process``) and puts t
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from lab.measure.quiet import Gate, look
 from lab.trace.events import Event
 from visualize.jobs.job_queue import TICK, JobQueue, Load, QueuedJob, before_yours
 from visualize.jobs.reducer_process import ReducerClient
@@ -26,12 +28,22 @@ log = logging.getLogger(__name__)
 
 EAGER = 0.02
 """Seconds between polls until there is news; doubled with each piece of news, up to ``TICK``."""
+LONG_S = 3.0
+"""Seconds from which on work has an estimate of the time left."""
 ABSENT_S = 60.0
 """Seconds after which a job that no page reads is cancelled: a page that is open, or comes back, reads its channel."""
 
 Record = dict[str, Any]
 Reduce = Callable[[Sequence[Any]], Iterable[str]]
 """Turns new events, in order, into the transcript lines that they complete."""
+
+
+def time_left(seconds: float) -> str:
+    """An estimate in words, coarse enough not to flicker."""
+    if seconds >= 90:
+        return f"about {seconds / 60:.0f} min left"
+    step = 1 if seconds < 10 else 5
+    return f"about {max(1, math.ceil(seconds / step) * step)} s left"
 
 
 class ReportedJob(QueuedJob):
@@ -71,11 +83,40 @@ class ProgressJob(ReportedJob):
     """A job of which only the current state matters: a measurement. (A run is reported event by event.)"""
 
     def __init__(self, queue: JobQueue, load: Callable[[str], Any]) -> None:
+        self._gate: Gate | None = None
+        self._looking = False
+        self._done_at: tuple[float, float] | None = None  # since when the share that is done grows, and from where
         super().__init__(queue, load, Channel(keep=1))
 
     @abstractmethod
     def record(self) -> Record:
         """The current state for the page, JSON-ready."""
+
+    def look(self, engine: Any) -> None:
+        """Find out whether the machine is quiet, as part of a turn. It never blocks what comes after."""
+        self._looking = True
+        try:
+            self._gate = None if self.cancelled.is_set() else look(engine, self.cancelled)
+        finally:
+            self._looking = False
+
+    @property
+    def gate(self) -> Record:
+        """What the look found, for the page; empty before."""
+        return {"gate": {"busy": self._gate.busy, "said": self._gate.said}} if self._gate else {}
+
+    def status(self) -> str:
+        return super().status() or ("Looking whether this machine is quiet …" if self._looking else "")
+
+    def share(self, done: float) -> Record:
+        """How much is done, 0 to 1, and the time left in words, once that can be told."""
+        now = time.monotonic()
+        if self._done_at is None or done < self._done_at[1]:
+            self._done_at = now, done
+        since, before = self._done_at
+        took = now - since
+        left = took * (1 - done) / (done - before) if done > before else 0.0
+        return {"share": round(done, 3), "left": time_left(left) if took > 1 and took + left > LONG_S else ""}
 
     def _messages(self) -> Iterator[str]:
         yield from map(as_line, self.records())

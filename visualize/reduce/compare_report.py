@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,12 +10,13 @@ from lab.cli.json_results import fell_back
 from lab.config import EngineConfig, SamplingParams
 from lab.measure.comparison import Summary, summarise, typical
 from lab.measure.difference import DRAWING, OTHER_DRAWS, Difference, DivergentToken, draws, first_difference
+from lab.measure.reference import Reference
 from lab.settings import unused_settings
 from lab.trace.events import Committed
 from lab.trace.run import Run
 from lab.util.messages import counted, listed
 from visualize.charts.base import drawn
-from visualize.charts.compare_charts import MARKS, bars, times
+from visualize.charts.compare_charts import MARKS, bars, recorded_bars, times
 from visualize.format_numbers import digits, in_bytes, three
 from visualize.reduce.narration import quoted
 from visualize.text import visible
@@ -54,23 +56,29 @@ REPEATS = "Speed-up is the median of per-repeat ratios, so it can differ from th
 Runs = Mapping[str, Sequence[Run]]
 
 
-def so_far(runs: Runs) -> dict[str, Any]:
-    """Bars and table of the runs so far; empty without one."""
+def so_far(runs: Runs, recorded: Reference | None = None) -> dict[str, Any]:
+    """Bars and table of the runs so far; empty without one. ``recorded``: the same, as another machine measured it."""
     summaries = summarise(runs)
     if not summaries:
         return {}
     names = list(runs)
     on_cpu = any(run.started.device == "cpu" for some in runs.values() for run in some)
     rows = [_row(i, name, summaries.get(name), on_cpu) for i, name in enumerate(names)]
-    return {"charts": drawn({"bars": bars(names, summaries)}), "rows": rows}
+    charts = drawn({"bars": bars(names, summaries)})
+    if recorded and (known := recorded_bars(names, recorded.compare)):
+        charts["bars"]["reference"] = drawn({"": known})[""]
+    return {"charts": charts, "rows": rows}
 
 
 def whole(
-    configs: Mapping[str, EngineConfig], runs: Runs, partings: Mapping[tuple[str, str], Difference]
+    configs: Mapping[str, EngineConfig],
+    runs: Runs,
+    partings: Mapping[tuple[str, str], Difference],
+    recorded: Reference | None = None,
 ) -> dict[str, Any]:
     """The whole record but the theory, once every setting has a run. ``partings``: first differences of the first
-    runs."""
-    record = so_far(runs)
+    runs. ``recorded``: see ``so_far``."""
+    record = so_far(runs, recorded)
     names = list(runs)
     first = runs[names[0]][0]
     places = {name: first_difference(first, some[0]) for name, some in runs.items()}
@@ -80,6 +88,7 @@ def whole(
     said += _unsteady(runs)
     said += fell_back(some[0] for some in runs.values())
     said += _notes(configs, first, any(place is not None for place in places.values()))
+    said += _elsewhere(runs, recorded) if recorded else []
     said += [REPEATS] if len(runs[names[0]]) > 1 else []
     marks = dict(zip(names, MARKS, strict=False))
     return record | {
@@ -98,19 +107,27 @@ def race(runs: Mapping[str, Run]) -> dict[str, Any]:
     """
     lanes = []
     for i, (name, run) in enumerate(runs.items()):
-        commits = [
-            [
-                round(event.t_ms, 2),
-                [[visible(text), origin] for text, origin in zip(event.pieces, event.origins, strict=True)],
-            ]
-            for event in run.events
-            if isinstance(event, Committed)
-        ]
+        commits = [commit(event) for event in run.events if isinstance(event, Committed)]
         if run.finished and run.finished.text:  # of tokens that are there already
             commits[-1][1][-1][0] += visible(run.finished.text)
         lanes.append({"name": name, "mark": MARKS[i], "commits": commits})
     first = next(iter(runs.values()))
     return {"prompt": visible(first.prompt), "ms": max(lane["commits"][-1][0] for lane in lanes), "lanes": lanes}
+
+
+def commit(event: Committed) -> list[Any]:
+    """One entry of a lane's ``commits`` in ``race``."""
+    pieces = [[visible(text), origin] for text, origin in zip(event.pieces, event.origins, strict=True)]
+    return [round(event.t_ms, 2), pieces]
+
+
+def live(prompt: str, lanes: Mapping[str, tuple[int, Sequence[Any]]], tokens: int) -> dict[str, Any]:
+    """Lanes as they are measured, like those of ``race``: each one's newest ``run`` by its number, as far as it is."""
+    found = [
+        {"name": name, "mark": MARKS[i], "run": run, "commits": list(commits)}
+        for i, (name, (run, commits)) in enumerate(lanes.items())
+    ]
+    return {"prompt": visible(prompt), "tokens": tokens, "lanes": found}
 
 
 def _parting(pair: tuple[str, str], marks: Mapping[str, str], found: Difference) -> dict[str, Any]:
@@ -143,6 +160,19 @@ def _verdict(names: list[str], places: Mapping[str, int | None], tokens: int, re
         rest = "the other differs" if len(names) == len(same) + 1 else "the others differ"
         return f"{listed(same)} wrote the same {counted(tokens, 'token')}; {rest}{why}."
     return f"No other setting wrote what {names[0]} wrote{why}."
+
+
+def _elsewhere(runs: Runs, recorded: Reference) -> list[str]:
+    """The reference machine's measurement: what it says where this one cannot."""
+    first, *others = summarise(runs).items()
+    known = recorded.compare
+    said = [
+        f"{name} {times(statistics.median(known[name]) / statistics.median(known[first[0]]))}"
+        for name, one in others
+        if not one.clear and {name, first[0]} <= known.keys()
+    ]
+    unsure = [f"These repeats cannot tell; there, against {first[0]}: {', '.join(said)}."] if said else []
+    return [" ".join([f"Grey bars: recorded on {recorded.label}.", *unsure])] if known.keys() & runs.keys() else []
 
 
 def _other_draws(configs: Mapping[str, EngineConfig], places: Mapping[str, int | None]) -> bool:

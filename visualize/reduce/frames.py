@@ -10,7 +10,8 @@ that opens late can catch up. A frame is a JSON-able dict:
                            ``special``), configuration, models, the sentence for each state, the settings in words
                            (``described``, ``short``), and whether the run is ``recorded``: read from a
                            file, so perhaps another machine's
-    tokens                 [{text, origin, p, q?, u?, threshold?, block?, rejected?, note?}], to append
+    tokens                 [{text, origin, p, q?, u?, threshold?, block?, rejected?, note?, top?, bits?}], to append;
+                           ``top``: the target's likeliest tokens there, [text, p]; ``bits``: the entropy there
     round                  a step's events: {drafts: [{text, q?}],
                            verdicts: [{accepted, p, q?, u?, chance?, threshold?, product?}],
                            own: {kind, text, p} or null, written: tokens whose slots were written, kept: those left}
@@ -41,6 +42,7 @@ come frames, and ``{"status": ...}``, ``{"problem": ...}`` or, of a run that was
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -327,6 +329,10 @@ class Step:
                 token |= _numbers(self.verdicts[position], *OF_A_VERDICT) | self._block(self.verdicts[position])
             elif origin == "recovered":
                 token["rejected"] = [self._rejected(one) for one in self.proposals[position:]]
+            if position < min(len(commit.top_texts), len(commit.top_p), len(commit.entropies)):
+                there = zip(commit.top_texts[position], commit.top_p[position], strict=True)
+                token["top"] = [[visible(text), significant(p)] for text, p in there]
+                token["bits"] = significant(commit.entropies[position] / math.log(2))
             tokens.append(token)
         return tokens
 

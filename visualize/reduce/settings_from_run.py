@@ -13,7 +13,7 @@ from lab.registry import Pair
 from lab.settings import ENGINE_DEFAULTS, SETTINGS, unmet
 from lab.trace.events import RunStarted
 from visualize.reduce.settings_text import every_setting, listed_ids, value_in_words
-from visualize.run_settings import FORM, POOL_TOKENS, Settings, from_link, stops_as_text
+from visualize.run_settings import ALWAYS, FORM, POOL_TOKENS, Settings, from_link, stops_as_text
 from visualize.text import visible
 from visualize.url_settings import Form
 
@@ -48,7 +48,7 @@ def _missing(had: Mapping[str, Any]) -> list[str]:
     return [
         f"The run's {SETTINGS[name].words} cannot be set here: {value_in_words(name, had[name])}."
         for name, usual in ENGINE_DEFAULTS.items()
-        if name not in FORM.names and had[name] != usual and name not in unused
+        if name not in FORM.names and had[name] not in (usual, ALWAYS.get(name)) and name not in unused
     ]
 
 

@@ -91,7 +91,8 @@ def in_short(config: Mapping[str, Any]) -> str:
 
 
 def _words(had: Mapping[str, Any], always: Sequence[str] = ()) -> list[str]:
-    """Settings in words: those that matter to a run and are not the default, and those that are ``always`` named."""
+    """Settings in words: those that matter to a run and are not the default, and those that are ``always`` named. Top
+    tokens change only what is recorded."""
     unused = unmet(had)
-    names = [name for name in SETTINGS if name in had and name not in unused]
+    names = [name for name in SETTINGS if name in had and name not in unused and name != "top_tokens"]
     return [in_words(name, had[name]) for name in names if name in always or had[name] != ENGINE_DEFAULTS[name]]

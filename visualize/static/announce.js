@@ -21,55 +21,73 @@ export function announcer(node) {
   };
 }
 
+/** Show how much of a job is done as a bar, and the time ``left`` beside it. */
+export function barOf(element) {
+  const [bar, done, left] = [".bar", ".bar i", ".left"].map(within(element));
+  return ({ running = false, share = 0, left: words = "" }) => {
+    bar.hidden = !running;
+    done.style.width = `${100 * share}%`;
+    write(left, running ? words : "");
+  };
+}
+
+/** Show what a look at the machine found: whether it is quiet. */
+export function showGate(node, gate) {
+  node.hidden = !gate;
+  node.classList.toggle("busy", Boolean(gate?.busy));
+  write(node, gate?.said ?? "");
+}
+
 /** Show a job's progress in words and as a bar, and tell screen readers of it without its count of tokens. */
 export function progressOf(element) {
   const $ = within(element);
-  const announce = announcer($(".heard"));
-  return ({ running = false, progress = "", share, problem }) => {
+  const [announce, fill] = [announcer($(".heard")), barOf(element)];
+  return ({ running = false, progress = "", problem, ...more }) => {
     const text = problem ?? progress;
     body.classList.toggle("running", running);
     say($(".progress"), text, problem);
     announce(text.replace(/: [\d,]+%? (of .*)?tokens$/, ""), running);
-    $(".bar").hidden = !running;
-    $(".bar i").style.width = `${100 * (share ?? 0)}%`;
+    fill({ running, ...more });
   };
 }
 
 const HEARD = 2000; // milliseconds between sentences for screen readers, of a live run and of one that is led
+const LINGERS = 1500; // milliseconds for which a rare sentence stays
+const WIDE = 7.5; // pixels of a letter, about
 
 /** Give the stage its sentence: ``say`` for a step's, ``sayNow``, and ``hush`` for what is said next. */
 export function addSentences(stage, line) {
   let heardAt = 0;
   let quietUntil = 0;
   let pending; // a timer
-  let pendingLingers = false;
+  let rare = { text: "", until: 0 };
+  let room = Infinity; // letters, as of the last time that the page was laid out for it
 
-  /** Say the step's sentence, at most three times a second: nobody reads faster. A rare one waits its turn and
-      lingers, or an audience would never see it. */
+  /** Say the step's sentence with the picture of the step. A rare one lingers behind those that follow, or an audience
+      would never see it. */
   function say(text, lingers = false, failed = false) {
-    if (pendingLingers && !lingers) return;
     clearTimeout(pending);
-    const wait = quietUntil - performance.now();
-    if (wait <= 0) return speak(text, lingers, failed);
-    pendingLingers = lingers;
-    pending = setTimeout(speak, wait, text, lingers, failed);
+    const now = performance.now();
+    if (lingers) rare = { text, until: Math.max(now, quietUntil) + LINGERS };
+    if (now < quietUntil) pending = setTimeout(say, quietUntil - now, text, false, failed);
+    else speak(text === rare.text || now > rare.until ? text : `${text} (${rare.text})`, failed);
   }
 
-  function speak(text, lingers, failed) {
-    hush(lingers ? 1500 : 330);
-    pendingLingers = false;
+  function speak(text, failed) {
     const plays = stage.mode === "playing" || stage.mode === "looping";
     const aloud = !stage.unasked || (!plays && performance.now() > heardAt + HEARD);
     if (aloud) heardAt = performance.now();
     line.ariaLive = aloud ? "polite" : "off";
-    line.textContent = text;
+    write(line, text);
     line.classList.toggle("problem", failed);
-    fit();
+    if (stage.fleeting()) line.classList.toggle("long", text.length > room);
+    else fit();
   }
 
   /** Make a sentence smaller that would be cut off. */
   function fit() {
     line.classList.remove("long");
+    room = (2 * line.clientWidth) / WIDE;
     line.classList.toggle("long", line.scrollHeight > line.clientHeight);
   }
   window.addEventListener("resize", fit);
@@ -77,8 +95,8 @@ export function addSentences(stage, line) {
   /** Say at once what belongs to the beginning, the end, or a step at which a person stopped. */
   function sayNow(text, failed = false) {
     stage.words = [];
+    rare.until = 0;
     hush(0);
-    pendingLingers = false;
     say(text, false, failed);
   }
 
@@ -87,5 +105,5 @@ export function addSentences(stage, line) {
     quietUntil = performance.now() + milliseconds;
   }
 
-  Object.assign(stage, { say, sayNow, hush });
+  Object.assign(stage, { say, sayNow, hush, fit });
 }

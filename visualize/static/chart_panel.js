@@ -1,6 +1,7 @@
 // Charts: empty figures (visualize/charts) filled with data, in the current look, by Plotly.
 
 import { body, labelAsImage, make } from "./dom.js";
+import { offerChart } from "./pictures.js";
 
 /** Call ``draw`` when the look changes between light and dark, and when charts can be drawn. */
 export function onLook(draw) {
@@ -34,6 +35,7 @@ export function plotted(plot, traces, layout, words) {
   Plotly.react(plot, traces, layout, CONFIG);
   plot.firstElementChild.ariaHidden = "true";
   plot.ariaDescription = words;
+  offerChart(plot);
 }
 
 /** How many squares there are of each kind. */
@@ -77,12 +79,13 @@ function inDigits(value, form) {
   return Number.isInteger(value) ? value.toLocaleString("en") : value.toLocaleString("en", { maximumSignificantDigits: 3 });
 }
 
-/** A copy of an empty figure's layout with current values: ``axes`` has them by path, as in "xaxis.range". */
+/** A copy of an empty figure's layout with current values: ``axes`` has them by path, as in "xaxis.range" or "barmode". */
 export function laidOut(layout, axes) {
   const whole = structuredClone(layout);
   for (const [path, value] of Object.entries(axes)) {
     const [axis, key] = path.split(".");
-    whole[axis][key] = value;
+    if (key) whole[axis][key] = value;
+    else whole[axis] = value;
   }
   return whole;
 }
@@ -110,19 +113,44 @@ const sized = new ResizeObserver((seen) => {
   for (const { target } of seen) if (target.data && target.offsetParent) Plotly.Plots.resize(target);
 });
 
+const GREY = "#8d96a5";
+/** Traces of an earlier measurement, in grey, to stand behind one: without its words. */
+function behind(shell, { columns }) {
+  const grey = (trace, i) => ({
+    ...trace, ...columns[i], opacity: 0.38, showlegend: false, hoverinfo: "skip", hovertemplate: null, mode: trace.mode?.replace("+text", ""),
+    ...(trace.width && { width: 1.4 * trace.width }),
+    marker: { ...trace.marker, color: GREY, line: { width: 0 } },
+    line: { ...trace.line, color: GREY },
+    ...(trace.type === "bar" && { text: null, line: undefined }),
+  });
+  return shell.data.map(grey).filter(({ mode, x }) => mode !== "text" && x?.length);
+}
+
+/** Axes wide enough for both. */
+function wider(layout, other) {
+  const whole = { ...layout, barmode: "overlay" };
+  for (const [path, [low, high]] of Object.entries(layout).filter(([path]) => path.endsWith(".range"))) {
+    const [from, to] = other[path] ?? [low, high];
+    if (low < high) whole[path] = [Math.min(low, from), Math.max(high, to)];
+  }
+  return whole;
+}
+
 /** Draw a figure with data and axes in the panel of that name within ``element``. ``shells``: empty figures by name and
-    look; ``shell``: the name of this one, if it differs. */
-export function drawChart(element, shells, name, { columns, layout, shell: form = name }) {
+    look; ``shell``: the name of this one, if it differs; ``reference``: columns and layout of an earlier measurement. */
+export function drawChart(element, shells, name, { columns, layout: own, shell: form = name, reference }) {
   const plot = element.querySelector(`[data-chart=${name}] .plot`);
   if (!plot.offsetParent || !window.Plotly) return; // drawn when it is in view, and Plotly there
   if (!plot.role) labelAsImage(plot);
   const shell = shells[form][look()];
+  const layout = reference ? wider(own, reference.layout) : own;
   const axes = laidOut(shell.layout, layout);
   // Zooming lasts until an answer has other axes.
   const data = shell.data.map((trace, i) => ({ ...trace, meta: trace.meta ?? axes.yaxis.ticksuffix, ...columns[i] }));
   const squares = data.filter((_, i) => shell.data[i].meta);
   if (squares.length) fitSquares(plot, axes, squares);
-  plotted(plot, data, { ...axes, uirevision: JSON.stringify(layout) }, squares.length ? ofEachKind(squares) : inWords(data));
+  const all = reference ? [...behind(shell, reference), ...data] : data;
+  plotted(plot, all, { ...axes, uirevision: JSON.stringify(layout) }, squares.length ? ofEachKind(squares) : inWords(data));
   sized.observe(plot);
 }
 

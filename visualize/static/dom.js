@@ -154,9 +154,9 @@ export function store(name, text, area = "localStorage") {
   }
 }
 
-/** Have a text downloaded as a file. */
-export function download(name, type, text) {
-  const link = make("a", { download: name, href: URL.createObjectURL(new Blob([text], { type })) });
+/** Have a text or a blob downloaded as a file. */
+export function download(name, type, content) {
+  const link = make("a", { download: name, href: URL.createObjectURL(new Blob([content], { type })) });
   link.click();
   URL.revokeObjectURL(link.href);
 }

@@ -39,6 +39,7 @@ export function addPlayer(stage) {
 
   const live = () => stage.run.running && (stage.mode === "following" || (stage.mode === "led" && stage.led.at === null));
   const moving = () => stage.mode === "playing" || live();
+  const fleeting = () => live() || (stage.mode === "playing" && !phased()); // too fast for the page to be laid out for each picture
 
   /** A new run, or one from a file, is shown from its beginning: as it comes or, where the page has it ``slowed``, at the
       chosen speed. */
@@ -65,7 +66,7 @@ export function addPlayer(stage) {
     if (end > 0) go(first < 0 ? end - 1 : Math.min(first + later, end - 1));
   }
 
-  /** Sentences of what has been shown since the last picture: said with the next. */
+  /** Sentences of what has been shown since the last picture: the rare ones and the newest, said with the next. */
   stage.words = [];
 
   /** Show a frame, or a round up to one of its phases (``place``). ``byHand``: a person asked for it, so its sentence is
@@ -85,7 +86,8 @@ export function addPlayer(stage) {
       if (stage.picture.at !== from || byHand) stage.words = [[end ? atTheEnd() : stage.picture.say, end?.reason === "error", stage.sayNow]];
     } else {
       const news = stage.picture.frames.slice(from + 1, stage.picture.at + 1);
-      for (const { say: text, linger, head } of news) if (text && !head) stage.words.push([text, linger, stage.say]); // a head's is of rest
+      const said = news.filter(({ say, head }) => say && !head); // a head's is of rest
+      for (const { say: text, linger } of said.filter((one) => one.linger || one === said.at(-1))) stage.words.push([text, linger, stage.say]);
     }
     report();
     stage.schedule();
@@ -127,6 +129,7 @@ export function addPlayer(stage) {
     cancelAnimationFrame(ticking);
     if (stage.led && next !== "led") leave();
     stage.mode = next;
+    if (!moving()) stage.fit();
     if (stage.mode !== "following") wanted = null; // reached, or somebody went elsewhere
     stage.unasked = false;
     charts.forEach((name) => dirty.add(name)); // at rest every row is drawn
@@ -240,7 +243,7 @@ export function addPlayer(stage) {
     bar.value = at;
     bar.setAttribute("aria-valuetext", `${here} of ${steps}`);
     bar.style.setProperty("--played", `${(100 * at) / bar.max}%`);
-    $(".place").textContent = `${here} / ${steps} · ${time(frame.t_ms)}`;
+    $(".place").textContent = `${here} / ${steps} · ${time(frame.t_ms)}${live() ? left(frame.t_ms) : ""}`;
     const plays = moving() || stage.mode === "looping";
     buttons.play.classList.toggle("plays", plays);
     buttons.play.ariaLabel = plays ? "Pause" : "Play";
@@ -248,6 +251,15 @@ export function addPlayer(stage) {
     buttons.live.classList.toggle("offered", stage.run.running && stage.mode !== "following");
     buttons.live.hidden = stage.picture.head.recorded;
     buttons.live.disabled = !(stage.run.running && stage.mode !== "following");
+  }
+
+  /** How long a run that takes more than three seconds goes on, at most: its texts may end before they are as long as they may be. */
+  function left(ms) {
+    const { head, columns, tokens } = stage.picture;
+    const wanted = columns.sequences?.[0].wanted ?? [head.sampling?.max_tokens ?? 0];
+    const most = wanted.reduce((sum, one) => sum + one, 0) * ((head.expected ?? wanted.length) / wanted.length);
+    const rest = ms * (most / tokens.length - 1);
+    return ms > 1000 && ms + rest > 3000 && rest > 0 && Number.isFinite(rest) ? ` · up to ${Math.ceil(rest / 1000)} s left` : "";
   }
 
   const time = (ms) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(2)} s`);
@@ -326,5 +338,5 @@ export function addPlayer(stage) {
 
   document.addEventListener("decode-lab-led", beLed);
 
-  Object.assign(stage, { bar, speed, live, moving, rewind, follow, move, enter, go, phased, shownFor, leave, drawControls, beLed, report });
+  Object.assign(stage, { bar, speed, live, moving, fleeting, rewind, follow, move, enter, go, phased, shownFor, leave, drawControls, beLed, report });
 }

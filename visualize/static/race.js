@@ -1,6 +1,6 @@
 // The race: recorded runs on one clock, drawn in the browser.
 
-import { calm, make, onKeys } from "./dom.js";
+import { calm, make, onKeys, write } from "./dom.js";
 
 const LINE = 20; // pixels; compare.css
 const LONG_ENOUGH = 8000; // milliseconds
@@ -34,15 +34,38 @@ export class Race {
     this.ms = ms;
     this.clock.max = ms;
     this.play.disabled = this.clock.disabled = false;
-    this.lanes = lanes.map((lane) => new RaceLane(lane, prompt, ms));
+    this.measured = null;
+    this.lanes = lanes.map((lane) => new RaceLane(lane, prompt));
     this.list.replaceChildren(...this.lanes.map((lane) => lane.row));
-    const origins = new Set(lanes.flatMap(({ commits }) => commits.flatMap(([, pieces]) => pieces.map(([, origin]) => origin))));
-    for (const item of this.root.querySelectorAll(".legend li")) item.hidden = !origins.has(item.dataset.origin);
+    this.legend(lanes);
     this.fit();
     this.show(0);
     if (share === null && fresh && !calm.matches) return this.start();
     this.show(ms * (share ?? 1));
     this.leave();
+  }
+
+  /** Lanes as they are measured: of each, what its newest run has so far. */
+  live({ prompt, tokens, lanes }) {
+    this.stop();
+    const names = lanes.map(({ name }) => name).join("\n");
+    if (this.measured !== names) {
+      this.ms = this.at = 0;
+      this.play.disabled = this.clock.disabled = true;
+      write(this.now, "");
+      this.lanes = lanes.map((lane) => new RaceLane(lane, prompt));
+      this.list.replaceChildren(...this.lanes.map((lane) => lane.row));
+      this.fit();
+      this.measured = names;
+    }
+    lanes.forEach((lane, i) => this.lanes[i].grow(lane, tokens));
+    this.legend(lanes);
+  }
+
+  /** Name the origins that the lanes have. */
+  legend(lanes) {
+    const origins = new Set(lanes.flatMap(({ commits }) => commits.flatMap(([, pieces]) => pieces.map(([, origin]) => origin))));
+    for (const item of this.root.querySelectorAll(".legend li")) item.hidden = !origins.has(item.dataset.origin);
   }
 
   /** Whole lines of text in every lane, as many as there is room for. */
@@ -102,11 +125,10 @@ export class Race {
 }
 
 class RaceLane {
-  constructor({ name, mark, commits }, prompt, ms) {
+  constructor({ name, mark, run, commits }, prompt) {
+    this.run = run;
     this.commits = commits;
     this.tokens = commits.reduce((sum, [, pieces]) => sum + pieces.length, 0);
-    this.end = commits.at(-1)[0];
-    this.ms = ms;
     this.count = make("span", "count");
     this.done = make("i", "done");
     const title = make("b", { title: name }, name);
@@ -120,6 +142,13 @@ class RaceLane {
   clear() {
     this.next = this.shown = 0;
     this.text.replaceChildren(this.prompt);
+  }
+
+  /** Show all that a run has so far; ``tokens``: as many as it will have. */
+  grow({ run, commits }, tokens) {
+    if (run !== this.run) this.clear();
+    Object.assign(this, { run, commits, tokens });
+    this.show(Infinity);
   }
 
   /** Bring the newest line into view. */
@@ -138,9 +167,9 @@ class RaceLane {
       this.next += 1;
     }
     if (this.next !== from || !this.next) this.follow();
-    const over = this.next === this.commits.length;
+    const over = this.shown === this.tokens;
     this.row.classList.toggle("over", over);
-    this.count.textContent = over ? `${this.tokens} in ${(this.end / 1000).toFixed(2)} s` : `${this.shown} of ${this.tokens}`;
+    this.count.textContent = over ? `${this.tokens} in ${(this.commits.at(-1)[0] / 1000).toFixed(2)} s` : `${this.shown} of ${this.tokens}`;
     this.done.style.width = `${(100 * this.shown) / this.tokens}%`;
   }
 }

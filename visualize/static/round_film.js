@@ -20,6 +20,8 @@ export class RoundFilm {
     this.lane.addEventListener("pointerover", ({ target }) => pointed(target.dataset.position ? Number(target.dataset.position) : null));
     this.lane.addEventListener("pointerleave", () => pointed(null));
     this.laid = null; // the frame whose cards are there
+    this.room = null; // blocks that the lane has room for, once the page is laid out
+    new ResizeObserver(() => (this.room = null)).observe(this.lane.parentElement);
   }
 
   /** Show ``picture`` (stage.js) or, with ``part`` {frame, place}, the next round up to one of its phases. ``quick``: rounds
@@ -105,8 +107,8 @@ export class RoundFilm {
 
   /** The last blocks of the sequence's table that there is room for, each with its slots. */
   #drawLane({ round }, table, { block_size: size }, wordAt, before, seen) {
-    const room = Math.max(1, Math.floor(this.lane.parentElement.clientWidth / BLOCK));
-    const first = Math.max(0, table.length - room);
+    this.room ??= Math.max(1, Math.floor(this.lane.parentElement.clientWidth / BLOCK));
+    const first = Math.max(0, table.length - this.room);
     const shown = table.slice(first);
     while (this.lane.children.length > shown.length) this.lane.lastChild.remove();
     while (this.lane.children.length < shown.length) this.lane.append(block(size));

@@ -4,6 +4,7 @@
 import { initialQuery } from "./address.js";
 import { look } from "./chart_panel.js";
 import { make, part, within } from "./dom.js";
+import { offerFilm } from "./film_file.js";
 import { RoundFilm } from "./round_film.js";
 import { addRunHistory } from "./run_history.js";
 import { addSideBySide } from "./side_by_side.js";
@@ -22,6 +23,7 @@ export function mount(element, gradio, setup) {
   Object.assign(stage, { drawOwn, moved, covered, relook, slowed });
   addText(stage);
   const film = new RoundFilm($(".film"), setup.vocabulary.states, (token) => light($(".flow"), token, stage.shown[token]?.mark));
+  offerFilm(stage, $(".film"), setup.vocabulary.states);
   addVerification(stage);
   const two = addSideBySide(stage, gradio.trigger);
   const note = addRunHistory(stage, two.show);
@@ -59,7 +61,7 @@ export function mount(element, gradio, setup) {
     $(".use").hidden = stage.opening || picture.own || !stage.server || stage.inLesson(); // one's own settings are on the controls
     drawPlace(picture.head.config.kv_cache);
     const follows = stage.held || stage.atEnd();
-    film.draw(picture, stage.part, stage.mode === "following" || (stage.mode === "playing" && !stage.phased()));
+    film.draw(picture, stage.part, stage.mode === "following" || stage.fleeting());
     stage.drawText(picture);
     note(picture);
     two.look(picture);

@@ -31,28 +31,35 @@ export function addCharts(stage) {
     stage.draw();
   }
 
-  const REST = { following: 5, playing: 1 }; // in multiples of a chart's time: while a run is followed, the engine may be here
+  const FRESH = 200; // milliseconds: no chart of a run that is followed shows less than the text did before
   stage.chartsDue = 0; // when charts that move may be drawn again
-  const drawnOf = new Map(); // by chart: the run that it was last drawn from
+  let pictured = 0; // when the last picture was drawn
+  const drawnOf = new Map(); // by chart: the run that it was last drawn from, and when
 
-  /** Redraw what is dirty. While the picture moves, only the chart that has waited longest, and then none for a while: a
-      chart takes longer than all else in a picture. Until its turn comes, one of another run is hidden. */
+  /** Redraw what is dirty. While a run is followed, each chart that would not be fresh until the next picture, if that
+      takes as long as this one did. While a run is played, only the chart that has waited longest, and then none for as
+      long as it took. Until its turn comes, a chart of another run is hidden. */
   function drawCharts({ columns, layouts, captions }) {
     const began = performance.now();
-    let due = !stage.moving() || began >= stage.chartsDue;
+    const next = began + Math.min(began - pictured, FRESH);
+    const live = stage.live();
+    pictured = began;
+    if (live) stage.chartsDue = next;
+    let due = live || !stage.moving() || began >= stage.chartsDue;
     for (const name of [...dirty]) {
+      const drawn = drawnOf.get(name);
       if (inSight(name) && !unveil(name)) {
-        if (!due || !window.Plotly) {
-          if (drawnOf.has(name) && drawnOf.get(name) !== stage.picture) hide(name);
+        if (!due || !window.Plotly || (live && next < drawn?.at + FRESH)) {
+          if (drawn && drawn.from !== stage.picture) hide(name);
           continue;
         }
         if (rolls(name)) layOut(name);
         else plotChart(plotOf(name), shells[name][look()], columns[name], layouts[name], rolling.includes(name) && stage.moving());
         plotOf(name).dispatchEvent(new Event("drawn"));
         plotOf(name).classList.remove("older");
-        drawnOf.set(name, stage.picture);
-        due = !stage.moving();
-        stage.chartsDue = performance.now() + (stage.live() ? REST.following : REST.playing) * (performance.now() - began);
+        drawnOf.set(name, { from: stage.picture, at: began });
+        due = live || !stage.moving();
+        if (!live) stage.chartsDue = 2 * performance.now() - began;
       }
       if (captions[name] !== undefined) caption(captionOf(name), captions[name]);
       dirty.delete(name);
@@ -62,7 +69,7 @@ export function addCharts(stage) {
   /** Hide a chart, and its caption if that is of the run: others are legends, and stay. */
   function hide(name) {
     plotOf(name).classList.add("older");
-    if (drawnOf.get(name).captions[name] !== undefined) caption(captionOf(name), "");
+    if (drawnOf.get(name).from.captions[name] !== undefined) caption(captionOf(name), "");
   }
 
   /** Set a chart's caption; where it is cut off, all of it is shown on hover. */
@@ -108,13 +115,12 @@ export function addCharts(stage) {
     return true;
   }
 
-  const veils = new Map(); // by chart: where its veil begins
-  const veiled = (plot, { x }) => x > veils.get(plot);
+  const veiled = (plot, { x }) => x > plot.until;
 
   /** Clip a chart's rows right of ``x``, but not its axes. What is under the veil cannot be pointed at. */
   function veil(plot, x) {
-    if (!veils.has(plot)) plot.on("plotly_hover", ({ points }) => veiled(plot, points[0]) && Plotly.Fx.unhover(plot));
-    veils.set(plot, x);
+    if (plot.until === undefined) plot.on("plotly_hover", ({ points }) => veiled(plot, points[0]) && Plotly.Fx.unhover(plot));
+    plot.until = x; // where its veil begins
     const { range, _length: width } = plot._fullLayout.xaxis;
     const share = Math.min(Math.max((x - range[0]) / (range[1] - range[0]), 0), 1);
     for (const clip of plot.querySelectorAll("clipPath.plotclip rect")) clip.setAttribute("width", share * width);

@@ -1,8 +1,10 @@
 // The text of the stage.
 
+import { linkSelect } from "./address.js";
 import { make, modified, placeTip, within } from "./dom.js";
 
 const ROOM = 3; // pixels above a line; stage.css
+const MOST_BITS = 6; // of entropy, that have a colour of their own
 const LONGEST = 24; // most characters of several tokens that are kept on one line
 /** What continues a word: letters (of scripts with spaces between words), digits, and what ends a word or a clause. */
 const GOES_ON = /^[\p{L}\p{M}\p{N}.,:;!?'’"”)\]-]/u;
@@ -30,6 +32,17 @@ export function addText(stage) {
     return make("li", key, mark, make("span", `piece ${key}`, states[key].label));
   }));
 
+  /** The text's colours: how tokens came to be, the target's probability of them, or its entropy there (stage.css). */
+  const tint = $(".tint");
+  function colour() {
+    story.dataset.tint = tint.value;
+    const [low, high] = { p: ["p = 0", "1"], bits: ["0", `${MOST_BITS} bits or more`] }[tint.value] ?? [];
+    $(".scale").replaceChildren(...(low ? [low, make("i"), high] : []));
+  }
+  linkSelect("colour", tint);
+  tint.addEventListener("change", colour);
+  colour();
+
   /** Show the picture's text. Tokens that are already on the page are left alone. */
   function drawText({ head, tokens, frame }) {
     const wanted = [...head.prompt, ...tokens];
@@ -45,6 +58,7 @@ export function addText(stage) {
     if (shown.length) arrange(shown.at(-1).mark.parentNode);
     for (const token of wanted.slice(same)) append(token);
     const now = wanted.length - (frame.tokens?.length ?? 0);
+    tint.options[2].disabled = !tokens.some(({ bits }) => bits !== undefined); // a file of an earlier version
     shown.forEach(({ mark }, index) => mark.classList.toggle("now", index >= now));
     if (focused && !focused.isConnected) focusOn(null); // its line goes with it
   }
@@ -54,6 +68,8 @@ export function addText(stage) {
     const token = promptToken(given);
     const [space, piece] = [token.text.match(/^ */)[0], token.text.replace(/^ */, "")];
     const mark = make("span", `token ${token.origin}${token.special ? " special" : ""}`, make("span", "word", piece || "\u2009"));
+    mark.style.setProperty("--p", token.p ?? 0);
+    mark.style.setProperty("--bits", Math.min(1, (token.bits ?? 0) / MOST_BITS));
     const above = annotation(token);
     const breaks = document.createTextNode("\n".repeat(piece.split("↵").length - 1));
     const nodes = [mark, above, breaks];

@@ -1,16 +1,26 @@
-// The verification of a draft token, opened on the stage.
+// A token, opened on the stage: how it was verified, and the target's likeliest tokens there.
 
 import { initialQuery, query, updateAddress } from "./address.js";
 import { look } from "./chart_panel.js";
-import { gently, make, narrow, part, within } from "./dom.js";
+import { gently, make, narrow, part, tableRow, within } from "./dom.js";
 import { view } from "./player.js";
+import { number } from "./token_text.js";
 
 const VERIFIED = ["accepted", "recovered"];
 /** How many draft tokens of a frame were verified. */
 const verified = ({ verdicts, tokens = [] }) => verdicts?.length ?? tokens.filter(({ origin }) => VERIFIED.includes(origin)).length;
+/** How many places of a frame can be opened: also a bonus token's, and that of a token chosen by the target alone. */
+const places = (frame) => Math.max(verified(frame), frame.tokens?.length ?? 0);
 
-/** Show how one draft token was verified (visualize/reduce/verification_view.py), in place of the blocks and the times. The
-    text and the rounds stay, because draft tokens are chosen there. */
+/** The target's likeliest tokens at a token's position: their probabilities as numbers and bars. */
+function likeliest({ top, bits, text }) {
+  const bar = ([, p]) => make("td", "", make("i", { style: `--part: ${100 * p}%` }));
+  const row = (one) => tableRow(`“${one[0]}”`, [number(one[1]), bar(one)], one[0] === text ? "own" : "");
+  return make("table", "top", make("caption", "", `The target's likeliest tokens here (entropy ${number(bits)} bits)`), ...top.map(row));
+}
+
+/** Show one token and, of a draft token, how it was verified (visualize/reduce/verification_view.py), in place of the blocks
+    and the times. The text and the rounds stay, because tokens are chosen there. */
 export function addVerification(stage) {
   const { element, charts, dirty } = stage;
   const $ = within(element);
@@ -36,8 +46,10 @@ export function addVerification(stage) {
     const frame = stage.picture.frames[seq];
     const told = frame.verdicts?.[position];
     const token = frame.tokens?.[position];
-    $(".verdict h2").textContent = told?.title ?? `Round ${frame.step}, draft token ${position + 1}`;
-    $(".rule").replaceChildren(...(told ? [told.say] : [...stage.explained(token), unrecorded()]));
+    const judged = position < verified(frame);
+    const origin = stage.setup.vocabulary.states[token?.origin]?.label;
+    $(".verdict h2").textContent = told?.title ?? `Round ${frame.step}, ${judged ? `draft token ${position + 1}` : `${origin} token`}`;
+    $(".rule").replaceChildren(...(told ? [told.say] : stage.explained(token)), ...(judged && !told ? [unrecorded()] : []), ...(token?.top ? [likeliest(token)] : []));
     $(".verdict .plot").hidden = !told;
     $(".charts").classList.add("opened");
     panel.hidden = false;
@@ -115,7 +127,7 @@ export function addVerification(stage) {
     const [step, place] = stage.wantedGuess;
     stage.wantedGuess = null;
     const seq = stage.picture.frames.findIndex((frame) => frame.step === step && frame.tokens);
-    if (seq < 0 || seq > stage.picture.at || place < 1 || place > verified(stage.picture.frames[seq])) return;
+    if (seq < 0 || seq > stage.picture.at || place < 1 || place > places(stage.picture.frames[seq])) return;
     stage.drawText(stage.picture); // so that the token can be marked
     openVerdict(seq, place - 1);
   }
@@ -136,7 +148,7 @@ export function addVerification(stage) {
     if (guess === ledGuess) return;
     const [seq, position] = stage.led?.guess ?? [];
     if (seq === undefined) closeVerdict();
-    else if (seq > stage.picture.at || position >= verified(stage.picture.frames[seq])) return;
+    else if (seq > stage.picture.at || position >= places(stage.picture.frames[seq])) return;
     else {
       stage.drawText(stage.picture); // so that the token can be marked
       showVerdict(seq, position);
@@ -148,31 +160,30 @@ export function addVerification(stage) {
   document.addEventListener("decode-lab-left", () => (ledGuess = ""));
   document.addEventListener("decode-lab-led", () => view.led ?? (ledGuess = ""));
 
-  /** Open the verdict behind this token of the text, if there is one. */
+  /** Open this token of the text, unless it was given. */
   function openToken(mark) {
     const { token } = stage.shown[mark.dataset.index];
-    if (!VERIFIED.includes(token.origin)) return;
+    if (token.origin === "prompt" || typeof token === "string") return;
     const seq = stage.picture.frames.findIndex(({ tokens = [] }) => tokens.includes(token));
     openVerdict(seq, stage.picture.frames[seq].tokens.indexOf(token));
   }
 
-  /** Open the verdict of a square of the rounds. A draft token that was never verified leads to the rejected one before it, and
-      so does the token that replaced them. */
+  /** Open the verdict of a square of the rounds. A draft token that was never verified leads to the rejected one before it. */
   function openSquare({ x, y }) {
     const seq = stage.picture.frames.findIndex(({ step, tokens }) => step === x && tokens);
-    const last = seq < 0 ? -1 : verified(stage.picture.frames[seq]) - 1;
-    if (last < 0 || (y === 0 && stage.picture.frames[seq].tokens.at(-1).origin === "bonus")) return;
-    openVerdict(seq, y === 0 ? last : Math.min(y - 1, last));
+    if (seq < 0) return;
+    const frame = stage.picture.frames[seq];
+    openVerdict(seq, y === 0 ? frame.tokens.length - 1 : Math.min(y, verified(frame)) - 1);
   }
 
-  /** The draft token verified before this one, or after it, as far as the run is shown. */
+  /** The token before this one, or after it, as far as the run is shown. */
   function nextVerdict(step) {
     let { seq, position } = stage.opened;
     position += step;
-    while (position < 0 || position >= verified(stage.picture.frames[seq])) {
+    while (position < 0 || position >= places(stage.picture.frames[seq])) {
       seq += step;
       if (seq < 0 || seq > stage.picture.at) return;
-      position = step > 0 ? 0 : verified(stage.picture.frames[seq]) - 1;
+      position = step > 0 ? 0 : places(stage.picture.frames[seq]) - 1;
     }
     openVerdict(seq, position);
   }

@@ -87,4 +87,6 @@ typedef struct { /* draft tokens of one sequence, to be verified */
     float *evidence;             /* [2, num_draft_tokens] of block verification and typical acceptance */
     int32_t logprobs;            /* how many of the most likely tokens are reported for each draft token */
     float *figures; /* [num_draft_tokens, tokens, 4] of rejection.h; then each draft token's overlap of p, q */
+    int32_t top_tokens;          /* how many of the target's most likely tokens are reported for each output token */
+    float *top; /* [num_draft_tokens + 1, top_tokens, 2], ids (-1: none) and p; then each position's entropy */
 } Round;

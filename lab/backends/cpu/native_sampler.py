@@ -11,7 +11,7 @@ from lab.backends.cpu.build import library
 from lab.backends.cpu.cpu_count import threads
 from lab.backends.cpu.structs import Choices, RoundStruct, Sampling, VerdictStruct
 from lab.backends.interface import DraftRound, Verification
-from lab.backends.torch.batched_verification import FIGURES, read_verification
+from lab.backends.torch.batched_verification import FIGURES, read_verification, top_size
 from lab.backends.torch.rejection_sampler import METHODS
 from lab.config import SamplingParams
 
@@ -58,9 +58,12 @@ def verify(logits: torch.Tensor, rounds: Sequence[DraftRound]) -> list[Verificat
     alive: list[object] = [logits := logits.contiguous()]
     p, q = torch.ones(2, len(logits), dtype=torch.float32)
     structs = (RoundStruct * len(rounds))()
-    evidence, figures = [[torch.empty(0)] * len(rounds) for _ in range(2)]
+    evidence, figures, top = [[torch.empty(0)] * len(rounds) for _ in range(3)]
     for i, (round, struct) in enumerate(zip(rounds, structs, strict=True)):
         struct.sampling, struct.u = _as_struct(round.sampling), _pointer(round.uniforms, alive)
+        if round.top_tokens:
+            top[i] = torch.zeros(top_size(round))
+            struct.top_tokens, struct.top = round.top_tokens, _pointer(top[i], alive)
         if not round.draft:
             continue
         struct.num_draft_tokens, struct.draft_tokens = round.num_draft_tokens, _pointer(round.draft.token_ids, alive)
@@ -79,11 +82,11 @@ def verify(logits: torch.Tensor, rounds: Sequence[DraftRound]) -> list[Verificat
     if library().verify(given, logits.shape[1], byref(structs), len(rounds), byref(verdicts), *made, threads()):
         raise MemoryError("a round's distributions do not fit in memory")
     p, q, first, found = p.tolist(), q.tolist(), 0, []
-    for round, verdict, numbered, listed in zip(rounds, verdicts, evidence, figures, strict=True):
+    for round, verdict, *more in zip(rounds, verdicts, evidence, figures, top, strict=True):
         tokens = round.draft.token_ids.tolist() if round.draft else []
         last = first + len(tokens)
         numbers = [*tokens, *p[first:last], *q[first:last], verdict.accepted, verdict.next_token, verdict.p_next]
-        found.append(read_verification([*numbers, *numbered.tolist(), *listed.tolist()], round))
+        found.append(read_verification([*numbers, *(number for some in more for number in some.tolist())], round))
         first = last + 1
     return found
 

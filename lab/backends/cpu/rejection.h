@@ -134,6 +134,23 @@ static float overlap(const float *p, const float *q, int n) {
     return sum(total);
 }
 
+/* Write the most likely tokens [count, 2] of a distribution p, and return its entropy. Where p is not 0 its logarithm is
+   the logit over the temperature, less a constant, which the most likely token gives. */
+static float write_top(float *top, int count, const float *logits, const float *p, int n, float temperature) {
+    int ids[count];
+    for (int i = 0; i < count; i++) ids[i] = -1;
+    top_tokens(p, n, count, ids);
+    for (int i = 0; i < count; i++) top[2 * i] = ids[i], top[2 * i + 1] = ids[i] < 0 ? 0 : p[ids[i]];
+    if (ids[0] < 0) return 0; /* not finite: the sequence ends here */
+    lanes sums = {0};
+    for (int i = 0; i < n; i += LANES) sums += load_some(p + i, n - i, 0) * load_some(logits + i, n - i, 0);
+    const float divisor = temperature ? temperature : 1, found = (logits[ids[0]] - sum(sums)) / divisor - logf(top[1]);
+    if (isfinite(found)) return found > 0 ? found : 0;
+    double entropy = 0; /* a logit of -infinity */
+    for (int i = 0; i < n; i++) entropy -= p[i] > 0 ? p[i] * log(p[i]) : 0;
+    return entropy;
+}
+
 /* Verify a round of g draft tokens. Without a q that they were drawn from, and in greedy decoding, they are accepted if
    they equal the target's tokens. logits [g + 1, n] are the target's. Its distributions are written to p [g + 1, n],
    the weights of a recovered token to weights [n]. scratch [n]. */
@@ -189,6 +206,12 @@ static Verdict verify_round(
         const float *left = i == accepted ? residual : NULL;
         write_distributions(round->figures + i * share, count, n, tokens[i], p_row, q, left, next);
         if (drawn) round->figures[g * share + i] = overlap(p_row, q, n);
+    }
+    const int top = round->top_tokens;
+    for (int i = 0; top && i <= accepted; i++) {
+        const size_t first = (size_t)i * n;
+        round->top[(g + 1) * top * 2 + i] =
+            write_top(round->top + i * top * 2, top, logits + first, p + first, n, round->sampling.temperature);
     }
     return (Verdict){accepted, next, p[(size_t)accepted * n + next]};
 }

@@ -80,6 +80,7 @@ class RoundStruct(Structure):
         *(("num_draft_tokens", c_int32), ("sampling", Sampling)),
         *((name, c_void_p) for name in ("draft_tokens", "q", "u")),
         *(("method", c_int32), ("evidence", c_void_p), ("logprobs", c_int32), ("figures", c_void_p)),
+        *(("top_tokens", c_int32), ("top", c_void_p)),
     )
 
 

@@ -1,7 +1,8 @@
 """All sequences' rounds of a step, verified on the device at once and copied to the host once.
 
-For requests that ask for them (``SamplingParams.logprobs``) with the probabilities of the likeliest tokens around each
-verdict, under target, draft and residual: gathered on the device, in the same copy.
+For requests that ask for them with the probabilities of the likeliest tokens around each verdict, under target, draft
+and residual (``SamplingParams.logprobs``), and of the target's at each position (``top_tokens``): gathered on the
+device, in the same copy.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from lab.backends.interface import (
     Evidence,
     PendingVerification,
     TokenDistributions,
+    TopTokens,
     Verification,
 )
 from lab.backends.torch.rejection_sampler import METHODS, Acceptance, greedy_verify, recovery_weights, row
@@ -38,7 +40,10 @@ def verify_rounds(logits: torch.Tensor, rounds: Sequence[DraftRound], sample: Sa
     """
     sampling = [round.sampling for round in rounds for _ in range(round.num_draft_tokens + 1)]
     kinds = [
-        (it.num_draft_tokens, it.is_sampled, it.has_q, it.sampling.logprobs, it.method if it.is_sampled else "")
+        (
+            *(it.num_draft_tokens, it.is_sampled, it.has_q, it.sampling.logprobs, it.top_tokens),
+            it.method if it.is_sampled else "",
+        )
         for it in rounds
     ]
     # [rows, 3]; where all are greedy, nothing is drawn.
@@ -57,7 +62,7 @@ def verify_rounds(logits: torch.Tensor, rounds: Sequence[DraftRound], sample: Sa
         rows += count + 1
 
     packed, sizes, order = [], [], sorted(range(len(rounds)), key=kinds.__getitem__)
-    for (count, _, _, logprobs, method), members in groupby(order, key=kinds.__getitem__):
+    for (count, _, _, logprobs, top, method), members in groupby(order, key=kinds.__getitem__):
         indices = list(members)
         if len(indices) == len(rounds):  # all alike: their rows are already in order
             its = [every if every is None else every.unflatten(0, (len(rounds), count + 1)) for every in (p, u, own)]
@@ -66,6 +71,7 @@ def verify_rounds(logits: torch.Tensor, rounds: Sequence[DraftRound], sample: Sa
             index = index + torch.arange(count + 1, device=logits.device)  # [S, count + 1]
             its = [every if every is None else every[index] for every in (p, u, own)]
         verified = _verify_alike(*its, [rounds[i].draft for i in indices], method, logprobs)
+        verified = torch.cat([verified, gather_top(its[0], top)], dim=1) if top else verified
         packed.append(verified.flatten())
         sizes += [verified.shape[1]] * len(indices)
     fetched = HostCopy(joined(packed))  # one tensor, one copy; float32 holds every token id exactly
@@ -123,6 +129,8 @@ def read_verification(numbers: list[float], round: DraftRound) -> Verification:
     count = round.num_draft_tokens
     tokens, p, q = numbers[:count], numbers[count : 2 * count], numbers[2 * count : 3 * count]
     accepted, next_token, p_next, *figures = numbers[3 * count :]
+    end = len(figures) - top_size(round)
+    figures, top = figures[:end], figures[end:]
     evidence, figures = read_evidence(figures, round, int(accepted))
     sound = next((i for i, value in enumerate(q) if not isfinite(value)), count)
     if accepted > sound:  # greedy: the target happens to agree with a broken draft
@@ -141,7 +149,41 @@ def read_verification(numbers: list[float], round: DraftRound) -> Verification:
         if figures
         else [],
         evidence=evidence[:sound],
+        top=read_top(top, round.top_tokens, int(accepted) + 1) if top else [],
     )
+
+
+def top_size(round: DraftRound) -> int:
+    """How many numbers ``gather_top`` gives for a round."""
+    return (round.num_draft_tokens + 1) * (2 * round.top_tokens + 1) if round.top_tokens else 0
+
+
+def gather_top(p: torch.Tensor, count: int) -> torch.Tensor:
+    """The likeliest tokens under the target's distributions.
+
+    Args:
+        p: [S, g + 1, vocabulary].
+
+    Returns:
+        [S, (g + 1) * (2 * count + 1)] float32: every position's ids (-1: none is left) and probabilities, the likeliest
+        first; then each position's entropy.
+    """
+    likeliest = p.topk(min(count, p.shape[-1]))
+    ids = torch.where(likeliest.values > 0, likeliest.indices, -1)
+    pairs = torch.stack([ids, likeliest.values], dim=-1)
+    pairs = torch.nn.functional.pad(pairs, (0, 0, 0, count - pairs.shape[2]), value=-1.0)
+    return torch.cat([pairs.flatten(1), torch.special.entr(p).sum(-1)], dim=1)
+
+
+def read_top(numbers: list[float], count: int, positions: int) -> list[TopTokens]:
+    """Read what ``gather_top`` gave, for the first ``positions``."""
+    found = []
+    entropies = numbers[len(numbers) * 2 * count // (2 * count + 1) :]
+    for i in range(positions):
+        ids, p = (numbers[2 * count * i + one : 2 * count * (i + 1) : 2] for one in (0, 1))
+        known = sum(id >= 0 for id in ids)
+        found.append(TopTokens([int(id) for id in ids[:known]], p[:known], entropies[i]))
+    return found
 
 
 def read_evidence(numbers: list[float], round: DraftRound, accepted: int) -> tuple[list[Evidence], list[float]]:

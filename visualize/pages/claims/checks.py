@@ -108,6 +108,7 @@ class Checks(ProgressJob):
         if not over and self._names:
             record["now"] = self._names[self._place]
             record["step"] = self.status() or self._now
+            record |= self.share(self._place / len(self._names))
         if over and self.problem:
             record["problem"] = visible(self.problem)
         return record

@@ -1,7 +1,7 @@
 // The Claims page: the claims in ``setup``, and JSON records of their results (visualize/pages/claims/checks.py).
 
 import { query, updateAddress } from "../../static/address.js";
-import { announcer } from "../../static/announce.js";
+import { announcer, barOf } from "../../static/announce.js";
 import { drawChart, onLook } from "../../static/chart_panel.js";
 import { body, button, make, say, store, stored, tableRow, within, write } from "../../static/dom.js";
 import { readRecords } from "../../static/sse.js";
@@ -12,7 +12,7 @@ export function mount(element, gradio, setup) {
   const { shells, verdicts } = setup;
   const NONE = setup.server ? "No numbers yet: they come from this machine." : "No numbers: it was not checked when these pages were made.";
   const rows = new Map(); // by the claim's id: its parts, and its result
-  const announce = announcer($(".heard"));
+  const [announce, fillBar] = [announcer($(".heard")), barOf(element)];
   let running = false;
 
   function read(record) {
@@ -28,6 +28,7 @@ export function mount(element, gradio, setup) {
     const said = record.problem ?? `${record.progress ?? ""}${step}`;
     say($(".claims-say"), said, record.problem);
     announce(said, running);
+    fillBar({ ...record, running: running && record.of > 1 });
     tally();
     const asked = rows.get(record.open);
     turn(asked, true);

@@ -55,6 +55,7 @@ def presets(*, draft: bool = True) -> dict[str, tuple[str, tuple[str, ...]]]:
     found = {
         "ladder": ("Step by step", ("cache", "no-cache", "int8", "paged", "draft-4" if draft else "lookup")),
         "gamma": ("Gamma", ("cache", *(f"draft-{gamma}" for gamma in GAMMAS))),
+        "drafters": ("Drafters", ("cache", "draft-4", "eagle3", "lookup", "early-exit")),
         "formats": ("Formats", ("cache", "int8", "int4")),
         "blocks": ("Paged", ("cache", "paged")),
         "kernels": ("Kernels", tuple(lane for lane in ("cache", "no-graphs", "torch", "compiled") if lane in LANES)),
@@ -64,6 +65,8 @@ def presets(*, draft: bool = True) -> dict[str, tuple[str, tuple[str, ...]]]:
 
 MAX_OWN = 600
 """Most characters of the settings written by hand."""
+CARE = {"Quick": 3, "Careful": 9}
+"""Modes of measurement: repeats of each setting."""
 FORM = Form(
     (
         replace(LAB["prompt"], default="The king's youngest daughter went down to the well, and there she saw"),
@@ -84,7 +87,7 @@ FORM = Form(
             max_lines=4,
         ),
         replace(LAB["pair"], needs=(), hide=False),
-        Setting("repeats", "Repeats", "Runs of each setting, in changing order.", default=3, bounds=(1, 9)),
+        Setting("repeats", "Repeats", "Runs of each setting, in changing order.", default=CARE["Quick"], bounds=(1, 9)),
         replace(SETTINGS["max_tokens"], label="Tokens", help="Each run writes this many.", default=96, bounds=(2, 500)),
         SETTINGS["temperature"],
         SETTINGS["top_k"],
@@ -124,6 +127,12 @@ class CompareInputs(FORM.values_class("CompareValues")):
         if not MIN_CONFIGS <= len(configs) <= MAX_CONFIGS:
             raise ConfigError(f"Choose {MIN_CONFIGS} to {MAX_CONFIGS} settings to compare, not {len(configs)}.")
         return configs
+
+    @property
+    def asks_the_usual(self) -> bool:
+        """Whatever the settings, they decode what the reference machine decoded."""
+        mine, usual = vars(self), vars(CompareInputs())
+        return all(mine[name] == usual[name] for name in mine if name not in ("lanes", "own", "repeats"))
 
     def sampling(self) -> SamplingParams:
         """Raises ConfigError if a number makes no sense."""

@@ -1,7 +1,7 @@
 // The Compare page, from JSON records: a record says what is new, the rest stays.
 
 import { initialQuery, keepShown, keptShown, linkSelect, query, recordRun, updateAddress } from "../../static/address.js";
-import { announcer } from "../../static/announce.js";
+import { announcer, barOf, showGate } from "../../static/announce.js";
 import { chartsOf } from "../../static/chart_panel.js";
 import { body, counted, gently, make, narrow, say, tableRow, within, write } from "../../static/dom.js";
 import { Race } from "../../static/race.js";
@@ -44,11 +44,18 @@ export function mount(element, gradio, setup) {
     $("[data-recording]").title = record.opening ? `Measured on ${record.opening}` : "";
     tell(record.problem || record.progress || record.said?.[0] || "", record.tokens, record.problem);
     stale = !record.race && (running ? race.lanes.length > 0 : stale); // also when it is stopped before it has a race
-    for (const face of element.querySelectorAll(".face")) face.classList.toggle("stale", stale);
+    if (record.live) race.live(record.live);
+    const lanes = race.measured && !record.race ? "as they are measured" : stale ? BEFORE : "";
+    fillBar(record);
+    if (record.gate || running) showGate($(".gate"), record.gate);
+    $("[data-gate]").hidden = !(running && record.gate);
+    write($("[data-gate]"), record.gate?.busy ? "Busy machine: measuring anyway" : "Quiet machine");
+    $('[data-face="race"]').classList.toggle("stale", lanes === BEFORE);
+    $('[data-face="theory"]').classList.toggle("stale", stale);
     old = !record.rows && (running ? Boolean($(".contest-lower tbody tr")) : old);
     $(".contest-lower").classList.toggle("stale", old);
-    caption(".race", stale);
-    caption("[data-chart=bars]", old);
+    caption(".race", lanes);
+    caption("[data-chart=bars]", old ? BEFORE : "");
     if (isNew("rows", record.rows)) fill($(".contest-lower table"), setup.columns, record.rows);
     if (isNew("charts", record.charts)) show(record.charts);
     if (record.said) $(".said").replaceChildren(...record.said.slice(1).map((text) => make("li", "", text)));
@@ -63,11 +70,12 @@ export function mount(element, gradio, setup) {
     $(".contest").dataset.over = String(!record.running);
   }
 
-  /** Name what is still of the comparison before. */
-  function caption(panel, before) {
+  const BEFORE = "the comparison before";
+  /** Name what is not as usual: still of the comparison before, or being measured. */
+  function caption(panel, unusual) {
     const node = $(`${panel} .caption`);
     node.dataset.usual ??= node.textContent;
-    write(node, before ? "the comparison before" : node.dataset.usual);
+    write(node, unusual || node.dataset.usual);
   }
 
   const told = {};
@@ -80,7 +88,7 @@ export function mount(element, gradio, setup) {
     return Boolean(part) && !same;
   }
 
-  const announce = announcer($(".heard"));
+  const [announce, fillBar] = [announcer($(".heard")), barOf($(".contest-head"))];
   /** Show the progress. Tokens are counted on the screen only: screen readers are told of runs. */
   function tell(text, tokens, problem) {
     say($(".contest-say"), tokens === undefined ? text : `${text}, ${counted(tokens, "token")}`, problem);
@@ -116,7 +124,8 @@ export function mount(element, gradio, setup) {
     show(charts);
   }
 
-  function grown({ running, progress, problem, charts }) {
+  function grown({ running, progress, problem, charts, ...more }) {
+    fillBar({ running, ...more });
     if (running) race.stop(); // nobody sees it, and it would take time from what is measured
     $(".grow").disabled = running;
     body.classList.toggle("running", running);

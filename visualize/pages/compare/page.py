@@ -18,7 +18,7 @@ from visualize.gradio_events import QUIET, REPEATED, begins, follow, keep_addres
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.compare.compare_job import Comparison, GrowthMeasurement
-from visualize.pages.compare.configurations import FORM, NEED_A_DRAFT, from_link, preset_of, presets, to_inputs
+from visualize.pages.compare.configurations import CARE, FORM, NEED_A_DRAFT, from_link, preset_of, presets, to_inputs
 from visualize.recorded_results import OPENING_COMPARISON
 from visualize.reduce import compare_report as comparison
 from visualize.reduce import theory_report as prediction
@@ -98,9 +98,21 @@ def _controls(form: Form, draft: bool) -> tuple[Widgets, gr.Radio]:
         widgets.add("lanes")
         with widgets.fold("Other settings, as text", "sampling"):
             widgets.add("own", "pair")
-        widgets.add("repeats", "max_tokens", "temperature")
-        with widgets.fold("More sampling", "pool"):
-            widgets.add("top_k", "top_p", "seed")
+        care = gr.Radio(
+            [(f"{name} ({times} repeats)", times) for name, times in CARE.items()],
+            value=FORM["repeats"].default,
+            label="Measurement",
+            elem_id="care",
+            elem_classes="choice",
+        )
+        widgets.add("max_tokens", "temperature")
+        with widgets.fold("More", "pool"):
+            widgets.add("repeats", "top_k", "top_p", "seed")
+    repeats = widgets.inputs["repeats"]
+    care.input(None, care, repeats, js="(care) => care", **QUIET)
+    repeats.change(
+        None, repeats, care, js=f"(repeats) => ({[*CARE.values()]}.includes(repeats) ? repeats : null)", **QUIET
+    )
     return widgets, preset
 
 

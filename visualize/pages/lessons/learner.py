@@ -14,11 +14,12 @@ import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lab.engine.engine import Engine
 from lab.errors import LabError
+from lab.measure.reference import reference
 from lab.trace.run import Run, parse_json
 from lessons.experiments import Preset
 from lessons.experiments.base import Experiment, Measured, whole
@@ -37,12 +38,14 @@ NONSENSE = (LabError, ArithmeticError, AttributeError, LookupError, TypeError, V
 
 @dataclass(frozen=True)
 class Learner:
-    """A learner's progress. ``figures``: of the run; ``tried``: of the run with the change. None: not there yet."""
+    """A learner's progress. ``figures``: of the run; ``tried``: of the run with the change. None: not there yet.
+    ``recorded``: the figures are those of the reference machine."""
 
     prediction: Answer | None = None
     figures: Mapping[str, Any] | None = None
     tried: Mapping[str, Any] | None = None
     answer: Answer | None = None
+    recorded: bool = False
 
     def finished(self, lesson: Lesson) -> bool:
         """True if the check question was answered right."""
@@ -62,7 +65,8 @@ class Learner:
             "name": lesson.name,
             "done": [stage for stage, over in done.items() if over],
             "prediction": self.prediction,
-            "figures": _measured(self.figures, lesson.front.preset),
+            "recorded": self.recorded,
+            "figures": None if self.recorded else _measured(self.figures, lesson.front.preset),
             "tried": _measured(self.tried, lesson.changed),
             "answer": self.answer,
         }
@@ -85,15 +89,24 @@ def _stages(lesson: Lesson, kept: Any) -> Iterator[Learner]:
         return
     prediction = checked(lesson.front.predict, kept["prediction"])
     yield Learner(prediction)
-    figures = _figures(lesson.front.preset, kept["figures"])
+    recorded = kept.get("recorded") is True
+    figures = reference_figures(lesson) if recorded else _figures(lesson.front.preset, kept["figures"])
     mark(lesson.front.predict, prediction, figures)
     lesson.explain.fill(figures)
-    yield Learner(prediction, figures)
+    learner = Learner(prediction, figures, recorded=recorded)
+    yield learner
     answer = None if kept["answer"] is None else checked(lesson.front.check, kept["answer"])
-    yield Learner(prediction, figures, answer=answer)
+    yield (learner := replace(learner, answer=answer))
     tried = _figures(lesson.changed, kept["tried"])
     lesson.front.change.see.fill({**tried, "before": figures})
-    yield Learner(prediction, figures, tried, answer)
+    yield replace(learner, tried=tried)
+
+
+def reference_figures(lesson: Lesson) -> dict[str, Any]:
+    """The figures that the reference machine measured. Raises LookupError: it has none for this lesson; ValueError:
+    they are of an earlier preset."""
+    found = reference()
+    return _figures(lesson.front.preset, (found.lessons if found else {})[lesson.name]["figures"])
 
 
 def _figures(preset: Preset, given: Any) -> dict[str, Any]:

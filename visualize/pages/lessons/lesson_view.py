@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lab.measure.reference import reference
 from lab.util.messages import listed
 from lessons.course import course
 from lessons.expressions import Figures
@@ -57,7 +58,10 @@ def introduction(lesson: Lesson) -> str:
 
 def explained(lesson: Lesson, learner: Learner) -> str:
     """Markdown: the explanation with the run's numbers. Empty before there are any."""
-    return f"## 4 · Explain\n\n{held(lesson.explain.fill(learner.figures))}" if learner.figures else ""
+    if not learner.figures:
+        return ""
+    where = f"*Here: {reference().label}, recorded.*\n\n" if learner.recorded else ""
+    return f"## 4 · Explain\n\n{where}{held(lesson.explain.fill(learner.figures))}"
 
 
 def watched(lesson: Lesson) -> str:
@@ -85,7 +89,9 @@ def prediction(lesson: Lesson, learner: Learner) -> dict[str, Any]:
 def outcome(lesson: Lesson, learner: Learner) -> dict[str, Any]:
     """Outcome of the prediction; ``ready``: there is one; ``over``: there was a run."""
     if learner.figures is None:
-        return {"ready": learner.prediction is not None, "over": False}
+        record = reference()
+        carries = {"carries": record.label} if record and lesson.name in record.lessons else {}
+        return {"ready": learner.prediction is not None, "over": False} | carries
     found = mark(lesson.front.predict, learner.prediction, learner.figures)
     return {"ready": True, "over": True, "said": found.said, "feedback": found.feedback, "kind": kind(found)}
 
@@ -121,7 +127,8 @@ def change(lesson: Lesson, learner: Learner) -> dict[str, Any] | None:
         after = write(shown.value.number(tried)) if tried else ""
         rows.append([shown.label, write(shown.value.number(learner.figures)), after])
     see = asked.see.fill({**tried, "before": learner.figures}) if tried else ""
-    return {"title": asked.title, "why": asked.why, "rows": rows, "see": see}
+    why = f"{asked.why} Before: {reference().label}." if learner.recorded else asked.why
+    return {"title": asked.title, "why": why, "rows": rows, "see": see}
 
 
 def _asked(stage: str, question: AnyQuestion, figures: Figures) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lab.measure.comparison import summarise, typical
+from lab.measure.reference import reference, rounded
 from lab.measure.scaling_fit import StepTimes
 from lab.trace.run import Run
 from lessons.experiments.base import Measured, spoken
@@ -56,6 +57,29 @@ def seen(lesson: Lesson, measured: Mapping[str, Measured]) -> LessonViews:
     player = next((view for view in views if view.view == "player"), None)
     played = typical(measured["runs"].runs[player.run]) if player else None
     return LessonViews([_panel(view, lesson, measured) for view in views], played)
+
+
+def reference_views(lesson: Lesson) -> LessonViews | None:
+    """Views of what the reference machine measured. None: nothing, or for other views than the lesson has now."""
+    found = reference()
+    stored = found and found.lessons.get(lesson.name)
+    if not stored or [panel["view"] for panel in stored["panels"]] != [view.view for view in lesson.front.observe]:
+        return None
+    return LessonViews(stored["panels"], stored["played"] and Run.of(stored["played"]))
+
+
+def with_reference(lesson: Lesson, panels: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The panels, with the reference machine's measurement behind every chart that differs from it."""
+    found = reference_views(lesson)
+    return [_behind(*pair) for pair in zip(panels, found.panels, strict=True)] if found else list(panels)
+
+
+def _behind(panel: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
+    chart, behind = panel.get("chart"), recorded.get("chart")
+    if not (chart and behind) or rounded(chart["columns"]) == behind["columns"]:
+        return panel
+    said = f"{panel['say']} Grey: {reference().label}.".lstrip()
+    return panel | {"chart": chart | {"reference": behind}, "say": said}
 
 
 def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 // The progress of a lesson's run, the prediction's outcome, and the charts (visualize/pages/lessons/observation.py).
 
-import { progressOf } from "../../static/announce.js";
+import { progressOf, showGate } from "../../static/announce.js";
+import { BlockGrid } from "../../static/block_grid.js";
 import { chartsOf } from "../../static/chart_panel.js";
-import { gently, make, within } from "../../static/dom.js";
+import { gently, make, within, write } from "../../static/dom.js";
 import { Race } from "../../static/race.js";
 import { readRecords } from "../../static/sse.js";
 import { sliderOf } from "./question.js";
@@ -17,6 +18,11 @@ export function mount(element, gradio, setup) {
   function read(record) {
     if (!record) return;
     tell(record);
+    fill(record.running ? record.pool : null);
+    if (record.running || record.gate) showGate($(".gate"), record.gate);
+    carries = record.carries ?? carries;
+    $(".instead").hidden = !carries || !(record.running || record.ready) || record.over;
+    write($(".instead span"), carries);
     if (record.running) race.stop();
     if (record.over === undefined) return;
     const hint = (progress) => tell({ running: record.running, progress });
@@ -27,8 +33,24 @@ export function mount(element, gradio, setup) {
     $(".feedback").textContent = record.feedback;
     if (!record.panels) return hint("This browser did not keep the charts of this run. Run again to see them.");
     show(record.panels, record.fresh);
-    if (!record.fresh) return hint("Your last run, kept in this browser. Run again for another.");
+    if (record.recorded) hint(`Recorded: ${record.recorded}. Press Run to measure here.`);
+    else if (!record.fresh) hint("Your last run, kept in this browser. Run again for another.");
+    if (!record.fresh && !record.recorded) return;
     $(".found").scrollIntoView({ behavior: gently(), block: "start" });
+  }
+
+  let carries = ""; // the machine whose run can be taken in place of one here
+  $(".instead button").onclick = () => gradio.trigger("submit");
+  let grid;
+  /** Show the pool of the run under way as it fills. */
+  function fill(pool) {
+    const begins = pool && $(".filling").hidden;
+    $(".filling").hidden = !pool;
+    if (!pool) return;
+    if (begins) $(".filling").scrollIntoView({ behavior: gently(), block: "nearest" });
+    grid ??= new BlockGrid($(".squares"), () => grid.draw(grid.pool, grid.size, new Map()));
+    write($(".filling .caption"), pool.caption);
+    grid.draw(pool.rows, pool.size, new Map());
   }
 
   function show(panels, fresh) {

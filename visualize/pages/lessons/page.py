@@ -12,7 +12,9 @@ from typing import Any
 import gradio as gr
 
 from lab.errors import LabError
+from lab.measure.reference import reference
 from lessons.course import course
+from lessons.experiments.base import CAREFUL
 from lessons.lesson import Lesson
 from lessons.marking import checked
 from visualize import page_header as header
@@ -27,7 +29,15 @@ from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.lessons import lesson_view as sheet
 from visualize.pages.lessons import observation
 from visualize.pages.lessons.answer_key import Answers
-from visualize.pages.lessons.learner import MOST_CHARACTERS, MOST_OF_RUNS, Learner, Runs, packed, remembered, restored
+from visualize.pages.lessons.learner import (
+    MOST_CHARACTERS,
+    MOST_OF_RUNS,
+    Learner,
+    Runs,
+    packed,
+    remembered,
+    restored,
+)
 from visualize.pages.lessons.lesson_run import LessonRun
 from visualize.pages.lessons.observation import LessonViews
 from visualize.reduce.frames import recorded
@@ -72,6 +82,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Run", variant="primary", interactive=False, elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
+                careful = gr.Checkbox(label=f"Careful: {CAREFUL} times the repeats", container=False, elem_id="careful")
             setup = {"shells": shells(observation.CHARTS), "vocabulary": as_json()}
             observed = component("pages/lessons/observe", setup, elem_id="observe")
             player = stage.build(take_away, visible=False)
@@ -80,8 +91,9 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
             answered = component("pages/lessons/question", sheet.CHECK, elem_id="check")
     shown = [learner, progress, asked, press, explained, tried, answered]
     asked.submit(actions.predict, [at, learner], [*shown, observed], **REPEATED)
-    begins(press.click(actions.run, [at, learner], [*shown, observed, player], **REPEATED))
-    tried.submit(actions.change, [at, learner], [learner, progress, tried], **REPEATED)
+    begins(press.click(actions.run, [at, learner, careful], [*shown, observed, player], **REPEATED))
+    observed.submit(actions.recorded, [at, learner], [*shown, observed, player], **REPEATED)
+    tried.submit(actions.change, [at, learner, careful], [learner, progress, tried], **REPEATED)
     answered.submit(actions.check, [at, learner], [learner, progress, answered], **REPEATED)
     halt.click(actions.stop, queue=False, **REPEATED)
     everything = [at, introduction, *shown, observed, player]
@@ -112,6 +124,11 @@ class _Actions:
     ) -> list[Any]:
         """The outcome with its charts, and the run to play. ``fresh``: it was just made."""
         outcome = sheet.outcome(lesson, learner) | {"fresh": fresh}
+        if learner.recorded:
+            seen = observation.reference_views(lesson)
+            outcome["recorded"] = reference().label
+        elif seen:
+            seen = seen._replace(panels=observation.with_reference(lesson, seen.panels))
         if seen is None:
             return [as_line(outcome), gr.skip()]
         look = as_line(outcome | {"panels": seen.panels})
@@ -137,7 +154,9 @@ class _Actions:
             learner = Learner(prediction)
         return [*_shown(lesson, learner), as_line(sheet.outcome(lesson, learner))]
 
-    def run(self, request: gr.Request, number: int, learner: Learner | None) -> Iterator[list[Any]]:
+    def run(
+        self, request: gr.Request, number: int, learner: Learner | None, careful: bool = False
+    ) -> Iterator[list[Any]]:
         """Make the lesson's runs, and show what they measured beside the prediction."""
         if learner is None:
             yield _forgotten(9)
@@ -145,7 +164,7 @@ class _Actions:
         lesson, unchanged = course()[number], [gr.skip()] * 7
         task = None
         if learner.prediction is not None:
-            start = partial(LessonRun, self._queue, self._load, lesson.front.preset)
+            start = partial(LessonRun, self._queue, self._load, lesson.front.preset, careful=careful)
             task = self._tasks.begin(request.session_hash, start)
         if task is None:
             yield nothing(9)
@@ -163,7 +182,22 @@ class _Actions:
             self._answers.put(number, learner.figures)
             yield [*shown, *self._observed(request, lesson, learner, seen, fresh=True)]
 
-    def change(self, request: gr.Request, number: int, learner: Learner | None) -> Iterator[list[Any]]:
+    def recorded(self, request: gr.Request, number: int, learner: Learner | None) -> list[Any]:
+        """Take the reference machine's run in place of one here."""
+        if learner is None:
+            return _forgotten(9)
+        lesson = course()[number]
+        found = restored(lesson, as_line(Learner(learner.prediction).kept(lesson) | {"recorded": True}))
+        if not found.recorded or observation.reference_views(lesson) is None:
+            gr.Warning("The recorded run is of an earlier version of this lesson. Press Run to measure here.")
+            return nothing(9)
+        self._tasks.stop(request.session_hash)
+        learner = found
+        return [*_shown(lesson, learner), *self._observed(request, lesson, learner, None)]
+
+    def change(
+        self, request: gr.Request, number: int, learner: Learner | None, careful: bool = False
+    ) -> Iterator[list[Any]]:
         """Make the runs again as the lesson suggests, and say what changed."""
         if learner is None:
             yield _forgotten(3)
@@ -171,7 +205,8 @@ class _Actions:
         lesson = course()[number]
         task = None
         if learner.figures is not None:
-            task = self._tasks.begin(request.session_hash, partial(LessonRun, self._queue, self._load, lesson.changed))
+            start = partial(LessonRun, self._queue, self._load, lesson.changed, careful=careful)
+            task = self._tasks.begin(request.session_hash, start)
         if task is None:
             yield nothing(3)
             return
