@@ -31,8 +31,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(number: int) -> int:
+    from transformers.utils import logging
+
     from lessons.course import course
 
+    logging.disable_progress_bar()
     lesson = course().get(number)
     if lesson is None or lesson.front.beyond is None:
         raise LabError(f"There is no code of a lesson {number}. There are lessons 1 to {len(course())}.")
