@@ -11,7 +11,6 @@ from lab.claims.trial import Stopped
 from lab.errors import LabError
 from lessons.__main__ import main
 from lessons.course import course
-from lessons.mistakes import evidence as measuring
 from lessons.mistakes.evidence import Evidence, Watch, evidence
 from lessons.mistakes.exercise import check, hidden_tests, numbered, write_starter
 from lessons.mistakes.mistake import HOLE, MISTAKES
@@ -70,12 +69,6 @@ SOLUTIONS = {
         "        return 16 * self.blocks[position // 16] + (position & 15)",
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of the text is enough to tell right from wrong."""
-    monkeypatch.setattr(measuring, "TOKENS", 16)
 
 
 def found(id: str, repair: int | None) -> Evidence:
