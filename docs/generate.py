@@ -252,6 +252,13 @@ def watching() -> list[str]:
         ("during a run, kB per second, uncompressed", f"{figures['live_bytes_per_second'] / 1000:.0f}", ""),
         ("from the engine's first token to the page's, ms", "{first_token_late_ms:.0f}", goals["first_token_late_ms"]),
     ]
+    views = {"rounds": "rounds", "blocks": "blocks in use", "timing": "time per step"}
+    for key, name in views.items() if "redraws_per_second_rounds" in figures else ():
+        for what, label in (
+            (f"redraws_per_second_{key}", "redraws per second"),
+            (f"lag_ms_{key}_p95", "behind the text, ms"),
+        ):
+            rows.append((f"during a run, {label}: {name}", f"{figures[what]:.1f}", goals[what]))
     for slowed, words in (("", "in real time"), ("slowed_", "slowed")):
         names = f"playback {words}, frames per second, without speculation", "the same with speculation"
         for way, name in zip(("off", "draft"), names, strict=True):

@@ -1,7 +1,7 @@
 """The reference runs that stand in grey behind measurements: ``python -m docs.record_reference``.
 
-On a quiet machine, for some ten minutes: every lesson in its careful mode, and Compare's settings with what that page
-asks at first.
+On a quiet machine, for some ten minutes: every lesson in its careful mode, Compare's settings with what that page
+asks at first, and the claims.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from lab.claims import CLAIMS
+from lab.claims.trial import Trial
 from lab.engine.engine import Engine
 from lab.measure.comparison import compare, summarise
 from lab.measure.quiet import look
@@ -21,6 +23,7 @@ from lab.util.machine_info import describe_machine
 from lessons.course import course
 from lessons.experiments import Preset
 from lessons.experiments.base import Measured, whole
+from visualize.pages.claims.checks import shown
 from visualize.pages.compare.configurations import LANES, CompareInputs
 from visualize.pages.lessons.observation import seen
 
@@ -51,7 +54,13 @@ def main() -> None:
         lessons[lesson.name] = {"figures": figures, "panels": views.panels, "played": played}
     print("Compare …", flush=True)
     rates = (before and before.compare) or compared(engines("matched"), 3 if asked.quick else 9)
-    found = Reference(describe_machine(asked.device), gate is None or gate.busy, rates, lessons)
+    claims = dict(before.claims) if before else {}
+    trial = Trial(engines, report=lambda line: None)
+    for name, claim in CLAIMS.items():
+        if not claim.arithmetic and name not in claims:
+            print(f"Claim {name} …", flush=True)
+            claims[name] = shown(claim, claim.check(trial))
+    found = Reference(describe_machine(asked.device), gate is None or gate.busy, rates, lessons, claims)
     found.save(FOLDER / f"reference-{asked.name}.json.gz")
 
 

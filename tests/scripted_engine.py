@@ -10,7 +10,7 @@ from typing import Any
 from lab import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.load import new_engine
-from tests.scripted_model import RememberingModel, ScriptedHead
+from tests.scripted_model import RememberingModel, ScriptedBlockHead, ScriptedHead
 from tests.tiny_models import tokenizer
 
 VOCABULARY, WORDS, CONTEXT = 257, 8, 40
@@ -19,7 +19,8 @@ LETTERS = tokenizer().decode(list(range(WORDS)))  # the prompts' letters are the
 
 def engine(draft: bool = True, **limits: Any) -> Engine:
     models = [RememberingModel(VOCABULARY, WORDS, salt=salt, context_length=CONTEXT) for salt in (0, 1)]
-    models[0].eagle3 = ScriptedHead(models[0].table[:, :WORDS], VOCABULARY)
+    table = models[0].table[:, :WORDS]
+    models[0].heads |= {"eagle3": ScriptedHead(table, VOCABULARY), "dflash": ScriptedBlockHead(table, VOCABULARY)}
     return new_engine(models[0], tokenizer(), models[1] if draft else None, **limits)
 
 

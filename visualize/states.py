@@ -59,6 +59,7 @@ DRAFTER_NAMES = {
     "off": "no drafter",
     "draft": "the draft model",
     "eagle3": "the EAGLE-3 head",
+    "dflash": "the DFlash head",
     "ngram": "n-gram lookup",
     "early_exit": "early exit",
     "synthetic": "the simulated drafter",

@@ -34,7 +34,7 @@ def read_claims(data: dict[str, Any]) -> dict[str, Claim]:
         module, kind = entry["experiment"].split(".")
         numbers = entries[entry.get("numbers_of", name)]["numbers"]
         found[name] = Claim(
-            **{field: entry[field] for field in ("id", "topic", "quote", "tested", "rule")},
+            **{field: entry[field] for field in ("id", "topic", "says", "tested", "rule")},
             source=data["articles"][entry["source"]],
             numbers={key: (label, *rest, *("", "measured")[len(rest) :]) for key, (label, *rest) in numbers.items()},
             experiment=partial(getattr(MODULES[module], kind), **how),

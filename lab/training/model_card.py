@@ -16,10 +16,11 @@ from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lab import EngineConfig, SamplingParams, load_engine
+from lab.models.state_head import HEADS
 from lab.trace.run import AcceptanceStats, acceptance_stats
+from lab.training import dflash, eagle3
 from lab.training.corpus import UNSEEN_BOOK_STRIDE, CorpusSplit, encode, unseen_book
 from lab.training.distillation import TEMPERATURE, TV_WEIGHT
-from lab.training.eagle3 import STEPS
 from lab.training.training import TrainingRecord
 
 BOOKS = Path(__file__).with_name("books.tsv")
@@ -27,7 +28,7 @@ BOOKS = Path(__file__).with_name("books.tsv")
 
 TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
 
-DRAFTS = ("draft", "mismatched", "eagle3")
+DRAFTS = ("draft", "mismatched", *HEADS)
 SAMPLE_PROMPTS = (
     "Once upon a time there was",
     "The old woman looked at the boy and said,",
@@ -120,8 +121,8 @@ def measure_acceptance(
     target: Path, draft: Path, prompts: list[str], temperature: float, device: str
 ) -> AcceptanceStats:
     """Continue each prompt by ``NEW_TOKENS`` tokens, or to an end of text; prompt i is sampled with seed i."""
-    kind = "eagle3" if draft.name == "eagle3" else "draft"
-    engine = load_engine(target=str(target), device=device, **{"head" if kind == "eagle3" else "draft": str(draft)})
+    kind = draft.name if draft.name in HEADS else "draft"
+    engine = load_engine(target=str(target), device=device, **{"head" if kind in HEADS else "draft": str(draft)})
     config = EngineConfig(speculative=kind, num_speculative_tokens=GAMMA)
     return acceptance_stats(
         engine.generate(prompt, config, SamplingParams(max_tokens=NEW_TOKENS, temperature=temperature, seed=seed))
@@ -136,7 +137,7 @@ def measure(
 
     ``records`` say how each model was trained, ``notes`` on what; both are passed on as they are.
     """
-    heads = {name: measure_head(weights / name, record) for name, record in records.items() if name == "eagle3"}
+    heads = {name: measure_head(weights / name, record) for name, record in records.items() if name in HEADS}
     records = {name: record for name, record in records.items() if name not in heads}
     seen = [text[-max(1, len(text) // 100) :] for text in split.train]
     kinds = {"seen": seen, "unseen_endings": split.unseen_endings, "unseen_books": split.unseen_books}
@@ -208,11 +209,15 @@ def measure_head(folder: Path, record: TrainingRecord) -> dict[str, Any]:
     """A head's sizes and how it was trained."""
     config = json.loads((folder / "config.json").read_text("utf-8"))
     weights = load_file(folder / "model.safetensors")
+    eagle, block = config.get("eagle_config"), config.get("dflash_config")
     return {
         "parameters": sum(weight.numel() for weight in weights.values() if weight.is_floating_point()),
+        "layers": config["num_hidden_layers"],
         "intermediate_size": config["intermediate_size"],
-        "draft_vocabulary": config["draft_vocab_size"],
-        "target_layers": config["eagle_config"]["eagle_aux_hidden_state_layer_ids"],
+        "draft_vocabulary": config.get("draft_vocab_size", config["vocab_size"]),
+        "target_layers": (
+            eagle["eagle_aux_hidden_state_layer_ids"] if eagle else [one + 1 for one in block["target_layer_ids"]]
+        ),
         "training": asdict(record),
     }
 
@@ -254,10 +259,11 @@ def render(card: dict) -> str:
     template = environment.from_string(TEMPLATE.read_text("utf-8"))
     return template.render(
         card,
-        head=card.get("heads", {}).get("eagle3"),
         TEMPERATURE=TEMPERATURE,
         TV_WEIGHT=TV_WEIGHT,
-        STEPS=STEPS,
+        STEPS=eagle3.STEPS,
+        MOST=dflash.BLOCK_SIZE - 1,
+        HEADS=HEADS,
         UNSEEN_BOOK_STRIDE=UNSEEN_BOOK_STRIDE,
         PROMPT_WORDS=PROMPT_WORDS,
     )

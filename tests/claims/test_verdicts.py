@@ -207,7 +207,7 @@ def test_quotes_are_a_few_words_and_the_table_is_the_one_described() -> None:
     for name, claim in CLAIMS.items():
         assert claim.id == name
         assert "Holds if" in claim.rule
-        assert len(claim.quote.split()) <= 20
+        assert len(claim.says.split()) <= 22
 
 
 # -- intervals -------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def decided(name: str, *numbers: Number) -> ClaimResult:
     ("repeats", "word"),
     [
         ((0.98, 1.0, 1.02), "holds"),
-        ((0.98, 1.0, 1.12), "noisy"),  # once on the other side
+        ((0.98, 1.0, 1.3), "noisy"),  # once on the other side
         ((0.89, 0.88, 0.91), "noisy"),
         ((0.7, 0.8, 0.85), "conditions"),
         ((0.5, 0.98, 0.99, 1.0, 1.0, 1.01, 1.02, 1.03, 2.0), "holds"),  # enough repeats to leave out outliers
@@ -238,21 +238,21 @@ def test_repeats_on_both_sides_of_a_limit_give_no_verdict(repeats, word) -> None
     assert decided("int8-speed", median("at_16", *repeats), median("at_768", 1.0, 1.02, 0.99)).word == word
 
 
-def test_an_interval_counts_in_its_middle_and_only_where_it_changes_the_verdict() -> None:
+def test_intervals_count_together_and_only_where_they_change_the_verdict() -> None:
     wide = [median(f"at_{length}", 0.37, 1.42, 3.3) for length in (16, 768)]
     assert decided("int8-speed", *wide).word == "noisy"  # both ends are outside the limits, which lie between them
-    noisy = decided("int8-speed", median("at_16", 0.98, 1.0, 1.12))
-    for part in (WORDS["holds"], WORDS["fails"], "median of at_16", "×0.98 to ×1.12"):
+    noisy = decided("int8-speed", median("at_16", 0.98, 1.0, 1.3))
+    for part in (WORDS["holds"], WORDS["fails"], "of cases"):
         assert part in noisy.why
     long = median("at_960", 4.0, 9.0, 30.0)
     assert decided("long-speedup", median("at_16", 1.0, 1.4), long).word == "holds"
-    assert decided("long-speedup", long._replace(low=2.9)).word == "noisy"
+    assert decided("long-speedup", long._replace(low=1.0)).word == "noisy"
     assert median("at_64", 1.0).spread == ""
 
 
 def test_what_is_at_its_limit_by_chance_meets_no_claim() -> None:
     claimed = [Number(key, "", value) for key, value in ACCEPTED.items()]
-    for low, high, word in ((0.61, 0.69, "holds"), (0.55, 0.75, "noisy")):
+    for low, high, word in ((0.62, 0.68, "holds"), (0.55, 0.75, "noisy")):
         shares = [Number(f"accepted: {kind}", kind, 0.65, "%", low=low, high=high) for kind in KINDS]
         assert decided("acceptance-rate", *claimed, *shares).word == word
     fixed = TWO | by_kind(faster=(1.5, 1.2, 1.0, 0.5)) | by_kind(large=(2.02, 1.5, 1.2, 0.6))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from html import escape
 
 from tokenizers import Tokenizer
 
 from lab.models.loader import EMBEDDED_DRAFTS, EMBEDDED_TARGET, WEIGHTS
-from lab.registry import EMBEDDED
+from lab.registry import EMBEDDED, Pair
 
 USUAL = 0.27
 UNLIKE = 0.35
@@ -19,10 +20,17 @@ SHORT = 12
 """Characters of a prompt that are too few to tell."""
 
 
-def badge(pair: str, labels: dict[str, str], prompt: str) -> str:
-    """HTML: the models of ``pair``, and whether ``prompt`` is unlike their training text. ``labels``: of all pairs."""
-    if pair not in EMBEDDED:
-        return f"<p>{escape(labels.get(pair, pair))}: they continue your text; no chat template is applied.</p>"
+def badge(pair: str, pairs: Mapping[str, Pair], prompt: str, *, talks: bool = False, templated: bool = False) -> str:
+    """HTML: the models of ``pair``, one of ``pairs``, and whether ``prompt`` is unlike their training text.
+
+    Args:
+        templated: its target is known to have a chat template.
+        talks: and the prompt goes through it.
+    """
+    if pair not in EMBEDDED or pairs.get(pair, EMBEDDED[pair]).target:
+        completes = "it continues your text" if templated else "no chat template, it continues your text"
+        label = pairs[pair].label if pair in pairs else "Your models"
+        return f"<p>{escape(label)}: {'your messages go through its chat template' if talks else completes}.</p>"
     target, draft = (_parameters(folder) for folder in ("target", EMBEDDED_DRAFTS[pair]))
     books = "trained on old children's books, "
     learned = f"draft {draft} parameters: {books}" if pair == "matched" else f"{books}draft {draft}, on Python code: "
