@@ -201,3 +201,8 @@ def test_the_code_of_a_lesson_runs(number: int, capsys: pytest.CaptureFixture[st
 def test_there_is_no_code_of_a_lesson_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "99"]) == 2
     assert f"There are lessons 1 to {len(course())}" in capsys.readouterr().err
+
+
+def test_files_to_read_are_there() -> None:
+    beyond = [lesson.front.beyond for lesson in course().values() if lesson.front.beyond]
+    assert [name for one in beyond for name in one.files if not Path(name).is_file()] == []
