@@ -21,7 +21,7 @@ from lab.util.messages import error_summary
 from lessons.mistakes.evidence import NOTICED, Watch, drawn, evidence
 from lessons.mistakes.mistake import HOLE, MISTAKES, Mistake
 
-SECONDS = 180.0
+SECONDS = 300.0
 """The most that all hidden tests of an exercise may take together."""
 PROMPTS = 1, 2
 """Numbers of the prompts on which code that writes a text is tried."""
