@@ -30,7 +30,7 @@ WINDOW = {"width": 1360, "height": 860}
 WIDTH = 1000
 """Pixels of the animation; the window is scaled down to it."""
 SETTINGS = {"prompt": "Once upon a time", "max_tokens": 48, "seed": 7, "run": 1, "speed": "real"}
-START_SECONDS = 120
+START_SECONDS = 300
 
 
 @contextmanager

@@ -17,8 +17,11 @@ from lab.util.messages import listed
 
 WORDS: dict[Word, str] = {
     "holds": "holds here",
+    "part": "holds for part of it",
     "conditions": "it depends",
     "fails": "does not hold",
+    "cause": "real number, another cause",
+    "untested": "cannot be tested here",
     "noisy": "too noisy to say",
 }
 DRAWS, AGREED = 400, 0.95

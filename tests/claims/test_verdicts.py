@@ -69,7 +69,30 @@ PAGING = {"vain": 0.6, "naive": 1.9}
 LADDER = by_rung(claimed=(1.0, 2.3, 3.75, 4.3))
 BOTH = {"draft: 16": 0.9, "draft: 128": 1.4}
 
+TUTORIAL = {"claimed_low": 2.0, "claimed_high": 2.8, "need_low": 0.7, "need_high": 0.84}
+LINEAR = {"four": 3.0, "eight": 5.0, "most": 9.0}
+DRAFTED = {"target": 128.0, "more": 0.25, "weights_gb": 2.5}
+SOONER = {"claimed": 0.87, "times": 6.9, "need": 0.94}
+RUNGS_GB = {"weights_gb": 138.0, "draft": 13.5, "cache": 22.0}
+ROOFS = {"before": 12.0, "after": 45.0, "before_share": 0.8, "after_share": 0.76}
+
 CASES = [
+    ("tutorial-gain", TUTORIAL | {"low": 1.9, "high": 2.7}, "holds"),
+    ("tutorial-gain", TUTORIAL | {"low": 1.9, "high": 2.2}, "conditions"),
+    ("tutorial-gain", TUTORIAL | {"low": 1.59, "high": 1.96}, "fails"),
+    ("linear-gain", LINEAR | {"sixteen": 9.8}, "holds"),
+    ("linear-gain", LINEAR | {"sixteen": 8.0}, "fails"),
+    ("n-for-one", {"claimed": 5.0, "tokens": 5.0, "drafted": 0.0}, "holds"),
+    ("n-for-one", {"claimed": 5.0, "tokens": 6.0, "drafted": 5.0}, "fails"),
+    ("fixed-overhead", DRAFTED | {"draft": 0.0}, "holds"),
+    ("fixed-overhead", DRAFTED | {"draft": 32.0}, "fails"),
+    ("faster-answers", SOONER | {"share": 0.872}, "holds"),
+    ("faster-answers", SOONER | {"share": 0.854}, "fails"),
+    ("ladder-memory", RUNGS_GB | {"below": 0.0}, "holds"),
+    ("ladder-memory", RUNGS_GB | {"below": 4.0}, "fails"),
+    ("ladder-paging", ROOFS | {"one": 50.0, "four": 200.0}, "holds"),
+    ("ladder-paging", ROOFS | {"one": 14.8, "four": 59.0}, "conditions"),
+    ("ladder-paging", ROOFS | {"one": 10.0, "four": 40.0}, "fails"),
     ("million-operations", UNCACHED | {"times": 2.9}, "holds"),
     ("million-operations", UNCACHED | {"times": 3.1}, "conditions"),
     ("million-operations", UNCACHED | {"pairs": 300_000}, "fails"),
@@ -88,8 +111,8 @@ CASES = [
     ("long-speedup", {"at_16": 3.2, "at_960": 2.9}, "conditions"),
     ("long-speedup", {"at_16": 1.2, "at_960": 2.9}, "fails"),
     ("memory-share", SHARES | {"inside": 14}, "holds"),
-    ("memory-share", SHARES | {"inside": 1}, "conditions"),
-    ("memory-share", SHARES | {"inside": 0}, "fails"),
+    ("memory-share", SHARES | {"inside": 8}, "conditions"),
+    ("memory-share", SHARES | {"inside": 2}, "fails"),
     ("seventy-80gb", SEVENTY | {"claimed": 80.0, "own": 61.0, "every": 488.0}, "holds"),
     ("seventy-80gb", SEVENTY | {"claimed": 80.0, "own": 10.0, "every": 80.0}, "conditions"),
     ("seventy-80gb", SEVENTY | {"claimed": 80.0, "own": 1.34, "every": 10.7}, "fails"),
@@ -174,7 +197,7 @@ def decide(name: str, values: dict[str, float]) -> ClaimResult:
 @pytest.mark.parametrize(("name", "values", "word"), CASES, ids=[f"{name}, {word}" for name, _, word in CASES])
 def test_the_numbers_decide_the_verdict(name, values, word) -> None:
     verdict = decide(name, values)
-    assert verdict.word == CLAIMS[name].decide.word(values) == word
+    assert verdict.word == CLAIMS[name].decide.word(values) == CLAIMS[name].decide.called.get(word, word)
     assert verdict.why
     assert "{" not in verdict.why + verdict.needs
     assert bool(verdict.needs) == (word != "holds")
@@ -197,7 +220,9 @@ def test_the_reasons_given_are_the_reviewed_ones() -> None:
 
 def test_every_rule_is_tried_on_more_than_one_side() -> None:
     words = {name: {word for claim, _, word in CASES if claim == name} for name in CLAIMS}
-    assert [name for name, some in words.items() if "holds" not in some or len(some) < 2] == []
+    undecided = [name for name, claim in CLAIMS.items() if claim.decide.holds == "False"]
+    assert [name for name, some in words.items() if "holds" not in some or len(some) < 2] == undecided
+    assert all(set(CLAIMS[name].decide.called.values()) == {"untested"} for name in undecided)
 
 
 def test_quotes_are_a_few_words_and_the_table_is_the_one_described() -> None:
@@ -206,7 +231,7 @@ def test_quotes_are_a_few_words_and_the_table_is_the_one_described() -> None:
         assert f" {rate}" in ladder.tested
     for name, claim in CLAIMS.items():
         assert claim.id == name
-        assert "Holds if" in claim.rule
+        assert "Holds if" in claim.rule or claim.decide.holds == "False"
         assert len(claim.says.split()) <= 22
 
 
@@ -252,9 +277,8 @@ def test_intervals_count_together_and_only_where_they_change_the_verdict() -> No
 
 def test_what_is_at_its_limit_by_chance_meets_no_claim() -> None:
     claimed = [Number(key, "", value) for key, value in ACCEPTED.items()]
-    for low, high, word in ((0.62, 0.68, "holds"), (0.55, 0.75, "noisy")):
-        shares = [Number(f"accepted: {kind}", kind, 0.65, "%", low=low, high=high) for kind in KINDS]
-        assert decided("acceptance-rate", *claimed, *shares).word == word
+    shares = [Number(f"accepted: {kind}", kind, 0.65, "%", low=0.55, high=0.75) for kind in KINDS]
+    assert decided("acceptance-rate", *claimed, *shares).word == "untested"  # whatever a small pair gets
     fixed = TWO | by_kind(faster=(1.5, 1.2, 1.0, 0.5)) | by_kind(large=(2.02, 1.5, 1.2, 0.6))
     numbers = {key: Number(key, key, value) for key, value in fixed.items()}
     assert decided("two-to-three", *numbers.values()).word == "conditions"

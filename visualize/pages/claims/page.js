@@ -150,7 +150,7 @@ export function mount(element, gradio, setup) {
 
   function tally() {
     const found = [...rows.values()].map((row) => row.found?.verdict);
-    const parts = Object.entries(verdicts).map(([key, { glyph, label }]) => {
+    const parts = Object.entries(verdicts).filter(([key]) => found.includes(key)).map(([key, { glyph, label }]) => {
       const count = found.filter((verdict) => verdict === key).length;
       return make("span", `count ${key}`, make("span", "glyph", glyph), make("b", "", count), ` ${label}`);
     });
