@@ -361,6 +361,37 @@ block(
 )
 
 
+WORDS = {"works": "works", "refused": "refused", "differs": "writes other text", "error": "fails"}
+
+
+def _works(row: Row) -> bool:
+    return row["result"] == "works"
+
+
+def _is_no_decoder(row: Row) -> bool:
+    return row["why"].startswith("it is an encoder")
+
+
+@generated
+def architectures() -> list[str]:
+    """What became of every causal architecture, with the reason; those with one reason share a row."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    rows = [row for row in record("architectures")["rows"] if row["result"] in WORDS]
+    for row in rows:
+        why = row["why"].replace(row["class"], "the model")
+        kinds.setdefault((WORDS[row["result"]], why), []).append(row["kind"])
+    ordered = sorted(kinds.items(), key=lambda item: (item[0][0] != "works", -len(item[1]), item[0]))
+    lines = table(
+        "architectures | | because",
+        ([" ".join(f"`{kind}`" for kind in some), what, why] for (what, why), some in ordered),
+    )
+    works, encoders = (sum(test(row) for row in rows) for test in (_works, _is_no_decoder))
+    tried = (
+        f"{works} of {len(rows)} that could be built work, with transformers {record('architectures')['transformers']}."
+    )
+    return [f"{tried} Of the others, {encoders} have an encoder, and are no causal language models.", "", *lines]
+
+
 # -- measurements on a GPU -----------------------------------------------------------------------
 
 GPUS = {"h100": ("gpu-h100-early", "gpu-h100"), "h200": ("gpu-h200", "gpu-h200-first")}

@@ -64,7 +64,7 @@ def templated(run: Run) -> str:
         f"<b>{escape(visible(piece))}</b>" if place in special else escape(visible_lines(piece))
         for place, piece in enumerate(run.started.prompt_pieces)
     )
-    return f"<details><summary>Templated prompt</summary><p>{''.join(pieces)}</p></details>"
+    return f'<details><summary>Templated prompt</summary><p tabindex="0">{"".join(pieces)}</p></details>'
 
 
 def after(settings: Settings, run: Run) -> Settings | None:
