@@ -42,7 +42,8 @@ def test_the_api_has_three_functions_with_typed_parameters(server: str) -> None:
         {it["parameter_name"]: it for it in info["named_endpoints"][f"/{name}"]["parameters"]}
         for name in ("compare", "calculator")
     )
-    assert run["pair"]["type"] == compare["pair"]["type"] == {"enum": ["matched", "mismatched"]}
+    assert run["pair"]["type"] == compare["pair"]["type"]
+    assert run["pair"]["type"]["enum"][:2] == ["matched", "mismatched"]  # and what fits this machine
     assert fits["gpu"]["type"] == {"enum": list(GPU_KEYS)}
     assert not {"stop", "stop_token_ids", "ignore_eos", "logprobs"} & compare.keys(), (
         "fixed, so that all outputs have the same length"

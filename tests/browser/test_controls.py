@@ -90,7 +90,7 @@ def test_a_nonsensical_link_is_corrected_and_controls_disabled_by_it_come_back_w
 def test_each_drafter_shows_only_its_own_setting_and_a_group_is_one_tab_stop(visit: Visit) -> None:
     lab = visit().open()
     # Each describes itself: after another, and after none.
-    own = {"pair": "draft", "early_exit_layer": "early_exit", "synthetic_acceptance_rate": "synthetic"}
+    own = {"early_exit_layer": "early_exit", "synthetic_acceptance_rate": "synthetic"}
     for drafter in ("off", "draft", "ngram", "synthetic", "off", "early_exit", "draft"):
         lab.choose("speculative", drafter)
         expect(lab.control("speculative")).to_contain_text(SETTINGS["speculative"].about[drafter])

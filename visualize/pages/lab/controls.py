@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import gradio as gr
 from gradio.events import Dependency
 
-from lab.registry import EMBEDDED
+from lab.registry import EMBEDDED, Pair
 from lab.settings import SETTINGS
 from visualize.example_prompts import examples, listed
 from visualize.forms import Widgets
@@ -21,6 +21,8 @@ from visualize.url_settings import Form
 
 FOLDS = {"Pool": "pool", "Sampling": "sampling", "Device": "computing"}
 """Titles of the folds, which are the settings' groups, and their elements' ids."""
+MODELS = ("pair", "target", "draft")
+"""The picker of the models, beside what is said of them."""
 SHOW_SETTINGS = "() => { document.body.classList.toggle('setting'); scrollTo(0, 0) }"
 """On a phone, where the picture comes first (page.css)."""
 UNSURE_SEED = "Adaptive γ follows measured times: the same seed may give another text; leave empty for random."
@@ -55,19 +57,17 @@ class Controls:
         shown.success(_settled, self.widgets.values, dependent, queue=False, **QUIET)
 
 
-def build(form: Form) -> Controls:
-    """Lay the controls out. Their values, limits and choices are those of ``form``."""
+def build(form: Form, pairs: Mapping[str, Pair]) -> Controls:
+    """Lay the controls out. Their values, limits and choices are those of ``form``. ``pairs``: the models on offer."""
     widgets = Widgets(form)
     groups = {title: [one.name for one in form.settings.values() if one.group == title] for title in ("", *FOLDS)}
     with gr.Column(elem_id="settings"):
-        first, *main = groups[""]
-        widgets.add(first)
-        labels = dict(form["pair"].options)
-        models = gr.HTML(badge(form["pair"].default, labels, form["prompt"].default), elem_id="models")
+        widgets.add("prompt", *MODELS)
+        models = gr.HTML(badge(form["pair"].default, pairs, form["prompt"].default), elem_id="models")
         with gr.Row(elem_id="lists"):
             examples(widgets.inputs["prompt"])
             replays = recordings()
-        widgets.add(*main)
+        widgets.add(*(name for name in groups[""] if name not in ("prompt", *MODELS)))
         with gr.Row(elem_id="folds"):
             for title, elem_id in FOLDS.items():
                 with widgets.fold(title, elem_id):
@@ -80,7 +80,7 @@ def build(form: Form) -> Controls:
 
     def about_models(*values: Any) -> str:
         settings = to_settings(values)
-        return badge(settings.pair, labels, settings.prompt)
+        return badge(settings.pair, pairs, settings.prompt)
 
     changes = [widgets.inputs["pair"].change, widgets.inputs["prompt"].change]
     gr.on(changes, about_models, widgets.values, models, queue=False, **LATEST)

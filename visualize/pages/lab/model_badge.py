@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from html import escape
 
 from tokenizers import Tokenizer
 
 from lab.models.loader import EMBEDDED_DRAFTS, EMBEDDED_TARGET, WEIGHTS
-from lab.registry import EMBEDDED
+from lab.registry import EMBEDDED, Pair
 
 USUAL = 0.27
 UNLIKE = 0.35
 """Tokens per character: the median of 300 passages of the books, and what 98% of them stay below. German and code have
 about 0.5."""
+USUAL_BITS_PER_SECOND = 100e6
+"""Of a household's connection: what the estimate before a download says it goes by."""
 SHORT = 12
 """Characters of a prompt that are too few to tell."""
 
 
-def badge(pair: str, labels: dict[str, str], prompt: str) -> str:
-    """HTML: the models of ``pair``, and whether ``prompt`` is unlike their training text. ``labels``: of all pairs."""
+def badge(pair: str, pairs: Mapping[str, Pair], prompt: str) -> str:
+    """HTML: the models of ``pair``, their sizes, and whether ``prompt`` is unlike their training text.
+
+    Args:
+        pairs: those on offer, by name. Any other is named by a visitor.
+    """
     if pair not in EMBEDDED:
-        return f"<p>{escape(labels.get(pair, pair))}: they continue your text; no chat template is applied.</p>"
+        chosen = pairs.get(pair)
+        label = f"<b>{escape(chosen.label)}</b>" if chosen else "Models of your own"
+        return f"<p>{label}: they continue your text; no chat template is applied.{_sizes(chosen)}</p>"
     target, draft = (_parameters(folder) for folder in ("target", EMBEDDED_DRAFTS[pair]))
     books = "trained on old children's books, "
     learned = f"draft {draft} parameters: {books}" if pair == "matched" else f"{books}draft {draft}, on Python code: "
@@ -32,6 +41,17 @@ def badge(pair: str, labels: dict[str, str], prompt: str) -> str:
         return said
     unlike = f"Unlike those books ({density:.2f} tokens per character, not {USUAL}): expect nonsense."
     return f'{said}<p class="unlike">{unlike}</p>'
+
+
+def _sizes(pair: Pair | None) -> str:
+    """What a pair from a hub takes, and how long until it is there."""
+    if pair is None or not pair.disk_bytes:
+        return " They are loaded when you press Run; Stop cancels."
+    takes = f" {pair.disk_bytes / 1e9:.1f} GB on disk, {pair.memory_bytes / 1e9:.1f} GB in memory."
+    if pair.is_here:
+        return f"{takes} Already on this machine."
+    minutes = pair.disk_bytes * 8 / USUAL_BITS_PER_SECOND / 60
+    return f"{takes} Run fetches them first, about {minutes:.0f} min at 100 Mbit/s; Stop cancels."
 
 
 @functools.cache

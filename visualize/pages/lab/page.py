@@ -102,7 +102,7 @@ def build(
             component("pages/workshop/workshop_bar", {}, elem_id="workshop")
         with gr.Row(elem_id="lab", elem_classes=["staged", "picture-first"]):
             with gr.Column(elem_id="controls"):
-                panel = controls.build(form)
+                panel = controls.build(form, pairs)
             with gr.Column(elem_id="view"):
                 view = stage.build(take_away, opening())
         begins(panel.run.click(run, panel.widgets.values, view, **QUIET))
