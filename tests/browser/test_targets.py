@@ -31,11 +31,11 @@ NAMES = """() => [...document.querySelectorAll("[aria-label]")].map((node) => no
 LISTS = """() => [...document.querySelectorAll("[role=listbox], details.menu[open]")]
   .filter((it) => it.checkVisibility()).length"""
 NOT_OURS = ("number input for", "range slider for", "Reset to default", "Plotly", "Gradio")
-RUNS = {"./": "run", "compare": "run", "pool": "run", "lessons": "run", "claims": "check-all"}
+RUNS = {"./": "run", "compare": "run", "pool": "run", "claims": "check-all"}
 """Pages on which something can be run, and the button's id or class."""
 
 
-@pytest.mark.parametrize("path", [*RUNS, "memory", "deploy", "glossary", "instructor"])
+@pytest.mark.parametrize("path", [*RUNS, "lessons", "memory", "deploy", "glossary", "instructor"])
 def test_a_page(visit: Visit, path: str) -> None:
     page = visit(viewport={"width": 1280, "height": 720}).at(path)
     page.wait_for_timeout(300)

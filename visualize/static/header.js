@@ -32,7 +32,9 @@ export function mount(element, gradio, { terms, links = {} }) {
       there().focus();
     };
     const offer = () => (skip.hidden = !there());
-    served ? whenReady(offer) : offer();
+    if (served) whenReady(offer);
+    else offer();
+    element.addEventListener("focusin", ({ target }) => target === skip || offer()); // a lesson's Run works later
   }
 
   let listOpen = false; // before the key closed it: Gradio's dropdown does so before the window hears the key
