@@ -252,6 +252,13 @@ def watching() -> list[str]:
         ("during a run, kB per second, uncompressed", f"{figures['live_bytes_per_second'] / 1000:.0f}", ""),
         ("from the engine's first token to the page's, ms", "{first_token_late_ms:.0f}", goals["first_token_late_ms"]),
     ]
+    views = {"rounds": "rounds", "blocks": "blocks in use", "timing": "time per step"}
+    for key, name in views.items() if "redraws_per_second_rounds" in figures else ():
+        for what, label in (
+            (f"redraws_per_second_{key}", "redraws per second"),
+            (f"lag_ms_{key}_p95", "behind the text, ms"),
+        ):
+            rows.append((f"during a run, {label}: {name}", f"{figures[what]:.1f}", goals[what]))
     for slowed, words in (("", "in real time"), ("slowed_", "slowed")):
         names = f"playback {words}, frames per second, without speculation", "the same with speculation"
         for way, name in zip(("off", "draft"), names, strict=True):
@@ -352,6 +359,37 @@ block(
     *("{clients}", "{minutes:g}", "{answers}", "{failed}", "{waits_ms[ratio]:.1f}"),
     *("{memory_mb[after_warm_up]:.0f}", "{memory_mb[after]:.0f}"),
 )
+
+
+WORDS = {"works": "works", "refused": "refused", "differs": "writes other text", "error": "fails"}
+
+
+def _works(row: Row) -> bool:
+    return row["result"] == "works"
+
+
+def _is_no_decoder(row: Row) -> bool:
+    return row["why"].startswith("it is an encoder")
+
+
+@generated
+def architectures() -> list[str]:
+    """What became of every causal architecture, with the reason; those with one reason share a row."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    rows = [row for row in record("architectures")["rows"] if row["result"] in WORDS]
+    for row in rows:
+        why = row["why"].replace(row["class"], "the model")
+        kinds.setdefault((WORDS[row["result"]], why), []).append(row["kind"])
+    ordered = sorted(kinds.items(), key=lambda item: (item[0][0] != "works", -len(item[1]), item[0]))
+    lines = table(
+        "architectures | | because",
+        ([" ".join(f"`{kind}`" for kind in some), what, why] for (what, why), some in ordered),
+    )
+    works, encoders = (sum(test(row) for row in rows) for test in (_works, _is_no_decoder))
+    tried = (
+        f"{works} of {len(rows)} that could be built work, with transformers {record('architectures')['transformers']}."
+    )
+    return [f"{tried} Of the others, {encoders} have an encoder, and are no causal language models.", "", *lines]
 
 
 # -- measurements on a GPU -----------------------------------------------------------------------

@@ -14,6 +14,8 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
 from urllib.parse import urlencode
@@ -28,7 +30,23 @@ WINDOW = {"width": 1360, "height": 860}
 WIDTH = 1000
 """Pixels of the animation; the window is scaled down to it."""
 SETTINGS = {"prompt": "Once upon a time", "max_tokens": 48, "seed": 7, "run": 1, "speed": "real"}
-START_SECONDS = 120
+START_SECONDS = 300
+
+
+@contextmanager
+def app(*options: str) -> Iterator[str]:
+    """The address of a running app with these options."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen([sys.executable, "app.py", "--port", str(port), *options], cwd=ROOT)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        wait_for(url)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 def wait_for(url: str) -> None:
@@ -71,20 +89,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--frames", type=int, default=34)
     parser.add_argument("--milliseconds", type=int, default=450, help="how long each frame is shown")
     options = parser.parse_args(arguments)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    app = subprocess.Popen([sys.executable, "app.py", "--port", str(port)], cwd=ROOT)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        wait_for(url)
+    with app() as url:
         first, *rest = [
             picture.resize((WIDTH, WIDTH * WINDOW["height"] // WINDOW["width"]), Image.Resampling.LANCZOS)
             for picture in frames(url, options.frames)
         ]
-    finally:
-        app.terminate()
-        app.wait(30)
     shown = [options.milliseconds] * len(rest) + [3 * options.milliseconds]
     first.save(options.out, save_all=True, append_images=rest, duration=shown, loop=0, quality=70, method=6)
     print(f"{options.out} was written: {len(rest) + 1} frames, {options.out.stat().st_size / 1e6:.2f} MB.")

@@ -1,7 +1,7 @@
 """The reference runs that stand in grey behind measurements: ``python -m docs.record_reference``.
 
-On a quiet machine, for some ten minutes: every lesson in its careful mode, and Compare's settings with what that page
-asks at first.
+On a quiet machine, for some ten minutes: every lesson in its careful mode, Compare's settings with what that page
+asks at first, and the claims.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
+from lab.claims import CLAIMS
+from lab.claims.trial import Trial
 from lab.engine.engine import Engine
 from lab.measure.comparison import compare, summarise
 from lab.measure.quiet import look
@@ -21,6 +24,7 @@ from lab.util.machine_info import describe_machine
 from lessons.course import course
 from lessons.experiments import Preset
 from lessons.experiments.base import Measured, whole
+from visualize.pages.claims.checks import shown
 from visualize.pages.compare.configurations import LANES, CompareInputs
 from visualize.pages.lessons.observation import seen
 
@@ -34,25 +38,41 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="as many repeats as the pages' quick mode has")
     parser.add_argument("--add", action="store_true", help="keep what the file has, and record what it lacks")
     asked = parser.parse_args()
-    before = reference(asked.name) if asked.add else None
     engines = Engines(device=asked.device)
     gate = look(engines("matched"), threading.Event())
     print(gate.said if gate else "This machine is too slow to look at.")
-    lessons = dict(before.lessons) if before else {}
+    before = reference(asked.name) if asked.add else None
+    found = Reference(describe_machine(asked.device), gate is None or gate.busy, {}, {}, {})
+    if before:
+        found = replace(before, machine=found.machine, busy=before.busy or found.busy)
+    for part, kept in record(found, engines, quick=asked.quick):
+        found = replace(found, **{part: kept})
+        found.save(FOLDER / f"reference-{asked.name}.json.gz")  # a part at a time: all of them take minutes
+
+
+def record(found: Reference, load: Engines, *, quick: bool) -> Iterator[tuple[str, Any]]:
+    """What ``found`` lacks: each part with what it has by then."""
+    lessons, claims = dict(found.lessons), dict(found.claims)
     for number, lesson in course().items():
-        preset = lesson.front.preset if asked.quick else lesson.front.preset.careful()
+        preset = lesson.front.preset if quick else lesson.front.preset.careful()
         if not preset.timed or lesson.name in lessons:
             continue
         print(f"Lesson {number} …", flush=True)
-        measured = measure(preset, engines)
+        measured = measure(preset, load)
         views = seen(lesson, measured)
-        figures = {kind: found.figures for kind, found in measured.items() if not preset.experiments[kind].arithmetic}
+        figures = {kind: one.figures for kind, one in measured.items() if not preset.experiments[kind].arithmetic}
         played = json.loads(views.played.to_json()) if views.played else None
         lessons[lesson.name] = {"figures": figures, "panels": views.panels, "played": played}
-    print("Compare …", flush=True)
-    rates = (before and before.compare) or compared(engines("matched"), 3 if asked.quick else 9)
-    found = Reference(describe_machine(asked.device), gate is None or gate.busy, rates, lessons)
-    found.save(FOLDER / f"reference-{asked.name}.json.gz")
+        yield "lessons", lessons
+    if not found.compare:
+        print("Compare …", flush=True)
+        yield "compare", compared(load("matched"), 3 if quick else 9)
+    trial = Trial(load)
+    for name, claim in CLAIMS.items():
+        if not claim.arithmetic and name not in claims:
+            print(f"Claim {name} …", flush=True)
+            claims[name] = shown(claim, claim.check(trial))
+            yield "claims", claims
 
 
 def measure(preset: Preset, load: Callable[[str], Engine]) -> dict[str, Measured]:

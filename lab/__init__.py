@@ -19,9 +19,11 @@ from lab.trace.run import Run, RunFileError
 if TYPE_CHECKING:
     from lab.engine.engine import Engine
     from lab.load import load_engine
+    from lab.models.chat_template import Chat
     from lab.models.loader import ModelLoadError
 
 __all__ = [
+    "Chat",
     "ConfigError",
     "Engine",
     "EngineConfig",
@@ -38,7 +40,12 @@ __all__ = [
     "measure",
 ]
 
-_HOMES = {"Engine": "lab.engine.engine", "ModelLoadError": "lab.models.loader", "load_engine": "lab.load"}
+_HOMES = {
+    "Chat": "lab.models.chat_template",
+    "Engine": "lab.engine.engine",
+    "ModelLoadError": "lab.models.loader",
+    "load_engine": "lab.load",
+}
 """What is imported on first use: reading a trace needs no torch, which takes seconds and 300 MB."""
 
 

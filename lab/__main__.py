@@ -32,6 +32,7 @@ def commands() -> Parser:
     parser = _Prompted(prog="python -m lab", description="Decode without a page, or work out what fits.")
     added = parser.add_subparsers(dest="command", required=True)
     _add_run(added)
+    _add_chat(added)
     _add_compare(added)
     _add_fit(added)
     return parser
@@ -85,6 +86,22 @@ def _add_run(commands: Any) -> None:
     add_pair(command)
     add_settings(command, EngineConfig)
     add_settings(command, SamplingParams)
+
+
+def _add_chat(commands: Any) -> None:
+    about = (
+        "Messages go through the model's own chat template. After each answer: how many of the prompt's tokens were "
+        "found in the prefix cache. Ctrl-C ends an answer, Ctrl-D the chat. Standard input that is no terminal is one "
+        "message."
+    )
+    command = commands.add_parser("chat", help="talk with a model that has a chat template", description=about)
+    command.add_argument("--system", metavar="TEXT", help="the system message. Default: none.")
+    thinking, how = "whether the model thinks first. Default: as its template has it.", argparse.BooleanOptionalAction
+    command.add_argument("--thinking", action=how, default=None, help=thinking)
+    add_pair(command)
+    add_settings(command, EngineConfig)
+    add_settings(command, SamplingParams, without=("parse_special",))
+    command.set_defaults(paged=True, enable_prefix_caching=True, max_tokens=512)
 
 
 def _add_compare(commands: Any) -> None:

@@ -64,7 +64,8 @@ class EngineConfig:
         kernels: "auto": Triton on a GPU, C on a CPU. "reference": torch, operation by operation.
         speculative: "synthetic" proposes the target's own next token, right with ``synthetic_acceptance_rate``, at no
             cost: it shows how speed follows acceptance.
-        num_speculative_tokens: gamma; with ``adaptive_window`` the most.
+        num_speculative_tokens: gamma; with ``adaptive_window`` the most. A DFlash head drafts fewer than its block
+            size.
         early_exit_layer: None: a quarter of the layers.
         rejection_sample_method: rule of acceptance above temperature 0, where a drafter has probabilities
             (``lab.backends.torch.rejection_sampler``). "typical" is lossy: text is not drawn from the target alone. At
@@ -87,7 +88,7 @@ class EngineConfig:
     cuda_graphs: bool = True
     torch_compile: bool = False
     cache_priority: int = 0
-    speculative: Literal["off", "draft", "eagle3", "ngram", "early_exit", "synthetic"] = "off"
+    speculative: Literal["off", "draft", "eagle3", "dflash", "ngram", "early_exit", "synthetic"] = "off"
     num_speculative_tokens: int = 4
     adaptive_window: bool = False
     prompt_lookup_min: int = 2

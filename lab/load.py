@@ -17,7 +17,7 @@ from lab.engine.engine import Engine
 from lab.engine.step_limits import refuse_limits
 from lab.models import loader
 from lab.models.devices import DeviceMap, computing, refuse_device_map, resolve_device
-from lab.models.eagle3_files import load_head
+from lab.models.head_files import load_head
 from lab.models.language_model import LanguageModel
 from lab.models.quantization import Quantization, resolve_quantization
 from lab.models.tokenizer import load_tokenizer, refuse_mismatch
@@ -49,8 +49,8 @@ def load_engine(
         target: a folder or a hub id. None: the embedded story model, which needs no network.
         draft: a folder or a hub id with the target's tokenizer; "matched" (the default) or "mismatched" with the
             embedded target. None with another target: no draft model.
-        head: a folder or a hub id of an EAGLE-3 head for the target. None: the embedded target's own, if that is the
-            target.
+        head: a folder or a hub id of an EAGLE-3 or DFlash head for the target. The embedded target has its own; one
+            that is given takes the place of that of its kind.
         device: "cpu", "cuda", "cuda:1". None: a GPU if there is one.
         device_map: for a target larger than one GPU, instead of ``device``: "auto" (accelerate spreads it over the GPUs
             and main memory), or a device for each of its modules by name (a GPU's number, "cpu", "disk").
@@ -97,17 +97,19 @@ def load_engine(
 
     if target is None:
         target, target_name = loader.WEIGHTS / "target", loader.EMBEDDED_TARGET
-        head_name = f"{loader.EMBEDDED_TARGET}-{loader.EMBEDDED_HEAD}" if head is None else str(head)
-        head = loader.WEIGHTS / loader.EMBEDDED_HEAD if head is None else head
+        heads = {loader.WEIGHTS / kind: f"{loader.EMBEDDED_TARGET}-{kind}" for kind in loader.EMBEDDED_HEADS}
         draft, draft_name = _embedded_draft("matched" if draft is None else str(draft))
     else:
-        target_name, draft_name, head_name = str(target), str(draft), str(head)
+        target_name, draft_name, heads = str(target), str(draft), {}
+    if head is not None:
+        heads[head] = str(head)
     for where in (target, draft, head):  # both, before one of them takes minutes
         if where is not None:
             loader.refuse_absent(where)
     target_model, tokenizer = load(target, target_name)
-    if head is not None:
-        target_model.eagle3 = load_head(head, target_model, name=head_name)
+    for where, name in heads.items():
+        loaded = load_head(where, target_model, name=name)
+        target_model.heads[loaded.kind] = loaded
     if draft is None:
         return new_engine(target_model, tokenizer, **settings)
     draft_model, draft_tokenizer = load(draft, draft_name, str(target_model.device))

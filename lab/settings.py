@@ -17,6 +17,8 @@ from lab.util.messages import listed
 ENGINE_DEFAULTS = {one.name: one.default for kind in (EngineConfig, SamplingParams) for one in fields(kind)}
 MAX_PROMPT = 4000
 """Most characters of a page's prompt: a link with that many still gets through browsers and proxies."""
+MAX_CHAT = 100_000
+"""Most characters of a page's conversation, as JSON. A link carries it if it is no longer than a prompt may be."""
 MAX_MODEL = 200
 """Most characters of a folder's path or a hub id."""
 SEEDS_OF_PAGES = 2**31 - 1
@@ -138,6 +140,7 @@ DRAFTERS = {
     "off": "Off",
     "draft": "Draft",
     "eagle3": "EAGLE-3 head",
+    "dflash": "DFlash head",
     "ngram": "N-gram",
     "early_exit": "Early exit",
     "synthetic": "Simulated",
@@ -162,7 +165,8 @@ COMPILABLE = need(
 PROPOSERS = {
     "off": "No speculation: one token per forward pass.",
     "draft": "A small model proposes draft tokens; the target verifies all in one pass.",
-    "eagle3": "A small head drafts from the target's own hidden states.",
+    "eagle3": "A small head drafts from the target's own hidden states, token by token.",
+    "dflash": "A small head drafts from the target's own hidden states, all tokens in one parallel pass.",
     "ngram": "No model: proposes what followed the same tokens earlier in the text.",
     "early_exit": "The first layers draft, all layers verify.",
     "synthetic": "A free drafter, accepted as often as set.",
@@ -177,12 +181,19 @@ Q_OF_DRAFTS = {
     "greedy": "Its likeliest: q = 1 (vLLM's default).",
 }
 RARE_NGRAM = {"bounds": BOUNDS["prompt_lookup_max"], "needs": (NGRAM,), "group": None}
+MESSAGE = {"default": "", "most_characters": 2000}
 MODEL = {"default": "", "most_characters": MAX_MODEL, "hide": True}
 MAY_BE_EMPTY = {"step": None, "may_be_empty": True}
 SDPA = {"auto": "Auto", "math": "Math", "efficient": "Efficient", "flash": "Flash"}
 
 ALL = (
     Setting("prompt", "Prompt", "The text to continue.", default="", most_characters=MAX_PROMPT, lines=3),
+    Setting("system", "System message", hide=True, lines=2, **MESSAGE),
+    Setting("messages", "Messages", "The conversation so far.", hide=True, **MESSAGE | {"most_characters": MAX_CHAT}),
+    Setting(
+        "thinking", "Thinking", "Before it answers.",
+        {"": "Default", "on": "On", "off": "Off"}, default="", hide=True,
+    ),
     Setting("kv_cache", "KV cache", "Off: each step recomputes all tokens."),
     Setting(
         "kv_dtype", "KV dtype", "Fewer bits: less memory, more rounding.", KV_DTYPES, needs=(CACHE,), off="auto",
@@ -273,6 +284,9 @@ ALL = (
     Setting(
         "parse_special", "Parse special tokens", "In the prompt, the name of a special token is that token, not text.",
         group="Sampling",
+    ),
+    Setting(
+        "raw", "Complete text", "No chat template: the prompt is continued.", default=False, hide=True, group="Sampling"
     ),
     Setting("token_ids", "Prompt is token ids", "Such as 1, 262, taken as they are.", default=False, group="Sampling"),
     Setting(

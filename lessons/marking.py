@@ -22,6 +22,7 @@ class Provenance(NamedTuple):
 
 
 HERE = Provenance("this machine measured", "Run it again when nothing else is running.")
+RECORDED = Provenance("the recording has", "A quieter machine could tell.")
 
 
 class AnswerError(LabError, ValueError):

@@ -10,8 +10,7 @@ from typing import Any
 from lab import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.load import new_engine
-from lab.trace.run import Run
-from tests.scripted_model import RememberingModel, ScriptedHead
+from tests.scripted_model import RememberingModel, ScriptedBlockHead, ScriptedHead
 from tests.tiny_models import tokenizer
 
 VOCABULARY, WORDS, CONTEXT = 257, 8, 40
@@ -20,7 +19,8 @@ LETTERS = tokenizer().decode(list(range(WORDS)))  # the prompts' letters are the
 
 def engine(draft: bool = True, **limits: Any) -> Engine:
     models = [RememberingModel(VOCABULARY, WORDS, salt=salt, context_length=CONTEXT) for salt in (0, 1)]
-    models[0].eagle3 = ScriptedHead(models[0].table[:, :WORDS], VOCABULARY)
+    table = models[0].table[:, :WORDS]
+    models[0].heads |= {"eagle3": ScriptedHead(table, VOCABULARY), "dflash": ScriptedBlockHead(table, VOCABULARY)}
     return new_engine(models[0], tokenizer(), models[1] if draft else None, **limits)
 
 
@@ -36,7 +36,3 @@ def alone(prompt: str, config: EngineConfig, sampling: SamplingParams) -> list[i
 @functools.cache
 def _alone(prompt: str, config: EngineConfig, sampling: SamplingParams) -> list[int]:
     return ALONE.generate(prompt, config, sampling).token_ids
-
-
-def kinds(run: Run, event_type: type) -> list:
-    return [event for event in run.events if isinstance(event, event_type)]

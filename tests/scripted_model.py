@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import torch
 
 from lab.kv_cache.attention_metadata import StepPlan
+from lab.models.language_model import Taps
 
 
 class ScriptedModel:
@@ -19,13 +20,14 @@ class ScriptedModel:
     layer_devices = (device,)
     weight_bytes, head_bytes, layer_weights, head_weights, uncounted = 0, 0, 0, 0, False
     experts, expert_counter, other_attention, windows = None, None, None, [None]
-    compiled, compile_failure, notes, eagle3 = False, None, (), None
+    compiled, compile_failure, notes = False, None, ()
 
     def __init__(self, table: torch.Tensor, name: str = "scripted") -> None:
         """``table``: [vocabulary, vocabulary] float32, logits of the next token by the last."""
         self.name = name
         self.table = table
         self.vocabulary = table.shape[1]
+        self.heads: dict[str, ScriptedHead] = {}
         config = SimpleNamespace(model_type="scripted")
         self.model = SimpleNamespace(generation_config=None, config=config, modules=lambda: iter(()))
 
@@ -38,16 +40,16 @@ class ScriptedModel:
         positions: torch.Tensor,
         plan: StepPlan,
         keep: torch.Tensor,
-        states: torch.Tensor | None = None,
+        taps: Taps | None = None,
     ) -> torch.Tensor:
-        self.show(token_ids, positions, states)
+        self.show(token_ids, positions, taps)
         return self.table[token_ids[keep]]
 
     @staticmethod
-    def show(token_ids: torch.Tensor, positions: torch.Tensor, states: torch.Tensor | None) -> None:
+    def show(token_ids: torch.Tensor, positions: torch.Tensor, taps: Taps | None) -> None:
         """As hidden states for ``ScriptedHead``, each token and its position."""
-        if states is not None:
-            states.copy_(torch.stack([token_ids, positions], dim=-1))
+        if taps:
+            taps.states.copy_(torch.stack([token_ids, positions], dim=-1))
 
 
 class RememberingModel(ScriptedModel):
@@ -71,9 +73,9 @@ class RememberingModel(ScriptedModel):
         positions: torch.Tensor,
         plan: StepPlan,
         keep: torch.Tensor,
-        states: torch.Tensor | None = None,
+        taps: Taps | None = None,
     ) -> torch.Tensor:
-        self.show(token_ids, positions, states)
+        self.show(token_ids, positions, taps)
         tokens, places = token_ids[:, None, None].float(), positions[:, None, None].float()
         if plan.storage is not None:
             plan.storage.layers[0].write(plan.write, tokens, places)
@@ -107,7 +109,9 @@ class ScriptedHead:
     layer_devices = (device,)
     weight_bytes, head_bytes, layer_weights, head_weights, experts, expert_counter = 0, 0, 0, 0, None, None
     other_attention, windows = None, [None]
-    fc = SimpleNamespace(weight=torch.empty(0))
+    most_tokens = None
+    config = SimpleNamespace(target_layers=(0,), target_hidden_size=2)
+    fc, text_weights = SimpleNamespace(weight=torch.empty(0)), []
 
     def __init__(self, table: torch.Tensor, vocabulary: int) -> None:
         """``table``: [vocabulary, draft tokens] float32, logits of the next token by the last."""
@@ -143,6 +147,37 @@ class ScriptedHead:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.table[hidden[..., 0].long()]
+
+
+class ScriptedBlockHead(ScriptedHead):
+    """Stands in for ``lab.models.dflash_head.DFlashHead``; what it proposes at each place depends on the newest token.
+
+    Its keys are the text's tokens, and less than 0 for those of a block: an assertion fails if one of these is left
+    where the text's should be.
+    """
+
+    most_tokens = 5
+
+    def keys_and_values(self, hidden: torch.Tensor, positions: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        assert hidden[:, 1].tolist() == positions.tolist()
+        return [(hidden[:, :1, None], hidden[:, 1:, None])]
+
+    def block(self, newest: torch.Tensor, count: int) -> torch.Tensor:
+        return torch.cat([newest[None], newest.new_zeros(count)])
+
+    def __call__(self, token_ids: torch.Tensor, positions: torch.Tensor, plan: StepPlan) -> torch.Tensor:
+        keys, places = -1 - token_ids[0, :, None, None].float(), positions[0, :, None, None].float()
+        plan.storage.layers[0].write(plan.write, keys, places)
+        rows = torch.empty_like(positions)
+        for group in plan.groups:
+            seen, at = (some.view(group.sequences, -1) for some in plan.storage.layers[0].read(group.read))
+            own = positions[0, group.rows].view(group.sequences, -1)
+            for sequence, (first, *_, last) in enumerate(own.tolist()):
+                assert at[sequence, : last + 1].tolist() == list(range(last + 1))
+                assert [key >= 0 for key in seen[sequence].tolist()][: last + 1] == [i < first for i in range(last + 1)]
+            newest = token_ids[0, group.rows].view(group.sequences, -1)[:, :1]
+            rows[0, group.rows] = ((newest + own - own[:, :1]) % self.table.shape[1]).flatten()
+        return rows[..., None]
 
 
 def remembered(state: int, token: float) -> int:

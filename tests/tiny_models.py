@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
@@ -22,6 +23,7 @@ from transformers import (
 from lab.engine.engine import Engine
 from lab.load import new_engine
 from lab.models.language_model import LanguageModel
+from lab.trace.run import Run
 
 VOCABULARY = 257  # every byte, and the end of the text
 CONTEXT = 320
@@ -64,6 +66,60 @@ def tokenizer() -> PreTrainedTokenizerFast:
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens(["<|end|>"])
     return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|end|>")
+
+
+CONTROLS = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|bos|>",
+    "<|head|>",
+    "<|/head|>",
+    "<|eot|>",
+    "<start_of_turn>",
+    "<end_of_turn>",
+)
+CHATS = {
+    "chatml": """{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}""",
+    "llama": """{{ bos_token }}{% for m in messages %}
+{{- '<|head|>' + m.role + '<|/head|>\n\n' + m.content | trim + '<|eot|>' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|head|>assistant<|/head|>\n\n' }}{% endif %}""",
+    "gemma": """{{ bos_token }}{% if messages[0].role == 'system' %}
+{{- raise_exception('System role not supported') }}{% endif %}
+{%- for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}
+{{- raise_exception('Conversation roles must alternate user/assistant') }}{% endif %}
+{{- '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' + m.content + '<end_of_turn>\n' }}
+{%- endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}""",
+    "thinking": """{% for m in messages %}
+{%- set said = m.content.split('</think>')[-1] if m.role == 'assistant' else m.content %}
+{{- '<|im_start|>' + m.role + '\n' + said + '<|im_end|>\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}
+{%- if enable_thinking is defined and not enable_thinking %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}""",
+}
+"""Chat templates in the manner of several families."""
+
+
+def chat_tokenizer(style: str) -> PreTrainedTokenizerFast:
+    """A byte each, control tokens, and one of ``CHATS``. It puts BOS before every text, as Llama's and Gemma's do."""
+    core = Tokenizer.from_str(tokenizer().backend_tokenizer.to_str())
+    core.add_special_tokens(list(CONTROLS))
+    bos = "<|bos|>"
+    core.post_processor = processors.TemplateProcessing(f"{bos} $A", special_tokens=[(bos, core.token_to_id(bos))])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, eos_token="<|end|>", bos_token=bos, chat_template=CHATS[style]
+    )
+
+
+def chat_engine(style: str, **limits: object) -> Engine:
+    model = random_model("llama", vocab_size=VOCABULARY + len(CONTROLS), max_position_embeddings=1024)
+    return new_engine(LanguageModel(model, "talker"), chat_tokenizer(style), **limits)
+
+
+def save_chat_model(folder: Path, style: str) -> None:
+    """A model for ``load_engine`` that talks."""
+    engine = chat_engine(style)
+    engine.target.model.save_pretrained(folder)
+    engine.tokenizer.save_pretrained(folder)
 
 
 PANICS_AT = "Z"
@@ -137,3 +193,8 @@ def continuation(engine: Engine, ids: Sequence[int], count: int) -> list[int]:
         output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False)
         model.generation_config.eos_token_id = eos
     return output[0, ids.shape[1] :].tolist()
+
+
+def of(run: Run, kind: type) -> list:
+    """A run's events of one kind."""
+    return [event for event in run.events if isinstance(event, kind)]

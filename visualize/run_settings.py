@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -10,9 +11,10 @@ from typing import Any
 
 from lab.config import EngineConfig, SamplingParams, parse_token_ids
 from lab.errors import ConfigError, PromptError
+from lab.models.chat_template import Chat
 from lab.models.devices import has_gpu, prefill_backends
 from lab.registry import EMBEDDED, Pair, named_pair
-from lab.settings import DRAFTERS, MAX_PROMPT, SETTINGS, Need, Setting, need, unmet
+from lab.settings import DRAFTERS, MAX_CHAT, MAX_PROMPT, SETTINGS, Need, Setting, need, unmet
 from visualize.options import borrows_a_gpu
 from visualize.recorded_results import kv_error, logprobs_cost
 from visualize.url_settings import Form
@@ -87,6 +89,18 @@ class Settings(FORM.values_class("LabValues")):
         """The prompt as the engine takes it. Raises PromptError and ConfigError: it is too long, or not token ids."""
         return as_asked(bounded(self.prompt), self.token_ids)
 
+    @property
+    def chats(self) -> bool:
+        """Whether the prompt is a message, if the model has a chat template."""
+        return not (self.raw or self.token_ids)
+
+    def chat(self) -> Chat:
+        """The conversation, with the prompt as its last message. Raises PromptError: it is no conversation."""
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        turns = [{name: it for name, it in one.items() if name != "found"} for one in turns_in(self.messages)]
+        asked = {"role": "user", "content": bounded(self.prompt)}
+        return Chat([*system, *turns, asked], {"on": True, "off": False}.get(self.thinking))
+
     def models(self) -> str | Pair:
         """The models to load an engine for. Raises ConfigError if the page's fields name no target, or no draft
         although a draft model is to propose: the engine would say so too, but only once it is loaded."""
@@ -112,6 +126,17 @@ def bounded(prompt: str, most: int = MAX_PROMPT) -> str:
     if len(prompt) > most:
         raise PromptError(f"The prompt has {len(prompt):,} characters; the most is {most:,}.")
     return prompt
+
+
+def turns_in(text: str) -> list[dict[str, Any]]:
+    """The turns in a form's text, which is JSON. Raises PromptError: it is something else."""
+    try:
+        turns = json.loads(bounded(text, MAX_CHAT)) if text else []
+    except (ValueError, RecursionError):
+        turns = None
+    if not isinstance(turns, list) or not all(isinstance(one, dict) for one in turns):
+        raise PromptError("The conversation cannot be read. Begin a new one.")
+    return turns
 
 
 def as_asked(prompt: str, token_ids: bool) -> str | list[int]:

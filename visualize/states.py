@@ -38,8 +38,11 @@ VERDICTS = {
     state.key: state
     for state in (
         State("holds", "✓", "holds here", "#00724F", "#2CC79A"),
+        State("part", "◑", "holds for part of it", "#8A5A00", "#F0B73A"),
         State("conditions", "◐", "it depends", "#8A5A00", "#F0B73A"),
         State("fails", "✗", "does not hold", "#B23A00", "#FF8A4C"),
+        State("cause", "↷", "real number, another cause", "#8A5A00", "#F0B73A"),
+        State("untested", "?", "cannot be tested here", "#5B6474", "#AEB6C4"),
         State("noisy", "≈", "too noisy to say", "#5B6474", "#AEB6C4"),
     )
 }
@@ -59,6 +62,7 @@ DRAFTER_NAMES = {
     "off": "no drafter",
     "draft": "the draft model",
     "eagle3": "the EAGLE-3 head",
+    "dflash": "the DFlash head",
     "ngram": "n-gram lookup",
     "early_exit": "early exit",
     "synthetic": "the simulated drafter",

@@ -69,8 +69,8 @@ class FallbackBackend(Backend):
     def first(self, layers: int) -> Backend:
         return FallbackBackend(lambda: self._kernels.first(layers), self._reference.first(layers), self._state)
 
-    def head(self) -> HeadBackend:
-        return (self._kernels if self._state.failure is None else self._reference).head(self.sample)
+    def head(self, kind: str) -> HeadBackend:
+        return (self._kernels if self._state.failure is None else self._reference).head(kind, self.sample)
 
     def failures(self) -> dict[Part, str]:
         failed: dict[Part, str] = {"kernel": self._state.failure} if self._state.failure else {}

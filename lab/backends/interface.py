@@ -18,8 +18,8 @@ from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.block_table import BlockTable
 from lab.kv_cache.formats import KVStorage
 from lab.kv_cache.kv_cache import CacheConfig, KVCache
-from lab.models.eagle3_head import Eagle3Head
-from lab.models.language_model import LanguageModel
+from lab.models.language_model import LanguageModel, Taps
+from lab.models.state_head import StateHead
 from lab.trace.events import Part
 
 if TYPE_CHECKING:
@@ -210,15 +210,15 @@ class Backend(ABC):
         batch: Sequence[NewTokens],
         storage: KVStorage | None,
         sdpa: SdpaChoice = "auto",
-        states: torch.Tensor | None = None,
+        taps: Taps | None = None,
     ) -> torch.Tensor:
         """Compute the new tokens of every sequence, and store their keys and values.
 
         Args:
             storage: None without a cache: all tokens are new, and nothing is kept.
             sdpa: torch's attention back end. "auto": whatever this back end has.
-            states: [new tokens of the batch, width] of the model's dtype, which the hidden states that the model's
-                EAGLE-3 head asks for are written to.
+            taps: of the model's dtype, for the batch's new tokens in order: what is to be left there of their hidden
+                states.
 
         Returns:
             [sum of keep, vocabulary] float32 logits, sequence by sequence.
@@ -265,8 +265,8 @@ class Backend(ABC):
         """The same model cut off after its first ``layers`` layers, over the same keys and values."""
 
     @abstractmethod
-    def head(self) -> HeadBackend:
-        """The back end of the model's EAGLE-3 head."""
+    def head(self, kind: str) -> HeadBackend:
+        """The back end of the model's head of this kind."""
 
     def failures(self) -> dict[Part, str]:
         """The parts that steps go on without, each with the reason."""
@@ -308,16 +308,17 @@ class Backend(ABC):
 
 
 class HeadBackend(ABC):
-    """An EAGLE-3 head and what computes it, over a storage with the target's slot numbers.
+    """A head that drafts from the target's hidden states and what computes it, over a storage with the target's slot
+    numbers.
 
-    A new token is computed from itself and the target's hidden states of the token before it; so the first token of a
-    text has no keys and values here.
+    With an EAGLE-3 head, a token's keys and values come from itself and the hidden states of the token before it; so
+    the first token of a text has none. With a DFlash head they come from the token's own hidden states.
 
     Attributes:
         model: the head, for its sizes.
     """
 
-    model: Eagle3Head
+    model: StateHead
     reads_packed_weights = False
 
     @abstractmethod
@@ -325,8 +326,8 @@ class HeadBackend(ABC):
         """Store the keys and values of every sequence's new tokens.
 
         Args:
-            batch: each with ``start`` above 0; or without a cache, all tokens but the first, from 0.
-            states: [new tokens, width] for each sequence, the hidden states of the token before each of them.
+            batch: without a cache, all tokens that can have any, from 0.
+            states: [new tokens, width] for each sequence, the hidden states that they are read with.
         """
 
     @abstractmethod
@@ -339,8 +340,8 @@ class HeadBackend(ABC):
         uniforms: Sequence[torch.Tensor],
         storage: KVStorage | None,
     ) -> list[DraftTokens]:
-        """Read, and draft ``windows[i]`` tokens after sequence i, as ``Backend.draft``: for each one that is fed back
-        the head's own output stands for the target's hidden states. ``q`` is 0 outside the draft vocabulary."""
+        """Read, and draft ``windows[i]`` tokens after sequence i, as ``Backend.draft``. The hidden states of the newest
+        token, the last one of each in ``batch``, are not known. ``q`` is 0 outside the draft vocabulary."""
 
 
 class Arithmetic(Protocol):

@@ -22,8 +22,8 @@ from transformers.utils import logging as transformers_logging
 
 from lab import Engine, LabError, SamplingParams, load_engine
 from lab.backends.cpu.cpu_count import threads
-from lab.bench.gpu.session import PARTS, SECONDS, format_gpu, is_whole, run_gpu
-from lab.bench.output import writable, write
+from lab.bench.gpu.session import PARTS, SECONDS, is_whole, run_gpu
+from lab.bench.output import format_record, writable, write
 from lab.claims import CLAIMS
 from lab.cli.arguments import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings, path
 from lab.engine.failures import explain
@@ -39,8 +39,8 @@ Options = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Measurement:
-    """A measurement. In its module are ``run_NAME``, which gives what is recorded beside the models and the options
-    that are numbers, and ``format_NAME``, a table of the record.
+    """A measurement. In its module is ``run_NAME``, which gives what is recorded beside the models and the options
+    that are numbers, and perhaps ``format_NAME``, which prints it in another way than ``format_record``.
 
     ``run_NAME`` is called with the engine, ``report`` and the options by name. Where there is a ``read_NAME``, it makes
     these of the parsed ones before a model is loaded: it reads files and checks settings.
@@ -277,7 +277,7 @@ def _measure_gpu(args: argparse.Namespace, report: Callable[[str], None]) -> boo
     where = {"device": args.device, "dtype": args.dtype, "folder": args.record}
     with writable(args.out):
         result = run_gpu(args.part, args.out, report, small=args.small, seconds=args.seconds, **where)
-    report(f"\n{format_gpu(result)}\n\nwritten to {args.out}")
+    report(f"\n{format_record(result)}\n\nwritten to {args.out}")
     return is_whole(result)
 
 
@@ -299,7 +299,8 @@ def _measure(args: argparse.Namespace, report: Callable[[str], None]) -> bool:
         record = {"bench": name, "machine": describe_machine(device), "fell_back": fell_back, "dtype": engine.dtype}
         record |= {"target": engine.target.name, "draft": engine.draft.name if engine.draft else None}
         record |= {dest: value for dest, value in given.items() if type(value) is int} | result
-        report(f"\n{getattr(module, f'format_{name}')(record)}\n")  # first, because writing the file may fail
+        shown = getattr(module, f"format_{name}", format_record)(record)
+        report(f"\n{shown}\n")  # first, because writing the file may fail
         write(args.json, record)
     report(f"written to {args.json}")
     return True

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, get_args, get_type_hints
 
-from lab.bench.output import format_table
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError
@@ -86,17 +85,3 @@ def _row(name: str, temperature: float, by_text: list[dict[str, list[Run]]]) -> 
 def _decode_seconds(run: Run) -> float:
     """The time after the first token."""
     return (run.metrics.generated_tokens - 1) / run.metrics.tokens_per_second
-
-
-def format_drafters(result: dict[str, Any]) -> str:
-    rows = [
-        [
-            f"{row['drafter']}, temperature {row['temperature']:g}",
-            "{value:.2f} ({low:.2f} to {high:.2f})".format(**row["length"]) if row["length"] else "–",
-            " ".join("–" if one is None else f"{one:.0%}" for one in row["positions"]),
-            "–" if row["cost"] is None else f"{row['cost']:.3f}",
-            "{value:.2f} ({low:.2f} to {high:.2f})".format(**row["speedup"]),
-        ]
-        for row in result["rows"]
-    ]
-    return format_table(["", "tokens per round", "accepted by position", "cost", "speed-up"], rows)

@@ -17,14 +17,13 @@ from typing import Any
 
 import torch
 
-from lab.bench.output import format_ratios, format_table, quartiles, spread
+from lab.bench.output import spread
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.measure.measuring import refuse_failure, shuffled
 from lab.measure.workload import PROMPTS, held_out_prompts, refuse_cut
 from lab.trace.events import Committed, Event, FellBack, Finished, RunStarted
 from lab.trace.recorder import Recorder
-from lab.util.messages import format_rate
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
 UNSEEN_GAMMA, TEMPERATURE = 4, 0.8
@@ -33,8 +32,6 @@ BY_TORCH = EngineConfig(kernels="reference")
 """The configuration whose models have transformers' own layers."""
 UNIT = "output tokens per second, whole call, median and quartiles"
 CACHE, STOCK, ASSISTED = "cache", "transformers generate", "transformers assisted generation"
-REFERENCES = {"gammas": "no speculation", "ladder": CACHE, "unseen": "greedy, cache"}
-"""The row of each table that the others are compared with."""
 
 Generate = Callable[[str], int]
 """Decodes a prompt; returns how many tokens came out."""
@@ -205,15 +202,3 @@ def stock_generate(
         return output.shape[1] - ids.shape[1]
 
     return generate
-
-
-def format_rows(rows: list[dict], reference: str) -> str:
-    """A table of rows with each one's ratio to the row named ``reference``."""
-    base = next(row["median"] for row in rows if row["name"] == reference)
-    cells = [[row["name"], format_rate(row["median"]), quartiles(row), f"{row['median'] / base:.2f}"] for row in rows]
-    return format_table(["", "tokens/s", "quartiles", f"x {reference}"], cells)
-
-
-def format_ladder(result: dict) -> str:
-    tables = (format_rows(result[part], name) for part, name in REFERENCES.items())
-    return "\n\n".join([*tables, format_ratios(result["ratios"])])

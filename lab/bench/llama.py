@@ -17,8 +17,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from lab.bench.ladder import UNIT, drafting, format_rows, lab_generate, speculation, time_rows
-from lab.bench.output import format_ratios
+from lab.bench.ladder import UNIT, drafting, lab_generate, speculation, time_rows
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError, UnsupportedModelError
@@ -141,10 +140,6 @@ def _alike(engine: Engine, decode: Decode, prompt: str, sampling: SamplingParams
     refuse_failure(run, engine)
     theirs = decode(list(run.prompt_token_ids), sampling.max_tokens)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(run.token_ids, theirs, strict=True)))
-
-
-def format_llama(result: dict) -> str:
-    return f"{format_rows(result['rows'], 'llama.cpp, bf16')}\n\n{format_ratios(result['ratios'])}"
 
 
 def write_gguf(model: PreTrainedModel, path: Path, dtype: str) -> None:

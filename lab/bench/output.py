@@ -6,24 +6,17 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
+from typing import Any
 
 from lab.errors import LabError
 from lab.measure.measuring import Spread
-from lab.util.messages import format_rate
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median and quartiles of what was measured, and the number of samples."""
     found = Spread.of(values)
     return {"median": found.median, "lower": found.lower, "upper": found.upper, "samples": len(values)}
-
-
-def quartiles(row: Mapping[str, float]) -> str:
-    return f"{format_rate(row['lower'])} to {format_rate(row['upper'])}"
-
-
-def format_ratios(ratios: Mapping[str, float]) -> str:
-    return "\n".join(f"{ratio:6.2f}  {name}" for name, ratio in ratios.items())
 
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -34,6 +27,56 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         right = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
         lines.append("  ".join([first.ljust(widths[0]), *right]).rstrip())
     return "\n".join(lines)
+
+
+CELL_WIDTH, SHORT = 100, 8
+"""The most characters of a text in a table, and the most numbers of a list."""
+FIGURES = (("value", "low", "high"), ("median", "lower", "upper"))
+"""Names of a figure and of the ends of its interval, or of its quartiles."""
+
+
+def format_record(record: Mapping[Any, Any], title: str = "") -> str:
+    """A record as tables: its own figures, then its rows, group by group. Long lists of numbers are left out."""
+    own = {name: cell for name, value in record.items() if (cell := _cell(value)) is not None}
+    tables = [format_table([title, ""], [[str(name), cell] for name, cell in own.items()])] if own else []
+    for name, value in ((name, value) for name, value in record.items() if value and name not in own):
+        where = f"{title}, {name}" if title else str(name)
+        groups = value.values() if isinstance(value, Mapping) else value
+        if all(map(_is_row, groups)):
+            named = [{where: str(key)} | row for key, row in value.items()] if isinstance(value, Mapping) else value
+            columns = {name: None for row in named for name in row if _cell(row[name]) is not None}
+            tables.append(
+                format_table([*columns], [[_cell(row.get(name, "")) or "" for name in columns] for row in named])
+            )
+        elif isinstance(value, Mapping):
+            tables.append(format_record(value, where))
+    return "\n\n".join(tables)
+
+
+def _is_row(value: Any) -> bool:
+    """True for what has several cells and nothing that takes a table of its own."""
+    parts = value.values() if isinstance(value, Mapping) and _cell(value) is None else None
+    return parts is not None and all(_cell(part) is not None or not isinstance(part, Mapping) for part in parts)
+
+
+def _cell(value: Any) -> str | None:
+    """A text, a figure, or one with its interval; None: it takes more than a cell."""
+    if value is None or isinstance(value, bool):
+        return "-" if value is None else "yes" if value else "no"
+    if isinstance(value, int | float):
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, list | tuple) and value and all(isinstance(part, str) for part in value):
+        value = "; ".join(value)
+    if isinstance(value, list | tuple) and 0 < len(value) <= SHORT:
+        parts = [_cell(part) for part in value if part is None or isinstance(part, int | float)]
+        return " ".join(parts) if len(parts) == len(value) else None
+    if isinstance(value, str):
+        return shorten(value, CELL_WIDTH, placeholder=" …")
+    for middle, low, high in FIGURES if isinstance(value, Mapping) and "name" not in value else ():
+        if {middle, low, high} <= value.keys():
+            ends = "" if value[low] is None else f" ({value[low]:.4g} to {value[high]:.4g})"
+            return f"{value[middle]:.4g}{ends}"
+    return None
 
 
 @contextmanager

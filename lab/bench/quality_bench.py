@@ -19,13 +19,12 @@ from typing import Any
 
 import torch
 
-from lab.bench.output import format_table
 from lab.cli.arguments import read_settings
 from lab.config import EngineConfig, SamplingParams, parse_config
 from lab.engine.engine import Engine
 from lab.errors import ConfigError, LabError
 from lab.measure.difference import common_length
-from lab.measure.interval import METHOD, MIN_SAMPLES, Interval, bootstrap, ratio_interval, share_interval
+from lab.measure.interval import METHOD, bootstrap, ratio_interval, share_interval
 from lab.measure.measuring import decode, make_ready
 from lab.measure.score import divergence, kv_errors, log_probabilities, surprise
 from lab.measure.workload import held_out_prompts, longest, read_text, refuse_cut
@@ -217,28 +216,6 @@ def _side(runs: list[Run]) -> SideMetrics:
     return SideMetrics(**medians, drafting=acceptance_stats(runs))
 
 
-def format_ab(result: dict) -> str:
-    defaults = asdict(EngineConfig())
-    enough = result["prompts"] >= MIN_SAMPLES
-    sure = "means and their 95% intervals" if enough else f"means: intervals take {MIN_SAMPLES} prompts"
-    lines = []
-    for side in ("a", "b"):
-        changed = [f"{name}={value}" for name, value in result[side].items() if value != defaults[name]]
-        lines.append(f"{side.upper()}: {', '.join(changed) or 'the default settings'}")
-    drawn = ", ".join(f"{name.replace('_', '-')} {result[name]:g}" for name in ("temperature", "top_k", "top_p"))
-    counts = f"{result['prompts']} prompts, {result['max_tokens']} tokens each"
-    lines.append(f"{counts}, {drawn}, {result['repeats']} times; {sure}")
-    rows = [
-        ["perplexity, both texts" if name == "perplexity" else name]
-        + ["-" if sides[side] is None else str(Interval(**sides[side])) for side in ("a", "b", "ratio")]
-        for name, sides in result["metrics"].items()
-    ]
-    both = {"exact_match_length": "exact-match length", "identical_outputs": "identical outputs"}
-    both["kl"] = "KL(A || B), nats"
-    rows += [[label, "", "", str(Interval(**result[name]))] for name, label in both.items()]
-    return "\n".join([*lines, "", format_table(["", "A", "B", "B / A"], rows)])
-
-
 WINDOW = 1024
 """Tokens of a window, if the model's context is that long."""
 
@@ -271,22 +248,3 @@ def run_kv(engine: Engine, texts: list[tuple[str, str]], report: Callable[[str],
         "intervals": METHOD,
         "formats": [asdict(row) for row in rows],
     }
-
-
-def format_kv(result: dict) -> str:
-    sure = "intervals are 95%" if result["windows"] >= MIN_SAMPLES else f"an interval takes {MIN_SAMPLES} windows"
-    titles = ", ".join(f"{text['title']} ({text['tokens']:,} tokens)" for text in result["texts"][:5])
-    more = f" and {len(result['texts']) - 5} more" if len(result["texts"]) > 5 else ""
-    lines = [
-        f"{result['scored_tokens']:,} tokens scored in {result['windows']} windows: {titles}{more}",
-        f"auto is {result['dtype']}; {sure}",
-        "",
-        f"{'':6}bytes per token  smaller  keys off  values off  perplexity  {'x auto':30}KL from auto, nats per token",
-    ]
-    for row in result["formats"]:
-        ratio, kl = Interval(**row["perplexity_ratio"]), Interval(**row["kl"])
-        lines.append(
-            f"{row['kv_dtype']:6}{row['bytes_per_token']:15,}{row['bytes_ratio']:8.2f}x{row['key_error']:10.3%}"
-            f"{row['value_error']:12.3%}{row['perplexity']:12.3f}  {ratio!s:30}{kl}"
-        )
-    return "\n".join(lines)

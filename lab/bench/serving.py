@@ -17,16 +17,14 @@ import numpy as np
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from lab.bench.ladder import BY_TORCH
-from lab.bench.output import format_ratios, format_table, quartiles
 from lab.config import EngineConfig
 from lab.engine.engine import Engine
 from lab.engine.step_limits import batched_tokens
 from lab.errors import LabError
-from lab.measure.interval import Interval, factor_interval
+from lab.measure.interval import factor_interval
 from lab.measure.measuring import take_turns
 from lab.measure.throughput import Figures, Rows, latencies, memory_rows, serve, summarise
 from lab.measure.workload import PROMPTS, LogNormalLengths, PlannedRequest, exactly, longest, write
-from lab.util.messages import format_rate
 
 GAMMA = 4
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -177,34 +175,6 @@ def ratios(throughput: dict[str, Figures], growth: dict[str, Figures], memory: d
         "paged / contiguous, the most, in the same blocks": over(memory, "paged", "contiguous, the most"),
         "paged / contiguous, foreseen, in the same blocks": over(memory, "paged", "contiguous, foreseen"),
     }
-
-
-LATENCY = {"TTFT p50": "ttft_p50_ms", "p99": "ttft_p99_ms", "ITL p50": "itl_p50_ms", "p99 ": "itl_p99_ms"}
-FLIGHT = {"in flight": "most_sequences", "mean": "mean_sequences"}
-WASTE = {"wasted slots": "wasted_slots", "share": "wasted_share", "preempted": "preemptions"}
-
-
-def format_serve(result: dict) -> str:
-    """Throughput and memory, speculation by size, and the ratios."""
-    parts = [table(result["throughput"], LATENCY | FLIGHT), table(result["memory"], FLIGHT | WASTE)]
-    for temperature, found in result["speculation"].items():
-        lines = [f"speculation (gamma {GAMMA}) / without at {temperature}, by batch size; repeat by repeat; effect"]
-        for size, value in found["ratio_by_size"].items():
-            sure = Interval(**found["sure_by_size"][size])
-            lines.append(f"{size:>6}: {value:.2f}   {sure!s:30}{found['told_by_size'][size]}")
-        stops = found["stops_paying_at"]
-        lines.append(f"from {stops} on it loses" if stops else "no size from which on it surely loses")
-        parts.append("\n".join(lines))
-    return "\n\n".join([*parts, format_ratios(result["ratios"])])
-
-
-def table(rows: dict[str, Figures], columns: dict[str, str]) -> str:
-    cells = [
-        [name, format_rate(row["tokens_per_second"]), quartiles(row)]
-        + [f"{row[key]:.4g}" if key in row else "-" for key in columns.values()]
-        for name, row in rows.items()
-    ]
-    return format_table(["", "tokens/s", "quartiles", *columns], cells)
 
 
 PAGE_SIZE = 16

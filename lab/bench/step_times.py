@@ -13,7 +13,6 @@ from itertools import chain
 
 import numpy as np
 
-from lab.bench.output import format_table
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError
@@ -112,24 +111,6 @@ def _row(name: str, passes: list[tuple[PassCost, float]], step_ms: float, limits
     }
 
 
-def format_roofline(result: dict) -> str:
-    limits = Limits(**result["limits"])
-    ridge = limits.flops_per_second / limits.bytes_per_second
-    head = ["", "MB", "MFLOP", "FLOP/B", "least ms", "ms", "step ms", "of limit", "bound by"]
-    rows = [
-        [row["name"], f"{row['bytes'] / 1e6:.1f}", f"{row['flops'] / 1e6:.1f}", f"{row['flops'] / row['bytes']:.1f}"]
-        + [f"{row[name]:.3f}" for name in ("least_ms", "ms", "step_ms")]
-        + [f"{row['share']:.1%}", row["bound"]]
-        for row in result["rows"]
-    ]
-    return (
-        f"reads of the weights {limits.bytes_per_second / 1e9:.1f} GB/s, of memory "
-        f"{(limits.memory_bytes_per_second or 0) / 1e9:.1f} GB/s, products "
-        f"{limits.flops_per_second / 1e9:.0f} GFLOP/s ({result['dtype']}): memory-bound below {ridge:.1f} FLOPs a byte"
-        f"\n\n{format_table(head, rows)}"
-    )
-
-
 # -- recorded distributions ------------------------------------------------------------------
 
 RECORDED = EngineConfig(paged=True, speculative="draft")
@@ -177,15 +158,3 @@ def _rounds(engine: Engine, request: PlannedRequest) -> list[float]:
     """Milliseconds of a request's rounds, in order."""
     (run,), _ = finish(engine, [request], RECORDED)
     return [step.total_ms for step in steps(run, "verify")]
-
-
-def format_logprobs(result: dict) -> str:
-    added, top = result["added_ms"], result["top_tokens_added_ms"]
-    return (
-        f"{result['steps']} rounds of {result['num_speculative_tokens']} draft tokens, each with and without the "
-        f"{result['logprobs']} likeliest tokens\n"
-        f"without {result['plain_ms']:.3f} ms, with {result['recorded_ms']:.3f} ms\n"
-        f"added {added['median']:.3f} ms (quartiles {added['lower']:.3f} to {added['upper']:.3f})\n"
-        f"the target's {result['logprobs']} likeliest at each position alone: added {top['median']:.3f} ms (quartiles "
-        f"{top['lower']:.3f} to {top['upper']:.3f})"
-    )

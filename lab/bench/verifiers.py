@@ -10,7 +10,6 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any, get_args
 
-from lab.bench.output import format_table
 from lab.config import EngineConfig, RejectionSampleMethod, SamplingParams
 from lab.engine.engine import Engine
 from lab.measure.interval import ratio_interval
@@ -73,16 +72,3 @@ def accepted(by_text: list[list[Run]]) -> dict[str, Any]:
         "total_variation": sum(moved) / len(moved) if moved else 0.0,
         "verified": len(moved),
     }
-
-
-def format_verifiers(result: dict[str, Any]) -> str:
-    rows = [
-        [
-            name,
-            "{value:.2f} ({low:.2f} to {high:.2f})".format(**row["length"]),
-            f"{row['acceptance']:.0%}",
-            f"{row['total_variation']:.1%}" if row["verified"] else "",
-        ]
-        for name, row in result["rows"].items()
-    ]
-    return format_table(["rule, drafts", "tokens per round", "accepted", "from the target"], rows)

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import takewhile
 
-from lab.bench.output import format_table
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError
@@ -81,17 +80,3 @@ def accepted_by_round(run: Run, gamma: int) -> list[int]:
     """Accepted proposals of each round that had ``gamma`` of them."""
     accepted = Counter(event.step for event in run.events if isinstance(event, Verified) and event.accepted)
     return [accepted[step] for step in sorted(whole_rounds(run, gamma))]
-
-
-def format_vllm(result: dict) -> str:
-    rows = [
-        [
-            row["prompt"][:50],
-            str(row["tokens"]),
-            "yes" if row["same_text"] else "no",
-            str(len(row["ours"])),
-            str(row["alike"]),
-        ]
-        for row in result["rows"]
-    ]
-    return format_table(["", "tokens", "same text", "full rounds", "alike"], rows)

@@ -18,12 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lab.bench.output import format_table, quartiles
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.measure.measuring import finish, take_turns
 from lab.measure.workload import CODE, PROMPTS, PlannedRequest, longest, refuse_cut
-from lab.util.messages import format_rate
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
 STORIES, PROGRAMS = PROMPTS[:3], CODE[:3]
@@ -106,17 +104,3 @@ def against_fixed(rows: dict[str, dict[str, float]], part: str) -> dict[str, flo
     worst, best = min(fixed, key=fixed.__getitem__), max(fixed, key=fixed.__getitem__)
     own = rows[ADAPTIVE][part]
     return {"worst": worst, "to_worst": own / fixed[worst], "best": best, "to_best": own / fixed[best]}
-
-
-def format_window(result: dict) -> str:
-    kinds = list(result["mix"])
-    rows = [
-        [name, format_rate(row["mix"]), quartiles(row), *(format_rate(row[kind]) for kind in kinds)]
-        for name, row in result["rows"].items()
-    ]
-    lines = [
-        f"adaptive, {part}: {found['to_worst']:.2f} of the worst fixed ({found['worst']}), "
-        f"{found['to_best']:.2f} of the best fixed ({found['best']})"
-        for part, found in result["ratios"].items()
-    ]
-    return "\n".join([format_table(["tokens/s", "the mix", "quartiles", *kinds], rows), *lines])

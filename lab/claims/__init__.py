@@ -13,13 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.claims import comparisons, counting, exactness, quality, speculation
+from lab.claims import comparisons, counting, derived, exactness, quality, speculation
 from lab.claims.claim import Claim
 from lab.claims.rule import Rule
 
-MODULES = {
-    module.__name__.rpartition(".")[2]: module for module in (comparisons, counting, exactness, quality, speculation)
-}
+_MODULES = (comparisons, counting, derived, exactness, quality, speculation)
+MODULES = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
 """Where the experiments are: the data names each as "module.function"."""
 
 
@@ -34,7 +33,7 @@ def read_claims(data: dict[str, Any]) -> dict[str, Claim]:
         module, kind = entry["experiment"].split(".")
         numbers = entries[entry.get("numbers_of", name)]["numbers"]
         found[name] = Claim(
-            **{field: entry[field] for field in ("id", "topic", "quote", "tested", "rule")},
+            **{field: entry[field] for field in ("id", "topic", "says", "tested", "rule")},
             source=data["articles"][entry["source"]],
             numbers={key: (label, *rest, *("", "measured")[len(rest) :]) for key, (label, *rest) in numbers.items()},
             experiment=partial(getattr(MODULES[module], kind), **how),

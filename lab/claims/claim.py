@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from random import Random
 from typing import Literal, NamedTuple
 
 from lab.claims.rule import ClaimResult, Rule, Value, Word
 from lab.claims.trial import Trial
 from lab.measure.interval import Interval
+from lab.util.messages import listed
 
 WORDS: dict[Word, str] = {
     "holds": "holds here",
+    "part": "holds for part of it",
     "conditions": "it depends",
     "fails": "does not hold",
+    "cause": "real number, another cause",
+    "untested": "cannot be tested here",
     "noisy": "too noisy to say",
 }
+DRAWS, AGREED = 400, 0.95
 NOISE = (
-    "“Too noisy” means that the verdict could flip within the measurement error. (Intervals are of 95%; of a median of "
-    "fewer than six values, from the least to the most. They are over texts, each measured once, or over repeats of "
-    "one text or load. For a share, texts are resampled, because draft tokens in one text are alike.)"
+    "“Too noisy” means that the verdict could flip within the measurement error: all numbers together are drawn "
+    f"{DRAWS} times from within their intervals, and fewer than {AGREED:.0%} of them agree. (Intervals are of "
+    "95%; of a median of fewer than six values, from the least to the most. They are over texts, each measured once, "
+    "or over repeats of one text or load. For a share, texts are resampled: draft tokens in one text are alike.)"
 )
 """Added to every rule that rests on measurements."""
-PLACES = 65
-"""Points of an interval at which a rule is tried: the verdict may change in the middle of it."""
 STEADIER = "To settle this: measure again on an idle machine, or with more texts where texts differ."
 """The need of a noisy verdict. A check again reads the same texts, so it makes only times more certain."""
 
@@ -54,11 +60,16 @@ class Number(NamedTuple):
         return self._written(self.value)
 
     @property
-    def places(self) -> list[float]:
-        """Other places in its interval at which the number may lie."""
-        if self.low is None or self.high is None:
-            return []
-        return [self.low + (self.high - self.low) * i / (PLACES - 1) for i in range(PLACES)]
+    def uncertain(self) -> bool:
+        return self.low is not None and self.high is not None
+
+    def drawn(self, random: Random) -> float:
+        """A number that it may as well be: normally distributed on either side, so that its interval has 95%."""
+        z = random.gauss() / 1.96
+        end = self.high if z > 0 else self.low
+        if min(self.low, self.value) > 0 and not math.isinf(end):  # by factors: no time is negative
+            return self.value * (end / self.value) ** abs(z)
+        return self.value + abs(z) * (end - self.value)
 
     @property
     def spread(self) -> str:
@@ -128,7 +139,7 @@ class Claim:
     """One statement of an article.
 
     Attributes:
-        quote: a few of its words. source: the article's title.
+        says: the statement in our words. source: the article's title.
         tested: what the statement amounts to, and how that is tested. rule: the rule in words.
         numbers: label, unit and kind of the experiment's values, by key; a key that ends in "*" is that of several
             values, whose labels have the rest of their keys at "{}".
@@ -137,7 +148,7 @@ class Claim:
 
     id: str
     topic: str
-    quote: str
+    says: str
     source: str
     tested: str
     rule: str
@@ -167,15 +178,14 @@ class Claim:
         return Number(key, label, value, unit, kind)
 
     def verdict(self, found: Findings) -> ClaimResult:
-        """The rule's verdict, unless a number's interval reaches into another one: then it would be chance."""
-        verdict = self.decide(found.values)
-        for number in found.numbers:
-            for place in number.places:
-                other = self.decide.word({**found.values, number.key: place})
-                if other != verdict.word:
-                    why = (
-                        f"“{WORDS[verdict.word]}” or “{WORDS[other]}”: {number.label} is {number.text}, "
-                        f"and anything from {number.spread} fits nearly as well. {verdict.why}"
-                    )
-                    return ClaimResult("noisy", why, STEADIER)
-        return verdict
+        """The rule's verdict, unless it would be chance: all uncertain numbers are drawn anew together."""
+        verdict, random = self.decide(found.values), Random(0)
+        uncertain = [number for number in found.numbers if number.uncertain]
+        if not uncertain:
+            return verdict
+        draws = ({number.key: number.drawn(random) for number in uncertain} for _ in range(DRAWS))
+        words = Counter(self.decide.word(found.values | draw) for draw in draws)
+        if words[verdict.word] >= AGREED * DRAWS:
+            return verdict
+        shares = [f"“{WORDS[word]}” in {count / DRAWS:.0%}" for word, count in words.most_common()]
+        return ClaimResult("noisy", f"Within the measurement error: {listed(shares)} of cases. {verdict.why}", STEADIER)

@@ -45,7 +45,7 @@ def run_claims(
     for place, name in enumerate(ids, 1):
         claim = CLAIMS[name]
         report(f"{place} of {len(ids)}: {name}")
-        row: dict[str, object] = {field: getattr(claim, field) for field in ("id", "quote", "source", "tested", "rule")}
+        row: dict[str, object] = {field: getattr(claim, field) for field in ("id", "says", "source", "tested", "rule")}
         try:
             checked = claim.check(trial)
         except LabError as error:
@@ -70,7 +70,7 @@ def format_claims(result: dict) -> str:
         for claim in result["claims"]
     ]
     for claim in result["claims"]:
-        lines += ["", f"{claim['id']}: “{claim['quote']}”", f"  {claim['source']}"]
+        lines += ["", f"{claim['id']}: {claim['says']}", f"  {claim['source']}"]
         if "problem" in claim:
             lines += _wrapped("not checked", claim["problem"])
             continue

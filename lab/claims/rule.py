@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from lab.util.messages import listed
 
-Word = Literal["holds", "conditions", "fails", "noisy"]
+Word = Literal["holds", "part", "conditions", "fails", "cause", "untested", "noisy"]
 
 
 class ClaimResult(NamedTuple):
@@ -89,7 +89,8 @@ def _code(expression: str) -> CodeType:
     return compile(expression, "claims.toml", "eval")
 
 
-def _value(expression: str | float, names: Mapping[str, Any]) -> Any:
+def evaluate(expression: str | float, names: Mapping[str, Any]) -> Any:
+    """An expression of the data; a number is one already."""
     if not isinstance(expression, str):
         return expression
     found = eval(_code(expression), {"__builtins__": {}}, names)
@@ -105,6 +106,8 @@ class Rule:
         groups: by name, the values that begin with ``of`` and a colon: ``without`` a name, names ``upto`` a number,
             divided ``over`` another group's, in the order ``by`` another group's, asked to be ``least`` to ``most``.
         let: names for expressions, in order.
+        called: verdicts that have another word here: "part" of it holds where it depends on nothing; "cause" if the
+            number is real and its cause another; "untested" where no machine of a learner could tell.
         words: by name, pairs of a condition and a template, of which the first that is true counts; "": always.
     """
 
@@ -115,21 +118,27 @@ class Rule:
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     let: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, list[list[str]]] = field(default_factory=dict)
+    called: Mapping[str, Word] = field(default_factory=dict)
 
     def word(self, values: Mapping[str, float]) -> Word:
-        return self._word(self._names(values))
+        return self._called(self._word(self._names(values)))
+
+    def _called(self, word: Word) -> Word:
+        return self.called.get(word, word)
 
     def __call__(self, values: Mapping[str, float]) -> ClaimResult:
         names = self._names(values)
         word = self._word(names)
         for name, options in self.words.items():
-            template = next((text for test, text in options if not test or _value(test, names)), "")
+            template = next((text for test, text in options if not test or evaluate(test, names)), "")
             names[name] = template.format_map(names)
         why = self.why if isinstance(self.why, str) else self.why[word]
-        return ClaimResult(word, why.format_map(names), "" if word == "holds" else self.needs.format_map(names))
+        return ClaimResult(
+            self._called(word), why.format_map(names), "" if word == "holds" else self.needs.format_map(names)
+        )
 
     def _word(self, names: Mapping[str, Any]) -> Word:
-        return "holds" if _value(self.holds, names) else "conditions" if _value(self.depends, names) else "fails"
+        return "holds" if evaluate(self.holds, names) else "conditions" if evaluate(self.depends, names) else "fails"
 
     def _names(self, values: Mapping[str, float]) -> dict[str, Any]:
         names: dict[str, Any] = dict(FUNCTIONS)
@@ -143,7 +152,7 @@ class Rule:
         for name, options in self.groups.items():
             names[name] = self._group(names, **options)
         for name, expression in self.let.items():
-            names[name] = _value(expression, names)
+            names[name] = evaluate(expression, names)
         return names
 
     def _group(
@@ -163,5 +172,5 @@ class Rule:
         if over:
             found = {name: Value(value / names[over][name]) for name, value in found.items()}
         group = ValueGroup((name, found[name]) for name in (sorted(found, key=names[by].get) if by else found))
-        group.least, group.most = _value(least, names), _value(most, names)
+        group.least, group.most = evaluate(least, names), evaluate(most, names)
         return group

@@ -71,7 +71,7 @@ def add_pair(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--target", **place, help=about)
     about = "folder or hub id; for the embedded target also matched or mismatched. Default: matched there, else none."
     group.add_argument("--draft", **place, help=about)
-    about = "folder or hub id of an EAGLE-3 head for the target. Default: the embedded target's own there, else none."
+    about = "folder or hub id of an EAGLE-3 or DFlash head for the target. Default: the embedded one's own, else none."
     group.add_argument("--head", **place, help=about)
     group.add_argument("--device", help="cpu, cuda, cuda:1. Default: a GPU if there is one.")
     group.add_argument("--dtype", default="auto", help="float32, bfloat16 or float16. Default: auto.")

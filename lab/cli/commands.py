@@ -1,5 +1,5 @@
-"""The commands of ``python -m lab``: ``run`` decodes one prompt, ``compare`` with several settings in turn, and ``fit``
-says what a model and its cache take on a GPU."""
+"""The commands of ``python -m lab``: ``run`` decodes one prompt, ``chat`` answers messages, ``compare`` decodes with
+several settings in turn, and ``fit`` says what a model and its cache take on a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import threading
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from lab import load_engine
 from lab.cli.arguments import INTERRUPTED, read_settings
 from lab.cli.json_results import compare_result, fell_back, fit_result
 from lab.config import EngineConfig, SamplingParams, parse_configs, parse_token_ids
-from lab.engine.engine import Engine
+from lab.engine.engine import Engine, Prompted
 from lab.engine.failures import explain
 from lab.errors import ConfigError, LabError, PromptError
 from lab.measure import comparison
@@ -26,7 +26,9 @@ from lab.measure.difference import OTHER_DRAWS, draws, first_differences
 from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import MODELS, device_bytes
 from lab.memory.model_memory import ModelInfo, deployment_notices, find_model, known_models
+from lab.models.chat_template import Chat, answer
 from lab.models.loader import refuse_absent
+from lab.models.state_head import HEADS
 from lab.settings import unused_settings
 from lab.trace.events import Committed, Finished
 from lab.trace.run import Run
@@ -38,17 +40,54 @@ def run(options: Namespace) -> int:
     config, sampling = read_settings(EngineConfig, options), read_settings(SamplingParams, options)
     print_notes([*unused_settings(config, sampling), *_idle_draft(options, [config])])
     prompt, engine = _read_prompt(options), _load(options, [config])
-    events = []
-    with _interruptible() as cancelled:
-        for event in engine.stream(prompt, config, sampling, cancelled=cancelled):
-            events.append(event)
-            if isinstance(event, Committed | Finished) and not (options.json or options.metrics):
-                print(event.text, end="", flush=True)
-    done = Run(events)
+    done = _written(engine, prompt, config, sampling, show=not (options.json or options.metrics))
     shown = done.to_json() if options.json else json.dumps(asdict(done.metrics)) if options.metrics else ""
     print(shown, flush=True)  # before the summary, which is left out if the output fails
     print_notes([*done.started.notes, *fell_back([done]), _summary(done, engine.context_length)])
     return {"error": 1, "cancelled": INTERRUPTED}.get(done.reason, 0)
+
+
+def _written(
+    engine: Engine, prompt: Prompted, config: EngineConfig, sampling: SamplingParams, *, show: bool = True
+) -> Run:
+    """Decode to the end or to Ctrl-C; ``show``: print the text as it comes."""
+    events = []
+    with _interruptible() as cancelled:
+        for event in engine.stream(prompt, config, sampling, cancelled=cancelled):
+            events.append(event)
+            if isinstance(event, Committed | Finished) and show:
+                print(event.text, end="", flush=True)
+    return Run(events)
+
+
+def chat(options: Namespace) -> int:
+    config, sampling = read_settings(EngineConfig, options), read_settings(SamplingParams, options)
+    print_notes([*unused_settings(config, sampling), *_idle_draft(options, [config])])
+    engine = _load(options, [config])
+    messages = [{"role": "system", "content": options.system}] if options.system else []
+    status = 0
+    for text in _messages():
+        asked = Chat([*messages, {"role": "user", "content": text}], options.thinking)
+        done = _written(engine, asked, config, sampling)
+        print(flush=True)
+        metrics, prompt = done.metrics, len(done.started.prompt_token_ids)
+        found = f"Found in the prefix cache: {metrics.cached_prompt_tokens:,} of {counted(prompt, 'prompt token')}."
+        print_notes([*done.started.notes, *fell_back([done]), found, _summary(done, engine.context_length)])
+        status = {"error": 1, "cancelled": INTERRUPTED}.get(done.reason, 0)
+        if done.reason != "error":
+            messages = [*asked.messages, answer(done)]
+    return status
+
+
+def _messages() -> Iterator[str]:
+    """What a person types, line by line; or all of standard input, if it is no terminal."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        yield _read()
+        return
+    with suppress(EOFError):
+        while True:
+            if text := input("> ").strip():
+                yield text
 
 
 def _summary(run: Run, context_length: int) -> str:
@@ -204,8 +243,9 @@ def _load(options: Namespace, configs: Iterable[EngineConfig]) -> Engine:
     asked = {config.speculative for config in configs}
     if options.target and not options.draft and "draft" in asked:
         raise ConfigError("speculative=draft takes a draft model: name a --draft too.")
-    if options.target and not options.head and "eagle3" in asked:
-        raise ConfigError("speculative=eagle3 takes an EAGLE-3 head: name a --head too.")
+    for kind, words in HEADS.items():
+        if options.target and not options.head and kind in asked:
+            raise ConfigError(f"speculative={kind} takes {words}: name a --head too.")
     return load_engine(options.target, options.draft, head=options.head, device=options.device, dtype=options.dtype)
 
 

@@ -10,6 +10,7 @@ from lab.measure.comparison import summarise
 from lab.measure.difference import Difference
 from lab.memory.capacity import POLICIES, Deployment
 from lab.memory.model_memory import ModelInfo
+from lab.models.chat_template import answer
 from lab.trace.run import Run
 
 JsonResult = dict[str, Any]
@@ -22,7 +23,8 @@ def fell_back(runs: Iterable[Run]) -> list[str]:
 def run_result(run: Run) -> JsonResult:
     """A run without its events: ``text`` and ``reason`` (``StopReason``), the models, the ``config`` and the
     ``sampling`` with its seed, what to know of the model's files and the prompt (``notes``), what the run went on
-    without (``fell_back``), and ``metrics`` (``Metrics``, under its names)."""
+    without (``fell_back``), and ``metrics`` (``Metrics``, under its names). Of a chat also ``answer``: the message to
+    put at its end, before the next of the user's."""
     started = run.started
     return {
         "text": run.text,
@@ -34,6 +36,7 @@ def run_result(run: Run) -> JsonResult:
         "config": started.config,
         "sampling": started.sampling,
         "metrics": asdict(run.metrics),
+        **({"answer": answer(run)} if started.messages else {}),
     }
 
 

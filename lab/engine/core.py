@@ -28,6 +28,7 @@ from lab.engine.step_stats import StepStats
 from lab.engine.verification import commit
 from lab.errors import LabError
 from lab.kv_cache.kv_cache import CacheConfig, KVCache
+from lab.models.language_model import Taps
 from lab.trace.events import Prefilled
 from lab.util.device_copy import several_on_device
 from lab.util.step_timer import StepTimer
@@ -57,7 +58,7 @@ class EngineCore:
         self.target, self.draft = target, draft
         self.cache = None
         if config.num_blocks:
-            self.cache = KVCache(config, target.model, draft and draft.model, target.model.eagle3)
+            self.cache = KVCache(config, target.model, draft and draft.model, target.model.heads)
         self._drafters = Drafters(target, draft, self.cache)
         self.scheduler = Scheduler(
             self.cache.blocks if self.cache else None,
@@ -101,10 +102,10 @@ class EngineCore:
 
         logits = ahead.logits_of(scheduled) if ahead else None
         used = ahead if logits is not None else None
-        states = self._drafters.room_for_states(scheduled, drafted)
-        logits = self._forward(scheduled, drafted, states) if logits is None else logits
+        taps = self._drafters.taps(scheduled, drafted)
+        logits = self._forward(scheduled, drafted, taps) if logits is None else logits
         timer.mark("verify")
-        drafted = self._drafters.read(scheduled, drafted, states, timer)
+        drafted = self._drafters.read(scheduled, drafted, taps, timer)
 
         snapshot = self._stats.snapshot(scheduled, drafted, self._sdpa(scheduled), used)
         timer.mark("rest")
@@ -118,9 +119,7 @@ class EngineCore:
         read_at = self._stats.report(snapshot, kinds, timer, {sequence for sequence, _ in self.failed}, self.finish)
         self._async.note_host_time(read_at)
 
-    def _forward(
-        self, scheduled: list[ScheduledSequence], drafted: DraftOutput, states: torch.Tensor | None
-    ) -> torch.Tensor:
+    def _forward(self, scheduled: list[ScheduledSequence], drafted: DraftOutput, taps: Taps | None) -> torch.Tensor:
         """One packed pass over known tokens and draft tokens. Returns [rows to verify, vocabulary]."""
         starts = [one.sequence.computed for one in scheduled]
         known = [one.sequence.tokens[a : a + one.num_tokens] for one, a in zip(scheduled, starts, strict=True)]
@@ -131,7 +130,7 @@ class EngineCore:
                 new = torch.cat([new, round.draft.token_ids])
             keep = round.num_draft_tokens + 1 if one.complete else 0
             batch.append(NewTokens(new, start, one.sequence.table, keep))
-        how = (self._sdpa(scheduled),) if states is None else (self._sdpa(scheduled), states)
+        how = (self._sdpa(scheduled),) if taps is None else (self._sdpa(scheduled), taps)
         return self.target.forward(batch, self.cache.target if self.cache else None, *how)
 
     def _sdpa(self, scheduled: list[ScheduledSequence]) -> str:

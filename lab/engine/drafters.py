@@ -1,4 +1,4 @@
-"""Drafters, which propose tokens for the target to verify: four kinds here, the EAGLE-3 head in ``eagle3_drafter``.
+"""Drafters, which propose tokens for the target to verify: four kinds here, those with a head in ``head_drafter``.
 
 Lessons 8, speculative decoding, and 11, drafting without a draft model.
 """
@@ -16,13 +16,14 @@ from torch.nn import functional as F
 
 from lab.backends.interface import PROPOSE, Backend, DraftRound, DraftTokens, NewTokens
 from lab.engine.drafter import Drafter
-from lab.engine.eagle3_drafter import Eagle3Drafter
 from lab.engine.failures import disabling_drafter
+from lab.engine.head_drafter import HEAD_DRAFTERS, HeadDrafter
 from lab.engine.pass_cost import ExpertsRead, PassCostModel, Span
 from lab.engine.scheduler import ScheduledSequence
 from lab.engine.sequence import Sequence
 from lab.kv_cache.formats import KVStorage
 from lab.kv_cache.kv_cache import KVCache
+from lab.models.language_model import Taps
 from lab.trace.roofline import PassCost
 from lab.util.device_copy import several_on_device
 from lab.util.step_timer import StepTimer
@@ -250,33 +251,36 @@ class Drafters:
             [_round(one.sequence, drafts.get(one.sequence), on_cpu=on_cpu) for one in scheduled], cost, longest, experts
         )
 
-    def room_for_states(self, scheduled: list[ScheduledSequence], drafted: DraftOutput) -> torch.Tensor | None:
-        """[the step's tokens, width], for the target's hidden states; None if no sequence has a drafter that reads
-        them."""
-        if not any(isinstance(self.of(one.sequence), Eagle3Drafter) for one in scheduled):
+    def taps(self, scheduled: list[ScheduledSequence], drafted: DraftOutput) -> Taps | None:
+        """Room for the hidden states of the step's tokens that drafters read; None if no sequence has one that does."""
+        drafters = {self.of(one.sequence) for one in scheduled}
+        configs = [drafter.head.config for drafter in drafters if isinstance(drafter, HeadDrafter)]
+        if not configs:
             return None
-        model = self._target.model
+        layers = sorted({layer for config in configs for layer in config.target_layers})
         rows = sum(_num_rows(one, round) for one, round in zip(scheduled, drafted.rounds, strict=True))
-        return torch.empty(rows, model.eagle3.states_width, dtype=model.eagle3.dtype, device=model.device)
+        model, width = self._target.model, len(layers) * configs[0].target_hidden_size
+        return Taps(layers, torch.empty(rows, width, dtype=model.dtype, device=model.device))
 
     def read(
         self,
         scheduled: list[ScheduledSequence],
         drafted: DraftOutput,
-        states: torch.Tensor | None,
+        taps: Taps | None,
         timer: StepTimer,
     ) -> DraftOutput:
         """Let every drafter read what the target has just read of its sequences' texts, where that was more than a
-        token; and give ``states`` to those that want them. ``timer`` gets one part "draft".
+        token; and give those that want them the hidden states. ``timer`` gets one part "draft".
 
         Returns:
             What was drafted, with what this took.
         """
-        if states is not None:
-            parts = states.split([_num_rows(one, round) for one, round in zip(scheduled, drafted.rounds, strict=True)])
-            for one, part in zip(scheduled, parts, strict=True):
-                if isinstance(drafter := self.of(one.sequence), Eagle3Drafter):
-                    drafter.take(one.sequence, part)
+        if taps:
+            first = 0
+            for one, round in zip(scheduled, drafted.rounds, strict=True):
+                rows = slice(first, first := first + _num_rows(one, round))
+                if isinstance(drafter := self.of(one.sequence), HeadDrafter):
+                    drafter.take(one.sequence, taps.of(drafter.head.config.target_layers, rows))
         reading: dict[Drafter, list[ScheduledSequence]] = defaultdict(list)
         for one in scheduled:
             if one.num_tokens > 1 and not one.num_draft_tokens and self._will_propose(one.sequence):
@@ -310,7 +314,7 @@ class Drafters:
             case "synthetic":  # not shared: it knows only one request's tokens
                 tokens = sequence.draft.oracle.tokens[sequence.prompt.length :]
                 return Synthetic(config.synthetic_acceptance_rate, tokens, model.vocabulary, model.device)
-            case "draft" | "eagle3" as kind:
+            case "draft" | "eagle3" | "dflash" as kind:
                 key = (kind,)
             case "early_exit":
                 key = ("early_exit", model.early_layers(config.early_exit_layer))
@@ -326,8 +330,8 @@ class Drafters:
             return PromptLookup(*numbers, target.model.vocabulary, target.model.device)
         if kind == "early_exit":
             return ModelDrafter(target.first(*numbers), cache and cache.target, early_exit=True)
-        if kind == "eagle3":
-            return Eagle3Drafter(target.head(), cache and cache.head)
+        if kind in HEAD_DRAFTERS:
+            return HEAD_DRAFTERS[kind](target.head(kind), cache and cache.heads[kind])
         return ModelDrafter(self._draft, cache and cache.draft)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator
+from collections.abc import Sequence as Items
 from dataclasses import replace
 
 import torch
@@ -22,11 +23,15 @@ from lab.engine.sequence import Sequence
 from lab.engine.step_limits import LARGEST_LIMIT, batched_tokens, refuse_limits
 from lab.engine.step_lock import StepLock
 from lab.kv_cache.block_pool import Occupancy
+from lab.models.chat_template import Chat, ChatTemplate
 from lab.models.language_model import LanguageModel
 from lab.trace.events import Event
 from lab.trace.recorder import EventListener
 from lab.trace.roofline import Limits
 from lab.trace.run import Run
+
+Prompted = str | Items[int] | Chat
+"""What a request goes on from: text, token ids, or messages."""
 
 
 class Request:
@@ -156,6 +161,11 @@ class Engine:
         """The most tokens that prompt and output may have together."""
         return self.target.context_length
 
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """How the target reads messages (``Chat``). None: it has no template, and continues text."""
+        return self._processor.chat_template
+
     def models(self, config: EngineConfig) -> tuple[LanguageModel, LanguageModel | None]:
         """Target and draft as they are computed for a request with this ``config``. Compiling them takes some seconds
         the first time. Raises ConfigError or UnsupportedModelError if they cannot be."""
@@ -203,13 +213,15 @@ class Engine:
 
     # -- asking ------------------------------------------------------------------------------
 
-    def generate(self, prompt: str, config: EngineConfig | None = None, sampling: SamplingParams | None = None) -> Run:
+    def generate(
+        self, prompt: Prompted, config: EngineConfig | None = None, sampling: SamplingParams | None = None
+    ) -> Run:
         """Decode ``prompt`` to the end. Errors: see ``submit``."""
         return Run(self.stream(prompt, config, sampling))
 
     def stream(
         self,
-        prompt: str,
+        prompt: Prompted,
         config: EngineConfig | None = None,
         sampling: SamplingParams | None = None,
         *,
@@ -228,7 +240,7 @@ class Engine:
         return events()
 
     def submit(
-        self, prompt: str, config: EngineConfig | None = None, sampling: SamplingParams | None = None
+        self, prompt: Prompted, config: EngineConfig | None = None, sampling: SamplingParams | None = None
     ) -> Request:
         """Hand a request over; it joins the batch of those with the same cache settings.
 
@@ -243,7 +255,7 @@ class Engine:
 
     def prepare(
         self,
-        prompt: str,
+        prompt: Prompted,
         config: EngineConfig | None = None,
         sampling: SamplingParams | None = None,
         *,

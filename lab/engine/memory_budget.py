@@ -31,7 +31,7 @@ class Budget:
 
     def __init__(self, target: LanguageModel, draft: LanguageModel | None, limit: int | None = None) -> None:
         self._target = target
-        self._own = {"draft": draft, "eagle3": target.eagle3}
+        self._own = {"draft": draft, **target.heads}
         self._models = [target, *filter(None, self._own.values())]
         self._limit = limit
 

@@ -72,7 +72,8 @@ class PassCostModel:
 
     def experts_read(self) -> list[ExpertsRead]:
         """Those of the passes since this was last asked for this model, or for one that shares its layers."""
-        return [ExpertsRead(self._counter.take(), self._experts.bytes_each)] if self._counter else []
+        counted = self._counter and self._experts  # the first layers of a mixture may have none
+        return [ExpertsRead(self._counter.take(), self._experts.bytes_each)] if counted else []
 
     def of(self, spans: Iterable[Span], sdpa: SdpaChoice = "auto") -> PassCost:
         spans = list(spans)

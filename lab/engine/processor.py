@@ -21,6 +21,8 @@ from lab.engine.prompt_encoder import PromptEncoder
 from lab.engine.sequence import DraftState, Prompt, Sequence
 from lab.errors import ConfigError, PromptError
 from lab.kv_cache.attention import refuse_sdpa
+from lab.models.chat_template import Chat, ChatTemplate
+from lab.models.state_head import HEADS
 from lab.trace.events import RunStarted
 from lab.trace.recorder import EventListener, Recorder
 from lab.trace.roofline import Limits
@@ -51,9 +53,13 @@ class Processor:
         eos = tokenizer.eos_token_id if eos is None else eos
         self._eos = frozenset(eos if isinstance(eos, list) else [] if eos is None else [eos])
 
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        return self._prompts.chat_template
+
     def sequence(
         self,
-        prompt: str | Items[int],
+        prompt: str | Items[int] | Chat,
         config: EngineConfig | None,
         sampling: SamplingParams | None,
         cancelled: threading.Event | None = None,
@@ -74,6 +80,7 @@ class Processor:
         refuse_sdpa(config.prefill_attention, self._target.device, self._target.dtype, self._target.head_dim)
         text, tokens, notes = self._prompts.encode(prompt, sampling.parse_special)
         stop_token_ids, about_stops = self._prompts.stops(sampling)
+        gamma, about_gamma = self._gamma(config)
         if len(tokens) >= self._target.context_length:
             raise PromptError(
                 f"The prompt has {len(tokens):,} tokens; {self._target.name} holds "
@@ -87,7 +94,8 @@ class Processor:
                 length=len(tokens),
                 sampling=sampling,
                 given_as_ids=not isinstance(prompt, str),
-                notes=notes + about_stops,
+                chat=prompt if isinstance(prompt, Chat) else None,
+                notes=notes + about_stops + about_gamma,
                 eos=self._eos,
                 stop_token_ids=stop_token_ids,
                 hidden=hidden,
@@ -99,7 +107,7 @@ class Processor:
             config=config,
             text=TextStream(self._tokenizer, tokens, sampling.stop),
             recorder=Recorder(seq_id, None if hidden else self._on_event),
-            draft=DraftState(AdaptiveWindow(config.num_speculative_tokens, config.adaptive_window)),
+            draft=DraftState(AdaptiveWindow(gamma, config.adaptive_window)),
         )
         self._budget.refuse_misfit(len(tokens), sequence.end, config)
         if config.speculative == "synthetic":
@@ -121,6 +129,8 @@ class Processor:
             prompt_token_ids=tuple(sequence.tokens),
             prompt_pieces=sequence.prompt.pieces,
             prompt_given_as_ids=sequence.prompt.given_as_ids,
+            messages=tuple(map(dict, sequence.prompt.chat.messages)) if sequence.prompt.chat else (),
+            thinking=sequence.prompt.chat.thinking if sequence.prompt.chat else None,
             special_positions=tuple(i for i, token in enumerate(sequence.tokens) if token in self._prompts.special),
             notes=self._target.notes + (self._draft.notes if drafts else ()) + sequence.prompt.notes,
             config=asdict(config),
@@ -152,6 +162,14 @@ class Processor:
         name, products = (str(dtype).removeprefix("torch.") for dtype in dtypes)
         return name if name == products else f"{name}, products of {products}"
 
+    def _gamma(self, config: EngineConfig) -> tuple[int, tuple[str, ...]]:
+        """The most tokens to draft in a round, with a sentence if a head cannot draft as many as asked for."""
+        asked, head = config.num_speculative_tokens, self._target.heads.get(config.speculative)
+        if head is None or asked <= (head.most_tokens or asked):
+            return asked, ()
+        most = counted(head.most_tokens, "token")
+        return head.most_tokens, (f"The head drafts at most {most} in a pass: γ is {head.most_tokens}, not {asked}.",)
+
     def _refuse_drafter(self, config: EngineConfig) -> None:
         name, layers = self._target.name, self._target.layers
         if config.speculative == "draft" and self._draft is None:
@@ -159,10 +177,10 @@ class Processor:
                 f"speculative='draft' needs a draft model, and {name} was loaded without one. Load it with a "
                 "draft, or choose another drafter."
             )
-        if config.speculative == "eagle3" and self._target.eagle3 is None:
+        if config.speculative in HEADS and config.speculative not in self._target.heads:
             raise ConfigError(
-                f"speculative='eagle3' needs an EAGLE-3 head that was trained for {name}, and it was loaded without "
-                "one. Load it with a head, or choose another drafter."
+                f"speculative={config.speculative!r} needs {HEADS[config.speculative]} that was trained for {name}, "
+                "and it was loaded without one. Load it with such a head, or choose another drafter."
             )
         if config.speculative == "early_exit" and not self._target.early_layers(config.early_exit_layer) < layers:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""From a prompt, text or token ids, to what the engine decodes; and from stops to the tokens that end a request."""
+"""From a prompt (text, token ids or a chat) to what the engine decodes; and from stops to tokens that end a text."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from lab.config import SamplingParams
 from lab.engine.detokenizer import TextStream, tokenizing
 from lab.errors import ConfigError, PromptError
+from lab.models.chat_template import Chat, ChatTemplate
 
 
 class EncodedPrompt(NamedTuple):
@@ -26,6 +27,7 @@ class PromptEncoder:
 
     Attributes:
         special: the names of special tokens by id. They are no text: output leaves them out.
+        chat_template: how the model reads messages. None: it has no template.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, name: str, vocabulary: int) -> None:
@@ -33,18 +35,23 @@ class PromptEncoder:
         self._encoding = threading.Lock()  # tokenizers are not thread-safe
         added = tokenizer.backend_tokenizer.get_added_tokens_decoder()
         self.special = {token_id: token.content for token_id, token in added.items() if token.special}
+        self.chat_template = ChatTemplate(tokenizer, name) if tokenizer.chat_template else None
 
-    def encode(self, prompt: str | Sequence[int], parse_special: bool = False) -> EncodedPrompt:
+    def encode(self, prompt: str | Sequence[int] | Chat, parse_special: bool = False) -> EncodedPrompt:
         """The tokens of a prompt.
 
         Args:
-            prompt: ids are taken as they are; text gets what the tokenizer adds to every text, such as BOS.
+            prompt: ids are taken as they are; text gets what the tokenizer adds to every text, such as BOS; a chat has
+                what its template writes.
             parse_special: the name of a special token in a text is that token; otherwise it is text like any other.
                 (llama.cpp's ``parse_special``; transformers' ``split_special_tokens``, its opposite.)
 
         Raises:
-            PromptError: it is empty, no valid text, or has a token that the model does not know.
+            PromptError: it is empty, no valid text, has a token that the model does not know, or is a chat and the
+                model has no template, or one that refuses it.
         """
+        if isinstance(prompt, Chat):
+            prompt = self._of_chat(prompt)
         if isinstance(prompt, str):
             encoded = self._of_text(prompt, parse_special)
         elif (
@@ -55,7 +62,7 @@ class PromptEncoder:
             encoded = self._of_ids(list(prompt))
         else:
             raise PromptError(
-                f"The prompt must be a string or a list of token ids, whole numbers from 0, not "
+                f"The prompt must be a string, a Chat or a list of token ids, whole numbers from 0, not "
                 f"{type(prompt).__name__}."
             )
         if not encoded.token_ids:
@@ -73,14 +80,19 @@ class PromptEncoder:
             )
         return encoded
 
-    def _of_text(self, text: str, parse_special: bool) -> EncodedPrompt:
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
+    def _of_chat(self, chat: Chat) -> list[int]:
+        if self.chat_template is None:
             raise PromptError(
-                f"The prompt is not valid text: it contains half a character (a lone surrogate) at position "
-                f"{error.start}."
-            ) from error
+                f"{self._name} has no chat template: it continues text, and answers no messages. Give it a prompt, "
+                "or load a model that was tuned for chats."
+            )
+        for message in chat.messages:
+            _refuse_halves(message["content"])
+        with self._encoding, tokenizing():
+            return self.chat_template.encode(chat)
+
+    def _of_text(self, text: str, parse_special: bool) -> EncodedPrompt:
+        _refuse_halves(text)
         how = {"verbose": False, "split_special_tokens": not parse_special}
         with self._encoding, tokenizing():
             ids = self._tokenizer(text, **how)["input_ids"] if text else []
@@ -132,3 +144,12 @@ class PromptEncoder:
                     f"out. Name {inside} alone to stop there."
                 )
         return frozenset(found), tuple(notes)
+
+
+def _refuse_halves(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise PromptError(
+            f"The prompt is not valid text: it contains half a character (a lone surrogate) at position {error.start}."
+        ) from error

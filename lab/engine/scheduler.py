@@ -190,7 +190,7 @@ class Scheduler:
             elif cached:
                 table.fork_from(parent.table, cached)
             sequence.draft.num_computed = min(cached, parent.draft.num_computed) if parent and not found else cached
-            if cached and sequence.drafts_from_states:
+            if cached and sequence.states_lag:
                 sequence.draft.num_computed = cached + 1
             table.allocate_slots(len(sequence.tokens) + scheduled.num_draft_tokens if table.paged else sequence.end)
         return scheduled
@@ -203,13 +203,13 @@ class Scheduler:
         if parent and not sequence.generated:
             cached, found = min(sequence.prompt.length - 1, parent.computed), []
             if sequence.drafts_from_states:
-                cached = min(cached, parent.draft.num_computed - 1)
+                cached = min(cached, parent.draft.num_computed - sequence.states_lag)
         elif sequence.shares_prefixes:
             found = self._blocks.find_cached_prefix(sequence.tokens, sequence.prefix_root)
             cached = len(found) * self._blocks.block_size
         else:
             return 0, []
-        if sequence.drafts_from_states:
+        if sequence.states_lag:
             # The head reads a token with the hidden states of the one before, which no cache has: so one token is
             # computed again, into a copy of a block in which the head has read it.
             cached -= cached % self._blocks.block_size == 0

@@ -15,13 +15,14 @@ from lab.engine.adaptive_window import AdaptiveWindow
 from lab.engine.detokenizer import TextStream
 from lab.kv_cache.block_table import BlockTable
 from lab.kv_cache.prefix_cache import Prefix
+from lab.models.chat_template import Chat
 from lab.trace.events import Finished, Part, StopReason
 from lab.trace.recorder import Recorder
 from lab.trace.roofline import Limits
 
 GREEDY = SamplingParams()
 
-OWN_KEYS = "draft", "eagle3"
+OWN_KEYS = "draft", "eagle3", "dflash"
 """Drafters that keep keys and values of their own, under the target's slot numbers."""
 
 
@@ -31,7 +32,8 @@ class Prompt:
 
     Attributes:
         pieces: the text that each of the prompt's ``length`` tokens adds.
-        given_as_ids: the prompt was token ids, and its text was worked out from them.
+        given_as_ids: the prompt was token ids or a chat, and its text was worked out from them.
+        chat: what was asked, if it was a chat.
         notes: sentences about it, for who asked.
         eos: tokens that end a text.
         stop_token_ids: other tokens that end this one.
@@ -44,6 +46,7 @@ class Prompt:
     length: int
     sampling: SamplingParams
     given_as_ids: bool = False
+    chat: Chat | None = None
     notes: tuple[str, ...] = ()
     eos: frozenset[int] = frozenset()
     stop_token_ids: frozenset[int] = frozenset()
@@ -168,7 +171,12 @@ class Sequence:
 
     @property
     def drafts_from_states(self) -> bool:
-        """True if its drafter reads a token with the target's hidden states of the one before (an EAGLE-3 head)."""
+        """True if its drafter reads the target's hidden states, which no cache has."""
+        return self.config.speculative in ("eagle3", "dflash")
+
+    @property
+    def states_lag(self) -> int:
+        """1 if its drafter reads a token with the target's hidden states of the one before (an EAGLE-3 head)."""
         return self.config.speculative == "eagle3"
 
     @property

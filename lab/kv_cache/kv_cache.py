@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -41,20 +41,24 @@ class CachedModel(Protocol):
 class KVCache:
     """A pool of blocks and what its slots hold. Target and draft have a storage each and share the blocks: position i
     of a sequence has one slot number, under which the target keeps its keys and values and the draft its own; and so
-    has an EAGLE-3 head."""
+    have ``heads`` that draft from the target's hidden states, by kind."""
 
     def __init__(
-        self, config: CacheConfig, target: CachedModel, draft: CachedModel | None, head: CachedModel | None = None
+        self,
+        config: CacheConfig,
+        target: CachedModel,
+        draft: CachedModel | None,
+        heads: Mapping[str, CachedModel] | None = None,
     ) -> None:
         self.blocks = BlockPool(config.num_blocks, config.block_size, eviction=config.eviction)
         self.target = _storage(target, config)
         self.draft = _storage(draft, config) if draft else None
-        self.head = _storage(head, config) if head else None
+        self.heads = {kind: _storage(head, config) for kind, head in (heads or {}).items()}
 
     def copy_block(self, source: int, destination: int) -> None:
         size = self.blocks.block_size
         here, there = (slice(block * size, (block + 1) * size) for block in (source, destination))
-        for storage in (self.target, self.draft, self.head):
+        for storage in (self.target, self.draft, *self.heads.values()):
             if storage:
                 storage.copy(here, there)
 

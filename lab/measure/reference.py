@@ -1,4 +1,4 @@
-"""Recorded reference runs: what lessons and Compare measured on a known machine, in grey behind what is measured here.
+"""Recorded reference runs: what lessons, Compare and Claims measured on a known machine, beside what is measured here.
 
 ``python -m docs.record_reference`` writes one file per machine. Whatever is drawn from it names the machine.
 """
@@ -9,7 +9,7 @@ import functools
 import gzip
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,14 @@ class Reference:
         busy: the look at the machine before the recording found it so.
         compare: tokens per second of each repeat, by setting, with Compare's initial inputs.
         lessons: by name: ``figures``, as the preset gives them, and as the page shows them ``panels`` and ``played``.
+        claims: measured ones by id, each as the page shows it.
     """
 
     machine: Mapping[str, Any]
     busy: bool
     compare: Mapping[str, list[float]]
     lessons: Mapping[str, Mapping[str, Any]]
+    claims: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def label(self) -> str:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3MLP
+
+from lab.models.state_head import HeadConfig, StateHead
 
 PARTS = {"llama": (LlamaAttention, LlamaMLP), "qwen3": (Qwen3Attention, Qwen3MLP)}
 """Of the decoder layers that a head may have, by their model type."""
@@ -26,24 +27,16 @@ def usual_layers(layers: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadConfig:
-    """A head's shape and its dialect.
+class Eagle3Config(HeadConfig):
+    """An EAGLE-3 head's shape and its dialect.
 
     Attributes:
-        layer: transformers' configuration of its decoder layer, a Llama's or a Qwen3's.
-        draft_vocab_size: tokens that it can propose.
-        target_hidden_size: width of the target's hidden states.
-        target_layers: it gets the hidden states that enter these layers of the target.
         norm_before_residual: the residual stream begins with the normed hidden states.
         norm_before_fc: the hidden states are normed together before they are fused.
         fc_norm: they are normed one by one.
         norm_output: what is fed back is normed first (EAGLE-3.1).
     """
 
-    layer: LlamaConfig
-    draft_vocab_size: int
-    target_hidden_size: int
-    target_layers: tuple[int, ...]
     norm_before_residual: bool = False
     norm_before_fc: bool = False
     fc_norm: bool = False
@@ -53,7 +46,7 @@ class HeadConfig:
 class HeadLayer(nn.Module):
     """A Llama's decoder layer whose attention reads embedding and hidden states side by side, [.., 2 H]."""
 
-    def __init__(self, config: HeadConfig) -> None:
+    def __init__(self, config: Eagle3Config) -> None:
         super().__init__()
         layer, self.norm_before_residual = config.layer, config.norm_before_residual
         hidden, eps = layer.hidden_size, layer.rms_norm_eps
@@ -77,101 +70,26 @@ class HeadLayer(nn.Module):
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
-class Eagle3Head(nn.Module):
-    """The head, over the target's embeddings.
+class Eagle3Head(StateHead):
+    """The head, over the target's embeddings."""
 
-    Attributes:
-        name: that of the target and its own.
-        d2t: [draft_vocab_size] int64; the target's id of draft token i is i + d2t[i].
-    """
+    kind = "eagle3"
 
-    experts = expert_counter = other_attention = None
-    windows = (None,)
-
-    def __init__(self, config: HeadConfig, embed_tokens: nn.Embedding, name: str = "eagle3") -> None:
-        super().__init__()
-        self.config, self.name = config, name
-        layer, fused = config.layer, len(config.target_layers) * config.target_hidden_size
-        self.embed_tokens = embed_tokens
+    def __init__(self, config: Eagle3Config, embed_tokens: nn.Embedding, name: str = "eagle3") -> None:
+        super().__init__(config, embed_tokens, name)
+        layer, fused = config.layer, self.fc.in_features
         self.input_norm = LlamaRMSNorm(fused, layer.rms_norm_eps) if config.norm_before_fc else None
         each = [LlamaRMSNorm(config.target_hidden_size, layer.rms_norm_eps) for _ in config.target_layers]
         self.fc_norm = nn.ModuleList(each) if config.fc_norm else None
-        self.fc = nn.Linear(fused, layer.hidden_size, bias=False)
-        self.rotary = LlamaRotaryEmbedding(layer)
         self.midlayer = HeadLayer(config)
         self.norm = LlamaRMSNorm(layer.hidden_size, layer.rms_norm_eps)
         self.lm_head = nn.Linear(layer.hidden_size, config.draft_vocab_size, bias=False)
-        self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.long))
-
-    # -- its sizes, by LanguageModel's names ------------------------------------------------
 
     @property
-    def layers(self) -> int:
-        return 1
-
-    @property
-    def kv_heads(self) -> int:
-        return self.config.layer.num_key_value_heads
-
-    @property
-    def query_groups(self) -> int:
-        return self.config.layer.num_attention_heads // self.kv_heads
-
-    @property
-    def head_dim(self) -> int:
-        return self.midlayer.self_attn.head_dim
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.fc.weight.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.fc.weight.device
-
-    @property
-    def layer_devices(self) -> list[torch.device]:
-        return [self.device]
-
-    @property
-    def vocabulary(self) -> int:
-        """The target's."""
-        return self.embed_tokens.num_embeddings
-
-    @property
-    def states_width(self) -> int:
-        """Numbers of the target's hidden states for each token."""
-        return self.fc.in_features
-
-    @property
-    def layer_weights(self) -> int:
-        """Weights of the matrices of its layer; ``fc`` is computed only for tokens that the target has read."""
-        return sum(weight.numel() for weight in self.midlayer.parameters() if weight.ndim == 2)
-
-    @property
-    def head_weights(self) -> int:
-        return self.lm_head.weight.numel()
-
-    @property
-    def head_bytes(self) -> int:
-        return self.lm_head.weight.nbytes
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of weights that a pass over what is fed back reads."""
-        return sum(
-            weight.nbytes for module in (self.midlayer, self.norm, self.lm_head) for weight in module.parameters()
-        )
-
-    # -- what it computes --------------------------------------------------------------------
-
-    @property
-    def target_ids(self) -> torch.Tensor:
-        """[draft_vocab_size] int64, the target's id of each draft token."""
-        return torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
+    def decoder(self) -> nn.Module:
+        return self.midlayer
 
     def fuse(self, states: torch.Tensor) -> torch.Tensor:
-        """The target's hidden states [.., layers x H_target], layer after layer -> [.., H], what the head takes in."""
         if self.fc_norm is not None:
             parts = states.split(self.config.target_hidden_size, dim=-1)
             states = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
@@ -193,10 +111,6 @@ class Eagle3Head(nn.Module):
         """
         embeddings = self.embed_tokens(token_ids)
         return self.midlayer(embeddings, hidden, self.rotary(hidden, positions), **how)
-
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[.., H] -> [.., draft_vocab_size]."""
-        return self.lm_head(self.norm(hidden))
 
     def fed_back(self, hidden: torch.Tensor) -> torch.Tensor:
         """Stand-in for the target's hidden states in the next step. [.., H] -> [.., H]."""

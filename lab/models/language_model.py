@@ -17,10 +17,10 @@ from transformers import AttentionInterface, PreTrainedModel
 from lab.kv_cache.attention import NAME, attention
 from lab.kv_cache.attention_metadata import BlockPlan, Group, StepPlan
 from lab.models.devices import execution_device, gather_hidden_states, is_dispatched
-from lab.models.eagle3_head import Eagle3Head
 from lab.models.experts import ExpertCounter, Experts, expert_modules, experts_of
 from lab.models.model_shape import ModelShape, steady_length, windows_of
 from lab.models.quantization import stored_tensors
+from lab.models.state_head import StateHead
 from lab.models.submodules import copy_modules, cut_layers, layers_of
 from lab.models.support import other_attention, refuse_unsupported
 from lab.util.messages import error_summary
@@ -48,7 +48,14 @@ class Taps:
     """Hidden states that enter ``layers``, which a pass leaves side by side in ``states`` [N, layers x hidden size]."""
 
     def __init__(self, layers: Sequence[int], states: torch.Tensor) -> None:
+        self.layers, self.states = tuple(layers), states
         self._parts = dict(zip(layers, states.tensor_split(len(layers), dim=-1), strict=True))
+
+    def of(self, layers: tuple[int, ...], rows: slice) -> torch.Tensor:
+        """Those of some of the layers, [rows, layers x hidden size]."""
+        if layers == self.layers:
+            return self.states[rows]
+        return torch.cat([self._parts[one][rows] for one in layers], dim=-1)
 
     def take(self, layer: int, hidden: torch.Tensor) -> None:
         if layer in self._parts:
@@ -89,7 +96,7 @@ class LanguageModel:
         compile_failure: why they are not although that was asked for.
         windows: of each layer the positions that a token sees; None: all.
         other_attention: why kernels for full attention cannot compute it; None: they can.
-        eagle3: a head that drafts for it, if it was loaded with one.
+        heads: those that draft from its hidden states and were loaded with it, by kind.
         expert_counter: of a mixture of experts that can be counted (``lab.models.experts``).
         notes: sentences on how it was loaded, for who runs it.
 
@@ -115,7 +122,7 @@ class LanguageModel:
         self.other_attention = other_attention(model.config, model)
         self.compiled = False
         self.compile_failure: str | None = None
-        self.eagle3: Eagle3Head | None = None
+        self.heads: dict[str, StateHead] = {}
         model.set_attn_implementation(NAME)
         if is_dispatched(model):
             gather_hidden_states(model)
@@ -178,7 +185,7 @@ class LanguageModel:
         plan: StepPlan | BlockPlan,
         keep: torch.Tensor,
         out: torch.Tensor | None = None,
-        states: torch.Tensor | None = None,
+        taps: Taps | None = None,
     ) -> torch.Tensor:
         """One packed forward pass.
 
@@ -188,7 +195,7 @@ class LanguageModel:
             plan: which rows are whose (see ``lab.kv_cache.attention_metadata``).
             keep: [K] int32 or int64, the rows whose logits are wanted.
             out: [K, vocabulary] float32, which the logits are written to and which is returned. None: new memory.
-            states: [N, layers x hidden size], which the hidden states that ``eagle3`` asks for are written to.
+            taps: what is to be left there of the hidden states.
 
         Returns:
             [K, vocabulary] float32 logits.
@@ -196,8 +203,8 @@ class LanguageModel:
         if self.padding > 0:
             token_ids = token_ids.clamp_max(self.vocabulary - self.padding - 1)
         model, tapped = self.model, {}
-        if states is not None:
-            model, tapped = self._tapped(), {"taps": Taps(self.eagle3.config.target_layers, states)}
+        if taps is not None:
+            model, tapped = self._tapped(), {"taps": taps}
         if self.expert_counter:
             self.expert_counter.begin()
         output = model(

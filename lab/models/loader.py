@@ -41,7 +41,7 @@ from lab.models.support import refuse_unsupported
 
 WEIGHTS = Path(__file__).parent / "weights"
 EMBEDDED_TARGET = "stories"
-EMBEDDED_HEAD = "eagle3"
+EMBEDDED_HEADS = "eagle3", "dflash"
 EMBEDDED_DRAFTS = {"matched": "draft", "mismatched": "mismatched"}
 """Name of an embedded draft -> its folder. The matched one was distilled from the
 target; the mismatched one has the same shape and learnt from program code."""

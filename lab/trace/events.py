@@ -60,7 +60,8 @@ class RunStarted(Event):
         memory_bytes_per_second: the first from memory alone, where the weights may lie in a processor's own cache.
         cuda_graphs: steps of few tokens are captured and replayed.
         compiled: the layers went through torch.compile.
-        prompt_given_as_ids: the prompt was token ids, and ``prompt`` is what they say.
+        prompt_given_as_ids: the prompt was token ids or a chat, and ``prompt`` is what its tokens say.
+        messages, thinking: of a chat (``lab.models.chat_template.Chat``).
         special_positions: the prompt's special tokens, by position; their pieces are their names.
         notes: sentences on what was done with the model's files, the prompt or the stops.
         hardware: the accelerator's name, or the processor and its cores. "": not known (files of earlier versions).
@@ -86,6 +87,8 @@ class RunStarted(Event):
     notes: tuple[str, ...] = ()
     hardware: str = ""
     memory_bytes_per_second: float | None = None
+    messages: tuple[dict[str, Any], ...] = ()
+    thinking: bool | None = None
 
     @property
     def accelerator(self) -> str:

@@ -19,10 +19,10 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lab.cli.arguments import INTERRUPTED, path
-from lab.models.eagle3_head import Eagle3Head
+from lab.models.state_head import StateHead
+from lab.training import dflash, eagle3
 from lab.training.corpus import CorpusSplit, encode, read_split, standard_library, train_tokenizer
 from lab.training.distillation import SAMPLE, TEMPERATURE, distillation_loss, sample_target
-from lab.training.eagle3 import DRAFT_VOCABULARY, export_head, frequent_tokens, new_head, unrolled_loss
 from lab.training.training import (
     Loss,
     Parts,
@@ -42,7 +42,9 @@ DRAFT_OPTIONS = {"peak_lr": 2e-2, "tokens_a_step": 4096}  # a small model likes 
 SAMPLED_SHARE = 0.6
 """Share of the draft's training windows that the target wrote; the others are from the books."""
 SHARPEN_OPTIONS = {"peak_lr": 8e-3, "tokens_a_step": 4096}
-EAGLE3_OPTIONS = {"peak_lr": 6e-3, "tokens_a_step": 2048}  # begun from the target's own layer
+HEADS = {"eagle3": eagle3, "dflash": dflash}
+HEAD_LR = 6e-3  # begun from the target's own layers
+HEAD_TOKENS_A_STEP = {"eagle3": 2048, "dflash": 1024}
 CHECKPOINTS = {"target": "target", "draft": "sharpened", "mismatched": "mismatched"}
 """The checkpoint of each finished model."""
 
@@ -54,7 +56,7 @@ def _empty(name: str) -> LlamaForCausalLM:
 class Recipe:
     """The stages, in order, sharing one work folder."""
 
-    stages = ("tokenizer", "target", "draft", "sharpened", "mismatched", "eagle3", "export", "report")
+    stages = ("tokenizer", "target", "draft", "sharpened", "mismatched", *HEADS, "export", "report")
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -127,20 +129,31 @@ class Recipe:
         self._train("mismatched", parts, next_token_loss, self.args.mismatched_tokens, **DRAFT_OPTIONS)
 
     def run_eagle3(self) -> None:
-        """The head learns on the material that the draft began with."""
+        self._train_head("eagle3", eagle3.unrolled_loss, self._new_eagle3)
+
+    def run_dflash(self) -> None:
+        self._train_head("dflash", dflash.block_loss, lambda: dflash.new_head(self._target().cpu()))
+
+    def _train_head(self, name: str, loss: Callable[[LlamaForCausalLM], Loss], build: Callable[[], StateHead]) -> None:
+        """A head learns on the material that the draft began with."""
         target = self._target()
-        parts = self._mixture(target, "samples.npy")
-        self._train(
-            "eagle3", parts, unrolled_loss(target), self.args.eagle3_tokens, build=self._new_head, **EAGLE3_OPTIONS
-        )
+        parts, tokens = self._mixture(target, "samples.npy"), getattr(self.args, f"{name}_tokens")
+        how = {"peak_lr": HEAD_LR, "tokens_a_step": HEAD_TOKENS_A_STEP[name]}
+        self._train(name, parts, loss(target), tokens, build=build, **how)
 
-    def _head(self) -> tuple[Eagle3Head, TrainingRecord]:
-        empty = new_head(self._target().cpu(), torch.arange(DRAFT_VOCABULARY))  # which tokens: the checkpoint says
-        return restore(empty, self.work / "eagle3.pt")
-
-    def _new_head(self) -> Eagle3Head:
+    def _heads(self) -> dict[str, tuple[StateHead, TrainingRecord]]:
         target = self._target().cpu()
-        return new_head(target, frequent_tokens(self.tokens, target.config.vocab_size, DRAFT_VOCABULARY))
+        # Which tokens the first one drafts, its checkpoint says.
+        empty = {
+            "eagle3": eagle3.new_head(target, torch.arange(eagle3.DRAFT_VOCABULARY)),
+            "dflash": dflash.new_head(target),
+        }
+        return {name: restore(head, self.work / f"{name}.pt") for name, head in empty.items()}
+
+    def _new_eagle3(self) -> StateHead:
+        target = self._target().cpu()
+        tokens = eagle3.frequent_tokens(self.tokens, target.config.vocab_size, eagle3.DRAFT_VOCABULARY)
+        return eagle3.new_head(target, tokens)
 
     def _train(self, name: str, parts: Parts, loss: Loss, tokens: float, **options: Any) -> None:
         print(f"training {name}", flush=True)
@@ -158,10 +171,11 @@ class Recipe:
     def run_export(self) -> None:
         # All of them first: exporting deletes the models that are there.
         models = {name: restore(_empty(name), self.work / f"{CHECKPOINTS[name]}.pt")[0] for name in SHAPES}
-        head, _ = self._head()
+        heads = self._heads()
         for name, model in models.items():
             export(model, self.tokenizer, self.args.out / name)
-        export_head(head, self.args.out / "eagle3")
+        for name, (head, _) in heads.items():
+            HEADS[name].export_head(head, self.args.out / name)
         size = sum(file.stat().st_size for file in self.args.out.rglob("*") if file.is_file())
         print(f"wrote {self.args.out}: {size / 1e6:.1f} MB", flush=True)
 
@@ -171,7 +185,7 @@ class Recipe:
         records = {name: restore(_empty(name), self.work / f"{name}.pt")[1] for name in SHAPES}
         _, sharpening = restore(_empty("draft"), self.work / "sharpened.pt")
         records["draft"] = records["draft"].then(sharpening)
-        _, records["eagle3"] = self._head()
+        records |= {name: record for name, (_, record) in self._heads().items()}
         notes = {
             "training_tokens": len(self.tokens),
             "sampled_tokens": len(np.load(self.work / "samples.npy", mmap_mode="r")),
@@ -205,7 +219,8 @@ def main() -> None:
     parser.add_argument("--draft-tokens", type=float, default=17e6)
     parser.add_argument("--sharpen-tokens", type=float, default=5e6)
     parser.add_argument("--mismatched-tokens", type=float, default=3e6)
-    parser.add_argument("--eagle3-tokens", type=float, default=5e6)
+    for name in HEADS:
+        parser.add_argument(f"--{name}-tokens", type=float, default=5e6)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--no-compile", dest="compiled", action="store_false")
     args = parser.parse_args()

@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 
-from lab.models.eagle3_files import load_head
-from lab.models.eagle3_head import Eagle3Head, HeadConfig, usual_layers
+from lab.models.eagle3_head import Eagle3Config, Eagle3Head, usual_layers
+from lab.models.head_files import load_head
 from lab.models.language_model import LanguageModel
 from lab.models.loader import WEIGHTS
 from lab.training.distillation import TEMPERATURE, TV_WEIGHT
@@ -84,7 +84,7 @@ def new_head(target: LlamaForCausalLM, draft_tokens: torch.Tensor) -> Eagle3Head
     layer = copy.deepcopy(target.config)
     layer.num_hidden_layers, layer.tie_word_embeddings = 1, False
     layer._attn_implementation = "unrolled"
-    config = HeadConfig(
+    config = Eagle3Config(
         layer=layer,
         draft_vocab_size=len(draft_tokens),
         target_hidden_size=layer.hidden_size,
@@ -110,7 +110,7 @@ def new_head(target: LlamaForCausalLM, draft_tokens: torch.Tensor) -> Eagle3Head
 
 
 def export_head(head: Eagle3Head, folder: Path) -> None:
-    """Write a head in the raw dialect, in bfloat16, without the target's embeddings (``lab.models.eagle3_files``)."""
+    """Write a head in the raw dialect, in bfloat16, without the target's embeddings (``lab.models.head_files``)."""
     config, layer = head.config, head.config.layer
     given = _sizes(layer) | {
         "architectures": ["LlamaForCausalLMEagle3"],
@@ -185,7 +185,7 @@ def unroll(
     """For each step, KL(p || q) in nats over the draft tokens and the shared mass sum_x min(p, q), each
     [rows, positions]. ``tokens``: [rows, length + 1] int64."""
     with torch.no_grad():
-        states, log_p = _target_outputs(target, tokens, head.config.target_layers)
+        states, log_p = target_outputs(target, tokens, head.config.target_layers)
         log_p = log_p[:, 1:, head.target_ids]
         p = log_p.exp()
     following, positions = tokens[:, 1:], torch.arange(tokens.shape[1] - 1, device=tokens.device)[None]
@@ -199,7 +199,7 @@ def unroll(
     return results
 
 
-def _target_outputs(
+def target_outputs(
     target: LlamaForCausalLM, tokens: torch.Tensor, layers: tuple[int, ...]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Hidden states that enter ``layers``, [rows, length, layers x H], and log p, [rows, length, vocabulary]."""

@@ -5,27 +5,30 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2 import Environment, StrictUndefined
 from safetensors.torch import load_file
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lab import EngineConfig, SamplingParams, load_engine
+from lab.models.state_head import HEADS
 from lab.trace.run import AcceptanceStats, acceptance_stats
+from lab.training import dflash, eagle3
 from lab.training.corpus import UNSEEN_BOOK_STRIDE, CorpusSplit, encode, unseen_book
 from lab.training.distillation import TEMPERATURE, TV_WEIGHT
-from lab.training.eagle3 import STEPS
 from lab.training.training import TrainingRecord
 
 BOOKS = Path(__file__).with_name("books.tsv")
 """Gutenberg number and title of each book, in the corpus' order."""
 
-DRAFTS = ("draft", "mismatched", "eagle3")
+TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
+
+DRAFTS = ("draft", "mismatched", *HEADS)
 SAMPLE_PROMPTS = (
     "Once upon a time there was",
     "The old woman looked at the boy and said,",
@@ -118,8 +121,8 @@ def measure_acceptance(
     target: Path, draft: Path, prompts: list[str], temperature: float, device: str
 ) -> AcceptanceStats:
     """Continue each prompt by ``NEW_TOKENS`` tokens, or to an end of text; prompt i is sampled with seed i."""
-    kind = "eagle3" if draft.name == "eagle3" else "draft"
-    engine = load_engine(target=str(target), device=device, **{"head" if kind == "eagle3" else "draft": str(draft)})
+    kind = draft.name if draft.name in HEADS else "draft"
+    engine = load_engine(target=str(target), device=device, **{"head" if kind in HEADS else "draft": str(draft)})
     config = EngineConfig(speculative=kind, num_speculative_tokens=GAMMA)
     return acceptance_stats(
         engine.generate(prompt, config, SamplingParams(max_tokens=NEW_TOKENS, temperature=temperature, seed=seed))
@@ -134,7 +137,7 @@ def measure(
 
     ``records`` say how each model was trained, ``notes`` on what; both are passed on as they are.
     """
-    heads = {name: measure_head(weights / name, record) for name, record in records.items() if name == "eagle3"}
+    heads = {name: measure_head(weights / name, record) for name, record in records.items() if name in HEADS}
     records = {name: record for name, record in records.items() if name not in heads}
     seen = [text[-max(1, len(text) // 100) :] for text in split.train]
     kinds = {"seen": seen, "unseen_endings": split.unseen_endings, "unseen_books": split.unseen_books}
@@ -206,11 +209,15 @@ def measure_head(folder: Path, record: TrainingRecord) -> dict[str, Any]:
     """A head's sizes and how it was trained."""
     config = json.loads((folder / "config.json").read_text("utf-8"))
     weights = load_file(folder / "model.safetensors")
+    eagle, block = config.get("eagle_config"), config.get("dflash_config")
     return {
         "parameters": sum(weight.numel() for weight in weights.values() if weight.is_floating_point()),
+        "layers": config["num_hidden_layers"],
         "intermediate_size": config["intermediate_size"],
-        "draft_vocabulary": config["draft_vocab_size"],
-        "target_layers": config["eagle_config"]["eagle_aux_hidden_state_layer_ids"],
+        "draft_vocabulary": config.get("draft_vocab_size", config["vocab_size"]),
+        "target_layers": (
+            eagle["eagle_aux_hidden_state_layer_ids"] if eagle else [one + 1 for one in block["target_layer_ids"]]
+        ),
         "training": asdict(record),
     }
 
@@ -247,147 +254,16 @@ def write(card: dict, weights: Path) -> None:
 
 
 def render(card: dict) -> str:
-    """The model card in Markdown. Every figure comes out of ``card``."""
-    models, corpus, accepted = card["models"], card["corpus"], card["acceptance"]
-    target = models["target"]
-    titles = "\n".join(f"- {book['title']} (Gutenberg {book['gutenberg']})" for book in corpus["books"])
-    samples = "\n\n".join(
-        "> " + f"**{sample['prompt']}**{sample['text']}".rstrip().replace("\n", "\n>\n> ") for sample in card["samples"]
-    )
-    unseen = ", ".join(corpus["unseen_books"]) or f"every {UNSEEN_BOOK_STRIDE}th book"
-    return f"""\
----
-license: apache-2.0
-language: en
-library_name: transformers
-pipeline_tag: text-generation
----
-
-# The embedded pair
-
-Three Llama-architecture models with one tokenizer, and an EAGLE-3 head, small enough to decode on a laptop and to stay
-in a git repository: a **target** that writes fairy tales, a **draft** distilled from it, and a **mismatched** draft of
-the same shape that has only read Python. Decode Lab shows with them what speculative decoding gains, and what a badly
-chosen draft costs. `python -m lab.training --corpus FILE` trains them again.
-
-{_table(SHAPE_ROWS, models)}
-
-Attention is grouped-query, position encodings are rotary, embeddings are tied, weights are bfloat16. The tokenizer
-is a byte-level BPE of {target["vocabulary"]:,} entries trained on the same books: any text can be encoded and comes
-back unchanged.
-
-## Training
-
-- **target**: next-token prediction on {corpus["training_bytes"] / 1e6:.1f} MB ({corpus["training_tokens"] / 1e6:.2f}M \
-tokens) of public-domain children's books. Muon for the matrices, AdamW for the rest, bfloat16 autocast.
-- **draft**: KL divergence plus {TV_WEIGHT:g} x total variation between target and draft at temperature {TEMPERATURE}; \
-{corpus["sampled_share"]:.0%} of its windows come from {corpus["sampled_tokens"] / 1e6:.2f}M tokens that the target \
-itself wrote, the others from the books. The last {corpus["sharpening_tokens"] / 1e6:.2f}M tokens are on total \
-variation alone, with {corpus["drawn_tokens"] / 1e6:.2f}M tokens that the target drew at that temperature.
-- **mismatched**: next-token prediction on the standard library of Python {corpus["python"]} without its tests \
-({corpus["python_tokens"] / 1e6:.2f}M tokens).
-{_head(card)}
-{_table(TRAINING_ROWS, models)}
-
-{corpus.get("remark", "")}
-
-Held out from all training: {unseen} as a whole, and the last hundredth of every other book.
-
-## How well they foretell text
-
-Bits per byte: the sum of -log2 p over all tokens of a text, divided by its UTF-8 bytes; in brackets the same in nats
-a token. Windows of {target["context"]:,} tokens advance by half their length, so that all but a text's beginning is
-foretold from at least {target["context"] // 2} tokens. "Trained on" is the stretch before each unseen ending.
-bfloat16 weights, computed in float32.
-
-{_table(COST_ROWS, models)}
-
-## How many proposals are accepted
-
-{len(accepted["prompts"])} held-out paragraphs, half from unseen endings and half from unseen books, evenly spread
-over those of {2 * PROMPT_WORDS} words and more: their first {PROMPT_WORDS} words, continued by
-{accepted["new_tokens"]} tokens with gamma {accepted["gamma"]}. Rate: tokens accepted of tokens proposed. Mean length:
-1 + accepted / rounds, the tokens a pass of the target yields.
-
-| draft | decoding | acceptance rate | mean acceptance length |
-|---|---|---|---|
-{_accepted(accepted)}
-
-## Samples
-
-Unedited, temperature {TEMPERATURE}, prompts in bold.
-
-{samples}
-
-## Limits
-
-It writes like its books, which are a century old and more: dated language, and the stereotypes of their time about
-peoples, women and poor people, which it may repeat. It was never taught facts, instructions or manners: use it
-to watch decoding, not to learn or decide anything. Characters stay for a paragraph, plots do not. English only.
-The drafts are for speculation; alone they write worse.
-
-## Licence
-
-The weights are under Apache-2.0. The books are in the public domain in the USA; they come from Project Gutenberg
-and are not part of this repository:
-
-{titles}
-"""
-
-
-def _head(card: dict) -> str:
-    if not (head := card.get("heads", {}).get("eagle3")):
-        return ""
-    corpus, training = card["corpus"] | head, head["training"]
-    layers = ", ".join(map(str, head["target_layers"]))
-    return f"""\
-- **eagle3**: an EAGLE-3 head of {head["parameters"] / 1e6:.2f}M parameters, which drafts from the target's own hidden \
-states, those that enter layers {layers}: one decoder layer (FFN {head["intermediate_size"]}) begun from the target's \
-last, and a head over the {head["draft_vocabulary"]:,} most frequent tokens. KL divergence plus {TV_WEIGHT:g} x total \
-variation at temperature {TEMPERATURE}, unrolled over {STEPS} steps; {training["tokens"] / 1e6:.2f}M tokens, of which \
-{corpus["sampled_share"]:.0%} are from {corpus["sampled_tokens"] / 1e6:.2f}M that the target \
-wrote, in {training["seconds"] / 3600:.2f} hours ({training["hardware"]}).
-"""
-
-
-def _costs(kind: str) -> Callable[[dict[str, Any]], str]:
-    return lambda m: f"{m['text'][kind]['bits_per_byte']:.3f} ({m['text'][kind]['nats_per_token']:.3f})"
-
-
-SHAPE_ROWS = {
-    "parameters": lambda m: f"{m['parameters'] / 1e6:.2f}M",
-    "layers": lambda m: f"{m['layers']}",
-    "hidden / FFN": lambda m: f"{m['hidden_size']} / {m['intermediate_size']}",
-    "query / KV heads": lambda m: f"{m['query_heads']} / {m['kv_heads']} of {m['head_dim']}",
-    "vocabulary": lambda m: f"{m['vocabulary']:,}",
-    "context": lambda m: f"{m['context']:,}",
-}
-TRAINING_ROWS = {
-    "tokens": lambda m: f"{m['training']['tokens'] / 1e6:.2f}M",
-    "steps": lambda m: f"{m['training']['steps']:,}",
-    "hours": lambda m: f"{m['training']['seconds'] / 3600:.2f}",
-    "last training loss": lambda m: f"{m['training']['loss']:.3f}",
-    "hardware": lambda m: m["training"]["hardware"],
-}
-COST_ROWS = {
-    "unseen endings": _costs("unseen_endings"),
-    "unseen books": _costs("unseen_books"),
-    "**all held-out**": _costs("held_out"),
-    "trained on": _costs("seen"),
-}
-
-
-def _table(rows: dict[str, Callable[[dict[str, Any]], str]], models: dict[str, Any]) -> str:
-    head = [f"| | {' | '.join(models)} |", f"|---|{'---|' * len(models)}"]
-    return "\n".join(
-        [*head, *(f"| {label} | {' | '.join(map(cell, models.values()))} |" for label, cell in rows.items())]
-    )
-
-
-def _accepted(accepted: dict) -> str:
-    return "\n".join(
-        f"| {draft} | {'greedy' if not result['temperature'] else 'temperature ' + str(result['temperature'])} "
-        f"| {result['acceptance_rate']:.1%} | {result['mean_acceptance_length']:.2f} |"
-        for draft, results in accepted["drafts"].items()
-        for result in results.values()
+    """The model card in Markdown (``model_card.md.jinja``, a Jinja template). Every figure comes out of ``card``."""
+    environment = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
+    template = environment.from_string(TEMPLATE.read_text("utf-8"))
+    return template.render(
+        card,
+        TEMPERATURE=TEMPERATURE,
+        TV_WEIGHT=TV_WEIGHT,
+        STEPS=eagle3.STEPS,
+        MOST=dflash.BLOCK_SIZE - 1,
+        HEADS=HEADS,
+        UNSEEN_BOOK_STRIDE=UNSEEN_BOOK_STRIDE,
+        PROMPT_WORDS=PROMPT_WORDS,
     )

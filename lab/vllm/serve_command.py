@@ -30,7 +30,7 @@ DEFAULT_BLOCK_SIZE = 16
 """Tokens of a block if no size is asked for. Most of vLLM's attention back ends take multiples of this."""
 HOME = "~/"
 """How the name of a folder below the user's home folder begins."""
-DRAFTERS_WITHOUT_COUNTERPART = ("early_exit", "synthetic", "eagle3")
+DRAFTERS_WITHOUT_COUNTERPART = ("early_exit", "synthetic", "eagle3", "dflash")
 """Drafters of this lab that vLLM does not have, or of which it needs a checkpoint that is not named here."""
 
 
@@ -162,10 +162,11 @@ def differences(config: EngineConfig) -> Iterator[str]:
         yield "Kernels, CUDA graphs and torch.compile are left to vLLM, which chooses them for its GPU."
     if config.speculative == "early_exit":
         yield "The target's own first layers as a drafter have no counterpart: the command does not speculate."
-    if config.speculative == "eagle3":
+    if config.speculative in ("eagle3", "dflash"):
         yield (
             "The command does not speculate, since it names no head. With one for this target, add "
-            '--speculative-config \'{"method": "eagle3", "model": HEAD, "num_speculative_tokens": N}\'.'
+            f'--speculative-config \'{{"method": "{config.speculative}", "model": HEAD, '
+            '"num_speculative_tokens": N}\'.'
         )
     if config.speculative == "synthetic":
         yield (

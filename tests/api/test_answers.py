@@ -37,7 +37,7 @@ def test_the_api_has_three_functions_with_typed_parameters(server: str) -> None:
         assert run[field.name]["type"]
     assert run["kv_dtype"]["type"] == {"enum": ["auto", "int8", "int4"]}
     assert run["seed"]["type"] == {"oneOf": [{"type": "null"}, {"type": "integer"}]}
-    assert not run["prompt"]["parameter_has_default"]
+    assert (run["prompt"]["parameter_default"], run["messages"]["parameter_default"]) == ("", None)
     compare, fits = (
         {it["parameter_name"]: it for it in info["named_endpoints"][f"/{name}"]["parameters"]}
         for name in ("compare", "calculator")

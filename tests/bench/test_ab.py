@@ -10,7 +10,7 @@ import pytest
 
 from lab import ConfigError, EngineConfig, LabError, SamplingParams
 from lab.bench import quality_bench as bench
-from lab.bench.quality_bench import Sample, SideMetrics, format_ab, measure_sample, run_ab, summarise
+from lab.bench.quality_bench import Sample, SideMetrics, measure_sample, run_ab, summarise
 from lab.trace.run import AcceptanceStats as Stats
 from tests import tiny_models
 
@@ -21,11 +21,6 @@ SPECULATIVE = EngineConfig(speculative="draft", num_speculative_tokens=3)
 
 
 @pytest.fixture(scope="module")
-def lab():
-    return tiny_models.engine("llama", "good")
-
-
-@pytest.fixture(scope="module")
 def compare(lab):
     """The record of a comparison; each is made once."""
 
@@ -33,7 +28,7 @@ def compare(lab):
     def made(a: EngineConfig, b: EngineConfig, temperature: float = 0.0, top_p: float = 1.0) -> dict:
         sampling = SamplingParams(max_tokens=TOKENS, temperature=temperature, top_p=top_p)
         found = run_ab(lab, a, b, PROMPTS, sampling, repeats=1, report=lambda line: None)
-        return json.loads(json.dumps({"max_tokens": TOKENS, "repeats": 1} | found))
+        return json.loads(json.dumps(found))
 
     return made
 
@@ -50,9 +45,6 @@ def test_a_setting_does_not_differ_from_itself(compare, config) -> None:
         for side in ("a", "b", "ratio"):
             interval = result["metrics"][name][side]
             assert 0 < interval["low"] <= interval["value"] <= interval["high"]
-    table = format_ab(result)
-    for row in ("perplexity, both texts", "draft_acceptance_rate", "identical outputs"):
-        assert row in table
 
 
 @pytest.mark.slow

@@ -14,14 +14,8 @@ from lab.measure.workload import PlannedRequest, user_requests
 from lab.trace.events import Admitted, Event, Finished, Preempted, RunStarted, StepTimed
 from lab.trace.recorder import BatchStep
 from lab.trace.run import Run
-from tests import tiny_models
 
 PAGED = EngineConfig(paged=True, block_size=4)
-
-
-@pytest.fixture(scope="module")
-def lab():
-    return tiny_models.engine("llama", "good")
 
 
 def jobs(*tokens: int) -> list[PlannedRequest]:

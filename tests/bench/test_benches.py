@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -19,8 +20,8 @@ import torch
 from lab import Engine, EngineConfig, LabError, SamplingParams, UnsupportedModelError
 from lab.bench import __main__ as command
 from lab.bench import drafters, ladder, llama, step_times, verifiers, vllm_bench, window_sweep
-from lab.bench.ladder import format_rows, ladder_configs, time_rows
-from lab.bench.vllm_bench import accepted_by_round, format_vllm
+from lab.bench.ladder import ladder_configs, time_rows
+from lab.bench.vllm_bench import accepted_by_round
 from lab.engine.engine import Request
 from lab.measure.workload import PROMPTS
 from lab.trace.events import Committed, Distributions, Event, FellBack, Finished, RunStarted, StepTimed
@@ -29,11 +30,6 @@ from lab.vllm.completion import CompletionEnd, ReportedRounds
 from tests import tiny_models
 
 TWO = ("The king", "A fox")
-
-
-@pytest.fixture(scope="module")
-def lab():
-    return tiny_models.engine("llama", "good")
 
 
 @pytest.fixture
@@ -81,8 +77,6 @@ def test_the_ladder_times_every_rung_and_both_baselines(bench, monkeypatch) -> N
 def test_rows_of_the_ladder_are_of_the_same_work(lab) -> None:
     for name, gamma in (("transformers generate", None), ("transformers assisted", 3)):
         assert ladder.timed(lab, name, ladder.stock_generate(lab, 9, gamma=gamma), "The king")[0] == 9
-    rows = [{"name": "cache", "median": 0.4249, "lower": 0.3619, "upper": 0.4871}]  # a large model on a CPU
-    assert format_rows(rows, "cache").splitlines()[1].split() == ["cache", "0.425", "0.362", "to", "0.487", "1.00"]
     for captured in (False, True):  # a last, shorter window has its own graph, and the prompt decides which
         asked, engine = [], SimpleNamespace(device="cpu", cuda_graphs=captured)
         (row,) = time_rows(engine, {"cache": lambda prompt, asked=asked: asked.append(prompt) or 1}, "AB", 1, silent)
@@ -176,7 +170,7 @@ def test_ratios_to_llama_cpp_are_in_the_order_of_the_rows(lab, monkeypatch) -> N
 
 def test_the_roofline_has_every_kind_of_step(bench) -> None:
     lab = tiny_models.engine("llama", "identical")
-    result, table = bench("roofline", "--max-tokens", "8", "--repeats", "2", engine=lab)
+    result, _ = bench("roofline", "--max-tokens", "8", "--repeats", "2", engine=lab)
     rows = {row["name"]: row for row in result["rows"]}
     many = f"decode, {step_times.TOGETHER} at once"
     speculative = ["draft, 4 passes", "verify, 4 proposals"]
@@ -193,7 +187,6 @@ def test_the_roofline_has_every_kind_of_step(bench) -> None:
     assert rows["draft, 4 passes"]["bytes"] > 3.9 * lab.draft.weight_bytes
     assert result["prefill_tokens"] >= tiny_models.CONTEXT // 2
     assert result["machine"]["torch_threads"]
-    assert "FLOPs a byte" in table
     alone = step_times.run_roofline(tiny_models.engine("llama"), 6, 1, silent)["rows"]
     assert [row["name"] for row in alone] == list(rows)[:5]
 
@@ -237,7 +230,7 @@ def test_every_round_is_repeated_with_recording_as_the_only_difference(bench, mo
     assert min(result["plain_ms"], result["recorded_ms"]) > 0
     added = result["added_ms"]
     assert added["lower"] <= added["median"] <= added["upper"]
-    assert f"added {added['median']:.3f} ms" in table
+    assert f"{added['median']:.4g} ({added['lower']:.4g} to {added['upper']:.4g})" in table
 
 
 @pytest.mark.slow
@@ -248,7 +241,7 @@ def test_every_drafter_continues_every_text(bench, monkeypatch) -> None:
     rows = {(row["drafter"], row["temperature"]): row for row in result["rows"]}
     assert {name for name, _ in rows} >= {"draft", "ngram", "early_exit"}
     for (name, temperature), row in rows.items():
-        assert f"{name}, temperature {temperature:g}" in table
+        assert re.search(rf"^{name} +{temperature:.4g} ", table, re.MULTILINE)
         assert row["speedup"]["low"] <= row["speedup"]["value"] <= row["speedup"]["high"]
         if name == "draft":
             assert 1 < row["length"]["value"] < 5
@@ -297,9 +290,6 @@ def test_every_window_is_timed_on_every_kind_of_prompt_by_engines_that_fit_toget
     for row in result["rows"].values():
         assert 0 < row["lower"] <= row["mix"] <= row["upper"]
         assert min(row[kind] for kind in result["mix"]) > 0
-    text = window_sweep.format_window(result)
-    for name in (*result["rows"], *result["ratios"], "easy", "hard"):
-        assert name in text
     assert len(made) == 4 * 3
     assert max(sum(engine.occupancy()) for engine in made) < pair["matched"].default_num_blocks(EngineConfig()) / 8
     adaptive = [name for name, config in window_sweep.window_configs(100).items() if config.adaptive_window]
@@ -383,7 +373,6 @@ def test_rounds_of_vllm_are_compared_and_a_server_without_any_is_refused(monkeyp
         assert row["same_text"]
         assert row["alike"] == len(row["ours"]) > 4
         assert 0 < sum(row["ours"]) < GAMMA * len(row["ours"])
-    assert format_vllm(result).count("yes") == len(prompts)
 
     text, rounds = answers[prompts[0]]
     other = list(rounds.accepted)

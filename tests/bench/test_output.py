@@ -16,7 +16,7 @@ from lab import EngineConfig
 from lab.backends.cpu.native_model import native_step
 from lab.bench import __main__ as command
 from lab.bench import quality_bench, step_times
-from lab.bench.output import format_table, write
+from lab.bench.output import format_record, write
 from lab.claims import report
 from lab.errors import LabError
 from tests import tiny_models
@@ -48,10 +48,9 @@ def measured(monkeypatch) -> list[int]:
     def measure(engine, max_tokens, repeats, report):
         report("half of it")
         calls.append(repeats)
-        return {"rows": [1.5], "limits": None}
+        return {"rows": [1.5], "limits": "p − q, γ = 4"}
 
     monkeypatch.setattr(step_times, "run_roofline", measure)
-    monkeypatch.setattr(step_times, "format_roofline", lambda result: "p − q, γ = 4")
     return calls
 
 
@@ -72,8 +71,9 @@ def test_measurements_are_printed_and_written_with_what_the_engine_gave_up(bench
         assert (record["bench"], record["rows"], record["fell_back"]) == ("roofline", [1.5], said)
         assert (record["target"], record["draft"]) == (lab.target.name, lab.draft.name)
         assert (record["max_tokens"], record["repeats"], record["dtype"]) == (64, 5, lab.dtype)
-        lines = [*said, "half of it", "", "p − q, γ = 4", "", f"written to {out}"]
+        lines = [*said, "half of it", "", *format_record(record).splitlines(), "", f"written to {out}"]
         assert capsys.readouterr().out.splitlines() == lines
+        assert any("p − q, γ = 4" in line for line in lines)
 
 
 def test_a_file_that_cannot_be_written_is_reported_before_measuring_if_possible(
@@ -148,11 +148,21 @@ def test_tables_and_records_hold_what_their_forms_cannot(bench, measured, monkey
     assert "p − q, γ = 4" in written.getvalue().decode()
     write(out := tmp_path / "out.json", {"low": 1.5, "high": float("nan"), "ends": [float("inf"), -float("inf")]})
     assert json.loads(out.read_text()) == {"low": 1.5, "high": None, "ends": [None, None]}
-    table = format_table(["", "A", "long head"], [["first", "1.5 (1 to 2)", "x"], ["second row", "", "y"]])
-    assert table.splitlines() == [
-        "                       A  long head",
-        "first       1.5 (1 to 2)          x",
-        "second row                        y",
+    interval = {"value": 1.5, "low": 1.0, "high": None}
+    record = {
+        "gamma": 4,
+        "whole": True,
+        "lengths": [3, None],
+        "rows": {
+            "first": {"a": interval | {"high": 2.0}, "ids": [*range(9)]},
+            "second row": {"a": interval | {"low": None}, "b": "y"},
+        },
+        "more": {"ratio": 0.25, "none": {}, "cases": [{"name": "one", "median": 1.0, "lower": 1.0, "upper": 1.0}]},
+    }
+    assert format_record(record).splitlines() == [
+        *("", "gamma      4", "whole    yes", "lengths  3 -", ""),
+        *("rows                   a  b", "first       1.5 (1 to 2)", "second row           1.5  y", ""),
+        *("more", "ratio  0.25", "", "name  median  lower  upper", "one        1      1      1"),
     ]
 
 
@@ -207,7 +217,6 @@ def test_a_file_of_prompts_has_one_a_line_and_no_byte_order_mark(bench, monkeypa
     """The mark, which some editors write, would be a token of the first prompt. Other separators are text."""
     asked = {}
     monkeypatch.setattr(quality_bench, "run_ab", lambda engine, **options: asked.update(options) or {})
-    monkeypatch.setattr(quality_bench, "format_ab", lambda result: "")
     (file := tmp_path / "prompts.txt").write_bytes("\ufeffThe king\r\n \r\nA\u2028fox\x0c".encode())
     how = ("--b", "kv_dtype=int8", "--temperature", "0.5", "--repeats", "2")
     assert bench("ab", *how, "--prompts", file, "--json", tmp_path / "ab.json") == 0

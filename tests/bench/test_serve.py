@@ -25,11 +25,6 @@ from tests import tiny_models
 PROMPTS = ["The king", "A fox went out", "Long ago, by the side of the sea, a fisherman"]
 
 
-@pytest.fixture(scope="module")
-def lab():
-    return tiny_models.engine("llama", "good")
-
-
 def test_lengths_have_a_long_tail_and_follow_the_seed():
     lengths = LogNormalLengths(median=48, sigma=0.8, shortest=1, longest=10_000)
     drawn = lengths.draw(4000, seed=0)
@@ -187,10 +182,6 @@ def test_the_whole_bench_runs_and_reports_every_row(lab, monkeypatch):
     ratio = result["ratios"]["batched paged / one after another"]
     rates = {name: row["tokens_per_second"] for name, row in shared.items()}
     assert ratio == pytest.approx(rates["batched paged"] / rates["one after another"])
-    text = bench.format_serve(result)
-    for name in (*shared, *memory, *result["ratios"]):
-        assert name in text
-    assert "too close to call" in text
 
 
 def test_requests_that_the_context_would_cut_short_are_refused_with_both_their_openings(lab, monkeypatch):

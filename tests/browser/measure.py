@@ -139,7 +139,8 @@ def live(watch: Watch) -> dict[str, float]:
 def lag(watch: Watch) -> dict[str, float]:
     """How far each chart and the sentence are behind the text while a run is followed: for how many milliseconds the
     text has already shown a later pass, sampled in the page (95th percentile and most). Redraws per second of each
-    chart; and the CPU time of the page's thread, per picture and per second of the run."""
+    chart; and the CPU time of the page's thread, per picture and per second of the run. Prints a table of the last run:
+    the step up to which everything goes."""
     lab, devtools = watch.open(max_tokens=TOKENS)
     devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
     settings = lab.page.url
@@ -167,9 +168,14 @@ def lag(watch: Watch) -> dict[str, float]:
         pictures += sum(first <= instant <= ended for instant in drawn)
         for name, times in zip(CHARTS, redrawn, strict=True):
             redraws[name] += sum(first <= time <= ended for time in times)
-        for name, found in lags(saved(lab), [one for one in samples if first <= one[0] <= ended]).items():
+        sampled = [one for one in samples if first <= one[0] <= ended]
+        times, shown = [one[0] for one in sampled], positions(saved(lab), sampled)
+        for name, found in lags(times, shown).items():
             behind[name] += found
     lab.page.close()
+    print(" | ".join(["ms since the first token", *shown[0]]))
+    for time, views in list(zip(times, shown, strict=True))[::3]:
+        print(" | ".join([f"{time - first:.0f}", *(str(step) for step in views.values())]))
     figures = {"cpu_ms_per_picture": 1000 * cpu / pictures, "cpu_ms_per_second": 1000 * cpu / seconds}
     figures |= {f"redraws_per_second_{name}": count / seconds for name, count in redraws.items()}
     for name, found in behind.items():
@@ -177,8 +183,8 @@ def lag(watch: Watch) -> dict[str, float]:
     return figures
 
 
-def lags(run: Run, samples: list[list[Any]]) -> dict[str, list[float]]:
-    """Milliseconds by which each view is behind the text, in each of the ``samples`` of a run."""
+def positions(run: Run, samples: list[list[Any]]) -> list[dict[str, int]]:
+    """The step up to which each view goes, in each of the ``samples`` of a run; -1: before the first."""
     tokens, times, steps, written = [], [], [], 0
     for event in run.events:
         if isinstance(event, Committed):
@@ -192,15 +198,21 @@ def lags(run: Run, samples: list[list[Any]]) -> dict[str, list[float]]:
         place = bisect.bisect_right(values, value) - 1
         return steps[place] if place >= 0 else -1
 
-    text = [at(tokens, sample[1]) for sample in samples]
-    behind: dict[str, list[float]] = {name: [] for name in (*CHARTS, "sentence")}
-    for now, _, rounds, seconds, passes, sentence in samples:
+    shown = []
+    for _, text, rounds, seconds, passes, sentence in samples:
         said = NUMBERED.match(sentence)
-        shown = {"rounds": rounds, "blocks": at(times, seconds + 0.0001), "timing": passes}
-        shown |= {"sentence": int(said[1])} if said else {}
-        for name, step in shown.items():
-            later = next((sample[0] for sample, other in zip(samples, text, strict=True) if other > step), now)
-            behind[name].append(max(0.0, now - later))
+        views = {"text": at(tokens, text), "rounds": rounds, "blocks": at(times, seconds + 0.0001), "timing": passes}
+        shown.append(views | {"sentence": int(said[1]) if said else views["text"]})
+    return shown
+
+
+def lags(times: list[float], shown: list[dict[str, int]]) -> dict[str, list[float]]:
+    """Milliseconds by which each view is behind the text at each of ``times``: how long the text has been further."""
+    behind: dict[str, list[float]] = {name: [] for name in (*CHARTS, "sentence")}
+    for now, views in zip(times, shown, strict=True):
+        for name, found in behind.items():
+            later = (time for time, other in zip(times, shown, strict=True) if other["text"] > views[name])
+            found.append(max(0.0, now - next(later, now)))
     return behind
 
 

@@ -187,14 +187,14 @@ def test_links_carry_the_settings_and_presets_choose_lanes(visit: Visit) -> None
     assert page.inner_text(".missing")
     assert page.is_hidden("[data-chart=round]")
     assert page.is_hidden(".figures.theory table")
-    lab.choose("preset", "blocks")
-    lab.until_asked(lanes="cache,paged")
+    lab.choose("preset", "formats")
+    lab.until_asked(lanes="cache,int8,int4,paged")
     page.click("[data-shows=race]")
     lab.until_asked(face=None)
     page.click(lane("int8"))
     expect(page.locator("#preset label.selected")).to_have_count(0)
-    page.wait_for_function("location.search.includes('int8')")
-    assert set(lab.link["lanes"].split(",")) == {"cache", "paged", "int8"}
+    page.wait_for_function("!location.search.includes('int8')")
+    assert set(lab.link["lanes"].split(",")) == {"cache", "paged", "int4"}
     lab.choose("preset", "ladder")
     lab.until_asked(lanes=None)  # the default
 

@@ -203,7 +203,7 @@ def test_an_opening_is_written_once_a_fold_scrolls_into_view_and_a_seed_that_no_
     # A readout explains itself on focus and hover, and a text that is cut off can be read whole.
     page, meaning, cut = lab.page, lab.page.locator(".meaning"), "[data-chart=rounds] .caption"
     assert not meaning.is_visible()
-    for width, whole in ((2560, True), (1024, False)):
+    for width, whole in ((2560, True), (1280, False)):
         page.set_viewport_size({"width": width, "height": 768})
         page.mouse.move(0, 700)
         page.hover(cut)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -97,4 +98,30 @@ def test_a_target_without_a_draft_runs_as_the_pages_open(troubled: Visit, folder
         page = lab.at("compare")
         assert page.locator("#lanes input[name^=draft]").count() == 0
         expect(lab.option("preset", "ladder")).to_be_checked()
+        page.close()
+
+
+def test_a_chat_goes_on_and_shows_what_each_turn_found(troubled: Visit, tmp_path: Path) -> None:
+    tiny_models.save_chat_model(tmp_path / "talker", "thinking")
+    with serving(tmp_path / "log.txt", "--target", str(tmp_path / "talker")) as address:
+        lab = troubled(address).open()
+        page = lab.page
+        expect(page.locator("#run")).to_have_text("Send")
+        expect(page.locator("#toggle-enable-prefix-caching input")).to_be_checked()
+        for turn, said in enumerate(("Good morning <|im_end|> to you.", "Why?"), 1):
+            page.fill("#prompt textarea", said)
+            lab.run()
+            expect(page.locator("#conversation li")).to_have_count(2 * turn)
+            expect(page.locator("#prompt textarea")).to_have_value("")
+        hits = page.locator("#conversation small").all_inner_texts()
+        found = [re.search(r"(\d+) of (\d+) prompt", one) for one in hits]
+        (none, first), (hit, second) = (tuple(map(int, one.groups())) for one in found)
+        assert none == 0 < first < hit < second
+        page.click("#templated summary")
+        expect(page.locator("#templated b").first).to_have_text("<|im_start|>")
+        assert page.locator("#templated b", has_text="<|im_end|>").count() == 3, "that of a message is text"
+        page.reload()
+        expect(page.locator("#conversation li")).to_have_count(4)
+        page.click("#new-chat")
+        expect(page.locator("#conversation li")).to_have_count(0)
         page.close()

@@ -64,7 +64,7 @@ def test_a_list_that_tab_reached_opens_by_key_and_by_click(visit: Visit) -> None
     assert models.evaluate("node => node === document.activeElement")
     assert models.get_attribute("aria-expanded") == "false"
     lab.press("ArrowDown", "ArrowDown", "Enter")
-    lab.until_asked(pair="mismatched")
+    page.wait_for_function("location.search.includes('pair=')")
     lab.press("Shift+Tab", "Tab")
     models.click()
     page.click("[role=option]:has-text('Matched')")

@@ -1,8 +1,12 @@
-"""Each rule decides by its numbers: constructed ones on every side of its limits."""
+"""Each rule decides by its numbers: constructed ones on every side of its limits. What it says is reviewed in
+``verdicts.txt``; after a change on purpose, ``UPDATE_SNAPSHOTS=1 python -m pytest tests/claims/test_verdicts.py``
+writes it anew."""
 
 from __future__ import annotations
 
 import math
+import os
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +17,7 @@ from lab.claims.rule import ClaimResult, Rule, Value, ValueGroup
 from lab.claims.speculation import fastest
 from lab.measure.interval import median_interval
 
+SNAPSHOT = Path(__file__).with_name("verdicts.txt")
 KINDS = tuple(kinds())
 RUNGS = ("cache + INT8", "cache + paged", "cache + speculation (gamma 5)", "all (gamma 5)")
 
@@ -64,7 +69,30 @@ PAGING = {"vain": 0.6, "naive": 1.9}
 LADDER = by_rung(claimed=(1.0, 2.3, 3.75, 4.3))
 BOTH = {"draft: 16": 0.9, "draft: 128": 1.4}
 
+TUTORIAL = {"claimed_low": 2.0, "claimed_high": 2.8, "need_low": 0.7, "need_high": 0.84}
+LINEAR = {"four": 3.0, "eight": 5.0, "most": 9.0}
+DRAFTED = {"target": 128.0, "more": 0.25, "weights_gb": 2.5}
+SOONER = {"claimed": 0.87, "times": 6.9, "need": 0.94}
+RUNGS_GB = {"weights_gb": 138.0, "draft": 13.5, "cache": 22.0}
+ROOFS = {"before": 12.0, "after": 45.0, "before_share": 0.8, "after_share": 0.76}
+
 CASES = [
+    ("tutorial-gain", TUTORIAL | {"low": 1.9, "high": 2.7}, "holds"),
+    ("tutorial-gain", TUTORIAL | {"low": 1.9, "high": 2.2}, "conditions"),
+    ("tutorial-gain", TUTORIAL | {"low": 1.59, "high": 1.96}, "fails"),
+    ("linear-gain", LINEAR | {"sixteen": 9.8}, "holds"),
+    ("linear-gain", LINEAR | {"sixteen": 8.0}, "fails"),
+    ("n-for-one", {"claimed": 5.0, "tokens": 5.0, "drafted": 0.0}, "holds"),
+    ("n-for-one", {"claimed": 5.0, "tokens": 6.0, "drafted": 5.0}, "fails"),
+    ("fixed-overhead", DRAFTED | {"draft": 0.0}, "holds"),
+    ("fixed-overhead", DRAFTED | {"draft": 32.0}, "fails"),
+    ("faster-answers", SOONER | {"share": 0.872}, "holds"),
+    ("faster-answers", SOONER | {"share": 0.854}, "fails"),
+    ("ladder-memory", RUNGS_GB | {"below": 0.0}, "holds"),
+    ("ladder-memory", RUNGS_GB | {"below": 4.0}, "fails"),
+    ("ladder-paging", ROOFS | {"one": 50.0, "four": 200.0}, "holds"),
+    ("ladder-paging", ROOFS | {"one": 14.8, "four": 59.0}, "conditions"),
+    ("ladder-paging", ROOFS | {"one": 10.0, "four": 40.0}, "fails"),
     ("million-operations", UNCACHED | {"times": 2.9}, "holds"),
     ("million-operations", UNCACHED | {"times": 3.1}, "conditions"),
     ("million-operations", UNCACHED | {"pairs": 300_000}, "fails"),
@@ -83,8 +111,8 @@ CASES = [
     ("long-speedup", {"at_16": 3.2, "at_960": 2.9}, "conditions"),
     ("long-speedup", {"at_16": 1.2, "at_960": 2.9}, "fails"),
     ("memory-share", SHARES | {"inside": 14}, "holds"),
-    ("memory-share", SHARES | {"inside": 1}, "conditions"),
-    ("memory-share", SHARES | {"inside": 0}, "fails"),
+    ("memory-share", SHARES | {"inside": 8}, "conditions"),
+    ("memory-share", SHARES | {"inside": 2}, "fails"),
     ("seventy-80gb", SEVENTY | {"claimed": 80.0, "own": 61.0, "every": 488.0}, "holds"),
     ("seventy-80gb", SEVENTY | {"claimed": 80.0, "own": 10.0, "every": 80.0}, "conditions"),
     ("seventy-80gb", SEVENTY | {"claimed": 80.0, "own": 1.34, "every": 10.7}, "fails"),
@@ -147,6 +175,18 @@ CASES = [
     ("ladder", LADDER | by_rung(measured=(1.1, 1.4, 1.0, 2.0)), "fails"),
     ("both-ten", BOTH | {"at_16": 5.0, "at_128": 20.0}, "holds"),
     ("both-ten", BOTH | {"at_16": 5.0, "at_128": 9.9}, "fails"),
+    # Other reasons, and other numbers in them.
+    ("long-speedup", {"at_8": 1.0, "at_64": 3.05, "at_128": 2.9, "at_512": 9.0, "at_960": 20.0}, "holds"),
+    ("complexity", GROWTH | time_power(uncached=(0.8, 4.0), cached=(0.8, 1.2)), "conditions"),
+    ("complexity", GROWTH | time_power(uncached=(1, 2), cached=(0.8, 1.2)) | {"uncached_grows": False}, "conditions"),
+    ("complexity", GROWTH | time_power(uncached=(2.01, 3.0), cached=(0.1, 0.5)), "conditions"),
+    ("complexity", GROWTH | time_power(uncached=(1.1, 1.3), cached=(0.99, 3.0)), "conditions"),
+    ("speedup-formula", FORMULA | by_kind(said=(3.5, 3.5, 3.0, 1.0), faster=(1.5, 1.2, 0.8, 0.5)), "fails"),
+    ("int8-halves", {"numbers": 2.0, "claimed": 2.0, "most": 1.94, "least": 1.941}, "holds"),
+    ("int8-lossless", {"rise": 0.001, "high": 0.009, "kl": 0.011}, "conditions"),
+    ("int8-lossless", {"rise": 0.001, "high": 0.011, "kl": 0.02}, "conditions"),
+    ("both-ten", BOTH | {"at_16": 10.1, "at_128": 20.0, "at_384": 30.0}, "holds"),
+    ("paged-throughput", PAGING | {"fit": 2.3, "faster": 1.5, "naive": 3.0}, "conditions"),
 ]
 
 
@@ -157,7 +197,7 @@ def decide(name: str, values: dict[str, float]) -> ClaimResult:
 @pytest.mark.parametrize(("name", "values", "word"), CASES, ids=[f"{name}, {word}" for name, _, word in CASES])
 def test_the_numbers_decide_the_verdict(name, values, word) -> None:
     verdict = decide(name, values)
-    assert verdict.word == CLAIMS[name].decide.word(values) == word
+    assert verdict.word == CLAIMS[name].decide.word(values) == CLAIMS[name].decide.called.get(word, word)
     assert verdict.why
     assert "{" not in verdict.why + verdict.needs
     assert bool(verdict.needs) == (word != "holds")
@@ -166,72 +206,23 @@ def test_the_numbers_decide_the_verdict(name, values, word) -> None:
     assert CLAIMS[name].verdict(Findings(spread)).word in WORDS
 
 
+def test_the_reasons_given_are_the_reviewed_ones() -> None:
+    """Each number that a verdict rests on is in it, and a reason only where it is one."""
+    given = []
+    for name, values, _ in CASES:
+        verdict = decide(name, values)
+        given.append("\n".join(filter(None, (f"# {name}: {verdict.word}", verdict.why, verdict.needs))))
+    text = "\n\n".join(given) + "\n"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        SNAPSHOT.write_text(text, "utf-8")
+    assert text == SNAPSHOT.read_text("utf-8")
+
+
 def test_every_rule_is_tried_on_more_than_one_side() -> None:
     words = {name: {word for claim, _, word in CASES if claim == name} for name in CLAIMS}
-    assert [name for name, some in words.items() if "holds" not in some or len(some) < 2] == []
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "parts"),
-    [
-        ("long-speedup", {"at_16": 1.2, "at_960": 2.9}, ("×2.9", "960")),
-        ("long-speedup", {"at_8": 1.0, "at_64": 3.05, "at_128": 2.9, "at_512": 9.0, "at_960": 20.0}, ("from 512 on",)),
-        ("complexity", GROWTH | time_power(uncached=(0.8, 4.0), cached=(0.8, 1.2)), ("(0.80 to 4.00 or more)",)),
-        ("complexity", GROWTH | time_power(uncached=(1, 2), cached=(0.8, 1.2)), ("2,880", "1,440", "power 1.00")),
-        (
-            "complexity",
-            GROWTH | time_power(uncached=(1, 2), cached=(0.8, 1.2)) | {"uncached_grows": False},
-            ("shows no significant growth without the cache, and grows",),
-        ),
-        ("acceptance-rate", ACCEPTED | by_kind(accepted=(0.8, 0.65, 0.4, 0.0)), ("40% to 80%", KINDS[1])),
-        (
-            "speedup-formula",
-            FORMULA | by_kind(said=(3.5, 3.5, 3.0, 1.0), faster=(1.5, 1.2, 0.8, 0.5)),
-            ("gives 3 where a pass gave 2", KINDS[2]),
-        ),
-        ("speedup-formula", FORMULA | by_kind(faster=(1.5, 1.2, 0.8, 0.1)), ("×0.8", "×2 ")),
-        (
-            "two-to-three",
-            TWO | by_kind(faster=(1.5, 1.2, 1.0, 0.5), large=(2.5, 1.9, 1.2, 0.6)),
-            ("All 4", "×0.5 to ×1.5", f"×2.5 for {KINDS[0]}", f"×1.9 for {KINDS[1]}"),
-        ),
-        ("three-to-ten", THREE | VERIFIED | by_kind(faster=(1.9, 1.0, 1.0, 0.5)), ("×1.9", "80%", "86%", "93%")),
-        ("seven-two", {"need": 0.7} | VERIFIED, (f"65% in {KINDS[1]}", f"80% in {KINDS[0]}")),
-        ("int8-halves", {"numbers": 2.0, "claimed": 2.0, "most": 1.94, "least": 1.941}, ("×1.94 with",)),
-        ("redraw-p-minus-q", DIFFERENCE, ("below 1e-300",)),
-        ("both-ten", BOTH | {"at_16": 10.1, "at_128": 20.0, "at_384": 30.0}, ("16, 128 and 384", "×0.9 to ×1.4")),
-        ("paged-throughput", PAGING | {"fit": 1.9, "faster": 1.5, "naive": 3.0}, ("For the speed over", "×3 over")),
-        ("paged-throughput", PAGING | {"fit": 2.3, "faster": 1.5, "naive": 3.0}, ("how many fit and the speed",)),
-        ("ladder", LADDER | by_rung(measured=(1.1, 2.0, 1.0, 2.0)), ("For cache + INT8 and cache + paged.",)),
-        ("larger-window", VERIFIED | by_kind(best=(4, 1, 2, 0)), ("is 0, 2, 1, 4, from",)),
-    ],
-)
-def test_a_verdict_gives_the_numbers_that_it_rests_on(name, values, parts) -> None:
-    for part in parts:
-        assert part in decide(name, values).why
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "part", "there"),
-    [
-        ("int8-lossless", {"rise": 0.001, "high": 0.009, "kl": 0.011}, "not sure", False),
-        ("int8-lossless", {"rise": 0.001, "high": 0.011, "kl": 0.02}, "not sure", True),
-        ("int8-lossless", {"rise": 0.001, "high": 0.011, "kl": 0.02}, "divergence is not", True),
-        ("speedup-formula", FORMULA | by_kind(faster=(3.0, 2.5, 2.0, 1.0)), "ignores", False),
-        (
-            "speedup-formula",
-            FORMULA | by_kind(said=(3.0, 2.5, 2.0, 1.0), faster=(1.5, 1.2, 0.8, 0.5)),
-            "verified",
-            False,
-        ),
-        ("two-to-three", TWO | {"same": 3, "exact": False} | by_kind(faster=(3,) * 4, large=(3,) * 4), "16 bits", True),
-        ("two-to-three", TWO | {"same": 3} | by_kind(faster=(3,) * 4, large=(3,) * 4), "16 bits", False),
-        ("complexity", GROWTH | time_power(uncached=(2.01, 3.0), cached=(0.1, 0.5)), "form does not fit", True),
-        ("complexity", GROWTH | time_power(uncached=(1.1, 1.3), cached=(0.99, 3.0)), "form does not fit", False),
-    ],
-)
-def test_a_reason_is_given_only_where_it_is_one(name, values, part, there) -> None:
-    assert (part in decide(name, values).why) == there
+    undecided = [name for name, claim in CLAIMS.items() if claim.decide.holds == "False"]
+    assert [name for name, some in words.items() if "holds" not in some or len(some) < 2] == undecided
+    assert all(set(CLAIMS[name].decide.called.values()) == {"untested"} for name in undecided)
 
 
 def test_quotes_are_a_few_words_and_the_table_is_the_one_described() -> None:
@@ -240,8 +231,8 @@ def test_quotes_are_a_few_words_and_the_table_is_the_one_described() -> None:
         assert f" {rate}" in ladder.tested
     for name, claim in CLAIMS.items():
         assert claim.id == name
-        assert "Holds if" in claim.rule
-        assert len(claim.quote.split()) <= 20
+        assert "Holds if" in claim.rule or claim.decide.holds == "False"
+        assert len(claim.says.split()) <= 22
 
 
 # -- intervals -------------------------------------------------------------------------------
@@ -260,7 +251,7 @@ def decided(name: str, *numbers: Number) -> ClaimResult:
     ("repeats", "word"),
     [
         ((0.98, 1.0, 1.02), "holds"),
-        ((0.98, 1.0, 1.12), "noisy"),  # once on the other side
+        ((0.98, 1.0, 1.3), "noisy"),  # once on the other side
         ((0.89, 0.88, 0.91), "noisy"),
         ((0.7, 0.8, 0.85), "conditions"),
         ((0.5, 0.98, 0.99, 1.0, 1.0, 1.01, 1.02, 1.03, 2.0), "holds"),  # enough repeats to leave out outliers
@@ -272,23 +263,22 @@ def test_repeats_on_both_sides_of_a_limit_give_no_verdict(repeats, word) -> None
     assert decided("int8-speed", median("at_16", *repeats), median("at_768", 1.0, 1.02, 0.99)).word == word
 
 
-def test_an_interval_counts_in_its_middle_and_only_where_it_changes_the_verdict() -> None:
+def test_intervals_count_together_and_only_where_they_change_the_verdict() -> None:
     wide = [median(f"at_{length}", 0.37, 1.42, 3.3) for length in (16, 768)]
     assert decided("int8-speed", *wide).word == "noisy"  # both ends are outside the limits, which lie between them
-    noisy = decided("int8-speed", median("at_16", 0.98, 1.0, 1.12))
-    for part in (WORDS["holds"], WORDS["fails"], "median of at_16", "×0.98 to ×1.12"):
+    noisy = decided("int8-speed", median("at_16", 0.98, 1.0, 1.3))
+    for part in (WORDS["holds"], WORDS["fails"], "of cases"):
         assert part in noisy.why
     long = median("at_960", 4.0, 9.0, 30.0)
     assert decided("long-speedup", median("at_16", 1.0, 1.4), long).word == "holds"
-    assert decided("long-speedup", long._replace(low=2.9)).word == "noisy"
+    assert decided("long-speedup", long._replace(low=1.0)).word == "noisy"
     assert median("at_64", 1.0).spread == ""
 
 
 def test_what_is_at_its_limit_by_chance_meets_no_claim() -> None:
     claimed = [Number(key, "", value) for key, value in ACCEPTED.items()]
-    for low, high, word in ((0.61, 0.69, "holds"), (0.55, 0.75, "noisy")):
-        shares = [Number(f"accepted: {kind}", kind, 0.65, "%", low=low, high=high) for kind in KINDS]
-        assert decided("acceptance-rate", *claimed, *shares).word == word
+    shares = [Number(f"accepted: {kind}", kind, 0.65, "%", low=0.55, high=0.75) for kind in KINDS]
+    assert decided("acceptance-rate", *claimed, *shares).word == "untested"  # whatever a small pair gets
     fixed = TWO | by_kind(faster=(1.5, 1.2, 1.0, 0.5)) | by_kind(large=(2.02, 1.5, 1.2, 0.6))
     numbers = {key: Number(key, key, value) for key, value in fixed.items()}
     assert decided("two-to-three", *numbers.values()).word == "conditions"

@@ -17,7 +17,8 @@ from lab.engine.step_limits import StepLimits
 from lab.trace.events import Admitted, Event, FellBack, Finished, Preempted, Prefilled, StepTimed
 from lab.trace.recorder import Recorder
 from lab.trace.run import Run
-from tests.scripted_engine import LETTERS, alone, engine, kinds
+from tests.scripted_engine import LETTERS, alone, engine
+from tests.tiny_models import of
 
 PROMPTS = st.text(alphabet=LETTERS[:3], min_size=1, max_size=14)
 SAMPLINGS = st.builds(
@@ -30,7 +31,7 @@ SAMPLINGS = st.builds(
 )
 OWN = st.fixed_dictionaries(
     {
-        "speculative": st.sampled_from(["off", "draft", "eagle3", "ngram", "synthetic"]),
+        "speculative": st.sampled_from(["off", "draft", "eagle3", "dflash", "ngram", "synthetic"]),
         "num_speculative_tokens": st.integers(1, 5),
         "cache_priority": st.integers(0, 2),
         "prompt_lookup_min": st.just(1),
@@ -120,12 +121,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             else:
                 assert run.reason in ("length", "stop", "eos"), run.finished
                 assert run.token_ids == expected
-            assert not kinds(run, FellBack)
+            assert not of(run, FellBack)
             for event in run.events:
                 if isinstance(event, StepTimed) and config.kv_cache:
                     assert event.batch_tokens <= self.budget
-            for prefilled in kinds(run, Prefilled):
-                admitted = kinds(Run(run.events[: run.events.index(prefilled)]), Admitted)
+            for prefilled in of(run, Prefilled):
+                admitted = of(Run(run.events[: run.events.index(prefilled)]), Admitted)
                 assert prefilled.cached_tokens == min(event.cached_tokens for event in admitted)
         assert self.engine.occupancy().live == 0
 

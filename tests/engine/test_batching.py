@@ -15,6 +15,7 @@ from lab import ConfigError, EngineConfig, SamplingParams
 from lab.engine.step_limits import batched_tokens
 from lab.trace.events import Finished, Prefilled, StepTimed
 from tests import tiny_models
+from tests.tiny_models import of
 
 PROMPTS = [
     "There was once a fisherman",
@@ -32,10 +33,6 @@ CONFIGS = {
     "no cache": EngineConfig(kv_cache=False),
 }
 DRAFTERS = ("off", "draft", "ngram", "early_exit", "synthetic")
-
-
-def kinds(run, event_type):
-    return [event for event in run.events if isinstance(event, event_type)]
 
 
 # Llama with every cache, every other architecture with one.
@@ -64,7 +61,7 @@ def test_tokens_are_the_same_alone_and_in_a_batch(architecture, name):
         lab.step()
     runs = [request.result() for request in requests]
     assert [run.token_ids for run in runs] == alone
-    assert max(step.batch_sequences for run in runs for step in kinds(run, StepTimed)) >= 2
+    assert max(step.batch_sequences for run in runs for step in of(run, StepTimed)) >= 2
     assert lab.occupancy().live == 0
 
 
@@ -178,7 +175,7 @@ def test_an_idle_pool_keeps_its_cache_until_the_memory_is_needed():
     lab = tiny_models.engine("llama", "good", kv_bytes=room)
 
     def found() -> int:
-        return kinds(lab.generate(PROMPTS[0], cached, SamplingParams(max_tokens=2)), Prefilled)[0].cached_tokens
+        return of(lab.generate(PROMPTS[0], cached, SamplingParams(max_tokens=2)), Prefilled)[0].cached_tokens
 
     assert [found(), found()] == [0, 24]
     lab.generate(PROMPTS[1], replace(cached, enable_prefix_caching=False), SamplingParams(max_tokens=2))
@@ -192,7 +189,7 @@ def test_requests_with_a_draft_find_only_blocks_that_hold_its_keys_and_values(mo
 
     def found(drafter: str, tokens: int = 6) -> int:
         config = replace(CONFIGS["cached"], speculative=drafter)
-        return kinds(lab.generate(PROMPTS[0], config, SamplingParams(max_tokens=tokens)), Prefilled)[0].cached_tokens
+        return of(lab.generate(PROMPTS[0], config, SamplingParams(max_tokens=tokens)), Prefilled)[0].cached_tokens
 
     assert found("off") == 0
     with monkeypatch.context() as broken:

@@ -11,7 +11,8 @@ from lab import EngineConfig, SamplingParams
 from lab.kv_cache.formats import KVStorage
 from lab.trace.events import CacheDropped, Prefilled, RunStarted
 from tests import tiny_models
-from tests.engine.test_batching import CONFIGS, PROMPTS, kinds
+from tests.engine.test_batching import CONFIGS, PROMPTS
+from tests.tiny_models import of
 
 
 def test_changed_weights_drop_the_cache_even_in_mid_run(monkeypatch):
@@ -34,16 +35,16 @@ def test_changed_weights_drop_the_cache_even_in_mid_run(monkeypatch):
     gc.enable()
     assert still_there
     assert not any(still_there)
-    assert kinds(run, Prefilled)[0].cached_tokens == 0
+    assert of(run, Prefilled)[0].cached_tokens == 0
     assert run.token_ids == other.generate(PROMPTS[0], config, sampling).token_ids
-    assert len(kinds(run, CacheDropped)) == 1
+    assert len(of(run, CacheDropped)) == 1
     changed = under_way.result()
-    assert len(kinds(changed, CacheDropped)) == 1
+    assert len(of(changed, CacheDropped)) == 1
     said = [*changed.prompt_token_ids, *changed.token_ids[:4]]
     assert changed.token_ids[4:] == tiny_models.continuation(other, said, 8)
-    assert len(kinds(changed, RunStarted)) == 1
+    assert len(of(changed, RunStarted)) == 1
     again = lab.generate(PROMPTS[2], config, sampling)
-    assert kinds(again, Prefilled)[0].cached_tokens == (len(again.prompt_token_ids) - 1) // 4 * 4
+    assert of(again, Prefilled)[0].cached_tokens == (len(again.prompt_token_ids) - 1) // 4 * 4
 
 
 def test_a_run_that_finds_nothing_because_weights_changed_is_reported() -> None:
@@ -55,7 +56,7 @@ def test_a_run_that_finds_nothing_because_weights_changed_is_reported() -> None:
             lab.target.model.lm_head.weight.mul_(1.0)
 
     def reported(config: EngineConfig) -> int:
-        return len(kinds(lab.generate(PROMPTS[0], config, sampling), CacheDropped))
+        return len(of(lab.generate(PROMPTS[0], config, sampling), CacheDropped))
 
     cached = CONFIGS["cached"]
     assert reported(cached) == 0

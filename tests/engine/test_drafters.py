@@ -15,14 +15,11 @@ from lab import EngineConfig, SamplingParams
 from lab.engine.drafters import PromptLookup, lookup
 from lab.trace.events import Committed, Proposed, Verified
 from tests import tiny_models
+from tests.tiny_models import of
 
 PROMPT = "The king had three daughters, and the king had three"
 PLAIN = EngineConfig(paged=True, block_size=4)
 TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=30)
-
-
-def of(run, event_type):
-    return [event for event in run.events if isinstance(event, event_type)]
 
 
 # -- prompt lookup ---------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from lab.trace.events import (
 from tests import tiny_models
 from tests.engine.test_parity import COMBINATIONS, describe
 from tests.scripted_model import RememberingModel, ScriptedModel
+from tests.tiny_models import of
 
 PROMPT = "The king had three daughters"
 SPECULATE = EngineConfig(paged=True, block_size=4, speculative="draft", num_speculative_tokens=4)
@@ -43,10 +44,6 @@ def lab():
 def all_blocks_are_given_back(lab):
     yield
     assert lab.occupancy().live == 0
-
-
-def of(run, event_type):
-    return [event for event in run.events if isinstance(event, event_type)]
 
 
 # -- consistent events ----------------------------------------------------------------------

@@ -20,7 +20,7 @@ from lab.trace.events import BlockAllocated, BlockStored, FellBack, Proposed, Ru
 from lab.trace.run import Run
 from tests import tiny_models
 from tests.scripted_model import ScriptedModel
-from tests.tiny_models import PANICS_AT
+from tests.tiny_models import PANICS_AT, of
 
 PROMPT = "The king had three daughters"
 PLAIN = EngineConfig(paged=True, block_size=4)
@@ -29,10 +29,6 @@ FAILURES = {
     "out of memory": (torch.OutOfMemoryError("no more"), "ran out of memory"),
     "not finite": (None, "not finite"),
 }
-
-
-def fell_back(run) -> list[FellBack]:
-    return [event for event in run.events if isinstance(event, FellBack)]
 
 
 def failing(forward, after: int, error: Exception | None):
@@ -65,7 +61,7 @@ def test_a_failing_draft_falls_back_to_plain_decoding(lab, monkeypatch, kind, af
     run = lab.generate(PROMPT, replace(PLAIN, speculative="draft"), sampling)
     assert run.token_ids == plain.token_ids
     assert run.reason == "length"
-    (event,) = fell_back(run)
+    (event,) = of(run, FellBack)
     assert event.part == "drafter"
     assert reason in event.reason
     at = run.events.index(event)
@@ -83,7 +79,7 @@ def test_a_failing_draft_affects_only_the_requests_that_use_it(lab, monkeypatch)
     configs = [replace(PLAIN, speculative=drafter) for drafter in ("draft", "off", "ngram", "draft")]
     runs = [request.result() for request in [lab.submit(PROMPT, config, sampling) for config in configs]]
     assert [run.token_ids for run in runs] == [plain] * 4
-    assert [len(fell_back(run)) for run in runs] == [1, 0, 0, 1]
+    assert [len(of(run, FellBack)) for run in runs] == [1, 0, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +108,7 @@ def test_failing_quantised_storage_falls_back_to_plain_storage(lab, monkeypatch,
     events.extend(lab.stream(PROMPT, replace(config, kv_dtype=kv_dtype), sampling))
     run = Run(events)
     assert run.reason == "length", run.finished
-    assert "kv_format" in [event.part for event in fell_back(run)]
+    assert "kv_format" in [event.part for event in of(run, FellBack)]
     at = next(i for i, event in enumerate(run.events) if isinstance(event, FellBack) and event.part == "kv_format")
     said = sum(len(e.token_ids) for e in run.events[:at] if e.kind == "committed")
     assert 0 < said < 30
@@ -134,7 +130,7 @@ def test_plain_storage_has_fewer_blocks_in_the_same_memory_and_the_text_has_to_f
         lab.generate(PROMPT, replace(config, kv_dtype="auto"))
     monkeypatch.setattr(Int8Layer, "dequantise", staticmethod(failing(Int8Layer.dequantise, 3, RuntimeError("bad"))))
     run = lab.generate(PROMPT, config, SamplingParams(max_tokens=8, ignore_eos=True))
-    assert [event.part for event in fell_back(run)] == ["kv_format"]
+    assert [event.part for event in of(run, FellBack)] == ["kv_format"]
     assert run.reason == reason
     assert message in run.finished.message
     assert [event for event in run.events if isinstance(event, RunStarted)] == [run.started]
@@ -174,7 +170,7 @@ def test_what_a_draft_stored_in_a_step_that_failed_is_not_found_by_others(lab, m
     cached = replace(PLAIN, speculative="draft", enable_prefix_caching=True)
     monkeypatch.setattr(lab.draft, "forward", failing(lab.draft.forward, after, None))
     run = lab.generate(PROMPT, cached, SamplingParams(max_tokens=20, ignore_eos=True))
-    (event,) = fell_back(run)
+    (event,) = of(run, FellBack)
     later = run.events[run.events.index(event) :]
     assert any(isinstance(event, BlockAllocated) for event in later)
     assert not any(isinstance(event, BlockStored) for event in later)
@@ -217,8 +213,8 @@ def test_a_failing_commit_ends_only_the_request_concerned(lab, monkeypatch):
     assert (one.reason, len(one.token_ids)) == ("error", 3)
     assert "a text that cannot be" in one.finished.message
     assert (other.reason, other.token_ids) == ("length", alone.token_ids)
-    assert not fell_back(one)
-    assert not fell_back(other)
+    assert not of(one, FellBack)
+    assert not of(other, FellBack)
     assert lab.occupancy().live == 0
 
 
@@ -258,6 +254,6 @@ def test_a_request_that_got_its_last_token_in_a_failed_step_is_finished(lab, mon
     config = replace(PLAIN, kv_dtype="int8")
     short, long = (lab.submit(PROMPT, config, SamplingParams(max_tokens=n, ignore_eos=True)) for n in (3, 12))
     short, long = short.result(), long.result()
-    assert (short.reason, len(short.token_ids), fell_back(short)) == ("length", 3, [])
+    assert (short.reason, len(short.token_ids), of(short, FellBack)) == ("length", 3, [])
     assert (long.reason, len(long.token_ids)) == ("length", 12)
-    assert [event.part for event in fell_back(long)] == ["kv_format"]
+    assert [event.part for event in of(long, FellBack)] == ["kv_format"]

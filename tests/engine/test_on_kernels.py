@@ -17,6 +17,7 @@ from lab.backends.gpu import store_kv as store_kernel
 from lab.trace.events import FellBack, StepTimed
 from tests import tiny_models
 from tests.captured import SMALL, compute_in_torch
+from tests.tiny_models import of
 
 pytestmark = pytest.mark.slow
 
@@ -44,10 +45,6 @@ def on_kernels(**limits: object):
     return tiny_models.engine("llama", "good", shape=SMALL, kernels="triton", **limits)
 
 
-def fell_back(run) -> list[FellBack]:
-    return [event for event in run.events if isinstance(event, FellBack)]
-
-
 def counted(monkeypatch, module, name: str, *, failing_at: int | None = None) -> list[int]:
     """Count the calls of a launcher. Call ``failing_at``, counted from 0, and all later ones raise."""
     calls, launch = [0], getattr(module, name)
@@ -69,7 +66,7 @@ def test_kernels_give_the_tokens_of_the_reference(reference, monkeypatch, config
     sampling = replace(SAMPLING, max_tokens=6)
     run = on_kernels().generate(PROMPT, config, sampling)
     assert run.token_ids == reference.generate(PROMPT, config, sampling).token_ids
-    assert fell_back(run) == []
+    assert of(run, FellBack) == []
     assert (attended[0] > 0) == config.kv_cache
 
 
@@ -107,7 +104,7 @@ def test_a_failing_kernel_is_replaced_by_the_reference(reference, monkeypatch, m
     engine = on_kernels(fuse_layers=False)
     run = engine.generate(PROMPT, CONFIGS[config], SAMPLING)
     assert run.token_ids == reference.generate(PROMPT, CONFIGS[config], SAMPLING).token_ids
-    (event,) = fell_back(run)
+    (event,) = of(run, FellBack)
     assert (event.part, event.reason) == ("kernel", "RuntimeError: out of registers")
     assert calls[0] == failing_at + 1  # it is not asked again
     layers, steps = engine.target.layers, [e for e in run.events if isinstance(e, StepTimed)]
@@ -126,7 +123,7 @@ def test_a_failing_kernel_does_not_end_speculation(reference, monkeypatch, faili
     engine = on_kernels(fuse_layers=False)
     run = engine.generate(PROMPT, config, SAMPLING)
     plain = reference.generate(PROMPT, config, SAMPLING)
-    assert [event.part for event in fell_back(run)] == ["kernel"]
+    assert [event.part for event in of(run, FellBack)] == ["kernel"]
     assert run.token_ids == plain.token_ids
     assert run.metrics.mean_acceptance_length == plain.metrics.mean_acceptance_length
     assert engine.occupancy().live == 0
@@ -149,6 +146,7 @@ import os, sys
 os.environ.pop("TRITON_INTERPRET", None)
 sys.modules["triton"] = None  # cannot be imported
 import lab
+from tests.tiny_models import of
 engine = lab.load_engine()
 print(engine.kernels, len(engine.generate("Once", None, lab.SamplingParams(max_tokens=2)).token_ids))
 for _ in range(2):
@@ -177,7 +175,7 @@ def test_on_a_gpu_the_embedded_pair_gives_the_tokens_of_the_reference(config):
     assert [engine.kernels for engine in engines] == ["triton", "reference"]
     sampling = replace(SAMPLING, max_tokens=100)
     runs = [engine.generate("Once upon a time", config, sampling) for engine in engines]
-    assert fell_back(runs[0]) == []
+    assert of(runs[0], FellBack) == []
     assert runs[0].token_ids == runs[1].token_ids or config.kv_dtype == "int4"
 
 
@@ -192,7 +190,7 @@ def test_in_bfloat16_graphs_single_launches_and_torch_nearly_agree_on_a_gpu(spec
     beginnings = []
     for changes in ({}, {"cuda_graphs": False}, {"kernels": "reference"}):
         run = lab.generate("Once upon a time", EngineConfig(speculative=speculative, **changes), sampling)
-        assert fell_back(run) == []
+        assert of(run, FellBack) == []
         beginnings.append([p for event in run.events if event.kind == "committed" for p in event.probabilities][:5])
     assert beginnings[0] == pytest.approx(beginnings[2], abs=0.05)
     assert beginnings[1] == pytest.approx(beginnings[2], abs=0.05)

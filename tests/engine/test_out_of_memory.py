@@ -20,14 +20,9 @@ from lab.kv_cache import kv_cache as cache
 from lab.trace.events import FellBack, Preempted, StepTimed
 from lab.util.device_memory import is_out_of_memory
 from tests import tiny_models
+from tests.engine.test_batching import CONFIGS
+from tests.tiny_models import of
 
-CONFIGS = {
-    "contiguous": EngineConfig(),
-    "paged": EngineConfig(paged=True, block_size=4),
-    "cached": EngineConfig(paged=True, block_size=4, enable_prefix_caching=True),
-    "int8": EngineConfig(paged=True, kv_dtype="int8"),
-    "no cache": EngineConfig(kv_cache=False),
-}
 DRAFTERS = ("off", "draft", "ngram", "draft")
 PROMPTS = ("The king had three daughters", "There was once a fisherman", "Snow", "A very long way from here")
 SAMPLING = SamplingParams(max_tokens=24, ignore_eos=True)
@@ -48,22 +43,19 @@ def lab():
     assert engine.counts() == (0, 0)
 
 
-def short_of_memory(monkeypatch, model, at):
-    """The model's forward pass raises in the calls numbered ``at``. Returns the number of tokens of every call."""
+def short_of_memory(monkeypatch, model, at=(), most=10**9):
+    """The model's forward pass raises in the calls numbered ``at``, and with more tokens than ``most``. Returns the
+    number of tokens of every call."""
     forward, calls = model.forward, []
 
     def raising(token_ids, *rest):
         calls.append(len(token_ids))
-        if len(calls) - 1 in at:
+        if len(calls) - 1 in at or len(token_ids) > most:
             raise ERRORS["gpu"]
         return forward(token_ids, *rest)
 
     monkeypatch.setattr(model, "forward", raising)
     return calls
-
-
-def of(run, kind):
-    return [event for event in run.events if isinstance(event, kind)]
 
 
 def test_out_of_memory_is_reported_from_other_errors():
@@ -118,9 +110,9 @@ def asked(name):
 
 
 @functools.cache
-def alone(name):
+def alone(name, prompts=PROMPTS):
     lab, plain = tiny_models.engine("llama", "good"), replace(CONFIGS[name], enable_prefix_caching=False)
-    return [lab.generate(prompt, plain, SAMPLING).token_ids for prompt in PROMPTS]
+    return [lab.generate(prompt, plain, SAMPLING).token_ids for prompt in prompts]
 
 
 def together(lab, name):
@@ -148,35 +140,15 @@ def test_a_quantised_cache_does_not_fall_back_to_a_larger_one(lab, monkeypatch):
     assert of(run, FellBack) == []
 
 
-def room_for(monkeypatch, model, most):
-    """Passes of more than ``most`` tokens run out of memory. Returns the number of tokens of every pass."""
-    forward, calls = model.forward, []
-
-    def small(token_ids, *rest):
-        calls.append(len(token_ids))
-        if len(token_ids) > most:
-            raise ERRORS["gpu"]
-        return forward(token_ids, *rest)
-
-    monkeypatch.setattr(model, "forward", small)
-    return calls
-
-
 LONG = "There was once a fisherman who lived with his wife in a pigsty close by the sea. " * 3
-
-
-@functools.cache
-def of_long_prompts(name):
-    lab, plain = tiny_models.engine("llama", "good"), replace(CONFIGS[name], enable_prefix_caching=False)
-    return [lab.generate(prompt, plain, SAMPLING).token_ids for prompt in (LONG, LONG[1:])]
 
 
 @pytest.mark.parametrize(
     ("name", "drafter"), [("contiguous", "off"), ("paged", "ngram"), ("cached", "draft"), ("int8", "draft")]
 )
 def test_a_prompt_is_read_in_smaller_chunks_where_one_ran_out_of_memory(lab, monkeypatch, name, drafter):
-    config, expected = replace(CONFIGS[name], speculative=drafter), of_long_prompts(name)
-    calls = room_for(monkeypatch, lab.target, 70)
+    config, expected = replace(CONFIGS[name], speculative=drafter), alone(name, (LONG, LONG[1:]))
+    calls = short_of_memory(monkeypatch, lab.target, most=70)
     other = lab.submit(PROMPTS[2], CONFIGS[name], replace(SAMPLING, max_tokens=60))
     lab.step()  # its pool has the prefixes of nobody, and lasts
     run = lab.generate(LONG, config, SAMPLING)
@@ -199,7 +171,7 @@ def test_chunks_grow_again_where_memory_has_come_back(lab, monkeypatch):
         return max(event.target_tokens for event in of(run, StepTimed))
 
     with monkeypatch.context() as short:
-        room_for(short, lab.target, 70)
+        short_of_memory(short, lab.target, most=70)
         assert largest(LONG) == 60
     other = lab.submit(PROMPTS[2], CONFIGS["paged"], replace(SAMPLING, max_tokens=60))
     lab.step()
@@ -213,7 +185,7 @@ def test_chunks_grow_again_where_memory_has_come_back(lab, monkeypatch):
 
 @pytest.mark.parametrize(("name", "tried"), [("paged", [243, 121, 60, 33]), ("no cache", [243])])
 def test_a_prompt_is_refused_where_no_smaller_chunk_can_be_read(lab, monkeypatch, name, tried):
-    calls = room_for(monkeypatch, lab.target, 32)
+    calls = short_of_memory(monkeypatch, lab.target, most=32)
     run = lab.generate(LONG, CONFIGS[name], SAMPLING)
     assert run.reason == "error"
     assert "ran out of memory" in run.finished.message

@@ -12,9 +12,9 @@ from lab.engine.engine import Request
 from lab.load import new_engine
 from lab.trace.events import Admitted, BlockCopied, BlockShared, Preempted, Prefilled, StepTimed
 from lab.trace.run import Run
-from tests.scripted_engine import LETTERS, PLAIN, VOCABULARY, WORDS, alone, engine, kinds
+from tests.scripted_engine import LETTERS, PLAIN, VOCABULARY, WORDS, alone, engine
 from tests.scripted_model import RememberingModel
-from tests.tiny_models import tokenizer
+from tests.tiny_models import of, tokenizer
 
 
 def drain(requests: list[Request]) -> list[Run]:
@@ -36,9 +36,9 @@ def test_a_fully_cached_prompt_still_computes_a_token(length):
     lab, prompt = engine(), text(length)
     first, second = (lab.generate(prompt, CACHED, GREEDY) for _ in range(2))
     assert first.token_ids == second.token_ids == alone(prompt, CACHED, GREEDY)
-    (prefilled,) = kinds(second, Prefilled)
+    (prefilled,) = of(second, Prefilled)
     assert prefilled.cached_tokens == (length - 1) // 2 * 2
-    assert next(step.target_tokens for step in kinds(second, StepTimed)) == length - prefilled.cached_tokens
+    assert next(step.target_tokens for step in of(second, StepTimed)) == length - prefilled.cached_tokens
     assert sum(isinstance(event, BlockShared) for event in second.events) == (length - 1) // 2
 
 
@@ -50,14 +50,14 @@ def test_a_preempted_request_finds_its_own_blocks_in_the_prefix_cache():
     runs = drain([lab.submit(text(8, seed), config, sampling) for seed in range(3)])
     for seed, run in enumerate(runs):
         assert run.token_ids == alone(text(8, seed), config, sampling)
-    assert not kinds(runs[0], Preempted)
-    preempted = [run for run in runs if kinds(run, Preempted)]
+    assert not of(runs[0], Preempted)
+    preempted = [run for run in runs if of(run, Preempted)]
     assert preempted
-    back = [admitted for run in preempted for admitted in kinds(run, Admitted)[1:]]
+    back = [admitted for run in preempted for admitted in of(run, Admitted)[1:]]
     assert max(admitted.cached_tokens for admitted in back) > 0
     for run in preempted:
-        for event in kinds(run, Preempted):
-            *_, last = kinds(Run(run.events[: run.events.index(event)]), StepTimed)
+        for event in of(run, Preempted):
+            *_, last = of(Run(run.events[: run.events.index(event)]), StepTimed)
             assert event.tokens == last.kv_tokens
 
 
@@ -82,7 +82,7 @@ def test_a_failed_step_returns_references_to_shared_blocks(monkeypatch):
     assert lab.occupancy().live == 0
     again = lab.generate(prompt, CACHED, GREEDY)
     assert again.token_ids == alone(prompt, CACHED, GREEDY)
-    assert kinds(again, Prefilled)[0].cached_tokens == 8
+    assert of(again, Prefilled)[0].cached_tokens == 8
 
 
 # -- sharing a prompt ------------------------------------------------------------------------------
@@ -98,9 +98,9 @@ def test_continuations_share_the_prompt_and_copy_its_tail(length):
         assert run.token_ids == alone(prompt, config, replace(sampling, seed=3 + i))
     assert len({tuple(run.token_ids) for run in runs}) == 3
     for run in runs[1:]:
-        assert kinds(run, Prefilled)[0].cached_tokens == length - 1
+        assert of(run, Prefilled)[0].cached_tokens == length - 1
         assert sum(isinstance(event, BlockShared) for event in run.events) == -(-(length - 1) // 4)
-    copies = [event.fill for run in runs for event in kinds(run, BlockCopied)]
+    copies = [event.fill for run in runs for event in of(run, BlockCopied)]
     assert len(copies) == (2 if length == 4 else 0)  # three share a tail of three tokens: two copy, one writes in place
 
 
@@ -108,7 +108,7 @@ def test_continuations_share_the_prompt_and_copy_its_tail(length):
 def test_continuations_wait_for_the_first_only_where_blocks_are_shared(config):
     sampling = SamplingParams(max_tokens=8, ignore_eos=True)
     runs = drain(engine().prepare(text(5), config, sampling, continuations=3)())
-    alone = [kinds(run, StepTimed)[0].batch_sequences for run in runs]
+    alone = [of(run, StepTimed)[0].batch_sequences for run in runs]
     assert alone == ([1, 3, 3] if config.paged else [3, 3, 3])
 
 
@@ -124,10 +124,10 @@ def test_a_long_prompt_is_prefilled_in_chunks_beside_decoding():
     reading = [lab.submit(text(36, seed), config, SamplingParams(max_tokens=2, ignore_eos=True)) for seed in (1, 2)]
     runs = drain([talking, *reading])
     assert [len(run.token_ids) for run in runs] == [20, 2, 2]
-    steps = [step.target_tokens for step in kinds(runs[1], StepTimed)]
+    steps = [step.target_tokens for step in of(runs[1], StepTimed)]
     assert steps == [32, 4, 1]
-    assert all(step.batch_tokens <= 33 for run in runs for step in kinds(run, StepTimed))
-    assert len(kinds(runs[0], StepTimed)) == 20  # one token in every step, whatever the others prefill
+    assert all(step.batch_tokens <= 33 for run in runs for step in of(run, StepTimed))
+    assert len(of(runs[0], StepTimed)) == 20  # one token in every step, whatever the others prefill
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_cpu_reads_a_prompt_in_smaller_chunks_for_a_larger_model(weights, toke
     model = RememberingModel(VOCABULARY, WORDS, context_length=1000)
     model.layer_weights = weights
     request = new_engine(model, tokenizer()).submit(text(600), PLAIN, SamplingParams(max_tokens=1))
-    first, *_ = kinds(drain([request])[0], StepTimed)
+    first, *_ = of(drain([request])[0], StepTimed)
     assert first.target_tokens == tokens
 
 
@@ -150,7 +150,7 @@ def test_a_draft_prefills_a_long_prompt_in_the_same_chunks(monkeypatch):
     sampling = SamplingParams(max_tokens=4, ignore_eos=True)
     runs = drain([lab.submit(text(36, seed), config, sampling) for seed in range(2)])
     assert [run.token_ids for run in runs] == [alone(text(36, seed), config, sampling) for seed in range(2)]
-    prefilled = [step for step in kinds(runs[0], StepTimed) if step.step_kind == "prefill"]
+    prefilled = [step for step in of(runs[0], StepTimed) if step.step_kind == "prefill"]
     assert [step.target_tokens for step in prefilled] == [33, 3]
     assert read[:2] == [step.batch_tokens for step in prefilled] == [33, 33]  # then 3, and 30 of the second prompt
     assert max(read) <= 33
@@ -198,9 +198,9 @@ def test_seats_are_limited_and_given_in_order_of_arrival():
     [pool] = lab._cores
     assert not pool.scheduler.may_admit  # so that the next step may be launched ahead
     runs = drain(requests)
-    assert max(step.batch_sequences for run in runs for step in kinds(run, StepTimed)) == 2
-    assert [kinds(run, Admitted)[0].waiting for run in runs] == [4, 3, 2, 1, 0]
-    assert [kinds(run, Admitted)[0].running for run in runs] == [1, 2, 2, 2, 2]
+    assert max(step.batch_sequences for run in runs for step in of(run, StepTimed)) == 2
+    assert [of(run, Admitted)[0].waiting for run in runs] == [4, 3, 2, 1, 0]
+    assert [of(run, Admitted)[0].running for run in runs] == [1, 2, 2, 2, 2]
 
 
 def test_a_step_stays_within_its_token_budget_with_speculation():

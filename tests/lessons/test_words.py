@@ -92,3 +92,12 @@ def test_no_view_shows_draft_tokens_before_they_are_explained() -> None:
 def test_every_drafter_is_mentioned_in_the_course() -> None:
     said = " ".join(lesson.introduction for lesson in course().values()).lower()
     assert all(name in said for name in ("lookup", "early exit", "draft model"))
+
+
+@pytest.mark.parametrize("number", course())
+def test_a_question_has_no_markdown(number: int) -> None:
+    """It is shown as it is written."""
+    front = course()[number].front
+    assert not [
+        text for question in (front.predict, front.check) for text in asked(question) if re.search(r"[*`]", text)
+    ]

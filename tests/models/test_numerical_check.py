@@ -14,6 +14,7 @@ from lab.models import numerical_check
 from lab.models.language_model import LanguageModel
 from lab.models.loader import load_model
 from lab.models.numerical_check import refuse_disagreement
+from lab.trace.events import FellBack, Proposed
 from tests import tiny_models
 
 TAKEN = [
@@ -64,6 +65,15 @@ def test_accepted_models_decode_as_in_transformers(kind):
     requests = [engine.submit(prompt, config, sampling) for prompt in ("Once upon", "The miller's cat was old")]
     for run in [request.result() for request in requests]:
         assert run.token_ids == tiny_models.continuation(engine, run.prompt_token_ids, len(run.token_ids))
+        assert not tiny_models.of(run, FellBack), "its first layers draft"
+
+
+def test_a_mixture_whose_first_layers_are_dense_drafts_with_them() -> None:
+    engine = new_engine(LanguageModel(random_model("qwen3_moe", mlp_only_layers=[0]), "m"), tiny_models.tokenizer())
+    config = EngineConfig(speculative="early_exit", early_exit_layer=1)
+    run = engine.generate("Once upon", config, SamplingParams(max_tokens=8))
+    assert tiny_models.of(run, Proposed)
+    assert not tiny_models.of(run, FellBack)
 
 
 def test_neither_rounding_nor_small_and_untrained_models_disagree():

@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lab.models.eagle3_files import load_head
+from lab.models.head_files import load_head
 from lab.models.language_model import LanguageModel
 from lab.training import __main__ as stages
-from lab.training import distillation
+from lab.training import dflash, distillation, eagle3
 from lab.training import model_card as report
 from lab.training.corpus import (
     batches,
@@ -34,7 +34,6 @@ from lab.training.corpus import (
     unseen_book,
 )
 from lab.training.distillation import TEMPERATURE, continuations, distillation_loss, sample_target
-from lab.training.eagle3 import new_head
 from lab.training.model_card import cross_entropy
 from lab.training.training import (
     TOKENS_A_STEP,
@@ -294,7 +293,7 @@ def test_an_exported_model_loads_and_is_the_same(tokenizer, tmp_path):
 def test_nothing_is_exported_before_all_models_are_there(tokenizer, corpus, tmp_path, monkeypatch):
     deep = functools.partial(tiny, num_hidden_layers=6)
     monkeypatch.setattr(stages, "SHAPES", dict.fromkeys(stages.SHAPES, tiny) | {"target": deep})
-    monkeypatch.setattr(stages, "DRAFT_VOCABULARY", 100)
+    monkeypatch.setattr(eagle3, "DRAFT_VOCABULARY", 100)
     save_checkpoint(tmp_path / "target.pt", num_hidden_layers=6)
     save_checkpoint(tmp_path / "mismatched.pt")
     tokenizer.save_pretrained(tmp_path / "tokenizer")
@@ -304,12 +303,18 @@ def test_nothing_is_exported_before_all_models_are_there(tokenizer, corpus, tmp_
         stages.main()
     assert not (tmp_path / "weights").exists()
     shutil.copy(tmp_path / "mismatched.pt", tmp_path / "sharpened.pt")
-    head = new_head(random_model(0, num_hidden_layers=6), torch.arange(100))
-    torch.save({"model": head.state_dict(), "optimizers": [], "record": asdict(RECORD)}, tmp_path / "eagle3.pt")
+    heads = {"eagle3": eagle3.new_head(random_model(0, num_hidden_layers=6), torch.arange(100))}
+    heads["dflash"] = dflash.new_head(random_model(0, num_hidden_layers=6))
+    for name, head in heads.items():
+        torch.save({"model": head.state_dict(), "optimizers": [], "record": asdict(RECORD)}, tmp_path / f"{name}.pt")
     stages.main()
-    assert {folder.name for folder in (tmp_path / "weights").iterdir()} == {*stages.SHAPES, "eagle3"}
+    assert {folder.name for folder in (tmp_path / "weights").iterdir()} == {*stages.SHAPES, *heads}
     target = LanguageModel(LlamaForCausalLM.from_pretrained(tmp_path / "weights" / "target"), "target")
-    assert torch.equal(load_head(tmp_path / "weights" / "eagle3", target, name="head").target_ids, torch.arange(100))
+    found = {name: load_head(tmp_path / "weights" / name, target, name="head") for name in heads}
+    assert torch.equal(found["eagle3"].target_ids, torch.arange(100))
+    assert found["dflash"].config.target_layers == heads["dflash"].config.target_layers
+    up = [head.blocks[1].mlp.up_proj.weight.bfloat16() for head in (found["dflash"], heads["dflash"])]
+    assert torch.equal(*up)
 
 
 def test_what_ends_the_recipe_is_said_in_one_line(corpus, tmp_path, monkeypatch, capsys):

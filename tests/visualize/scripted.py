@@ -49,7 +49,7 @@ class ScriptedEngine:
     """Each step takes ``seconds`` of real time; the output is ``words``, over and over."""
 
     context_length = 1024
-    device, dtype, wait_reason = "cpu", "float32", ""
+    device, dtype, wait_reason, chat_template = "cpu", "float32", "", None
 
     def __init__(self, seconds: float = 0.0, words: list[str] = WORDS, others: list[str] = OTHERS) -> None:
         self._seconds, self._words, self._others = seconds, words, others

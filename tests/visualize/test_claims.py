@@ -15,6 +15,7 @@ from lab.claims.claim import Checked, ClaimChart, Figures, Findings, Number, Ser
 from lab.claims.rule import ClaimResult, Rule
 from lab.claims.trial import Trial
 from lab.errors import LabError
+from lab.measure.reference import Reference
 from tests.visualize.picture import draw
 from visualize.charts import claim_charts as figures
 from visualize.jobs.job_queue import JobQueue
@@ -52,7 +53,20 @@ def found(_) -> Figures:
 # -- what is shown ---------------------------------------------------------------------------
 
 
-def test_only_calculated_claims_have_a_verdict_at_first():
+def test_recorded_verdicts_are_there_at_once_and_say_so(monkeypatch: pytest.MonkeyPatch):
+    row = {"verdict": "holds", "why": "Why.", "needs": "", "numbers": [], "took": "measured here"}
+    machine = {"date": "2026-11-29", "processor": "Abacus", "torch_threads": 2}
+    claims = {"ladder": row, ARITHMETIC[0]: row, "gone": row, "both-ten": row | {"verdict": "of an earlier kind"}}
+    monkeypatch.setattr(checks, "reference", lambda: Reference(machine, False, {}, {}, claims))
+    found = opened({})[0]["checked"]
+    assert set(found) == {"ladder", *ARITHMETIC}
+    assert found["ladder"]["recorded"]
+    assert "Abacus" in found["ladder"]["took"]
+    assert found[ARITHMETIC[0]]["took"] == "calculated"
+
+
+def test_only_calculated_claims_have_a_verdict_at_first(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(checks, "reference", lambda: None)
     record, notices = opened({})
     assert notices == []
     assert record["open"] == ""

@@ -101,6 +101,16 @@ def test_a_rounds_phases_are_its_events_and_its_slots_those_of_the_cache(events:
         kept = phases["kept"]
 
 
+def test_a_block_of_draft_tokens_comes_from_one_parallel_pass() -> None:
+    started, *others = script(CONFIGS["speculative"])
+    for drafter, parallel in (("draft", False), ("dflash", True)):
+        own = replace(started, config=started.config | {"speculative": drafter})
+        frames = [frame for frame in Reducer().feed([own, *others]) if frame.get("round", {}).get("drafts")]
+        assert frames
+        assert all(frame["round"].get("parallel", False) == parallel for frame in frames)
+        assert all(("in one parallel pass" in frame["say"]) == parallel for frame in frames)
+
+
 @pytest.mark.parametrize("kind", ["no cache", "plain", "speculative"])
 def test_without_a_cache_all_but_the_last_token_is_recomputed(kind: str) -> None:
     config = replace(CONFIGS[kind], kv_cache=False) if kind == "speculative" else CONFIGS[kind]

@@ -14,6 +14,7 @@ from visualize.states import STATES
 NO_TERMS = {"finished", "prompt"}
 """Labels that mean what they say."""
 NOT_TAUGHT = {"prompt", "pair", "target", "draft", "stop_token_ids", "parse_special", "token_ids", "max_tokens"}
+NOT_TAUGHT |= {"system", "messages", "thinking", "raw"}
 """Settings that say what to run, not how."""
 OTHER_NAMES = {"early_exit_layer": "early exit", "synthetic_acceptance_rate": "acceptance rate"}
 

@@ -16,6 +16,7 @@ from lessons.course import course
 from lessons.experiments.base import CAREFUL, Measured
 from tests.visualize.compared import configs, made
 from tests.visualize.scripted import ScriptedEngine
+from visualize.jobs import live_run
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.live_run import time_left
 from visualize.pages.compare.compare_job import Comparison
@@ -39,6 +40,8 @@ def test_a_machine_is_busy_if_the_middle_half_of_its_steps_differs(steps: list[f
     gate = Gate(Spread.of(steps))
     assert gate.busy == busy
     assert ("busy" in gate.said) == busy
+    assert Gate(Spread.of(steps), waited=0.9).busy, "steps that all wait alike for a core are steady, and slow"
+    assert "waited for a core 90%" in Gate(Spread.of(steps), waited=0.9).said
 
 
 def test_a_cancelled_look_finds_nothing() -> None:
@@ -53,7 +56,8 @@ def test_the_time_left_is_told_coarsely() -> None:
     assert {seconds: time_left(seconds) for seconds in said} == said
 
 
-def test_a_comparison_shows_its_lanes_while_it_measures() -> None:
+def test_a_comparison_shows_its_lanes_while_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_run, "LONG_S", 0.0)  # so that the time left is told of the shortest
     inputs = CompareInputs(lanes=("cache", "draft-4"), max_tokens=60)
     job = Comparison(JobQueue(), lambda pair: ScriptedEngine(0.005), inputs)
     under_way = [record for record in job.records() if record["running"]]
@@ -123,6 +127,7 @@ def test_a_recorded_run_carries_the_lesson_and_says_where_it_is_from(recorded: R
     assert found.recorded
     assert found.figures["runs"].keys() == lesson.front.preset.runs.settings.keys()
     assert recorded.label in explained(lesson, found)
+    assert "this machine" not in outcome(lesson, found)["said"]
     assert restored(lesson, as_line(found.kept(lesson))) == found, "the browser keeps that it was recorded, no figures"
     assert len(reference_views(lesson).panels) == len(lesson.front.observe)
 

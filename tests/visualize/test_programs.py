@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 from lab.config import EngineConfig, SamplingParams
 from lab.errors import LabError
 from lab.trace.events import Event
+from tests import tiny_models
 from tests.coroutines import complete
 from tests.visualize.scripted import ScriptedEngine
 from tests.visualize.test_live import Compiling
@@ -73,6 +75,29 @@ def test_a_caller_who_leaves_ends_only_their_own_run() -> None:
     assert mine["reason"] == "cancelled"
     assert others["reason"] == "length"
     assert "run" not in others, "the file is large, and nobody asked for it"
+
+
+def test_a_chat_goes_on_with_the_answer_it_got() -> None:
+    some, call = programs(engine=tiny_models.chat_engine("thinking")), {"paged": True, "enable_prefix_caching": True}
+    api = flat(some.run)
+    names = [name for name in inspect.signature(api).parameters if name != "request"]
+
+    def ask(**asked: object) -> dict:
+        asked = {"max_tokens": 6, "ignore_eos": True} | call | asked
+        return json.loads(complete(api(caller("a"), *(asked.get(name) for name in names))))
+
+    messages = [{"role": "user", "content": "Good morning, everybody."}]
+    first = ask(messages=messages, thinking=True)
+    assert first["metrics"]["cached_prompt_tokens"] == 0
+    second = ask(messages=[*messages, first["answer"], {"role": "user", "content": "Why?"}], thinking=True)
+    assert second["metrics"]["cached_prompt_tokens"] > len(messages[0]["content"])
+    for asked, said in (
+        ({"messages": messages, "prompt": "x"}, "Give one of them"),
+        ({"messages": [{"role": "user", "content": "x" * 100_001}]}, "the most is 100,000"),
+        ({"messages": [{"role": "user"}]}, "A chat is a list of messages"),
+    ):
+        with pytest.raises(gr.Error, match=said):
+            ask(**asked)
 
 
 def test_runs_go_together_in_a_workshop_and_those_of_a_comparison_each_in_a_turn_of_their_own() -> None:

@@ -26,7 +26,8 @@ from visualize.run_settings import FORM, OTHER, POOL_TOKENS, Settings, with_pair
 
 STARTED = replace(script(Settings().engine_config(num_blocks=128))[0], target="stories", draft=None)
 NGRAM = replace(STARTED, config=STARTED.config | {"speculative": "ngram"})
-OWN_NAMES = {"pair": st.sampled_from(list(EMBEDDED)), "target": st.just(""), "draft": st.just("")}
+OWN_NAMES = {"pair": st.sampled_from(list(EMBEDDED)), "raw": st.just(False)}
+OWN_NAMES |= dict.fromkeys(("target", "draft", "system", "messages", "thinking"), st.just(""))
 
 
 def started(settings: Settings) -> RunStarted:

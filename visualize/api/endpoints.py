@@ -10,11 +10,13 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import gradio as gr
 
 from lab.cli.json_results import JsonResult, compare_result, fit_result, run_result
 from lab.config import EngineConfig, KVFormat, SamplingParams, parse_configs
+from lab.engine.engine import Prompted
 from lab.errors import ConfigError, LabError
 from lab.measure.comparison import MAX_CONFIGS, MIN_CONFIGS
 from lab.measure.comparison import compare as compared
@@ -22,6 +24,7 @@ from lab.measure.difference import first_differences
 from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import GPU_KEYS, WeightFormat, device_bytes
 from lab.memory.model_memory import known_models
+from lab.models.chat_template import Chat
 from lab.settings import SETTINGS
 from lab.trace.run import Run
 from lab.util.background import in_background
@@ -43,6 +46,7 @@ NAMES = tuple(BOUNDED)
 OF_ITS_OWN = {"compare": ("seed", "stop", "stop_token_ids", "ignore_eos", "logprobs")}
 """Settings that are not the caller's: all runs of a comparison have one seed and one length."""
 PAIR = SETTINGS["pair"].default
+USUAL, GREEDY = EngineConfig(), SamplingParams()
 MAX_PROMPT = 100_000
 """Characters. What the model holds is counted in tokens, and refused by the engine."""
 UNDER_WAY = "Under way"
@@ -120,12 +124,14 @@ class Programs:
     async def run(
         self,
         request: gr.Request,
-        prompt: str,
-        config: EngineConfig,
-        sampling: SamplingParams,
+        prompt: str = "",
+        config: EngineConfig = USUAL,
+        sampling: SamplingParams = GREEDY,
         pair: str = PAIR,
         events: bool = False,
         token_ids: bool = False,
+        messages: list[dict[str, Any]] | None = None,
+        thinking: bool | None = None,
     ) -> JsonResult:
         """Decode a prompt with the engine's own loop, and tell what it wrote and what it took.
 
@@ -134,12 +140,19 @@ class Programs:
             pair: target and draft; matched, unless this server was started with other models
             events: add the run's file, every event in it, which the page opens
             token_ids: the prompt is token ids, such as 1, 262
+            messages: in place of a prompt a chat, [{"role": "user", "content": "Hello"}], in the model's chat template
+            thinking: of a chat, where the template has a switch for it: whether the model thinks before it answers
 
         Returns:
-            JSON: text, reason, models, settings with the seed, metrics
+            JSON: text, reason, models, settings with the seed, metrics; of a chat also the answer, its next message
         """
 
-        asked = as_asked(bounded(prompt, MAX_PROMPT), token_ids)
+        if messages and prompt:
+            raise ConfigError("There are a prompt and messages. Give one of them.")
+        asked: Prompted = as_asked(bounded(prompt, MAX_PROMPT), token_ids)
+        if messages:
+            asked = Chat(messages, thinking)
+            bounded("".join(one["content"] for one in messages), MAX_PROMPT)
 
         def do(job: Job) -> JsonResult:
             with job.turn(alone=False):

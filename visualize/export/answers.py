@@ -6,10 +6,9 @@ from typing import Any
 
 from lessons.expressions import Figures
 from lessons.lesson import Answer, AnyQuestion, Choice, Curve
-from lessons.marking import Provenance, differ, drawn, found_by, in_each_repeat, mark, right_one, too_noisy
+from lessons.marking import RECORDED, differ, drawn, found_by, in_each_repeat, mark, right_one, too_noisy
 from visualize.pages.lessons.lesson_view import marked, stops
 
-RECORDED = Provenance("the recording has", "A quieter machine could tell.")
 """The measurements are not the reader's machine's."""
 
 

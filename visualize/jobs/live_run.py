@@ -116,7 +116,7 @@ class ProgressJob(ReportedJob):
         since, before = self._done_at
         took = now - since
         left = took * (1 - done) / (done - before) if done > before else 0.0
-        return {"share": round(done, 3), "left": time_left(left) if took > 1 and took + left > LONG_S else ""}
+        return {"share": round(done, 3), "left": time_left(left) if took > LONG_S / 3 and took + left > LONG_S else ""}
 
     def _messages(self) -> Iterator[str]:
         yield from map(as_line, self.records())
@@ -215,6 +215,8 @@ class LiveRun(LiveJob):
         prompt = settings.asked()
         sampling = settings.sampling()
         engine = self.engine(settings.models())
+        if engine.chat_template and settings.chats:
+            prompt = settings.chat()
         blocks = settings.blocks  # few enough for each to be seen, but no more than fit in memory
         blocks = blocks and min(blocks, engine.default_num_blocks(settings.engine_config()))
         config = settings.engine_config(num_blocks=blocks)

@@ -21,7 +21,9 @@ import spaces
 
 from lab import Engine, load_engine
 from lab.config import EngineConfig, SamplingParams
+from lab.engine.engine import Prompted
 from lab.errors import LabError
+from lab.models.chat_template import ChatTemplate
 from lab.registry import EMBEDDED
 from lab.trace.events import Event, Finished, StepTimed
 from lab.trace.recorder import EventListener
@@ -54,6 +56,10 @@ class BorrowedGPU:
         self._pair, self._here, self._watch = pair, here, watch
         self.wait_reason = ""
 
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        return self._here.chat_template
+
     def default_num_blocks(self, config: EngineConfig) -> int:
         return self._here.default_num_blocks(config)
 
@@ -64,7 +70,7 @@ class BorrowedGPU:
         """Every call has a pool of its own, so nobody is ahead of it."""
 
     def stream(
-        self, prompt: str, config: EngineConfig, sampling: SamplingParams, *, cancelled: threading.Event
+        self, prompt: Prompted, config: EngineConfig, sampling: SamplingParams, *, cancelled: threading.Event
     ) -> Iterator[Event]:
         """The events of a run, as each step ends. Once ``cancelled`` is set it ends, even while a GPU is waited for:
         then without any event.

@@ -222,6 +222,8 @@ class Reducer(Fold):
             "described": described(run.config, run.sampling),
             "short": in_short(run.config),
         }
+        if run.messages:
+            words["chat"] = True
         return {
             "head": {**about(run), "prompt": prompt, **words, "recorded": self._recorded},
             "say": self._narrator.asked(),
@@ -361,7 +363,8 @@ class Step:
         return points
 
     def round(self, written: int, kept: int, speculative: str) -> dict[str, Any]:
-        """The step's draft tokens, verdicts and own token, and the cache's length before a rollback and after it."""
+        """The step's draft tokens, verdicts and own token, and the cache's length before a rollback and after it; and
+        whether one pass gave all draft tokens."""
         verdicts = [self.verdicts[position] for position in sorted(self.verdicts)]
         known = ("p", "u", "chance") if speculative == "synthetic" else OF_A_VERDICT  # it has no q
         own, commit = self.own, self.committed
@@ -377,7 +380,7 @@ class Step:
             "own": chosen,
             "written": written,
             "kept": kept,
-        }
+        } | ({"parallel": True} if speculative == "dflash" else {})
 
     def opened(self, speculative: str, drafts: str | None) -> list[dict[str, Any]]:
         """The step's verdicts by position, with their distributions; none if those were not recorded."""

@@ -217,6 +217,8 @@ class Narrator(TextRead):
     ) -> str:
         who = self._who[0].upper() + self._who[1:]
         proposed = f"{who} proposed {named(''.join(one.text for one in proposals), LONGEST)}"
+        if self._config["speculative"] == "dflash":
+            proposed += " in one parallel pass"
         if own is None:
             beyond = self._counts.beyond
             last = "the last of them" if beyond == 1 else f"the last {beyond} of them"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +27,9 @@ def settings_from_run(run: RunStarted, pairs: Mapping[str, Pair], form: Form = F
     had = every_setting(run.config, run.sampling)
     wanted = {name: had[name] for name in FORM.names if had.get(name) is not None} | {"prompt": run.prompt}
     wanted |= {"stop": stops_as_text(had["stop"]), "stop_token_ids": listed_ids(had["stop_token_ids"])}
-    if run.prompt_given_as_ids:
+    if run.messages:
+        wanted |= _chat(run)
+    elif run.prompt_given_as_ids:
         wanted |= {"prompt": listed_ids(run.prompt_token_ids), "token_ids": True}
     if not had["kv_cache"] or had["num_blocks"] == POOL_TOKENS // had["block_size"]:
         wanted.pop("num_blocks", None)
@@ -40,6 +43,15 @@ def settings_from_run(run: RunStarted, pairs: Mapping[str, Pair], form: Form = F
         models = " and ".join(visible(name) for name in (run.target, run.draft) if name)
         notices.append(f"The run's models cannot be chosen here: {models}.")
     return settings, notices + _missing(had)
+
+
+def _chat(run: RunStarted) -> dict[str, str]:
+    """The settings of a chat, as its messages have it: a file's may be anything."""
+    system = [one.get("content", "") for one in run.messages if one.get("role") == "system"]
+    turns = [one for one in run.messages if one.get("role") != "system"]
+    said = {"prompt": turns[-1].get("content", "") if turns else "", "system": system[0] if system else ""}
+    said["messages"] = json.dumps(turns[:-1], ensure_ascii=False, separators=(",", ":")) if turns[1:] else ""
+    return said | {"thinking": {None: "", True: "on", False: "off"}[run.thinking]}
 
 
 def _missing(had: Mapping[str, Any]) -> list[str]:

@@ -115,6 +115,18 @@ export function linkSelect(name, select) {
   select.addEventListener("change", () => updateAddress({ [name]: select.value === usual ? null : select.value }));
 }
 
+const LONGEST = 4000; // characters of a value: a link with that many still gets through browsers and proxies
+const KEPT = "kept"; // what the address says of a longer one, which this tab keeps through a reload
+const key = (name) => `decode-lab-${name}`;
+
+function short(name, value) {
+  if (value.length <= LONGEST) return value;
+  store(key(name), value, "sessionStorage");
+  return KEPT;
+}
+
+const kept = (name, value) => (value === KEPT ? (stored(key(name), "sessionStorage") ?? "") : value);
+
 /** Write the controls' values into the address, except defaults; an emptied number is one, except where it
     ``mayBeEmpty``. If they changed, it loses its run, step, token and instant, which belong to other settings. Nothing
     is written until the controls are set as the link says. */
@@ -122,7 +134,7 @@ function link(names, defaults, mayBeEmpty, values) {
   if (!body.dataset.ready) return;
   const plain = (value) => String(typeof value === "boolean" ? Number(value) : (value ?? "")); // of several: a,b
   const meant = (name, value) => value ?? (mayBeEmpty.includes(name) ? "" : defaults[name]);
-  const said = names.map((name, i) => [name, plain(meant(name, values[i])), plain(defaults[name])]);
+  const said = names.map((name, i) => [name, short(name, plain(meant(name, values[i]))), plain(defaults[name])]);
   const same = said.every(([name, value, usual]) => value === (query.get(name) ?? usual));
   change(Object.fromEntries(said.map(([name, value, usual]) => [name, value === usual ? null : value])));
   if (!same) change(Object.fromEntries(OF_RUN.map((name) => [name, null])));
@@ -137,4 +149,4 @@ let touched = false;
 for (const how of ["pointerdown", "keydown", "input"]) document.addEventListener(how, () => (touched = true), true);
 
 // For Gradio's controls (visualize/gradio_events.py).
-window.decodeLab = { link };
+window.decodeLab = { link, kept };

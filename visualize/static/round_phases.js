@@ -21,9 +21,10 @@ export const stagesOf = ({ round }) => (round.drafts.length ? ROUND : STEP);
     without a round (a start, an admission, an end) has none. */
 export function phasesOf({ round }) {
   if (!round) return [];
-  const { drafts, verdicts, own, written, kept } = round;
+  const { drafts, verdicts, own, written, kept, parallel } = round;
   const many = (name, list) => list.map((_, i) => ({ name, count: i + 1 }));
-  const phases = [...many("draft", drafts), { name: drafts.length ? "verify" : "forward" }, ...many("verdict", verdicts)];
+  const drafting = parallel && drafts.length ? [{ name: "draft", count: drafts.length }] : many("draft", drafts);
+  const phases = [...drafting, { name: drafts.length ? "verify" : "forward" }, ...many("verdict", verdicts)];
   if (own) phases.push({ name: "own" });
   if (written > kept) phases.push({ name: "rollback" });
   phases.push({ name: "tally" });

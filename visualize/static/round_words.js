@@ -7,9 +7,10 @@ export const quoted = (text) => `“${text.trim() || text.replaceAll("\n", "↵"
 
 /** What happens in the phase that is shown. */
 export function sentenceOf(frame, seen) {
-  const { drafts, verdicts, own, written, kept } = frame.round;
+  const { drafts, verdicts, own, written, kept, parallel } = frame.round;
   switch (seen.now) {
     case "draft": {
+      if (parallel) return `One parallel pass drafts ${counted(drafts.length, "token")}: ${drafts.map(({ text }) => quoted(text)).join(", ")}.`;
       const { text, q } = drafts[seen.drafts - 1];
       return `Draft token ${seen.drafts}: ${quoted(text)}${q === undefined ? "" : `, q = ${number(q)}`}.`;
     }

@@ -18,7 +18,7 @@ import { addCharts } from "./stage_charts.js";
     and may replace
       covered(name)     whether something covers this chart
       relook()          the look has changed between light and dark. */
-export function createStage(element, { props, server, watch }, setup) {
+export function createStage(element, { props, server, trigger, watch }, setup) {
   const $ = within(element);
   const { readouts, shells } = setup;
   const charts = Object.keys(shells);
@@ -77,7 +77,7 @@ export function createStage(element, { props, server, watch }, setup) {
     begin(first);
     stage.opening = Boolean(opening);
     $(".stage").classList.toggle("opens", stage.opening);
-    stage.run.against = against;
+    Object.assign(stage.run, { against, live });
     stage.kept = kept;
     if (!stage.led && live) recordRun();
     else if (!stage.led && !kept) updateAddress({ run: null }); // no link restores a run from a file
@@ -141,7 +141,9 @@ export function createStage(element, { props, server, watch }, setup) {
     if (record.seq === undefined) return;
     if (record.head) open(record.head);
     stage.picture.frames.push(record);
-    if (record.finished) over();
+    if (!record.finished) return;
+    over();
+    if (stage.run.live && stage.picture.own && stage.picture.frames[0].head.chat) trigger("end", { run: stage.picture.id });
   }
 
   /** Whether the address restores what is shown: on a page with no server, always; in the Lab, a run made here, unless its

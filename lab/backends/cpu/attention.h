@@ -34,25 +34,33 @@ static void rotate(float *x, const float *cosine, const float *sine, int n) {
     }
 }
 
+/* Rotate a token's key, and store it and the value. */
+static void store_token(const Task *task, const Layer *layer, int t) {
+    const Model *model = task->model;
+    const Slots *slots = task->slots;
+    const int d = model->head_dim, position = task->start + t;
+    const size_t at = (size_t)position * d, row = (size_t)t * model->kv_heads * d;
+    float *k = task->key + row, *v = task->value + row;
+    if (layer->key_norm) rms_norm(k, layer->key_norm, model->epsilon, 1, d, k);
+    rotate(k, model->cosine + at, model->sine + at, d);
+    const int64_t slot = slot_of(task, position);
+    write_slot(task->storage, slots->keys, slots->key_scales, slot, task->head, k, d);
+    write_slot(task->storage, slots->values, slots->value_scales, slot, task->head, v, d);
+}
+
 /* Rotate the new queries and keys, and store the keys and values. */
 static void rotate_and_store(const Task *task, const Layer *layer) {
     const Model *model = task->model;
-    const Slots *slots = task->slots;
     const int d = model->head_dim, group = model->heads / model->kv_heads;
     for (int t = 0; t < task->count; t++) {
-        const int position = task->start + t;
-        const float *cosine = model->cosine + (size_t)position * d, *sine = model->sine + (size_t)position * d;
-        float *k = task->key + (size_t)t * model->kv_heads * d, *v = task->value + (size_t)t * model->kv_heads * d;
-        if (layer->key_norm) rms_norm(k, layer->key_norm, model->epsilon, 1, d, k);
-        rotate(k, cosine, sine, d);
+        const size_t at = (size_t)(task->start + t) * d;
+        const float *cosine = model->cosine + at, *sine = model->sine + at;
         for (int h = 0; h < group; h++) {
             float *q = task->query + ((size_t)t * model->heads + h) * d;
             if (layer->query_norm) rms_norm(q, layer->query_norm, model->epsilon, 1, d, q);
             rotate(q, cosine, sine, d);
         }
-        const int64_t slot = slot_of(task, position);
-        write_slot(task->storage, slots->keys, slots->key_scales, slot, task->head, k, d);
-        write_slot(task->storage, slots->values, slots->value_scales, slot, task->head, v, d);
+        store_token(task, layer, t);
     }
 }
 
@@ -144,7 +152,8 @@ static inline __attribute__((always_inline)) void attend_heads(
 
         for (int j = 0; j < queries; j++) {
             const float *query = task->query + ((size_t)(j / group) * model->heads + j % group) * d;
-            const int later = task->start + j / group + 1 - begin, visible = later < columns ? later : columns;
+            const int seen = model->dflash ? task->count : j / group + 1;
+            const int later = task->start + seen - begin, visible = later < columns ? later : columns;
             if (visible <= 0) continue;
             float score[TILE_COLUMNS];
             if (queries >= TRANSPOSE_FROM)

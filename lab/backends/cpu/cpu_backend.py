@@ -23,7 +23,7 @@ from lab.backends.torch.torch_backend import Sample, TorchBackend
 from lab.config import SamplingParams
 from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.formats import KVStorage
-from lab.models.language_model import LanguageModel
+from lab.models.language_model import LanguageModel, Taps
 
 
 class CpuBackend(TorchBackend):
@@ -49,12 +49,12 @@ class CpuBackend(TorchBackend):
         batch: Sequence[NewTokens],
         storage: KVStorage | None,
         sdpa: SdpaChoice = "auto",
-        states: torch.Tensor | None = None,
+        taps: Taps | None = None,
     ) -> torch.Tensor:
         if sdpa != "auto":
-            return super().forward(batch, storage, sdpa, states)
-        tapped = () if states is None else self.model.eagle3.config.target_layers
-        return self._native.step(batch, self.model.layers, storage, tapped, states)
+            return super().forward(batch, storage, sdpa, taps)
+        tapped = (taps.layers, taps.states) if taps else ()
+        return self._native.step(batch, self.model.layers, storage, *tapped)
 
     def draft(
         self,
@@ -79,9 +79,8 @@ class CpuBackend(TorchBackend):
         verified = native_sampler.verify(logits, rounds)
         return PendingVerification(lambda: verified, None)
 
-    def head(self, sample: Sample | None = None) -> HeadBackend:
-        model = self.model
-        return head_backend(model.eagle3, sample or self.sample, self._native, model.context_length)
+    def head(self, kind: str, sample: Sample | None = None) -> HeadBackend:
+        return head_backend(self.model.heads[kind], sample or self.sample, self._native, self.model.context_length)
 
     def first(self, layers: int) -> Backend:
         return CpuBackend(self.model.first(layers), self._native)

@@ -23,6 +23,11 @@ typedef struct { /* what an EAGLE-3 head has besides: lab/models/eagle3_head.py.
     int32_t vocabulary, norm_before_residual, norm_output;
 } Eagle3;
 
+typedef struct { /* how a DFlash head takes in the target's hidden states: lab/models/dflash_head.py */
+    Linear fuse;
+    const float *hidden_norm; /* [hidden] */
+} DFlash;
+
 typedef struct {
     int32_t hidden, heads, kv_heads, head_dim;
     float epsilon, scaling;
@@ -33,6 +38,7 @@ typedef struct {
     const Layer *layer;
     Linear head;
     const Eagle3 *eagle3; /* NULL: this is a model of its own */
+    const DFlash *dflash; /* NULL: it is none, and new tokens see only those before them */
 } Model;
 
 typedef struct { /* one layer's slots */
@@ -56,7 +62,8 @@ typedef struct {
     int32_t num_tapped;
     const int32_t *tapped;          /* [num_tapped] layers, ascending, whose input is wanted */
     float *states;                  /* [rows, num_tapped, hidden], that input */
-    const float *fused;             /* [rows, hidden], what an EAGLE-3 head takes in */
+    const float *fused;             /* [rows, hidden], what an EAGLE-3 head takes in; of a DFlash head, the target's
+                                       hidden states */
     float *last;                    /* [kept, hidden], what it gives back, or NULL */
 } Plan;
 

@@ -30,21 +30,28 @@ typedef struct {
     int layers, failed;
 } Forward;
 
-static void attend_all(const Forward *shared, int l, float *output, Softmax *softmax) {
+/* The new tokens of sequence s in layer l, as KV head `head` sees them. `row`: of the first one. */
+static Task task_of(const Forward *shared, int l, int s, int head, int row) {
     const Model *model = shared->model;
     const Plan *plan = shared->plan;
     const size_t d = model->head_dim, q_row = model->heads * d, kv_row = model->kv_heads * d;
+    return (Task){
+        .model = model, .storage = shared->storage, .slots = shared->storage->layer + l, .head = head,
+        .table = plan->tables + (size_t)s * plan->height, .block_size = plan->block_size,
+        .start = plan->starts[s], .count = plan->counts[s],
+        .query = shared->query + row * q_row + head * (model->heads / model->kv_heads) * d,
+        .key = shared->key + row * kv_row + head * d, .value = shared->value + row * kv_row + head * d,
+    };
+}
+
+static void attend_all(const Forward *shared, int l, float *output, Softmax *softmax) {
+    const Model *model = shared->model;
+    const Plan *plan = shared->plan;
     for (int task; (task = claim_next(shared->claimed + l)) < plan->sequences * model->kv_heads;) {
-        const int s = task / model->kv_heads, head = task % model->kv_heads;
+        const int s = task / model->kv_heads;
         int row = 0;
         for (int i = 0; i < s; i++) row += plan->counts[i];
-        const Task head_task = {
-            .model = model, .storage = shared->storage, .slots = shared->storage->layer + l, .head = head,
-            .table = plan->tables + (size_t)s * plan->height, .block_size = plan->block_size,
-            .start = plan->starts[s], .count = plan->counts[s],
-            .query = shared->query + row * q_row + head * (model->heads / model->kv_heads) * d,
-            .key = shared->key + row * kv_row + head * d, .value = shared->value + row * kv_row + head * d,
-        };
+        const Task head_task = task_of(shared, l, s, task % model->kv_heads, row);
         attend(&head_task, model->layer + l, output, softmax);
     }
 }
@@ -148,6 +155,57 @@ int forward(
     shared.key = shared.query + rows * q_row, shared.value = shared.key + rows * kv_row;
     shared.inner = shared.value + rows * kv_row;
     run_on_threads(threads, forward_thread, &shared);
+    free(x);
+    return shared.failed;
+}
+
+/* A thread's part of store_text. */
+static void store_thread(void *argument) {
+    Forward *shared = argument;
+    const Model *model = shared->model;
+    const Plan *plan = shared->plan;
+    const int rows = plan->rows, hidden = model->hidden, width = model->dflash->fuse.inputs;
+    const size_t kv_row = (size_t)model->kv_heads * model->head_dim;
+    float *memory = malloc(rows * ((size_t)hidden + 2 * BLOCK + (width + hidden) / 2) * sizeof(float));
+    float *normed = memory, *out = normed + (size_t)rows * hidden;
+    Input input = {NULL, model->rounded ? (uint32_t *)(out + (size_t)rows * 2 * BLOCK) : NULL};
+    if (!memory) __atomic_store_n(&shared->failed, 1, __ATOMIC_RELAXED);
+    barrier();
+    if (shared->failed) {
+        free(memory);
+        return;
+    }
+    set_input(&input, plan->fused, (size_t)rows * width);
+    linear_layer(&model->dflash->fuse, &input, rows, shared->x, 0, out);
+    barrier();
+    rms_norm(shared->x, model->dflash->hidden_norm, model->epsilon, rows, hidden, normed);
+    set_input(&input, normed, (size_t)rows * hidden);
+    for (int l = 0; l < shared->layers; l++) {
+        linear_layer(&model->layer[l].key, &input, rows, shared->key + l * rows * kv_row, 0, out);
+        linear_layer(&model->layer[l].value, &input, rows, shared->value + l * rows * kv_row, 0, out);
+    }
+    barrier();
+    for (int task; (task = claim_next(shared->claimed)) < shared->layers * plan->sequences * model->kv_heads;) {
+        const int l = task / (plan->sequences * model->kv_heads), s = task / model->kv_heads % plan->sequences;
+        int row = l * rows;
+        for (int i = 0; i < s; i++) row += plan->counts[i];
+        const Task its = task_of(shared, l, s, task % model->kv_heads, row);
+        for (int t = 0; t < its.count; t++) store_token(&its, model->layer + l, t);
+    }
+    free(memory);
+}
+
+/* Store the keys and values that a DFlash head makes of its target's hidden states, `fused` of the plan [rows, inputs of
+   `fuse`]. Returns as forward does. */
+int store_text(const Model *model, int layers, const Storage *storage, const Plan *plan, int threads) {
+    const size_t rows = plan->rows, kv_row = (size_t)model->kv_heads * model->head_dim;
+    float *x = malloc(rows * (model->hidden + 2 * layers * kv_row) * sizeof(float));
+    if (!x) return 1;
+    int claimed = 0;
+    Forward shared = {.model = model, .storage = storage, .plan = plan, .x = x, .query = x, .claimed = &claimed,
+                      .layers = layers, .key = x + rows * model->hidden};
+    shared.value = shared.key + rows * layers * kv_row;
+    run_on_threads(threads, store_thread, &shared);
     free(x);
     return shared.failed;
 }

@@ -31,6 +31,10 @@ class Eagle3Struct(Structure):
     )
 
 
+class DFlashStruct(Structure):
+    _fields_ = (("fuse", Linear), ("hidden_norm", c_void_p))
+
+
 class ModelStruct(Structure):
     _fields_ = (
         *((name, c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim")),
@@ -40,6 +44,7 @@ class ModelStruct(Structure):
         ("layer", POINTER(Layer)),
         ("head", Linear),
         ("eagle3", POINTER(Eagle3Struct)),
+        ("dflash", POINTER(DFlashStruct)),
     )
 
 

@@ -21,7 +21,7 @@ from lab.config import EngineConfig, SamplingParams
 from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.formats import KVStorage
 from lab.kv_cache.kv_cache import KVCache
-from lab.models.language_model import LanguageModel
+from lab.models.language_model import LanguageModel, Taps
 from lab.trace.events import Part
 from lab.util.device_copy import joined
 from lab.util.device_memory import is_out_of_memory
@@ -47,12 +47,12 @@ class GpuBackend(TorchBackend):
         batch: Sequence[NewTokens],
         storage: KVStorage | None,
         sdpa: SdpaChoice = "auto",
-        states: torch.Tensor | None = None,
+        taps: Taps | None = None,
     ) -> torch.Tensor:
         """As ``Backend.forward``. If a CUDA graph fails, or finds no memory, kernels are launched one by one. A pass
         that shows hidden states is torch's."""
-        if storage is None or sdpa != "auto" or states is not None:
-            return super().forward(batch, storage, sdpa, states)
+        if storage is None or sdpa != "auto" or taps is not None:
+            return super().forward(batch, storage, sdpa, taps)
         model, graphs = self.model, self._graphs
         counts = [len(new.token_ids) for new in batch]  # only once: asking a tensor costs more than using the number
         starts, keep = [new.start for new in batch], [new.keep for new in batch]

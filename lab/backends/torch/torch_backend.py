@@ -13,10 +13,13 @@ from lab.backends.torch.batched_verification import verify_rounds
 from lab.backends.torch.sampler import sample
 from lab.config import SamplingParams
 from lab.kv_cache.attention_metadata import Group, SdpaChoice, StepPlan
-from lab.kv_cache.block_table import side_by_side
+from lab.kv_cache.block_pool import BlockPool
+from lab.kv_cache.block_table import BlockTable, side_by_side
 from lab.kv_cache.formats import KVStorage
+from lab.models.dflash_head import DFlashHead
 from lab.models.eagle3_head import Eagle3Head
-from lab.models.language_model import LanguageModel
+from lab.models.language_model import LanguageModel, Taps
+from lab.models.state_head import StateHead
 from lab.util.device_copy import joined, on_device
 
 Sample = Callable[[torch.Tensor, Sequence[SamplingParams], torch.Tensor | None], tuple[torch.Tensor, torch.Tensor]]
@@ -34,15 +37,15 @@ class TorchBackend(Backend):
         batch: Sequence[NewTokens],
         storage: KVStorage | None,
         sdpa: SdpaChoice = "auto",
-        states: torch.Tensor | None = None,
+        taps: Taps | None = None,
     ) -> torch.Tensor:
         packed = pack(self.model, batch, storage, sdpa)
         step = packed.token_ids, packed.positions, packed.plan, packed.keep
-        if states is None:
+        if taps is None:
             return self.model.forward(*step)
-        found = torch.empty_like(states)
-        logits = self.model.forward(*step, states=found)
-        states.copy_(packed.in_order(found))
+        found = Taps(taps.layers, torch.empty_like(taps.states))
+        logits = self.model.forward(*step, taps=found)
+        taps.states.copy_(packed.in_order(found.states))
         return logits
 
     def draft(
@@ -85,9 +88,9 @@ class TorchBackend(Backend):
     def first(self, layers: int) -> Backend:
         return type(self)(self.model.first(layers))
 
-    def head(self, sample: Sample | None = None) -> HeadBackend:
+    def head(self, kind: str, sample: Sample | None = None) -> HeadBackend:
         """``sample``: another back end's. None: this one's."""
-        return TorchHead(self.model.eagle3, sample or self.sample)
+        return (BlockHead if kind == "dflash" else TorchHead)(self.model.heads[kind], sample or self.sample)
 
 
 class TorchHead(HeadBackend):
@@ -118,9 +121,7 @@ class TorchHead(HeadBackend):
             active = [k for k, window in enumerate(windows) if window > i]
             last = self._forward([batch[k] for k in active], [hidden[k] for k in active], storage)
             u = None if draws is None else torch.stack([draws[k][i] for k in active])
-            found = model.logits(last).float()
-            logits = found.new_full((len(active), model.vocabulary), -torch.inf).index_copy_(1, model.target_ids, found)
-            q, chosen = self._sample(logits, [sampling[k] for k in active], u)
+            q, chosen = self._sample(target_logits(model, model.logits(last)), [sampling[k] for k in active], u)
             fed_back = model.fed_back(last)
             for row, k in enumerate(active):
                 token, new, state = chosen[row : row + 1], batch[k], fed_back[row : row + 1]
@@ -142,6 +143,80 @@ class TorchHead(HeadBackend):
         there = torch.cat([hidden[i] for i in packed.order])
         out = self.model(packed.token_ids[None], there[None], packed.positions[None], plan=packed.plan)
         return out[0, packed.keep]
+
+
+class BlockHead(HeadBackend):
+    """A DFlash head computed by torch; ``sample`` draws its tokens."""
+
+    def __init__(self, model: DFlashHead, sample: Sample) -> None:
+        self.model, self._sample = model, sample
+
+    def read(self, batch: Sequence[NewTokens], states: Sequence[torch.Tensor], storage: KVStorage) -> None:
+        device = self.model.device
+        positions = [torch.arange(new.start, new.stop, device=device) for new in batch]
+        slots = torch.cat([_slots(new.table, at) for new, at in zip(batch, positions, strict=True)])
+        text = self.model.keys_and_values(self.model.fuse(torch.cat(list(states))), torch.cat(positions))
+        for layer, (keys, values) in zip(storage.layers, text, strict=True):
+            layer.write(slots, keys, values)
+
+    def draft(
+        self,
+        batch: Sequence[NewTokens],
+        states: Sequence[torch.Tensor],
+        windows: Sequence[int],
+        sampling: Sequence[SamplingParams],
+        uniforms: Sequence[torch.Tensor],
+        storage: KVStorage | None,
+    ) -> list[DraftTokens]:
+        """All tokens in one pass, and each drawn without regard to the others. Without a cache, the text's keys and
+        values are kept for this pass."""
+        model = self.model
+        if storage is None:
+            batch, storage = self._kept(batch, windows)
+        known = [new._replace(token_ids=new.token_ids[:-1]) for new in batch]
+        if any(len(some) for some in states):
+            self.read(known, states, storage)
+        blocks = [
+            new._replace(token_ids=model.block(new.token_ids[-1], window), start=new.stop - 1, keep=window)
+            for new, window in zip(batch, windows, strict=True)
+        ]
+        logits = self._logits(blocks, storage)
+        each = [params for params, window in zip(sampling, windows, strict=True) for _ in range(window)]
+        greedy = all(params.greedy for params in sampling)
+        u = None if greedy else on_device(joined(uniforms), model.device)
+        q, chosen = self._sample(logits, each, u)
+        drafts = zip(chosen.split(list(windows)), q.split(list(windows)), strict=True)
+        return [DraftTokens(tokens, rows) for tokens, rows in drafts]
+
+    def _logits(self, blocks: list[NewTokens], storage: KVStorage) -> torch.Tensor:
+        """[sum of keep, vocabulary] float32."""
+        packed = pack(self.model, blocks, storage, "auto", causal=False)
+        out = self.model(packed.token_ids[None], packed.positions[None], plan=packed.plan)
+        return target_logits(self.model, self.model.logits(out[0, packed.keep]))
+
+    def _kept(self, batch: Sequence[NewTokens], windows: Sequence[int]) -> tuple[list[NewTokens], KVStorage]:
+        """The batch with a block for each sequence, and a storage for the blocks."""
+        model, size = self.model, max(new.stop + window for new, window in zip(batch, windows, strict=True))
+        sizes = {name: getattr(model, name) for name in ("layers", "kv_heads", "head_dim", "dtype")}
+        storage = KVStorage("auto", len(batch) * size, **sizes, device=model.layer_devices)
+        pool, tables = BlockPool(len(batch), size), []
+        for _ in batch:
+            tables.append(BlockTable(pool, 0, lambda *_, **__: None, paged=False))
+            tables[-1].allocate_slots(size)
+        return [new._replace(table=table) for new, table in zip(batch, tables, strict=True)], storage
+
+
+def _slots(table: BlockTable, positions: torch.Tensor) -> torch.Tensor:
+    """[count] int64, where the positions' keys and values are kept."""
+    size = table.pool.block_size
+    blocks = on_device(torch.tensor(table.blocks, dtype=torch.long), positions.device)
+    return blocks[positions // size] * size + positions % size
+
+
+def target_logits(head: StateHead, found: torch.Tensor) -> torch.Tensor:
+    """Logits over the head's draft tokens, as logits over the target's: [rows, vocabulary] float32."""
+    found = found.float()
+    return found.new_full((len(found), head.vocabulary), -torch.inf).index_copy_(1, head.target_ids, found)
 
 
 class PackedStep(NamedTuple):
@@ -166,13 +241,15 @@ class PackedStep(NamedTuple):
 
 
 def pack(
-    model: LanguageModel | Eagle3Head,
+    model: LanguageModel | StateHead,
     batch: Sequence[NewTokens],
     storage: KVStorage | None,
     sdpa: SdpaChoice,
     first: int = 0,
+    causal: bool = True,
 ) -> PackedStep:
-    """A packed pass's tokens and plan. ``first``: the first position that has keys and values."""
+    """A packed pass's tokens and plan. ``first``: the first position that has keys and values. Not ``causal``: new
+    tokens see those after them too."""
 
     def shape(i: int) -> tuple[int, ...]:
         return _shape(batch[i], i, alone=sdpa != "auto")
@@ -190,7 +267,7 @@ def pack(
     for _, members in groupby(order, key=shape):
         indices = list(members)
         group, position, write = _group(
-            model, [batch[i] for i in indices], first_row[indices[0]], masked=sdpa == "auto", first_seen=first
+            model, [batch[i] for i in indices], first_row[indices[0]], sdpa == "auto", first_seen=first, causal=causal
         )
         groups.append(group)
         positions.append(position)
@@ -216,11 +293,18 @@ def _shape(new: NewTokens, index: int, *, alone: bool) -> tuple[int, ...]:
 
 
 def _group(
-    model: LanguageModel | Eagle3Head, members: list[NewTokens], first: int, *, masked: bool, first_seen: int
+    model: LanguageModel | StateHead,
+    members: list[NewTokens],
+    first: int,
+    masked: bool,
+    *,
+    first_seen: int,
+    causal: bool,
 ) -> tuple[Group, torch.Tensor, torch.Tensor | None]:
     """The group whose rows begin at ``first``, with its rows' positions and slots to write, [S * T] int64 each.
 
-    ``masked``: build the mask that it needs; it hides positions before ``first_seen``.
+    ``masked``: build the mask that it needs; it hides positions before ``first_seen``, and if ``causal`` those after a
+    token.
     """
     device, count, sequences = model.device, len(members[0].token_ids), len(members)
     rows = slice(first, first + sequences * count)
@@ -229,9 +313,9 @@ def _group(
     position = starts + torch.arange(count, device=device)  # [S, T]
     everything = torch.arange(longest, device=device)
     mask = None
-    if masked and (count > 1 or sequences > 1 or first_seen):
-        mask = (everything <= position[:, :, None]) & (everything >= first_seen)
-        mask = (mask.repeat(1, model.query_groups, 1) if count > 1 else mask)[:, None]
+    if masked and ((causal and count > 1) or sequences > 1 or first_seen):
+        mask = (everything <= (position if causal else position[:, -1:])[:, :, None]) & (everything >= first_seen)
+        mask = (mask.repeat(1, model.query_groups, 1) if causal and count > 1 else mask)[:, None]
     seen = {"mask": mask, "positions": position if model.other_attention else None}
     if members[0].table is None:
         return Group(rows, sequences, **seen), position.flatten(), None

@@ -24,7 +24,6 @@ CONTEXTS = (32_768, 8_192, 1_024, 131_072)
 BATCHES = (1, 8, 32)
 COLUMNS = (("auto", "contiguous"), ("auto", "paged"), ("int8", "paged"), ("int4", "paged"), ("auto", "sdpa"))
 """Columns of the table: formats, and how the cache is laid out; "sdpa" is torch's attention over a contiguous one."""
-OTHERS = (("int8", "contiguous"), ("int4", "contiguous"))
 SPLIT_CONTEXTS, SPLITS = (384, 128), (1, 2, 4)
 """What ``attend_kernel.MOST_TILES`` was read from: whether a single short sequence is split."""
 ROWS = (1, 5, 16)
@@ -36,9 +35,9 @@ ByLayer = Callable[[int], torch.Tensor]
 
 def run_attention(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: bool) -> None:
     """Fill ``cases``: microseconds of one layer's attention for one new token per sequence, and GB/s of keys, values
-    and scales; and ``ratios``. The table's columns come first. A case that does not fit in half of the free memory is
-    left out. Before them come the ``products`` and the ``splits`` (microseconds of one sequence's attention by the
-    programs that share it), which take little time. Raises ConfigError: the kernels cannot run here."""
+    and scales. A case that does not fit in half of the free memory is left out. Before them come the ``products`` and
+    the ``splits`` (microseconds of one sequence's attention by the programs that share it), which take little time.
+    Raises ConfigError: the kernels cannot run here."""
     choose_kernels("triton", device)
     shape, contexts, batches, repeats = LLAMA_8B, CONTEXTS, BATCHES, 10
     if small:
@@ -49,47 +48,20 @@ def run_attention(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, sma
         time_splits(sheet, shape, device, dtype, contexts[:1] if small else SPLIT_CONTEXTS, repeats)
     clean_up(device)
     cases: list[dict] = []
-    sheet.result |= {"cases": cases, "ratios": []}
+    sheet.result["cases"] = cases
     took = 0.0
-    for kinds in (COLUMNS, OTHERS):
-        for context in contexts:
-            for batch in batches:
-                case = f"{context:,} tokens x {batch}"
-                for kv_format, blocks in kinds:
-                    if not sheet.has_time(2 * took, f"{case}, and what comes after it"):
-                        return
-                    began = time.perf_counter()
-                    with sheet.attempt(f"{case}, {kv_format} {blocks}"):
-                        cases += time_case(shape, device, dtype, context, batch, kv_format, blocks, repeats)
-                        sheet.result["ratios"] = ratios(cases)
-                    clean_up(device)
-                    took = time.perf_counter() - began
-                sheet.say(f"  {case} done")
-
-
-def format_attention(result: dict) -> list[str]:
-    lines = [f"{'context x batch: GB/s (time / native)':40}" + "".join(f"{f'{f} {b}':16}" for f, b in COLUMNS)]
-    found = {(c["context"], c["batch"], c["format"], c["blocks"]): c for c in result.get("cases", [])}
-    for context, batch in sorted({key[:2] for key in found}):
-        native, cells = found.get((context, batch, "auto", "contiguous")), ""
-        for column in COLUMNS:
-            case = found.get((context, batch, *column))
-            relative = f"({case['microseconds'] / native['microseconds']:.2f})" if case and native else ""
-            cells += f"{case['gb_per_second']:8.0f} {relative:7}" if case else f"{'-':>8}{'':8}"
-        lines.append(f"{context:>10,} x {batch:<27}{cells}".rstrip())
-    splits = result.get("splits", ())
-    for context in dict.fromkeys(row["context"] for row in splits):
-        cells = "  ".join(f"{r['splits']}: {r['microseconds']:.1f}" for r in splits if r["context"] == context)
-        lines.append(f"{context:>10,} x 1, microseconds by splits: {cells}")
-    took = {(r["model"], r["product"], r["rows"], r["by"]): r["gb_per_second"] for r in result.get("products", ())}
-    for key in dict.fromkeys(key[:2] for key in took):
-        cells = "  ".join(
-            f"{rows}: {took[*key, rows, 'lab']:.0f} ({took[*key, rows, 'torch']:.0f})"
-            for rows in ROWS
-            if (*key, rows, "torch") in took
-        )
-        lines.append(f"{': '.join(key)}, GB/s by rows (by torch's): {cells}")
-    return lines
+    for context in contexts:
+        for batch in batches:
+            case = f"{context:,} tokens x {batch}"
+            for kv_format, blocks in COLUMNS:
+                if not sheet.has_time(2 * took, f"{case}, and what comes after it"):
+                    return
+                began = time.perf_counter()
+                with sheet.attempt(f"{case}, {kv_format} {blocks}"):
+                    cases += time_case(shape, device, dtype, context, batch, kv_format, blocks, repeats)
+                clean_up(device)
+                took = time.perf_counter() - began
+            sheet.say(f"  {case} done")
 
 
 # -- attention -------------------------------------------------------------------------------
@@ -190,17 +162,6 @@ def _check(out: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: tor
         raise AssertionError(f"the kernel's result is off by {off:.1%} of the largest number")
 
 
-def ratios(cases: list[dict]) -> list[dict]:
-    """Times / those of the native contiguous cache, by context and batch."""
-    names = ("context", "batch", "format", "blocks")
-    native = {(c["context"], c["batch"]): c["microseconds"] for c in cases if (c["format"], c["blocks"]) == COLUMNS[0]}
-    return [
-        {name: c[name] for name in names} | {"of_native": c["microseconds"] / native[c["context"], c["batch"]]}
-        for c in cases
-        if (c["context"], c["batch"]) in native
-    ]
-
-
 # -- products --------------------------------------------------------------------------------
 
 
@@ -209,18 +170,18 @@ def time_products(sheet: Sheet, model: str, shape: ModelShape, device: torch.dev
     which the lab's require."""
     found = sheet.result.setdefault("products", [])
     attended = shape.heads * shape.head_dim
-    for name, way, outputs, inputs in (
-        ("norm; query, key and value", _normed, attended + 2 * shape.kv_heads * shape.head_dim, shape.hidden_size),
-        ("attention's output, added", _added, shape.hidden_size, attended),
-        ("norm; gate and up; SwiGLU", _gated, 2 * shape.intermediate_size, shape.hidden_size),
-        ("down, added", _added, shape.hidden_size, shape.intermediate_size),
+    for name, kind, outputs, inputs in (
+        ("norm; query, key and value", "normed", attended + 2 * shape.kv_heads * shape.head_dim, shape.hidden_size),
+        ("attention's output, added", "added", shape.hidden_size, attended),
+        ("norm; gate and up; SwiGLU", "gated", 2 * shape.intermediate_size, shape.hidden_size),
+        ("down, added", "added", shape.hidden_size, shape.intermediate_size),
     ):
         with sheet.attempt(f"{model}: {name}"):
             read = inputs * outputs * torch.bfloat16.itemsize
             layers = layers_to_rotate(read, device)
             matrices = torch.randn(layers, outputs, inputs, dtype=torch.bfloat16, device=device) / inputs**0.5
             for rows in ROWS:
-                ways = dict(zip(("lab", "torch"), way(matrices, rows), strict=True))
+                ways = dict(zip(("lab", "torch"), _ways(kind, matrices, rows), strict=True))
                 ours, theirs = (over(0).float() for over in ways.values())
                 torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02 * theirs.abs().max().item())
                 for by, over in ways.items():
@@ -232,31 +193,25 @@ def time_products(sheet: Sheet, model: str, shape: ModelShape, device: torch.dev
     sheet.say(f"  products of {model} done")
 
 
-def _normed(matrices: torch.Tensor, rows: int) -> tuple[ByLayer, ByLayer]:
+def _ways(kind: str, matrices: torch.Tensor, rows: int) -> tuple[ByLayer, ByLayer]:
     """The lab's implementation, and torch's."""
-    from lab.backends.gpu.fused_kernels import rms_norm
-    from lab.backends.gpu.fused_product import normed_product
-
-    x, norm = matrices.new_ones(rows, matrices.shape[-1]), matrices.new_ones(matrices.shape[-1])
-    return (
-        lambda layer: normed_product(x, norm, EPSILON, matrices[layer], None),
-        lambda layer: F.linear(rms_norm(x, norm, EPSILON), matrices[layer]),
-    )
-
-
-def _gated(matrices: torch.Tensor, rows: int) -> tuple[ByLayer, ByLayer]:
     from lab.backends.gpu.fused_kernels import rms_norm, swiglu
-    from lab.backends.gpu.fused_product import gated_product
+    from lab.backends.gpu.fused_product import add_product, gated_product, normed_product
 
     x, norm = matrices.new_ones(rows, matrices.shape[-1]), matrices.new_ones(matrices.shape[-1])
-    return (
-        lambda layer: gated_product(x, norm, EPSILON, matrices[layer]),
-        lambda layer: swiglu(F.linear(rms_norm(x, norm, EPSILON), matrices[layer])),
-    )
+    to, other = matrices.new_zeros(2, rows, matrices.shape[-2])
 
+    def by_torch(layer: int) -> torch.Tensor:
+        return F.linear(rms_norm(x, norm, EPSILON), matrices[layer])
 
-def _added(matrices: torch.Tensor, rows: int) -> tuple[ByLayer, ByLayer]:
-    from lab.backends.gpu.fused_product import add_product
-
-    x, (to, other) = matrices.new_ones(rows, matrices.shape[-1]), matrices.new_zeros(2, rows, matrices.shape[-2])
-    return lambda layer: add_product(to, x, matrices[layer]), lambda layer: other.addmm_(x, matrices[layer].t())
+    return {
+        "normed": (lambda layer: normed_product(x, norm, EPSILON, matrices[layer], None), by_torch),
+        "gated": (
+            lambda layer: gated_product(x, norm, EPSILON, matrices[layer]),
+            lambda layer: swiglu(by_torch(layer)),
+        ),
+        "added": (
+            lambda layer: add_product(to, x, matrices[layer]),
+            lambda layer: other.addmm_(x, matrices[layer].t()),
+        ),
+    }[kind]

@@ -164,24 +164,6 @@ def time_prefill(sheet: Sheet, lab: Engine, unfused: Engine, tokens: int) -> Non
             sheet.say(f"  {name}: {taken['median']:.0f} ms")
 
 
-def format_large(result: dict) -> list[str]:
-    lines = [f"{result['copy_gb_per_second']:9.0f} GB/s      a copy, read and written"] if result else []
-    lines += [
-        f"{row['tokens_per_second']:9.1f} tokens/s  {name}: {row['gb_per_second']:.0f} GB/s, "
-        f"{row['of_copy']:.0%} of a copy, {row['of_copy_in_pass']:.0%} within the pass"
-        for name, row in result.get("decode", {}).items()
-    ]
-    return lines + format_speculation(result) + format_prefill(result)
-
-
-def format_prefill(result: dict) -> list[str]:
-    return [
-        f"{row['milliseconds']:9.1f} ms        prefill of {row['tokens']:,} tokens, attention by {row['attention']}, "
-        f"{row['layers']} layers, at most {row['peak_bytes'] / 1e9:.1f} GB in use"
-        for row in result.get("prefill", {}).values()
-    ]
-
-
 # -- speculation -----------------------------------------------------------------------------
 
 RATES = (0.5, 0.7, 0.9)
@@ -286,24 +268,3 @@ def _row(rate: float, gamma: int, runs: list[dict[str, float]]) -> dict:
         "formula": formula,
         "measured_over_formula": medians["speedup"] / formula,
     }
-
-
-def format_speculation(result: dict) -> list[str]:
-    lines, rows = [], result.get("speculation", [])
-    for rate in RATES:
-        cells = [
-            f"{row['gamma']}: {row['speedup']:.2f} ({row['formula']:.2f}, {row['formula_as_accepted']:.2f})"
-            for row in rows
-            if row["acceptance"] == rate
-        ]
-        lines += [f"speed-up at acceptance {rate} by gamma: {'  '.join(cells)}"] * bool(cells)
-    if rows:
-        accepted, nominal = (
-            [row[f"measured_over_{formula}"] for row in rows] for formula in ("formula_as_accepted", "formula")
-        )
-        lines.append("  in brackets: the formula's, with that acceptance, and with the tokens a round that came")
-        lines.append(
-            f"  judged by the second: {min(accepted):.2f} to {max(accepted):.2f} of it was measured; of the first, "
-            f"whose difference from it is chance, {min(nominal):.2f} to {max(nominal):.2f}"
-        )
-    return lines

@@ -89,12 +89,3 @@ def _serve(lab: Engine, jobs: list[PlannedRequest], config: EngineConfig) -> dic
         "output_tokens": tokens,
         "tokens_per_second": tokens / seconds,
     }
-
-
-def format_capacity(result: dict) -> list[str]:
-    return [
-        f"{row['tokens_per_second']:9.1f} tokens/s  {name}: at most {row['most_sequences']} at once of "
-        f"{row['requests']}{'' if row['waited_then'] else ' (none waited)'}, {row['mean_sequences']:.0f} in the mean, "
-        f"{row['wasted_share']:.0%} of what is reserved unused"
-        for name, row in result.get("rows", {}).items()
-    ]

@@ -124,11 +124,3 @@ def time_rows(
 def ratios(result: dict) -> dict[str, float]:
     rows = result.get("rows", {})
     return {f"{a} / {b}": rows[a]["median"] / rows[b]["median"] for a, b in RATIOS if a in rows and b in rows}
-
-
-def format_pair(result: dict) -> list[str]:
-    """This part's lines of the bench's final table."""
-    lines = []
-    for part in ("rows", "static"):
-        lines += [f"{row['median']:9.1f} tokens/s  {name}" for name, row in result.get(part, {}).items()]
-    return lines + [f"{ratio:9.2f}           {name}" for name, ratio in ratios(result).items()]

@@ -20,11 +20,11 @@ from typing import NamedTuple
 import torch
 from transformers.utils import logging as transformers_logging
 
-from lab.bench.gpu.kernels_alone import format_attention, run_attention
-from lab.bench.gpu.large import format_large, run_large
-from lab.bench.gpu.long_tail import format_capacity, run_capacity
-from lab.bench.gpu.pair import format_pair, run_pair
-from lab.bench.gpu.sheet import Sheet, describe, format_gaps
+from lab.bench.gpu.kernels_alone import run_attention
+from lab.bench.gpu.large import run_large
+from lab.bench.gpu.long_tail import run_capacity
+from lab.bench.gpu.pair import run_pair
+from lab.bench.gpu.sheet import Sheet, describe
 from lab.bench.output import write
 from lab.config import EngineConfig, SamplingParams
 from lab.load import load_engine
@@ -39,17 +39,13 @@ class BenchPart(NamedTuple):
     title: str
     seconds: int
     run: Callable[..., None]
-    format: Callable[[dict], list[str]]
 
 
 PARTS = {
-    1: BenchPart("the embedded pair (output tokens/s of whole calls, greedy)", 150, run_pair, format_pair),
-    2: BenchPart("an 8B-shaped model, batch 1, and a 1B-shaped draft", 150, run_large, format_large),
-    3: BenchPart(
-        "kernels alone: attention of one layer, one new token a sequence; products of few rows",
-        *(35, run_attention, format_attention),
-    ),
-    4: BenchPart("a long-tailed mix in a fixed piece of memory", 100, run_capacity, format_capacity),
+    1: BenchPart("the embedded pair (output tokens/s of whole calls, greedy)", 150, run_pair),
+    2: BenchPart("an 8B-shaped model, batch 1, and a 1B-shaped draft", 150, run_large),
+    3: BenchPart("kernels alone: attention of a layer for one new token; products of few rows", 35, run_attention),
+    4: BenchPart("a long-tailed mix in a fixed piece of memory", 100, run_capacity),
 }
 RECORDING, RECORDING_SECONDS = "recording", 20
 SECONDS = sum(part.seconds for part in PARTS.values()) + RECORDING_SECONDS
@@ -79,9 +75,9 @@ def run_gpu(
     dtype: str = "auto",
     seconds: float = SECONDS,
 ) -> dict:
-    """Run the parts, writing all results so far to ``out`` after each; ``format_gpu`` makes a table of them.
-    ``folder``: for recorded runs. ``seconds``: the most that all of them may take together. This process computes
-    nothing on the device: only parts, each in a process of its own, can break or fill it."""
+    """Run the parts, writing all results so far to ``out`` after each. ``folder``: for recorded runs. ``seconds``: the
+    most that all of them may take together. This process computes nothing on the device: only parts, each in a process
+    of its own, can break or fill it."""
     share, until = seconds / SECONDS, time.time()
     result: dict = {"bench": "gpu", "small": small, "dtype": dtype, "seconds": seconds, "machine": {}, "parts": {}}
     options = {"device": device, "dtype": dtype, "small": small}
@@ -150,26 +146,6 @@ def _run(command: list[str], until: float) -> str:
         with suppress(subprocess.TimeoutExpired):
             process.wait(TO_DIE)
     return f"its process ended with {signal.Signals(-code).name if code < 0 else code}"
-
-
-def format_gpu(result: dict) -> str:
-    """The table: every part's lines, and why any are missing."""
-    machine = result["machine"]
-    versions = (f"{name} {machine.get(name, '-')}" for name in ("driver", "torch", "transformers", "triton"))
-    name = machine.get("accelerator", machine.get("processor", "a device that could not be asked"))
-    lines = [", ".join((name, *versions))]
-    for number, entry in result["parts"].items():
-        lines += ["", f"{number}. {entry['title']} ({entry['seconds']:.0f} s)"]
-        if "failure" in entry:
-            lines.append(f"not all of it: {entry['failure'][:200]}")
-        try:
-            lines += PARTS[int(number)].format(entry["result"])
-        except Exception as error:  # a partial measurement must not cost the other lines
-            lines.append(f"too little was measured for a table ({type(error).__name__}: {error})")
-        lines += format_gaps(entry["result"])
-    if "failure" in (recorded := result.get("recorded", {})):
-        lines += ["", f"not all runs were recorded: {recorded['failure'][:200]}"]
-    return "\n".join(lines)
 
 
 # -- a part's process ------------------------------------------------------------------------

@@ -22,9 +22,6 @@ from lab.engine.device_limits import timed
 from lab.util.machine_info import describe_machine
 from lab.util.stdio import Output
 
-MOST_GAPS = 6
-"""The most lines that a table has on what is missing."""
-
 
 @dataclass
 class Sheet:
@@ -87,13 +84,6 @@ class Sheet:
 
 def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def format_gaps(result: dict) -> list[str]:
-    """Lines on what is missing from a part."""
-    lines = [f"failed: {what}: {why[:160]}" for what, why in result.get("failures", {}).items()]
-    lines += [f"left out: {what}" for what in result.get("left_out", ())]
-    return lines[:MOST_GAPS] + [f"and {len(lines) - MOST_GAPS} more"] * (len(lines) > MOST_GAPS)
 
 
 ROTATED_BYTES = 2**30

@@ -11,6 +11,7 @@ from lab.claims.claim import NOISE, Checked, Claim
 from lab.claims.trial import Stopped, Trial
 from lab.engine.engine import Engine
 from lab.errors import LabError
+from lab.measure.reference import reference
 from lab.settings import Setting
 from visualize.charts.base import drawn, shells
 from visualize.charts.claim_charts import CHARTS, columns
@@ -20,14 +21,14 @@ from visualize.states import VERDICTS
 from visualize.text import visible
 from visualize.url_settings import Form
 
-_QUOTES = {name: claim.quote for name, claim in CLAIMS.items()}
-FORM = Form([Setting("claim", "Claim", options={"": "none"} | _QUOTES, default="")])
+_SAID = {name: claim.says for name, claim in CLAIMS.items()}
+FORM = Form([Setting("claim", "Claim", options={"": "none"} | _SAID, default="")])
 
 
 def claim_records() -> list[Record]:
     """All claims as data, in their order."""
     return [
-        {name: getattr(claim, name) for name in ("id", "topic", "quote", "source", "tested", "rule", "arithmetic")}
+        {name: getattr(claim, name) for name in ("id", "topic", "says", "source", "tested", "rule", "arithmetic")}
         | {"noise": "" if claim.arithmetic else NOISE}
         for claim in CLAIMS.values()
     ]
@@ -69,6 +70,14 @@ def calculated() -> Record:
 
     trial = Trial(refuse)
     return {name: shown(claim, claim.check(trial)) for name, claim in CLAIMS.items() if claim.arithmetic}
+
+
+def recorded() -> Record:
+    """What the reference machine found of the claims that are measured."""
+    found = reference()
+    rows = found.claims if found else {}
+    named = {"took": f"recorded: {found.label}", "recorded": True} if found else {}
+    return {name: {**rows[name], **named} for name in CLAIMS if name in rows and rows[name]["verdict"] in VERDICTS}
 
 
 class Checks(ProgressJob):
@@ -124,4 +133,4 @@ class Checks(ProgressJob):
 def opened(query: Any) -> tuple[Record, list[str]]:
     """The page's first state, and a sentence for each value of its link that was left out."""
     settings, notices = FORM.read(query)
-    return {"running": False, "checked": calculated(), "open": settings.get("claim", "")}, notices
+    return {"running": False, "checked": recorded() | calculated(), "open": settings.get("claim", "")}, notices

@@ -42,7 +42,7 @@ export function mount(element, gradio, setup) {
 
   /** Keep the results as long as this tab and its server: another page of the lab, or a reload, does not lose them. */
   function remember() {
-    const found = [...rows.values()].filter((row) => row.found && !row.claim.arithmetic).map((row) => [row.claim.id, row.found]);
+    const found = [...rows.values()].filter((row) => row.found && !row.found.recorded && !row.claim.arithmetic).map((row) => [row.claim.id, row.found]);
     const text = JSON.stringify({ server: setup.server, checked: Object.fromEntries(found) });
     if (text !== written && store(KEPT, text, "sessionStorage")) written = text;
   }
@@ -57,7 +57,7 @@ export function mount(element, gradio, setup) {
 
   function build(claim) {
     const verdict = make("td", "verdict unchecked");
-    const quote = button({ className: "quote" }, `“${claim.quote}”`);
+    const quote = button({ className: "quote" }, claim.says);
     const why = make("p", "why");
     const said = make("th", { className: "said", scope: "row" }, quote, make("span", "source", claim.source), why);
     const check = button({ className: "check" }, "Check it here");
@@ -67,7 +67,7 @@ export function mount(element, gradio, setup) {
     const rule = fact("The rule", `${claim.rule} ${claim.noise}`.trim());
     const told = make("div", "told", ...fact("What is tested", claim.tested), ...rule, needs);
     const figures = make("div", "numbers");
-    const plot = make("div", { className: "plot", ariaLabel: `What was measured of “${claim.quote}”` });
+    const plot = make("div", { className: "plot", ariaLabel: `What was measured of: ${claim.says}` });
     const chart = make("figure", { className: "chart", hidden: true, dataset: { chart: claim.id } }, plot);
     const cell = make("td", { colSpan: 3 }, make("div", "detail", told, figures, chart));
     const more = make("tr", { className: "more", hidden: true, id: `claim-${claim.id}` }, cell);
@@ -91,7 +91,7 @@ export function mount(element, gradio, setup) {
     row.found = found;
     const state = verdicts[found?.verdict];
     row.verdict.className = `verdict ${found?.verdict ?? "unchecked"}`;
-    row.verdict.replaceChildren(make("span", "glyph", state?.glyph ?? "·"), make("span", "word", state?.label ?? "not checked"));
+    row.verdict.replaceChildren(make("span", "glyph", state?.glyph ?? "·"), make("span", "word", state?.label ?? "not checked"), ...(found?.recorded ? [make("small", "", "recorded")] : []));
     row.needs.replaceChildren(...(found?.needs ? fact("What would make it true", found.needs) : []));
     row.figures.replaceChildren(found?.numbers ? numbers(found) : make("p", "none", NONE));
     row.chart.hidden = !found?.chart;
@@ -109,8 +109,8 @@ export function mount(element, gradio, setup) {
 
   /** What a row's button does and, for screen readers, for which claim. */
   function press({ check, claim, found }, now = false) {
-    write(check, now ? "Checking …" : verdicts[found?.verdict] ? "Check again" : "Check it here");
-    check.ariaLabel = `${check.textContent}: ${claim.quote}`;
+    write(check, now ? "Checking …" : verdicts[found?.verdict] && !found.recorded ? "Check again" : "Check it here");
+    check.ariaLabel = `${check.textContent}: ${claim.says}`;
   }
 
   /** A row whose experiment is in progress says so; any other, why its verdict is as it is, or why there is none. */
@@ -150,7 +150,7 @@ export function mount(element, gradio, setup) {
 
   function tally() {
     const found = [...rows.values()].map((row) => row.found?.verdict);
-    const parts = Object.entries(verdicts).map(([key, { glyph, label }]) => {
+    const parts = Object.entries(verdicts).filter(([key]) => found.includes(key)).map(([key, { glyph, label }]) => {
       const count = found.filter((verdict) => verdict === key).length;
       return make("span", `count ${key}`, make("span", "glyph", glyph), make("b", "", count), ` ${label}`);
     });

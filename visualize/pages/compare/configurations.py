@@ -36,6 +36,7 @@ LANES: dict[str, tuple[str, EngineConfig]] = {
     **{f"draft-{gamma}": (f"Draft γ{gamma}", _draft(gamma)) for gamma in GAMMAS},
     "adaptive": ("Draft, adaptive γ", _draft(8, adaptive_window=True)),
     "eagle3": ("EAGLE-3 γ4", EngineConfig(speculative="eagle3")),
+    "dflash": ("DFlash γ4", EngineConfig(speculative="dflash")),
     "lookup": ("N-gram γ4", EngineConfig(speculative="ngram")),
     "early-exit": ("Early exit γ4", EngineConfig(speculative="early_exit")),
     "all": ("INT8 paged γ4", _draft(4, kv_dtype="int8", paged=True)),
@@ -46,7 +47,8 @@ LANES: dict[str, tuple[str, EngineConfig]] = {
 comes first, so that a speed-up means what it means in the field."""
 if HAS_GPU:
     LANES["no-graphs"] = "No graphs", EngineConfig(cuda_graphs=False)
-NEED_A_DRAFT = frozenset(key for key, (_, config) in LANES.items() if config.speculative in ("draft", "eagle3"))
+TRAINED = ("draft", "eagle3", "dflash")
+NEED_A_DRAFT = frozenset(key for key, (_, config) in LANES.items() if config.speculative in TRAINED)
 """The lanes that take more than a target: a draft model, or a head."""
 
 
@@ -55,9 +57,8 @@ def presets(*, draft: bool = True) -> dict[str, tuple[str, tuple[str, ...]]]:
     found = {
         "ladder": ("Step by step", ("cache", "no-cache", "int8", "paged", "draft-4" if draft else "lookup")),
         "gamma": ("Gamma", ("cache", *(f"draft-{gamma}" for gamma in GAMMAS))),
-        "drafters": ("Drafters", ("cache", "draft-4", "eagle3", "lookup", "early-exit")),
-        "formats": ("Formats", ("cache", "int8", "int4")),
-        "blocks": ("Paged", ("cache", "paged")),
+        "drafters": ("Drafters", ("cache", "draft-4", "eagle3", "dflash", "lookup")),
+        "formats": ("KV cache", ("cache", "int8", "int4", "paged")),
         "kernels": ("Kernels", tuple(lane for lane in ("cache", "no-graphs", "torch", "compiled") if lane in LANES)),
     }
     return {key: preset for key, preset in found.items() if draft or NEED_A_DRAFT.isdisjoint(preset[1])}

@@ -9,20 +9,28 @@ from typing import Any
 import gradio as gr
 from gradio.events import Dependency
 
+from lab.models.chat_template import thinking_switch
 from lab.registry import EMBEDDED, Pair
 from lab.settings import SETTINGS
 from visualize.example_prompts import examples, listed
 from visualize.forms import Widgets
 from visualize.gradio_events import LATEST, QUIET
+from visualize.pages.lab import conversation
 from visualize.pages.lab.model_badge import badge
 from visualize.recorded_results import runs
-from visualize.run_settings import FORM, Settings, unusable, unused, without_unusable
+from visualize.run_settings import FORM, OTHER, Settings, unusable, unused, without_unusable
 from visualize.url_settings import Form
 
 FOLDS = {"Pool": "pool", "Sampling": "sampling", "Device": "computing"}
 """Titles of the folds, which are the settings' groups, and their elements' ids."""
 MODELS = ("pair", "target", "draft")
 """The picker of the models, beside what is said of them."""
+CHAT = ("system", "messages", "thinking")
+"""Inputs of a conversation, beside the prompt, which is its next message."""
+TOLD = ("pair", "target", "prompt", "messages", "raw", "token_ids", "enable_prefix_caching")
+"""Controls that decide what is said of the models and of the conversation."""
+TO_END = "() => setTimeout(() => document.querySelector('#conversation ol')?.scrollTo(0, 1e6), 50)"
+"""The newest turn comes into view."""
 SHOW_SETTINGS = "() => { document.body.classList.toggle('setting'); scrollTo(0, 0) }"
 """On a phone, where the picture comes first (page.css)."""
 UNSURE_SEED = "Adaptive γ follows measured times: the same seed may give another text; leave empty for random."
@@ -42,10 +50,13 @@ SWITCHES = tuple(
 
 @dataclass(frozen=True)
 class Controls:
-    """The inputs, the values chosen for those now out of use, and the buttons."""
+    """The inputs, the values chosen for those now out of use, the conversation, what says whether there is one,
+    and the buttons."""
 
     widgets: Widgets
     put_out: gr.State
+    templated: gr.HTML
+    about: dict[str, Any]
     run: gr.Button
     stop: gr.Button
     open: gr.UploadButton
@@ -58,16 +69,21 @@ class Controls:
 
 
 def build(form: Form, pairs: Mapping[str, Pair]) -> Controls:
-    """Lay the controls out. Their values, limits and choices are those of ``form``. ``pairs``: the models on offer."""
+    """Lay the controls out. Their values, limits and choices are those of ``form``, with these model ``pairs``."""
     widgets = Widgets(form)
     groups = {title: [one.name for one in form.settings.values() if one.group == title] for title in ("", *FOLDS)}
     with gr.Column(elem_id="settings"):
-        widgets.add("prompt", *MODELS)
+        widgets.add("system", "messages")
+        turns = gr.HTML("", elem_id="conversation", visible="hidden")
+        with gr.Row(elem_id="beside-chat"):
+            templated = gr.HTML("", elem_id="templated", visible="hidden")
+            new = gr.Button("New chat", elem_id="new-chat", visible="hidden")
+        widgets.add("prompt", "thinking", *MODELS)
         models = gr.HTML(badge(form["pair"].default, pairs, form["prompt"].default), elem_id="models")
         with gr.Row(elem_id="lists"):
             examples(widgets.inputs["prompt"])
             replays = recordings()
-        widgets.add(*(name for name in groups[""] if name not in ("prompt", *MODELS)))
+        widgets.add(*(name for name in groups[""] if name not in ("prompt", *CHAT, *MODELS)))
         with gr.Row(elem_id="folds"):
             for title, elem_id in FOLDS.items():
                 with widgets.fold(title, elem_id):
@@ -78,12 +94,27 @@ def build(form: Form, pairs: Mapping[str, Pair]) -> Controls:
         reopen = gr.UploadButton("Open", file_types=[".json"], elem_id="open")
         gr.Button("Settings", elem_id="show-settings").click(None, js=SHOW_SETTINGS, **QUIET)
 
-    def about_models(*values: Any) -> str:
+    def about_models(*values: Any) -> list[Any]:
         settings = to_settings(values)
-        return badge(settings.pair, pairs, settings.prompt)
+        template = conversation.template_of(settings, pairs, own)
+        talks = conversation.talks(settings, template)
+        said = badge(settings.pair, pairs, settings.prompt, talks=talks, templated=bool(template))
+        return [said, *_talking(talks, template, settings)]
 
-    changes = [widgets.inputs["pair"].change, widgets.inputs["prompt"].change]
-    gr.on(changes, about_models, widgets.values, models, queue=False, **LATEST)
+    inputs, own = widgets.inputs, OTHER in form["pair"].options
+    told = [models, turns, templated, new, run, *(inputs[name] for name in ("prompt", "system", "thinking", "raw"))]
+    about = {"fn": about_models, "inputs": widgets.values, "outputs": told, "queue": False}
+    gr.on([inputs[name].change for name in TOLD], **about, **LATEST)
+
+    def with_prefixes(*values: Any) -> Any:
+        settings = to_settings(values)
+        talks = conversation.talks(settings, conversation.template_of(settings, pairs, own))
+        return True if talks and settings.paged else gr.skip()
+
+    turns.change(fn=None, js=TO_END)
+    chosen = [inputs["pair"].input, inputs["target"].input]
+    gr.on(chosen, with_prefixes, widgets.values, inputs["enable_prefix_caching"], queue=False, **LATEST)
+    new.click(lambda: ["", ""], None, [inputs["messages"], templated], queue=False, **QUIET)
     put_out = gr.State({})
     gr.on(
         [widgets.inputs[name].input for name in SWITCHES],
@@ -93,7 +124,27 @@ def build(form: Form, pairs: Mapping[str, Pair]) -> Controls:
         queue=False,
         **LATEST,
     )
-    return Controls(widgets, put_out, run, stop, reopen, replays)
+    return Controls(widgets, put_out, templated, about, run, stop, reopen, replays)
+
+
+def _talking(talks: bool, template: str | None, settings: Settings) -> list[Any]:
+    """Updates of the conversation, its templated prompt, its button, Run, the prompt and what belongs to a chat."""
+    turns = conversation.shown(settings) if talks else ""
+    prompt = FORM["prompt"]
+
+    def seen(so: object) -> Any:
+        return True if so else "hidden"
+
+    return [
+        gr.update(value=turns, visible=seen(turns)),
+        gr.update(visible=seen(turns)),
+        gr.update(visible=seen(turns)),
+        gr.update(value="Send" if talks else "Run"),
+        gr.update(label="Message" if talks else prompt.label),
+        gr.update(visible=seen(talks)),
+        gr.update(visible=seen(talks and thinking_switch(template))),
+        gr.update(visible=seen(template)),
+    ]
 
 
 def recordings() -> gr.Dropdown:

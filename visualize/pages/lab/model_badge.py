@@ -22,16 +22,19 @@ SHORT = 12
 """Characters of a prompt that are too few to tell."""
 
 
-def badge(pair: str, pairs: Mapping[str, Pair], prompt: str) -> str:
-    """HTML: the models of ``pair``, their sizes, and whether ``prompt`` is unlike their training text.
+def badge(pair: str, pairs: Mapping[str, Pair], prompt: str, *, talks: bool = False, templated: bool = False) -> str:
+    """HTML: the models of ``pair``, one of ``pairs``, with sizes, and whether ``prompt`` is unlike their training text.
 
     Args:
-        pairs: those on offer, by name. Any other is named by a visitor.
+        templated: its target is known to have a chat template.
+        talks: and the prompt goes through it.
     """
-    if pair not in EMBEDDED:
+    if pair not in EMBEDDED or pairs.get(pair, EMBEDDED[pair]).target:
+        completes = "it continues your text" if templated else "no chat template, it continues your text"
         chosen = pairs.get(pair)
-        label = f"<b>{escape(chosen.label)}</b>" if chosen else "Models of your own"
-        return f"<p>{label}: they continue your text; no chat template is applied.{_sizes(chosen)}</p>"
+        label = f"<b>{escape(chosen.label)}</b>" if chosen else "Your models"
+        how = "your messages go through its chat template" if talks else completes
+        return f"<p>{label}: {how}.{_sizes(chosen)}</p>"
     target, draft = (_parameters(folder) for folder in ("target", EMBEDDED_DRAFTS[pair]))
     books = "trained on old children's books, "
     learned = f"draft {draft} parameters: {books}" if pair == "matched" else f"{books}draft {draft}, on Python code: "
@@ -45,8 +48,10 @@ def badge(pair: str, pairs: Mapping[str, Pair], prompt: str) -> str:
 
 def _sizes(pair: Pair | None) -> str:
     """What a pair from a hub takes, and how long until it is there."""
-    if pair is None or not pair.disk_bytes:
-        return " They are loaded when you press Run; Stop cancels."
+    if pair is None:
+        return " Run loads them first; Stop cancels."
+    if not pair.disk_bytes:
+        return ""
     takes = f" {pair.disk_bytes / 1e9:.1f} GB on disk, {pair.memory_bytes / 1e9:.1f} GB in memory."
     if pair.is_here:
         return f"{takes} Already on this machine."

@@ -11,22 +11,26 @@ from typing import Any
 import gradio as gr
 
 from lab.registry import Pair
+from lab.trace.run import Run
 from visualize import page_header as header
 from visualize import stage
 from visualize.assets import TITLE
 from visualize.compare_link import against
 from visualize.forms import component
-from visualize.gradio_events import LATEST, QUIET, REPEATED, begins, keep_address, ready, warn
+from visualize.gradio_events import LATEST, QUIET, REPEATED, begins, keep_address, nothing, ready, warn
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.live_run import LiveRun
 from visualize.jobs.run_store import RunStore
 from visualize.jobs.visitor_sessions import VisitorSessions
-from visualize.pages.lab import controls
+from visualize.pages.lab import controls, conversation
 from visualize.pages.lab.opening import opening
 from visualize.recorded_results import runs
 from visualize.reduce.settings_from_run import settings_from_run
-from visualize.run_settings import FORM, OTHER, from_link, unusable, with_pairs, without_unusable
+from visualize.run_settings import FORM, OTHER, Settings, from_link, unusable, with_pairs, without_unusable
 from visualize.workshop import Workshop
+
+KEPT = "(text) => window.decodeLab.kept('messages', text)"
+"""What was too long for the address (static/address.js)."""
 
 
 def build(
@@ -43,7 +47,24 @@ def build(
     def run(request: gr.Request, *values: Any) -> str:
         settings = without_unusable(controls.to_settings(values))  # what follows from a switch may be under way
         begin = functools.partial(LiveRun, queue, load, settings)
-        return visitors.begin(request.session_hash, begin, against=against(settings)) or gr.skip()
+        return visitors.begin(request.session_hash, begin, against=compared(settings)) or gr.skip()
+
+    def compared(settings: Settings) -> str:
+        """The link to a comparison, which takes no chats."""
+        return (
+            ""
+            if conversation.talks(settings, conversation.template_of(settings, pairs, any_pair))
+            else against(settings)
+        )
+
+    def answered(given: gr.EventData, *values: Any) -> list[Any]:
+        """The conversation with the answer of the run that has ended, an empty message, and the templated prompt."""
+        events = store.events(str(getattr(given, "run", "")))
+        if not events:
+            return nothing(3)
+        done, settings = Run(events), controls.to_settings(values)
+        longer = conversation.after(settings, done)
+        return [longer.messages, longer.prompt, conversation.templated(done)] if longer else nothing(3)
 
     def stop(request: gr.Request) -> None:
         visitors.stop(request.session_hash)
@@ -82,7 +103,7 @@ def build(
         drafter = "draft" if has_draft else "ngram"
         other = without_unusable(replace(settings, speculative=drafter if settings.speculative == "off" else "off"))
         begin = functools.partial(LiveRun, queue, load, other)
-        return visitors.begin(request.session_hash, begin, against=against(other)) or gr.skip()
+        return visitors.begin(request.session_hash, begin, against=compared(other)) or gr.skip()
 
     def leave(request: gr.Request) -> None:
         visitors.leave(request.session_hash)
@@ -94,6 +115,9 @@ def build(
         if settings.pair == OTHER and request.query_params.get("run") == "1":  # static/header.js does not press Run
             notices = [*notices, "This link names models of its own: press Run to load them."]
         warn(notices)
+        fresh = not request.query_params and settings.paged
+        if fresh and conversation.talks(settings, conversation.template_of(settings, pairs, any_pair)):
+            settings = replace(settings, enable_prefix_caching=True)
         return [*panel.widgets.unfolded(request.query_params, vars(settings)), *controls.show(settings)]
 
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
@@ -113,7 +137,11 @@ def build(
         everything = [*panel.widgets.folds, panel.put_out, *panel.widgets.values]
         view.select(twice, None, view, **QUIET)
         panel.settle(view.submit(use, None, everything, **QUIET))
+        turns, prompt = (panel.widgets.inputs[name] for name in ("messages", "prompt"))
+        view.end(answered, panel.widgets.values, [turns, prompt, panel.templated], **QUIET)
         keep_address(panel.widgets.values, form)
-        ready(page.load(opened, outputs=everything, **QUIET))
+        loaded = page.load(opened, outputs=everything, **QUIET)
+        loaded.then(**panel.about, **QUIET)  # where the link changes nothing
+        ready(loaded.then(fn=None, js=KEPT, inputs=turns, outputs=turns))
         page.unload(leave)
     return page

@@ -25,7 +25,7 @@ from lessons.experiments import Preset
 from lessons.experiments.base import Experiment, Measured, whole
 from lessons.experiments.runs import figures as figures_of
 from lessons.lesson import Answer, Lesson
-from lessons.marking import checked, mark
+from lessons.marking import HERE, RECORDED, Provenance, checked, mark
 from visualize.pages.lessons.observation import LessonViews, seen
 
 MOST_CHARACTERS = 500_000
@@ -46,6 +46,11 @@ class Learner:
     tried: Mapping[str, Any] | None = None
     answer: Answer | None = None
     recorded: bool = False
+
+    @property
+    def source(self) -> Provenance:
+        """The provenance of the figures."""
+        return RECORDED if self.recorded else HERE
 
     def finished(self, lesson: Lesson) -> bool:
         """True if the check question was answered right."""

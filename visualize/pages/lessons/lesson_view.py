@@ -82,7 +82,7 @@ def prediction(lesson: Lesson, learner: Learner) -> dict[str, Any]:
     record = _asked("predict", asked, {}) | {"given": learner.prediction, "locked": learner.figures is not None}
     if learner.figures is None or learner.prediction is None:
         return record
-    return record | {"mark": marked(asked, mark(asked, learner.prediction, learner.figures))}
+    return record | {"mark": marked(asked, mark(asked, learner.prediction, learner.figures, source=learner.source))}
 
 
 def outcome(lesson: Lesson, learner: Learner) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def outcome(lesson: Lesson, learner: Learner) -> dict[str, Any]:
         record = reference()
         carries = {"carries": record.label} if record and lesson.name in record.lessons else {}
         return {"ready": learner.prediction is not None, "over": False} | carries
-    found = mark(lesson.front.predict, learner.prediction, learner.figures)
+    found = mark(lesson.front.predict, learner.prediction, learner.figures, source=learner.source)
     return {"ready": True, "over": True, "said": found.said, "feedback": found.feedback, "kind": kind(found)}
 
 
@@ -103,7 +103,7 @@ def check(lesson: Lesson, learner: Learner) -> dict[str, Any] | None:
     record = _asked("check", asked, learner.figures) | {"given": learner.answer, "locked": False}
     if learner.answer is None:
         return record
-    found = mark(asked, learner.answer, learner.figures, foretold=False)
+    found = mark(asked, learner.answer, learner.figures, foretold=False, source=learner.source)
     return record | {"mark": marked(asked, found), "next": onwards(lesson, contents(), "claims")}
 
 

@@ -1,4 +1,4 @@
-"""The EAGLE-3 head's training: the unrolled steps are those that a chain of drafts takes."""
+"""The heads' training: the unrolled steps are a chain's, and blocks see only what they will see when they are used."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import torch
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lab.models.eagle3_files import load_head
 from lab.models.eagle3_head import Eagle3Head
+from lab.models.head_files import load_head
 from lab.models.language_model import LanguageModel
+from lab.training import dflash
 from lab.training.distillation import TEMPERATURE
 from lab.training.eagle3 import export_head, export_speculators, frequent_tokens, new_head, unroll, unrolled_loss
 from lab.training.training import draft_shape, restore, train
@@ -73,6 +74,43 @@ def test_training_raises_what_head_and_target_share_and_leaves_the_embeddings(tm
     assert record.steps == 12
     assert torch.equal(again.target_ids, torch.arange(1, VOCABULARY, 2))
     assert torch.equal(trained.embed_tokens.weight, target.get_input_embeddings().weight)
+
+
+@torch.no_grad()
+def test_a_block_depends_on_the_text_before_it_and_on_no_other_block(target):
+    head = dflash.new_head(target).eval()
+    tokens, count = torch.randint(1, VOCABULARY - 1, (2, LENGTH)), 3
+    anchors = torch.tensor([[1, 4, 8], [2, 3, 5]])
+    together = dflash.draft_blocks(target, head, tokens, anchors, count).log_q
+    for row, block in np.ndindex(2, 3):
+        anchor = anchors[row, block].item()
+        changed = tokens.clone()
+        changed[row, anchor + 1 :] = 0  # none of what it is to draft
+        alone = dflash.draft_blocks(target, head, changed, anchors[row, block].expand(2, 1), count).log_q[row, 0]
+        assert torch.allclose(alone, together[row, block], atol=1e-4)
+        changed[row, anchor - 1] += 1
+        other = dflash.draft_blocks(target, head, changed, anchors[row, block].expand(2, 1), count).log_q[row, 0]
+        assert (other - alone).abs().amax() > 1e-3
+
+
+def test_training_on_blocks_raises_what_head_and_target_share(tmp_path, target):
+    text = np.random.default_rng(0).integers(VOCABULARY, size=4000).astype(np.uint16)
+    parts, tokens = [(text, 1.0)], torch.from_numpy(text[:256].astype(np.int64)).view(8, 32)
+    head, anchors = dflash.new_head(target), torch.arange(1, 25, 6).expand(8, -1)
+    before = dflash.draft_blocks(target, head, tokens, anchors, 4).shared.mean((0, 1))
+    options = {"tokens": 12 * 1024, "tokens_a_step": 1024, "peak_lr": 2e-2, "device": "cpu", "compiled": False}
+    trained = train(lambda: head, parts, dflash.block_loss(target), checkpoint=tmp_path / "dflash.pt", **options)
+    after = dflash.draft_blocks(target, trained, tokens, anchors, 4).shared.mean((0, 1))
+    assert (after > before + 0.05).all(), (before, after)
+    assert torch.equal(trained.embed_tokens.weight, target.get_input_embeddings().weight)
+
+
+@pytest.mark.parametrize(("length", "count"), [(256, 7), (256, 1), (20, 7)])
+def test_anchors_leave_a_token_before_them_and_a_block_after(length, count):
+    anchors = dflash.random_anchors(length, count, rows=50)
+    assert anchors.min() == 1
+    assert anchors.max() + count == length
+    assert all(len(row.unique()) == max(1, length // dflash.TEXT_PER_BLOCK) for row in anchors)
 
 
 def test_the_draft_vocabulary_is_what_is_written_most():

@@ -1,13 +1,17 @@
-"""Reads an EAGLE-3 head in either of its two dialects, and refuses one that was made for another target.
+"""Reads a head in either of two dialects, and refuses one that was made for another target.
 
-Raw (SafeAILab/EAGLE, SpecForge, AngelSlim): a flat configuration, the layer's weights under ``midlayer``, often in a
-pickle. Speculators (vLLM): the layer's configuration in ``transformer_layer_config``, its weights under ``layers.0``.
+Raw (EAGLE-3: SafeAILab/EAGLE, SpecForge, AngelSlim; DFlash: z-lab, SpecForge): a flat configuration. An EAGLE-3 head's
+layer is under ``midlayer``, often in a pickle; DFlash numbers the target's layers by what leaves them, one less than by
+what enters them. Speculators (vLLM): their configuration in ``transformer_layer_config``, weights under ``layers``.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +24,11 @@ from transformers import LlamaConfig, Qwen3Config
 from lab.errors import LabError, UnsupportedModelError
 from lab.kv_cache.attention import NAME
 from lab.models.checkpoint_files import ModelLoadError, explain_load_error, refuse_pointers, unavailable
-from lab.models.eagle3_head import Eagle3Head, HeadConfig, usual_layers
+from lab.models.dflash_head import DFlashConfig, DFlashHead
+from lab.models.eagle3_head import Eagle3Config, Eagle3Head, usual_layers
 from lab.models.language_model import LanguageModel
 from lab.models.model_shape import ModelShape, refuse_too_many
+from lab.models.state_head import HEADS, HeadConfig, StateHead
 
 NEWEST_SPECULATORS = 0, 9
 """The newest version of the speculators format that was looked at."""
@@ -32,16 +38,16 @@ NOT_READ = "t2d", "verifier_norm.weight", "verifier_lm_head.weight"
 """Tensors that follow from others, or are the target's."""
 
 
-def load_head(where: str | Path, target: LanguageModel, *, name: str) -> Eagle3Head:
+def load_head(where: str | Path, target: LanguageModel, *, name: str) -> StateHead:
     """A head from a folder or a hub id, in the target's dtype and on its device. Runs no code that comes with it.
 
     Raises:
         ModelLoadError: nothing readable there, or weights that do not fit its configuration.
-        UnsupportedModelError: it is no EAGLE-3 head of a known version, or was made for another target.
+        UnsupportedModelError: it is no head of a known kind and version, or was made for another target.
     """
     config_file = _file(where, "config.json")
     if config_file is None:
-        raise ModelLoadError(f"There is no config.json in {name}. An EAGLE-3 head has one beside its weights.")
+        raise ModelLoadError(f"There is no config.json in {name}. A head has one beside its weights.")
     try:
         given = json.loads(config_file.read_bytes())
         refuse_too_many(given)
@@ -52,7 +58,7 @@ def load_head(where: str | Path, target: LanguageModel, *, name: str) -> Eagle3H
         raise ModelLoadError(f"The config.json of {name} cannot be read. Fetch the head again. ({error})") from error
     files = [file for file in (_file(where, kind) for kind in WEIGHTS) if file]
     if not files:
-        raise ModelLoadError(f"There are no weights in {name}. An EAGLE-3 head has {' or '.join(WEIGHTS)}.")
+        raise ModelLoadError(f"There are no weights in {name}. A head has {' or '.join(WEIGHTS)}.")
     try:
         weights = _read(files[0])
     except Exception as error:
@@ -65,23 +71,18 @@ def read_head_config(given: dict[str, Any], target: LanguageModel, name: str) ->
     """A head's config.json, read. Raises UnsupportedModelError, as ``load_head``."""
     nested = "speculators_model_type" in given
     flat = given["transformer_layer_config"] if nested else given
-    more = given if nested else given | (given.get("eagle_config") or {})
-    _refuse_other_format(given, nested, flat, name)
-    kind = LAYERS[flat.get("model_type", "llama")]
-    layer = kind.from_dict({key: value for key, value in flat.items() if key != "layer_types"})  # often the target's
+    kind = _kind(given, nested, flat, name)
+    # Layer types are often the target's; those of a DFlash head were looked at.
+    layer = LAYERS[flat.get("model_type", "llama")].from_dict({k: v for k, v in flat.items() if k != "layer_types"})
     layer._attn_implementation = NAME
     ModelShape.from_config(layer)  # refuses impossible sizes before anything is built
-    own, hidden = target.model.config.get_text_config(decoder=True), layer.hidden_size
-    config = HeadConfig(
+    read = _eagle3 if kind == "eagle3" else _dflash
+    config = read(given, nested, target, name)(
         layer=layer,
         draft_vocab_size=given.get("draft_vocab_size") or layer.vocab_size,
-        target_hidden_size=given.get("target_hidden_size") or hidden,
-        target_layers=tuple(more.get("eagle_aux_hidden_state_layer_ids") or usual_layers(target.layers)),
-        norm_before_residual=bool(more.get("norm_before_residual")),
-        norm_before_fc=bool(more.get("norm_before_fc")),
-        fc_norm=bool(more.get("fc_norm")),
-        norm_output=bool(more.get("norm_output")),
+        target_hidden_size=given.get("target_hidden_size") or layer.hidden_size,
     )
+    own = target.model.config.get_text_config(decoder=True)
     for what, its, targets in (
         ("hidden states of size", config.target_hidden_size, own.hidden_size),
         ("a vocabulary of", layer.vocab_size, own.vocab_size),
@@ -94,10 +95,39 @@ def read_head_config(given: dict[str, Any], target: LanguageModel, name: str) ->
     return config
 
 
-def _refuse_other_format(given: dict[str, Any], nested: bool, flat: dict[str, Any], name: str) -> None:
-    kind = given["speculators_model_type"] if nested else "".join(given.get("architectures") or [])
-    if "eagle3" not in str(kind).lower():
-        raise UnsupportedModelError(f"{name} is no EAGLE-3 head, but {str(kind)[:80]!r}. Choose an EAGLE-3 head.")
+def _eagle3(given: dict[str, Any], nested: bool, target: LanguageModel, name: str) -> Callable[..., Eagle3Config]:
+    more = given if nested else given | (given.get("eagle_config") or {})
+    norms = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+    layers = tuple(more.get("eagle_aux_hidden_state_layer_ids") or usual_layers(target.layers))
+    return partial(Eagle3Config, target_layers=layers, **{norm: bool(more.get(norm)) for norm in norms})
+
+
+def _dflash(given: dict[str, Any], nested: bool, target: LanguageModel, name: str) -> Callable[..., DFlashConfig]:
+    more = given if nested else given.get("dflash_config") or {}
+    layers = more.get("aux_hidden_state_layer_ids" if nested else "target_layer_ids")
+    mask, size = more.get("mask_token_id"), given.get("block_size")
+    for field, value in (("the layers of the target", layers), ("mask_token_id", mask), ("block_size", size)):
+        if value is None:
+            raise UnsupportedModelError(
+                f"The config.json of {name} does not name {field}, without which a DFlash head cannot draft. Choose a "
+                "head that does, or fetch it again."
+            )
+    if not (isinstance(size, int) and size > 1 and isinstance(mask, int) and 0 <= mask < target.vocabulary):
+        raise UnsupportedModelError(
+            f"{name} has blocks of {str(size)[:40]} and the mask token {str(mask)[:40]}. A block has two tokens or "
+            f"more, and the mask is one of the target's {target.vocabulary:,} tokens."
+        )
+    layers = tuple(one if nested else one + 1 for one in layers)
+    return partial(DFlashConfig, target_layers=layers, block_size=size, mask_token_id=mask)
+
+
+def _kind(given: dict[str, Any], nested: bool, flat: dict[str, Any], name: str) -> str:
+    said = str(given["speculators_model_type"] if nested else "".join(given.get("architectures") or []))
+    found = re.search(r"eagle3|dflash(?!2)", said.lower())
+    if not found:
+        heads = " or ".join(HEADS.values())
+        raise UnsupportedModelError(f"{name} is no {heads[3:]}, but {said[:80]!r}. Choose {heads}.")
+    kind, words = found[0], HEADS[found[0]]
     version = str(given.get("speculators_version", "0"))
     if nested and tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) > NEWEST_SPECULATORS:
         known = ".".join(map(str, NEWEST_SPECULATORS))
@@ -110,11 +140,28 @@ def _refuse_other_format(given: dict[str, Any], nested: bool, flat: dict[str, An
             f"{name} has a layer of the kind {str(flat['model_type'])[:80]!r}. Choose a head whose layer is a "
             f"{' or a '.join(LAYERS)} layer."
         )
-    if flat.get("num_hidden_layers", 1) != 1:
+    if kind == "eagle3" and flat.get("num_hidden_layers", 1) != 1:
         raise UnsupportedModelError(
             f"{name} has {flat['num_hidden_layers']} layers, and an EAGLE-3 head that drafts one token after another "
             "has one. Choose such a head."
         )
+    if kind == "dflash" and (other := _other_block(given, flat)):
+        raise UnsupportedModelError(f"{name} {other}, which is not computed here. Choose {words} without that.")
+    return kind
+
+
+def _other_block(given: dict[str, Any], flat: dict[str, Any]) -> str | None:
+    """What a head of DFlash's family has that DFlash's first version has not."""
+    more = given | (given.get("dflash_config") or {})
+    if more.get("use_swa") or "sliding_attention" in (flat.get("layer_types") or ()):
+        return "has layers with a sliding window"
+    if more.get("causal") or more.get("is_causal"):
+        return "has blocks whose tokens see only those before them"
+    if more.get("projector_type", "dflash") != "dflash" or more.get("shift_label") or more.get("sample_from_anchor"):
+        return "corrects its draft tokens by those before them, or drafts from the newest token"
+    if more.get("attention_sink_bias") or more.get("is_neox_style") is False:
+        return "has attention sinks, or rotates neighbouring numbers"
+    return None
 
 
 def _refuse_misfit(name: str, target: LanguageModel, its: str, targets: str) -> None:
@@ -124,12 +171,16 @@ def _refuse_misfit(name: str, target: LanguageModel, its: str, targets: str) -> 
     )
 
 
-def _build(config: HeadConfig, weights: dict[str, torch.Tensor], target: LanguageModel, name: str) -> Eagle3Head:
-    weights = {key.replace("layers.0.", "midlayer.", 1): each for key, each in weights.items() if key not in NOT_READ}
-    embeddings = target.model.get_input_embeddings()
-    own = weights.pop("embed_tokens.weight", None)
-    if own is not None:
-        embeddings = torch.nn.Embedding.from_pretrained(own)
+def _build(config: HeadConfig, weights: dict[str, torch.Tensor], target: LanguageModel, name: str) -> StateHead:
+    eagle3 = isinstance(config, Eagle3Config)
+    own = ("layers.0.", "midlayer.") if eagle3 else ("layers.", "blocks.")
+    weights = {key.replace(*own, 1): each for key, each in weights.items() if key not in NOT_READ}
+    embeddings, output = target.model.get_input_embeddings(), None
+    if (table := weights.pop("embed_tokens.weight", None)) is not None:
+        embeddings = torch.nn.Embedding.from_pretrained(table)
+    if not eagle3 and config.draft_vocab_size == config.layer.vocab_size:
+        output = target.model.get_output_embeddings()
+        weights.pop("lm_head.weight", None)
     if embeddings.embedding_dim != config.layer.hidden_size:
         raise ModelLoadError(
             f"{name} is {config.layer.hidden_size:,} wide and its target {embeddings.embedding_dim:,}, and it has no "
@@ -142,9 +193,12 @@ def _build(config: HeadConfig, weights: dict[str, torch.Tensor], target: Languag
                 f"target's {config.layer.vocab_size:,}. Its files are incomplete: fetch them again."
             )
         weights["d2t"] = torch.zeros(config.draft_vocab_size, dtype=torch.long)
+
+    def made(embeddings: torch.nn.Module, output: torch.nn.Module | None) -> StateHead:
+        return Eagle3Head(config, embeddings, name) if eagle3 else DFlashHead(config, embeddings, output, name)
+
     with torch.device("meta"):
-        head = Eagle3Head(config, torch.nn.Embedding(1, 1), name)
-    head.embed_tokens = torch.nn.Identity()
+        head = made(torch.nn.Identity(), output and torch.nn.Identity())
     wanted = {key: tensor.shape for key, tensor in head.state_dict().items()}
     faults = [f"{key!r} is missing" for key in wanted if key not in weights]
     faults += [f"{key[:80]!r} does not belong there" for key in weights if key not in wanted]
@@ -159,7 +213,7 @@ def _build(config: HeadConfig, weights: dict[str, torch.Tensor], target: Languag
             f"{name} could not be loaded: its weights are not those that its config.json describes: "
             f"{'; '.join(faults[:3])}{more}. Its files are incomplete, or another head's: fetch them again."
         )
-    head = Eagle3Head(config, embeddings, name)
+    head = made(embeddings, output)
     head.load_state_dict(weights, strict=False)
     ids = head.target_ids
     if ids.min() < 0 or ids.max() >= config.layer.vocab_size or len(ids.unique()) < len(ids):

@@ -1,4 +1,4 @@
-"""EAGLE-3 heads from files: both dialects, their traps, and heads that do not fit."""
+"""Heads from files: both kinds and dialects, their traps, and heads that do not fit."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from lab.errors import LabError
 from lab.models.checkpoint_files import ModelLoadError
-from lab.models.eagle3_files import load_head
+from lab.models.dflash_head import DFlashHead
 from lab.models.eagle3_head import Eagle3Head
+from lab.models.head_files import load_head
 from lab.models.language_model import LanguageModel
+from lab.models.state_head import StateHead
+from lab.training import dflash  # noqa: F401 -- its attention, which computes a head without the engine
 from tests import tiny_models
 
 HIDDEN, VOCABULARY, DRAFT, LAYERS = 48, tiny_models.VOCABULARY, 100, 5
@@ -41,6 +45,26 @@ SPECULATORS = {
     "norm_before_residual": True,
     "eagle_aux_hidden_state_layer_ids": None,
     "transformer_layer_config": FLAT,
+}
+DFLASH = FLAT | {
+    "architectures": ["DFlashDraftModel"],
+    "model_type": "qwen3",
+    "head_dim": 12,
+    "num_hidden_layers": 2,
+    "layer_types": ["full_attention"] * 2,
+    "block_size": 8,
+    "num_target_layers": LAYERS,
+    "dflash_config": {"mask_token_id": 9, "target_layer_ids": [1, 3]},
+}
+NESTED_DFLASH = {
+    "speculators_model_type": "dflash",
+    "speculators_version": "0.9.0",
+    "architectures": ["DFlashSpeculator"],
+    "draft_vocab_size": DRAFT,
+    "block_size": 8,
+    "mask_token_id": 9,
+    "aux_hidden_state_layer_ids": [2, 4],
+    "transformer_layer_config": DFLASH | {"architectures": ["Qwen3ForCausalLM"]},
 }
 
 
@@ -77,7 +101,7 @@ def saved(
     return folder
 
 
-def load(folder: Path, target: LanguageModel) -> Eagle3Head:
+def load(folder: Path, target: LanguageModel) -> StateHead:
     return load_head(folder, target, name="the head")
 
 
@@ -114,6 +138,70 @@ def by_hand(
     gate, up = (m @ w[f"midlayer.mlp.{name}_proj.weight"].T for name in ("gate", "up"))
     x = x + (torch.nn.functional.silu(gate) * up) @ w["midlayer.mlp.down_proj.weight"].T
     return norm(x, "norm.weight") @ w["lm_head.weight"].T
+
+
+def block_tensors(**changes: Any) -> dict[str, torch.Tensor]:
+    """A DFlash head's random weights. ``changes``: as in ``tensors``."""
+    found = {}
+    for i in range(2):
+        for name, tensor in tensors(f"layers.{i}").items():
+            if name.startswith("layers") and "hidden_norm" not in name:
+                narrow = any(x in name for x in ("q_proj", "k_proj", "v_proj"))
+                found[name] = (tensor[:, :HIDDEN] if narrow else tensor) * (i + 1) / 8
+        found |= {f"layers.{i}.self_attn.{x}_norm.weight": torch.randn(12) for x in "qk"}
+    found |= {"fc.weight": torch.randn(HIDDEN, 2 * HIDDEN), "hidden_norm.weight": torch.randn(HIDDEN)}
+    found["norm.weight"] = torch.randn(HIDDEN)
+    found |= {name.replace("__", "."): tensor for name, tensor in changes.items()}
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+def block_by_hand(w: dict[str, torch.Tensor], target: LanguageModel) -> torch.Tensor:
+    """Logits of two masks after token 5, of which the three tokens before have random states, written out."""
+    torch.manual_seed(1)
+    states = torch.randn(3, 2 * HIDDEN)
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * w[name]
+
+    def turned(x: torch.Tensor, first: int) -> torch.Tensor:
+        angles = torch.arange(first, first + len(x))[:, None] * 5e5 ** (-torch.arange(0, 12, 2) / 12)
+        cos, sin = (torch.cat([f(angles)] * 2, dim=-1)[:, None] for f in (torch.cos, torch.sin))
+        return x * cos + torch.cat([-x[..., 6:], x[..., :6]], dim=-1) * sin
+
+    text = norm(states @ w["fc.weight"].T, "hidden_norm.weight")
+    x = target.model.get_input_embeddings().weight[[5, 9, 9]]
+    for i in range(2):
+        at, own = f"layers.{i}.self_attn.", norm(x, f"layers.{i}.input_layernorm.weight")
+        q = turned(norm((own @ w[f"{at}q_proj.weight"].T).view(3, 4, 12), f"{at}q_norm.weight"), 3)
+        both = torch.cat([text, own])
+        k = turned(norm((both @ w[f"{at}k_proj.weight"].T).view(6, 2, 12), f"{at}k_norm.weight"), 0)
+        v = (both @ w[f"{at}v_proj.weight"].T).view(6, 2, 12)
+        heads = [torch.softmax(q[:, h] @ k[:, h // 2].T / 12**0.5, -1) @ v[:, h // 2] for h in range(4)]
+        x = x + torch.cat(heads, -1) @ w[f"{at}o_proj.weight"].T
+        m = norm(x, f"layers.{i}.post_attention_layernorm.weight")
+        gate, up = (m @ w[f"layers.{i}.mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+        x = x + (torch.nn.functional.silu(gate) * up) @ w[f"layers.{i}.mlp.down_proj.weight"].T
+    head = w.get("lm_head.weight", target.model.get_output_embeddings().weight)
+    return norm(x[1:], "norm.weight") @ head.T
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["z-lab", "speculators"])
+def test_a_block_head_computes_what_its_configuration_says(tmp_path, target, nested):
+    more = {"lm_head__weight": torch.randn(DRAFT, HIDDEN), "d2t": torch.arange(DRAFT), "t2d": torch.zeros(1)}
+    weights = block_tensors(**more if nested else {})
+    head = load(saved(tmp_path, NESTED_DFLASH if nested else DFLASH, weights), target)
+    assert isinstance(head, DFlashHead)
+    assert head.config.target_layers == (2, 4)  # which the outputs of 1 and 3 enter
+    assert head.most_tokens == 7
+    assert head.target_ids.tolist() == (list(range(0, 2 * DRAFT, 2)) if nested else list(range(VOCABULARY)))
+    torch.manual_seed(1)
+    states = head.fuse(torch.randn(1, 3, 2 * HIDDEN))
+    text = [(k.transpose(1, 2), v.transpose(1, 2)) for k, v in head.keys_and_values(states, torch.arange(3)[None])]
+    head.config.layer._attn_implementation = "blocks"
+    block = head.block(torch.tensor([[5]]), 2).flatten(1)
+    how = {"text": text, "seen": torch.ones(1, 1, 3, 3, dtype=torch.bool), "count": 3}
+    found = head.logits(head(block, torch.arange(3, 6)[None], **how)[0, 1:])
+    assert torch.allclose(found, block_by_hand(weights, target), atol=2e-3, rtol=1e-3)
 
 
 NESTED_ROPE = SPECULATORS | {
@@ -172,6 +260,10 @@ def damaged(folder: Path) -> Path:
     return saved(folder, RAW, None)
 
 
+def block_config(**changes: Any) -> dict[str, Any]:
+    return DFLASH | {"dflash_config": DFLASH["dflash_config"] | changes}
+
+
 class Runs:
     """A pickle that would run code."""
 
@@ -205,8 +297,24 @@ def malicious(folder: Path) -> Path:
         (damaged, "could not be loaded"),
         (malicious, "nothing of it was run"),
         (lambda at: saved(at, SPECULATORS | {"speculators_version": "1.2.0"}, tensors("layers.0")), "version 1.2.0"),
-        (lambda at: saved(at, SPECULATORS | {"speculators_model_type": "dflash"}, tensors()), "no EAGLE-3 head"),
-        (lambda at: saved(at, FLAT | {"architectures": ["LlamaForCausalLM"]}, tensors()), "no EAGLE-3 head"),
+        (lambda at: saved(at, SPECULATORS | {"speculators_model_type": "mlp"}, tensors()), "no EAGLE-3 head or a"),
+        (lambda at: saved(at, FLAT | {"architectures": ["LlamaForCausalLM"]}, tensors()), "no EAGLE-3 head or a"),
+        (lambda at: saved(at, DFLASH | {"architectures": ["DFlash2DraftModel"]}, tensors()), "no EAGLE-3 head or a"),
+        (lambda at: saved(at, DFLASH | {"hidden_size": 64}, block_tensors()), "size 64, and the target has 48"),
+        (lambda at: saved(at, DFLASH | {"vocab_size": 300}, block_tensors()), "a vocabulary of 300"),
+        (lambda at: saved(at, block_config(target_layer_ids=[1, 4]), block_tensors()), "layers 2, 5, and the target"),
+        (lambda at: saved(at, block_config(target_layer_ids=None), block_tensors()), "not name the layers"),
+        (lambda at: saved(at, block_config(mask_token_id=None), block_tensors()), "does not name mask_token_id"),
+        (lambda at: saved(at, block_config(mask_token_id=257), block_tensors()), "the mask token 257"),
+        (lambda at: saved(at, DFLASH | {"block_size": 1}, block_tensors()), "blocks of 1"),
+        (lambda at: saved(at, block_config(projector_type="domino"), block_tensors()), "by those before them"),
+        (lambda at: saved(at, DFLASH | {"layer_types": ["sliding_attention"] * 2}, block_tensors()), "sliding window"),
+        (lambda at: saved(at, block_config(causal=True), block_tensors()), "see only those before"),
+        (lambda at: saved(at, DFLASH | {"is_neox_style": False}, block_tensors()), "neighbouring"),
+        (lambda at: saved(at, NESTED_DFLASH | {"speculators_version": "1.2.0"}, block_tensors()), "version 1.2.0"),
+        (lambda at: saved(at, NESTED_DFLASH, block_tensors()), "has no d2t"),
+        (lambda at: saved(at, DFLASH, block_tensors(hidden_norm__weight=None)), "'hidden_norm.weight' is missing"),
+        (lambda at: saved(at, DFLASH | {"num_hidden_layers": 3}, block_tensors()), "blocks.2.* is missing"),
         (lambda at: saved(at, RAW | {"num_hidden_layers": 4}, tensors()), "has 4 layers"),
         (lambda at: saved(at, RAW | {"model_type": "deepseek_v3"}, tensors()), "'deepseek_v3'"),
         (lambda at: saved(at, RAW | {"num_attention_heads": "many"}, tensors()), "num_attention_heads|cannot be read"),
@@ -222,6 +330,6 @@ def test_a_head_that_does_not_fit_is_refused_in_two_sentences(tmp_path, monkeypa
 
 
 def test_a_head_that_is_nowhere_is_refused(target, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ModelLoadError):
         load_head("nobody/nothing", target, name="the head")

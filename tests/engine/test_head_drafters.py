@@ -1,0 +1,206 @@
+"""Drafting with a head: the same text with every toggle, and drafts that are the head's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lab import ConfigError, EngineConfig, SamplingParams, load_engine
+from lab.engine.engine import Engine
+from lab.models.dflash_head import DFlashConfig, DFlashHead
+from lab.models.eagle3_head import Eagle3Config, Eagle3Head
+from lab.models.state_head import HEADS, StateHead
+from lab.trace.events import BlockCopied, Committed, FellBack, Preempted, Proposed, RunStarted
+from lab.trace.run import Run
+from lab.training import eagle3  # noqa: F401 -- its attention, which computes a head without the engine
+from lab.training.dflash import draft_blocks
+from tests import tiny_models
+from tests.tiny_models import of
+
+PROMPTS = (
+    "Once upon a time there was a little girl who lived near the forest, and every morning she went",
+    "The king",
+    "Once upon a time there was a little girl who lived near the forest, and one day",
+)
+GREEDY = SamplingParams(max_tokens=20, ignore_eos=True)
+PAGED = EngineConfig(paged=True, block_size=4, speculative="eagle3")
+CONFIGS = {
+    "contiguous": EngineConfig(speculative="eagle3"),
+    "paged": PAGED,
+    "prefixes": replace(PAGED, enable_prefix_caching=True),
+    "no cache": EngineConfig(kv_cache=False, speculative="eagle3"),
+    "int8": replace(PAGED, kv_dtype="int8"),
+    "int4": EngineConfig(kv_dtype="int4", speculative="eagle3"),
+    "one draft token": replace(PAGED, num_speculative_tokens=1),
+    "adaptive": replace(PAGED, num_speculative_tokens=8, adaptive_window=True),
+    "a tight pool": replace(PAGED, num_blocks=14),
+    "reference": replace(PAGED, kernels="reference"),
+    "an attention of torch's": EngineConfig(speculative="eagle3", prefill_attention="math"),
+}
+
+
+@pytest.fixture(scope="module")
+def lab() -> Engine:
+    return load_engine(max_num_batched_tokens=33, kernels="auto", dtype="float32")  # the longer prompts are in chunks
+
+
+def drafts(run: Run) -> list[int]:
+    return [event.token_id for event in of(run, Proposed)]
+
+
+BOTH = [(kind, name) for name in CONFIGS for kind in ("eagle3", "dflash")]
+
+
+@pytest.mark.parametrize(("kind", "name"), BOTH)
+def test_the_text_is_that_of_plain_decoding_alone_and_in_a_batch(lab, kind, name):
+    config = replace(CONFIGS[name], speculative=kind)
+    plain = replace(config, speculative="off", enable_prefix_caching=False)
+    expected = [lab.generate(prompt, plain, GREEDY).token_ids for prompt in PROMPTS]
+    for _ in range(1 + config.enable_prefix_caching):
+        runs = [request.result() for request in [lab.submit(prompt, config, GREEDY) for prompt in PROMPTS]]
+        assert [run.token_ids for run in runs] == expected
+        assert all(not of(run, FellBack) for run in runs)
+    assert sum(run.metrics.mean_acceptance_length for run in runs) > 3 * 1.2
+    assert any(of(run, Preempted) for run in runs) == (name == "a tight pool")
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+@pytest.mark.parametrize("name", ["paged", "prefixes", "no cache", "a tight pool", "reference"])
+def test_how_keys_and_values_are_kept_changes_no_draft(lab, kind, name):
+    """Found in the cache, preempted, never kept, in C or in torch: the head reads a token with the same states."""
+    config = replace(CONFIGS[name], speculative=kind)
+    alone = [lab.generate(prompt, EngineConfig(speculative=kind), GREEDY) for prompt in PROMPTS]
+    for _ in range(2):
+        again = [request.result() for request in [lab.submit(prompt, config, GREEDY) for prompt in PROMPTS]]
+    assert [drafts(run) for run in again] == [drafts(run) for run in alone]
+    if name == "prefixes":
+        assert all(run.metrics.cached_prompt_tokens for run in again if len(run.prompt_token_ids) > 4)
+        assert any(of(run, BlockCopied) for run in again) == (kind == "eagle3")  # the token before is computed again
+
+
+def test_two_heads_read_the_hidden_states_of_one_pass(lab):
+    kinds = ("eagle3", "dflash", "off", "draft")
+    configs = [replace(PAGED, speculative=kind) for kind in kinds]
+    alone = [lab.generate(PROMPTS[0], config, GREEDY) for config in configs]
+    together = [request.result() for request in [lab.submit(PROMPTS[0], config, GREEDY) for config in configs]]
+    assert [drafts(run) for run in together] == [drafts(run) for run in alone]
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+def test_continuations_of_a_prompt_share_it_and_draft_as_alone(lab, kind):
+    config = replace(PAGED, speculative=kind)
+    sampling = SamplingParams(max_tokens=24, temperature=0.8, seed=3, ignore_eos=True)
+    runs = [request.result() for request in lab.prepare(PROMPTS[0], config, sampling, continuations=3)()]
+    for i, run in enumerate(runs):
+        alone = lab.generate(PROMPTS[0], config, replace(sampling, seed=3 + i))
+        assert (run.token_ids, drafts(run)) == (alone.token_ids, drafts(alone))
+
+
+# -- the drafts, computed again without the engine --------------------------------------------------
+
+
+def tiny(architecture: str, kind: str) -> Engine:
+    """A target of four layers with a random head; EAGLE-3's has every norm and a vocabulary of its own."""
+    torch.manual_seed(0)
+    engine = tiny_models.engine(architecture, shape={"num_hidden_layers": 4}, kernels="reference")
+    layer = tiny_models.CONFIGS["qwen3" if architecture == "qwen3" else "llama"]
+    layers = 1 if kind == "eagle3" else 2
+    layer = type(layer).from_dict(layer.to_dict() | {"num_hidden_layers": layers, "layer_types": None})
+    layer._attn_implementation = "decode_lab"
+    sizes = {"layer": layer, "target_hidden_size": 48, "target_layers": (0, 2, 3)}
+    tables = engine.target.model.get_input_embeddings(), engine.target.model.get_output_embeddings()
+    if kind == "eagle3":
+        more = {"norm_before_residual": True, "norm_before_fc": True, "norm_output": True}
+        head = Eagle3Head(Eagle3Config(draft_vocab_size=100, **sizes, **more), tables[0]).eval()
+        head.d2t += 50
+    else:
+        config = DFlashConfig(draft_vocab_size=layer.vocab_size, block_size=4, mask_token_id=7, **sizes)
+        head = DFlashHead(config, *tables).eval()
+    for weight in head.parameters():
+        weight.requires_grad_(False)
+        if weight.ndim == 2 and all(weight is not table.weight for table in tables):
+            weight.normal_(std=0.3)
+    engine.target.heads[kind] = head
+    return engine
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gpt2"])
+@pytest.mark.parametrize("config", [EngineConfig(), PAGED, EngineConfig(kv_cache=False)], ids=["run", "blocks", "none"])
+def test_drafts_are_the_heads_chain(architecture, config):
+    engine = tiny(architecture, "eagle3")
+    config = replace(config, speculative="eagle3", num_speculative_tokens=3)
+    run = engine.generate("There was once", config, SamplingParams(max_tokens=12, temperature=1.0, seed=1))
+    head, checked, known, draft_tokens = engine.target.heads["eagle3"], 0, list(run.prompt_token_ids), []
+    layer = head.config.layer
+    for event in run.events:
+        if isinstance(event, Proposed):
+            with engine.target.stock_attention() as model, torch.inference_mode():
+                states = model(torch.tensor([known]), output_hidden_states=True).hidden_states
+            hidden = head.fuse(torch.cat([states[one] for one in head.config.target_layers], dim=-1))[:, :-1]
+            layer._attn_implementation = "unrolled"
+            for _ in range(len(draft_tokens) + 1):
+                tokens = known[1:] + draft_tokens[: hidden.shape[1] - len(known) + 1]
+                out = head(torch.tensor([tokens]), hidden, torch.arange(len(tokens))[None], earlier=[])
+                hidden = torch.cat([hidden, head.fed_back(out[:, -1:])], dim=1)
+            layer._attn_implementation = "decode_lab"
+            q = head.logits(out[0, -1]).softmax(-1)
+            assert event.token_id in head.target_ids
+            assert event.q == pytest.approx(q[event.token_id - 50].item(), abs=1e-4)
+            draft_tokens.append(event.token_id)
+            checked += 1
+        elif isinstance(event, Committed):
+            known, draft_tokens = known + list(event.token_ids), []
+    assert checked > 10
+    assert not of(run, FellBack)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gpt2"])
+@pytest.mark.parametrize("config", [EngineConfig(), PAGED, EngineConfig(kv_cache=False)], ids=["run", "blocks", "none"])
+def test_drafts_are_the_heads_block(architecture, config):
+    """As in its training, where a whole text's blocks are computed at once. More draft tokens are asked for than it
+    was trained for."""
+    engine = tiny(architecture, "dflash")
+    config = replace(config, speculative="dflash", num_speculative_tokens=5)
+    run = engine.generate("There was once", config, SamplingParams(max_tokens=12, temperature=0.8, seed=1))
+    assert any("at most 3 tokens in a pass" in note for note in of(run, RunStarted)[0].notes)
+    head, checked, known, proposed = engine.target.heads["dflash"], 0, list(run.prompt_token_ids), []
+    for event in run.events:
+        if isinstance(event, Proposed):
+            proposed.append((event.token_id, event.q))
+        elif isinstance(event, Committed):
+            assert len(proposed) <= 3
+            with engine.target.stock_attention() as model, torch.inference_mode():
+                head.config.layer._attn_implementation = "blocks"
+                text = torch.tensor([known + [0] * len(proposed)])  # the target's text after the block does not matter
+                anchors = torch.tensor([[len(known) - 1]])
+                log_q = draft_blocks(model, head, text, anchors, len(proposed)).log_q if proposed else None
+                head.config.layer._attn_implementation = "decode_lab"
+            for place, (token, q) in enumerate(proposed):
+                assert q == pytest.approx(log_q[0, 0, place, token].exp().item(), abs=1e-4)
+                checked += 1
+            known, proposed = known + list(event.token_ids), []
+    assert checked > 10
+    assert not of(run, FellBack)
+
+
+# -- what is refused --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "words"), HEADS.items())
+def test_a_target_without_a_head_says_so(kind, words):
+    with pytest.raises(ConfigError, match=f"needs {words}"):
+        tiny_models.engine("llama").generate("A", EngineConfig(speculative=kind))
+
+
+@pytest.mark.parametrize(("head", "part"), [(Eagle3Head, "fuse"), (DFlashHead, "block")])
+def test_a_head_that_fails_is_left(lab, monkeypatch, head, part):
+    def fail(self: StateHead, *_: object) -> torch.Tensor:
+        raise ValueError("broken")
+
+    expected = lab.generate(PROMPTS[1], EngineConfig(), GREEDY).token_ids
+    monkeypatch.setattr(head, part, fail)
+    run = lab.generate(PROMPTS[1], EngineConfig(speculative=head.kind), GREEDY)
+    assert run.token_ids == expected
+    assert [event.part for event in of(run, FellBack)] == ["drafter"]
