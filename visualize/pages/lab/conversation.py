@@ -32,7 +32,7 @@ def template_of(settings: Settings, pairs: Mapping[str, Pair], own: bool) -> str
 
 
 def talks(settings: Settings, template: str | None) -> bool:
-    """Whether a run is a turn of a conversation."""
+    """True if a run is a turn of a conversation."""
     return bool(template) and settings.chats
 
 
