@@ -74,6 +74,7 @@ from visualize.pages.lessons import instructor as instructor
 from visualize.pages.lessons import page as lessons
 from visualize.pages.lessons.answer_key import Answers
 from visualize.pages.memory import page as memory
+from visualize.pages.mistakes import page as mistakes
 from visualize.pages.pool import page as pool
 from visualize.pages.server import page as server
 from visualize.pages.workshop import page as room
@@ -111,6 +112,7 @@ def build(
         "Pool": lambda: pool.build(pages, engines, queue),
         "Memory": lambda: memory.build(pages),
         "Claims": lambda: claims.build(pages, embedded, queue),
+        "Mistakes": lambda: mistakes.build(pages, embedded, queue),
         "Deploy": lambda: deploy.build(pages),
         "Glossary": lambda: glossary.build(pages),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
@@ -13,6 +14,7 @@ from lessons.experiments.base import Part
 from lessons.expressions import Expression, Figures
 from lessons.template import Template, Unit
 
+ROOT = Path(__file__).parents[1]
 Computed = Annotated[Expression, PlainValidator(Expression)]
 Text = Annotated[Template, PlainValidator(Template)]
 
@@ -221,6 +223,33 @@ class PoolLink(Part):
     say: str
 
 
+class Beyond(Part):
+    """What to do next: ``code`` that runs as it stands, what to look at in ``vllm`` (Markdown), and ``files`` of this
+    repository to read."""
+
+    code: str
+    vllm: str
+    files: list[str] = Field(min_length=1, max_length=4)
+
+    @model_validator(mode="after")
+    def _sound(self) -> Beyond:
+        lines = [line for line in self.code.splitlines() if line.strip()]
+        if not 3 <= len(lines) <= 10:
+            raise ValueError(f"code has 3 to 10 lines that are not empty, not {len(lines)}.")
+        return self
+
+    def markdown(self, number: int) -> str:
+        """All of it, with the files' sizes."""
+        sizes = {
+            name: len((ROOT / name).read_text("utf-8").splitlines()) for name in self.files if (ROOT / name).is_file()
+        }
+        files = " · ".join(f"`{name}` ({lines} lines)" for name, lines in sizes.items())
+        return (
+            f"### In code\n\n`python -m lessons run {number}` runs this:\n\n```python\n{self.code.strip()}\n```\n\n"
+            f"### In vLLM\n\n{self.vllm}\n\n### Files to read\n\n{files}"
+        )
+
+
 class FrontMatter(Part):
     """Everything above a lesson's text."""
 
@@ -233,6 +262,7 @@ class FrontMatter(Part):
     change: Change = Field(alias="try")
     check: AnyQuestion
     pool: list[PoolLink] = Field(default=[])
+    beyond: Beyond | None = None
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         """Parts that do not fit together: the place of each, and what is wrong."""

@@ -21,7 +21,20 @@ from tests.coroutines import complete
 pytestmark = pytest.mark.slow
 
 TOKEN, KEY = "hf_" + "RecognisableToken" * 2, "sk-RecognisableKey"
-PAGES = ("", "compare", "lessons", "pool", "memory", "claims", "deploy", "server", "instructor", "config", "health")
+PAGES = (
+    "",
+    "compare",
+    "lessons",
+    "pool",
+    "memory",
+    "claims",
+    "mistakes",
+    "deploy",
+    "server",
+    "instructor",
+    "config",
+    "health",
+)
 PAGES += ("metrics", "gradio_api/info", "gradio_api/mcp/schema", "gradio_api/nothing", "environ", "%2e%2e/app.py")
 
 

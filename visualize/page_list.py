@@ -9,6 +9,7 @@ PAGES = {
     "Pool": "pool",
     "Memory": "memory",
     "Claims": "claims",
+    "Mistakes": "mistakes",
     "Deploy": "deploy",
 }
 """Every page's name and its address, relative to any of them. A page that is not always there is added before any is
@@ -21,6 +22,7 @@ ABOUT = {
     "Pool": "Many requests, one KV pool.",
     "Memory": "How many requests fit: arithmetic, not measured.",
     "Claims": "What articles claim, tested here.",
+    "Mistakes": "Code from articles: run it, repair it.",
     "Deploy": "The settings as a command for vLLM.",
     "Server": "A vLLM server, as it reports itself.",
     "Room": "All runs of the workshop on one engine.",

@@ -91,7 +91,7 @@ class Settings(FORM.values_class("LabValues")):
 
     @property
     def chats(self) -> bool:
-        """Whether the prompt is a message, if the model has a chat template."""
+        """True if the prompt is a message to a model that has a chat template."""
         return not (self.raw or self.token_ids)
 
     def chat(self) -> Chat:

@@ -140,6 +140,10 @@ class Evidence(NamedTuple):
     total_variation: float | None = None
 
 
+TOP_TOKENS_ON_GPU = 256
+"""Output tokens of a request for which ``top_tokens`` are found on a GPU, where their cost has not been measured."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verification:
     """A verified round of g draft tokens, on the host. Those from the first non-finite q on are left out.

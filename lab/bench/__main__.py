@@ -123,7 +123,7 @@ MEASUREMENTS = {
         "lab.bench.window_sweep", "the adaptive window against fixed ones", {**tokens(96), **repeats(4)}, both=True
     ),
     "drafters": Measurement(
-        "lab.bench.drafters",
+        "lab.bench.drafter_bench",
         "what the target accepts of each drafter, what a draft token costs, and the speed-up",
         {**tokens(96), **repeats(2)},
     ),

@@ -80,7 +80,7 @@ def chat(options: Namespace) -> int:
 
 
 def _messages() -> Iterator[str]:
-    """What a person types, line by line; or all of standard input, if it is no terminal."""
+    """Lines that a person types; or all of standard input, if it is no terminal."""
     if sys.stdin is None or not sys.stdin.isatty():
         yield _read()
         return

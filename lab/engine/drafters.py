@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from lab.backends.interface import PROPOSE, Backend, DraftRound, DraftTokens, NewTokens
+from lab.backends.interface import PROPOSE, TOP_TOKENS_ON_GPU, Backend, DraftRound, DraftTokens, NewTokens
 from lab.engine.drafter import Drafter
 from lab.engine.failures import disabling_drafter
 from lab.engine.head_drafter import HEAD_DRAFTERS, HeadDrafter
@@ -27,9 +27,6 @@ from lab.models.language_model import Taps
 from lab.trace.roofline import PassCost
 from lab.util.device_copy import several_on_device
 from lab.util.step_timer import StepTimer
-
-TOP_TOKENS_ON_GPU = 256
-"""Output tokens of a request for which ``top_tokens`` are found on a GPU, where their cost has not been measured."""
 
 
 class ModelDrafter(Drafter):
@@ -270,11 +267,8 @@ class Drafters:
         timer: StepTimer,
     ) -> DraftOutput:
         """Let every drafter read what the target has just read of its sequences' texts, where that was more than a
-        token; and give those that want them the hidden states. ``timer`` gets one part "draft".
-
-        Returns:
-            What was drafted, with what this took.
-        """
+        token; and give those that want them the hidden states. ``timer`` gets one part "draft". Returns what was
+        drafted, with what this took."""
         if taps:
             first = 0
             for one, round in zip(scheduled, drafted.rounds, strict=True):

@@ -163,7 +163,7 @@ class Engine:
 
     @property
     def chat_template(self) -> ChatTemplate | None:
-        """How the target reads messages (``Chat``). None: it has no template, and continues text."""
+        """The target's way to read messages (``Chat``). None: it has no template, and continues text."""
         return self._processor.chat_template
 
     def models(self, config: EngineConfig) -> tuple[LanguageModel, LanguageModel | None]:

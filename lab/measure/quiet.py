@@ -38,7 +38,7 @@ class Gate:
         return self.waited > WAITED or self.steps.upper - self.steps.lower > BUSY * self.steps.median
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """The finding in a sentence."""
         lower, median, upper = (f"{ms:.3g}" for ms in (self.steps.lower, self.steps.median, self.steps.upper))
         if self.busy:

@@ -121,7 +121,7 @@ class ChatTemplate:
         ]
         text, answers = self._rendered(messages, chat.thinking), {}
         for index, one in enumerate(chat.messages):
-            if self._says(one.get("token_ids"), one["content"]):
+            if self._match(one.get("token_ids"), one["content"]):
                 there, mark = messages[index]["content"], next(marks)
                 messages[index]["content"] = mark
                 marked = self._rendered(messages, chat.thinking)
@@ -146,8 +146,8 @@ class ChatTemplate:
                 "assistant take turns, without a system message where it takes none."
             ) from error
 
-    def _says(self, ids: Sequence[int] | None, content: str) -> bool:
-        """Whether an answer's tokens say its text; one that was edited is encoded anew."""
+    def _match(self, ids: Sequence[int] | None, content: str) -> bool:
+        """True if an answer's tokens are its text's; one that was edited is encoded anew."""
         if not ids or max(ids) >= len(self._tokenizer):
             return False
         return self._tokenizer.backend_tokenizer.decode(list(ids)).strip() == content.strip()

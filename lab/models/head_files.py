@@ -151,7 +151,7 @@ def _kind(given: dict[str, Any], nested: bool, flat: dict[str, Any], name: str) 
 
 
 def _other_block(given: dict[str, Any], flat: dict[str, Any]) -> str | None:
-    """What a head of DFlash's family has that DFlash's first version has not."""
+    """The part of a newer head of DFlash's family that its first version has not."""
     more = given | (given.get("dflash_config") or {})
     if more.get("use_swa") or "sliding_attention" in (flat.get("layer_types") or ()):
         return "has layers with a sliding window"

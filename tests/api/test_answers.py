@@ -125,7 +125,7 @@ def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:
             await session.initialize()
             tools = {tool.name: tool for tool in (await session.list_tools()).tools}
             assert list(tools) == list(NAMES)
-            assert tools["run"].inputSchema["required"] == ["prompt"]
+            assert tools["calculator"].inputSchema["required"] == ["model"]
             about = {name: it["description"] for name, it in tools["run"].inputSchema["properties"].items()}
             assert all(about.values())
             assert about["max_tokens"].endswith("From 1 to 1,000 here. Default: 64.")

@@ -19,7 +19,7 @@ import torch
 
 from lab import Engine, EngineConfig, LabError, SamplingParams, UnsupportedModelError
 from lab.bench import __main__ as command
-from lab.bench import drafters, ladder, llama, step_times, verifiers, vllm_bench, window_sweep
+from lab.bench import drafter_bench, ladder, llama, step_times, verifiers, vllm_bench, window_sweep
 from lab.bench.ladder import ladder_configs, time_rows
 from lab.bench.vllm_bench import accepted_by_round
 from lab.engine.engine import Request
@@ -235,8 +235,8 @@ def test_every_round_is_repeated_with_recording_as_the_only_difference(bench, mo
 
 @pytest.mark.slow
 def test_every_drafter_continues_every_text(bench, monkeypatch) -> None:
-    texts = drafters.held_out_prompts()[:6]
-    monkeypatch.setattr(drafters, "held_out_prompts", lambda: texts)
+    texts = drafter_bench.held_out_prompts()[:6]
+    monkeypatch.setattr(drafter_bench, "held_out_prompts", lambda: texts)
     result, table = bench("drafters", "--max-tokens", "8", "--repeats", "1")
     rows = {(row["drafter"], row["temperature"]): row for row in result["rows"]}
     assert {name for name, _ in rows} >= {"draft", "ngram", "early_exit"}

@@ -13,7 +13,7 @@ PHONE = {"width": 390, "height": 844}  # where tables scroll
 PAPER = {"width": 794, "height": 1123}  # A4
 CUT = """() => {
   const found = [];
-  const inner = document.querySelector("#view, #claims");
+  const inner = document.querySelector("#view, #claims, #mistakes");
   for (let box = inner; box; box = box.parentElement)
     if (getComputedStyle(box).overflow !== "visible") found.push(box.className || box.tagName);
   return inner ? found : ["nothing to look at"];

@@ -9,6 +9,7 @@ from typing import get_args
 
 import pytest
 
+from lessons.__main__ import main
 from lessons.course import FOLDER, LessonError, Source, course, read
 from lessons.experiments import Preset
 from lessons.lesson import AnyView
@@ -186,3 +187,22 @@ def test_no_text_has_yaml_in_it(path: Path) -> None:
     source = Source.read(path)
     for text in (*texts(source.given), source.body):
         assert not re.search(r"[>|][-+](\s|$)", text), text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [number for number, lesson in course().items() if lesson.front.beyond])
+def test_the_code_of_a_lesson_runs(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(number)]) == 0
+    code = course()[number].front.beyond.code.strip()
+    said = capsys.readouterr().out.removeprefix(code).strip()
+    assert re.search(r"\d", said), "it prints a number"
+
+
+def test_there_is_no_code_of_a_lesson_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "99"]) == 2
+    assert f"There are lessons 1 to {len(course())}" in capsys.readouterr().err
+
+
+def test_files_to_read_are_there() -> None:
+    beyond = [lesson.front.beyond for lesson in course().values() if lesson.front.beyond]
+    assert [name for one in beyond for name in one.files if not Path(name).is_file()] == []

@@ -16,6 +16,7 @@ from lessons.course import course
 from lessons.experiments.base import CAREFUL, Measured
 from tests.visualize.compared import configs, made
 from tests.visualize.scripted import ScriptedEngine
+from tests.waiting import until
 from visualize.jobs import live_run
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.live_run import time_left
@@ -39,9 +40,9 @@ def test_a_machine_is_busy_if_the_middle_half_of_its_steps_differs(steps: list[f
     """A step now and then that is held up says nothing."""
     gate = Gate(Spread.of(steps))
     assert gate.busy == busy
-    assert ("busy" in gate.said) == busy
+    assert ("busy" in gate.sentence) == busy
     assert Gate(Spread.of(steps), waited=0.9).busy, "steps that all wait alike for a core are steady, and slow"
-    assert "waited for a core 90%" in Gate(Spread.of(steps), waited=0.9).said
+    assert "waited for a core 90%" in Gate(Spread.of(steps), waited=0.9).sentence
 
 
 def test_a_cancelled_look_finds_nothing() -> None:
@@ -79,9 +80,22 @@ LESSON = 12
 """One of which every figure comes from runs."""
 
 
+class SeenRun(LessonRun):
+    """A run of a lesson whose reported records are all kept."""
+
+    def __init__(self, *given: Any) -> None:
+        self.seen: list[dict[str, Any]] = []
+        super().__init__(*given)
+
+    def record(self) -> dict[str, Any]:
+        self.seen.append(super().record())
+        return self.seen[-1]
+
+
 def lesson_run(seconds: float = 0.0) -> tuple[LessonRun, list[dict[str, Any]]]:
-    task = LessonRun(JobQueue(), lambda pair: ScriptedEngine(seconds), course()[LESSON].front.preset)
-    return task, list(task.records())
+    task = SeenRun(JobQueue(), lambda pair: ScriptedEngine(seconds), course()[LESSON].front.preset)
+    until(lambda: task.seen and not task.seen[-1]["running"])
+    return task, task.seen
 
 
 def test_a_lessons_run_shows_the_pool_filling() -> None:

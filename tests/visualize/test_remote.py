@@ -35,7 +35,7 @@ from visualize.charts import server_charts as figures
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.sse_channel import Channel
 from visualize.pages.server import remote_run as remote
-from visualize.pages.server.remote_run import CUT_SHORT, NO_ROUND, NOT_TOLD, Prompts, RemotePrompt, Watch
+from visualize.pages.server.remote_run import CUT_SHORT, NO_ROUND, NOT_TOLD, Prompts, RemotePrompt, ServerWatch
 from visualize.pages.server.watched import ABOUT, ServerReducer
 
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
@@ -187,7 +187,7 @@ def test_one_thread_reads_for_all_and_resumes_when_the_server_is_back(
 ) -> None:
     monkeypatch.setattr(remote, "EVERY_S", 0.02)
     queue = JobQueue()
-    watch = Watch(server, queue)
+    watch = ServerWatch(server, queue)
     until(lambda: vllm.asked.count("/metrics") >= 3)
     vllm.wrong["/metrics"] = "html"
     until(lambda: not watch.models)
@@ -207,7 +207,7 @@ def test_metrics_are_read_even_if_models_cannot_be(
     monkeypatch.setattr(remote, "EVERY_S", 0.02)
     vllm.wrong["/v1/models"] = "key"
     queue = JobQueue()
-    watch = Watch(server, queue)
+    watch = ServerWatch(server, queue)
     until(lambda: vllm.asked.count("/metrics") >= 2)
     queue.close(0)
     message = heard(watch.channel)[0]

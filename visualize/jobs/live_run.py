@@ -102,14 +102,14 @@ class ProgressJob(ReportedJob):
 
     @property
     def gate(self) -> Record:
-        """What the look found, for the page; empty before."""
-        return {"gate": {"busy": self._gate.busy, "said": self._gate.said}} if self._gate else {}
+        """The look's finding, for the page; empty before."""
+        return {"gate": {"busy": self._gate.busy, "said": self._gate.sentence}} if self._gate else {}
 
     def status(self) -> str:
         return super().status() or ("Looking whether this machine is quiet …" if self._looking else "")
 
     def share(self, done: float) -> Record:
-        """How much is done, 0 to 1, and the time left in words, once that can be told."""
+        """The share that is done, 0 to 1, and the time left in words, once that can be told."""
         now = time.monotonic()
         if self._done_at is None or done < self._done_at[1]:
             self._done_at = now, done

@@ -154,7 +154,7 @@ def read_verification(numbers: list[float], round: DraftRound) -> Verification:
 
 
 def top_size(round: DraftRound) -> int:
-    """How many numbers ``gather_top`` gives for a round."""
+    """Number of numbers that ``gather_top`` gives for a round."""
     return (round.num_draft_tokens + 1) * (2 * round.top_tokens + 1) if round.top_tokens else 0
 
 

@@ -73,7 +73,7 @@ def calculated() -> Record:
 
 
 def recorded() -> Record:
-    """What the reference machine found of the claims that are measured."""
+    """The reference machine's findings on the claims that are measured."""
     found = reference()
     rows = found.claims if found else {}
     named = {"took": f"recorded: {found.label}", "recorded": True} if found else {}

@@ -32,7 +32,7 @@ def template_of(settings: Settings, pairs: Mapping[str, Pair], own: bool) -> str
 
 
 def talks(settings: Settings, template: str | None) -> bool:
-    """Whether a run is a turn of a conversation."""
+    """True if a run is a turn of a conversation."""
     return bool(template) and settings.chats
 
 
@@ -64,7 +64,7 @@ def templated(run: Run) -> str:
         f"<b>{escape(visible(piece))}</b>" if place in special else escape(visible_lines(piece))
         for place, piece in enumerate(run.started.prompt_pieces)
     )
-    return f"<details><summary>Templated prompt</summary><p>{''.join(pieces)}</p></details>"
+    return f'<details><summary>Templated prompt</summary><p tabindex="0">{"".join(pieces)}</p></details>'
 
 
 def after(settings: Settings, run: Run) -> Settings | None:

@@ -65,10 +65,11 @@ def explained(lesson: Lesson, learner: Learner) -> str:
 
 
 def watched(lesson: Lesson) -> str:
-    """Markdown: where on the Pool page the lesson's subject can be watched, if it can."""
+    """Markdown: where on the Pool page the lesson's subject can be watched, if it can, and what to do next."""
     pools = [(PRESETS[pool.preset], pool.say) for pool in lesson.front.pool]
     links = [f"- [{preset.label}]({address(preset.inputs)}) · {say}" for preset, say in pools]
-    return "\n".join(["\n\n**Watch it on the Pool page:**\n", *links]) if links else ""
+    pool = "\n".join(["\n\n**Watch it on the Pool page:**\n", *links]) if links else ""
+    return pool + (f"\n\n{lesson.front.beyond.markdown(lesson.number)}" if lesson.front.beyond else "")
 
 
 def held(text: str) -> str:

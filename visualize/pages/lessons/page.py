@@ -127,11 +127,10 @@ class _Actions:
         if learner.recorded:
             seen = observation.reference_views(lesson)
             outcome["recorded"] = reference().label
-        elif seen:
-            seen = seen._replace(panels=observation.with_reference(lesson, seen.panels))
         if seen is None:
             return [as_line(outcome), gr.skip()]
-        look = as_line(outcome | {"panels": seen.panels})
+        panels = seen.panels if learner.recorded else observation.with_reference(lesson, seen.panels)
+        look = as_line(outcome | {"panels": panels})
         if seen.played is None:
             return [look, gr.skip()]
         id = uuid.uuid4().hex

@@ -19,7 +19,7 @@ from visualize.charts.base import shells
 from visualize.forms import Widgets, component
 from visualize.gradio_events import QUIET, begins, keep_address, ready, stops, warn
 from visualize.jobs.job_queue import JobQueue
-from visualize.pages.server.remote_run import Prompts, Watch
+from visualize.pages.server.remote_run import Prompts, ServerWatch
 from visualize.pages.server.watched import labels
 from visualize.run_settings import bounded
 from visualize.text import as_line, visible, visible_lines
@@ -45,7 +45,7 @@ FORM = Form(
 def build(pages: gr.Blocks, server: Server, queue: JobQueue) -> None:
     """Lay the page out, inside a route of ``pages``. From then on ``server`` is read once a second, until ``queue`` is
     closed; prompts do not wait in ``queue``, because another machine does the work."""
-    watch = Watch(server, queue)
+    watch = ServerWatch(server, queue)
     prompts = Prompts(server, queue, lambda: watch.models)
 
     def send(request: gr.Request, *values: Any) -> str:

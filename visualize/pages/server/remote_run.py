@@ -45,7 +45,7 @@ STOPPED = "Stopped. Closing the connection tells the server."
 ROUNDS = "{rounds} with draft tokens, {accepted} of {drafted} accepted. Which tokens they were is not reported."
 
 
-class Watch:
+class ServerWatch:
     """One thread that reads the server's metrics until ``queue`` is closed, and reports them in ``channel``."""
 
     def __init__(self, server: Server, queue: JobQueue) -> None:

@@ -1,0 +1,1 @@
+"""Eight mistakes that people copy from articles: their code, repairs, and the evidence of what each does."""
