@@ -151,9 +151,10 @@ def main(arguments: list[str] | None = None) -> None:
     workshop = Workshop(queue, options.host, os.environ.get(KEY), hosts) if options.workshop else None
     monitor = EngineMetrics(queue)
     monitors = [monitor, workshop.room] if workshop else [monitor]
-    engines = Engines(
-        offered | fitting_pairs(**place), any_pair=is_private(options, os.environ), monitors=monitors, **place
-    )
+    private = is_private(options, os.environ)
+    if private or place["device"].startswith("cuda"):  # a shared CPU is not for large models that anybody asks for
+        offered = offered | fitting_pairs(**place)
+    engines = Engines(offered, any_pair=private, monitors=monitors, **place)
     embedded = Engines(monitors=monitors, **place) if chosen else engines
     if chosen:
         try:

@@ -20,6 +20,7 @@ from lab.errors import ConfigError
 from lab.kv_cache.formats import bytes_per_token
 from lab.load import load_engine
 from lab.memory.model_memory import ModelInfo, find_model, known_models
+from lab.models.checkpoint_files import has_weights
 from lab.models.devices import resolve_device
 from lab.models.load_progress import current_loading
 from lab.models.loader import EMBEDDED_DRAFTS, refuse_absent, resolve_dtype
@@ -40,6 +41,8 @@ LISTED = {
     "llama-3.1-70b": "llama-3.2-1b",
 }
 """Targets and drafts of one family, which share a tokenizer; for sizes and hub ids see ``lab.memory.model_memory``."""
+PUBLISHED_BYTES = 2
+"""Bytes per parameter of the files on a hub: all of these are published in bfloat16."""
 CACHE_TOKENS = 2048
 """Tokens whose keys and values must fit besides the weights, or there would be nothing to see."""
 USABLE_SHARE = 0.9
@@ -48,15 +51,27 @@ USABLE_SHARE = 0.9
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and perhaps a draft, as ``load_engine`` takes them, and a label for people."""
+    """A target and perhaps a draft, as ``load_engine`` takes them, and a label for people.
+
+    Attributes:
+        disk_bytes: of the weights of a pair that is on a hub; 0: not known.
+        memory_bytes: what it takes to decode.
+    """
 
     label: str
     target: str | Path | None = None
     draft: str | Path | None = None
+    disk_bytes: int = 0
+    memory_bytes: int = 0
 
     @property
     def has_draft(self) -> bool:
         return self.draft is not None
+
+    @property
+    def is_here(self) -> bool:
+        """True if nothing of a pair from a hub needs to be fetched."""
+        return all(has_weights(hub) for hub in (self.target, self.draft) if isinstance(hub, str))
 
 
 EMBEDDED = {name: Pair(name.capitalize(), draft=name) for name in EMBEDDED_DRAFTS}
@@ -85,17 +100,19 @@ def _where(name: str) -> str | Path | None:
 
 
 def fitting_pairs(*, device: str, dtype: str = "auto") -> dict[str, Pair]:
-    """The pairs of ``LISTED`` that fit in a GPU's whole memory, by their target's name. Empty without a GPU."""
-    if not device.startswith("cuda"):
-        return {}
-    memory, models = torch.cuda.get_device_properties(device).total_memory, known_models()
-    pairs = {name: (models[name], models[draft]) for name, draft in LISTED.items()}
-    needed = {name: needed_bytes(some, resolve_dtype(dtype, device)) for name, some in pairs.items()}
-    return {
-        name: Pair(f"{target.name} with {draft.name}, {needed[name] / 1e9:.0f} GB", target.hub, draft.hub)
-        for name, (target, draft) in pairs.items()
-        if needed[name] <= memory
-    }
+    """The pairs of ``LISTED`` that fit in a GPU's whole memory, or in the main memory that is free, by their target's
+    name."""
+    place, models, found = torch.device(device), known_models(), {}
+    on_gpu = place.type == "cuda"
+    memory = torch.cuda.get_device_properties(device).total_memory if on_gpu else free_bytes(place)
+    for name, draft_name in LISTED.items():
+        target, draft = models[name], models[draft_name]
+        needed = needed_bytes((target, draft), resolve_dtype(dtype, device), in_c=place.type == "cpu")
+        if needed <= memory:
+            label = f"{target.name} with {draft.name}, {needed / 1e9:.0f} GB"
+            disk = PUBLISHED_BYTES * (target.parameters + draft.parameters)
+            found[name] = Pair(label, target.hub, draft.hub, disk, needed)
+    return found
 
 
 def needed_bytes(models: Iterable[ModelInfo], dtype: torch.dtype, *, in_c: bool = False) -> int:

@@ -62,6 +62,16 @@ def test_a_device_is_offered_the_pairs_that_fit_it(monkeypatch) -> None:
     assert offered(16) == ["smollm2-1.7b", "llama-3.2-3b", "qwen3-4b"]
     assert offered(24) == ["smollm2-1.7b", "llama-3.2-3b", "qwen3-4b", "qwen3-8b", "llama-3.1-8b"]
     assert offered(192) == list(LISTED)
+
+
+def test_a_cpu_is_offered_the_pairs_that_fit_the_free_memory_with_their_sizes(monkeypatch) -> None:
+    monkeypatch.setattr("lab.registry.free_bytes", lambda device: 14e9)
+    found = fitting_pairs(device="cpu")
+    assert list(found) == ["smollm2-1.7b"]
+    pair = found["smollm2-1.7b"]
+    assert pair.has_draft
+    assert 3.6e9 < pair.disk_bytes < 3.8e9 < pair.memory_bytes <= 14e9
+    monkeypatch.setattr("lab.registry.free_bytes", lambda device: 1e9)
     assert fitting_pairs(device="cpu") == {}
 
 

@@ -43,6 +43,8 @@ def header(about: str, links: str = "") -> str:
     """The header of every page; ``header.js`` brings it to life."""
     return f"""
 <header class="lab-header">
+  <button class="skip" type="button" data-to="#run:not(:disabled), .check-all" hidden>Skip to Run</button>
+  <button class="skip" type="button" data-to="#view, main, .claims" hidden>Skip to the content</button>
   <h1>{TITLE}</h1>
   {links}
   <p>{about}</p>

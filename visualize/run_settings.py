@@ -28,9 +28,6 @@ ALWAYS = {"top_tokens": 5}
 STOPS = {"default": "", "options": {}, "most_characters": 1000, "group": "Sampling"}
 """What the Lab has in place of several stops: a text of them."""
 OWN_MODELS = need("models of your own", "pair", holds=lambda pair: pair == OTHER)
-DRAFT_MODEL = need(
-    "a draft model", "speculative", "pair", holds=lambda drafter, pair: drafter == "draft" or pair not in EMBEDDED
-)
 
 
 def _of_lab() -> dict[str, dict[str, Any]]:
@@ -47,11 +44,7 @@ def _of_lab() -> dict[str, dict[str, Any]]:
         "kv_dtype": {"about": {name: kv_error(name) for name in SETTINGS["kv_dtype"].options}},
         "paged": {"default": True},
         "speculative": {"default": "draft"},
-        "pair": {
-            "options": {name: pair.label for name, pair in EMBEDDED.items()},
-            "needs": (DRAFT_MODEL,),
-            "hide": True,
-        },
+        "pair": {"options": {name: pair.label for name, pair in EMBEDDED.items()}},
         "target": {"needs": (OWN_MODELS,)},
         "draft": {"needs": (OWN_MODELS,)},
         "early_exit_layer": {"default": 4},

@@ -218,10 +218,9 @@ def refuse_absent_weights(hub: str, name: str, error: Exception) -> None:
     Raises:
         ModelLoadError: the hub refuses them or does not answer, they did not arrive, or the disk is full.
     """
-    files = SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME
-    if any(_cached(hub, file) for file in files):  # the hub has nothing to do with it
+    if has_weights(hub):  # the hub has nothing to do with it
         return
-    for file in files:
+    for file in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME):
         if (reason := hub_refusal(hub, file=file)) is None:
             raise ModelLoadError(f"{name} could not be loaded: its weights {_not_arrived(error)}")
         if not isinstance(reason, EntryNotFoundError):
@@ -246,6 +245,11 @@ def _not_arrived(error: Exception) -> str:
         "HF_HUB_DISABLE_XET=1 may help: the hub's large files have servers of their own, and are then fetched another "
         f"way. ({origin})"
     )
+
+
+def has_weights(hub: str) -> bool:
+    """True if a hub's model has all its weights in the local cache."""
+    return any(_cached(hub, file) for file in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME))
 
 
 def _cached(hub: str, file: str) -> bool:

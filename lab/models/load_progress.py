@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -41,6 +42,7 @@ class Loading:
         self._fetched: list[_Fetched] = []
         self._sizes: dict[str, int] = {}
         self._bytes = self._total = self._layer = self._layers = 0
+        self._began = 0.0
 
     def begin(self, name: str, model: nn.Module, item_bytes: int) -> None:
         """A model's weights are next. ``model`` may be on "meta"; a weight takes ``item_bytes`` per number."""
@@ -48,6 +50,7 @@ class Loading:
         self._sizes = {name: weight.numel() * item_bytes for name, weight in model.named_parameters()}
         self._layers = 1 + max(map(_layer, self._sizes))
         self._name, self._fetched, self._bytes, self._layer = name, [], 0, 0
+        self._began = time.monotonic()
         self._total = sum(self._sizes.values())
 
     def took(self, weight: str) -> None:
@@ -72,7 +75,8 @@ class Loading:
         fetched = self._fetched  # another thread may begin the next model meanwhile
         whole = max((bar.total or 0 for bar in fetched if not bar.received), default=0)
         if not self._bytes and whole >= MIN_REPORTED_BYTES:
-            return f"Fetching {self._name}: {_of(min(max(bar.n for bar in fetched), whole), whole)}."
+            here = min(max(bar.n for bar in fetched), whole)
+            return f"Fetching {self._name}: {_of(here, whole)}{_left(here, whole, time.monotonic() - self._began)}."
         if self._bytes >= self._total:
             return f"Loaded {self._name}; getting ready …"
         return f"Loading {self._name}: {_of(self._bytes, self._total)}, layer {self._layer} of {self._layers}."
@@ -150,6 +154,14 @@ transformers_logging.set_tqdm_hook(_instead_of_a_bar)
 def _layer(weight: str) -> int:
     found = re.search(r"\.(\d+)\.", weight)
     return int(found[1]) if found else -1
+
+
+def _left(part: float, whole: float, seconds: float) -> str:
+    """The time that the rest takes at the speed so far; empty before there is a speed."""
+    if not part or seconds < 2:
+        return ""
+    left = (whole / part - 1) * seconds
+    return f", about {left / 60:.0f} min left" if left >= 90 else f", about {left:.0f} s left"
 
 
 def _of(part: float, whole: float) -> str:

@@ -42,7 +42,8 @@ def test_the_api_has_three_functions_with_typed_parameters(server: str) -> None:
         {it["parameter_name"]: it for it in info["named_endpoints"][f"/{name}"]["parameters"]}
         for name in ("compare", "calculator")
     )
-    assert run["pair"]["type"] == compare["pair"]["type"] == {"enum": ["matched", "mismatched"]}
+    assert run["pair"]["type"] == compare["pair"]["type"]
+    assert run["pair"]["type"]["enum"][:2] == ["matched", "mismatched"]  # and what fits this machine
     assert fits["gpu"]["type"] == {"enum": list(GPU_KEYS)}
     assert not {"stop", "stop_token_ids", "ignore_eos", "logprobs"} & compare.keys(), (
         "fixed, so that all outputs have the same length"
@@ -124,7 +125,7 @@ def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:
             await session.initialize()
             tools = {tool.name: tool for tool in (await session.list_tools()).tools}
             assert list(tools) == list(NAMES)
-            assert tools["run"].inputSchema["required"] == ["prompt"]
+            assert tools["calculator"].inputSchema["required"] == ["model"]
             about = {name: it["description"] for name, it in tools["run"].inputSchema["properties"].items()}
             assert all(about.values())
             assert about["max_tokens"].endswith("From 1 to 1,000 here. Default: 64.")

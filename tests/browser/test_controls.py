@@ -90,7 +90,7 @@ def test_a_nonsensical_link_is_corrected_and_controls_disabled_by_it_come_back_w
 def test_each_drafter_shows_only_its_own_setting_and_a_group_is_one_tab_stop(visit: Visit) -> None:
     lab = visit().open()
     # Each describes itself: after another, and after none.
-    own = {"pair": "draft", "early_exit_layer": "early_exit", "synthetic_acceptance_rate": "synthetic"}
+    own = {"early_exit_layer": "early_exit", "synthetic_acceptance_rate": "synthetic"}
     for drafter in ("off", "draft", "ngram", "synthetic", "off", "early_exit", "draft"):
         lab.choose("speculative", drafter)
         expect(lab.control("speculative")).to_contain_text(SETTINGS["speculative"].about[drafter])
@@ -203,7 +203,7 @@ def test_an_opening_is_written_once_a_fold_scrolls_into_view_and_a_seed_that_no_
     # A readout explains itself on focus and hover, and a text that is cut off can be read whole.
     page, meaning, cut = lab.page, lab.page.locator(".meaning"), "[data-chart=rounds] .caption"
     assert not meaning.is_visible()
-    for width, whole in ((2560, True), (1024, False)):
+    for width, whole in ((2560, True), (1280, False)):
         page.set_viewport_size({"width": width, "height": 768})
         page.mouse.move(0, 700)
         page.hover(cut)

@@ -52,7 +52,7 @@ PAGES: Mapping[str, Callable[[], gr.Blocks]] = {
         ("lab", {"kv_cache": "0"}, []),  # whatever follows from it
         ("compare", {"temperature": "1", "own": ""}, []),
         ("compare", {"own": "paged=true"}, ["Other settings, as text"]),
-        ("compare", {"pair": "mismatched", "top_k": "5"}, ["Other settings, as text", "More sampling"]),
+        ("compare", {"pair": "mismatched", "top_k": "5"}, ["Other settings, as text", "More"]),
         ("pool", {"sequences": "3", "temperature": "0.8"}, []),
         ("pool", {"system": "Another."}, ["More"]),
         ("deploy", {"num_speculative_tokens": "2"}, []),

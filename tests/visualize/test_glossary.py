@@ -14,6 +14,7 @@ from visualize.states import STATES
 NO_TERMS = {"finished", "prompt"}
 """Labels that mean what they say."""
 NOT_TAUGHT = {"prompt", "pair", "target", "draft", "stop_token_ids", "parse_special", "token_ids", "max_tokens"}
+NOT_TAUGHT |= {"system", "messages", "thinking", "raw"}
 """Settings that say what to run, not how."""
 OTHER_NAMES = {"early_exit_layer": "early exit", "synthetic_acceptance_rate": "acceptance rate"}
 
@@ -36,6 +37,6 @@ def test_definitions_are_sentences_of_lessons_that_exist() -> None:
 def test_the_page_has_every_definition_and_links_to_the_lessons() -> None:
     html = page()
     assert html.count("<tr>") > len({about for about, _ in terms().values()})
-    for number in course():
+    for number in {lesson for _, lesson in terms().values()}:
         assert f'<a href="lessons?lesson={number}">{number}</a>' in html
     assert "<math " in html

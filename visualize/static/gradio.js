@@ -18,7 +18,9 @@ export function fixGradio() {
   }
   whenReady(stopClock);
 
-  /** For screen readers, Gradio's radio groups have no name, and its accordions do not say whether they are open. To the
+  const BOILERPLATE = { "number input for ": "", "range slider for ": "Slider: " };
+
+  /** For screen readers, a slider's parts have names that say what they look like; Gradio's radio groups have no name, and its accordions do not say whether they are open. To the
       browser each radio button is a group of its own: a Tab stop, with no way to the next by arrow keys. */
   function name() {
     for (const box of document.querySelectorAll("#settings textarea")) box.dir = "auto"; // as its text is written
@@ -28,6 +30,12 @@ export function fixGradio() {
       group.setAttribute("aria-labelledby", title.id);
     }
     for (const choice of document.querySelectorAll("#settings fieldset[id] input[type=radio]")) choice.name = choice.closest("fieldset").id;
+    for (const input of document.querySelectorAll("#settings .slider_input_container input, #settings .tab-like-container :is(input, button)")) {
+      const label = input.closest(".block").querySelector("[data-testid=block-info]")?.textContent.trim();
+      const given = Object.keys(BOILERPLATE).find((words) => input.ariaLabel?.startsWith(words));
+      const named = input.matches("button") ? `Reset ${label}` : given && `${BOILERPLATE[given]}${label}`;
+      if (named && input.ariaLabel !== named) input.ariaLabel = named;
+    }
     for (const fold of document.querySelectorAll("#settings button.label-wrap")) {
       fold.setAttribute("aria-expanded", fold.matches(".open"));
       fold.querySelector(".icon").ariaHidden = "true";
@@ -37,7 +45,7 @@ export function fixGradio() {
     const settings = document.querySelector("#settings"); // what is in an accordion comes when it is first opened
     if (!settings) return;
     name();
-    new MutationObserver(name).observe(settings, { childList: true, subtree: true, attributeFilter: ["class"] });
+    new MutationObserver(name).observe(settings, { childList: true, subtree: true, attributeFilter: ["class", "aria-label"] });
   });
 
   // Bring an accordion that was opened into view.

@@ -10,6 +10,7 @@ import { Terms } from "./terms.js";
 export function mount(element, gradio, { terms, links = {} }) {
   const $ = within(element);
   const glossary = new Terms(terms);
+  const served = "gradio_config" in window; // and not a page on its own
   const LOOK = "decode-lab-look";
   const wear = (worn) => body.classList.toggle("dark", worn === "dark");
 
@@ -23,15 +24,44 @@ export function mount(element, gradio, { terms, links = {} }) {
   // Keys run and stop what the page runs, from the beginning: what draws it comes later. They are listened for on the
   // window, after everything else that uses them.
   const keyed = (button, key) => document.querySelector(`${button}, [aria-keyshortcuts="${key}"]`);
+  // Skip links: the first Tab stops. What has no focus of its own gets it.
+  for (const skip of element.querySelectorAll(".skip")) {
+    const there = () => document.querySelector(skip.dataset.to);
+    skip.onclick = () => {
+      if (!there().matches("button")) there().tabIndex = -1;
+      there().focus();
+    };
+    const offer = () => (skip.hidden = !there());
+    if (served) whenReady(offer);
+    else offer();
+    element.addEventListener("focusin", ({ target }) => target === skip || offer()); // a lesson's Run works later
+  }
+
   let listOpen = false; // before the key closed it: Gradio's dropdown does so before the window hears the key
-  document.addEventListener("keydown", ({ target }) => (listOpen = target.matches?.("[role=combobox][aria-expanded=true]")), true);
+  // Gradio opens a list as soon as its field has the focus, and when Tab leaves it. By Tab it opens with the arrow keys, or
+  // when it is clicked.
+  let tabbed = false;
+  const LIST = "input[role=combobox]";
+  document.addEventListener("keydown", (event) => {
+    const { target, key } = event;
+    const inList = target.matches?.(LIST);
+    listOpen = inList && target.ariaExpanded === "true";
+    if (key === "Tab" && inList) {
+      event.stopImmediatePropagation();
+      document.getElementById(target.getAttribute("aria-controls"))?.setAttribute("tabindex", -1); // one that scrolls is a Tab stop itself
+      if (listOpen) target.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true }));
+    }
+    tabbed = key === "Tab";
+  }, true);
+  document.addEventListener("focus", (event) => tabbed && event.target.matches?.(LIST) && event.stopImmediatePropagation(), true);
+  document.addEventListener("pointerdown", ({ target }) => {
+    tabbed = false;
+    if (target === document.activeElement && target.matches(LIST) && target.ariaExpanded === "false") target.dispatchEvent(new FocusEvent("focus"));
+  }, true);
   window.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
       event.preventDefault();
       if (!event.repeat) keyed("#run", "Control+Enter")?.click(); // held down, it would begin a run after every run
-    } else if (event.key === "Tab" && listOpen) {
-      document.getElementById(event.target.getAttribute("aria-controls"))?.setAttribute("tabindex", -1); // one that scrolls is a Tab stop itself
-      event.target.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true })); // Gradio leaves the list open
     } else if (event.key === "Escape") {
       hideMeaning();
       if (event.isTrusted && body.matches(STOPPABLE) && !listOpen) stop()?.click();
@@ -44,7 +74,6 @@ export function mount(element, gradio, { terms, links = {} }) {
   const STOPPABLE = ".running, .begun";
   const STARTS = "#run, #open, #replays input, .teaching [data-does=measure]";
   const stop = () => keyed("#stop", "Escape");
-  const served = "gradio_config" in window; // and not a page on its own
   const startable = () => (body.dataset.ready || !served) && !body.matches(".running"); // the link's settings are there
   let early = false;
   document.addEventListener("click", (event) => {

@@ -161,7 +161,8 @@ export function createStage(element, { props, server, trigger, watch }, setup) {
     const device = document.querySelector("#device");
     if (device) {
       const models = `${head.target}${head.draft ? ` + ${head.draft}` : ""}`; // last: where there is little room the end is cut off
-      device.textContent = device.title = `${head.recorded ? "recorded" : "measured"} on ${head.accelerator} · ${head.dtype} · ${models}`;
+      const where = head.recorded ? [] : [`measured on ${head.accelerator}`]; // else the notice says where it was recorded
+      device.textContent = device.title = [...where, head.dtype, models].join(" · ");
     }
     const seed = query.get("seed");
     if (!head.recorded && linked() && (seed === "" || seed === drawnSeed)) updateAddress({ seed: (drawnSeed = String(head.sampling.seed)) });

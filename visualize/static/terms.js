@@ -38,12 +38,12 @@ export class Terms {
     return { block, name, about: entry[0], link };
   }
 
-  /** A setting links to its lesson, for whoever points at it. It is no Tab stop on the way to Run: with the focus on the
+  /** A switch or a choice links to its lesson, for whoever points at it. It is no Tab stop on the way to Run: with the focus on the
       setting, ? opens the help with this link. */
   linkLessons() {
     document.addEventListener("pointerover", ({ target }) => {
       const { block, link } = (!target.closest(".to-lesson") && this.setting(target)) || {};
-      if (block && !block.querySelector(".to-lesson")) block.append(Object.assign(link, { tabIndex: -1 }));
+      if (block?.matches(".toggle, .choice") && !block.querySelector(".to-lesson")) block.append(Object.assign(link, { tabIndex: -1 }));
     });
   }
 }

@@ -87,7 +87,7 @@ FORM = Form(
             lines=2,
             max_lines=4,
         ),
-        replace(LAB["pair"], needs=(), hide=False),
+        LAB["pair"],
         Setting("repeats", "Repeats", "Runs of each setting, in changing order.", default=CARE["Quick"], bounds=(1, 9)),
         replace(SETTINGS["max_tokens"], label="Tokens", help="Each run writes this many.", default=96, bounds=(2, 500)),
         SETTINGS["temperature"],

@@ -23,6 +23,8 @@ from visualize.url_settings import Form
 
 FOLDS = {"Pool": "pool", "Sampling": "sampling", "Device": "computing"}
 """Titles of the folds, which are the settings' groups, and their elements' ids."""
+MODELS = ("pair", "target", "draft")
+"""The picker of the models, beside what is said of them."""
 CHAT = ("system", "messages", "thinking")
 """Inputs of a conversation, beside the prompt, which is its next message."""
 TOLD = ("pair", "target", "prompt", "messages", "raw", "token_ids", "enable_prefix_caching")
@@ -71,18 +73,17 @@ def build(form: Form, pairs: Mapping[str, Pair]) -> Controls:
     widgets = Widgets(form)
     groups = {title: [one.name for one in form.settings.values() if one.group == title] for title in ("", *FOLDS)}
     with gr.Column(elem_id="settings"):
-        first, *main = (name for name in groups[""] if name not in CHAT)
         widgets.add("system", "messages")
         turns = gr.HTML("", elem_id="conversation", visible="hidden")
         with gr.Row(elem_id="beside-chat"):
             templated = gr.HTML("", elem_id="templated", visible="hidden")
             new = gr.Button("New chat", elem_id="new-chat", visible="hidden")
-        widgets.add(first, "thinking")
+        widgets.add("prompt", "thinking", *MODELS)
         models = gr.HTML(badge(form["pair"].default, pairs, form["prompt"].default), elem_id="models")
         with gr.Row(elem_id="lists"):
             examples(widgets.inputs["prompt"])
             replays = recordings()
-        widgets.add(*main)
+        widgets.add(*(name for name in groups[""] if name not in ("prompt", *CHAT, *MODELS)))
         with gr.Row(elem_id="folds"):
             for title, elem_id in FOLDS.items():
                 with widgets.fold(title, elem_id):

@@ -1,0 +1,71 @@
+"""Every page for whoever has no mouse, a large finger, or bad eyes: one visit each, measured in the page."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.browser.pages import Visit
+from tests.browser.test_accessibility import PHONE, violations
+
+SMALL = """(least) => {
+  const usable = "a[href], button, input, select, textarea, summary, [role=button]";
+  const found = new Set();
+  for (const node of document.querySelectorAll(usable)) {
+    const target = node.matches("input:is([type=radio], [type=checkbox], [type=file])") ? node.closest("label") : node;
+    if (!target?.checkVisibility({ visibilityProperty: true, opacityProperty: true })) continue;
+    const { display, clipPath } = getComputedStyle(target);
+    if (clipPath !== "none" || (target.matches("a") && display === "inline")) continue; // a skip link; a link in a text
+    const { width, height } = target.getBoundingClientRect();
+    if (width && height && Math.min(width, height) < least - 0.5)
+      found.add(`${target.tagName} ${target.id || target.ariaLabel || target.textContent}: ${width} x ${height}`);
+  }
+  return [...found];
+}"""
+"""Targets with less than so many pixels."""
+TINY = """() => [...document.querySelectorAll(".mark, .above, s, del")]
+  .filter((node) => node.checkVisibility() && node.textContent.trim())
+  .filter((node) => parseFloat(getComputedStyle(node).fontSize) < 13)
+  .map((node) => node.outerHTML)"""
+"""Marks and struck text of less than 13 px."""
+NAMES = """() => [...document.querySelectorAll("[aria-label]")].map((node) => node.ariaLabel)"""
+LISTS = """() => [...document.querySelectorAll("[role=listbox], details.menu[open]")]
+  .filter((it) => it.checkVisibility()).length"""
+NOT_OURS = ("number input for", "range slider for", "Reset to default", "Plotly", "Gradio")
+RUNS = {"./": "run", "compare": "run", "pool": "run", "claims": "check-all"}
+"""Pages on which something can be run, and the button's id or class."""
+
+
+@pytest.mark.parametrize("path", [*RUNS, "lessons", "memory", "deploy", "glossary", "instructor"])
+def test_a_page(visit: Visit, path: str) -> None:
+    page = visit(viewport={"width": 1280, "height": 720}).at(path)
+    page.wait_for_timeout(300)
+    page.keyboard.press("Tab")
+    if path in RUNS:
+        page.keyboard.press("Enter")
+        assert RUNS[path] in page.evaluate("document.activeElement.id + document.activeElement.className")
+        page.focus(".lab-header nav a")
+    for _ in range(16 if path == "./" else 4):
+        page.keyboard.press("Tab")
+        assert page.evaluate(LISTS) == 0, "a list opened because it got the focus"
+    assert page.evaluate(SMALL, 24) == []
+    assert page.evaluate(TINY) == []
+    assert [name for name in page.evaluate(NAMES) if any(words in name for words in NOT_OURS)] == []
+    assert violations(page) == []
+    page.set_viewport_size(PHONE)
+    page.wait_for_timeout(200)
+    assert page.evaluate(SMALL, 44) == []
+
+
+def test_a_list_that_tab_reached_opens_by_key_and_by_click(visit: Visit) -> None:
+    lab = visit().open()
+    page, models = lab.page, lab.page.locator("#pair input")
+    page.focus("#pair input")
+    lab.press("Shift+Tab", "Tab")
+    assert models.evaluate("node => node === document.activeElement")
+    assert models.get_attribute("aria-expanded") == "false"
+    lab.press("ArrowDown", "ArrowDown", "Enter")
+    page.wait_for_function("location.search.includes('pair=')")
+    lab.press("Shift+Tab", "Tab")
+    models.click()
+    page.click("[role=option]:has-text('Matched')")
+    lab.until_asked(pair=None)
