@@ -1,6 +1,6 @@
 """The work of a variant of a mistake's code on the embedded pair, beside what the right repair does.
 
-Code that writes a text is run greedily, so that there is one right text; a rule that draws is measured by what comes out
+Code that writes a text is run greedily, so that there is one right text; a rule that draws is measured by the outcome
 of thousands of draws. All of it is measured when it is asked for.
 """
 
