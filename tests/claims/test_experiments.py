@@ -107,7 +107,7 @@ def test_every_experiment_gives_numbers_that_its_rule_decides_by(check, name) ->
     assert verdict.word in WORDS
     assert verdict.why
     assert bool(verdict.needs) == (verdict.word != "holds")
-    assert len({number.key for number in found.numbers}) == len(found.numbers) >= 3
+    assert len({number.key for number in found.numbers}) == len(found.numbers) >= 2
     for number in found.numbers:
         assert number.label
         assert "{" not in number.label
