@@ -224,7 +224,7 @@ class PoolLink(Part):
 
 
 class Beyond(Part):
-    """What to do next: ``code`` that runs as it stands, what to look at in ``vllm`` (Markdown), and ``files`` of this
+    """The next steps: ``code`` that runs as it stands, what to look at in ``vllm`` (Markdown), and ``files`` of this
     repository to read."""
 
     code: str

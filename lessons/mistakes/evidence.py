@@ -1,6 +1,6 @@
-"""What a variant of a mistake's code does on the embedded pair, beside what the right repair does.
+"""The work of a variant of a mistake's code on the embedded pair, beside what the right repair does.
 
-Code that writes a text is run greedily, so that there is one right text; a rule that draws is judged by what comes out
+Code that writes a text is run greedily, so that there is one right text; a rule that draws is measured by the outcome
 of thousands of draws. All of it is measured when it is asked for.
 """
 
@@ -26,7 +26,7 @@ from lab.models.loader import WEIGHTS
 from lab.models.tokenizer import TOKENIZER_FILE
 from lab.util.messages import counted, error_summary
 from lessons.mistakes.mistake import Mistake
-from lessons.mistakes.runtime import KVCache, Reader, models
+from lessons.mistakes.runtime import GrowingCache, Reader, models
 
 GAMMA = {"bonus": 2}
 """Draft tokens per round, where it is not 4."""
@@ -74,14 +74,16 @@ class Texts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """Attributes:
-    outcome: what the code does.
-    noticed: whether a reader of its text would notice.
-    say: that in a sentence or two.
-    text: None if it writes none.
-    numbers: quantities with both values.
-    chart: a picture of it, if one shows it.
+class MistakeEvidence:
+    """The evidence of one run, beside that of the right code.
+
+    Attributes:
+        outcome: what the code does.
+        noticed: whether a reader of its text would notice.
+        say: that in a sentence or two.
+        text: None if it writes none.
+        numbers: quantities with both values.
+        chart: a picture of it, if one shows it.
     """
 
     outcome: Outcome
@@ -93,7 +95,7 @@ class Evidence:
 
 
 @dataclass
-class Watch:
+class RunLimit:
     """Ends a run that takes too long or was cancelled, before its next pass. ``report`` gets what is under way."""
 
     cancelled: threading.Event = field(default_factory=threading.Event)
@@ -122,7 +124,7 @@ def prompt(number: int) -> list[int]:
     return tokenizer().encode(held_out_prompts()[number], add_special_tokens=False).ids[:PROMPT]
 
 
-def evidence(mistake: Mistake, program: dict[str, Any], watch: Watch, number: int = 1) -> Evidence:
+def evidence(mistake: Mistake, program: dict[str, Any], watch: RunLimit, number: int = 1) -> MistakeEvidence:
     """Run a variant and the right repair. Raises Stopped, and LabError if it takes too long.
 
     Args:
@@ -143,12 +145,12 @@ def evidence(mistake: Mistake, program: dict[str, Any], watch: Watch, number: in
 
 # -- code that writes a text -----------------------------------------------------------------
 
-_right: dict[tuple[str, int, int], Written] = {}
+_right: dict[tuple[str, int, int], VariantRun] = {}
 """What the right code wrote in this process, by mistake, prompt and number of tokens."""
 
 
 @dataclass
-class Written:
+class VariantRun:
     """``passes``: of the target, each with the tokens read and those attended to. ``extra``: points of its chart."""
 
     tokens: list[int] = field(default_factory=list)
@@ -162,9 +164,9 @@ class Written:
         return sum(read for read, _ in self.passes)
 
 
-def _written(id: str, program: dict[str, Any], watch: Watch, number: int) -> Written:
-    """What a variant writes, and its error if it raises one."""
-    written = Written()
+def _written(id: str, program: dict[str, Any], watch: RunLimit, number: int) -> VariantRun:
+    """The tokens that a variant writes, and its error if it raises one."""
+    written = VariantRun()
     target, draft = models()
     reader = Reader(target, watch, written.passes, SHRUNK if id == "scale" else 1.0)
     began = time.perf_counter()
@@ -172,7 +174,7 @@ def _written(id: str, program: dict[str, Any], watch: Watch, number: int) -> Wri
         if id in CACHES:
             _decode(id, program, reader, prompt(number), written)
         else:
-            caches = [KVCache() for _ in range({"reread": 2, "rollback": 1}.get(id, 0))]
+            caches = [GrowingCache() for _ in range({"reread": 2, "rollback": 1}.get(id, 0))]
             how = prompt(number), TOKENS, GAMMA.get(id, 4), *caches
             written.tokens = list(program["speculate"](reader, Reader(draft, watch), *how))
     except (Stopped, LabError):
@@ -185,7 +187,7 @@ def _written(id: str, program: dict[str, Any], watch: Watch, number: int) -> Wri
     return written
 
 
-def _decode(id: str, program: dict[str, Any], reader: Reader, ids: list[int], written: Written) -> None:
+def _decode(id: str, program: dict[str, Any], reader: Reader, ids: list[int], written: VariantRun) -> None:
     """Greedy decoding, token by token, with the variant's cache."""
     cache, new = CACHES[id](program["Cache"], ids), ids
     try:
@@ -233,7 +235,7 @@ def _error(quantize: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
     return ((codes * scale.float() - rows).norm() / rows.norm()).item()
 
 
-def _of_text(id: str, found: Written, right: Written, number: int) -> Evidence:
+def _of_text(id: str, found: VariantRun, right: VariantRun, number: int) -> MistakeEvidence:
     same = common_length(found.tokens, right.tokens)
     texts = Texts.of(prompt(number), found.tokens, right.tokens)
     fluency, usual = (_fluency(prompt(number), one.tokens) for one in (found, right))
@@ -261,20 +263,22 @@ def _of_text(id: str, found: Written, right: Written, number: int) -> Evidence:
     if found.error:
         until = "The text until then is right." if same == len(found.tokens) else "The text before is wrong, too."
         said = f"{found.error}, after {counted(len(found.tokens), 'token')}."
-        return Evidence("crash", True, f"{said} {until}" if found.tokens else said, texts, numbers, chart)
+        return MistakeEvidence("crash", True, f"{said} {until}" if found.tokens else said, texts, numbers, chart)
     if found.tokens != right.tokens:
         odd = fluency < FLUENT
         reads = "This one no longer reads like English." if odd else "This one still reads like English."
         said = f"The texts differ from token {same + 1} on. {reads}"
-        return Evidence("other", odd, said, texts, numbers, chart)
+        return MistakeEvidence("other", odd, said, texts, numbers, chart)
     if len(found.passes) > len(right.passes) or found.read > WASTE * right.read:
         said = "The text is right, token for token, so reading does not show the mistake. "
         if len(found.passes) > len(right.passes):
             said += f"It takes {len(found.passes)} target passes, where {len(right.passes)} are enough."
         else:
             said += f"The target reads {found.read:,} tokens, where {right.read:,} are enough."
-        return Evidence("slow", False, said, texts, numbers, chart)
-    return Evidence("right", False, "Text, target passes and tokens read are as they should be.", texts, numbers, chart)
+        return MistakeEvidence("slow", False, said, texts, numbers, chart)
+    return MistakeEvidence(
+        "right", False, "Text, target passes and tokens read are as they should be.", texts, numbers, chart
+    )
 
 
 def _fluency(ids: list[int], written: list[int]) -> float:
@@ -286,7 +290,7 @@ def _fluency(ids: list[int], written: list[int]) -> float:
     return chosen.mean().exp().item()
 
 
-def _chart(id: str, found: Written, right: Written) -> ClaimChart:
+def _chart(id: str, found: VariantRun, right: VariantRun) -> ClaimChart:
     """A line for this code and one for the right code."""
     if id in CACHES:
         x, y, log = {
@@ -313,7 +317,7 @@ def _columns(points: list[tuple[float, float]]) -> tuple[tuple[float, ...], tupl
 
 @dataclass(frozen=True)
 class Drawn:
-    """What came out of a rule. ``shares``: of each token, by place; ``distances``: total variation from p."""
+    """The outcome of a rule. ``shares``: of each token, by place; ``distances``: total variation from p."""
 
     accepted: float
     shares: list[torch.Tensor]
@@ -328,7 +332,7 @@ def _rows() -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [tuple(reader(prompt(place))[-1].softmax(-1) for reader in readers) for place in range(PLACES)]
 
 
-def drawn(verify: Callable[..., tuple[torch.Tensor, torch.Tensor]], watch: Watch, seed: int = 0) -> Drawn:
+def drawn(verify: Callable[..., tuple[torch.Tensor, torch.Tensor]], watch: RunLimit, seed: int = 0) -> Drawn:
     """Draw draft tokens from q at every place, and have the rule decide. Distances are taken over the likeliest tokens
     and all others as one: of rare tokens, thousands of draws tell little."""
     generator = torch.Generator().manual_seed(seed)
@@ -352,7 +356,7 @@ def _distance(share: torch.Tensor, p: torch.Tensor) -> float:
     return ((share[top] - p[top]).abs().sum() + rest).item() / 2
 
 
-def _of_rule(program: dict[str, Any], right: dict[str, Any], watch: Watch) -> Evidence:
+def _of_rule(program: dict[str, Any], right: dict[str, Any], watch: RunLimit) -> MistakeEvidence:
     watch.start(f"drawing {DRAWS:,} draft tokens after each of {PLACES} texts")
     expected = drawn(right["verify"], watch)
     try:
@@ -360,7 +364,7 @@ def _of_rule(program: dict[str, Any], right: dict[str, Any], watch: Watch) -> Ev
     except (Stopped, LabError):
         raise
     except Exception as error:
-        return Evidence("crash", True, f"It crashes: {error_summary(error)}.", None, [])
+        return MistakeEvidence("crash", True, f"It crashes: {error_summary(error)}.", None, [])
     far, near = ratio_interval(found.distances), ratio_interval(expected.distances)
     numbers: list[Row] = [
         ("Distance from the target's distribution", _percent(far), _percent(near)),
@@ -383,9 +387,9 @@ def _of_rule(program: dict[str, Any], right: dict[str, Any], watch: Watch) -> Ev
             f"What comes out is {far.value:.0%} away from the target's distribution; with the right rule, chance alone "
             f"gives {near.value:.1%}. Each text reads well, so reading does not show it."
         )
-        return Evidence("other", False, said, None, numbers, chart)
+        return MistakeEvidence("other", False, said, None, numbers, chart)
     said = "What comes out has the target's distribution, as far as so many draws can tell."
-    return Evidence("right", False, said, None, numbers, chart)
+    return MistakeEvidence("right", False, said, None, numbers, chart)
 
 
 def _percent(found: Interval) -> str:

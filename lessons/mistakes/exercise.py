@@ -18,7 +18,7 @@ import torch
 
 from lab.errors import LabError
 from lab.util.messages import error_summary
-from lessons.mistakes.evidence import NOTICED, Watch, drawn, evidence
+from lessons.mistakes.evidence import NOTICED, RunLimit, drawn, evidence
 from lessons.mistakes.mistake import HOLE, MISTAKES, Mistake
 
 SECONDS = 300.0
@@ -29,7 +29,7 @@ SHORT = {"crash": "It crashes", "other": "The text is wrong", "slow": "It is was
 
 
 @dataclass(frozen=True)
-class Checked:
+class HiddenTest:
     """A hidden test and what it found wrong; empty: nothing."""
 
     test: str
@@ -65,7 +65,7 @@ def write_starter(mistake: Mistake, folder: Path) -> Path:
     return path
 
 
-def check(mistake: Mistake, file: Path, seconds: float = SECONDS) -> list[Checked]:
+def check(mistake: Mistake, file: Path, seconds: float = SECONDS) -> list[HiddenTest]:
     """Run the hidden tests on a file. Raises LabError in a sentence: it does not import, or takes too long."""
     if not file.is_file():
         raise LabError(
@@ -88,37 +88,37 @@ def check(mistake: Mistake, file: Path, seconds: float = SECONDS) -> list[Checke
         raise LabError(f"{file.name} ended Python before the tests had ended (exit status {ran.returncode}).") from None
     if isinstance(answer, str):
         raise LabError(answer)
-    return [Checked(*row) for row in answer]
+    return [HiddenTest(*row) for row in answer]
 
 
 # -- in the process of the tests -------------------------------------------------------------
 
 
-def hidden_tests(mistake: Mistake, program: dict[str, Any]) -> list[Checked]:
-    """What every hidden test finds in a program."""
+def hidden_tests(mistake: Mistake, program: dict[str, Any]) -> list[HiddenTest]:
+    """Every hidden test, with its finding in a program."""
     if mistake.id == "ratio":
         return _of_rule(mistake, program)
     found = []
     for number in PROMPTS:
-        one = evidence(mistake, program, Watch(), number)
+        one = evidence(mistake, program, RunLimit(), number)
         problem = "" if one.outcome == "right" else f"{SHORT[one.outcome]}. {one.say}"
-        found.append(Checked(f"It writes the text of prompt {number}, and wastes no pass.", problem))
+        found.append(HiddenTest(f"It writes the text of prompt {number}, and wastes no pass.", problem))
     return found
 
 
-def _of_rule(mistake: Mistake, program: dict[str, Any]) -> list[Checked]:
+def _of_rule(mistake: Mistake, program: dict[str, Any]) -> list[HiddenTest]:
     tests = "What comes out has the distribution p.", "As many draft tokens are accepted as can be."
-    watch = Watch()
+    watch = RunLimit()
     watch.start("")
     right = drawn(mistake.program(mistake.right)["verify"], watch)
     try:
         found = drawn(program["verify"], watch)
     except Exception as error:
-        return [Checked(test, f"It crashes: {error_summary(error)}.") for test in tests]
+        return [HiddenTest(test, f"It crashes: {error_summary(error)}.") for test in tests]
     away = "" if found.p_value >= NOTICED else f"It does not: a test of the counts gives {found.p_value:.2g}."
     short = abs(found.accepted - right.accepted) > 0.01
     few = f"{found.accepted:.0%} are accepted, where {right.accepted:.0%} are right." if short else ""
-    return [Checked(tests[0], away), Checked(tests[1], few)]
+    return [HiddenTest(tests[0], away), HiddenTest(tests[1], few)]
 
 
 def _answer(mistake: Mistake, file: Path) -> str | list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What the mistakes run on: the embedded pair, which reads tokens with whatever KV cache it is handed.
+"""The ground of the mistakes: the embedded pair, which reads tokens with whatever KV cache it is handed.
 
 The models are transformers' own; only their attention is replaced by one that asks the cache for keys and values.
 """
@@ -21,7 +21,7 @@ NAME = "decode_lab_mistakes"
 
 
 class AnyCache(Protocol):
-    """What a cache needs. ``length``: tokens in it."""
+    """The interface of a cache. ``length``: tokens in it."""
 
     length: int
 
@@ -29,7 +29,7 @@ class AnyCache(Protocol):
         """Store the new tokens' keys and values [heads, n, dim]; return those of all tokens so far."""
 
 
-class KVCache:
+class GrowingCache:
     """A cache without mistakes, which grows by concatenation. ``tokens``: those in it."""
 
     def __init__(self) -> None:
@@ -120,6 +120,6 @@ class Reader:
         self._passes.append((len(tokens), known + len(tokens)))
         positions = known + torch.arange(len(tokens))[None]
         out = self._model(input_ids=ids, position_ids=positions, use_cache=False, kept_in=cache, shrunk=self._shrunk)
-        if isinstance(cache, KVCache):
+        if isinstance(cache, GrowingCache):
             cache.tokens = cache.tokens + list(tokens)
         return out.logits[0]

@@ -11,7 +11,7 @@ from lab.claims.trial import Stopped
 from lab.errors import LabError
 from lessons.__main__ import main
 from lessons.course import course
-from lessons.mistakes.evidence import Evidence, Watch, evidence
+from lessons.mistakes.evidence import MistakeEvidence, RunLimit, evidence
 from lessons.mistakes.exercise import check, hidden_tests, numbered, write_starter
 from lessons.mistakes.mistake import HOLE, MISTAKES
 
@@ -71,8 +71,8 @@ SOLUTIONS = {
 }
 
 
-def found(id: str, repair: int | None) -> Evidence:
-    return evidence(MISTAKES[id], MISTAKES[id].program(repair), Watch())
+def found(id: str, repair: int | None) -> MistakeEvidence:
+    return evidence(MISTAKES[id], MISTAKES[id].program(repair), RunLimit())
 
 
 @pytest.mark.slow
@@ -106,9 +106,9 @@ def test_a_run_ends_when_it_is_stopped_and_when_its_time_is_over() -> None:
     cancelled.set()
     rows = MISTAKES["rows"]
     with pytest.raises(Stopped):
-        evidence(rows, rows.program(None), Watch(cancelled), number=3)
+        evidence(rows, rows.program(None), RunLimit(cancelled), number=3)
     with pytest.raises(LabError, match="It was stopped after 0 seconds"):
-        evidence(rows, rows.program(None), Watch(seconds=0), number=3)
+        evidence(rows, rows.program(None), RunLimit(seconds=0), number=3)
 
 
 # -- exercises -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from lab.claims.claim import ClaimChart, Series
 from lab.errors import LabError
-from lessons.mistakes.evidence import Evidence, Texts, Watch
+from lessons.mistakes.evidence import MistakeEvidence, RunLimit, Texts
 from lessons.mistakes.mistake import MISTAKES
 from tests.visualize.picture import draw
 from visualize.charts.claim_charts import CHARTS
@@ -20,7 +20,7 @@ from visualize.pages.mistakes.cards import MistakeRun, asked_for, opened, setup,
 
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 LINES = ClaimChart("lines", "x", "y", (Series("this code", (1.0, 2.0), (3.0, 4.0), "measured"),))
-FOUND = Evidence(
+FOUND = MistakeEvidence(
     "other", False, f"It writes {HOSTILE}.", Texts("a", " b", (HOSTILE, "c"), ("d", "")), [("n", "1", "2")], LINES
 )
 
@@ -89,7 +89,7 @@ def test_a_run_reports_its_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_is_stopped_and_a_problem_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = threading.Event()
 
-    def endless(mistake: object, program: object, watch: Watch) -> Evidence:
+    def endless(mistake: object, program: object, watch: RunLimit) -> MistakeEvidence:
         watch.start("running this code")
         begun.set()
         while True:
@@ -104,7 +104,7 @@ def test_a_run_is_stopped_and_a_problem_is_a_sentence(monkeypatch: pytest.Monkey
     assert last["progress"] == "Stopped."
     assert not last["running"]
 
-    def failing(*_: object) -> Evidence:
+    def failing(*_: object) -> MistakeEvidence:
         raise LabError("It was stopped.")
 
     monkeypatch.setattr(cards, "evidence", failing)

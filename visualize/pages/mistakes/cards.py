@@ -13,7 +13,7 @@ from typing import Any
 from lab.claims.trial import Stopped
 from lab.settings import Setting
 from lessons.course import course
-from lessons.mistakes.evidence import Evidence, Watch, evidence
+from lessons.mistakes.evidence import MistakeEvidence, RunLimit, evidence
 from lessons.mistakes.mistake import MISTAKES, Mistake
 from visualize.charts.base import drawn, shells
 from visualize.charts.claim_charts import CHARTS, columns
@@ -76,7 +76,7 @@ def setup() -> Record:
     return {"cards": [_card(mistake) for mistake in MISTAKES.values()], "shells": shells(CHARTS)}
 
 
-def shown(found: Evidence) -> Record:
+def shown(found: MistakeEvidence) -> Record:
     """The evidence of a run."""
     record: Record = {
         "outcome": found.outcome,
@@ -109,7 +109,7 @@ class MistakeRun(ProgressJob):
         with self.turn():
             if self.cancelled.is_set():
                 return
-            watch = Watch(self.cancelled, self._report)
+            watch = RunLimit(self.cancelled, self._report)
             self._report("loading the models")
             try:
                 found = evidence(self._mistake, self._mistake.program(self._repair), watch)
@@ -135,7 +135,7 @@ class MistakeRun(ProgressJob):
 
 
 def asked_for(card: Any, repair: Any) -> tuple[Mistake, int | None] | None:
-    """What a browser asks to run; None if there is no such thing."""
+    """The variant that a browser asks to run; None if there is no such thing."""
     if not isinstance(card, str) or card not in MISTAKES:
         return None
     mistake = MISTAKES[card]
