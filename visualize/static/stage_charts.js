@@ -31,25 +31,20 @@ export function addCharts(stage) {
     stage.draw();
   }
 
-  const FRESH = 200; // milliseconds: no chart of a run that is followed shows less than the text did before
+  const FRESH = 100; // milliseconds for which a chart of a run that is followed is not drawn again
   stage.chartsDue = 0; // when charts that move may be drawn again
-  let pictured = 0; // when the last picture was drawn
   const drawnOf = new Map(); // by chart: the run that it was last drawn from, and when
 
-  /** Redraw what is dirty. While a run is followed, each chart that would not be fresh until the next picture, if that
-      takes as long as this one did. While a run is played, only the chart that has waited longest, and then none for as
-      long as it took. Until its turn comes, a chart of another run is hidden. */
+  /** Redraw what is dirty. While the picture moves, only the chart that has waited longest, and then none for as long as it
+      took: half of the page's time is left for clicks, and for the engine. Until its turn comes, a chart of another run is
+      hidden. */
   function drawCharts({ columns, layouts, captions }) {
     const began = performance.now();
-    const next = began + Math.min(began - pictured, FRESH);
-    const live = stage.live();
-    pictured = began;
-    if (live) stage.chartsDue = next;
-    let due = live || !stage.moving() || began >= stage.chartsDue;
+    let due = !stage.moving() || began >= stage.chartsDue;
     for (const name of [...dirty]) {
       const drawn = drawnOf.get(name);
       if (inSight(name) && !unveil(name)) {
-        if (!due || !window.Plotly || (live && next < drawn?.at + FRESH)) {
+        if (!due || !window.Plotly || (stage.live() && began < drawn?.at + FRESH)) {
           if (drawn && drawn.from !== stage.picture) hide(name);
           continue;
         }
@@ -58,12 +53,13 @@ export function addCharts(stage) {
         plotOf(name).dispatchEvent(new Event("drawn"));
         plotOf(name).classList.remove("older");
         drawnOf.set(name, { from: stage.picture, at: began });
-        due = live || !stage.moving();
-        if (!live) stage.chartsDue = 2 * performance.now() - began;
+        due = !stage.moving();
+        stage.chartsDue = 2 * performance.now() - began;
       }
       if (captions[name] !== undefined) caption(captionOf(name), captions[name]);
       dirty.delete(name);
     }
+    if (stage.live() && dirty.size) stage.chartsDue = Math.max(stage.chartsDue, Math.min(...[...dirty].map((name) => FRESH + (drawnOf.get(name)?.at ?? 0))));
   }
 
   /** Hide a chart, and its caption if that is of the run: others are legends, and stay. */
