@@ -40,7 +40,7 @@ def main() -> None:
     asked = parser.parse_args()
     engines = Engines(device=asked.device)
     gate = look(engines("matched"), threading.Event())
-    print(gate.said if gate else "This machine is too slow to look at.")
+    print(gate.sentence if gate else "This machine is too slow to look at.")
     before = reference(asked.name) if asked.add else None
     found = Reference(describe_machine(asked.device), gate is None or gate.busy, {}, {}, {})
     if before:
