@@ -10,6 +10,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 from tests.browser.pages import LONG, OVERFLOW, Lab, Visit, background
 from tests.browser.test_accessibility import violations
 from tests.browser.workshop.conftest import PROBLEM, acts, joins
+from tests.waiting import until
 from visualize.jobs.sse_channel import END
 
 OVER = {"content_type": "text/event-stream", "body": END}
@@ -51,7 +52,7 @@ def test_the_room_shows_everyones_blocks_and_nobodys_text_and_marks_ones_own(
     room.wait_for_function(
         "new Set([...document.querySelectorAll('.squares .square.own')].map((square) => square.textContent)).size === 2"
     )
-    assert value(room, "running") == 2
+    until(lambda: room.wait_for_timeout(20) or value(room, "running") == 2)
     for lab in (one, other):
         lab.wait_for_tokens(1)
     assert {number(lab) for lab in (one, other)} == set(room.locator(".chips[data-state=running] b").all_inner_texts())
