@@ -149,6 +149,7 @@ def test_on_a_phone_the_page_is_one_column_with_one_chart_at_a_time_and_nothing_
     assert lab.tip.is_hidden()
     page.tap(".choose button[data-for=timing]")
     assert page.evaluate(shown) == ["timing"]
+    page.wait_for_function("document.querySelector('[data-chart=timing] .plot').data?.[0].x.length")
     assert lab.seen()["timing"]["draft"] > 0
     page.reload()  # the chosen chart is in the address
     lab.ready()

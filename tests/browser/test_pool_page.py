@@ -109,7 +109,7 @@ def test_a_saved_run_is_reopened_and_a_file_of_another_kind_is_refused(visit: Vi
     expect(lab.problem).to_be_visible()
     assert page.inner_text("[data-key=finished] .value") == "6 / 6"  # the run shown before stays
     expect(page.locator(".against")).to_be_hidden()  # whose settings are not known
-    assert "cpu" in page.inner_text("#device")
+    assert "float32" in page.inner_text("#device")
 
 
 def test_preemption_in_a_small_pool_is_shown_step_by_step(visit: Visit, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def observe(lab: Lab, seconds: float = 60) -> list[dict[str, Any]]:
     until = time.monotonic() + seconds
     while lab.running and time.monotonic() < until:
         view = lab.seen()
-        if not views or view["pass"] != views[-1]["pass"]:
+        if not views or any(view[part] != views[-1][part] for part in ("pass", "tokens")):
             views.append(view)
         lab.page.wait_for_timeout(50)
     lab.finish()
