@@ -47,7 +47,7 @@ def badge(pair: str, pairs: Mapping[str, Pair], prompt: str, *, talks: bool = Fa
 
 
 def _sizes(pair: Pair | None) -> str:
-    """What a pair from a hub takes, and how long until it is there."""
+    """The room that a pair from a hub takes, and the time until it is there."""
     if pair is None:
         return " Run loads them first; Stop cancels."
     if not pair.disk_bytes:
