@@ -318,8 +318,8 @@ def alone(offline: BrowserContext) -> Iterator[Page]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One that fails is run up to twice more, and named in the summary (``-rR``): a browser on a busy machine may be late
-    for reasons of its own. A test that is named there again and again shows a fault, of the page or its own."""
+    """One that fails is run up to twice more, and named in the summary (``-rR``): a browser on a busy machine may be
+    late for reasons of its own. One that is named there again and again shows a fault, of the page or its own."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.browser)

@@ -91,8 +91,8 @@ def test_a_download_shows_progress_and_stops_without_losing_the_previous_pair(tr
 
 
 def test_a_target_without_a_draft_runs_as_the_pages_open(troubled: Visit, folder: Path, tmp_path: Path) -> None:
-    """Whoever starts the lab with a target alone can press Run, and Compare begins without drafts. (If another pair fits
-    this machine, there are lanes with a draft to choose.)"""
+    """Whoever starts the lab with a target alone can press Run, and Compare begins without drafts. (If another pair
+    fits this machine, there are lanes with a draft to choose.)"""
     with serving(tmp_path / "log.txt", "--target", str(folder / "target")) as address:
         lab = troubled(address).ran(max_tokens=12, seed=3)
         started_with = Run.load(lab.save("json", tmp_path)).started
