@@ -93,12 +93,18 @@ class Mark:
 
 
 class RecurrentState:
-    """A sequence's state in one model's layers, at each position that it may have to go back to, the last one last."""
+    """A sequence's state in one model's layers, at each position that it may have to go back to, the last one last.
+
+    Attributes:
+        uncertain: tokens of the last pass that may be rejected.
+        rollback: the way that it goes back before them.
+    """
 
     def __init__(self) -> None:
         self.marks = [Mark(0)]
         self._computing: list[Mark] = []
-        self._keeps_inputs = False
+        self.rollback: Rollback = "recompute"
+        self.uncertain = 0
 
     @property
     def bytes(self) -> int:
@@ -137,7 +143,7 @@ class RecurrentState:
         """Begin a pass over ``count`` tokens, of which the last ``uncertain`` may be rejected."""
         start, stop = self.marks[-1].position, self.marks[-1].position + count
         ends = range(stop - uncertain, stop + 1) if uncertain and rollback == "snapshots" else [stop]
-        self._keeps_inputs = uncertain > 0 and rollback == "recompute"
+        self.uncertain, self.rollback = uncertain, rollback
         self._computing = [self.marks[-1], *(Mark(end) for end in ends if end > start)]
         self.marks += self._computing[1:]
 
@@ -146,7 +152,7 @@ class RecurrentState:
         outputs, start = [], self._computing[0].position
         for mark, after in pairwise(self._computing):
             some = inputs[:, mark.position - start : after.position - start]
-            if self._keeps_inputs:
+            if self.uncertain and self.rollback == "recompute":
                 mark.inputs[layer] = some
             after.layers[layer] = LayerState(mark.layers.get(layer))
             outputs.append(compute(layer, some, after.layers[layer]))

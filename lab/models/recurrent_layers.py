@@ -16,9 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from lab.kv_cache.block_pool import Emit
 from lab.kv_cache.recurrent_state import Compute, LayerState, RecurrentState, Rollback
 from lab.trace.events import RecurrentRolledBack
-from lab.trace.recorder import Emit
 
 UPDATES = {"update_conv_state", "update_recurrent_state"}
 """Methods of transformers' ``Cache`` by whose names a module is known that keeps a state."""
@@ -33,8 +33,7 @@ class PassPart(NamedTuple):
         uncertain: how many of the last may be rejected.
         state: None without a cache: the tokens are a whole text.
         settled: tokens that will never be rejected.
-        origin: another model's state, with which its own begins a round (an early exit's target). ``emit``: None, or
-            where a rollback is reported.
+        emit: where a rollback is reported. None: nowhere.
     """
 
     rows: slice
@@ -42,7 +41,6 @@ class PassPart(NamedTuple):
     uncertain: int = 0
     state: RecurrentState | None = None
     settled: int = 0
-    origin: RecurrentState | None = None
     emit: Emit | None = None
 
 
@@ -63,29 +61,27 @@ _parts: ContextVar[tuple[Sequence[PassPart], Compute] | None] = ContextVar("part
 
 
 class RecurrentLayers:
-    """The recurrent layers of a model.
-
-    Args:
-        kept: of the first so many layers.
+    """The recurrent layers of a model, by their number among all.
 
     Attributes:
         rollback: how a state goes back; None: the way that takes less time here, measured for each number of tokens.
     """
 
-    def __init__(self, model: nn.Module, kept: int | None = None) -> None:
+    def __init__(self, layers: dict[int, nn.Module]) -> None:
         self.rollback: Rollback | None = None
-        self._layers = {
-            module.layer_idx: module
-            for module in model.modules()
-            if _keeps_state(type(module)) and (kept is None or module.layer_idx < kept)
-        }
-        for module in self._layers.values():
+        self._layers = layers
+        for module in layers.values():
             if not hasattr(module, "whole_text"):
                 module.__class__ = _by_sequence(type(module))
         self.costs = functools.cache(self._measured)
 
     def __len__(self) -> int:
         return len(self._layers)
+
+    def first(self, layers: int) -> RecurrentLayers | None:
+        """Those among the first ``layers`` layers of the model; None if there is none."""
+        found = {index: module for index, module in self._layers.items() if index < layers}
+        return RecurrentLayers(found) if found else None
 
     @functools.cached_property
     def state_bytes(self) -> int:
@@ -99,34 +95,32 @@ class RecurrentLayers:
         """Within, a pass of the model is over these parts, in the order of their rows."""
         for part in parts:
             if part.state is not None:
-                self._begin(part)
+                self.rewind(part.state, part.start, part.settled, part.emit)
+                part.state.begin(part.rows.stop - part.rows.start, part.uncertain, self._rollback(part.uncertain))
         token = _parts.set((parts, self._compute))
         try:
             yield
         finally:
             _parts.reset(token)
 
-    def _begin(self, part: PassPart) -> None:
-        state, count = part.state, part.rows.stop - part.rows.start
-        before = time.perf_counter()
-        if part.origin is not None and part.start == part.settled:
-            part.origin.rewind(part.start, part.settled, self._compute)
-            state.follow(part.origin)
-        gone, again = state.rewind(part.start, part.settled, self._compute)
-        if gone and part.emit:
-            costs = self.costs(part.uncertain + 1) if part.uncertain else None
-            part.emit(
+    def rewind(self, state: RecurrentState, start: int, settled: int, emit: Emit | None = None) -> None:
+        """Go back to the state before the token at ``start``. Positions before ``settled`` are never gone back to.
+        ``emit`` reports it, if draft tokens were rejected."""
+        before, verified = time.perf_counter(), state.uncertain + 1
+        gone, again = state.rewind(start, settled, self._compute)
+        if gone and start and verified > 1 and emit:
+            took, costs = time.perf_counter() - before, self.costs(verified)
+            emit(
                 RecurrentRolledBack,
-                position=part.start,
+                position=start,
                 discarded=gone,
                 recomputed=again,
-                method="recompute" if again else "snapshots",
-                ms=1000 * (time.perf_counter() - before),
-                snapshots_ms=costs and costs.snapshots_ms,
-                recompute_ms=costs and costs.recompute_ms,
+                method=state.rollback,
+                ms=1000 * took,
+                snapshots_ms=costs.snapshots_ms,
+                recompute_ms=costs.recompute_ms,
                 state_bytes=state.bytes,
             )
-        state.begin(count, part.uncertain, self._rollback(part.uncertain))
 
     def _rollback(self, uncertain: int) -> Rollback:
         return self.rollback or (self.costs(uncertain + 1).cheaper if uncertain else "recompute")
@@ -159,6 +153,12 @@ class RecurrentLayers:
 
     def _compute(self, layer: int, inputs: torch.Tensor, state: LayerState | None) -> torch.Tensor:
         return self._layers[layer].whole_text(inputs, cache=state, attention_mask=None)
+
+
+def recurrent_layers(model: nn.Module) -> RecurrentLayers | None:
+    """A model's recurrent layers; None if it has none."""
+    found = {module.layer_idx: module for module in model.modules() if _keeps_state(type(module))}
+    return RecurrentLayers(found) if found else None
 
 
 def _keeps_state(kind: type[nn.Module]) -> bool:
