@@ -24,6 +24,8 @@ WORKING = {
     "Mixtral": "mixtral",
     "Gemma 2": "gemma2",
     "gpt-oss": "gpt_oss",
+    "Qwen3.5": "qwen3_5_text",
+    "LFM2": "lfm2",
     "SmolLM3": "smollm3",
     "Phi-4": "phi3",
     "OLMo 2": "olmo2",
