@@ -25,7 +25,7 @@ OF_TEMPERATURES = {
     "sure": "p of the target's likeliest token, the same mean",
 }
 OF_ROUNDING = {
-    "error": "how far stored keys are off, as a share (Frobenius norms over all layers)",
+    "error": "how far stored keys are off, the outlier's factor undone, as a share (Frobenius norms over all layers)",
     "kl": "nats per token that the next-token distribution moves by",
 }
 PLAIN = EngineConfig(kernels="reference")
@@ -136,8 +136,9 @@ class RoundedKeys(PlainLayer):
         larger[0] = self.how.outlier
         stored = key.float() * larger
         back = round_keys(stored, self.how.form, self.how.scale)
-        self.squares += torch.stack([(back - stored).square().sum(), stored.square().sum()]).double().cpu()
-        super().write(slots, (back / larger).to(key.dtype), value)
+        back = back / larger
+        self.squares += torch.stack([(back - key.float()).square().sum(), key.float().square().sum()]).double().cpu()
+        super().write(slots, back.to(key.dtype), value)
 
 
 def round_keys(key: torch.Tensor, form: str, scale: str) -> torch.Tensor:
