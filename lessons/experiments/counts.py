@@ -1,5 +1,5 @@
-"""Counts and limits: ``roofs``, the most tokens per second that a device allows, by arithmetic; ``turns``, the tokens that a
-growing conversation computes."""
+"""Counts and limits: ``roofs``, the most tokens per second that a device allows, by arithmetic; ``turns``, the tokens
+that a growing conversation computes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from lab.measure.workload import write
 from lab.memory.model_memory import known_models
 from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
 
-CARDS = {"a100": (2.039e12, 312e12), "h100": (3.35e12, 989e12), "h200": (4.8e12, 989e12)}
-"""Bytes per second of memory and dense bfloat16 FLOP/s of the 80 GB A100, the H100 and the H200 (SXM), by their data
-sheets."""
+CARDS = {"a100": (2.039e12, 312e12), "h200": (4.8e12, 989e12)}
+"""Bytes per second of memory and dense bfloat16 FLOP/s of the A100 80 GB and the H200, both SXM, by their data sheets:
+https://www.nvidia.com/en-us/data-center/a100/ and https://www.nvidia.com/en-us/data-center/h200/, which gives FLOP/s
+with sparsity, double those of dense matrices."""
 OF_ROOFS = {
     "weight_bytes": "of the model",
     "bytes_per_second": "of all cards together",
@@ -40,7 +41,7 @@ class Roof(Part):
     """A dense model on ``cards`` equal GPUs."""
 
     model: str
-    card: Literal["a100", "h100", "h200"]
+    card: Literal["a100", "h200"]
     cards: int = Field(default=1, ge=1, le=64)
     bytes_per_parameter: float = Field(default=2.0, gt=0, le=4)
 
@@ -99,7 +100,8 @@ class Turns(Experiment):
             for turn, words in enumerate(said):
                 if cancelled.is_set():
                     return Measured({})
-                watch(f"{spoken(name)}: turn {turn + 1} of {self.turns}", (place + turn / self.turns) / len(self.settings))
+                share = (place + turn / self.turns) / len(self.settings)
+                watch(f"{spoken(name)}: turn {turn + 1} of {self.turns}", share)
                 answers += f"\n{words}\n"
                 first = f"Day {turn + 1}. " if how.dated else ""
                 answers += _take_turn(own, f"{first}{system}{answers}", how, counts)

@@ -1,5 +1,5 @@
-"""What numbers do to a text: ``temperatures``, how often a draft token is accepted; ``eight_bits``, what rounding keys to
-a byte costs. Both read texts that the target wrote, and no time is measured."""
+"""What numbers do to a text: ``temperatures``, how often a draft token is accepted; ``eight_bits``, what rounding keys
+to a byte costs. Both read texts that the target wrote, and no time is measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.backends.interface import NewTokens
 from lab.backends.torch.sampler import distribution
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
-from lab.kv_cache.formats import PlainLayer
+from lab.kv_cache.formats import LayerStorage
 from lab.measure.score import divergence, log_probabilities, new_storage
 from lab.measure.workload import write
 from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work
@@ -118,27 +118,27 @@ class EightBits(Experiment):
 def _rounded(engine: Engine, ids: list[int], exact: torch.Tensor, how: Rounding) -> dict[str, float]:
     size = PLAIN.block_size
     storage = new_storage(engine, PLAIN, -(-len(ids) // size) * size)
-    for layer in storage.layers:
-        layer.__class__, layer.how, layer.squares = RoundedKeys, how, torch.zeros(2, dtype=torch.float64)
+    storage.layers = [RoundedKeys(layer, how) for layer in storage.layers]
     moved = torch.cat(list(log_probabilities(engine, ids, PLAIN, storage)))
     off, whole = sum(layer.squares for layer in storage.layers).sqrt().tolist()
     return {"error": off / whole, "kl": divergence(exact, moved).mean().item()}
 
 
-class RoundedKeys(PlainLayer):
-    """Keys that went through a byte and back. A channel's scale is that of all tokens written together."""
+class RoundedKeys:
+    """A layer's slots, with keys that went through a byte and back. A channel's scale is that of all tokens written
+    together. ``squares``: sums of squares of the error and of the keys."""
 
-    how: Rounding
-    squares: torch.Tensor
+    def __init__(self, layer: LayerStorage, how: Rounding) -> None:
+        self.read, self._store, self._how = layer.read, layer.write, how
+        self.squares = torch.zeros(2, dtype=torch.float64)
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         larger = torch.ones(key.shape[-1], device=key.device)
-        larger[0] = self.how.outlier
-        stored = key.float() * larger
-        back = round_keys(stored, self.how.form, self.how.scale)
-        back = back / larger
-        self.squares += torch.stack([(back - key.float()).square().sum(), key.float().square().sum()]).double().cpu()
-        super().write(slots, back.to(key.dtype), value)
+        larger[0] = self._how.outlier
+        exact = key.float()
+        back = round_keys(exact * larger, self._how.form, self._how.scale) / larger
+        self.squares += torch.stack([(back - exact).square().sum(), exact.square().sum()]).double().cpu()
+        self._store(slots, back.to(key.dtype), value)
 
 
 def round_keys(key: torch.Tensor, form: str, scale: str) -> torch.Tensor:
