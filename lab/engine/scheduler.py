@@ -46,12 +46,16 @@ class Scheduler:
     Args:
         blocks: the block pool; None without a cache, when every step computes each sequence from its beginning.
         copy: copies a block, for sequences that share one and diverge.
-        window: how many tokens a sequence would draft in its next round, whichever others are running.
+        window: how many tokens a sequence drafts in its next round, while so many are running.
         limits: most sequences and most tokens in a step.
     """
 
     def __init__(
-        self, blocks: BlockPool | None, copy: CopyBlock | None, window: Callable[[Sequence], int], limits: StepLimits
+        self,
+        blocks: BlockPool | None,
+        copy: CopyBlock | None,
+        window: Callable[[Sequence, int], int],
+        limits: StepLimits,
     ) -> None:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # the oldest first
@@ -116,9 +120,9 @@ class Scheduler:
         """The share of a sequence with ``count`` tokens to compute, within the budget. None: it has to wait.
 
         ``alone``: it is the first of the step, which always gets something to do. A window is never cut
-        to the budget: what a sequence drafts would then depend on what else is running.
+        to the budget: what a sequence drafts would then depend on what others compute.
         """
-        window = self._window(sequence)
+        window = self._window(sequence, len(self.running))
         if window and count > 1 and self._blocks and sequence.drafts_from_states:
             count, window = count - 1, 0  # computed again, to be drafted from: the newest token waits for that
         if count + window <= budget:
