@@ -248,8 +248,10 @@ def gamma_table(given: str | Sequence[Sequence[int]]) -> list[tuple[int, int, in
     """
     text = (given if isinstance(given, str) else json.dumps(given, default=str)).strip()
     rows: list[tuple[int, int, int]] = []
-    for part in re.findall(r"\[[^][]*\]", text[1:]) if text.endswith("]]") else text.split() if text != "[]" else ():
-        found = re.fullmatch(r"\[?\s*(\d{1,6})(?:\s*[-,]\s*(\d{1,6}))?\s*[:,]\s*(\d{1,6})\s*\]?", part)
+    if text.startswith("[[") and text.endswith("]]"):
+        text = re.sub(r"\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]\s*(,|\]$)", r"\1-\2:\3 ", text[1:])
+    for part in text.split() if text != "[]" else ():
+        found = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?:(\d{1,6})", part)
         first, last, gamma = (int(number or found[1]) for number in found.groups()) if found else (0, 0, 0)
         follows = first == (rows[-1][1] + 1 if rows else 1)
         _require(

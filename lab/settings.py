@@ -379,13 +379,8 @@ def with_new_names(link: Mapping[str, str]) -> dict[str, str]:
 def table() -> list[str]:
     rows = []
     for one in (SETTINGS[name] for name in SETTINGS if name in ENGINE_DEFAULTS):
-        values = (
-            "on, off"
-            if one.kind == "switch"
-            else one.range
-            if one.bounds
-            else ", ".join(map(str, one.options)) or "text"
-        )
+        listed = ", ".join(map(str, one.options)) or "text"
+        values = "on, off" if one.kind == "switch" else one.range if one.bounds else listed
         default = one.options.get(one.default, "random") if one.default is None else one.default
         default = one.value_in_words(default) if one.kind == "switch" or default in ((), "") else default
         needs = "; ".join(need.what for need in one.needs)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from lab.config import EngineConfig
+from lab.config import EngineConfig, gamma_table
 from lab.errors import LabError
 from lab.measure.workload import PlannedRequest, user_requests
 from lab.settings import DRAFTERS, SETTINGS, Setting, unmet
@@ -250,13 +250,16 @@ def address(inputs: PoolInputs) -> str:
 
 def in_lab(inputs: PoolInputs) -> str:
     """The Lab's address, relative to the other pages, where the first of these sequences runs alone with these
-    settings. Empty if an input makes no sense: its run says why."""
+    settings, gamma that of a batch of one. Empty if an input makes no sense: its run says why."""
     try:
         inputs.config()
         first = inputs.jobs()[0]
     except LabError:
         return ""
     values = {name: value for name, value in vars(inputs).items() if name in LAB.names and name != "num_blocks"}
+    for _, _, gamma in gamma_table(inputs.gammas)[:1]:
+        alone = min(gamma, inputs.num_speculative_tokens)
+        values |= {"num_speculative_tokens": alone} if alone else {"speculative": "off"}
     most = min(first.sampling.max_tokens, int(LAB["max_tokens"].bounds[1]))
     return f"./?{LAB.query(values | {'prompt': first.prompt, 'max_tokens': most})}&run=1"
 

@@ -152,8 +152,8 @@ class AdaptiveWindow:
         return self._accepted / self._verified
 
     def for_batch(self, running: int) -> int:
-        """Tokens to propose in a step in which so many sequences run: ``gamma``, or fewer if ``by_batch`` says so, whose
-        last row is also for larger batches."""
+        """Tokens to propose in a step of so many sequences: ``gamma``, or fewer if ``by_batch`` says so, whose last row
+        is also for larger batches."""
         if not self.by_batch:
             return self.gamma
         found = next((gamma for _, most, gamma in self.by_batch if running <= most), self.by_batch[-1][-1])

@@ -212,8 +212,8 @@ class Drafters:
         return None if "drafter" in sequence.report.disabled else self._assigned.get(sequence)
 
     def window(self, sequence: Sequence, running: int) -> int:
-        """The number of tokens to draft among so many running: gamma, but none during the prompt, and never past the sequence's end or the
-        draft's context. A round of g draft tokens yields up to g + 1 tokens.
+        """The number of tokens to draft while so many run: gamma, but none during the prompt, and never past the
+        sequence's end or the draft's context. A round of g draft tokens yields up to g + 1 tokens.
         """
         if not sequence.generated or self.of(sequence) is None:
             return 0

@@ -114,9 +114,10 @@ def _points(seconds: float, **values: list[int | None]) -> dict[str, list[Patch]
     }
 
 
-def layout(seconds: float, num_blocks: int, sequences: int, top_speed: float) -> dict[str, dict[str, Any]]:
-    """The axes; those that grow do so in jumps, and stay still in between."""
-    tops = {"occupancy": num_blocks, "queue": max(4, sequences) * 1.06, "speed": nice_ceiling(top_speed)}
+def layout(seconds: float, num_blocks: int, most: int, top_speed: float) -> dict[str, dict[str, Any]]:
+    """The axes; those that grow do so in jumps, and stay still in between. ``most``: requests, or draft tokens per
+    round if these are more."""
+    tops = {"occupancy": num_blocks, "queue": max(2, most) * 1.06, "speed": nice_ceiling(top_speed)}
     time = [0, nice_ceiling(seconds)]
     return {name: {"xaxis.range": time, "yaxis.range": [0, top]} for name, top in tops.items()}
 

@@ -69,8 +69,7 @@ class BatchReducer(Fold):
         self._tally = Tally(expected)
         self._sequences = Sequences()
         self._blocks: BlockMap | None = None
-        self._drafts = False
-        self._drafted = 0
+        self._gamma = self._drafted = 0
         # Tokens, and the ms at which they were committed. Of the first only the time counts: it starts the interval.
         self._pace: deque[tuple[int, float]] = deque(maxlen=SMOOTH + 1)
         self._top_speed = 0.0
@@ -113,7 +112,7 @@ class BatchReducer(Fold):
         return self._shown(self._seq, head | changes)
 
     def _end(self) -> Frame:
-        tally = self._tally
+        tally, self._drafted = self._tally, 0
         sentence = narrate.over(tally)
         charts = {"pool": self._blocks.patches()}  # clears the marks
         charts |= figures.states(tally.ms / 1000, *self._states())
@@ -127,7 +126,7 @@ class BatchReducer(Fold):
 
     def _head(self, step: BatchStep) -> dict[str, Any]:
         run = next(entry.event for entry in step.entries if isinstance(entry.event, RunStarted))
-        self._drafts = run.config["speculative"] != "off"
+        self._gamma = run.config["num_speculative_tokens"] if run.config["speculative"] != "off" else 0
         self._blocks = BlockMap(run.num_blocks, run.config["block_size"])
         head = {
             **about(run),
@@ -153,7 +152,7 @@ class BatchReducer(Fold):
 
     def _states(self) -> States:
         counts = self._sequences.counts()
-        drafted = self._drafted if self._drafts else None
+        drafted = self._drafted if self._gamma else None
         return self._blocks.occupancy(), counts["running"], counts["waiting"], drafted
 
     def _drawn(self, made: int, computed: States) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -169,7 +168,9 @@ class BatchReducer(Fold):
         seconds = self._tally.ms / 1000
         points = figures.states(seconds, *computed) | figures.pace(seconds, speed)
         charts |= {name: begins.get(name, []) + patches for name, patches in points.items()}
-        return charts, figures.layout(seconds, self._blocks.num_blocks, self._expected, self._top_speed)
+        return charts, figures.layout(
+            seconds, self._blocks.num_blocks, max(self._expected, self._gamma), self._top_speed
+        )
 
     def _captions(self) -> dict[str, str]:
         counts = self._sequences.counts()
