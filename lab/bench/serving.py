@@ -45,7 +45,7 @@ GAMMA_CONFIGS = {
     **{f"gamma {g}": EngineConfig(paged=True, speculative="draft", num_speculative_tokens=g) for g in (2, 4)},
     BY_BATCH: EngineConfig(paged=True, speculative="draft", num_speculative_tokens_per_batch_size=BY_BATCH),
 }
-GAMMA_LOADS = {1: 16, 4: 32, 16: 64, 32: 96}
+GAMMA_LOADS = {1: 16, 4: 32, 16: 48, 32: 64}
 """Requests in all by how many run at once."""
 SHRINKING_TOKENS = 8
 """The first of the requests that end one by one has so many tokens of output, the next twice as many, and so on."""

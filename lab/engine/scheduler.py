@@ -51,11 +51,7 @@ class Scheduler:
     """
 
     def __init__(
-        self,
-        blocks: BlockPool | None,
-        copy: CopyBlock | None,
-        gamma: Callable[[Sequence, int], int],
-        limits: StepLimits,
+        self, pool: BlockPool | None, copy: CopyBlock | None, gamma: Callable[[Sequence, int], int], limits: StepLimits
     ) -> None:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # the oldest first

@@ -168,9 +168,8 @@ class BatchReducer(Fold):
         seconds = self._tally.ms / 1000
         points = figures.states(seconds, *computed) | figures.pace(seconds, speed)
         charts |= {name: begins.get(name, []) + patches for name, patches in points.items()}
-        return charts, figures.layout(
-            seconds, self._blocks.num_blocks, max(self._expected, self._gamma), self._top_speed
-        )
+        most = max(self._expected, self._gamma)
+        return charts, figures.layout(seconds, self._blocks.num_blocks, most, self._top_speed)
 
     def _captions(self) -> dict[str, str]:
         counts = self._sequences.counts()
