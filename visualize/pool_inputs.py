@@ -217,8 +217,8 @@ PRESETS = {
         "Draft tokens by batch size",
         "Fewer draft tokens as more requests run: see Requests. Then empty γ by batch size and compare.",
         PoolInputs(
-            sequences=24,
-            every=12,
+            sequences=16,
+            every=4,
             lengths="equal",
             tokens=64,
             shared=0,
