@@ -213,8 +213,7 @@ class Drafters:
 
     def window(self, sequence: Sequence, running: int) -> int:
         """The number of tokens to draft while so many run: gamma, but none during the prompt, and never past the
-        sequence's end or the draft's context. A round of g draft tokens yields up to g + 1 tokens.
-        """
+        sequence's end or the draft's context. A round of g draft tokens yields up to g + 1 tokens."""
         if not sequence.generated or self.of(sequence) is None:
             return 0
         return max(0, min(sequence.draft.window.for_batch(running), self._room(sequence, len(sequence.tokens))))

@@ -184,8 +184,7 @@ def parts(layer: LayerStorage) -> tuple[str, tuple[torch.Tensor, torch.Tensor, t
 
 
 class KVStorage:
-    """The slots of one model: one ``LayerStorage`` per layer, all on one device or each on its own (None: the layer
-    keeps no keys and values)."""
+    """The slots of one model: a ``LayerStorage`` per layer (None: it has no attention), each on a device of its own."""
 
     def __init__(
         self,
