@@ -81,6 +81,7 @@ class Processor:
         text, tokens, notes = self._prompts.encode(prompt, sampling.parse_special)
         stop_token_ids, about_stops = self._prompts.stops(sampling)
         gamma, about_gamma = self._gamma(config)
+        config, about_prefixes = self._without_prefixes(config)
         if len(tokens) >= self._target.context_length:
             raise PromptError(
                 f"The prompt has {len(tokens):,} tokens; {self._target.name} holds "
@@ -95,7 +96,7 @@ class Processor:
                 sampling=sampling,
                 given_as_ids=not isinstance(prompt, str),
                 chat=prompt if isinstance(prompt, Chat) else None,
-                notes=notes + about_stops + about_gamma,
+                notes=notes + about_stops + about_gamma + about_prefixes,
                 eos=self._eos,
                 stop_token_ids=stop_token_ids,
                 hidden=hidden,
@@ -169,6 +170,16 @@ class Processor:
             return asked, ()
         most = counted(head.most_tokens, "token")
         return head.most_tokens, (f"The head drafts at most {most} in a pass: γ is {head.most_tokens}, not {asked}.",)
+
+    def _without_prefixes(self, config: EngineConfig) -> tuple[EngineConfig, tuple[str, ...]]:
+        """The configuration without prefix caching, with a sentence, if a model has recurrent layers: a block holds
+        keys and values, and not the state after it."""
+        models = [self._target, self._draft if config.speculative == "draft" else None]
+        hybrid = next((model.name for model in models if model and model.recurrent), None)
+        if hybrid is None or not config.enable_prefix_caching:
+            return config, ()
+        note = f"Prefix caching is off: {hybrid} has recurrent layers, whose state is not kept with a block."
+        return replace(config, enable_prefix_caching=False), (note,)
 
     def _refuse_drafter(self, config: EngineConfig) -> None:
         name, layers = self._target.name, self._target.layers
