@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from transformers import PreTrainedTokenizerBase
 
 from lab.backends.interface import Backends
-from lab.config import EngineConfig, SamplingParams
+from lab.config import EngineConfig, SamplingParams, gamma_table
 from lab.engine.adaptive_window import AdaptiveWindow
 from lab.engine.detokenizer import TextStream
 from lab.engine.device_limits import device_limits
@@ -81,6 +81,7 @@ class Processor:
         text, tokens, notes = self._prompts.encode(prompt, sampling.parse_special)
         stop_token_ids, about_stops = self._prompts.stops(sampling)
         gamma, about_gamma = self._gamma(config)
+        by_batch = gamma_table(config.num_speculative_tokens_per_batch_size)
         config, about_prefixes = self._without_prefixes(config)
         if len(tokens) >= self._target.context_length:
             raise PromptError(
@@ -108,7 +109,7 @@ class Processor:
             config=config,
             text=TextStream(self._tokenizer, tokens, sampling.stop),
             recorder=Recorder(seq_id, None if hidden else self._on_event),
-            draft=DraftState(AdaptiveWindow(gamma, config.adaptive_window)),
+            draft=DraftState(AdaptiveWindow(gamma, config.adaptive_window, by_batch)),
         )
         self._budget.refuse_misfit(len(tokens), sequence.end, config)
         if config.speculative == "synthetic":
