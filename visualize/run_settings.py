@@ -170,6 +170,9 @@ def from_link(
     for name, missing in unusable(Settings(**values)).items():
         if name in values and values[name] != SETTINGS[name].off:
             notices.append(f"The {source}'s {name} was left out: it needs {missing.what}.")
+    for name in ("target", "draft"):
+        if values.get(name) and values.get("pair") != OTHER:
+            notices.append(f"The {source}'s {name} is not used: that needs pair={OTHER}.")
     return without_unusable(Settings(**values)), notices
 
 
