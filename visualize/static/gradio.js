@@ -55,6 +55,7 @@ export function fixGradio() {
     }
   }
   whenReady(() => {
+    for (const input of document.querySelectorAll("input[type=file]")) input.accept = ".json"; // another is refused by the page, not by Gradio
     const settings = document.querySelector("#settings"); // what is in an accordion comes when it is first opened
     if (!settings) return;
     name();
