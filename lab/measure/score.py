@@ -19,7 +19,7 @@ from lab.config import EngineConfig
 from lab.engine.engine import Engine
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable
-from lab.kv_cache.formats import FORMATS, KVStorage, bytes_per_token
+from lab.kv_cache.storage import FORMATS, KVStorage, bytes_per_token
 from lab.measure.interval import Interval, ratio_interval
 
 CHUNK = 256
