@@ -67,13 +67,14 @@ def test_the_error_is_between_stored_and_computed_numbers():
 
 def test_long_texts_are_cut_into_windows(lab, monkeypatch):
     monkeypatch.setattr(kv_error, "WINDOW", 100)
-    result = json.loads(json.dumps({"dtype": "float32"} | run_kv(lab, TEXTS, silent)))
+    result = json.loads(json.dumps({"dtype": "float32"} | run_kv(lab, TEXTS, silent, repeats=1)))
     tokens = [len(text) for _, text in TEXTS]  # one per byte
     assert [text["tokens"] for text in result["texts"]] == tokens
     assert result["windows"] == 6 + 1
     assert result["scored_tokens"] == sum(tokens) - 7
     assert [row["kv_dtype"] for row in result["formats"]] == list(FORMATS)
+    assert all(row["speed"][how]["ratio"]["value"] > 0 for row in result["formats"] for how in ("default", "reference"))
     monkeypatch.setattr(kv_error, "WINDOW", 10 * tiny_models.CONTEXT)
-    assert run_kv(lab, TEXTS, silent)["window_tokens"] == tiny_models.CONTEXT
+    assert run_kv(lab, TEXTS, silent, repeats=1)["window_tokens"] == tiny_models.CONTEXT
     with pytest.raises(LabError, match="'a' has 1 tokens; two or more are needed"):
-        run_kv(lab, [("a", "a")], silent)
+        run_kv(lab, [("a", "a")], silent, repeats=1)
