@@ -143,7 +143,7 @@ def fit_figure(dark: bool = False) -> go.Figure:
         dark,
         barmode="group",
         bargap=0.3,
-        margin={"l": 86, "r": 10, "t": 6, "b": 46},
+        margin={"l": 100, "r": 10, "t": 6, "b": 46},
         showlegend=True,
         legend=legend(dark, y=-0.13, yanchor="top"),
         xaxis={"range": [0, 1], "nticks": 5, "tickangle": 0, "tickformat": "~s", "fixedrange": True},
