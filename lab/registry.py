@@ -17,7 +17,7 @@ import torch
 
 from lab.engine.engine import Engine
 from lab.errors import ConfigError
-from lab.kv_cache.formats import bytes_per_token
+from lab.kv_cache.storage import bytes_per_token
 from lab.load import load_engine
 from lab.memory.model_memory import ModelInfo, find_model, known_models
 from lab.models.checkpoint_files import has_weights

@@ -45,7 +45,10 @@ def kv_error(kv_dtype: str) -> str:
     """The error of a KV format, in a sentence; empty for the model's own, and where there is no record."""
     if kv_dtype == "auto" or not KV_ERROR.exists():
         return ""
-    row = next(row for row in json.loads(KV_ERROR.read_text("utf-8"))["formats"] if row["kv_dtype"] == kv_dtype)
+    rows = json.loads(KV_ERROR.read_text("utf-8"))["formats"]
+    row = next((row for row in rows if row["kv_dtype"] == kv_dtype), None)
+    if row is None:
+        return ""
     fewer = 1 - 1 / row["perplexity_ratio"]["value"]  # perplexity is 1 / the mean probability of a text's tokens
     return f"Right tokens {fewer:.2%} less likely (on a CPU)."
 

@@ -15,7 +15,8 @@ import torch
 
 from lab.config import KVFormat, require_whole
 from lab.errors import ConfigError
-from lab.kv_cache.formats import FORMATS, VectorBytes, bytes_per_token
+from lab.kv_cache.formats import VectorBytes
+from lab.kv_cache.storage import FORMATS, bytes_per_token
 from lab.memory.catalogue import MAX_GIB, TABLE_BITS, WEIGHT_BITS, GiB, WeightFormat
 from lab.models.model_shape import ModelShape
 

@@ -14,6 +14,7 @@ from lab.config import EngineConfig
 from lab.engine.memory_budget import Budget
 from lab.errors import ConfigError
 from lab.kv_cache.kv_cache import KVCache
+from lab.kv_cache.storage import FORMATS
 from lab.memory.capacity import MAX_PARAMETERS, POLICIES, Deployment, Lengths
 from lab.memory.catalogue import MAX_GIB, WEIGHT_BITS, GiB, device_bytes
 from lab.memory.model_memory import deployment_notices, find_model, known_models
@@ -21,7 +22,8 @@ from lab.models.loader import WEIGHTS, load_model
 from tests.engine.test_recurrent import hybrid
 from tests.engine.test_windows import windowed
 
-FORMATS = ("auto", "int8", "int4")
+COARSER = ("auto", "int8", "int4")
+"""Each with fewer bytes than the one before."""
 
 
 @st.composite
@@ -32,7 +34,7 @@ def deployments(draw: st.DrawFn) -> Deployment:
         shape=model.shape,
         parameters=model.parameters,
         weights=draw(st.sampled_from(list(WEIGHT_BITS))),
-        kv_dtype=draw(st.sampled_from(FORMATS)),
+        kv_dtype=draw(st.sampled_from(list(FORMATS))),
         memory=draw(st.integers(GiB, 400 * GiB)),
         set_aside=draw(st.floats(0, 0.9)),
         lengths=Lengths(draw(st.floats(1, longest)), longest),
@@ -45,7 +47,7 @@ def test_more_fits_with_more_memory_shorter_sequences_or_fewer_bits(
     deployment: Deployment, more: int, shorter: float
 ) -> None:
     assert deployment.sequences("paged") >= deployment.sequences("contiguous") >= 0
-    plain, int8, int4 = (replace(deployment, kv_dtype=kv_dtype) for kv_dtype in FORMATS)
+    plain, int8, int4 = (replace(deployment, kv_dtype=kv_dtype) for kv_dtype in COARSER)
     larger, lengths = replace(deployment, memory=deployment.memory + more), deployment.lengths
     assert plain.token_bytes > int8.token_bytes > int4.token_bytes
     for policy in POLICIES:
@@ -73,6 +75,9 @@ def test_a_model_worked_out_by_hand() -> None:
     assert llama().token_bytes == 131_072
     assert llama(kv_dtype="int8").token_bytes == 32 * 8 * 2 * (128 + 4)
     assert llama(kv_dtype="int4").token_bytes == 32 * 8 * 2 * (64 + 4 * 2)
+    assert llama(kv_dtype="fp8").token_bytes == 32 * 8 * 2 * 128
+    assert llama(kv_dtype="fp8_per_token_head").token_bytes == 32 * 8 * 2 * (128 + 4)
+    assert llama(kv_dtype="int4_per_token_head").token_bytes == 32 * 8 * 2 * (64 + 2 * 2)
     assert llama(weights="float32").token_bytes == 2 * 131_072
     assert llama().weight_bytes == 2 * 8_030_261_248
     assert llama().cache_bytes == 72 * GiB - 16_060_522_496
@@ -178,7 +183,7 @@ NAN = float("nan")
         *((lambda it=it: llama(block_size=it), "block_size") for it in (16.5, 0)),
         *((lambda it=it: llama(parameters=it), "parameters") for it in (-5, 1e9, MAX_PARAMETERS + 1)),
         (lambda: llama(weights="int2"), "weights"),
-        (lambda: llama(kv_dtype="fp8"), "kv_dtype"),
+        (lambda: llama(kv_dtype="int2"), "kv_dtype"),
         *((lambda it=it: llama(memory=it), "memory") for it in (0, MAX_GIB * GiB + 1)),
         *((lambda it=it: llama(set_aside=it), "set aside") for it in (1.0, -0.1)),
         *((lambda it=it: Lengths(*it), "mean length") for it in ((0, 10), (11, 10), (NAN, 10))),
