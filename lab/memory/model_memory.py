@@ -84,11 +84,6 @@ def find_model(where: str | Path, *, open_to_all: bool = False) -> ModelInfo:
                 "recurrent states beside them, as Llama, Gemma 3, Qwen3.5 and GPT-2 keep them."
             )
         shape, empty = ModelShape.from_config(config), without_weights(config)
-        if not shape.kv_layers:
-            raise UnsupportedModelError(
-                f"The memory of {name} cannot be computed here: none of its layers keeps keys and values. Choose a "
-                "model with attention, such as Llama, Gemma 3 or Qwen3.5."
-            )
         recurrent = recurrent_layers(empty)
     except LabError:
         raise

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -49,7 +50,9 @@ def refuse_disagreement(model: LanguageModel) -> None:
         with _narrowed(first), first.stock_attention() as own:
             wanted = torch.stack([own(input_ids=text[None], use_cache=False).logits[0, CACHED:] for text in texts])
         with _narrowed(first):
-            found = _cached(first, texts)
+            found = [_cached(first, texts)]
+            if first.recurrent:  # of which transformers computes a single token by other code
+                found.append(_cached(first, texts, range(CACHED, TOKENS + 1)))
     except UnplannedError as error:
         refuse_decoding(model.name, f"{kind} does not hand on to its attention where keys and values are cached", error)
     except Exception as error:  # of any kind: it is the model's own code
@@ -59,10 +62,11 @@ def refuse_disagreement(model: LanguageModel) -> None:
     wanted = wanted.float()
     if not wanted.isfinite().all():
         _refuse_not_finite(model)
-    off = (found - wanted).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
-    # The median, because in a mixture a token near a tie may go to another expert.
-    if not off.median() <= TOLERANCES[model.dtype]:
-        refuse_decoding(model.name, f"{unlike}; what they say is {off.median():.1%} off")
+    for logits in found:
+        off = (logits - wanted).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
+        # The median, because in a mixture a token near a tie may go to another expert.
+        if not off.median() <= TOLERANCES[model.dtype]:
+            refuse_decoding(model.name, f"{unlike}; what they say is {off.median():.1%} off")
 
 
 @contextmanager
@@ -98,22 +102,22 @@ def _refuse_not_finite(model: LanguageModel) -> None:
     )
 
 
-def _cached(model: LanguageModel, texts: torch.Tensor) -> torch.Tensor:
-    """Logits of the last tokens of two texts, by two steps: [2, TOKENS] -> [2, TOKENS - CACHED, vocabulary] float32."""
+def _cached(model: LanguageModel, texts: torch.Tensor, ends: Sequence[int] = (CACHED, TOKENS)) -> torch.Tensor:
+    """Logits of the last tokens of two texts, by steps up to each of ``ends``: [2, TOKENS] -> [2, TOKENS - CACHED,
+    vocabulary] float32."""
     shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
     storage = KVStorage("auto", texts.numel(), **shape, dtype=model.dtype, device=model.layer_devices)
     positions = torch.arange(TOKENS, device=model.device)
     slots = torch.arange(texts.numel(), device=model.device).view(texts.shape)
-    states = [RecurrentState() for _ in texts]
-    for new in (slice(CACHED), slice(CACHED, TOKENS)):
+    states, found = [RecurrentState() for _ in texts], []
+    for new in itertools.starmap(slice, itertools.pairwise((0, *ends))):
         rows = torch.arange(texts[:, new].numel(), device=model.device)
         seen = positions[: new.stop] <= positions[new, None]
         mask = seen.repeat(model.query_groups, 1).expand(2, 1, -1, -1)
         group = Group(slice(0, len(rows)), 2, mask, slots[:, : new.stop].flatten(), positions[new].expand(2, -1))
         plan = StepPlan((group,), slots[:, new].flatten(), storage)
-        count = new.stop - (new.start or 0)
-        parts = [
-            PassPart(slice(i * count, (i + 1) * count), new.start or 0, 0, state) for i, state in enumerate(states)
-        ]
+        count = new.stop - new.start
+        parts = [PassPart(slice(i * count, (i + 1) * count), new.start, 0, state) for i, state in enumerate(states)]
         logits = model.forward(texts[:, new].flatten(), positions[new].repeat(2), plan, rows, parts=parts)
-    return logits.unflatten(0, (2, -1))
+        found.append(logits.unflatten(0, (2, -1)))
+    return torch.cat(found[1:], dim=1)

@@ -93,6 +93,8 @@ def unsupported_cache(config: PreTrainedConfig) -> str | None:
     window = getattr(text, "sliding_window", None)
     if window is not None and window in windows_of(config) and (not isinstance(window, int) or window < 1):
         return f"its sliding_window is {str(window)[:40]!r}, which is no number of positions"
+    if kinds and not kinds - WITHOUT_ATTENTION:
+        return "none of its layers has attention, so that there is no KV cache"
     if getattr(text, "attention_chunk_size", None) is not None:
         return f"it has chunked attention (chunk {text.attention_chunk_size}), and not full attention"
     if odd := kinds - WITHOUT_ATTENTION - {"full_attention", "sliding_attention", "hybrid"}:

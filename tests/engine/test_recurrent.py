@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from lab import EngineConfig, SamplingParams
+from lab import EngineConfig, SamplingParams, UnsupportedModelError
 from lab.backends.torch.sampler import distribution
 from lab.engine.engine import Engine
 from lab.kv_cache.recurrent_state import RecurrentState
@@ -77,6 +77,13 @@ def test_greedy_tokens_equal_those_of_generate(kind) -> None:
             assert rolled
             assert {event.method for event in rolled} == {way}
             assert any(event.recomputed for event in rolled) == (way == "recompute")
+
+
+def test_a_model_of_which_transformers_computes_one_token_otherwise_than_several_is_refused() -> None:
+    """Its text would depend on how many draft tokens there are."""
+    kinds = ["linear_attention", "moe", "full_attention", "mlp"]
+    with pytest.raises(UnsupportedModelError, match="% off"):
+        refuse_disagreement(LanguageModel(random_model("nemotron_h", layer_types=kinds), "nemotron"))
 
 
 def p_value(lab: Engine, runs: int = 800) -> float:

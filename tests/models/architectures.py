@@ -1,4 +1,5 @@
-"""``python -m tests.models.architectures``: try a tiny random model of every causal architecture of transformers.
+"""``python -m tests.models.architectures``: try a tiny random model of every causal architecture of transformers (or of
+those that are named; the record keeps its other rows).
 
 Writes docs/bench/architectures.json, from which ``make docs`` makes docs/architectures.md. One works if it writes what
 the model of transformers writes without a cache (with its own, some fail), past a sliding window where it has one.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -22,10 +24,11 @@ from lab.models.language_model import LanguageModel
 from lab.models.numerical_check import refuse_disagreement
 from lab.models.support import refuse_unsupported
 from tests import tiny_models
+from tests.engine.test_recurrent import KINDS
 from tests.models.test_numerical_check import random_model
 
 RECORD = Path(__file__).parents[2] / "docs" / "bench" / "architectures.json"
-TOKENS, WINDOW, SECONDS = 40, 9, 30
+TOKENS, WINDOW, SECONDS = 40, 9, 90
 MOST = 50_000_000
 """Most parameters of a model that is tried."""
 SHAPES = (
@@ -37,14 +40,25 @@ SHAPES = (
     {"head_dim": 16, "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"] * 2},
 )
 """Tried in turn: what one architecture cannot do without, another cannot have."""
-PUBLISHED = {"lfm2": ({"layer_types": ["conv", "full_attention", "conv"]},)}
-"""In place of these, where the published models have layers that a configuration lacks unless it names them."""
+HYBRID = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+PUBLISHED = {
+    **dict.fromkeys(("lfm2", "lfm2_moe", "lfm3"), KINDS["lfm2"]),
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "qwen4_exp_text"), KINDS["qwen3_5_text"]),
+    "granitemoehybrid": KINDS["granitemoehybrid"],
+    "bamba": KINDS["falcon_h1"] | {"attn_layer_indices": [1]},
+    "falcon_h1": KINDS["falcon_h1"],
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "minimax": HYBRID,
+    "nemotron_h": {"layer_types": ["linear_attention", "moe", "full_attention", "mlp"]},
+}
+"""In place of these, where the published models have layers that a configuration lacks unless it names them, or where
+layers have sizes of their own."""
 
 
 def outcome(kind: str) -> tuple[str, str]:
     """ "works", "refused", "differs" or "not built", and why."""
     found = ("not built", "")
-    for shape in PUBLISHED.get(kind, SHAPES):
+    for shape in (PUBLISHED[kind],) if kind in PUBLISHED else SHAPES:
         try:
             with torch.device("meta"):
                 size = sum(weight.numel() for weight in random_model(kind, **shape).parameters())
@@ -94,13 +108,17 @@ def reason(error: LabError) -> str:
 
 def main() -> None:
     logging.set_verbosity_error()
-    rows = []
+    rows, named = {}, sys.argv[1:]
+    if named:
+        rows = {row["kind"]: row for row in json.loads(RECORD.read_text("utf-8"))["rows"]}
 
     def over(*_: object) -> None:
         raise TimeoutError(f"not built within {SECONDS} s")
 
     signal.signal(signal.SIGALRM, over)
     for kind, name in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()):
+        if named and kind not in named:
+            continue
         signal.alarm(SECONDS)
         try:
             result, why = outcome(kind)
@@ -108,9 +126,10 @@ def main() -> None:
             result, why = "error", f"{type(error).__name__}: {error}"[:120]
         finally:
             signal.alarm(0)
-        rows.append({"kind": kind, "class": name, "result": result, "why": why})
+        rows[kind] = {"kind": kind, "class": name, "result": result, "why": why}
         print(kind, result, why, flush=True)
-    RECORD.write_text(json.dumps({"transformers": version("transformers"), "rows": rows}, indent=1) + "\n", "utf-8")
+    found = {"transformers": version("transformers"), "rows": [rows[kind] for kind in sorted(rows)]}
+    RECORD.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":
