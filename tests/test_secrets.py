@@ -15,7 +15,7 @@ import pytest
 from lab.errors import ConfigError
 from lab.vllm.client import Server, ServerError
 from tests import forked
-from tests.browser.conftest import started
+from tests.browser.conftest import free_port, started
 from tests.coroutines import complete
 
 pytestmark = pytest.mark.slow
@@ -88,7 +88,7 @@ def fetched(address: str, body: bytes | None = None) -> str:
 
 def test_an_unavailable_private_model_does_not_reveal_the_token(refusing: Refusing, tmp_path: Path) -> None:
     app = "import runpy\nrunpy.run_path('app.py', run_name='__main__')"
-    done = forked.run(app, "--target", "somebody/private", **variables(refusing, tmp_path))
+    done = forked.run(app, "--port", str(free_port()), "--target", "somebody/private", **variables(refusing, tmp_path))
     assert done.returncode == 2
     assert "somebody/private" in done.stderr
     assert f"Bearer {TOKEN}" in refusing.sent  # so there was a token to reveal

@@ -65,7 +65,8 @@ def test_arithmetic_is_checked_at_once_measurements_on_request_and_all_until_sto
     after = verdicts(page)
     assert {name for name in after if after[name] != before[name]} <= {"accept-by-p"}
 
-    # Results last as long as the tab and the server.
+    # Results last as long as the tab and the server, also where there is a recorded one.
+    assert {"accept-by-p", "ladder"} <= set(recorded())
     page.goto(f"{lab.server}/health")
     kept = "JSON.parse(sessionStorage.getItem('decode-lab-claims'))"
     failed = f"const kept = {kept}; kept.checked.ladder = {{problem: 'No.'}}; return JSON.stringify(kept)"

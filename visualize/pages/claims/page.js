@@ -85,8 +85,9 @@ export function mount(element, gradio, setup) {
     return [make("h2", "", title), make("p", "", text)];
   }
 
-  /** Show a claim's result, or that there is none yet. */
+  /** Show a claim's result, or that there is none yet. The recorded one does not replace one that was found here. */
   function show(row, found) {
+    if (found?.recorded && row?.found && !row.found.recorded) return;
     if (!row || (found && row.found && JSON.stringify(row.found) === JSON.stringify(found))) return;
     row.found = found;
     const state = verdicts[found?.verdict];
