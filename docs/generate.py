@@ -214,6 +214,19 @@ def batch_size() -> list[str]:
 
 
 @generated
+def gamma_by_batch_size() -> list[str]:
+    found = record("gammas-cpu")
+    rows = []
+    for load, gains in found["table_over"].items():
+        speeds = (f"{one['median']:.0f}" for one in found["tokens_per_second"][load].values())
+        rows.append(
+            [load, *speeds, *("{median:.2f} ({lower:.2f} to {upper:.2f})".format(**one) for one in gains.values())]
+        )
+    settings = [*found["tokens_per_second"][load]]
+    return table(" | ".join(["requests", *settings[:-1], "table", *(f"table / {name}" for name in gains)]), rows)
+
+
+@generated
 def kv_formats() -> list[str]:
     found = record("kv-error-cpu")
     columns = "{kv_dtype}", "{bytes_per_token:,}", "{key_error:.2%}", "{value_error:.2%}", "{perplexity:.2f}"

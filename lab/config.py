@@ -7,6 +7,8 @@ what would be right.
 from __future__ import annotations
 
 import functools
+import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from types import NoneType
@@ -70,6 +72,8 @@ class EngineConfig:
         rejection_sample_method: rule of acceptance above temperature 0, where a drafter has probabilities
             (``lab.backends.torch.rejection_sampler``). "typical" is lossy: text is not drawn from the target alone. At
             temperature 0 every rule accepts the target's likeliest tokens.
+        num_speculative_tokens_per_batch_size: gamma by the number of sequences that run at once (``gamma_table``), but
+            never above ``num_speculative_tokens``. "": the same for any number.
         draft_sample_method: "greedy": above temperature 0, too, a draft proposes its likeliest token, and q is 1 on it.
 
     Raises:
@@ -90,6 +94,7 @@ class EngineConfig:
     cache_priority: int = 0
     speculative: Literal["off", "draft", "eagle3", "dflash", "ngram", "early_exit", "synthetic"] = "off"
     num_speculative_tokens: int = 4
+    num_speculative_tokens_per_batch_size: str = ""
     adaptive_window: bool = False
     prompt_lookup_min: int = 2
     prompt_lookup_max: int = 4
@@ -98,8 +103,14 @@ class EngineConfig:
     rejection_sample_method: RejectionSampleMethod = "standard"
     draft_sample_method: Literal["probabilistic", "greedy"] = "probabilistic"
 
+    @property
+    def gamma_varies(self) -> bool:
+        return self.adaptive_window or bool(self.num_speculative_tokens_per_batch_size)
+
     def __post_init__(self) -> None:
         _require_types(self)
+        table = " ".join(f"{a}-{b}:{gamma}" for a, b, gamma in gamma_table(self.num_speculative_tokens_per_batch_size))
+        object.__setattr__(self, "num_speculative_tokens_per_batch_size", table)
         require_whole("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
         _require(
             self.kv_cache or self.kv_dtype == "auto",
@@ -227,6 +238,31 @@ def parse_token_ids(text: str) -> list[int]:
     return [int(one) for one in ids]
 
 
+def gamma_table(given: str | Sequence[Sequence[int]]) -> list[tuple[int, int, int]]:
+    """The least and the most of several batch sizes and their number of draft tokens, row by row.
+
+    ``given``: like ``"1-4:4 5-16:2 17-64:0"``, or as vLLM has it, [[1, 4, 4], [5, 16, 2], [17, 64, 0]]. "": no rows.
+
+    Raises:
+        ConfigError: not of that form, a gap, or too many draft tokens.
+    """
+    text = (given if isinstance(given, str) else json.dumps(given, default=str)).strip()
+    rows: list[tuple[int, int, int]] = []
+    if text.startswith("[[") and text.endswith("]]"):
+        text = re.sub(r"\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]\s*(,|\]$)", r"\1-\2:\3 ", text[1:])
+    for part in text.split() if text != "[]" else ():
+        found = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?:(\d{1,6})", part)
+        first, last, gamma = (int(number or found[1]) for number in found.groups()) if found else (0, 0, 0)
+        follows = first == (rows[-1][1] + 1 if rows else 1)
+        _require(
+            follows and first <= last and gamma <= MOST_PROPOSED,
+            f"num_speculative_tokens_per_batch_size has the row {part[:40]!r}, and needs batch sizes from 1 on without "
+            f"a gap, each row with 0 to {MOST_PROPOSED} draft tokens. Write it like '1-4:4 5-16:2 17-64:0'.",
+        )
+        rows.append((first, last, gamma))
+    return rows
+
+
 def parse_config(text: str) -> EngineConfig:
     """``"kv_dtype=int8, paged=true"``: fields of EngineConfig, separated by commas. "": the defaults.
 
@@ -266,7 +302,7 @@ def config_text(config: EngineConfig) -> str:
 
 def field_value(name: str, text: str, hint: Any) -> Any:
     """``text`` as the field's type; the class itself checks ranges and choices."""
-    if get_origin(hint) is Literal:
+    if get_origin(hint) is Literal or hint is str:
         return text
     allowed = get_args(hint) or (hint,)  # int, or int | None
     if bool in allowed:

@@ -127,7 +127,7 @@ class Setting:
     def value_in_words(self, value: Any) -> str:
         if isinstance(value, bool) and not self.options:
             return "on" if value else "off"
-        return str(self.options.get(value, value))
+        return str(self.options.get(value, value)) or "none"
 
     @property
     def range(self) -> str:
@@ -220,6 +220,10 @@ ALL = (
     ),
     Setting(
         "num_speculative_tokens", "Draft tokens (γ)", "Proposed per round.", bounds=(1, 8), needs=(SPECULATION,)
+    ),
+    Setting(
+        "num_speculative_tokens_per_batch_size", "γ by batch size", "Like 1-4:4 5-16:2 17-64:0; at most γ.",
+        most_characters=200, needs=(SPECULATION,), group=None,
     ),
     Setting("adaptive_window", "Adaptive γ", "γ follows acceptance and cost.", needs=(SPECULATION,)),
     Setting("prompt_lookup_min", "Shortest n-gram", "Fewest tokens that have to match.", **RARE_NGRAM),
@@ -375,9 +379,10 @@ def with_new_names(link: Mapping[str, str]) -> dict[str, str]:
 def table() -> list[str]:
     rows = []
     for one in (SETTINGS[name] for name in SETTINGS if name in ENGINE_DEFAULTS):
-        values = "on, off" if one.kind == "switch" else one.range if one.bounds else ", ".join(map(str, one.options))
+        listed = ", ".join(map(str, one.options)) or "text"
+        values = "on, off" if one.kind == "switch" else one.range if one.bounds else listed
         default = one.options.get(one.default, "random") if one.default is None else one.default
-        default = one.value_in_words(default) if one.kind == "switch" or default == () else default
+        default = one.value_in_words(default) if one.kind == "switch" or default in ((), "") else default
         needs = "; ".join(need.what for need in one.needs)
         cells = (f"`{one.name}`", one.label, values.replace("()", "any"), default, one.help, needs, one.vllm)
         rows.append(f"| {' | '.join(map(str, cells))} |")

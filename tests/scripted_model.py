@@ -20,7 +20,7 @@ class ScriptedModel:
     layer_devices = (device,)
     weight_bytes, head_bytes, layer_weights, head_weights, uncounted = 0, 0, 0, 0, False
     experts, expert_counter, other_attention, windows = None, None, None, [None]
-    compiled, compile_failure, notes = False, None, ()
+    compiled, compile_failure, notes, recurrent = False, None, (), None
 
     def __init__(self, table: torch.Tensor, name: str = "scripted") -> None:
         """``table``: [vocabulary, vocabulary] float32, logits of the next token by the last."""

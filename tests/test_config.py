@@ -27,6 +27,11 @@ NAN = float("nan")
                 "speculative": ("maybe",),
                 "num_speculative_tokens": (0, 33),
                 "prompt_lookup_min": (5,),
+                "num_speculative_tokens_per_batch_size": (
+                    *("2-4:1", "1-4:4 6-8:2", "1-4:4 4-8:2", "1-0:3", "1-4:33", "1-4", "often", "[[1, 4]]", "[[1,4,4]"),
+                    *("[[1,4,4],[5,6,1]x]]", "[[1,4,4] [5,6,1]]"),
+                    *([[1, 4, 4], [9, 9, 1]], 4, None),
+                ),
             }.items()
             for value in values
         ),
@@ -59,6 +64,16 @@ def test_int8_or_paging_without_a_cache_is_refused_with_the_reason():
         EngineConfig(kv_cache=False, kv_dtype="int8")
     with pytest.raises(ConfigError, match="no blocks to hand out"):
         EngineConfig(kv_cache=False, paged=True)
+
+
+def test_draft_tokens_by_batch_size_are_written_as_here_or_as_in_vllm():
+    for given in ("1-4:4 5-16:2 17:0", "[[1, 4, 4], [5,16,2], [17, 17, 0]]", [[1, 4, 4], (5, 16, 2), [17, 17, 0]]):
+        config = EngineConfig(num_speculative_tokens_per_batch_size=given)
+        assert config.num_speculative_tokens_per_batch_size == "1-4:4 5-16:2 17-17:0"
+        assert parse_config(config_text(config)) == config
+    assert EngineConfig(num_speculative_tokens_per_batch_size="[]") == EngineConfig()
+    with pytest.raises(ConfigError, match=r"has the row '6-8:2', and needs .* without a gap.*\. Write it like '1-4:4"):
+        EngineConfig(num_speculative_tokens_per_batch_size="1-4:4 6-8:2")
 
 
 def test_stop_may_be_one_string_or_several():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from lab.config import EngineConfig
+from lab.config import EngineConfig, gamma_table
 from lab.errors import LabError
 from lab.measure.workload import PlannedRequest, user_requests
 from lab.settings import DRAFTERS, SETTINGS, Setting, unmet
@@ -68,6 +68,8 @@ FORM = Form(
             about={},
             vllm="",
         ),
+        SETTINGS["num_speculative_tokens"],
+        replace(SETTINGS["num_speculative_tokens_per_batch_size"], vllm=""),
         replace(SETTINGS["temperature"], default=0.8),
         replace(SETTINGS["seed"], help="The first sequence's; the others count up.", default=7, may_be_empty=False),
         replace(
@@ -93,6 +95,10 @@ class PoolInputs(FORM.values_class("PoolValues")):
     """
 
     @property
+    def gammas(self) -> str:
+        return self.num_speculative_tokens_per_batch_size if self.speculative != "off" else ""
+
+    @property
     def beginning(self) -> str:
         """The beginning of the prompts that begin alike."""
         return self.system.strip() if self.shared else ""
@@ -108,6 +114,8 @@ class PoolInputs(FORM.values_class("PoolValues")):
             "system": self.beginning,
             "seed": self.seed if drawn else None,
             "eviction": self.eviction if self.enable_prefix_caching and shared > 1 else "lru",
+            "num_speculative_tokens": self.num_speculative_tokens if self.speculative != "off" else None,
+            "num_speculative_tokens_per_batch_size": self.gammas,
             "max_num_seqs": "all" if self.max_num_seqs >= self.sequences else self.max_num_seqs,
         }
         coming = tuple(values.pop(name) for name in COMING)
@@ -125,6 +133,8 @@ class PoolInputs(FORM.values_class("PoolValues")):
             enable_prefix_caching=self.enable_prefix_caching,
             eviction=self.eviction,
             speculative=self.speculative,
+            num_speculative_tokens=self.num_speculative_tokens,
+            num_speculative_tokens_per_batch_size=self.gammas,
         )
 
     def jobs(self) -> list[PlannedRequest]:
@@ -203,6 +213,20 @@ PRESETS = {
             num_blocks=80,
         ),
     ),
+    "load": PoolPreset(
+        "Draft tokens by batch size",
+        "Fewer draft tokens as more requests run: see Requests. Then empty γ by batch size and compare.",
+        PoolInputs(
+            sequences=16,
+            every=4,
+            lengths="equal",
+            tokens=64,
+            shared=0,
+            num_blocks=256,
+            speculative="draft",
+            num_speculative_tokens_per_batch_size="1-2:4 3-6:2 7-32:0",
+        ),
+    ),
 }
 
 
@@ -226,13 +250,16 @@ def address(inputs: PoolInputs) -> str:
 
 def in_lab(inputs: PoolInputs) -> str:
     """The Lab's address, relative to the other pages, where the first of these sequences runs alone with these
-    settings. Empty if an input makes no sense: its run says why."""
+    settings, gamma that of a batch of one. Empty if an input makes no sense: its run says why."""
     try:
         inputs.config()
         first = inputs.jobs()[0]
     except LabError:
         return ""
     values = {name: value for name, value in vars(inputs).items() if name in LAB.names and name != "num_blocks"}
+    for _, _, gamma in gamma_table(inputs.gammas)[:1]:
+        alone = min(gamma, inputs.num_speculative_tokens)
+        values |= {"num_speculative_tokens": alone} if alone else {"speculative": "off"}
     most = min(first.sampling.max_tokens, int(LAB["max_tokens"].bounds[1]))
     return f"./?{LAB.query(values | {'prompt': first.prompt, 'max_tokens': most})}&run=1"
 

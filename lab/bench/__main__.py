@@ -119,6 +119,7 @@ MEASUREMENTS = {
             "--seed": number(0, "of their lengths.", least=0),
         },
     ),
+    "gammas": Measurement("lab.bench.serving", "gamma by batch size against fixed gammas, batch by batch", repeats(10)),
     "window": Measurement(
         "lab.bench.window_sweep", "the adaptive window against fixed ones", {**tokens(96), **repeats(4)}, both=True
     ),

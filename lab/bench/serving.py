@@ -17,11 +17,13 @@ import numpy as np
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from lab.bench.ladder import BY_TORCH
+from lab.bench.output import spread as quartiles
 from lab.config import EngineConfig
 from lab.engine.engine import Engine
 from lab.engine.step_limits import batched_tokens
 from lab.errors import LabError
 from lab.measure.interval import factor_interval
+from lab.measure.interval import ratios as paired
 from lab.measure.measuring import take_turns
 from lab.measure.throughput import Figures, Rows, latencies, memory_rows, serve, summarise
 from lab.measure.workload import PROMPTS, LogNormalLengths, PlannedRequest, exactly, longest, write
@@ -36,6 +38,17 @@ SHARED_TOKENS = 192
 """Length of the system prompt with which all prompts begin in the rows on a shared prefix."""
 PARAGRAPH_TOKENS = 384
 """The most a request may need in the rows on memory."""
+BY_BATCH = "1-2:4 3-6:2 7-64:0"
+"""Gamma by batch size, as the Pool page's preset has it."""
+GAMMA_CONFIGS = {
+    "no speculation": EngineConfig(paged=True),
+    **{f"gamma {g}": EngineConfig(paged=True, speculative="draft", num_speculative_tokens=g) for g in (2, 4)},
+    BY_BATCH: EngineConfig(paged=True, speculative="draft", num_speculative_tokens_per_batch_size=BY_BATCH),
+}
+GAMMA_LOADS = {1: 16, 4: 32, 16: 48, 32: 64}
+"""Requests in all by how many run at once."""
+SHRINKING_TOKENS = 8
+"""The first of the requests that end one by one has so many tokens of output, the next twice as many, and so on."""
 PAYS, LOSES, UNCLEAR = "pays", "loses", "too close to call"
 """The effect of speculation at a batch size."""
 
@@ -154,6 +167,41 @@ def speculation(samples: dict[str, list[Figures]], temperature: float) -> dict[s
         "sure_by_size": sure,
         "told_by_size": effect,
         "stops_paying_at": min(losing, default=None),
+    }
+
+
+def run_gammas(engine: Engine, repeats: int, report: Callable[[str], None]) -> dict[str, object]:
+    """Gamma by batch size (``BY_BATCH``) against fixed gammas and no speculation, at batches that keep their size and
+    one that shrinks from the largest to one sequence. Within a load, settings take turns.
+
+    Returns:
+        Of each load, every setting's output tokens per second, and the table's over each of the others, repeat by
+        repeat, as medians with quartiles. Raises LabError: see ``serve``.
+    """
+    prompts = write(engine, [8] * max(GAMMA_LOADS.values()))
+    seats = {f"{size} at once": (size, [GROWTH_TOKENS] * count) for size, count in GAMMA_LOADS.items()}
+    largest = max(GAMMA_LOADS)
+    seats[f"{largest} that end one by one"] = largest, [SHRINKING_TOKENS * (i + 1) for i in range(largest)]
+    speeds, gains = {}, {}
+    for load, (size, lengths) in seats.items():
+        report(f"{load}:")
+        requests = exactly(prompts[: len(lengths)], lengths, TEMPERATURES[-1])
+        rows: Rows = {
+            name: partial(serve, engine, requests, config, max_num_seqs=size) for name, config in GAMMA_CONFIGS.items()
+        }
+        samples = {
+            name: [one["tokens_per_second"] for one in some] for name, some in take_turns(rows, repeats, report).items()
+        }
+        table = samples.pop(BY_BATCH)
+        gains[load] = {name: quartiles(paired(table, some)) for name, some in samples.items()}
+        speeds[load] = {name: quartiles(some) for name, some in (samples | {BY_BATCH: table}).items()}
+    return {
+        "temperature": TEMPERATURES[-1],
+        "unit": "output tokens per second, and the table's over each setting's in the same repeat: medians, quartiles",
+        "requests": {load: len(lengths) for load, (_, lengths) in seats.items()},
+        "output_tokens": {load: [min(lengths), max(lengths)] for load, (_, lengths) in seats.items()},
+        "tokens_per_second": speeds,
+        "table_over": gains,
     }
 
 

@@ -131,11 +131,13 @@ class AdaptiveWindow:
 
     Attributes:
         most: upper limit of gamma, and gamma itself unless the window is adaptive.
-        gamma: tokens to propose in the next round.
+        by_batch: least and most of several batch sizes and their gamma, row by row (``lab.config.gamma_table``).
+        gamma: tokens to propose in the next round, whatever else is running.
     """
 
     most: int
     adaptive: bool
+    by_batch: Sequence[tuple[int, int, int]] = ()
     gamma: int = 0
     _rounds: int = 0
     _accepted: float = PRIOR[0]
@@ -148,6 +150,14 @@ class AdaptiveWindow:
     def acceptance(self) -> float:
         """Share of verified draft tokens that were accepted in recent rounds; three quarters before there are any."""
         return self._accepted / self._verified
+
+    def for_batch(self, running: int) -> int:
+        """Tokens to propose in a step of so many sequences: ``gamma``, or fewer if ``by_batch`` says so, whose last row
+        is also for larger batches."""
+        if not self.by_batch:
+            return self.gamma
+        found = next((gamma for _, most, gamma in self.by_batch if running <= most), self.by_batch[-1][-1])
+        return min(self.gamma, found)
 
     def observe(
         self, accepted: int, verified: int, sequences: int, known: int, costs: StepCosts, drafting: TheilSen

@@ -211,13 +211,12 @@ class Drafters:
         """The drafter of a sequence; None if it asked for none, or goes on without it."""
         return None if "drafter" in sequence.report.disabled else self._assigned.get(sequence)
 
-    def window(self, sequence: Sequence) -> int:
-        """The number of tokens to draft: gamma, but none during the prompt, and never past the sequence's end or the
-        draft's context. A round of g draft tokens yields up to g + 1 tokens.
-        """
+    def window(self, sequence: Sequence, running: int) -> int:
+        """The number of tokens to draft while so many run: gamma, but none during the prompt, and never past the
+        sequence's end or the draft's context. A round of g draft tokens yields up to g + 1 tokens."""
         if not sequence.generated or self.of(sequence) is None:
             return 0
-        return max(0, min(sequence.draft.window.gamma, self._room(sequence, len(sequence.tokens))))
+        return max(0, min(sequence.draft.window.for_batch(running), self._room(sequence, len(sequence.tokens))))
 
     def propose(self, scheduled: list[ScheduledSequence], timer: StepTimer) -> DraftOutput:
         """Let every drafter propose for all of its sequences. The sequences for which one fails go on without it; it

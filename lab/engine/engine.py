@@ -275,7 +275,7 @@ class Engine:
         others = [
             self._processor.sequence(prompt, config, replace(first.sampling, seed=seed), cancelled) for seed in seeds
         ]
-        for other in others:
+        for other in others if self.target.recurrent is None else ():  # a recurrent state is each one's own
             other.parent = first
 
         def begin() -> list[Request]:
@@ -349,7 +349,7 @@ class Engine:
 
     def _enqueue(self, sequences: Collection[Sequence]) -> None:
         if self.target.device.type == "cuda" and not self._cores.busy:
-            for device in {self.target.device, *self.target.layer_devices}:
+            for device in {self.target.device, *self.target.layer_devices} - {None}:
                 torch.cuda.reset_peak_memory_stats(device)
         oracles = [sequence.draft.oracle for sequence in sequences]
         for sequence, oracle in zip(sequences, oracles, strict=True):

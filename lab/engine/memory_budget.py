@@ -10,7 +10,7 @@ import torch
 from lab.config import EngineConfig, KVFormat
 from lab.errors import ConfigError, PromptError
 from lab.kv_cache.formats import bytes_per_token
-from lab.kv_cache.kv_cache import CacheConfig, CachedModel
+from lab.kv_cache.kv_cache import CacheConfig, CachedModel, num_kv_layers
 from lab.models.language_model import LanguageModel
 from lab.util.device_memory import free_bytes
 from lab.util.messages import counted
@@ -43,7 +43,8 @@ class Budget:
 
     @property
     def leaves_enough(self) -> bool:
-        devices = {device for model in self._models for device in model.layer_devices if device.type in LEFT_BYTES}
+        devices = {device for model in self._models for device in model.layer_devices if device is not None}
+        devices = {device for device in devices if device.type in LEFT_BYTES}
         return all(free_bytes(device) >= LEFT_BYTES[device.type] for device in devices)
 
     def lower(self, limit: int) -> None:
@@ -104,7 +105,7 @@ class Budget:
 
 def _token_bytes(models: Iterable[CachedModel], kv_dtype: KVFormat) -> int:
     return sum(
-        bytes_per_token(kv_dtype, layers=m.layers, kv_heads=m.kv_heads, head_dim=m.head_dim, dtype=m.dtype)
+        bytes_per_token(kv_dtype, layers=num_kv_layers(m), kv_heads=m.kv_heads, head_dim=m.head_dim, dtype=m.dtype)
         for m in models
     )
 
@@ -113,8 +114,8 @@ def _limit(models: list[CachedModel]) -> int:
     """Bytes for all caches. Every token takes some on each device that computes layers; the first to be full limits."""
     on_device: Counter[torch.device] = Counter()
     for model in models:
-        for device in model.layer_devices:
-            on_device[device] += _token_bytes([model], "auto") // model.layers
+        for device in filter(None, model.layer_devices):
+            on_device[device] += _token_bytes([model], "auto") // num_kv_layers(model)
     whole = on_device.total()
     return int(min(_for_caches(device) * whole / part for device, part in on_device.items()))
 

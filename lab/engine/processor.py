@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from transformers import PreTrainedTokenizerBase
 
 from lab.backends.interface import Backends
-from lab.config import EngineConfig, SamplingParams
+from lab.config import EngineConfig, SamplingParams, gamma_table
 from lab.engine.adaptive_window import AdaptiveWindow
 from lab.engine.detokenizer import TextStream
 from lab.engine.device_limits import device_limits
@@ -81,6 +81,8 @@ class Processor:
         text, tokens, notes = self._prompts.encode(prompt, sampling.parse_special)
         stop_token_ids, about_stops = self._prompts.stops(sampling)
         gamma, about_gamma = self._gamma(config)
+        by_batch = gamma_table(config.num_speculative_tokens_per_batch_size)
+        config, about_prefixes = self._without_prefixes(config)
         if len(tokens) >= self._target.context_length:
             raise PromptError(
                 f"The prompt has {len(tokens):,} tokens; {self._target.name} holds "
@@ -95,7 +97,7 @@ class Processor:
                 sampling=sampling,
                 given_as_ids=not isinstance(prompt, str),
                 chat=prompt if isinstance(prompt, Chat) else None,
-                notes=notes + about_stops + about_gamma,
+                notes=notes + about_stops + about_gamma + about_prefixes,
                 eos=self._eos,
                 stop_token_ids=stop_token_ids,
                 hidden=hidden,
@@ -107,7 +109,7 @@ class Processor:
             config=config,
             text=TextStream(self._tokenizer, tokens, sampling.stop),
             recorder=Recorder(seq_id, None if hidden else self._on_event),
-            draft=DraftState(AdaptiveWindow(gamma, config.adaptive_window)),
+            draft=DraftState(AdaptiveWindow(gamma, config.adaptive_window, by_batch)),
         )
         self._budget.refuse_misfit(len(tokens), sequence.end, config)
         if config.speculative == "synthetic":
@@ -169,6 +171,16 @@ class Processor:
             return asked, ()
         most = counted(head.most_tokens, "token")
         return head.most_tokens, (f"The head drafts at most {most} in a pass: γ is {head.most_tokens}, not {asked}.",)
+
+    def _without_prefixes(self, config: EngineConfig) -> tuple[EngineConfig, tuple[str, ...]]:
+        """The configuration without prefix caching, with a sentence, if a model has recurrent layers: a block holds
+        keys and values, and not the state after it."""
+        models = [self._target, self._draft if config.speculative == "draft" else None]
+        hybrid = next((model.name for model in models if model and model.recurrent), None)
+        if hybrid is None or not config.enable_prefix_caching:
+            return config, ()
+        note = f"Prefix caching is off: {hybrid} has recurrent layers, whose state is not kept with a block."
+        return replace(config, enable_prefix_caching=False), (note,)
 
     def _refuse_drafter(self, config: EngineConfig) -> None:
         name, layers = self._target.name, self._target.layers

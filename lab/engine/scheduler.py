@@ -44,19 +44,19 @@ class Scheduler:
     """The queue and the batch of one core.
 
     Args:
-        blocks: the block pool; None without a cache, when every step computes each sequence from its beginning.
+        pool: the block pool; None without a cache, when every step computes each sequence from its beginning.
         copy: copies a block, for sequences that share one and diverge.
-        window: how many tokens a sequence would draft in its next round, whichever others are running.
+        gamma: how many tokens a sequence drafts in its next round, while so many are running.
         limits: most sequences and most tokens in a step.
     """
 
     def __init__(
-        self, blocks: BlockPool | None, copy: CopyBlock | None, window: Callable[[Sequence], int], limits: StepLimits
+        self, pool: BlockPool | None, copy: CopyBlock | None, gamma: Callable[[Sequence, int], int], limits: StepLimits
     ) -> None:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # the oldest first
         self.limits = limits
-        self._blocks, self._copy, self._window = blocks, copy, window
+        self._blocks, self._copy, self._gamma = pool, copy, gamma
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.running)
@@ -116,9 +116,9 @@ class Scheduler:
         """The share of a sequence with ``count`` tokens to compute, within the budget. None: it has to wait.
 
         ``alone``: it is the first of the step, which always gets something to do. A window is never cut
-        to the budget: what a sequence drafts would then depend on what else is running.
+        to the budget: what a sequence drafts would then depend on what others compute.
         """
-        window = self._window(sequence)
+        window = self._gamma(sequence, len(self.running))
         if window and count > 1 and self._blocks and sequence.drafts_from_states:
             count, window = count - 1, 0  # computed again, to be drafted from: the newest token waits for that
         if count + window <= budget:

@@ -53,7 +53,7 @@ class StepStats:
         self._costs = StepCosts()
         self._cached = cache is not None
         self._backends = [target, draft] if draft else [target]
-        self._devices = {target.model.device, *target.model.layer_devices}
+        self._devices = {target.model.device, *target.model.layer_devices} - {None}
         self._passes = PassCostModel(target, cache.target if cache else None)
         self._token_bytes = functools.cache(budget.token_bytes)  # a core is dropped when its models change
 

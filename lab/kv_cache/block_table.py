@@ -32,6 +32,7 @@ class BlockTable:
     Attributes:
         blocks: contiguous int32, so that a step copies them as a whole instead of going through them one by one.
         length: how many tokens' keys and values are in use.
+        emit: reports what becomes of them.
     """
 
     def __init__(self, pool: BlockPool, owner: int, emit: Emit, *, paged: bool, copy: CopyBlock | None = None) -> None:
@@ -40,7 +41,7 @@ class BlockTable:
         self.paged = paged
         self.blocks = array("i")
         self.length = 0
-        self._emit = emit
+        self.emit = emit
         self._copy = copy
         self._prefixes: list[Prefix] = []  # of the blocks known to be full, from the first on
 
@@ -65,7 +66,7 @@ class BlockTable:
             return
         if not self.paged and self.blocks:
             raise AssertionError("a contiguous table is reserved once, whole")
-        taken = self.pool.allocate(missing, self._emit, contiguous=not self.paged)
+        taken = self.pool.allocate(missing, self.emit, contiguous=not self.paged)
         if self._tail_is_shared():
             try:
                 self._copy_tail(taken[0])
@@ -91,7 +92,7 @@ class BlockTable:
         self._copy(shared, fresh)
         self._free_block(index)
         self.blocks[index] = fresh
-        self._emit(BlockCopied, block=fresh, owner=self.owner, index=index, fill=fill, source=shared)
+        self.emit(BlockCopied, block=fresh, owner=self.owner, index=index, fill=fill, source=shared)
 
     # -- sharing -----------------------------------------------------------------------------
 
@@ -121,7 +122,7 @@ class BlockTable:
             prefix = parent.then(tokens[index * size : (index + 1) * size])
             self._prefixes.append(prefix)
             if self.pool.cache_full_block(self.blocks[index], prefix, priority):
-                self._emit(BlockStored, block=self.blocks[index], owner=self.owner, index=index)
+                self.emit(BlockStored, block=self.blocks[index], owner=self.owner, index=index)
 
     # -- freeing ----------------------------------------------------------------------------
 
@@ -142,7 +143,7 @@ class BlockTable:
         self.length = 0
 
     def _append(self, event: type, block: int, **fields: int) -> None:
-        self._emit(event, block=block, owner=self.owner, index=len(self.blocks), **fields)
+        self.emit(event, block=block, owner=self.owner, index=len(self.blocks), **fields)
         self.blocks.append(block)
 
     def _free_from(self, index: int) -> None:
@@ -155,7 +156,7 @@ class BlockTable:
         fill = min(size, max(0, self.length - index * size))
         references = self.pool.free(block)
         cached = not references and self.pool.holds_prefix(block)
-        self._emit(
+        self.emit(
             BlockFreed, block=block, owner=self.owner, index=index, fill=fill, references=references, cached=cached
         )
 

@@ -184,7 +184,7 @@ def parts(layer: LayerStorage) -> tuple[str, tuple[torch.Tensor, torch.Tensor, t
 
 
 class KVStorage:
-    """The slots of one model: one ``LayerStorage`` per layer, all on one device or each on its own."""
+    """The slots of one model: a ``LayerStorage`` per layer (None: it has no attention), each on a device of its own."""
 
     def __init__(
         self,
@@ -195,19 +195,19 @@ class KVStorage:
         kv_heads: int,
         head_dim: int,
         dtype: torch.dtype,
-        device: torch.device | Sequence[torch.device],
+        device: torch.device | Sequence[torch.device | None],
     ) -> None:
         form = FORMATS[kv_format]
         devices = [device] * layers if isinstance(device, torch.device) else device
-        self.layers: list[LayerStorage] = [form(slots, kv_heads, head_dim, dtype, where) for where in devices]
+        self.layers = [where and form(slots, kv_heads, head_dim, dtype, where) for where in devices]
 
     def slot_bytes(self, layers: int) -> int:
         """Bytes of one slot in the first ``layers`` layers."""
-        return sum(tensor[0].nbytes for layer in self.layers[:layers] for tensor in layer.tensors)
+        return sum(tensor[0].nbytes for layer in self.layers[:layers] if layer for tensor in layer.tensors)
 
     def copy(self, source: slice, destination: slice) -> None:
         """Copy a run of slots onto another of equal length, as they are stored."""
-        for layer in self.layers:
+        for layer in filter(None, self.layers):
             for tensor in layer.tensors:
                 tensor[destination] = tensor[source]
 

@@ -29,13 +29,18 @@ class CacheConfig(NamedTuple):
 
 
 class CachedModel(Protocol):
-    """The sizes of a model that a cache needs: those of its keys and values, and where each layer keeps them."""
+    """The sizes of a model that a cache needs: those of its keys and values, and where each layer keeps them (None: it
+    keeps none)."""
 
     layers: int
     kv_heads: int
     head_dim: int
     dtype: torch.dtype
-    layer_devices: Sequence[torch.device]
+    layer_devices: Sequence[torch.device | None]
+
+
+def num_kv_layers(model: CachedModel) -> int:
+    return sum(device is not None for device in model.layer_devices)
 
 
 class KVCache:

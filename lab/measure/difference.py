@@ -65,7 +65,8 @@ def draws(config: EngineConfig) -> tuple[Any, ...]:
         config.speculative
     )
     rules = config.rejection_sample_method, config.draft_sample_method
-    return config.speculative, config.num_speculative_tokens, config.adaptive_window, own, *rules
+    gammas = config.num_speculative_tokens, config.num_speculative_tokens_per_batch_size, config.adaptive_window
+    return config.speculative, *gammas, own, *rules
 
 
 def common_length(a: Sequence[int], b: Sequence[int]) -> int:

@@ -20,6 +20,7 @@ from lab.engine.engine import Engine
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable
 from lab.kv_cache.formats import FORMATS, KVStorage, bytes_per_token
+from lab.kv_cache.kv_cache import num_kv_layers
 from lab.measure.interval import Interval, ratio_interval
 
 CHUNK = 256
@@ -125,7 +126,12 @@ def kv_errors(engine: Engine, windows: list[list[int]], report: Callable[[str], 
             report(f"  window {window + 1} of {len(windows)} read")
 
     model, counts = engine.target, [len(ids) - 1 for ids in windows]
-    shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim, "dtype": model.dtype}
+    shape = {
+        "layers": num_kv_layers(model),
+        "kv_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "dtype": model.dtype,
+    }
     native = bytes_per_token("auto", **shape)
     rows = []
     for form in FORMATS:
@@ -154,7 +160,7 @@ def storing_squares(native: KVStorage, other: KVStorage, tokens: int) -> torch.T
         [2, 2] float64 on the CPU: sums of squares of the error and of what was stored; of keys and of values.
     """
     sums = torch.zeros(2, 2, dtype=torch.float64)
-    for source, layer in zip(native.layers, other.layers, strict=True):
+    for source, layer in zip(filter(None, native.layers), filter(None, other.layers), strict=True):
         key, value = source.read(slice(0, tokens))
         layer.write(torch.arange(tokens, device=key.device), key, value)
         for i, (stored, x) in enumerate(zip(layer.read(slice(0, tokens)), (key, value), strict=True)):

@@ -138,7 +138,7 @@ def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
     if not runs or not plain:
         return None
     config = runs[0].config
-    if config.speculative == "off" or config.adaptive_window:
+    if config.speculative == "off" or config.gamma_varies:
         return None
     gamma = config.num_speculative_tokens
     verified, accepted, rounds, passes = Counter(), Counter(), 0, 0

@@ -57,12 +57,14 @@ def published_config(entry: dict) -> PreTrainedConfig:
     return AutoConfig.for_model(**entry)
 
 
-def find_model(where: str | Path, *, open_to_all: bool = False) -> ModelInfo:
+def find_model(where: str | Path, *, open_to_all: bool = False, to_decode: bool = False) -> ModelInfo:
     """A model from nothing but its configuration, in a folder (a ``Path``) or of a hub id (a ``str``). Code that comes
     with a model is never run, and weights are neither fetched nor read.
 
     Args:
         open_to_all: ask the hub anonymously, because whoever asks need not be the owner of this machine's token.
+        to_decode: it is about to be loaded; windows and recurrent layers, with which it needs less memory than its
+            shape says, are no reason to refuse it.
 
     Raises:
         ModelLoadError: not a hub id, or no readable configuration there.
@@ -76,7 +78,7 @@ def find_model(where: str | Path, *, open_to_all: bool = False) -> ModelInfo:
     try:
         reason = hub_refusal(where, token) if isinstance(where, str) else None
         config = read_config(where, str(where), token=token, local_files_only=reason is not None)
-        if other := unsupported_cache(config):
+        if other := unsupported_cache(config, decoding=to_decode):
             raise UnsupportedModelError(
                 f"The memory of {name} cannot be computed here: {other}. Only keys and values of every position in "
                 "every layer are computed, as Llama, Qwen3, Phi-4-mini and GPT-2 keep them."

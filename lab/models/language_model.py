@@ -20,6 +20,7 @@ from lab.models.devices import execution_device, gather_hidden_states, is_dispat
 from lab.models.experts import ExpertCounter, Experts, expert_modules, experts_of
 from lab.models.model_shape import ModelShape, steady_length, windows_of
 from lab.models.quantization import stored_tensors
+from lab.models.recurrent_layers import PassPart, recurrent_layers
 from lab.models.state_head import StateHead
 from lab.models.submodules import copy_modules, cut_layers, layers_of
 from lab.models.support import other_attention, refuse_unsupported
@@ -94,7 +95,8 @@ class LanguageModel:
         device: where tokens go in and logits come out.
         compiled: whether its layers are compiled by torch.compile.
         compile_failure: why they are not although that was asked for.
-        windows: of each layer the positions that a token sees; None: all.
+        windows: of each layer the positions that a token sees; None: all, 0: it has no attention.
+        recurrent: its recurrent layers; None: it has none.
         other_attention: why kernels for full attention cannot compute it; None: they can.
         heads: those that draft from its hidden states and were loaded with it, by kind.
         expert_counter: of a mixture of experts that can be counted (``lab.models.experts``).
@@ -120,6 +122,7 @@ class LanguageModel:
         self.context_length = steady_length(model.config, shape.context_length)
         self.windows = windows_of(model.config)
         self.other_attention = other_attention(model.config, model)
+        self.recurrent = recurrent_layers(model)
         self.compiled = False
         self.compile_failure: str | None = None
         self.heads: dict[str, StateHead] = {}
@@ -130,12 +133,13 @@ class LanguageModel:
         self.expert_counter = ExpertCounter(model) if experts_of(model) else None
 
     @property
-    def layer_devices(self) -> list[torch.device]:
-        """The device of each layer's attention, where its keys and values are kept."""
-        if not is_dispatched(self.model):
-            return [self.device] * self.layers
-        attention = {module.layer_idx: module for module in self.model.modules() if hasattr(module, "layer_idx")}
-        return [execution_device(attention[layer]) for layer in range(self.layers)]
+    def layer_devices(self) -> list[torch.device | None]:
+        """The device of each layer's attention, where its keys and values are kept; None: it has none."""
+        found = [self.device] * self.layers
+        if is_dispatched(self.model):
+            attention = {module.layer_idx: module for module in self.model.modules() if hasattr(module, "layer_idx")}
+            found = [execution_device(attention[layer]) for layer in range(self.layers)]
+        return [None if window == 0 else device for device, window in zip(found, self.windows, strict=True)]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -186,6 +190,7 @@ class LanguageModel:
         keep: torch.Tensor,
         out: torch.Tensor | None = None,
         taps: Taps | None = None,
+        parts: Sequence[PassPart] = (),
     ) -> torch.Tensor:
         """One packed forward pass.
 
@@ -196,10 +201,25 @@ class LanguageModel:
             keep: [K] int32 or int64, the rows whose logits are wanted.
             out: [K, vocabulary] float32, which the logits are written to and which is returned. None: new memory.
             taps: what is to be left there of the hidden states.
+            parts: each sequence's part, in the order of their rows, for recurrent layers.
 
         Returns:
             [K, vocabulary] float32 logits.
         """
+        if self.recurrent:
+            with self.recurrent.computing(parts):
+                return self._forward(token_ids, positions, plan, keep, out, taps)
+        return self._forward(token_ids, positions, plan, keep, out, taps)
+
+    def _forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        plan: StepPlan | BlockPlan,
+        keep: torch.Tensor,
+        out: torch.Tensor | None,
+        taps: Taps | None,
+    ) -> torch.Tensor:
         if self.padding > 0:
             token_ids = token_ids.clamp_max(self.vocabulary - self.padding - 1)
         model, tapped = self.model, {}
@@ -285,6 +305,7 @@ class LanguageModel:
         shorter = copy.copy(self)
         shorter.model = cut_layers(self.model, self.layers, layers)
         shorter.name, shorter.layers, shorter.windows = f"{self.name}[:{layers}]", layers, self.windows[:layers]
+        shorter.recurrent = self.recurrent and self.recurrent.first(layers)
         return shorter
 
     @torch.inference_mode()
@@ -297,6 +318,9 @@ class LanguageModel:
         Raises:
             UnsupportedModelError: see ``layers_of``.
         """
+        if self.recurrent:
+            self.compile_failure = "it has recurrent layers, which are computed sequence by sequence"
+            return
         layers = layers_of(self.model, self.layers)
         for layer in layers:
             layer.compile(backend=backend, dynamic=True)
@@ -346,7 +370,8 @@ class LanguageModel:
         The engine cannot run in the meantime.
         """
         plugged_in = self.model.config._attn_implementation
-        scores = self.other_attention and "window" not in self.other_attention  # which torch's attention never shows
+        # Torch's attention never shows the scores, which these change.
+        scores = self.other_attention and ("softcap" in self.other_attention or "sinks" in self.other_attention)
         self.model.set_attn_implementation("eager" if scores else "sdpa")
         try:
             yield self.model

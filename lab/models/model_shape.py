@@ -12,6 +12,9 @@ from transformers import PreTrainedConfig
 from lab.errors import UnsupportedModelError
 
 MAX_SIZES = {"layers": 1000, "heads": 10_000, "kv_heads": 10_000, "head_dim": 10_000}
+WITHOUT_ATTENTION = {"linear_attention", "conv", "mlp", "moe"}
+"""Kinds of layers, by transformers' names: recurrent ones of any sort (Gated DeltaNet, Mamba2), short convolutions,
+and layers that look at one position alone."""
 MAX_SIZE = 10**8
 """More than any model has: a configuration may come from anybody."""
 SIZE_NAMES = (
@@ -111,13 +114,13 @@ class ModelShape:
 
 def windows_of(config: PreTrainedConfig) -> list[int | None]:
     """Of each layer the positions that a token sees, its own included. None: all, as with a window that is as long as
-    the longest text the model was made for (Phi-4-mini's)."""
+    the longest text the model was made for (Phi-4-mini's). 0: the layer has no attention."""
     text = config.get_text_config(decoder=True)
     window, longest = getattr(text, "sliding_window", None), getattr(text, "max_position_embeddings", None)
     if isinstance(window, int) and isinstance(longest, int) and window >= longest:
         window = None
     kinds = getattr(text, "layer_types", None) or ["sliding_attention"] * text.num_hidden_layers
-    return [window if kind == "sliding_attention" else None for kind in kinds]
+    return [window if kind == "sliding_attention" else 0 if kind in WITHOUT_ATTENTION else None for kind in kinds]
 
 
 def uses_alibi(text: PreTrainedConfig) -> bool:

@@ -11,8 +11,10 @@ from lab.errors import UnsupportedModelError
 from lab.kv_cache.attention import UnplannedError
 from lab.kv_cache.attention_metadata import Group, StepPlan
 from lab.kv_cache.formats import KVStorage
+from lab.kv_cache.recurrent_state import RecurrentState
 from lab.models.language_model import LanguageModel
 from lab.models.quantization import stored_tensors
+from lab.models.recurrent_layers import PassPart
 from lab.models.support import refuse_decoding
 from lab.util.device_memory import is_out_of_memory
 from lab.util.messages import error_summary
@@ -40,7 +42,8 @@ def refuse_disagreement(model: LanguageModel) -> None:
     """
     kind = type(model.model).__name__
     unlike = f"the layers of {kind} do not say with the lab's attention what they say with their own"
-    first = model.first(min(LAYERS, model.layers))
+    attention = next((i for i, window in enumerate(model.windows) if window != 0), 0)
+    first = model.first(min(max(LAYERS, attention + 1), model.layers))
     texts = torch.arange(2 * TOKENS, device=model.device).view(2, TOKENS) % model.vocabulary
     try:
         with _narrowed(first), first.stock_attention() as own:
@@ -101,11 +104,16 @@ def _cached(model: LanguageModel, texts: torch.Tensor) -> torch.Tensor:
     storage = KVStorage("auto", texts.numel(), **shape, dtype=model.dtype, device=model.layer_devices)
     positions = torch.arange(TOKENS, device=model.device)
     slots = torch.arange(texts.numel(), device=model.device).view(texts.shape)
+    states = [RecurrentState() for _ in texts]
     for new in (slice(CACHED), slice(CACHED, TOKENS)):
         rows = torch.arange(texts[:, new].numel(), device=model.device)
         seen = positions[: new.stop] <= positions[new, None]
         mask = seen.repeat(model.query_groups, 1).expand(2, 1, -1, -1)
         group = Group(slice(0, len(rows)), 2, mask, slots[:, : new.stop].flatten(), positions[new].expand(2, -1))
         plan = StepPlan((group,), slots[:, new].flatten(), storage)
-        logits = model.forward(texts[:, new].flatten(), positions[new].repeat(2), plan, rows)
+        count = new.stop - (new.start or 0)
+        parts = [
+            PassPart(slice(i * count, (i + 1) * count), new.start or 0, 0, state) for i, state in enumerate(states)
+        ]
+        logits = model.forward(texts[:, new].flatten(), positions[new].repeat(2), plan, rows, parts=parts)
     return logits.unflatten(0, (2, -1))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 from torch import nn
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 
 from lab.errors import UnsupportedModelError
 from lab.models.devices import is_dispatched
-from lab.models.model_shape import uses_alibi, windows_of
+from lab.models.model_shape import WITHOUT_ATTENTION, uses_alibi, windows_of
 from lab.models.quantization import stored_tensors
 from lab.util.messages import listed
 
@@ -22,6 +24,8 @@ WORKING = {
     "Mixtral": "mixtral",
     "Gemma 2": "gemma2",
     "gpt-oss": "gpt_oss",
+    "Qwen3.5": "qwen3_5_text",
+    "LFM2": "lfm2",
     "SmolLM3": "smollm3",
     "Phi-4": "phi3",
     "OLMo 2": "olmo2",
@@ -29,6 +33,7 @@ WORKING = {
 }
 """What a refusal names as working, and the model types: the tests decode with each."""
 RECURRENT = ("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm")
+"""Model types of which no layer keeps keys and values."""
 
 
 def refuse_unsupported(config: PreTrainedConfig, name: str, model_class: type[PreTrainedModel] | None = None) -> None:
@@ -39,12 +44,12 @@ def refuse_unsupported(config: PreTrainedConfig, name: str, model_class: type[Pr
     Raises:
         UnsupportedModelError: names the model and the reason.
     """
-    if other := unsupported_cache(config, windows=True):
+    if other := unsupported_cache(config, decoding=True):
         refuse_decoding(name, other)
     text = config.get_text_config(decoder=True)
     if uses_alibi(text):
         refuse_decoding(name, "its attention adds a bias by distance (ALiBi), which the lab's leaves out")
-    if model_class is not None and not model_class._supports_attention_backend:
+    if model_class is not None and not _looks_up_attention(model_class):
         refuse_decoding(name, f"the attention of {model_class.__name__} cannot be replaced by the lab's")
 
 
@@ -58,12 +63,22 @@ def other_attention(config: PreTrainedConfig, model: PreTrainedModel | None = No
         return "it has attention sinks"
     if window := next(filter(None, windows_of(config)), None):
         return f"it has sliding-window attention (window {window}) in some layers or all"
+    if 0 in windows_of(config):
+        return "it has recurrent layers"
     return None
 
 
-def unsupported_cache(config: PreTrainedConfig, *, windows: bool = False) -> str | None:
-    """Why a model's cache is not the keys and values of every position in every layer; None: it is. ``windows``: layers
-    that need only the newest are no reason."""
+def _looks_up_attention(model_class: type[PreTrainedModel]) -> bool:
+    """True if its attention is taken from transformers' registry. Hybrids with recurrent layers do not say so of
+    themselves, because those layers are not in it."""
+    return model_class._supports_attention_backend or hasattr(
+        sys.modules[model_class.__module__], "ALL_ATTENTION_FUNCTIONS"
+    )
+
+
+def unsupported_cache(config: PreTrainedConfig, *, decoding: bool = False) -> str | None:
+    """Why a model's cache is not the keys and values of every position in every layer; None: it is. ``decoding``:
+    layers that need only the newest positions, or none, are no reason."""
     text = config.get_text_config(decoder=True)
     if config.is_encoder_decoder:
         return "it is an encoder-decoder model, which also keeps keys and values of what its encoder has read"
@@ -75,13 +90,15 @@ def unsupported_cache(config: PreTrainedConfig, *, windows: bool = False) -> str
     if text.model_type in RECURRENT:
         return "it has recurrent layers, which keep a state, and no keys and values of positions before"
     kinds = set(getattr(text, "layer_types", None) or ())
-    if not windows and any(windows_of(config)):
+    if not decoding and any(windows_of(config)):
         return f"it has sliding-window attention (window {text.sliding_window}) in some layers or all"
-    if any(window is not None and (not isinstance(window, int) or window < 1) for window in windows_of(config)):
-        return f"its sliding_window is {str(text.sliding_window)[:40]!r}, which is no number of positions"
+    window = getattr(text, "sliding_window", None)
+    if window is not None and window in windows_of(config) and (not isinstance(window, int) or window < 1):
+        return f"its sliding_window is {str(window)[:40]!r}, which is no number of positions"
     if getattr(text, "attention_chunk_size", None) is not None:
         return f"it has chunked attention (chunk {text.attention_chunk_size}), and not full attention"
-    if odd := kinds - {"full_attention", "sliding_attention"}:
+    known = {"full_attention", "sliding_attention"} | (WITHOUT_ATTENTION | {"hybrid"} if decoding else set())
+    if odd := kinds - known:
         return f"it has layers of another kind ({', '.join(sorted(odd))}), recurrent or shortened"
     if getattr(text, "kv_lora_rank", None) is not None:
         return "it has latent attention (MLA), whose cache is not keys and values per head"

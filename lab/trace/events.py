@@ -334,6 +334,31 @@ class BlockFreed(BlockEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrentRolledBack(Event):
+    """The state of the recurrent layers had taken in rejected draft tokens, and went back to what it was before
+    ``position``.
+
+    Attributes:
+        discarded: tokens that it had taken in from there on.
+        method: a state was kept after each draft token ("snapshots"), or the accepted tokens were computed again
+            ("recompute"), in the recurrent layers alone: ``recomputed`` of them.
+        ms: time it took now.
+        snapshots_ms, recompute_ms: what a round takes in these layers with either method, measured at its first
+            verification of so many tokens.
+        state_bytes: bytes of one state, in all layers.
+    """
+
+    position: int
+    discarded: int
+    method: Literal["snapshots", "recompute"]
+    recomputed: int
+    ms: float
+    snapshots_ms: float | None
+    recompute_ms: float | None
+    state_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimed(Event):
     """Closes a step. Times in milliseconds, of the whole batch; they add up to ``total_ms``.
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lab.trace.events import Committed, Event, Prefilled, Proposed, RunStarted, StepTimed, Verified
+from lab.trace.events import Committed, Event, Prefilled, Proposed, RecurrentRolledBack, RunStarted, StepTimed, Verified
 from lab.trace.roofline import Achieved, Bound, Limits, achieved, limits_of
 
 
@@ -33,6 +33,7 @@ class Metrics:
             after a preemption, only the one that gives a token counts.
         kv_reserved_bytes, kv_used_bytes: most bytes of cache reserved during a step, proposals included, and holding
             tokens in use after one.
+        rollback_ms: time to bring a recurrent state back before rejected tokens, the mean; and the last ``rollback``.
         peak_memory_bytes: highest ``memory_bytes`` of a step.
         roofline_fraction: least time / time of the target's passes (``achieved``), median over the steps after the
             prefill. Above 1 the device's limits were measured too low.
@@ -53,6 +54,8 @@ class Metrics:
     target_passes_per_token: float | None
     kv_reserved_bytes: int
     kv_used_bytes: int
+    rollback_ms: float | None
+    rollback: RecurrentRolledBack | None
     peak_memory_bytes: int
     roofline_fraction: float | None
     roofline_nearer: Bound | None
@@ -77,6 +80,8 @@ class Meter:
         self._round: int | None = None
         self._accepted: list[int] = []  # by position
         self._variation, self._lossy = 0.0, 0  # sum and number of positions
+        self._rollback: RecurrentRolledBack | None = None
+        self._rollbacks, self._rollback_ms = 0, 0.0
         self._reserved = self._used = self._memory = 0
         self._limits: Limits | None = None
         self._shares: list[float] = []  # of the roofline, sorted
@@ -108,6 +113,10 @@ class Meter:
                     for gap in inter_token_ms((self._last, event)):
                         insort(self._gaps, gap)
                 self._last = event
+            case RecurrentRolledBack():
+                self._rollback = event
+                self._rollbacks += 1
+                self._rollback_ms += event.ms
             case StepTimed():
                 prefill = event.step_kind == "prefill"
                 self._passes += self._later > self._counted  # a prefill, too, if it gave a token after a preemption
@@ -137,6 +146,8 @@ class Meter:
             target_passes_per_token=self._passes / self._later if self._later else None,
             kv_reserved_bytes=self._reserved,
             kv_used_bytes=self._used,
+            rollback_ms=self._rollback_ms / self._rollbacks if self._rollbacks else None,
+            rollback=self._rollback,
             peak_memory_bytes=self._memory,
             roofline_fraction=_percentile(self._shares, 0.5),
             roofline_nearer=self._bounds.most_common(1)[0][0] if self._bounds else None,

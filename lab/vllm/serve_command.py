@@ -9,8 +9,9 @@ import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
-from lab.config import EngineConfig, require_whole
+from lab.config import EngineConfig, gamma_table, require_whole
 from lab.errors import ConfigError
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import GiB
@@ -269,11 +270,13 @@ def holds(deployment: Deployment, sequences: int) -> bool:
     return deployment.sequences("paged") >= sequences and deployment.sequences("contiguous") >= 1
 
 
-def _speculative(config: EngineConfig, draft: str | None) -> dict[str, str | int]:
+def _speculative(config: EngineConfig, draft: str | None) -> dict[str, Any]:
     if config.speculative in ("off", *DRAFTERS_WITHOUT_COUNTERPART):
         return {}
     gamma = config.num_speculative_tokens
-    rule = {"rejection_sample_method": "block"} if config.rejection_sample_method == "block" else {}
+    rule: dict[str, Any] = {"rejection_sample_method": "block"} if config.rejection_sample_method == "block" else {}
+    if rows := gamma_table(config.num_speculative_tokens_per_batch_size):
+        rule["num_speculative_tokens_per_batch_size"] = [(a, b, min(g, gamma)) for a, b, g in rows]
     if config.speculative == "ngram":
         window = {"prompt_lookup_min": config.prompt_lookup_min, "prompt_lookup_max": config.prompt_lookup_max}
         return {"method": "ngram", "num_speculative_tokens": gamma, **window, **rule}

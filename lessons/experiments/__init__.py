@@ -8,7 +8,9 @@ from typing import Any, get_args
 from lessons.experiments.base import Experiment, Part
 from lessons.experiments.batches import Batches
 from lessons.experiments.caches import Formats, Models
+from lessons.experiments.counts import Roofs, Turns
 from lessons.experiments.growth_experiments import Growth
+from lessons.experiments.numerics import EightBits, Temperatures
 from lessons.experiments.rules import Rules
 from lessons.experiments.runs import Runs
 
@@ -17,11 +19,15 @@ class Preset(Part):
     """The experiments of a lesson, in the order in which they run. The figures of a kind are under its name."""
 
     models: Models | None = None
+    roofs: Roofs | None = None
     runs: Runs | None = None
     growth: Growth | None = None
     formats: Formats | None = None
     batches: Batches | None = None
     rules: Rules | None = None
+    turns: Turns | None = None
+    temperatures: Temperatures | None = None
+    eight_bits: EightBits | None = None
 
     @property
     def experiments(self) -> dict[str, Experiment]:

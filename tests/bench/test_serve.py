@@ -184,6 +184,22 @@ def test_the_whole_bench_runs_and_reports_every_row(lab, monkeypatch):
     assert ratio == pytest.approx(rates["batched paged"] / rates["one after another"])
 
 
+def test_gamma_by_batch_size_is_compared_with_every_other_setting_under_every_load(lab, monkeypatch):
+    monkeypatch.setattr(bench, "GAMMA_LOADS", {1: 2, 3: 4})
+    monkeypatch.setattr(bench, "GROWTH_TOKENS", 6)
+    monkeypatch.setattr(bench, "SHRINKING_TOKENS", 4)
+    found = bench.run_gammas(lab, 1, lambda line: None)
+    ends = "3 that end one by one"
+    assert found["requests"] == {"1 at once": 2, "3 at once": 4, ends: 3}
+    assert found["output_tokens"][ends] == [4, 12]
+    for load, gains in found["table_over"].items():
+        speeds = {name: one["median"] for name, one in found["tokens_per_second"][load].items()}
+        table = speeds.pop(bench.BY_BATCH)
+        assert {name: one["median"] for name, one in gains.items()} == pytest.approx(
+            {name: table / speed for name, speed in speeds.items()}
+        )
+
+
 def test_requests_that_the_context_would_cut_short_are_refused_with_both_their_openings(lab, monkeypatch):
     """The rows would do different work: transformers does not stop at it."""
     small = tiny_models.engine("llama", "good", shape={"max_position_embeddings": 320})

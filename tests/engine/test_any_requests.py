@@ -138,7 +138,7 @@ TestScheduler = pytest.mark.slow(SchedulerMachine.TestCase)
 @given(st.lists(st.integers(), unique=True))
 def test_a_queue_is_ordered_by_age_whatever_the_order_of_joining(orders):
     """Every other one is running when the newer half of those is preempted: an older one may be waiting by then."""
-    scheduler = Scheduler(None, None, lambda sequence: 0, StepLimits(1, 1))
+    scheduler = Scheduler(None, None, lambda sequence, running: 0, StepLimits(1, 1))
     its = {"computed": 0, "recorder": Recorder(), "release": lambda: None}
     scheduler.running = [SimpleNamespace(seq_id=order, **its) for order in sorted(orders[::2])]
     for order in orders[1::2]:

@@ -15,7 +15,9 @@ from lessons.experiments import Preset
 from lessons.experiments.base import Experiment, Measured, whole
 from lessons.experiments.batches import Batches
 from lessons.experiments.caches import Formats
+from lessons.experiments.counts import Turns
 from lessons.experiments.growth_experiments import Growth
+from lessons.experiments.numerics import EightBits, Temperatures
 from lessons.experiments.runs import Runs
 from lessons.lesson import AnyQuestion, Choice, Curve
 from lessons.marking import mark
@@ -48,6 +50,12 @@ def shortened(experiment: Experiment) -> Experiment:
             return experiment.model_copy(update={"tokens": 52})
         case Formats():
             return experiment.model_copy(update={"texts": 2, "tokens": 16})
+        case Turns():
+            return experiment.model_copy(update={"turns": min(experiment.turns, 6)})
+        case Temperatures():
+            return experiment.model_copy(update={"texts": 2, "tokens": 16})
+        case EightBits():
+            return experiment.model_copy(update={"tokens": 16})
         case Batches():
             batches = {}
             for name, batch in experiment.settings.items():

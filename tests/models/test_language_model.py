@@ -18,7 +18,6 @@ from transformers import (
     MambaConfig,
     MllamaConfig,
     Phi3Config,
-    Qwen3NextConfig,
 )
 
 from lab import EngineConfig, SamplingParams, UnsupportedModelError, load_engine
@@ -40,7 +39,6 @@ TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidde
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (Qwen3NextConfig(**TINY, num_key_value_heads=1), "linear_attention"),
         (MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2), "recurrent"),
         (BartConfig(vocab_size=50, d_model=16), "encoder-decoder"),
         (BertConfig(**TINY), "encoder"),

@@ -30,7 +30,7 @@ def test_a_saved_run_loads_as_it_was(run, tmp_path):
     assert (loaded.text, loaded.token_ids, loaded.prompt_token_ids) == (run.text, run.token_ids, run.prompt_token_ids)
     assert loaded.metrics == run.metrics
     assert (loaded.config, loaded.sampling, loaded.reason) == (run.config, run.sampling, run.reason)
-    assert len(EVENT_TYPES) == 21
+    assert len(EVENT_TYPES) == 22
     assert {event.kind for event in run.events} <= EVENT_TYPES.keys()
     Run((replace(run.started, prompt="\ud800 <b>"), *run.events[1:])).save(tmp_path / "run.json")
     assert Run.load(tmp_path / "run.json").prompt == "\ud800 <b>"  # half a character

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from lab.trace.events import (
     FellBack,
     Finished,
     Preempted,
+    Proposed,
     RunStarted,
     StepTimed,
 )
@@ -50,6 +51,7 @@ def test_the_queue_and_the_batch_match_the_schedulers(run: tuple[list[PlannedReq
     waiting: set[int] = set()
     running: set[int] = set()
     most = 0
+    speculates = steps[0].entries[0].event.config["speculative"] != "off"
     frames = BatchReducer(len(lengths(jobs))).feed(steps)
     shown = picture()
     for frame, step in zip(frames, steps, strict=False):
@@ -73,13 +75,16 @@ def test_the_queue_and_the_batch_match_the_schedulers(run: tuple[list[PlannedReq
         assert {row["number"] for row in rows if row["state"] == "running"} == running
         computed = {entry.owner for entry in step.entries if isinstance(entry.event, StepTimed)}
         ended = {entry.owner for entry in step.entries if entry.event.kind == "finished"}
-        assert [trace["y"][-1] for trace in shown.columns["queue"]] == [len(computed), len(waiting)], "during the step"
+        drafted = Counter(entry.owner for entry in step.entries if isinstance(entry.event, Proposed))
+        most_drafted = max(drafted.values(), default=0) if speculates else None
+        during = [len(computed), len(waiting), most_drafted]
+        assert [trace["y"][-1] for trace in shown.columns["queue"]] == during, "during the step"
         assert computed == running | ended
         assert shown.columns["occupancy"][0]["y"][-1] > 0
         most = max(most, len(computed))
         assert shown.readouts["most"][0] == str(most)
     shown.apply(frames[-1])
-    assert [trace["y"][-1] for trace in shown.columns["queue"]] == [0, 0]
+    assert [trace["y"][-1] for trace in shown.columns["queue"]] == [0, 0, 0 if speculates else None]
     assert shown.finished == {"reason": "over", "message": ""}
     rows = table(shown, "sequences")
     assert [row["tokens"] for row in rows] == lengths(jobs)
@@ -255,7 +260,7 @@ def test_hostile_prompts_and_tokens_stay_text() -> None:
 @pytest.mark.parametrize("dark", [False, True])
 def test_charts_can_be_drawn(dark: bool) -> None:
     shown, reducer = picture(), BatchReducer(3)
-    for step in ran([job("ab", 9, i) for i in range(3)], every=1):
+    for step in ran([job("ab", 9, i) for i in range(3)], every=1, speculative="draft", num_speculative_tokens=6):
         slower = [entry._replace(t_ms=entry.t_ms**2) for entry in step.entries]  # than the step before
         for frame in reducer.feed([step._replace(entries=slower)]):
             shown.apply(frame)
@@ -275,7 +280,8 @@ def test_what_ran_in_a_step_is_drawn_over_the_time_it_took() -> None:
     for name in ("queue", "occupancy"):
         assert {trace.line.shape for trace in figures.CHARTS[name]().data} == {"vh"}, "a point is where its step ended"
         assert all(trace["x"] == [0, *ends, ends[-1]] for trace in shown.columns[name])
-    running, waiting = (trace["y"] for trace in shown.columns["queue"])
+    running, waiting, drafted = (trace["y"] for trace in shown.columns["queue"])
+    assert not any(drafted)
     assert running == [2] * (len(steps) + 1) + [0]
     assert waiting == [2] * 10 + [0] * 10
     live, cached, free = (trace["y"] for trace in shown.columns["occupancy"])

@@ -72,6 +72,8 @@ GREEDY = {"temperature": 0.0, "lengths": "equal"}
         ({"sequences": 5, "continuations": 4}, {"every": 9}, False),
         ({"sequences": 16, "max_num_seqs": 16}, {"max_num_seqs": 32}, True),
         ({"sequences": 17, "max_num_seqs": 16}, {"max_num_seqs": 32}, False),
+        ({"speculative": "off"}, {"num_speculative_tokens_per_batch_size": "1-4:2"}, True),
+        ({"speculative": "draft"}, {"num_speculative_tokens_per_batch_size": "1-4:2"}, False),
     ],
 )
 def test_runs_are_alike_whose_inputs_differ_only_where_they_have_no_effect(
@@ -90,10 +92,17 @@ def test_the_first_sequence_can_be_run_alone_in_the_lab(key: str) -> None:
     assert asked.pop("run") == "1"
     found, notices = lab_settings.from_link(asked)
     assert notices == []
-    config, first = inputs.config(), inputs.jobs()[0]
+    config, first = replace(inputs.config(), num_speculative_tokens_per_batch_size=""), inputs.jobs()[0]
     assert replace(found.engine_config(config.num_blocks), early_exit_layer=None) == config
     assert (found.prompt, found.max_tokens, found.seed) == (first.prompt, first.sampling.max_tokens, inputs.seed)
     assert found.temperature == first.sampling.temperature
+
+
+@pytest.mark.parametrize(("table", "speculative", "gamma"), [("1:2 2-8:0", "draft", 2), ("1:0 2-8:4", "off", 4)])
+def test_alone_in_the_lab_a_sequence_drafts_as_a_batch_of_one(table: str, speculative: str, gamma: int) -> None:
+    inputs = PoolInputs(speculative="draft", num_speculative_tokens_per_batch_size=table)
+    found, _ = lab_settings.from_link(dict(parse_qsl(in_lab(inputs).partition("?")[2])))
+    assert (found.speculative, found.num_speculative_tokens) == (speculative, gamma)
 
 
 def test_no_link_leads_from_inputs_that_make_no_sense_to_the_lab() -> None:

@@ -6,12 +6,14 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from lab.config import EngineConfig
-from lab.trace.events import Prefilled
+from lab.config import EngineConfig, SamplingParams
+from lab.trace.events import Prefilled, RecurrentRolledBack
 from lab.trace.metrics import measure
+from tests.engine.test_recurrent import hybrid
 from tests.visualize.conftest import CONFIGS, script
 from visualize.format_numbers import three
-from visualize.reduce.metric_cards import DASH, PreviousRun, Reading, beside, labels, rows, trend
+from visualize.reduce.frames import Reducer
+from visualize.reduce.metric_cards import DASH, PreviousRun, Reading, beside, labels, rows, shown_ms, trend
 
 CONFIG = asdict(EngineConfig())
 STARTED = script(CONFIGS["plain"], max_tokens=1)[0]
@@ -106,3 +108,20 @@ def test_cached_tokens_found_are_shown_if_any_could_be() -> None:
     assert rows(measure(events), CONFIG | {"enable_prefix_caching": True})["found"] == ["0", "", ""]
     events = [replace(event, cached_tokens=48) if isinstance(event, Prefilled) else event for event in events]
     assert rows(measure(events), CONFIG)["found"][0] == "48"
+
+
+def test_a_recurrent_rollback_is_told_once_and_its_cost_is_shown_beside_the_other_way() -> None:
+    lab = hybrid()
+    lab.target.recurrent.rollback = "recompute"
+    sampling = SamplingParams(max_tokens=30, temperature=0, ignore_eos=True)
+    run = lab.generate("Once", EngineConfig(speculative="early_exit"), sampling)
+    frames = Reducer().feed(run.events)
+    told = [frame["say"] for frame in frames if "recurrent state" in frame.get("say", "")]
+    assert len(told) == 1
+    last = [event for event in run.events if isinstance(event, RecurrentRolledBack)][-1]
+    value, unit, _, more = rows(run.metrics, run.started.config)["rollback"]
+    assert [value, unit] == [*shown_ms(run.metrics.rollback_ms)]
+    for ms in (last.snapshots_ms, last.recompute_ms):
+        assert " ".join(shown_ms(ms)) in more
+    assert "computing again" in more
+    assert "rollback" not in rows(measure(script(CONFIGS["speculative"])), CONFIG)

@@ -22,6 +22,7 @@ NEEDED = {
     "early_exit_layer": {"speculative": "early_exit"},
     "synthetic_acceptance_rate": {"speculative": "synthetic"},
     "num_speculative_tokens": {"speculative": "draft"},
+    "num_speculative_tokens_per_batch_size": {"speculative": "draft"},
     "adaptive_window": {"speculative": "draft"},
     "logprobs": {"speculative": "draft"},
     "enable_prefix_caching": {"paged": True},
@@ -44,6 +45,8 @@ def started(**changes: Any) -> RunStarted:
 
 def other(name: str) -> Any:
     usual = ENGINE_DEFAULTS[name]
+    if SETTINGS[name].kind == "text" and usual == "":
+        return "1-4:2"
     if name in ("stop", "stop_token_ids"):
         return ["END"] if name == "stop" else [3]
     options = [value for value in SETTINGS[name].options if value not in (usual, None)]

@@ -7,14 +7,13 @@ point before it on, as they were while the step was computed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Literal
 
 import plotly.graph_objects as go
 
 from lab.kv_cache.block_pool import Occupancy
 from visualize.charts.base import Drawn, Patch, blank, drawn, look, nice_ceiling
-from visualize.states import OWN, STATES
+from visualize.states import DRAFT_TIME, OWN, STATES
 
 STATES_OF_BLOCKS = ("live", "cached", "free")
 """From the bottom up; the names are the fields of ``Occupancy``."""
@@ -78,12 +77,25 @@ def speed_figure(dark: bool = False) -> go.Figure:
     return over_time([line], dark)
 
 
-CHARTS = {"occupancy": occupancy_figure, "queue": partial(queue_figure, shape="vh"), "speed": speed_figure}
+def load_figure(dark: bool = False) -> go.Figure:
+    """Running and waiting sequences, and the most tokens that were drafted for one of them."""
+    drafted = go.Scatter(
+        name="draft tokens per round",
+        mode="lines",
+        line={"color": DRAFT_TIME, "width": 2, "dash": "dash", "shape": "vh"},
+        hovertemplate="%{x:.2f} s: γ = %{y}<extra></extra>",
+    )
+    return queue_figure(dark, "vh").add_trace(drafted)
 
 
-def states(seconds: float, blocks: Occupancy, running: int, waiting: int) -> dict[str, list[Patch]]:
-    """The points of what there was up to this time."""
-    return occupancy(seconds, blocks) | _points(seconds, queue=[running, waiting])
+CHARTS = {"occupancy": occupancy_figure, "queue": load_figure, "speed": speed_figure}
+
+
+def states(
+    seconds: float, blocks: Occupancy, running: int, waiting: int, drafted: int | None
+) -> dict[str, list[Patch]]:
+    """The points of what there was up to this time. ``drafted``: the most tokens for a sequence; None: no drafter."""
+    return occupancy(seconds, blocks) | _points(seconds, queue=[running, waiting, drafted])
 
 
 def occupancy(seconds: float, blocks: Occupancy) -> dict[str, list[Patch]]:
@@ -94,7 +106,7 @@ def pace(seconds: float, speed: float) -> dict[str, list[Patch]]:
     return _points(seconds, speed=[round(speed, 2)])
 
 
-def _points(seconds: float, **values: list[int]) -> dict[str, list[Patch]]:
+def _points(seconds: float, **values: list[int | None]) -> dict[str, list[Patch]]:
     """By chart: a point of each of its traces."""
     return {
         name: [[trace, None, {"x": round(seconds, 4), "y": y}] for trace, y in enumerate(row)]
@@ -102,9 +114,10 @@ def _points(seconds: float, **values: list[int]) -> dict[str, list[Patch]]:
     }
 
 
-def layout(seconds: float, num_blocks: int, sequences: int, top_speed: float) -> dict[str, dict[str, Any]]:
-    """The axes; those that grow do so in jumps, and stay still in between."""
-    tops = {"occupancy": num_blocks, "queue": max(2, sequences) * 1.06, "speed": nice_ceiling(top_speed)}
+def layout(seconds: float, num_blocks: int, most: int, top_speed: float) -> dict[str, dict[str, Any]]:
+    """The axes; those that grow do so in jumps, and stay still in between. ``most``: requests, or draft tokens per
+    round if these are more."""
+    tops = {"occupancy": num_blocks, "queue": max(2, most) * 1.06, "speed": nice_ceiling(top_speed)}
     time = [0, nice_ceiling(seconds)]
     return {name: {"xaxis.range": time, "yaxis.range": [0, top]} for name, top in tops.items()}
 

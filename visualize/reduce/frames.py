@@ -61,6 +61,7 @@ from lab.trace.events import (
     Preempted,
     Proposed,
     Recovered,
+    RecurrentRolledBack,
     RunStarted,
     StepTimed,
     Verified,
@@ -300,7 +301,7 @@ class Step:
     around: dict[int, Distributions] = field(default_factory=dict)
     own: Recovered | Bonus | None = None
     committed: Committed | None = None
-    rare: list[FellBack | CacheDropped | WindowChanged | BlockEvicted] = field(default_factory=list)
+    rare: list[Event] = field(default_factory=list)
 
     def add(self, event: Event) -> None:
         match event:
@@ -314,7 +315,7 @@ class Step:
                 self.own = event
             case Committed():
                 self.committed = event
-            case FellBack() | CacheDropped() | WindowChanged() | BlockEvicted():
+            case FellBack() | CacheDropped() | WindowChanged() | BlockEvicted() | RecurrentRolledBack():
                 self.rare.append(event)
 
     def tokens(self) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ Beside each is the previous run's number, so that switching a toggle and running
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lab.trace.events import RunStarted
@@ -95,6 +95,22 @@ def _kv(metrics: Metrics) -> Reading:
     return Reading(f"{digits(metrics.kv_used_bytes / scale)} / {digits(reserved / scale)}", unit, reserved)
 
 
+def _rollback(metrics: Metrics) -> Reading:
+    last = metrics.rollback
+    if last is None:
+        return Reading()
+    scale, unit = byte_unit(last.state_bytes)
+    more = f"The state of the recurrent layers takes {digits(last.state_bytes / scale)} {unit}, however long the text."
+    if last.snapshots_ms is not None and last.recompute_ms is not None:
+        kept, again = (" ".join(shown_ms(ms)) for ms in (last.snapshots_ms, last.recompute_ms))
+        used = "snapshots" if last.method == "snapshots" else "computing again"
+        more += (
+            f" Keeping it after every draft token: {kept} a round in these layers; computing the accepted ones again: "
+            f"{again}. Used: {used}."
+        )
+    return replace(ms_reading(metrics.rollback_ms), more=more)
+
+
 def _limit(metrics: Metrics) -> Reading:
     share = metrics.roofline_fraction
     if share is None:
@@ -170,6 +186,14 @@ READOUTS = (
         better=-1,
     ),
     Readout(
+        "rollback",
+        "State rollback",
+        "Mean time to bring the recurrent layers' state back before the rejected draft tokens.",
+        _rollback,
+        always=False,
+        better=-1,
+    ),
+    Readout(
         "limit",
         "Roofline",
         "Whichever binds, memory bandwidth (MBU) or compute (MFU); median after the prefill. "
@@ -195,9 +219,10 @@ def rows(
     metrics: Metrics, config: Mapping[str, Any], before: PreviousRun | None = None, *, over: bool = True
 ) -> dict[str, list[str]]:
     """A run's cards. "Prefix hits" has none where nothing could be found in the cache, "TV from target" where the rule
-    is lossless."""
+    is lossless, "State rollback" where no recurrent state went back."""
     findable = config["enable_prefix_caching"] or metrics.cached_prompt_tokens
     there = {"found": findable, "variation": metrics.mean_total_variation is not None}
+    there["rollback"] = metrics.rollback is not None
     readouts = [one for one in READOUTS if one.always or there[one.key]]
     return cards(readouts, metrics, before.metrics if before else None, over=over)
 

@@ -23,6 +23,7 @@ from lab.trace.events import (
     Preempted,
     Proposed,
     Recovered,
+    RecurrentRolledBack,
     StepTimed,
     Verified,
     WindowChanged,
@@ -143,6 +144,7 @@ class Narrator(TextRead):
         self._who = DRAFTER_NAMES[config["speculative"]]
         self._window = Window(config["num_speculative_tokens"])
         self._counts = Counts()
+        self._rolled_back = False  # said once
         self._company = 0  # most other requests in one step
         self._notes = ["simulated: draft tokens cost nothing here"] if config["speculative"] == "synthetic" else []
 
@@ -250,7 +252,7 @@ class Narrator(TextRead):
         """The sentence for the rarest event; all of them update the window and the notice."""
         reported = {type(event): self._narrate(event) for event in events}
         evicted = sum(isinstance(event, BlockEvicted) for event in events)
-        said = [reported.get(kind, "") for kind in (FellBack, CacheDropped, WindowChanged)]
+        said = [reported.get(kind, "") for kind in (FellBack, CacheDropped, WindowChanged, RecurrentRolledBack)]
         return next(filter(None, said), f"Evicted {counted(evicted, 'cached block')} to make room." if evicted else "")
 
     def _narrate(self, event: Event) -> str:
@@ -264,6 +266,13 @@ class Narrator(TextRead):
                 return f"The prefix cache was dropped: {visible(event.reason)}"
             case WindowChanged():
                 return self._window.changed(event)
+            case RecurrentRolledBack() if not self._rolled_back:
+                self._rolled_back = True
+                way = "from a snapshot"
+                if event.recomputed:
+                    way = f"and computed {counted(event.recomputed, 'accepted token')} again"
+                gone = counted(event.discarded, "token")
+                return f"Before it, the recurrent state, {gone} too far, went back to token {event.position} {way}."
         return ""
 
 

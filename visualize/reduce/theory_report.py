@@ -56,7 +56,7 @@ def theory(
     left_out: list[str] = []
     for name, some in runs.items():
         config, plain = configs[name], without_speculation(name, configs)
-        if plain is None or config.speculative == "off" or config.adaptive_window:
+        if plain is None or config.speculative == "off" or config.gamma_varies:
             continue
         if one := speculated(some, runs[plain]):
             found[name], against[name] = one, plain

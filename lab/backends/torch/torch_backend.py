@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -16,9 +17,11 @@ from lab.kv_cache.attention_metadata import Group, SdpaChoice, StepPlan
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable, side_by_side
 from lab.kv_cache.formats import KVStorage
+from lab.kv_cache.recurrent_state import RecurrentState
 from lab.models.dflash_head import DFlashHead
 from lab.models.eagle3_head import Eagle3Head
 from lab.models.language_model import LanguageModel, Taps
+from lab.models.recurrent_layers import PassPart
 from lab.models.state_head import StateHead
 from lab.util.device_copy import joined, on_device
 
@@ -29,8 +32,11 @@ Sample = Callable[[torch.Tensor, Sequence[SamplingParams], torch.Tensor | None],
 class TorchBackend(Backend):
     """A model computed by torch, operation by operation, or by its compiled layers."""
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(self, model: LanguageModel, origin: TorchBackend | None = None) -> None:
+        """``origin``: the back end of the model whose first layers these are."""
         self.model = model
+        self._origin = origin
+        self._recurrent: WeakKeyDictionary[BlockTable, RecurrentState] = WeakKeyDictionary()
 
     def forward(
         self,
@@ -39,14 +45,46 @@ class TorchBackend(Backend):
         sdpa: SdpaChoice = "auto",
         taps: Taps | None = None,
     ) -> torch.Tensor:
+        return self._forward(batch, storage, [new.start for new in batch], sdpa, taps)
+
+    def _forward(
+        self,
+        batch: Sequence[NewTokens],
+        storage: KVStorage | None,
+        settled: Sequence[int],
+        sdpa: SdpaChoice = "auto",
+        taps: Taps | None = None,
+    ) -> torch.Tensor:
+        """``settled``: how many tokens of each sequence will never be rejected."""
         packed = pack(self.model, batch, storage, sdpa)
         step = packed.token_ids, packed.positions, packed.plan, packed.keep
+        how = {"parts": self._parts(packed, batch, settled)} if self.model.recurrent else {}
         if taps is None:
-            return self.model.forward(*step)
+            return self.model.forward(*step, **how)
         found = Taps(taps.layers, torch.empty_like(taps.states))
-        logits = self.model.forward(*step, taps=found)
+        logits = self.model.forward(*step, taps=found, **how)
         taps.states.copy_(packed.in_order(found.states))
         return logits
+
+    def _parts(self, packed: PackedStep, batch: Sequence[NewTokens], settled: Sequence[int]) -> list[PassPart]:
+        """Each sequence's part of a packed pass, with its recurrent state, in the order of their rows."""
+        parts, first = [], 0
+        for i in packed.order:
+            new, rows = batch[i], slice(first, first := first + packed.counts[i])
+            if new.table is None:
+                parts.append(PassPart(rows, 0))
+                continue
+            state = self._recurrent.setdefault(new.table, RecurrentState())
+            if self._origin and new.start == settled[i]:
+                state.follow(self._origin.recurrent_state(new))
+            parts.append(PassPart(rows, new.start, max(0, new.keep - 1), state, settled[i], new.table.emit))
+        return parts
+
+    def recurrent_state(self, new: NewTokens) -> RecurrentState:
+        """A sequence's state before its new tokens."""
+        state = self._recurrent[new.table]
+        self.model.recurrent.rewind(state, new.start, new.start, new.table.emit)
+        return state
 
     def draft(
         self,
@@ -57,14 +95,14 @@ class TorchBackend(Backend):
         storage: KVStorage | None,
     ) -> list[DraftTokens]:
         """One forward pass per token of the longest window."""
-        batch = list(batch)
+        batch, settled = list(batch), [new.start for new in batch]
         greedy = all(params.greedy for params in sampling)
         draws = None if greedy else on_device(joined(uniforms), self.model.device).split(windows)
         tokens: list[list[torch.Tensor]] = [[] for _ in batch]
         rows: list[list[torch.Tensor]] = [[] for _ in batch]
         for i in range(max(windows)):
             active = [k for k, window in enumerate(windows) if window > i]
-            logits = self.forward([batch[k] for k in active], storage)
+            logits = self._forward([batch[k] for k in active], storage, [settled[k] for k in active])
             u = None if draws is None else torch.stack([draws[k][i] for k in active])
             q, chosen = self.sample(logits, [sampling[k] for k in active], u)
             for row, k in enumerate(active):
@@ -86,7 +124,7 @@ class TorchBackend(Backend):
         return verify_rounds(logits, rounds, self.sample)
 
     def first(self, layers: int) -> Backend:
-        return type(self)(self.model.first(layers))
+        return type(self)(self.model.first(layers), self)
 
     def head(self, kind: str, sample: Sample | None = None) -> HeadBackend:
         """``sample``: another back end's. None: this one's."""

@@ -47,6 +47,7 @@ TOKENS = {
     "tailed": FORM["tokens"].help,
     "paragraph": "At most: it ends with the paragraph.",
 }
+GAMMAS = "num_speculative_tokens", "num_speculative_tokens_per_batch_size"
 PRIORITIES = "Those with the system prompt have priority."
 ALIKE = "All prompts have the same priority."
 
@@ -136,7 +137,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
 def _controls() -> tuple[Widgets, gr.Radio]:
     """The maker of the controls and their fold, and the presets."""
     widgets = Widgets(FORM)
-    folded = ("kv_dtype", "speculative", "temperature", "seed", "system")
+    folded = ("kv_dtype", "speculative", *GAMMAS, "temperature", "seed", "system")
     with gr.Column(elem_id="settings", elem_classes="asked"):
         preset = gr.Radio(
             [(preset.label, key) for key, preset in PRESETS.items()],
@@ -161,6 +162,10 @@ def _of_shared(shared: int) -> list[dict[str, Any]]:
     return [gr.update(interactive=shared > 0)]
 
 
+def _of_drafter(speculative: str) -> list[dict[str, Any]]:
+    return [gr.update(interactive=speculative != "off") for _ in GAMMAS]
+
+
 def _of_prefixes(paged: bool, enable_prefix_caching: bool, eviction: str, shared: int) -> list[dict[str, Any]]:
     """The controls that cannot be used and why, and the priorities."""
     values = {"paged": paged, "enable_prefix_caching": enable_prefix_caching, "eviction": eviction}
@@ -179,6 +184,7 @@ def _of_prefixes(paged: bool, enable_prefix_caching: bool, eviction: str, shared
 FOLLOWS: tuple[tuple[tuple[str, ...], tuple[str, ...], Callable[..., list[dict[str, Any]]]], ...] = (
     (("lengths",), ("tokens",), _of_lengths),
     (("shared",), ("system",), _of_shared),
+    (("speculative",), GAMMAS, _of_drafter),
     (("paged", "enable_prefix_caching", "eviction", "shared"), ("enable_prefix_caching", "eviction"), _of_prefixes),
 )
 """Switches, the controls that depend on them, and what follows from their values."""

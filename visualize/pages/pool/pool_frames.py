@@ -14,12 +14,12 @@ own here:
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from lab.kv_cache.block_pool import Occupancy
-from lab.trace.events import Committed, RunStarted, StepTimed
+from lab.trace.events import Committed, Proposed, RunStarted, StepTimed
 from lab.trace.recorder import BatchStep
 from visualize.charts import pool_charts as figures
 from visualize.pages.pool import pool_narration as narrate
@@ -31,8 +31,8 @@ from visualize.reduce.sequence_table import Sequences
 from visualize.reduce.settings_text import since
 from visualize.text import visible
 
-States = tuple[Occupancy, int, int]
-"""The pool's blocks by state; running and waiting sequences."""
+States = tuple[Occupancy, int, int, int | None]
+"""The pool's blocks by state; running and waiting sequences; the most tokens drafted for one in the step."""
 SMOOTH = 8
 """Steps over which tokens per second are averaged."""
 
@@ -69,6 +69,7 @@ class BatchReducer(Fold):
         self._tally = Tally(expected)
         self._sequences = Sequences()
         self._blocks: BlockMap | None = None
+        self._gamma = self._drafted = 0
         # Tokens, and the ms at which they were committed. Of the first only the time counts: it starts the interval.
         self._pace: deque[tuple[int, float]] = deque(maxlen=SMOOTH + 1)
         self._top_speed = 0.0
@@ -87,6 +88,8 @@ class BatchReducer(Fold):
 
     def _step(self, step: BatchStep) -> Frame:
         head = {} if self._blocks else self._head(step)
+        drafted = Counter(entry.owner for entry in step.entries if isinstance(entry.event, Proposed))
+        self._drafted = max(drafted.values(), default=0)
         tokens = []
         computed = None
         for entry in step.entries:
@@ -109,7 +112,7 @@ class BatchReducer(Fold):
         return self._shown(self._seq, head | changes)
 
     def _end(self) -> Frame:
-        tally = self._tally
+        tally, self._drafted = self._tally, 0
         sentence = narrate.over(tally)
         charts = {"pool": self._blocks.patches()}  # clears the marks
         charts |= figures.states(tally.ms / 1000, *self._states())
@@ -123,6 +126,7 @@ class BatchReducer(Fold):
 
     def _head(self, step: BatchStep) -> dict[str, Any]:
         run = next(entry.event for entry in step.entries if isinstance(entry.event, RunStarted))
+        self._gamma = run.config["num_speculative_tokens"] if run.config["speculative"] != "off" else 0
         self._blocks = BlockMap(run.num_blocks, run.config["block_size"])
         head = {
             **about(run),
@@ -148,7 +152,8 @@ class BatchReducer(Fold):
 
     def _states(self) -> States:
         counts = self._sequences.counts()
-        return self._blocks.occupancy(), counts["running"], counts["waiting"]
+        drafted = self._drafted if self._gamma else None
+        return self._blocks.occupancy(), counts["running"], counts["waiting"], drafted
 
     def _drawn(self, made: int, computed: States) -> tuple[dict[str, Any], dict[str, Any]]:
         """The charts' patches and axes after a step that ``made`` tokens, of what was ``computed`` in it."""
@@ -163,7 +168,8 @@ class BatchReducer(Fold):
         seconds = self._tally.ms / 1000
         points = figures.states(seconds, *computed) | figures.pace(seconds, speed)
         charts |= {name: begins.get(name, []) + patches for name, patches in points.items()}
-        return charts, figures.layout(seconds, self._blocks.num_blocks, self._expected, self._top_speed)
+        most = max(self._expected, self._gamma)
+        return charts, figures.layout(seconds, self._blocks.num_blocks, most, self._top_speed)
 
     def _captions(self) -> dict[str, str]:
         counts = self._sequences.counts()

@@ -1,0 +1,169 @@
+"""Models with recurrent layers (short convolutions, Gated DeltaNet, Mamba2) decode as in transformers."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from lab import EngineConfig, SamplingParams
+from lab.backends.torch.sampler import distribution
+from lab.engine.engine import Engine
+from lab.kv_cache.recurrent_state import RecurrentState
+from lab.load import new_engine
+from lab.measure.interval import g_test
+from lab.models.language_model import LanguageModel
+from lab.models.numerical_check import refuse_disagreement
+from lab.trace.events import Preempted, Proposed, RecurrentRolledBack
+from tests import tiny_models
+from tests.engine.test_acceptance import REJECT_BELOW
+from tests.models.test_numerical_check import random_model
+
+DELTA = {
+    "num_hidden_layers": 5,
+    "head_dim": 16,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 8}
+CONVOLUTIONS = {"layer_types": ["conv", "full_attention", "conv"]}
+KINDS = {
+    "lfm2": CONVOLUTIONS,
+    "qwen3_5_text": DELTA,
+    "granitemoehybrid": MAMBA | {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+    "falcon_h1": MAMBA | {"mamba_d_ssm": 128},
+}
+TOKENS = {"lfm2": 200}
+"""Of a run; of others 40."""
+CONFIGS = {
+    "no cache": (EngineConfig(kv_cache=False), None),
+    "paged": (EngineConfig(paged=True, block_size=4), None),
+    "draft": (EngineConfig(speculative="draft", num_speculative_tokens=5), "recompute"),
+    "draft, kept": (EngineConfig(speculative="draft", num_speculative_tokens=5), "snapshots"),
+    "paged, early exit": (EngineConfig(paged=True, block_size=4, speculative="early_exit"), "recompute"),
+    "early exit, kept": (EngineConfig(speculative="early_exit"), "snapshots"),
+    "lookup, math": (EngineConfig(speculative="ngram", prefill_attention="math"), None),
+}
+"""With how rejected draft tokens are taken out of a state; None: the cheaper way."""
+
+
+def hybrid(kind: str = "lfm2", **limits: object) -> Engine:
+    model = LanguageModel(random_model(kind, **KINDS[kind]), kind)
+    draft = LanguageModel(tiny_models.perturbed(model.model, 0.02), "draft")
+    return new_engine(model, tiny_models.tokenizer(), draft, **limits)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_tokens_equal_those_of_generate(kind) -> None:
+    """Several texts at once, one of them read in chunks, and the draft has recurrent layers as well."""
+    lab = hybrid(kind, max_num_batched_tokens=33)
+    refuse_disagreement(lab.target)
+    tokens = TOKENS.get(kind, 40)
+    sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
+    prompts = ("Once upon a time there was a cat, and the cat was old", "A")
+    wanted: dict[str, list[int]] = {}
+    for name, (config, lab.target.recurrent.rollback) in CONFIGS.items():
+        runs = [request.result() for request in [lab.submit(prompt, config, sampling) for prompt in prompts]]
+        for run in runs:
+            if run.prompt not in wanted:
+                wanted[run.prompt] = tiny_models.continuation(lab, run.prompt_token_ids, tokens)
+            assert run.token_ids == wanted[run.prompt], name
+        rolled = [event for run in runs for event in tiny_models.of(run, RecurrentRolledBack)]
+        if way := lab.target.recurrent.rollback:
+            assert rolled
+            assert {event.method for event in rolled} == {way}
+            assert any(event.recomputed for event in rolled) == (way == "recompute")
+
+
+def p_value(lab: Engine, runs: int = 800) -> float:
+    """Test three generated tokens, all after rounds of speculation, against their exact distribution."""
+    settings = {"temperature": 1.0, "top_k": 3}
+    config = EngineConfig(speculative="early_exit", num_speculative_tokens=2, paged=True, block_size=4, num_blocks=4096)
+    prompt = "The old cat "
+    requests = [lab.submit(prompt, config, SamplingParams(max_tokens=6, seed=i, **settings)) for i in range(runs)]
+    found = [request.result() for request in requests]
+    assert sum(any(isinstance(event, Proposed) for event in run.events) for run in found) > runs / 2
+
+    expected: dict[tuple[int, ...], float] = {(): 1.0}
+    ids = found[0].prompt_token_ids
+    with lab.target.stock_attention() as model, torch.inference_mode():
+        for _ in range(4):
+            texts = torch.tensor([[*ids, *text] for text in expected])
+            p = distribution(model(input_ids=texts, use_cache=False).logits[:, -1].float(), SamplingParams(**settings))
+            expected = {
+                (*text, token): share * row[token].item()
+                for (text, share), row in zip(expected.items(), p, strict=True)
+                for token in row.nonzero().flatten().tolist()
+            }
+    counts = dict.fromkeys(expected, 0)
+    for run in found:
+        if (text := tuple(run.token_ids[:4])) not in counts:
+            return 0.0  # the target would never write it
+        counts[text] += 1
+    return g_test(torch.tensor([*counts.values()]).float(), torch.tensor([*expected.values()]))
+
+
+@pytest.mark.slow
+def test_samples_follow_the_target_and_would_not_without_a_rollback(monkeypatch) -> None:
+    lab = hybrid(max_num_seqs=200)
+    assert p_value(lab) > REJECT_BELOW
+    monkeypatch.setattr(RecurrentState, "rewind", lambda state, *_: (0, 0))
+    assert p_value(lab) < REJECT_BELOW
+
+
+def test_a_preempted_sequence_computes_its_state_again() -> None:
+    lab = hybrid()
+    config = EngineConfig(speculative="early_exit", paged=True, block_size=4, num_blocks=24)
+    sampling = SamplingParams(max_tokens=50, ignore_eos=True)
+    runs = [request.result() for request in [lab.submit(text, config, sampling) for text in ("A mouse", "The cat")]]
+    assert any(tiny_models.of(run, Preempted) for run in runs)
+    for run in runs:
+        assert run.token_ids == tiny_models.continuation(lab, run.prompt_token_ids, 50)
+
+
+def test_prefix_caching_is_off_with_a_word_about_it() -> None:
+    """So are shared prompts: each continuation has a state of its own."""
+    lab = hybrid()
+    config = EngineConfig(paged=True, block_size=4, enable_prefix_caching=True)
+    sampling = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
+    requests = lab.prepare("Once upon a time", config, sampling, continuations=2)()
+    for run in [request.result() for request in requests]:
+        assert "Prefix caching is off" in " ".join(run.started.notes)
+        assert run.metrics.cached_prompt_tokens == 0
+        assert run.token_ids == tiny_models.continuation(lab, run.prompt_token_ids, 8)
+
+
+def test_only_layers_with_attention_take_cache_memory() -> None:
+    lab = hybrid()
+    attention = 2 * lab.target.kv_heads * lab.target.head_dim * 4
+    assert lab.token_bytes(EngineConfig()) == attention
+    run = lab.generate("Once", EngineConfig(), SamplingParams(max_tokens=4, ignore_eos=True))
+    assert run.metrics.kv_used_bytes == attention * (len(run.prompt_token_ids) + 3)
+
+
+@pytest.mark.parametrize("rollback", ["snapshots", "recompute"])
+def test_a_state_goes_back_to_wherever_a_round_ended(rollback) -> None:
+    """Against the sum of the tokens kept, over random rounds: of a pass's last tokens any number may be rejected."""
+    state, draws, kept = RecurrentState(), torch.Generator().manual_seed(1), []
+
+    def compute(layer: int, inputs: torch.Tensor, after) -> torch.Tensor:
+        before = after.recurrent.get(0, torch.zeros(1))
+        sums = before + inputs[0, :, 0].cumsum(0)
+        after.recurrent[0] = sums[-1:]
+        return sums[None, :, None]
+
+    for _ in range(300):
+        count, uncertain = (int(torch.randint(1, 7, (), generator=draws)) for _ in range(2))
+        uncertain = min(uncertain, count) - 1
+        values = torch.randint(1, 9, (count,), generator=draws).tolist()
+        state.rewind(len(kept), len(kept), compute)
+        state.begin(count, uncertain, rollback)
+        out = state.run(0, torch.tensor(values, dtype=torch.float32)[None, :, None], compute)
+        assert out.flatten().tolist() == [sum(kept) + part for part in itertools.accumulate(values)]
+        rejected = int(torch.randint(0, uncertain + 1, (), generator=draws))
+        kept += values[: count - rejected]
+        assert len(state.marks) <= 2 + uncertain, "nothing is kept that no round can go back to"
