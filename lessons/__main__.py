@@ -60,10 +60,11 @@ def _capstone(options: argparse.Namespace) -> int:
     case = CASES[options.case]
     chosen = Choices(**{name: value for name, value in vars(options).items() if name in CHOICES})
     graded = attempt(case, chosen)
-    print(f"{case.title}. {case.about}\n")
+    print(f"{case.title}. {case.about}\n{case.given}\n")
     for mark in graded.marks:
         print(f"{'✓' if mark.passed else '✗'} {mark.name}: {mark.found} ({mark.wanted}). {mark.limited}".rstrip())
-    print(f"\n{graded.figures}\n\n{ASSUMED}\n\n{graded.command}")
+    for part in filter(None, (graded.figures, ASSUMED, graded.command)):
+        print(f"\n{part}")
     return 0 if graded.passed else 1
 
 

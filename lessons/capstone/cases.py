@@ -20,18 +20,17 @@ from lab.memory.model_memory import ModelInfo, known_models
 from lab.trace.roofline import Limits
 from lab.vllm.serve_command import WithDraft, serve_command
 from lessons.capstone.simulation import Clockwork, Load, Simulated, simulate
+from lessons.experiments.counts import CARDS
 
 DRAFT = "llama-3.2-1b"
 DRIVER = GiB
-"""Memory of the driver's own context."""
-RATES = {"l4": Limits(300e9, 121e12), "rtx-4090": Limits(1.008e12, 165e12), "h100-80-gb": Limits(3.35e12, 989e12)}
-"""Bytes per second, and FLOPs per second in bfloat16 without sparsity, by NVIDIA's data sheets."""
+"""Assumed memory of the driver's own context."""
 ASSUMED = (
-    "Everything here is simulated; the scheduler, the block pool and the prefix cache are the lab's own. "
-    "A step takes exactly what the roofline of the data sheet allows: no overhead, no kernel below the limit. Real "
-    "engines reach 60 to 90% of that. Chance accepts a draft token, at the case's rate, whatever came before it. The "
-    "n-gram drafter takes no time. Weights are BF16. The memory beside gpu-memory-utilization has to hold 1 GiB of the "
-    "driver and one step's activations and logits. Arrivals, lengths and draws are random with a fixed seed."
+    "Nothing here was measured. Every time is calculated, and no model ran. The scheduler, the block pool and the "
+    "prefix cache are the lab's own code. A step takes the least time that the data sheet's rates allow, so a real "
+    "server is slower. Whether a draft token is accepted is drawn at random, at the assumed rate. N-gram lookup takes "
+    "no time. Weights are BF16. What gpu-memory-utilization leaves free has to hold 1 GiB for the driver, and the "
+    "activations and logits of one step. Arrivals, lengths and draws are random with a fixed seed."
 )
 
 
@@ -77,22 +76,36 @@ class Targets(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A task. ``acceptance``: by drafter."""
+    """A task. ``gpu``: a key of ``CARDS``. ``device``: its name in the catalogue. ``acceptance``: assumed for a draft
+    token whose predecessors were accepted, by drafter."""
 
     title: str
     about: str
     gpu: str
+    device: str
     load: Load
     targets: Targets
     acceptance: dict[str, float]
     model: str = "llama-3.1-8b"
+
+    @property
+    def given(self) -> str:
+        """What is looked up, and what is assumed."""
+        bandwidth, flops = CARDS[self.gpu]
+        return (
+            f"By NVIDIA's data sheet (https://www.nvidia.com/en-us/data-center/{self.gpu}/), the card reads "
+            f"{bandwidth / 1e12:g} TB/s and computes {flops / 1e12:.0f} TFLOP/s in dense BF16. The case assumes acceptance rates. While no earlier draft "
+            f"token of the round was rejected, one from {known_models()[DRAFT].hub} is accepted with probability "
+            f"{self.acceptance['draft']:.0%}, and one from n-gram lookup with {self.acceptance['ngram']:.0%}. Other "
+            "models and texts have other rates."
+        )
 
     def deployment(self, chosen: Choices) -> Deployment:
         """Raises ConfigError: see ``Deployment``."""
         longest = self.load.longest
         about = {
             "kv_dtype": chosen.kv_dtype,
-            "memory": device_bytes(self.gpu),
+            "memory": device_bytes(self.device),
             "set_aside": 1 - chosen.gpu_memory_utilization,
             "lengths": Lengths(longest, longest),
         }
@@ -108,19 +121,22 @@ def _whole(model: ModelInfo, about: dict) -> Deployment:
 
 CASES = {
     "chat": Case(
-        title="One user, a small card",
-        about="One person chats with Llama 3.1 8B on an L4: six questions, each repeating the conversation so far. "
-        "They read as fast as it writes, and dislike waiting.",
-        gpu="l4",
+        title="One user, a model that barely fits",
+        about="One person asks Llama 3.1 70B on one H200 six questions. Each request repeats the conversation so far. "
+        "Answers should start at once, and come faster than decoding token by token allows.",
+        gpu="h200",
+        device="h200",
+        model="llama-3.1-70b",
         load=Load(users=1, rate=0, turns=6, pause_s=5, shared=600, prompt=(150, 300), output=(80, 140)),
-        targets=Targets(700, 40, 0.08),
+        targets=Targets(200, 18, 0.12),
         acceptance={"off": 0.0, "draft": 0.7, "ngram": 0.3},
     ),
     "agents": Case(
         title="Agents with one long system prompt",
-        about="Twenty-four agents use Llama 3.1 8B on an H100. All share a system prompt of 6,000 tokens, and each makes "
-        "eight calls, which repeat what came before.",
-        gpu="h100-80-gb",
+        about="Twenty-four agents use Llama 3.1 8B on an H100. All share a system prompt of 6,000 tokens. Each makes "
+        "eight calls, and each call repeats what came before.",
+        gpu="h100",
+        device="h100-80-gb",
         load=Load(users=24, rate=6, turns=8, pause_s=0.5, shared=6000, prompt=(200, 600), output=(40, 120)),
         targets=Targets(200, 20, 8),
         acceptance={"off": 0.0, "draft": 0.6, "ngram": 0.5},
@@ -129,7 +145,8 @@ CASES = {
         title="A batch overnight",
         about="192 documents are summarised by Llama 3.1 8B on an H100. All are there at once. Nobody waits for a "
         "single one, but the whole should be over soon.",
-        gpu="h100-80-gb",
+        gpu="h100",
+        device="h100-80-gb",
         load=Load(users=192, rate=0, prompt=(800, 1600), output=(120, 240)),
         targets=Targets(10_000, 60, 16),
         acceptance={"off": 0.0, "draft": 0.7, "ngram": 0.2},
@@ -150,7 +167,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Graded:
-    """``command``: vLLM's, for these choices. ``figures``: of the simulation, in a sentence; empty if it did not run."""
+    """``command``: vLLM's, for these choices. ``figures``: of the simulation in sentences, empty if it did not run."""
 
     marks: list[Mark]
     figures: str
@@ -185,7 +202,7 @@ def served(case: Case, chosen: Choices, deployment: Deployment, seed: int = 0) -
     draft = deployment.draft if isinstance(deployment, WithDraft) else None
     seqs, tokens = chosen.max_num_seqs, chosen.max_num_batched_tokens
     rate = case.acceptance[chosen.speculative]
-    clockwork = Clockwork(deployment, draft, chosen.config, RATES[case.gpu], seqs, tokens, rate, seed)
+    clockwork = Clockwork(deployment, draft, chosen.config, Limits(*CARDS[case.gpu]), seqs, tokens, rate, seed)
     return simulate(clockwork, case.load, seed)
 
 
@@ -201,16 +218,16 @@ def memory(case: Case, chosen: Choices, deployment: Deployment) -> Mark:
     found, limited = f"a cache of {held:,} tokens", ""
     if held < longest:
         limited = (
-            f"The weights take {deployment.weight_bytes / GiB:.1f} of {deployment.usable_bytes / GiB:.1f} GiB, and a "
-            f"token takes {deployment.token_bytes / 1024:.0f} KiB. Use more of the memory, a smaller KV dtype, or no "
-            "draft model."
+            f"The weights take {deployment.weight_bytes / GiB:.1f} of {deployment.usable_bytes / GiB:.1f} GiB, and the "
+            f"cache {deployment.token_bytes / 1024:.0f} KiB per token. Use more of the memory, a smaller KV dtype, or "
+            "no draft model."
         )
     elif needed > beside:
         limited = (
             f"The driver and a step's activations and logits take {needed / GiB:.1f} GiB, and {beside / GiB:.1f} GiB "
             "are left for them. Use less of the memory for weights and cache, or fewer tokens per step."
         )
-    return Mark("Fits memory", f"{longest:,} tokens", found, not limited, limited)
+    return Mark("Fits memory", f"at least {longest:,} tokens", found, not limited, limited)
 
 
 def grade(case: Case, chosen: Choices, result: Simulated) -> list[Mark]:
@@ -248,12 +265,13 @@ def _late_start(chosen: Choices, result: Simulated, wanted: float) -> Iterator[s
     if waited > 0.5:
         causes = [one.wait or "tokens" for one in late]
         cause = max(WAITS, key=causes.count)
-        yield f"Late requests spent {waited:.0%} of the time in the queue: {WAITS[cause].format(seqs=chosen.max_num_seqs)}"
+        why = WAITS[cause].format(seqs=chosen.max_num_seqs)
+        yield f"Late requests spent {waited:.0%} of their time to the first token in the queue, because {why}"
     else:
         read = sum(one.prompt - one.cached for one in late) / len(late)
         yield f"Reading the prompts took the time: {read:,.0f} tokens each on average."
     cached, prompts = (sum(getattr(one, of) for one in result.requests) for of in ("cached", "prompt"))
-    if cached < 0.3 * prompts:
+    if cached < 0.3 * prompts and any(one.turn for one in result.requests):
         off = "is off" if not chosen.enable_prefix_caching else "found little"
         yield f"Prefix caching {off}: {1 - cached / prompts:.0%} of all prompt tokens were computed."
 
@@ -274,15 +292,15 @@ def _slow_tokens(chosen: Choices, result: Simulated, wanted: float) -> Iterator[
     if drafting > 0.4 * ms:
         yield f"Drafting takes {drafting / ms:.0%} of a step. Draft fewer tokens, or none."
     elif sum(one.bound == "memory" for one in slow) > len(slow) / 2:
-        yield f"A step reads {read:.1f} GB of weights and cache, which takes {ms - drafting:.1f} ms: it is memory-bound."
+        yield f"Most of the slow steps are memory-bound. On average they read {read:.1f} GB in {ms - drafting:.1f} ms."
         if chosen.speculative == "off":
             yield "Draft tokens would give several tokens for that reading."
         else:
             yield "Accept more tokens per round, or read less: a smaller KV dtype, fewer sequences at once."
     else:
-        yield "Verifying is compute-bound in these steps: draft fewer tokens, or run fewer sequences at once."
+        yield "These steps are compute-bound. Verify fewer draft tokens, or run fewer sequences at once."
     if result.preempted:
-        yield f"The pool ran dry: {result.preempted} sequences were preempted and computed again."
+        yield f"The block pool ran out {result.preempted} times, and the preempted sequences were computed again."
 
 
 def _few_good(case: Case, chosen: Choices, result: Simulated, good: int) -> Iterator[str]:
@@ -300,7 +318,8 @@ def figures(result: Simulated, deployment: Deployment) -> str:
     written = sum(count for one in requests for _, count in one.came)
     cached = sum(one.cached for one in requests) / sum(one.prompt for one in requests)
     return (
-        f"Simulated: {len(requests)} requests in {seconds:,.1f} s and {len(result.steps):,} steps, {written / seconds:,.0f} "
-        f"tokens/s. At most {max(one.running for one in result.steps)} sequences ran at once, in {deployment.num_blocks:,} "
-        f"blocks; {cached:.0%} of the prompt tokens came from the prefix cache; {result.preempted} preemptions."
+        f"Calculated: {len(requests)} requests take {seconds:,.1f} s and {len(result.steps):,} steps, which is "
+        f"{written / seconds:,.0f} output tokens per second. At most "
+        f"{max(one.running for one in result.steps)} run at once, in a pool of {deployment.num_blocks:,} blocks. The "
+        f"prefix cache saves {cached:.0%} of the prompt tokens. Preemptions: {result.preempted}."
     )

@@ -56,8 +56,8 @@ class Load:
 
 @dataclass(slots=True)
 class Request:
-    """Milliseconds of one request. ``came``: at each step that gave tokens, when and how many. ``cached``: prompt tokens
-    found in the prefix cache. ``wait``: what kept it in the queue, most recently."""
+    """Milliseconds of one request. ``came``: at each step that gave tokens, when and how many. ``cached``: prompt
+    tokens found in the prefix cache. ``wait``: what kept it in the queue, most recently."""
 
     user: int
     turn: int
@@ -122,7 +122,7 @@ class Clockwork:
         self.target = cost_model(deployment, deployment.token_bytes - own)
         self.draft = cost_model(draft, own) if draft else None
 
-    def _window(self, sequence: Sequence) -> int:
+    def _window(self, sequence: Sequence, running: int) -> int:
         off = self.config.speculative == "off"
         return 0 if off else min(self.config.num_speculative_tokens, sequence.end - len(sequence.tokens) - 1)
 
@@ -198,7 +198,8 @@ def simulate(clockwork: Clockwork, load: Load, seed: int = 0) -> Simulated:
         recorder: Any = SimpleNamespace(emit=emit)
         sequence = Sequence(
             prompt, number, tokens, len(tokens) + output, clockwork.config, text, recorder,
-            DraftState(AdaptiveWindow(clockwork.config.num_speculative_tokens, adaptive=False)), prefix_root=clockwork.root,
+            DraftState(AdaptiveWindow(clockwork.config.num_speculative_tokens, adaptive=False)),
+            prefix_root=clockwork.root,
         )  # fmt: skip
         requests[number] = Request(user, turn, at, len(tokens))
         found.requests.append(requests[number])

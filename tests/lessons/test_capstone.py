@@ -12,7 +12,9 @@ from lessons.capstone.cases import CASES, Case, Choices, attempt, grade, memory,
 from lessons.capstone.simulation import Load, Request, Simulated, Step
 
 PASSES = {
-    "chat": Choices(enable_prefix_caching=True, speculative="draft", num_speculative_tokens=3),
+    "chat": Choices(
+        gpu_memory_utilization=0.97, enable_prefix_caching=True, speculative="draft", num_speculative_tokens=3
+    ),
     "agents": Choices(enable_prefix_caching=True, max_num_seqs=32, max_num_batched_tokens=1024),
     "batch": Choices(max_num_seqs=192, max_num_batched_tokens=2048),
 }
@@ -38,7 +40,7 @@ def test_a_case_fails_by_default_and_can_be_passed(name: str) -> None:
     ],
 )
 def test_work_is_conserved_and_no_block_leaks(chosen: Choices) -> None:
-    case = replace(CASES["chat"], load=SMALL)
+    case = replace(CASES["agents"], load=SMALL)
     result = served(case, chosen, case.deployment(chosen))
     assert len(result.requests) == SMALL.users * SMALL.turns
     for one in result.requests:
@@ -103,9 +105,10 @@ def test_a_failed_target_says_what_limited_it(
 def test_the_command_line_grades_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["capstone", "chat"]) == 1
     said = capsys.readouterr().out
-    assert "✗ TPOT p95" in said
-    assert "Everything here is simulated" in said
-    assert "vllm serve meta-llama/Llama-3.1-8B" in said
+    assert "✗ Fits memory" in said
+    assert "with probability 70%" in said
+    assert "Nothing here was measured" in said
+    assert "vllm serve meta-llama/Llama-3.1-70B" in said
     assert main(["capstone", "nobody"]) == 2
     with pytest.raises(ConfigError, match="off, draft or ngram"):
         Choices(speculative="eagle3")
