@@ -94,7 +94,8 @@ class Case:
         bandwidth, flops = CARDS[self.gpu]
         return (
             f"By NVIDIA's data sheet (https://www.nvidia.com/en-us/data-center/{self.gpu}/), the card reads "
-            f"{bandwidth / 1e12:g} TB/s and computes {flops / 1e12:.0f} TFLOP/s in dense BF16. The case assumes acceptance rates. While no earlier draft "
+            f"{bandwidth / 1e12:g} TB/s and computes {flops / 1e12:.0f} TFLOP/s in dense BF16. The case "
+            "assumes acceptance rates. While no earlier draft "
             f"token of the round was rejected, one from {known_models()[DRAFT].hub} is accepted with probability "
             f"{self.acceptance['draft']:.0%}, and one from n-gram lookup with {self.acceptance['ngram']:.0%}. Other "
             "models and texts have other rates."
