@@ -239,8 +239,8 @@ def kv_formats() -> list[str]:
         f"Over {found['scored_tokens']:,} tokens:",
         "",
         *table(
-            "format | bytes per token | error of keys | of values | perplexity | of native | KL to native, nats | decode speed | "
-            "by torch",
+            "format | bytes per token | error of keys | of values | perplexity | of native | KL to native, nats | "
+            "decode speed | by torch",
             cells(found["formats"], *columns, ratio, "{kl[value]:.2g} ({kl[low]:.2g} to {kl[high]:.2g})", *speeds),
         ),
     ]
