@@ -257,7 +257,7 @@ class Engines:
         for where in places:
             refuse_absent(where)
         # A hub may be asked several times before it is given up.
-        search = in_background(lambda: [find_model(where, to_decode=True) for where in places], "decode-lab-search")
+        search = in_background(lambda: [find_model(where) for where in places], "decode-lab-search")
         models = _unless_stopped(search)
         device = torch.device(self._device)
         needed = needed_bytes(models, resolve_dtype(self._dtype, self._device), in_c=device.type == "cpu")

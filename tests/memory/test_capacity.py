@@ -17,8 +17,10 @@ from lab.kv_cache.kv_cache import KVCache
 from lab.kv_cache.storage import FORMATS
 from lab.memory.capacity import MAX_PARAMETERS, POLICIES, Deployment, Lengths
 from lab.memory.catalogue import MAX_GIB, WEIGHT_BITS, GiB, device_bytes
-from lab.memory.model_memory import known_models
+from lab.memory.model_memory import deployment_notices, find_model, known_models
 from lab.models.loader import WEIGHTS, load_model
+from tests.engine.test_recurrent import hybrid
+from tests.engine.test_windows import windowed
 
 COARSER = ("auto", "int8", "int4")
 """Each with fewer bytes than the one before."""
@@ -128,8 +130,32 @@ def test_computed_sizes_equal_what_the_engine_allocates(pair, kv_dtype: str) -> 
     assert granted == alone.num_blocks == 40
 
 
-@given(st.integers(1, 3000), st.floats(0, 1), st.sampled_from((1, 3, 16, 128)))
-def test_mean_and_blocks_equal_the_sums_over_all_lengths(longest: int, share: float, block_size: int) -> None:
+def test_a_hybrid_takes_what_the_engine_allocates_and_a_window_keeps_its_newest_tokens(tmp_path) -> None:
+    """Of a hybrid's three layers one keeps keys and values; of Gemma's three, two keep 9 tokens at most."""
+    hybrid().target.model.save_pretrained(tmp_path)
+    found, engine = find_model(tmp_path), hybrid()
+    both = {"weights": "float32", "lengths": Lengths(100, 320), "memory": GiB}
+    deployment = Deployment(shape=found.shape, parameters=found.parameters, state_bytes=found.state_bytes, **both)
+    assert deployment.token_bytes == engine.token_bytes(EngineConfig())
+    assert found.state_bytes == engine.target.recurrent.state_bytes > 0
+    assert deployment.sequence_bytes(100) == 100 * deployment.token_bytes + found.state_bytes
+    room = deployment.num_blocks * 16 * deployment.token_bytes
+    assert deployment.sequences("contiguous") == room // (320 * deployment.token_bytes + found.state_bytes)
+
+    windowed("gemma3_text").model.save_pretrained(tmp_path / "gemma")
+    gemma = find_model(tmp_path / "gemma")
+    deployment = Deployment(shape=gemma.shape, parameters=gemma.parameters, **both)
+    assert deployment.kept(100) == pytest.approx((9 + 100 + 9) / 3)
+    assert deployment.kept(5) == 5
+    assert deployment.blocks_per_sequence("contiguous") == pytest.approx((1 + 20 + 1) / 3)
+    assert sum(deployment.split("paged")) == pytest.approx(GiB)
+    assert any("2 of 3 layers need 9 tokens" in note for note in deployment_notices(gemma, deployment, str))
+
+
+@given(st.integers(1, 3000), st.floats(0, 1), st.sampled_from((1, 3, 16, 128)), st.integers(1, 4000))
+def test_mean_and_blocks_equal_the_sums_over_all_lengths(
+    longest: int, share: float, block_size: int, window: int
+) -> None:
     """Each length weighted with its probability."""
     mean = 1 + share * (longest - 1)
     lengths = Lengths(mean, longest)
@@ -142,6 +168,10 @@ def test_mean_and_blocks_equal_the_sums_over_all_lengths(longest: int, share: fl
     assert float(exactly.sum()) == pytest.approx(1)
     assert float((exactly * n).sum()) == pytest.approx(mean, rel=1e-6)
     assert lengths.mean_blocks(block_size) == pytest.approx(float((exactly * (n / block_size).ceil()).sum()), rel=1e-6)
+    kept = n.clamp(max=window)
+    assert lengths.mean_within(window) == pytest.approx(float((exactly * kept).sum()), rel=1e-6)
+    blocks = float((exactly * (kept / block_size).ceil()).sum())
+    assert lengths.mean_blocks(block_size, window) == pytest.approx(blocks, rel=1e-6)
 
 
 NAN = float("nan")

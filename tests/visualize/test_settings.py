@@ -85,6 +85,11 @@ def test_a_bad_value_is_left_out_and_named(form: Form) -> None:
             assert len(notices) == 1
             assert name in notices[0]
             assert "x" * 100 not in notices[0]
+    usual = dict.fromkeys(("run", "speed", "__theme", "utm_source"), "1")
+    assert form.read(usual | {f"n{i}": "1" for i in range(9)}) == (
+        {},
+        ["The link names what this page has no setting for: n0, n1, n2, n3, n4, …."],
+    )
 
 
 @pytest.mark.parametrize("page", INPUTS, ids=lambda page: page.__name__)
@@ -120,7 +125,8 @@ def test_combinations_without_effect_are_corrected_and_named(given: dict[str, An
     config = settings.engine_config(settings.num_blocks)  # valid, whatever the link said
     out = unusable(Settings(**given))
     assert vars(settings) == given | {name: SETTINGS[name].off for name in out}
-    assert len(notices) == sum(given[name] != SETTINGS[name].off for name in out)
+    alone = sum(bool(given[name]) for name in ("target", "draft")) if given["pair"] != OTHER else 0
+    assert len(notices) == alone + sum(given[name] != SETTINGS[name].off for name in out)
     assert all(
         f"The link's {name} was left out: it needs " in "".join(notices)
         for name in out

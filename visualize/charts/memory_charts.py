@@ -89,12 +89,12 @@ def length_figure(dark: bool = False) -> go.Figure:
 def length_columns(chosen: Deployment, others: Others) -> Drawn:
     """KiB, MiB or GiB of one sequence against tokens, and the axes."""
     longest, mean = chosen.lengths.longest, chosen.lengths.mean
-    most = max(other.token_bytes for other in others.values())
-    name, scale = unit(longest * most)
+    most = max(other.sequence_bytes(longest) for other in others.values())
+    name, scale = unit(most)
     x = [round(longest * i / POINTS) for i in range(POINTS + 1)]
 
     def line(deployment: Deployment, text: str) -> dict[str, list[Any]]:
-        y = [tokens * deployment.token_bytes / scale for tokens in x]
+        y = [deployment.sequence_bytes(tokens) / scale for tokens in x]
         return {"x": x, "y": y, "text": [""] * POINTS + [f"\u2002{text}"]}  # beside the mark of the longest
 
     ends = {chosen.kv_dtype: chosen.token_bytes} | {key: other.token_bytes for key, other in others.items()}
@@ -103,10 +103,10 @@ def length_columns(chosen: Deployment, others: Others) -> Drawn:
     lines = [line(others[key], names[key]) if key in others else {"x": [], "y": []} for key in DASHES]
     marks = {
         "x": [mean, longest],
-        "y": [tokens * chosen.token_bytes / scale for tokens in (mean, longest)],
+        "y": [chosen.sequence_bytes(tokens) / scale for tokens in (mean, longest)],
         "text": ["mean", ""],
     }
-    top = 1.12 * longest * most / scale
+    top = 1.12 * most / scale
     return [line(chosen, ""), *lines, marks], {
         "xaxis.range": [0, longest],
         "yaxis.range": [0, top],
