@@ -23,6 +23,7 @@ from lab.registry import EMBEDDED, LISTED, USABLE_SHARE, Engines, Pair, fitting_
 from lab.trace.events import RunStarted
 from lab.util.device_memory import CAPTURING
 from tests import tiny_models
+from tests.models.test_numerical_check import random_model
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -274,3 +275,19 @@ def test_monitors_can_distinguish_all_runs_and_pairs(folders, tmp_path) -> None:
     for engine in (*some[-1:] * 2, others(pair(folders)), some[-1]):
         engine.generate("A fox", EngineConfig(), GREEDY)
     assert monitor.begun == list(range(monitor.begun[0], monitor.begun[0] + 4))
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("mistral", {"sliding_window": 9}),
+        ("lfm2", {"layer_types": ["conv", "full_attention", "conv"]}),
+        ("mixtral", {}),
+    ],
+)
+def test_every_kind_of_model_that_the_engine_decodes_can_be_opened(tmp_path, kind, more) -> None:
+    random_model(kind, **more).save_pretrained(tmp_path)
+    tiny_models.tokenizer().save_pretrained(tmp_path)
+    engine = Engines(any_pair=True, device="cpu")(named_pair(str(tmp_path), ""))
+    run = engine.generate("A fox", EngineConfig(), GREEDY)
+    assert run.token_ids == tiny_models.continuation(engine, run.prompt_token_ids, 8)
